@@ -1,0 +1,114 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	pve "github.com/luthermonson/go-proxmox"
+)
+
+// client speaks to one PVE API. Safe for concurrent use: everything in it is set
+// before the first request.
+type client struct {
+	api   *pve.Client
+	http  *http.Client // for what the library cannot send: uploads that can be cancelled
+	base  string       // URL with /api2/json
+	token string
+	tasks *tasks
+}
+
+// params are the parameters of a request: string, int, bool or []string. They are
+// sent as JSON, in which PVE takes booleans and numbers as they are.
+type params map[string]any
+
+// get reads a path; query values go into the URL, where PVE knows booleans only as 0 and 1.
+func (c *client) get(ctx context.Context, path string, into any) error {
+	return c.call(c.api.Get(ctx, path, into))
+}
+
+// post, put and delete answer the UPID of the task that PVE started, "" if none.
+func (c *client) post(ctx context.Context, path string, p params) (string, error) {
+	var data json.RawMessage
+	err := c.call(c.api.Post(ctx, path, p, &data))
+	return upidOf(data), err
+}
+
+func (c *client) put(ctx context.Context, path string, p params) (string, error) {
+	var data json.RawMessage
+	err := c.call(c.api.Put(ctx, path, p, &data))
+	return upidOf(data), err
+}
+
+// remove sends DELETE; PVE refuses a body there, so parameters are a query.
+func (c *client) remove(ctx context.Context, path string, query url.Values) (string, error) {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	var data json.RawMessage
+	err := c.call(c.api.Delete(ctx, path, &data))
+	return upidOf(data), err
+}
+
+// call unwraps what net/http puts around the transport's own errors: its text
+// repeats the URL, which ours has already.
+func (*client) call(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+func upidOf(data json.RawMessage) string {
+	var s string
+	if json.Unmarshal(data, &s) != nil || !strings.HasPrefix(s, "UPID:") {
+		return ""
+	}
+	return s
+}
+
+// seg makes a path of segments, each escaped: nodes("pve1", "qemu", "100").
+func seg(parts ...any) string {
+	var b strings.Builder
+	for _, p := range parts {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(fmt.Sprint(p)))
+	}
+	return b.String()
+}
+
+// text gives a scalar of PVE's JSON as canonical text: numbers as written,
+// booleans as 1 and 0, null as "".
+func text(raw json.RawMessage) string {
+	switch s := strings.TrimSpace(string(raw)); {
+	case s == "" || s == "null":
+		return ""
+	case s == "true":
+		return "1"
+	case s == "false":
+		return "0"
+	case s[0] == '"':
+		var out string
+		if json.Unmarshal(raw, &out) != nil {
+			return ""
+		}
+		return out
+	default:
+		return s
+	}
+}
+
+// number reads a scalar that PVE sends as number or as text; 0 if it is neither.
+func number(raw json.RawMessage) int {
+	f, err := strconv.ParseFloat(text(raw), 64)
+	if err != nil {
+		return 0
+	}
+	return int(f)
+}

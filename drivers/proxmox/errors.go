@@ -1,0 +1,140 @@
+package proxmox
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// class is what an error means to the driver. It is decided here, from PVE's
+// status and texts, and nowhere else.
+type class int
+
+const (
+	classOther    class = iota
+	classNotFound       // the thing is not there (or, with rights on a pool only, may be hidden)
+	classExists         // the id or name is taken
+	classBusy           // locked by another task; later it may work
+	classMoved          // the configuration changed since its digest was read
+	classDenied         // this token may not
+	classNoLogin        // no valid token
+	classUnknown        // no answer, or one of a proxy in between: the outcome of a write is open
+	classInvalid        // a parameter is wrong
+)
+
+// apiError is an answer that is no success. Message holds PVE's own text; it
+// never holds anything of the request's body.
+type apiError struct {
+	Method, Path string // Path without the prefix /api2/json
+	Status       int
+	Message      string
+	Params       map[string]string // what is wrong with which parameter, on a 400
+}
+
+// Error says what was attempted and what PVE answered.
+func (e *apiError) Error() string {
+	text := e.Message
+	if text == "" {
+		text = http.StatusText(e.Status)
+	}
+	keys := make([]string, 0, len(e.Params))
+	for k := range e.Params {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		text += fmt.Sprintf("; %s: %s", k, strings.TrimSpace(e.Params[k]))
+	}
+	if hint := e.hint(); hint != "" {
+		text += " (" + hint + ")"
+	}
+	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, text)
+}
+
+func (e *apiError) hint() string {
+	switch e.class() {
+	case classNoLogin:
+		return "the API token is wrong, expired or unknown to the host: compare `pveum user token list` with secret.api_tokens"
+	case classDenied:
+		return "the token lacks this privilege: `pveum acl modify PATH --tokens 'USER!TOKEN' --roles ROLE`"
+	case classUnknown:
+		if e.Status >= 595 {
+			return "pveproxy got no answer from the node: is it online?"
+		}
+		return "answered by a proxy in between, not by PVE"
+	default:
+		return ""
+	}
+}
+
+// class reads PVE's texts; each is a die() of PVE's own code (qemu-server
+// API2/Qemu.pm, pve-guest-common AbstractConfig.pm, pve-cluster).
+func (e *apiError) class() class {
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
+	}
+	switch {
+	case e.Status == http.StatusUnauthorized:
+		return classNoLogin
+	case e.Status == http.StatusForbidden:
+		return classDenied
+	case e.Status >= 595 || e.Status == http.StatusBadGateway || e.Status == http.StatusServiceUnavailable || e.Status == http.StatusGatewayTimeout:
+		return classUnknown
+	case has("already exists"):
+		return classExists
+	case has("does not exist", "unable to find configuration file"):
+		return classNotFound
+	case has("is locked", "can't lock file", "got timeout"):
+		return classBusy
+	case has("checksum mismatch", "detected modified configuration"):
+		return classMoved
+	case e.Status == http.StatusNotFound:
+		return classNotFound
+	case e.Status == http.StatusBadRequest:
+		return classInvalid
+	default:
+		return classOther
+	}
+}
+
+// classOf finds the class of an error from anywhere in this package. An error
+// that is no answer of PVE at all came from the network: its outcome is open.
+func classOf(err error) class {
+	var api *apiError
+	if errors.As(err, &api) {
+		return api.class()
+	}
+	var task *taskError
+	if errors.As(err, &task) {
+		return task.class()
+	}
+	var login *loginError
+	if errors.As(err, &login) {
+		return classNoLogin
+	}
+	var net *netError
+	if errors.As(err, &net) {
+		return classUnknown
+	}
+	return classOther
+}
+
+// netError is a request without an answer.
+type netError struct {
+	Method, Path string
+	Err          error
+}
+
+// Error says what was attempted and what came instead of an answer.
+func (e *netError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
+
+// Unwrap gives the network's own error.
+func (e *netError) Unwrap() error { return e.Err }
+
+// IsDenied reports whether the host refused who we are or what we may.
+func IsDenied(err error) bool {
+	c := classOf(err)
+	return c == classDenied || c == classNoLogin
+}

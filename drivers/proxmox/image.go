@@ -1,0 +1,289 @@
+package proxmox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Image is a disk image or ISO on a host's storage. Its file name holds our mark
+// and the hash of its content, so that a new content is a new file and old and new
+// can stand side by side while guests are made.
+type Image struct {
+	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads it from (https)."`
+	File     string `hcl:"file,optional" plan:"-" doc:"File of the site that is uploaded instead."`
+	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the file; checked by the host after download or upload."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Storage; the host's images storage (iso for ISO images) unless set."`
+	Format   string `hcl:"format,optional" plan:"-" doc:"qcow2, raw, vmdk or iso; by the name's ending unless set, qcow2 for .img."`
+
+	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
+}
+
+var imageKind = kind[Image]{
+	model: model.Kind{
+		Name: "image", Block: "image", Doc: "A disk image or ISO image on the host's storage.", Everywhere: true,
+		New: func() any { return &Image{} },
+		Resolve: func(spec any, in model.Scope) []model.Problem {
+			return spec.(*Image).resolve(in)
+		},
+		Brief: func(spec any) string {
+			i := spec.(*Image)
+			return or(i.URL, i.File) + " to " + i.Storage
+		},
+	},
+	list:   listImages,
+	create: createImage,
+	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Image) error {
+		if err := createImage(ctx, d, s, want); err != nil {
+			return err
+		}
+		return d.removeVolume(ctx, d.host.PVENode(), have.Volume)
+	},
+	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+		if s.Have == nil {
+			return d.removeVolume(ctx, d.host.PVENode(), s.Want.Spec.(*Image).Volume)
+		}
+		return d.removeVolume(ctx, d.host.PVENode(), s.Have.Spec.(*Image).Volume)
+	},
+}
+
+var sha256Text = regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`)
+
+func (i *Image) resolve(in model.Scope) []model.Problem {
+	var out []model.Problem
+	errorf := func(path, summary, detail string) {
+		out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
+	}
+	switch {
+	case i.URL == "" && i.File == "":
+		errorf("", "image without url or file", "say where it comes from: url = \"https://…\", or file = \"images/…\" within the site")
+	case i.URL != "" && i.File != "":
+		errorf("file", "image with both url and file", "it comes from one of them: remove the other")
+	case i.URL != "":
+		if u, err := url.Parse(i.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+			errorf("url", fmt.Sprintf("%q is no URL", i.URL), "write a URL such as https://cloud.debian.org/images/…")
+		}
+	case !fs.ValidPath(i.File):
+		errorf("file", fmt.Sprintf("%q is no path within the site", i.File), "write it relative to the site's folder, with / and without ..")
+	}
+	if i.Checksum == "" {
+		out = append(out, model.Problem{Severity: diag.Warning, Summary: "image without checksum",
+			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list"})
+	} else if !sha256Text.MatchString(i.Checksum) {
+		errorf("checksum", "checksum is no sha256", "write sha256: and 64 hex digits")
+	}
+	i.Format = or(i.Format, formatOf(or(i.URL, i.File)))
+	if !slices.Contains([]string{"qcow2", "raw", "vmdk", "iso"}, i.Format) {
+		errorf("format", fmt.Sprintf("format %q is not possible", i.Format), diag.DidYouMean(i.Format, []string{"qcow2", "raw", "vmdk", "iso"}))
+	}
+	if i.Storage == "" {
+		i.Storage = "local"
+		if h := in.Host; h != nil && h.Storage != nil {
+			i.Storage = or(h.Storage.Images, i.Storage)
+			if i.Format == "iso" {
+				i.Storage = or(h.Storage.ISO, "local")
+			}
+		}
+	}
+	i.Volume = fmt.Sprintf("%s:%s/%s", i.Storage, i.content(), i.fileName(in.Site.Name, in.Name))
+	return out
+}
+
+func formatOf(name string) string {
+	if u, err := url.Parse(name); err == nil {
+		name = u.Path
+	}
+	switch ext := strings.TrimPrefix(path.Ext(name), "."); ext {
+	case "raw", "vmdk", "iso":
+		return ext
+	default:
+		return "qcow2" // also .img, as Ubuntu names its qcow2 images
+	}
+}
+
+// content is PVE's content type.
+func (i *Image) content() string {
+	if i.Format == "iso" {
+		return "iso"
+	}
+	return "import"
+}
+
+// fileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so hold no dot.
+func (i *Image) fileName(site, name string) string {
+	hash := strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:"))
+	if hash == "" {
+		sum := sha256.Sum256([]byte(i.URL + "\n" + i.File))
+		hash = hex.EncodeToString(sum[:])
+	}
+	return strings.Join([]string{Tag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
+}
+
+var imageFile = regexp.MustCompile(`^` + Tag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso)$`)
+
+// listImages reads the storages where images of the site may lie: those that are
+// wanted, and the host's own, where old ones may be left.
+func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+	out := model.Observed{State: model.State{}}
+	places := map[string]bool{}
+	for addr, r := range l.want.State {
+		if i, ok := r.Spec.(*Image); ok && addr.Kind == "image" {
+			places[i.Storage+" "+i.content()] = true
+		}
+	}
+	def := &Image{}
+	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
+	places[def.Storage+" import"] = true
+	node := d.host.PVENode()
+	if !l.view.nodes[node] {
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
+		return out, nil
+	}
+	for p := range places {
+		storage, content, _ := strings.Cut(p, " ")
+		var list []map[string]json.RawMessage
+		err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content="+content, &list)
+		if err == nil && list == nil {
+			err = errors.New("the answer is null where a list was expected")
+		}
+		if err != nil {
+			if classOf(err) == classNoLogin || ctx.Err() != nil {
+				return out, err
+			}
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image"})
+			continue
+		}
+		for _, e := range list {
+			volid := text(e["volid"])
+			m := imageFile.FindStringSubmatch(path.Base(volid))
+			if m == nil || m[1] != d.id.site {
+				continue
+			}
+			addr := model.Address{Kind: "image", Name: m[2]}
+			wantedVolume := ""
+			if r := l.want.State[addr]; r != nil {
+				wantedVolume = r.Spec.(*Image).Volume
+			}
+			if old := out.State[addr]; old != nil && (old.Spec.(*Image).Volume == wantedVolume || volid < old.Spec.(*Image).Volume && volid != wantedVolume) {
+				continue // of several contents the wanted one counts; the next pass sees the others
+			}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Image{Storage: storage, Format: m[3], Volume: volid}}
+		}
+	}
+	return out, nil
+}
+
+// createImage has the host download the file, or uploads it; the host checks it
+// against the checksum and removes it when it does not agree.
+func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error {
+	node := d.host.PVENode()
+	name := path.Base(want.Volume)
+	p := params{"content": want.content(), "filename": name}
+	if want.Checksum != "" {
+		p["checksum"], p["checksum-algorithm"] = strings.TrimPrefix(want.Checksum, "sha256:"), "sha256"
+	}
+	var err error
+	if want.File != "" {
+		err = d.upload(ctx, node, want, p)
+	} else {
+		p["url"] = want.URL
+		var upid string
+		upid, err = d.c.post(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
+		err = d.settled(ctx, upid, err)
+	}
+	if err == nil {
+		return nil
+	}
+	if there, lookErr := d.hasVolume(ctx, node, want); lookErr == nil && there && (errors.Is(err, errLost) || strings.Contains(err.Error(), "refusing to override")) {
+		return nil
+	}
+	return fmt.Errorf("getting image %s onto storage %s: %w", s.Address.Name, want.Storage, err)
+}
+
+// hasVolume reports whether a whole file of that name lies there: PVE downloads
+// under another name and renames it when it is complete and its checksum right
+// (pve-common, Tools.pm, download_file_from_url).
+func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool, error) {
+	var list []map[string]json.RawMessage
+	err := d.c.get(ctx, seg("nodes", node, "storage", want.Storage, "content")+"?content="+want.content(), &list)
+	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return text(e["volid"]) == want.Volume }), err
+}
+
+// removeVolume deletes a file of ours; one that is gone is success.
+func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
+	if !imageFile.MatchString(path.Base(volid)) {
+		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
+	}
+	storage, _, _ := strings.Cut(volid, ":")
+	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storage, "content", volid), nil)
+	err = d.settled(ctx, upid, err)
+	if err != nil && classOf(err) != classNotFound {
+		return fmt.Errorf("removing volume %s: %w", volid, err)
+	}
+	return nil
+}
+
+// upload sends a file of the site. PVE wants the text fields first and the file
+// last, under the name filename, and a length: it takes no chunked bodies
+// (pve-http-server, AnyEvent.pm). It is streamed and can be cancelled, which the
+// client library's upload cannot.
+func (d *Driver) upload(ctx context.Context, node string, want *Image, fields params) error {
+	if d.files == nil {
+		return errors.New("the site's files are not at hand")
+	}
+	f, err := d.files.Open(want.File)
+	if err != nil {
+		return fmt.Errorf("reading the image: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("reading the image: %w", err)
+	}
+	var frame bytes.Buffer
+	form := multipart.NewWriter(&frame)
+	for _, k := range []string{"content", "checksum", "checksum-algorithm"} {
+		if v, ok := fields[k]; ok {
+			_ = form.WriteField(k, fmt.Sprint(v)) // a bytes.Buffer takes everything
+		}
+	}
+	_, _ = form.CreateFormFile("filename", fmt.Sprint(fields["filename"]))
+	head := bytes.Clone(frame.Bytes())
+	_ = form.Close()
+	tail := frame.Bytes()[len(head):]
+	body := io.MultiReader(bytes.NewReader(head), f, bytes.NewReader(tail))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+seg("nodes", node, "storage", want.Storage, "upload"), body)
+	if err != nil {
+		return err
+	}
+	req.ContentLength = int64(len(head)) + info.Size() + int64(len(tail))
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	req.Header.Set("Authorization", "PVEAPIToken="+d.c.token)
+	res, err := d.c.http.Do(req)
+	if err != nil {
+		return d.settled(ctx, "", d.c.call(err))
+	}
+	defer res.Body.Close()
+	var doc struct{ Data json.RawMessage }
+	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	return d.settled(ctx, upidOf(doc.Data), nil)
+}

@@ -1,0 +1,63 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// kind is one sort of PVE object: its schema, and how it is listed and changed.
+// S is the struct of its attributes. Every function may be called again after a
+// lost answer: it looks first, and work that is done already is success.
+type kind[S any] struct {
+	model model.Kind
+
+	// list tells what of this kind is on the host: ours, proved, into State; anything that
+	// could not be read into Unknown. May be nil where another kind lists it too.
+	list func(context.Context, *Driver, *look) (model.Observed, error)
+	// create makes it; what exists already under its address and is ours counts as made.
+	create func(ctx context.Context, d *Driver, s plan.Step, want *S) error
+	// update carries out the step's changes on what was observed as have.
+	update func(ctx context.Context, d *Driver, s plan.Step, want, have *S) error
+	// remove destroys it after proving once more that it is ours; what is gone already is success.
+	remove func(ctx context.Context, d *Driver, s plan.Step) error
+}
+
+// driverKind is a kind without its type.
+type driverKind interface {
+	schema() *model.Kind
+	look(context.Context, *Driver, *look) (model.Observed, error)
+	apply(context.Context, *Driver, plan.Step) error
+}
+
+func (k *kind[S]) schema() *model.Kind {
+	m := k.model
+	return &m
+}
+
+func (k *kind[S]) look(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+	if k.list == nil {
+		return model.Observed{}, nil
+	}
+	return k.list(ctx, d, l)
+}
+
+func (k *kind[S]) apply(ctx context.Context, d *Driver, s plan.Step) error {
+	switch s.Action {
+	case plan.Create:
+		return k.create(ctx, d, s, s.Want.Spec.(*S))
+	case plan.Update, plan.Adopt:
+		return k.update(ctx, d, s, s.Want.Spec.(*S), s.Have.Spec.(*S))
+	case plan.Delete:
+		return k.remove(ctx, d, s)
+	case plan.Replace:
+		if err := k.remove(ctx, d, s); err != nil {
+			return err
+		}
+		return k.create(ctx, d, s, s.Want.Spec.(*S))
+	default:
+		return fmt.Errorf("step %s has the unknown action %q", s.Address, s.Action)
+	}
+}

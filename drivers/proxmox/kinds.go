@@ -1,0 +1,22 @@
+package proxmox
+
+import "github.com/homestak/homestak-gitops/engine/model"
+
+// table is the table of contents: every kind the driver knows, in the order of
+// the reference page. A kind is one value in a file of its own.
+func table() []driverKind {
+	return []driverKind{
+		&vmKind,
+		&pveKind,
+		&imageKind,
+	}
+}
+
+// Kinds lists the resource kinds that PVE offers.
+func Kinds() model.Kinds {
+	var ks model.Kinds
+	for _, k := range table() {
+		ks = append(ks, k.schema())
+	}
+	return ks
+}

@@ -1,0 +1,145 @@
+package proxmox
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Tag is on every guest that we own, for people and for a first look. It proves nothing.
+const Tag = "homestak"
+
+// markPrefix starts the last line of a description that we wrote.
+const markPrefix = "homestak-gitops: "
+
+// mark is the owner mark: what is written on a resource so that no file needs to
+// remember it. It holds what destruction needs, because then the files are gone.
+// No secrets: everybody who may see the guest can read it.
+type mark struct {
+	V        int               `json:"v"`
+	Site     string            `json:"site"`
+	Type     string            `json:"type"` // vm, pve, pool
+	Node     string            `json:"node"` // the name within the site
+	Manifest string            `json:"manifest,omitempty"`
+	Owner    string            `json:"owner"`
+	UUID     string            `json:"uuid,omitempty"` // of smbios1: the identity that a copy does not have
+	VMID     int               `json:"vmid,omitempty"` // only while a clone has no identity of its own yet
+	From     string            `json:"from,omitempty"` // image.debian-12, template.golden
+	Needs    []model.Address   `json:"needs,omitempty"`
+	Destroy  *markDestroy      `json:"destroy,omitempty"`
+	Slots    map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
+	Options  []string          `json:"options,omitempty"`
+}
+
+// markDestroy is how a guest wants to go.
+type markDestroy struct {
+	Policy string `json:"policy,omitempty"`
+	Orphan string `json:"orphan,omitempty"`
+	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
+}
+
+func (m mark) addr() model.Address { return model.Address{Kind: m.Type, Name: m.Node} }
+
+// line is the mark as the last line of a description.
+func (m mark) line() string {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // strings, numbers and maps of strings always marshal
+	}
+	return markPrefix + string(b)
+}
+
+// terms is what the files decide of a mark, as one readable text for the plan; the
+// rest (identity, slots) follows from the guest.
+func (m mark) terms() string {
+	needs := make([]string, 0, len(m.Needs))
+	for _, a := range m.Needs {
+		needs = append(needs, a.String())
+	}
+	slices.Sort(needs)
+	var parts []string
+	if m.Manifest != "" {
+		parts = append(parts, "manifest "+m.Manifest)
+	}
+	if len(needs) > 0 {
+		parts = append(parts, "needs "+strings.Join(needs, " "))
+	}
+	if d := m.Destroy; d != nil {
+		if d.Policy != "" {
+			parts = append(parts, "policy "+d.Policy)
+		}
+		if d.Orphan != "" {
+			parts = append(parts, "orphan "+d.Orphan)
+		}
+		if d.Down != 0 {
+			parts = append(parts, fmt.Sprintf("down %d s", d.Down))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// splitDescription takes a description apart: what people wrote, and the mark if
+// the last line is one. found is true also for a mark that cannot be read.
+func splitDescription(s string) (notes string, m mark, found bool) {
+	s = strings.TrimRight(s, " \t\r\n")
+	head, last := "", s
+	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
+		head, last = s[:i], s[i+1:]
+	}
+	doc, ok := strings.CutPrefix(last, markPrefix)
+	if !ok {
+		return s, mark{}, false
+	}
+	if err := json.Unmarshal([]byte(doc), &m); err != nil {
+		return strings.TrimRight(head, " \t\r\n"), mark{}, true
+	}
+	return strings.TrimRight(head, " \t\r\n"), m, true
+}
+
+// describe joins notes and mark; PVE cuts trailing white space, so there is none.
+func describe(notes string, m mark) string {
+	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
+		return notes + "\n" + m.line()
+	}
+	return m.line()
+}
+
+var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// uuidOf reads the identity from a smbios1 property string, lower-cased.
+func uuidOf(smbios1 string) string {
+	u := strings.ToLower(parseProperty(smbios1).values["uuid"])
+	if !uuidText.MatchString(u) {
+		return ""
+	}
+	return u
+}
+
+// identity is who we are in marks.
+type identity struct{ site, owner string }
+
+// prove judges whether a guest is ours: the mark names our site and us, and the
+// guest's own uuid is the one the mark was written for. why says what speaks
+// against it; claims is set when only the proof is missing.
+func (id identity) prove(m mark, found bool, vmid int, uuid string) (ok bool, why string, claims model.Address) {
+	switch {
+	case !found:
+		return false, "no owner mark", model.Address{}
+	case m.V != 1 || m.Site == "" || m.Node == "" || m.Type == "":
+		return false, "its owner mark cannot be read", model.Address{}
+	case m.Site != id.site:
+		return false, "belongs to site " + m.Site, model.Address{}
+	case m.Owner != id.owner:
+		return false, "belongs to " + m.Owner, m.addr()
+	case m.UUID == "" && m.VMID == vmid:
+		return true, "", m.addr() // a clone that we started and whose identity we had not written yet
+	case m.UUID == "" || !strings.EqualFold(m.UUID, uuid):
+		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its uuid is not the one in the mark): a copy", m.addr()), m.addr()
+	default:
+		return true, "", m.addr()
+	}
+}

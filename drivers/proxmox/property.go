@@ -1,0 +1,81 @@
+package proxmox
+
+import (
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// property is a parsed property string such as "virtio=BC:24:…,bridge=vmbr0".
+// PVE stores most of them as sent, so they are compared parsed, never as text.
+type property struct {
+	bare   string            // the value that stands without its key, in front
+	values map[string]string // the others
+}
+
+func parseProperty(s string) property {
+	p := property{values: map[string]string{}}
+	for i, part := range strings.Split(s, ",") {
+		k, v, ok := strings.Cut(part, "=")
+		switch {
+		case ok:
+			p.values[strings.TrimSpace(k)] = v
+		case i == 0:
+			p.bare = part
+		}
+	}
+	return p
+}
+
+// first gives the value of a key that may stand bare.
+func (p property) first(key string) string {
+	if v, ok := p.values[key]; ok {
+		return v
+	}
+	return p.bare
+}
+
+// gib reads a size such as 32G, 1T or 2252M in whole GiB, rounded down. Without
+// a unit it is bytes (PVE/JSONSchema.pm, parse_size).
+func gib(s string) int {
+	m := sizeText.FindStringSubmatch(s)
+	if m == nil {
+		return 0
+	}
+	f, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return 0
+	}
+	shift := map[string]float64{"": 1.0 / (1 << 30), "K": 1.0 / (1 << 20), "M": 1.0 / (1 << 10), "G": 1, "T": 1 << 10}
+	return int(f * shift[m[2]])
+}
+
+var sizeText = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT]?)$`)
+
+// splitTags reads a list of tags with any of PVE's separators (PVE/JSONSchema.pm, pve-tag-list).
+func splitTags(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
+}
+
+// encodeKeys gives PVE's form of ssh keys: percent-encoded by RFC 3986, where a
+// space is %20 and never +.
+func encodeKeys(keys []string) string {
+	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
+}
+
+// decodeKeys reads what encodeKeys wrote, or what somebody else did: without empty
+// lines and blanks around the keys.
+func decodeKeys(s string) []string {
+	plain, err := url.PathUnescape(s)
+	if err != nil {
+		plain = s
+	}
+	out := []string{}
+	for line := range strings.Lines(plain) {
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}

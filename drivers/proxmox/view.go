@@ -1,0 +1,151 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// listed is a guest as the cluster's list shows it. Existence, node, lock and tags
+// are fresh; name and status may be ten seconds old, and a new guest has no name
+// at all (pve-manager, API2Tools.pm).
+type listed struct {
+	vmid    int
+	node    string
+	lxc     bool
+	name    string // "" if not known
+	tags    []string
+	lock    string
+	running bool
+}
+
+func (g listed) kind() string {
+	if g.lxc {
+		return "ct"
+	}
+	return "vm"
+}
+
+// view is what a pass knows of the cluster before it reads any guest.
+type view struct {
+	nodes   map[string]bool // by name: online
+	guests  map[int]listed
+	unknown []model.Unknown
+}
+
+// blind marks that nothing on the host is known for sure.
+func (v *view) blind(scope, why string) {
+	v.unknown = append(v.unknown, model.Unknown{Scope: scope, Why: why, All: true})
+}
+
+// readView reads the cluster's list once, and what tells whether that list can be
+// trusted: quorum, the state of the nodes, and whether the token sees guests at all.
+// A list that may be short makes the view blind; it is no error.
+func (d *Driver) readView(ctx context.Context) (*view, error) {
+	var resources []map[string]json.RawMessage
+	var status []map[string]json.RawMessage
+	var rights map[string]map[string]json.RawMessage
+	var statusErr error
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.c.get(gctx, "/cluster/resources", &resources) })
+	g.Go(func() error { return d.c.get(gctx, "/access/permissions", &rights) })
+	g.Go(func() error {
+		statusErr = d.c.get(gctx, "/cluster/status", &status)
+		if statusErr != nil && classOf(statusErr) == classDenied {
+			return nil // only Sys.Audit on / shows it; judged below by the nodes
+		}
+		return statusErr
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}}
+	v.readResources(resources)
+	v.checkRights(rights)
+	v.checkNodes(d.host)
+	v.checkQuorum(status, statusErr)
+	return v, nil
+}
+
+func (v *view) readResources(list []map[string]json.RawMessage) {
+	for _, e := range list {
+		switch text(e["type"]) {
+		case "node":
+			v.nodes[text(e["node"])] = text(e["status"]) == "online"
+		case "qemu", "lxc":
+			g := listed{
+				vmid: number(e["vmid"]), node: text(e["node"]), lxc: text(e["type"]) == "lxc", name: text(e["name"]),
+				tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running",
+			}
+			if text(e["status"]) == "unknown" {
+				g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one
+			}
+			v.guests[g.vmid] = g
+		}
+	}
+}
+
+// checkRights: PVE leaves out of a list what the token may not see, without a
+// word. A token that may see no guest anywhere sees an empty host.
+func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
+	for path, privs := range rights {
+		guests := path == "/" || path == "/vms" || strings.HasPrefix(path, "/vms/") || strings.HasPrefix(path, "/pool/")
+		if _, ok := privs["VM.Audit"]; ok && guests {
+			return
+		}
+	}
+	v.unknown = append(v.unknown, model.Unknown{
+		Scope: "all guests", All: true,
+		Why: "the API token may see no guest (VM.Audit is missing on /, /vms and every pool), so an empty list proves nothing; grant a role to the token, not only to its user",
+	})
+}
+
+// checkNodes: a list without the node itself is short, or from another host.
+func (v *view) checkNodes(h *model.Host) {
+	names := []string{h.PVENode()}
+	if len(h.Nodes) > 0 {
+		names = h.Nodes
+	}
+	for _, n := range names {
+		online, known := v.nodes[n]
+		switch {
+		case !known && len(v.nodes) == 0:
+			v.blind("host "+h.Name, "the list of the cluster holds no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
+		case !known:
+			known := make([]string, 0, len(v.nodes))
+			for name := range v.nodes {
+				known = append(known, name)
+			}
+			slices.Sort(known)
+			v.blind("node "+n, fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")))
+		case !online:
+			v.unknown = append(v.unknown, model.Unknown{Scope: "node " + n, Why: "offline"})
+		}
+	}
+}
+
+func (v *view) checkQuorum(status []map[string]json.RawMessage, err error) {
+	if err != nil { // denied: PVE itself refuses writes without quorum, but what it shows may be old
+		for n, online := range v.nodes {
+			if len(v.nodes) > 1 && !online {
+				v.blind("cluster", fmt.Sprintf("node %s is offline and the token may not see the quorum (Sys.Audit on /)", n))
+				return
+			}
+		}
+		return
+	}
+	for _, e := range status {
+		if text(e["type"]) == "cluster" && text(e["quorate"]) == "0" {
+			v.blind("cluster", "no quorum: what this node shows may be old, and it takes no writes")
+		}
+	}
+	if len(status) == 0 {
+		v.blind("cluster", "its status is empty: the view is incomplete")
+	}
+}

@@ -1,0 +1,120 @@
+package proxmox
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// VM is a virtual machine. After resolving it says all that is wanted of one.
+type VM struct {
+	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
+	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
+	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
+
+	Cores  int    `hcl:"cores,optional" cost:"restart" doc:"CPU cores; the preset's unless set."`
+	Memory int    `hcl:"memory,optional" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
+	Disk   int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
+	Disks  []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
+	NICs   []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
+
+	Tags        []string          `hcl:"tags,optional" doc:"Tags beside homestak, which every owned guest carries."`
+	Description string            `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
+	Power       string            `hcl:"power,optional" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool              `hcl:"onboot,optional" doc:"Start with the host."`
+	Startup     *Startup          `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
+	Protection  bool              `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them."`
+
+	Name   string   `plan:"name"`     // as PVE shows it; the node's name
+	User   string   `plan:"ci_user"`  // made at first boot
+	Keys   []string `plan:"ssh_keys"` // of that user
+	DNS    []string `plan:"dns"`
+	Domain string   `plan:"domain"`
+	Terms  string   `plan:"mark"` // what the files decide of the owner mark
+
+	mark         mark   // wanted: without identity and slots; observed: as found
+	observe      config // observed only
+	storage      string // wanted: where the cloud-init drive goes
+	imageVolume  string // wanted: the volume to import the root disk from
+	templateVMID int    // wanted: the VM template to clone
+}
+
+// Disk is a disk of a guest. Its slot on the bus is remembered in the owner mark.
+type Disk struct {
+	Name    string `hcl:"name,label"`
+	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
+	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
+}
+
+// NIC is a network card and its address as cloud-init sets it.
+type NIC struct {
+	Name    string `hcl:"name,label"`
+	Bridge  string `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
+	VLAN    int    `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
+	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up by PVE unless set, and then kept."`
+	IP      string `hcl:"ip,optional" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set."`
+	Gateway string `hcl:"gateway,optional" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+}
+
+// Startup is PVE's startup property.
+type Startup struct {
+	Order *int `hcl:"order,optional" doc:"Position; lower starts earlier and stops later."`
+	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
+	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
+}
+
+var vmKind = kind[VM]{
+	model:  vmModel("vm", "A virtual machine."),
+	list:   readGuests,
+	create: createVM,
+	update: updateVM,
+	remove: removeVM,
+}
+
+// vmModel is the schema that vm and pve share.
+func vmModel(name, doc string) model.Kind {
+	return model.Kind{
+		Name: name, Block: "node", Doc: doc, Guest: true,
+		New: func() any { return &VM{Power: "running", Restart: "never", Agent: true} },
+		Resolve: func(spec any, in model.Scope) []model.Problem {
+			r := vmResolver{VM: spec.(*VM), in: in, kind: name}
+			r.resolve()
+			return r.problems
+		},
+		Claims: func(spec any) []model.Claim { return spec.(*VM).claims() },
+		Align:  func(want, have any) { want.(*VM).align(have.(*VM)) },
+		Class:  classVM,
+		Refuse: refuseVM,
+		Brief:  func(spec any) string { return spec.(*VM).brief() },
+	}
+}
+
+func (v *VM) brief() string {
+	size := v.Preset
+	if size == "" {
+		size = fmt.Sprintf("%d cores, %d MiB", v.Cores, v.Memory)
+	}
+	from := v.Image
+	if from == "" {
+		from = "clone of " + v.Template
+	}
+	return size + ", " + from
+}
+
+// claims are what no second guest may have.
+func (v *VM) claims() []model.Claim {
+	var out []model.Claim
+	for _, n := range v.NICs {
+		if n.MAC != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: n.MAC, Path: "nic." + n.Name + ".mac"})
+		}
+		if p, err := netip.ParsePrefix(n.IP); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: "nic." + n.Name + ".ip"})
+		}
+	}
+	return out
+}

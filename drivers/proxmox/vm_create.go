@@ -1,0 +1,330 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// createVM makes a VM and returns when it is complete: what was ordered is read
+// back before it counts, since PVE has creates that die without a word.
+func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
+	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
+	m := want.mark
+	m.Owner, m.UUID = d.id.owner, uuid.NewString()
+	var err error
+	if want.Template != "" {
+		err = d.clone(ctx, s, want, at, m)
+	} else {
+		err = d.createFromImage(ctx, want, at, m)
+	}
+	if err != nil {
+		return err
+	}
+	return d.complete(ctx, s, want, at)
+}
+
+// place is where a guest is.
+type place struct {
+	node string
+	vmid int
+}
+
+func (p place) path(rest ...any) string {
+	return seg(append([]any{"nodes", p.node, "qemu", p.vmid}, rest...)...)
+}
+
+// createFromImage orders the whole machine in one request.
+func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark) error {
+	m.Slots = slots(want, config{}, nil)
+	p := want.params(m)
+	p["vmid"] = at.vmid
+	root := m.Slots["disk.root"]
+	p["boot"] = "order=" + root
+	p["ide2"] = want.storage + ":cloudinit"
+	for _, disk := range want.Disks {
+		p[m.Slots["disk."+disk.Name]] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
+		if disk.Name == "root" {
+			p[root] = fmt.Sprintf("%s:0,import-from=%s,discard=on,iothread=1,ssd=1", disk.Storage, want.imageVolume)
+		}
+	}
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	upid, err := d.c.post(ctx, seg("nodes", at.node, "qemu"), p)
+	return d.born(ctx, at, m, d.settled(ctx, upid, err))
+}
+
+// clone copies a template, and gives the copy its identity.
+func (d *Driver) clone(ctx context.Context, s plan.Step, want *VM, at place, m mark) error {
+	early := m
+	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
+	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": true}
+	for _, disk := range want.Disks {
+		if disk.Name == "root" {
+			p["storage"] = disk.Storage
+		}
+	}
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	upid, err := d.c.post(ctx, place{at.node, want.templateVMID}.path("clone"), p)
+	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
+		return err
+	}
+	cfg, err := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	if err != nil {
+		return fmt.Errorf("reading the clone back: %w", err)
+	}
+	m.Slots = slots(want, cfg, nil)
+	set := want.params(m)
+	delete(set, "name")
+	set["digest"] = cfg.digest
+	for key, val := range set {
+		if strings.HasPrefix(key, "net") && cfg.next[key] != "" { // keep the address that PVE made up for the copy
+			set[key] = card(cfg.next[key], want.nic(m, key))
+			continue
+		}
+		if cfg.next[key] == fmt.Sprint(val) {
+			delete(set, key)
+		}
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(cfg.next)), func(v string) bool { return strings.Contains(v, "cloudinit") }) {
+		set["ide2"] = want.storage + ":cloudinit"
+	}
+	for _, disk := range want.Disks {
+		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
+			set[slot] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
+		}
+	}
+	var gone []string
+	for key := range cfg.next {
+		if strings.HasPrefix(key, "net") && set[key] == nil {
+			gone = append(gone, key) // a card of the template that the files do not have
+		}
+	}
+	if len(gone) > 0 {
+		slices.Sort(gone)
+		set["delete"] = strings.Join(gone, ",")
+	}
+	if _, err := d.c.put(ctx, at.path("config"), set); err != nil {
+		return fmt.Errorf("configuring the clone %d of %s: %w", at.vmid, s.Want.Spec.(*VM).Template, err)
+	}
+	return nil
+}
+
+// born judges the outcome of a create. When the answer was lost or the VMID was
+// taken, the guest that has it now decides: ours means that an earlier order got
+// through, anything else that it did not.
+func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, errLost) && classOf(err) != classExists {
+		return fmt.Errorf("creating VM %d: %w", at.vmid, err)
+	}
+	cfg, lookErr := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	if lookErr != nil {
+		return fmt.Errorf("creating VM %d: %w; and it cannot be looked at: %w", at.vmid, err, lookErr)
+	}
+	_, found, ok := splitDescription(cfg.next["description"])
+	proven, why, _ := d.id.prove(found, ok, at.vmid, uuidOf(cfg.next["smbios1"]))
+	switch {
+	case proven && found.addr() == m.addr():
+		return nil
+	case cfg.now["lock"] != "":
+		return fmt.Errorf("creating VM %d: %w; its configuration is locked (%s): if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
+			at.vmid, err, cfg.now["lock"], at.vmid, at.vmid, at.node)
+	default:
+		return fmt.Errorf("VM %d was taken by another guest since the plan was made (%s): plan again, it will choose another VMID or say what to do", at.vmid, or(why, "it is "+found.addr().String()))
+	}
+}
+
+// complete brings a new machine from what was ordered to what is wanted: disks
+// grown to their size, and power.
+func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) error {
+	cfg, err := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	if err != nil {
+		return fmt.Errorf("reading VM %d back: %w", at.vmid, err)
+	}
+	notes, m, found := splitDescription(cfg.next["description"])
+	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != s.Address {
+		return fmt.Errorf("VM %d is not what was ordered (%s): its creation died half-way; if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
+			at.vmid, or(why, "it is "+m.addr().String()), at.vmid, at.vmid, at.node)
+	}
+	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, notes, m).Spec.(*VM)
+	digest := cfg.digest
+	for _, disk := range want.Disks {
+		for _, h := range have.Disks {
+			if h.Name != disk.Name || disk.Size <= h.Size {
+				continue
+			}
+			if err := d.resize(ctx, at, m.Slots["disk."+disk.Name], disk.Size, digest); err != nil {
+				return err
+			}
+			digest = "" // our own write moved it
+		}
+	}
+	if want.Power != "running" {
+		return nil
+	}
+	return d.start(ctx, at)
+}
+
+// resize grows a disk to a size in GiB; a disk that has it already stays.
+func (d *Driver) resize(ctx context.Context, at place, slot string, size int, digest string) error {
+	p := params{"disk": slot, "size": fmt.Sprintf("%dG", size)}
+	if digest != "" {
+		p["digest"] = digest
+	}
+	upid, err := d.c.put(ctx, at.path("resize"), p)
+	if err = d.settled(ctx, upid, err); err != nil {
+		return fmt.Errorf("growing %s of VM %d to %d GiB: %w", slot, at.vmid, size, err)
+	}
+	return nil
+}
+
+// slots assigns a slot to every disk and nic: those that have one keep it, the
+// others take the lowest free one.
+func slots(want *VM, cfg config, old map[string]string) map[string]string {
+	out := map[string]string{}
+	used := map[string]bool{}
+	for k := range cfg.next {
+		used[k] = true
+	}
+	for k := range cfg.now {
+		used[k] = true
+	}
+	assign := func(name, bus string) {
+		if slot, ok := old[name]; ok {
+			out[name] = slot
+			return
+		}
+		for i := 0; ; i++ {
+			if slot := fmt.Sprintf("%s%d", bus, i); !used[slot] {
+				out[name], used[slot] = slot, true
+				return
+			}
+		}
+	}
+	if old == nil && len(cfg.next) > 0 { // a clone: its disk and cards are there under the template's slots
+		old = map[string]string{"disk.root": bootDisk(cfg.next)}
+		for i, n := range want.NICs {
+			if key := fmt.Sprintf("net%d", i); cfg.next[key] != "" {
+				old["nic."+n.Name] = key
+			}
+		}
+	}
+	for _, disk := range want.Disks {
+		assign("disk."+disk.Name, "scsi")
+	}
+	for _, n := range want.NICs {
+		assign("nic."+n.Name, "net")
+	}
+	return out
+}
+
+// bootDisk is the slot of the disk a guest boots from.
+func bootDisk(c map[string]string) string {
+	order := parseProperty(c["boot"]).values["order"]
+	for slot := range strings.SplitSeq(order, ";") {
+		if isDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
+			return slot
+		}
+	}
+	for _, slot := range []string{"scsi0", "virtio0", "sata0", "ide0"} {
+		if c[slot] != "" {
+			return slot
+		}
+	}
+	return "scsi0"
+}
+
+// nic finds the wanted card of a slot.
+func (v *VM) nic(m mark, slot string) NIC {
+	for _, n := range v.NICs {
+		if m.Slots["nic."+n.Name] == slot {
+			return n
+		}
+	}
+	return NIC{}
+}
+
+// params are the keys of a whole machine but its drives.
+func (v *VM) params(m mark) params {
+	m.Options = slices.Sorted(maps.Keys(v.Options))
+	p := params{
+		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
+		"description": describe(v.Description, m), "smbios1": "uuid=" + m.UUID,
+		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText(v.Agent), "ciuser": v.User,
+	}
+	for key, val := range map[string]string{"startup": v.Startup.text(), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain} {
+		if val != "" {
+			p[key] = val
+		}
+	}
+	if len(v.Keys) > 0 {
+		p["sshkeys"] = encodeKeys(v.Keys)
+	}
+	for _, n := range v.NICs {
+		slot := m.Slots["nic."+n.Name]
+		p[slot] = card("", n)
+		if ip := n.ipconfig(); ip != "" {
+			p["ipconfig"+strings.TrimPrefix(slot, "net")] = ip
+		}
+	}
+	for k, val := range v.Options {
+		p[k] = val
+	}
+	return p
+}
+
+func agentText(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+// ipconfig is the card's address in PVE's form; "" for none.
+func (n NIC) ipconfig() string {
+	if n.IP == "" {
+		return ""
+	}
+	if n.Gateway != "" {
+		return "ip=" + n.IP + ",gw=" + n.Gateway
+	}
+	return "ip=" + n.IP
+}
+
+// card writes a nic's property string. What the old one holds beside bridge, tag
+// and address is kept, first of all the address that PVE made up: without it
+// every write would invent a new one.
+func card(old string, n NIC) string {
+	p := parseProperty(old)
+	model, mac := cardModel(p)
+	if n.MAC != "" {
+		mac = n.MAC
+	}
+	head := model
+	if mac != "" {
+		head += "=" + mac
+	}
+	parts := []string{head, "bridge=" + n.Bridge}
+	if n.VLAN != 0 {
+		parts = append(parts, fmt.Sprintf("tag=%d", n.VLAN))
+	}
+	for _, k := range slices.Sorted(maps.Keys(p.values)) {
+		if k != "bridge" && k != "tag" && k != "macaddr" && k != "model" && !slices.Contains(cardModels, k) {
+			parts = append(parts, k+"="+p.values[k])
+		}
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,332 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// observedVM reads a proven guest back into the form in which the files speak:
+// with what is pending counted in, since that is what was asked of PVE already.
+func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
+	c := cfg.next
+	v := &VM{
+		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(parseProperty(c["memory"]).first("current"), 512),
+		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
+		Agent: parseProperty(c["agent"]).first("enabled") == "1", Startup: parseStartup(c["startup"]),
+		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
+		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), mark: m, observe: cfg,
+	}
+	if g.running {
+		v.Power = "running"
+	}
+	if name, ok := strings.CutPrefix(m.From, "image."); ok {
+		v.Image = name
+	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
+		v.Template = name
+	}
+	for _, t := range splitTags(c["tags"]) {
+		v.Tags = append(v.Tags, strings.ToLower(t))
+	}
+	slices.Sort(v.Tags)
+	v.Tags = slices.Compact(v.Tags)
+	slices.Sort(v.Keys)
+	v.Disks, v.NICs = v.readDisks(), v.readNICs()
+	for k, val := range c {
+		if !typed.MatchString(k) && !invented[k] && !isDrive(k) {
+			v.Options[k] = val
+		}
+	}
+	lock := g.lock
+	if lock == "" {
+		lock = cfg.now["lock"]
+	}
+	return &model.Resource{
+		Addr: m.addr(), Spec: v, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: lock},
+	}
+}
+
+// invented are keys that PVE makes up by itself (qemu-server, API2/Qemu.pm, create_vm).
+var invented = map[string]bool{"meta": true, "vmgenid": true, "boot": true, "bootdisk": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
+
+func isDrive(key string) bool {
+	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
+		if rest, ok := strings.CutPrefix(key, bus); ok {
+			if _, err := strconv.Atoi(rest); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readDisks reads the disks that the mark names. Others were attached by hand and
+// are not ours to judge.
+func (v *VM) readDisks() []Disk {
+	var out []Disk
+	for key, slot := range v.mark.Slots {
+		name, ok := strings.CutPrefix(key, "disk.")
+		drive, present := v.observe.next[slot]
+		if !ok || !present {
+			continue
+		}
+		p := parseProperty(drive)
+		storage, _, _ := strings.Cut(p.first("file"), ":")
+		out = append(out, Disk{Name: name, Size: gib(p.values["size"]), Storage: storage})
+	}
+	slices.SortFunc(out, func(a, b Disk) int { return model.CompareNames(a.Name, b.Name) })
+	return out
+}
+
+// readNICs reads all network cards; one that the mark does not name was added by
+// hand and goes by the name of its slot.
+func (v *VM) readNICs() []NIC {
+	names := map[string]string{}
+	for key, slot := range v.mark.Slots {
+		if name, ok := strings.CutPrefix(key, "nic."); ok {
+			names[slot] = name
+		}
+	}
+	var out []NIC
+	for key, val := range v.observe.next {
+		no, ok := strings.CutPrefix(key, "net")
+		if _, err := strconv.Atoi(no); !ok || err != nil {
+			continue
+		}
+		p, ip := parseProperty(val), parseProperty(v.observe.next["ipconfig"+no])
+		n := NIC{Name: or(names[key], key), Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0), IP: ip.values["ip"], Gateway: ip.values["gw"]}
+		n.MAC = strings.ToUpper(cardMAC(p))
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b NIC) int { return model.CompareNames(a.Name, b.Name) })
+	return out
+}
+
+// cardModels are the values of a nic's model, which is the key of its MAC address
+// (PVE/QemuServer.pm, nic_model_list).
+var cardModels = []string{"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3"}
+
+// cardModel gives model and MAC address of a nic's property string.
+func cardModel(p property) (model, mac string) {
+	for _, m := range cardModels {
+		if v, ok := p.values[m]; ok {
+			return m, v
+		}
+	}
+	return or(p.values["model"], or(p.bare, "virtio")), p.values["macaddr"]
+}
+
+func cardMAC(p property) string {
+	_, mac := cardModel(p)
+	return mac
+}
+
+func parseStartup(s string) *Startup {
+	if s == "" {
+		return nil
+	}
+	p := parseProperty(s)
+	number := func(text string) *int {
+		if n, err := strconv.Atoi(text); err == nil {
+			return &n
+		}
+		return nil
+	}
+	return &Startup{Order: number(p.first("order")), Up: number(p.values["up"]), Down: number(p.values["down"])}
+}
+
+func (s *Startup) text() string {
+	if s == nil {
+		return ""
+	}
+	var parts []string
+	for _, f := range []struct {
+		key string
+		val *int
+	}{{"order", s.Order}, {"up", s.Up}, {"down", s.Down}} {
+		if f.val != nil {
+			parts = append(parts, fmt.Sprintf("%s=%d", f.key, *f.val))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func atoi(s string, otherwise int) int {
+	if n, err := strconv.Atoi(s); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// align takes out of what was observed all that the files have no opinion about.
+func (v *VM) align(have *VM) {
+	for i := range have.NICs {
+		for _, w := range v.NICs {
+			if w.Name == have.NICs[i].Name && w.MAC == "" {
+				have.NICs[i].MAC = ""
+			}
+		}
+	}
+	for i := range have.Disks {
+		for _, w := range v.Disks {
+			if w.Name == have.Disks[i].Name && w.Size == 0 {
+				have.Disks[i].Size = 0
+			}
+		}
+	}
+	for k, val := range have.Options {
+		w, wanted := v.Options[k]
+		switch {
+		case !wanted && !slices.Contains(have.mark.Options, k):
+			delete(have.Options, k)
+		case wanted && sameProperty(w, val):
+			have.Options[k] = w
+		}
+	}
+	if v.Startup != nil && have.Startup != nil && v.Startup.text() == have.Startup.text() {
+		have.Startup = v.Startup
+	}
+	if have.mark.From == "" {
+		have.Image, have.Template = v.Image, v.Template
+	}
+}
+
+// sameProperty compares two values of PVE's form by their members.
+func sameProperty(a, b string) bool {
+	if a == b {
+		return true
+	}
+	pa, pb := parseProperty(a), parseProperty(b)
+	return pa.bare == pb.bare && maps.Equal(pa.values, pb.values)
+}
+
+// hotOptions take effect on a running guest at once; atOnce concern the host only
+// (qemu-server, QemuServer.pm: vmconfig_hotplug_pending and its fast-plug list).
+var (
+	hotOptions = map[string]bool{"balloon": true, "cpulimit": true, "cpuunits": true, "shares": true}
+	atOnce     = map[string]bool{"hookscript": true, "migrate_downtime": true, "migrate_speed": true, "vmstatestorage": true, "ciupgrade": true, "cicustom": true, "citype": true, "cipassword": true}
+)
+
+// classVM refines what a change costs by whether the guest runs.
+func classVM(want, have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := want.Spec.(*VM), have.Spec.(*VM)
+	option, _ := strings.CutPrefix(path, "options.")
+	switch {
+	case cost.Worse(model.ClassRestart):
+		return cost
+	case path == "power" && w.Power == "stopped":
+		return model.ClassRestart
+	case path == "power", !have.Guest.Running, atOnce[option]:
+		return model.ClassNone
+	case hotOptions[option], path == "memory" && h.hotplugs("memory") && h.observe.now["numa"] == "1":
+		return model.ClassHot
+	case strings.HasPrefix(path, "nic.") && cost == model.ClassHot && !h.hotplugs("network"),
+		strings.HasPrefix(path, "disk.") && cost == model.ClassHot && !h.hotplugs("disk"):
+		cost = model.ClassRestart
+	}
+	if cost != model.ClassRestart {
+		return cost
+	}
+	if w.Restart == "allowed" {
+		return model.ClassRestart
+	}
+	return model.ClassPending
+}
+
+// hotplugs reads the guest's hotplug features; 1 and absence mean the default.
+func (v *VM) hotplugs(feature string) bool {
+	set := v.observe.now["hotplug"]
+	if set == "" || set == "1" {
+		set = "network,disk,usb"
+	}
+	return slices.Contains(strings.Split(set, ","), feature)
+}
+
+// refuseVM says what must not be done to a guest even if the files ask for it.
+func refuseVM(want, have *model.Resource) []model.Problem {
+	h := have.Spec.(*VM)
+	var out []model.Problem
+	replaced := want == nil
+	if want != nil {
+		w := want.Spec.(*VM)
+		replaced = w.Image != h.Image || w.Template != h.Template
+		for _, wd := range w.Disks {
+			i := slices.IndexFunc(h.Disks, func(d Disk) bool { return d.Name == wd.Name })
+			switch {
+			case i < 0 && wd.Name == "root" && !replaced:
+				out = append(out, model.Problem{Path: "disk.root", Summary: "its root disk is gone",
+					Detail: fmt.Sprintf("slot %s of VM %d is empty: attach the disk again, or remove the guest so that it is made anew", h.mark.Slots["disk.root"], have.Guest.VMID)})
+			case i >= 0 && wd.Size != 0 && wd.Size < h.Disks[i].Size && !replaced:
+				out = append(out, model.Problem{Path: "disk." + wd.Name + ".size", Summary: fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, h.Disks[i].Size, wd.Size),
+					Detail: fmt.Sprintf("PVE only grows disks: set it to at least %d, or replace the guest", h.Disks[i].Size)})
+			}
+		}
+	}
+	if replaced && h.Protection {
+		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
+	}
+	return out
+}
+
+// pending lists what PVE holds back until the next full restart.
+func (v *VM) pending(addr model.Address) []model.Pending {
+	keys := map[string]bool{}
+	for k, val := range v.observe.next {
+		if now, ok := v.observe.now[k]; !ok || now != val {
+			keys[k] = true
+		}
+	}
+	for k := range v.observe.now {
+		if _, ok := v.observe.next[k]; !ok {
+			keys[k] = true
+		}
+	}
+	out := []model.Pending{}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		p := model.Pending{Address: addr, Path: v.path(k), Why: "set; takes effect at the next full restart", Before: plainValue(v.observe.now, k), After: plainValue(v.observe.next, k)}
+		if k == "sshkeys" || k == "cipassword" {
+			p.Before, p.After = "(sensitive)", "(sensitive)"
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func plainValue(m map[string]string, key string) any {
+	v, ok := m[key]
+	if !ok {
+		return nil
+	}
+	if n, err := strconv.Atoi(v); err == nil {
+		return n
+	}
+	return v
+}
+
+// path translates a PVE key into the name it has in the files.
+func (v *VM) path(key string) string {
+	for p, slot := range v.mark.Slots {
+		if slot == key {
+			return p
+		}
+	}
+	switch key {
+	case "ciuser":
+		return "ci_user"
+	case "sshkeys":
+		return "ssh_keys"
+	case "nameserver":
+		return "dns"
+	case "searchdomain":
+		return "domain"
+	}
+	if typed.MatchString(key) || isDrive(key) {
+		return key
+	}
+	return "options." + key
+}

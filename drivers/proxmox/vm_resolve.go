@@ -1,0 +1,364 @@
+package proxmox
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// vmResolver fills in what stands around a VM.
+type vmResolver struct {
+	*VM
+	in       model.Scope
+	kind     string
+	problems []model.Problem
+}
+
+func (r *vmResolver) errorf(path, summary, detail string, args ...any) {
+	r.problems = append(r.problems, model.Problem{Path: path, Severity: diag.Error, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
+}
+
+func (r *vmResolver) resolve() {
+	r.Name = r.in.Name
+	r.size()
+	r.disks()
+	r.nics()
+	r.cloudInit()
+	r.tags()
+	r.enums()
+	r.defaults()
+	r.options()
+	r.owner()
+}
+
+func (r *vmResolver) size() {
+	if p := r.in.Site.Presets[r.Preset]; p != nil {
+		r.Cores, r.Memory, r.Disk = or(r.Cores, p.Cores), or(r.Memory, p.Memory), or(r.Disk, p.Disk)
+	}
+	missing := []string{}
+	if r.Cores == 0 {
+		missing = append(missing, "cores")
+	}
+	if r.Memory == 0 {
+		missing = append(missing, "memory")
+	}
+	if len(missing) > 0 && r.Preset == "" {
+		r.errorf("", "node without size", "it has no %s: name a preset, or set them", strings.Join(missing, " and no "))
+	}
+	if r.Cores < 0 || r.Cores > 8192 {
+		r.errorf("cores", "cores out of range", "%d is not between 1 and 8192", r.Cores)
+	}
+	if r.Memory != 0 && r.Memory < 16 {
+		r.errorf("memory", "memory out of range", "%d MiB is less than the 16 MiB that PVE allows; memory is in MiB", r.Memory)
+	}
+	switch {
+	case r.Image == "" && r.Template == "":
+		r.errorf("", r.kind+" without image or template", "name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone")
+	case r.Image != "" && r.Template != "":
+		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
+	}
+	if img := r.in.Site.Objects[model.Address{Kind: "image", Name: r.Image}]; img != nil {
+		full := model.Clone(img.Spec).(*Image)
+		full.resolve(model.Scope{Site: r.in.Site, Host: r.in.Host, Name: r.Image})
+		r.imageVolume = full.Volume
+		if full.Format == "iso" {
+			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
+		}
+	}
+	if t := r.in.Site.Templates[r.Template]; t != nil {
+		r.templateVMID = t.VMID
+	}
+	if r.Template != "" && r.templateVMID == 0 && r.in.Site.Templates[r.Template] != nil {
+		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
+	}
+}
+
+func (r *vmResolver) disks() {
+	storage := "local-lvm"
+	if h := r.in.Host; h != nil && h.Storage != nil && h.Storage.Disks != "" {
+		storage = h.Storage.Disks
+	}
+	r.storage = storage
+	root := slices.IndexFunc(r.Disks, func(d Disk) bool { return d.Name == "root" })
+	if root < 0 {
+		r.Disks = append(r.Disks, Disk{Name: "root"})
+		root = len(r.Disks) - 1
+	}
+	r.Disks[root].Size = or(r.Disks[root].Size, r.Disk)
+	for i := range r.Disks {
+		d := &r.Disks[i]
+		d.Storage = or(d.Storage, storage)
+		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
+			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
+		}
+	}
+	if len(r.Disks) > 31 {
+		r.errorf("disk", "too many disks", "PVE has 31 SCSI slots, the node declares %d disks", len(r.Disks))
+	}
+	slices.SortStableFunc(r.Disks, func(a, b Disk) int { return boolCompare(b.Name == "root", a.Name == "root") })
+}
+
+var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
+
+func (r *vmResolver) nics() {
+	if len(r.NICs) == 0 {
+		r.NICs = []NIC{{Name: "lan"}}
+	}
+	if len(r.NICs) > 32 {
+		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
+	}
+	bridge := "vmbr0"
+	if r.in.Site.Bridge != "" {
+		bridge = r.in.Site.Bridge
+	}
+	if h := r.in.Host; h != nil && h.Bridge != "" {
+		bridge = h.Bridge
+	}
+	spec := r.spec()
+	for i := range r.NICs {
+		n := &r.NICs[i]
+		path := "nic." + n.Name
+		n.Bridge = or(n.Bridge, bridge)
+		n.MAC = strings.ToUpper(n.MAC)
+		if i == 0 && spec != nil && spec.Network != nil {
+			n.IP, n.Gateway = or(n.IP, spec.Network.IP), or(n.Gateway, spec.Network.Gateway)
+		}
+		if i == 0 {
+			n.IP = or(n.IP, "dhcp")
+		}
+		if n.VLAN < 0 || n.VLAN > 4094 {
+			r.errorf(path+".vlan", "VLAN tag out of range", "%d is not between 1 and 4094", n.VLAN)
+		}
+		if n.MAC != "" && !macText.MatchString(n.MAC) {
+			r.errorf(path+".mac", fmt.Sprintf("%q is no MAC address of a single card", n.MAC), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
+		}
+		r.address(path, n, i == 0)
+	}
+}
+
+func (r *vmResolver) address(path string, n *NIC, first bool) {
+	if n.IP == "" || n.IP == "dhcp" {
+		if n.Gateway != "" {
+			r.errorf(path+".gateway", "gateway without a static address", "with DHCP the gateway comes from there: remove it, or set ip")
+		}
+		return
+	}
+	prefix, err := netip.ParsePrefix(n.IP)
+	if err != nil {
+		r.errorf(path+".ip", fmt.Sprintf("%q is no address with prefix length", n.IP), "write an address such as 10.0.12.5/24, or dhcp")
+		return
+	}
+	if first && n.Gateway == "" {
+		n.Gateway = r.in.Site.Gateway
+	}
+	if n.Gateway == "" {
+		return
+	}
+	gw, err := netip.ParseAddr(n.Gateway)
+	switch {
+	case err != nil:
+		r.errorf(path+".gateway", fmt.Sprintf("%q is no address", n.Gateway), "write an address such as 10.0.12.1")
+	case !prefix.Contains(gw):
+		r.errorf(path+".ip", fmt.Sprintf("gateway %s is not in the network of %s", gw, n.IP), "a gateway must be reachable directly: check the prefix length, or set gateway on the nic")
+	}
+}
+
+func (r *vmResolver) spec() *model.Spec {
+	if r.in.Node == nil {
+		return nil
+	}
+	return r.in.Site.Specs[r.in.Node.Spec]
+}
+
+// cloudInit gives the user of the site all its keys, or those that the spec names
+// for that user.
+func (r *vmResolver) cloudInit() {
+	site, spec := r.in.Site, r.spec()
+	r.User = or(site.VMUser, "homestak")
+	r.DNS, r.Domain = site.DNS, site.Domain
+	var keys *[]string
+	if spec != nil {
+		if spec.Network != nil && len(spec.Network.DNS) > 0 {
+			r.DNS = spec.Network.DNS
+		}
+		if spec.Identity != nil {
+			r.Domain = or(spec.Identity.Domain, r.Domain)
+		}
+		if spec.Access != nil {
+			for _, u := range spec.Access.Users {
+				if u.Name == r.User {
+					keys = u.SSHKeys
+				}
+			}
+		}
+	}
+	r.DNS = slices.Clone(r.DNS)
+	r.Keys = []string{}
+	all := map[string]string{}
+	if site.Secrets != nil {
+		all = site.Secrets.Values["ssh_keys"]
+	}
+	if keys == nil {
+		for _, k := range all {
+			r.Keys = append(r.Keys, strings.TrimSpace(k))
+		}
+	} else {
+		for _, k := range *keys {
+			if v, ok := all[k]; ok {
+				k = v
+			}
+			r.Keys = append(r.Keys, strings.TrimSpace(k))
+		}
+	}
+	slices.Sort(r.Keys)
+	r.Keys = slices.Compact(r.Keys)
+}
+
+var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+
+func (r *vmResolver) tags() {
+	tags := []string{Tag}
+	for _, t := range r.Tags {
+		t = strings.ToLower(t)
+		if !tagText.MatchString(t) {
+			r.errorf("tags", fmt.Sprintf("%q is no tag", t), "a tag has letters, digits, and _ - + . behind the first character")
+			continue
+		}
+		tags = append(tags, t)
+	}
+	slices.Sort(tags)
+	r.Tags = slices.Compact(tags)
+}
+
+func (r *vmResolver) enums() {
+	for path, c := range map[string]struct {
+		value string
+		known []string
+	}{
+		"power":   {r.Power, []string{"running", "stopped"}},
+		"restart": {r.Restart, []string{"never", "allowed"}},
+	} {
+		if !slices.Contains(c.known, c.value) {
+			r.errorf(path, fmt.Sprintf("%s = %q is not possible", path, c.value), "%s", diag.DidYouMean(c.value, c.known))
+		}
+	}
+	if strings.Contains(r.Description, markPrefix) {
+		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", markPrefix)
+	}
+	if len(r.Description) > 6000 {
+		r.errorf("description", "description too long", "PVE keeps 8192 characters, and the owner mark needs some: at most 6000")
+	}
+}
+
+// typed are PVE keys that have an attribute of their own here, or that are ours to write.
+var typed = regexp.MustCompile(`^(name|cores|memory|tags|description|onboot|startup|protection|agent|ciuser|sshkeys|nameserver|searchdomain|smbios1|lock|digest|template|vmid|node|start|pool|storage|archive|force|unique|(net|ipconfig|scsi|ide|unused)\d+)$`)
+
+// defaults are PVE keys that every guest of ours has unless the files say otherwise.
+// They are options like any other, so that drift in them shows.
+func (r *vmResolver) defaults() {
+	cpu := "x86-64-v2-AES" // what PVE's own form proposes: runs on all hosts of the last ten years
+	if r.kind == "pve" {
+		cpu = "host" // its guests need the virtualisation instructions
+	}
+	opts := map[string]string{
+		"cpu":       cpu,
+		"ostype":    "l26",
+		"scsihw":    "virtio-scsi-single", // one controller a disk, which iothread needs
+		"serial0":   "socket",             // the kernel of Debian's cloud images stops without a serial console
+		"ciupgrade": "0",                  // the spec says which packages; PVE would upgrade all at first boot
+	}
+	for k, v := range r.Options {
+		opts[k] = v
+	}
+	r.Options = opts
+}
+
+// options checks further PVE keys against the API table and brings values into PVE's form.
+func (r *vmResolver) options() {
+	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
+	var known []string
+	for k := range m.Params {
+		known = append(known, k)
+	}
+	for k, v := range r.Options {
+		p, ok := m.Param(k)
+		switch {
+		case typed.MatchString(k):
+			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of %s", r.kind)
+			continue
+		case !ok:
+			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, known))
+			continue
+		}
+		if p.Type == "boolean" {
+			switch v {
+			case "true":
+				v = "1"
+			case "false":
+				v = "0"
+			}
+			r.Options[k] = v
+		}
+		if text := m.Check(map[string]any{"node": "n", "vmid": "100", k: v})[k]; text != "" {
+			r.errorf("options."+k, fmt.Sprintf("PVE refuses option %s = %q", k, v), "%s", strings.TrimSpace(text))
+		}
+	}
+}
+
+// owner writes down what the files decide of the mark.
+func (r *vmResolver) owner() {
+	m := mark{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, Needs: slices.Clone(r.in.Needs)}
+	if r.in.Host != nil {
+		m.Owner = r.in.Host.Name
+	}
+	if r.in.Manifest != nil {
+		m.Manifest = r.in.Manifest.Name
+	}
+	d := markDestroy{}
+	if n := r.in.Node; n != nil {
+		if n.Decomm != nil {
+			d.Policy = n.Decomm.Policy
+		}
+		d.Orphan = n.Orphan
+	}
+	if r.Startup != nil && r.Startup.Down != nil {
+		d.Down = *r.Startup.Down
+	}
+	if d != (markDestroy{}) {
+		m.Destroy = &d
+	}
+	switch {
+	case r.Image != "":
+		m.From = "image." + r.Image
+	case r.Template != "":
+		m.From = "template." + r.Template
+	}
+	slices.SortFunc(m.Needs, model.Address.Compare)
+	m.Needs = slices.Compact(m.Needs)
+	r.mark, r.Terms = m, m.terms()
+}
+
+func or[T comparable](a, b T) T {
+	var zero T
+	if a != zero {
+		return a
+	}
+	return b
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	default:
+		return -1
+	}
+}

@@ -1,0 +1,59 @@
+package diag
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// maxCode bounds the source line shown, in characters: a minified file must not
+// fill the screen.
+const maxCode = 160
+
+// Text writes the findings for people: place, severity and summary on the first
+// line, the source line with the culprit marked, then the detail.
+//
+//	manifests/web.hcl:12:14: error: unknown preset "vm-smal"
+//	  12 |     preset = preset.vm-smal
+//	     |              ^^^^^^^^^^^^^^
+//	  did you mean "vm-small"?
+func Text(w io.Writer, l List) {
+	for i, f := range l {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintln(w, f.String())
+		writeCode(w, f)
+		for line := range strings.Lines(f.Detail) {
+			fmt.Fprintln(w, "  "+strings.TrimRight(line, "\n"))
+		}
+	}
+}
+
+func writeCode(w io.Writer, f Finding) {
+	if f.At.IsZero() || f.Code == "" {
+		return
+	}
+	runes := []rune(strings.ReplaceAll(f.Code, "\t", " "))
+	start := min(max(f.At.Start.Column-1, 0), len(runes))
+	from := 0
+	if start > maxCode-40 {
+		from = start - 40
+	}
+	to := min(len(runes), from+maxCode)
+	width := 1
+	if f.At.End.Line == f.At.Start.Line && f.At.End.Column > f.At.Start.Column {
+		width = f.At.End.Column - f.At.Start.Column
+	}
+	width = min(width, max(to-start, 1))
+	no := fmt.Sprint(f.At.Start.Line)
+	shown := make([]rune, 0, to-from)
+	for _, r := range runes[from:to] {
+		if r < ' ' || r == 0x7f {
+			r = '?' // a terminal must not be driven by the contents of a file
+		}
+		shown = append(shown, r)
+	}
+	fmt.Fprintf(w, "  %s | %s\n", no, string(shown))
+	fmt.Fprintf(w, "  %s | %s%s\n", strings.Repeat(" ", len(no)), strings.Repeat(" ", start-from), strings.Repeat("^", width))
+}

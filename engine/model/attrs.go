@@ -1,0 +1,212 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Attr is one comparable attribute of a spec. Path joins block type, label and
+// attribute by dots: "memory", "disk.data.size", "options.cpu". Value is one of
+// nil (not declared), string, bool, int64, float64, []string; a duration is its text.
+type Attr struct {
+	Path   string
+	Value  any
+	Cost   Class
+	Secret bool
+}
+
+// Attrs lists the comparable attributes of a spec (a pointer to a kind's struct)
+// in the order of its fields; blocks in the order of their labels, map entries in
+// that of their keys. Undeclared optional blocks and nil pointers give nothing
+// resp. a nil value.
+func Attrs(spec any) []Attr {
+	return appendAttrs(nil, "", reflect.ValueOf(spec).Elem())
+}
+
+func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {
+	for _, f := range Fields(v.Type()) {
+		if !f.Compared {
+			continue
+		}
+		path, fv := prefix+f.Name, v.Field(f.Index)
+		switch {
+		case f.Block && fv.Kind() == reflect.Pointer:
+			if !fv.IsNil() {
+				out = appendAttrs(out, path+".", fv.Elem())
+			}
+		case f.Block:
+			label := LabelField(f.Elem)
+			for _, i := range byLabel(fv, label) {
+				out = appendAttrs(out, path+"."+fv.Index(i).Field(label).String()+".", fv.Index(i))
+			}
+		case fv.Kind() == reflect.Map:
+			m := fv.Interface().(map[string]string)
+			for _, k := range slices.Sorted(maps.Keys(m)) {
+				out = append(out, Attr{path + "." + k, m[k], f.Cost, f.Secret})
+			}
+		default:
+			out = append(out, Attr{path, plain(fv), f.Cost, f.Secret})
+		}
+	}
+	return out
+}
+
+func byLabel(list reflect.Value, label int) []int {
+	order := make([]int, list.Len())
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return CompareNames(list.Index(a).Field(label).String(), list.Index(b).Field(label).String())
+	})
+	return order
+}
+
+func plain(v reflect.Value) any {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil
+		}
+		v = v.Elem()
+	}
+	if d, ok := v.Interface().(time.Duration); ok {
+		return d.String()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return v.String()
+	case reflect.Bool:
+		return v.Bool()
+	case reflect.Int, reflect.Int64:
+		return v.Int()
+	case reflect.Float64:
+		return v.Float()
+	case reflect.Slice:
+		if v.Len() == 0 {
+			return []string{}
+		}
+		return slices.Clone(v.Interface().([]string))
+	default:
+		panic(fmt.Sprintf("attribute of unsupported type %s", v.Type()))
+	}
+}
+
+// Field is one field of a spec or site struct, as its tags describe it.
+type Field struct {
+	Index    int
+	Name     string // attribute or block type; for a label "name"
+	Decoded  bool   // has an hcl tag
+	Compared bool   // takes part in the diff
+	Label    bool
+	Block    bool
+	Optional bool
+	Secret   bool
+	Ref      string
+	Cost     Class
+	Doc      string
+	Type     reflect.Type
+	Elem     reflect.Type // of a block: the struct behind pointer or slice
+}
+
+// Fields reads the tags of a struct type, in field order, leaving out fields
+// without any. It panics on tags that make no sense: that is a programming error
+// which the test of every kind finds.
+func Fields(t reflect.Type) []Field {
+	out := make([]Field, 0, t.NumField())
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		h, decoded := sf.Tag.Lookup("hcl")
+		p, planned := sf.Tag.Lookup("plan")
+		if !decoded && !planned {
+			continue
+		}
+		name, opts, _ := strings.Cut(h, ",")
+		f := Field{
+			Index: i, Name: name, Decoded: decoded, Compared: p != "-", Type: sf.Type,
+			Label: opts == "label", Block: opts == "block", Optional: opts == "optional" || opts == "block",
+			Secret: sf.Tag.Get("secret") == "true", Ref: sf.Tag.Get("ref"), Cost: ClassNone, Doc: sf.Tag.Get("doc"),
+		}
+		if planned && p != "-" {
+			f.Name = p
+		}
+		if c := sf.Tag.Get("cost"); c != "" {
+			f.Cost = Class(c)
+		}
+		if f.Label {
+			f.Compared = false
+		}
+		if f.Block {
+			f.Elem = sf.Type.Elem()
+		}
+		if f.Name == "" || f.Cost.rank() < 0 || (f.Block && f.Elem.Kind() != reflect.Struct) {
+			panic(fmt.Sprintf("%s.%s: tags make no sense: %s", t, sf.Name, sf.Tag))
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// LabelField finds the index of the field that holds a block's label; it panics
+// when there is none, since lists are keyed by it.
+func LabelField(t reflect.Type) int {
+	for _, f := range Fields(t) {
+		if f.Label {
+			return f.Index
+		}
+	}
+	panic(t.String() + " has no label, so a list of it has no keys")
+}
+
+// Clone makes a deep copy of a spec (a pointer to a struct of the types Kind allows).
+func Clone(spec any) any {
+	v := reflect.ValueOf(spec)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return spec
+	}
+	return deepCopy(v).Interface()
+}
+
+func deepCopy(v reflect.Value) reflect.Value {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return v
+		}
+		n := reflect.New(v.Type().Elem())
+		n.Elem().Set(deepCopy(v.Elem()))
+		return n
+	case reflect.Struct:
+		n := reflect.New(v.Type()).Elem()
+		n.Set(v)
+		for i := range v.NumField() {
+			if n.Field(i).CanSet() {
+				n.Field(i).Set(deepCopy(v.Field(i)))
+			}
+		}
+		return n
+	case reflect.Slice:
+		if v.IsNil() {
+			return v
+		}
+		n := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range v.Len() {
+			n.Index(i).Set(deepCopy(v.Index(i)))
+		}
+		return n
+	case reflect.Map:
+		if v.IsNil() {
+			return v
+		}
+		n := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for it := v.MapRange(); it.Next(); {
+			n.SetMapIndex(it.Key(), deepCopy(it.Value()))
+		}
+		return n
+	default:
+		return v
+	}
+}

@@ -1,0 +1,116 @@
+package model
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Kind is one sort of resource. Everything but the talking to the host follows
+// from it: decoding, diff, plan text, policy input, reference page.
+//
+// Tags of the struct that New returns, field by field:
+//
+//	hcl:"name"           a required attribute; hcl:"name,optional" one that may be left out
+//	hcl:"disk,block"     an inner block: a pointer to a struct (at most one), or a slice of structs (any number)
+//	hcl:"name,label"     in such a struct: the label of the block, the key of its list
+//	plan:"name"          compared under this name although no attribute of the language (with no hcl tag)
+//	plan:"-"             decoded, but never compared
+//	cost:"restart"       the Class a change has by itself; without the tag it is none
+//	ref:"image"          the text names a block of this type; the loader checks it and adds it to Needs when that type is a kind
+//	secret:"true"        never shown, whatever it was made from
+//	doc:"…"              one sentence for the reference page
+//
+// Field types: string, bool, int, float64, time.Duration, []string, map[string]string,
+// pointers to the scalars among them (nil: not declared), and the block forms.
+// New returns the defaults; what the files say is written over them.
+type Kind struct {
+	Name  string // the first half of its addresses: vm, image, pool
+	Block string // the block type that declares it: "node" for what a manifest's node may be, else its own
+	Doc   string // one sentence for the reference page
+	Guest bool   // it is a guest of PVE: has a VMID, a node, power
+	// Everywhere: it has no host attribute; it is wanted on each host where something needs it, and kept
+	// there as long as the site declares it.
+	Everywhere bool
+
+	New func() any // pointer to a spec with the defaults in it
+
+	// Resolve completes a decoded spec by what stands around it (sizes, networks, keys): afterwards it says all
+	// that is wanted. It is pure, is called once per host on a copy of its own, and returns what is wrong.
+	// In.Host is nil for a recipe. May be nil.
+	Resolve func(spec any, in Scope) []Problem
+
+	// Claims are the things of the world that no two resources may claim: an address, a MAC. May be nil.
+	Claims func(spec any) []Claim
+
+	// Align makes two complete specs comparable before the diff: it writes into have (a copy) what wants no
+	// opinion about, such as an invented MAC. Only called with both set. May be nil.
+	Align func(want, have any)
+
+	// Class refines the cost tag of one change by what is known of the guest (running, hotplug). May be nil.
+	Class func(want, have *Resource, path string, cost Class) Class
+
+	// Refuse says why the step from have to want (nil: to nothing) must not be taken although it could be
+	// described, such as a smaller disk. The plan then holds the finding and no step. May be nil.
+	Refuse func(want, have *Resource) []Problem
+
+	// Brief names the spec in a few words for the line of a creation, such as "vm-small, debian-12".
+	Brief func(spec any) string
+}
+
+// Problem is something wrong with a spec, at the path of one of its attributes
+// ("" for the whole); the caller knows the place in the files.
+type Problem struct {
+	Path     string
+	Severity diag.Severity // empty means an error
+	Summary  string
+	Detail   string
+}
+
+// Claim is a thing that may be had once, such as {"MAC address", "BC:24:11:00:00:01"}.
+type Claim struct{ What, Value, Path string }
+
+// Scope is what a spec is resolved in. Host, Node and Manifest are nil where there is none.
+type Scope struct {
+	Site     *Site
+	Host     *Host
+	Manifest *Manifest
+	Node     *Node
+	Name     string    // of the resource
+	Needs    []Address // of the resource
+}
+
+// Kinds is the table of all kinds, in the order of the reference page.
+type Kinds []*Kind
+
+// Get finds a kind by name; nil if there is none.
+func (ks Kinds) Get(name string) *Kind {
+	for _, k := range ks {
+		if k.Name == name {
+			return k
+		}
+	}
+	return nil
+}
+
+// Block lists the kinds that a block type may declare.
+func (ks Kinds) Block(name string) Kinds {
+	var out Kinds
+	for _, k := range ks {
+		if k.Block == name {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Names lists the kinds' names, sorted.
+func (ks Kinds) Names() []string {
+	out := make([]string, 0, len(ks))
+	for _, k := range ks {
+		out = append(out, k.Name)
+	}
+	slices.SortFunc(out, strings.Compare)
+	return out
+}

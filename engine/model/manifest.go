@@ -1,0 +1,92 @@
+package model
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Manifest is a deployment: topology, mode, nodes. Without a host it is a recipe,
+// which only `test` runs.
+type Manifest struct {
+	Name        string     `hcl:"name,label"`
+	Description string     `hcl:"description,optional" doc:"What it is for."`
+	Pattern     string     `hcl:"pattern" doc:"flat, tiered, mesh, hub-spoke or federated."`
+	Host        string     `hcl:"host,optional" ref:"host" doc:"Host where its roots live; without one it is a recipe."`
+	Suspend     bool       `hcl:"suspend,optional" doc:"Leave everything of it as it is."`
+	OnError     string     `hcl:"on_error,optional" doc:"stop, rollback or continue when a step goes wrong; stop unless set."`
+	Execution   *Execution `hcl:"execution,block" doc:"How nodes are configured unless they say otherwise."`
+	Settings    *Settings  `hcl:"settings,block" doc:"Waits and what test does."`
+
+	At    diag.Range
+	Nodes []*Node // all instances, in the order of the files
+}
+
+// Execution is the mode of nodes: push or pull.
+type Execution struct {
+	DefaultMode string `hcl:"default_mode,optional" doc:"push or pull; push unless set."`
+}
+
+// Settings are waits and what test does.
+type Settings struct {
+	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node; true unless set."`
+	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it made also when it fails; true unless set."`
+	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take; 10m unless set."`
+}
+
+// Node is one instance of a node block: what all node types have in common.
+// What its type adds is in Resource.Spec.
+type Node struct {
+	Name      string     // of the instance: worker-2
+	Block     string     // of the block: worker
+	Type      string     `hcl:"type" doc:"vm, ct or pve."`
+	Spec      string     `hcl:"spec,optional" ref:"spec" doc:"What the node should become."`
+	Parent    string     `hcl:"parent,optional" doc:"The pve node it lives on; the manifest's host unless set."`
+	DependsOn []string   `hcl:"depends_on,optional" doc:"Nodes that must exist first and go later."`
+	VMID      int        `hcl:"vmid,optional" doc:"VMID; chosen from the site's range unless set."`
+	VMIDRange string     `hcl:"vmid_range,optional" doc:"Name of the range that the VMID is chosen from."`
+	Execution *NodeMode  `hcl:"execution,block" doc:"Overrides the manifest's mode."`
+	Decomm    *Decomm    `hcl:"decommission,block" doc:"What must hold before it is destroyed."`
+	Orphan    string     `hcl:"orphan,optional" doc:"refuse, destroy or abandon its children when it leaves; refuse unless set."`
+	Drift     string     `hcl:"drift,optional" doc:"revert or report changes made by hand; revert unless set."`
+	Role      string     `hcl:"role,optional" doc:"What part it plays; for policies."`
+	Owner     string     `hcl:"owner,optional" doc:"Who answers for it; for policies."`
+	Purpose   string     `hcl:"purpose,optional" doc:"What it is for; for policies and outputs."`
+	Checks    []Check    `hcl:"check,block" doc:"How it proves that it is well."`
+	Resource  *Resource  // Spec holds the kind's struct as declared, not yet resolved
+	Manifest  *Manifest  // the deployment it belongs to
+	Hyper     *HyperDecl `hcl:"hypervisor,block" doc:"pve: what its children find."`
+	Mode      string     // push or pull, after inheritance
+	At        diag.Range // of the block
+	Children  []string   // names of the nodes whose parent it is, in order
+}
+
+// NodeMode overrides the manifest's mode for one node.
+type NodeMode struct {
+	Mode string `hcl:"mode,optional" doc:"push or pull."`
+}
+
+// Decomm is what must hold before a node is destroyed.
+type Decomm struct {
+	Policy string `hcl:"policy,optional" doc:"allow_immediate_destroy, requires_final_backup or requires_migration_first."`
+}
+
+// HyperDecl is what the children of a pve node find there.
+type HyperDecl struct {
+	Node    string `hcl:"node,optional" doc:"PVE node name; the node's name unless set."`
+	Storage string `hcl:"storage,optional" doc:"Storage of the children's disks; local-lvm unless set."`
+	Bridge  string `hcl:"bridge,optional" doc:"Bridge of the children; vmbr0 unless set."`
+}
+
+// Root reports whether the node lives directly on the manifest's host.
+func (n *Node) Root() bool { return n.Parent == "" }
+
+// Secrets are values by section and key, read from outside the site's history.
+// A nil *Secrets knows no value; every name is then taken to exist.
+type Secrets struct {
+	Values map[string]map[string]string
+	Source string // where they were read from, for messages
+}
+
+// Sections that secrets may have.
+func SecretSections() []string { return []string{"api_tokens", "passwords", "ssh_keys", "auth"} }

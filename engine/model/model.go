@@ -1,0 +1,165 @@
+// Package model holds the nouns everybody shares: addresses, resources, states,
+// kinds, and the site they are declared in. It knows no file format, no host and
+// no plan.
+//
+// Read in this order: Address and Resource (one thing), State (many things),
+// Kind (what a thing of one sort is made of; its struct tags are the only schema),
+// Site (everything that was declared), Observed (what a host really holds).
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Address names a resource within a site and host: vm.web-1, image.debian-12.
+type Address struct{ Kind, Name string }
+
+// String gives kind.name.
+func (a Address) String() string { return a.Kind + "." + a.Name }
+
+// MarshalText writes kind.name, so that addresses can be JSON strings and keys.
+func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads kind.name.
+func (a *Address) UnmarshalText(b []byte) error {
+	got, err := ParseAddress(string(b))
+	if err != nil {
+		return err
+	}
+	*a = got
+	return nil
+}
+
+// ParseAddress reads kind.name; neither part may be empty.
+func ParseAddress(s string) (Address, error) {
+	kind, name, ok := strings.Cut(s, ".")
+	if !ok || kind == "" || name == "" {
+		return Address{}, fmt.Errorf("address %q is not of the form kind.name, such as vm.web-1", s)
+	}
+	return Address{Kind: kind, Name: name}, nil
+}
+
+// Compare orders addresses by kind, then by name with numbers in it counted as
+// numbers, so that worker-2 comes before worker-10.
+func (a Address) Compare(b Address) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), CompareNames(a.Name, b.Name))
+}
+
+// CompareNames orders names with runs of digits compared by value.
+func CompareNames(a, b string) int {
+	for a != "" && b != "" {
+		da, db := digits(a), digits(b)
+		if da > 0 && db > 0 {
+			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
+			if c := cmp.Or(cmp.Compare(len(na), len(nb)), cmp.Compare(na, nb), cmp.Compare(da, db)); c != 0 {
+				return c
+			}
+			a, b = a[da:], b[db:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+// Resource is one thing, wanted or observed. It is a value once made: who needs
+// another version makes a copy (see Clone for Spec).
+type Resource struct {
+	Addr     Address
+	Spec     any       // pointer to the kind's struct
+	Needs    []Address // must exist before this one and outlive it; an observed resource has them from its owner mark
+	Manifest string    // the deployment it belongs to; "" for what stands beside the manifests
+	Node     string    // the manifest node it comes from; "" for what is no node
+	Guest    *Guest    // set for guests only
+
+	At        diag.Range // where declared; zero if observed
+	Places    []Place    // where single attributes were declared; only on wanted resources
+	Sensitive []string   // paths of attributes made from secrets, sorted; only on wanted resources
+	Missing   []string   // secrets it needs whose value is not known here, such as secret.ssh_keys.ops
+}
+
+// Guest is what a VM or container has beside the attributes of its kind.
+type Guest struct {
+	VMID    int         // 0 in a wanted guest: to be chosen
+	Choose  []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows
+	Node    string      // the PVE node it lives, or shall live, on
+	Nodes   []string    // the PVE nodes where it is in its place; wanted guests of a cluster only
+	Running bool        // observed
+	Digest  string      // observed: of the configuration that was read
+	Lock    string      // observed: PVE's lock on the configuration, "" if free
+}
+
+// Place is where an attribute was declared.
+type Place struct {
+	Path string
+	At   diag.Range
+}
+
+// Place finds where an attribute was declared: the attribute itself, else the
+// nearest block around it, else the resource.
+func (r *Resource) Place(path string) diag.Range {
+	for {
+		for _, p := range r.Places {
+			if p.Path == path {
+				return p.At
+			}
+		}
+		cut := strings.LastIndexByte(path, '.')
+		if cut < 0 {
+			return r.At
+		}
+		path = path[:cut]
+	}
+}
+
+// IsSensitive reports whether an attribute was made from a secret.
+func (r *Resource) IsSensitive(path string) bool {
+	_, found := slices.BinarySearch(r.Sensitive, path)
+	return found
+}
+
+// State is a set of resources by address.
+type State map[Address]*Resource
+
+// Addresses gives the keys in order.
+func (s State) Addresses() []Address {
+	return slices.SortedFunc(maps.Keys(s), Address.Compare)
+}
+
+// Class says what a change costs the running service, from nothing to data.
+type Class string
+
+// The disruption classes of cli.md, least first.
+const (
+	ClassNone     Class = "none"      // takes effect at once, nobody notices
+	ClassHot      Class = "hot"       // the running guest sees a device or limit change, without interruption
+	ClassPending  Class = "pending"   // written now, takes effect at the next full restart
+	ClassRestart  Class = "restart"   // the guest is shut down and started
+	ClassMigrate  Class = "migrate"   // disks or the guest itself are moved
+	ClassReplace  Class = "replace"   // the thing is destroyed and made anew; nothing of value is lost
+	ClassDataLoss Class = "data-loss" // data are destroyed
+)
+
+// Worse reports whether c disrupts more than d.
+func (c Class) Worse(d Class) bool { return c.rank() > d.rank() }
+
+func (c Class) rank() int {
+	return slices.Index([]Class{"", ClassNone, ClassHot, ClassPending, ClassRestart, ClassMigrate, ClassReplace, ClassDataLoss}, c)
+}

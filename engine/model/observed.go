@@ -1,0 +1,57 @@
+package model
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Observed is what a host holds, as far as it could be seen. What is ours and
+// proved to be is in State; everything else is named so that nobody mistakes it
+// for absence.
+type Observed struct {
+	At       time.Time
+	State    State // ours, proved by mark and identity
+	Foreign  []Foreign
+	Pending  []Pending
+	Unknown  []Unknown
+	Taken    map[int]string // every VMID in use on the host or its cluster, and by what
+	Findings diag.List
+}
+
+// Foreign is a guest that did not prove to be ours.
+type Foreign struct {
+	VMID int    `json:"vmid"`
+	Name string `json:"name"`
+	Kind string `json:"kind"` // vm or ct
+	Why  string `json:"why"`
+
+	Node string `json:"-"`
+	// Claims is the resource it would be if its proof held: same name or VMID, a mark that does not agree.
+	// As long as it stands there, that resource is not created a second time.
+	Claims Address `json:"-"`
+	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
+	// Unfinished: PVE is still making it, or died while making it.
+	Unfinished bool `json:"-"`
+}
+
+// Pending is a change that PVE holds already and applies at the next full restart.
+type Pending struct {
+	Address Address `json:"address"`
+	Path    string  `json:"path"`
+	Before  any     `json:"before"`
+	After   any     `json:"after"`
+	Why     string  `json:"why"`
+}
+
+// Unknown is a part of the host that could not be seen. Nothing is created or
+// destroyed in it: an incomplete view is never evidence of absence.
+type Unknown struct {
+	Scope string `json:"scope"` // "host father", "node pve2", "vm 105"
+	Why   string `json:"why"`
+
+	All  bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
+	VMID int    `json:"-"` // of a guest that could not be read
+	Name string `json:"-"` // its name, if that much is known; it may then be any guest if empty
+	Kind string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
+}

@@ -1,0 +1,247 @@
+package model
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Site is everything a commit declares, decoded and with its references checked.
+// Nothing in it depends on a host, on time or on the environment.
+type Site struct {
+	Name        string      `hcl:"name,label"`
+	Domain      string      `hcl:"domain,optional" doc:"DNS domain of all nodes; a spec may name another."`
+	Timezone    string      `hcl:"timezone,optional" doc:"Time zone of all nodes, such as Europe/Berlin."`
+	DNS         []string    `hcl:"dns,optional" doc:"Addresses of the name servers."`
+	Gateway     string      `hcl:"gateway,optional" doc:"Default gateway of nodes with a static address."`
+	Packages    []string    `hcl:"packages,optional" doc:"Packages on every node, before those of posture and spec."`
+	Bridge      string      `hcl:"bridge,optional" doc:"Bridge of nics that name none; vmbr0 unless set."`
+	VMUser      string      `hcl:"vm_user,optional" doc:"User that is made in every guest at birth; homestak unless set."`
+	ServerURL   string      `hcl:"server_url,optional" doc:"URL where children reach the server of this site."`
+	MaxDeletes  *int        `hcl:"max_deletes,optional" doc:"How many owned guests one pass may delete."`
+	VMIDRanges  []VMIDRange `hcl:"vmid_range,block" doc:"VMIDs that this site may use."`
+	VMIDDefault string      `hcl:"vmid_default,optional" doc:"The range that nodes without vmid_range draw from, where there are several."`
+	Naming      *Naming     `hcl:"naming,block" doc:"What names of nodes look like."`
+
+	At         diag.Range
+	Hosts      map[string]*Host
+	Presets    map[string]*Preset
+	Templates  map[string]*Template
+	Postures   map[string]*Posture
+	Specs      map[string]*Spec
+	Manifests  map[string]*Manifest
+	Objects    State // blocks that are kinds of their own, not yet bound to a host
+	Secrets    *Secrets
+	Kinds      Kinds
+	SourceHash string // over all files that were read; changes with any byte of them
+}
+
+// VMIDRange is an inclusive range of VMIDs with a name.
+type VMIDRange struct {
+	Name string `hcl:"name,label"`
+	From int    `hcl:"from" doc:"First VMID of the range."`
+	To   int    `hcl:"to" doc:"Last VMID of the range."`
+}
+
+// Naming restricts names of nodes.
+type Naming struct {
+	Pattern string `hcl:"pattern" doc:"Regular expression (RE2) that a whole node name must match."`
+}
+
+// Host is a PVE host or cluster that roots a tree.
+type Host struct {
+	Name        string    `hcl:"name,label"`
+	API         string    `hcl:"api" doc:"URL of the API without path, such as https://192.0.2.10:8006."`
+	Node        string    `hcl:"node,optional" doc:"Name of the PVE node; the host's own name unless set."`
+	Nodes       []string  `hcl:"nodes,optional" doc:"Names of the PVE nodes of a cluster where guests may live."`
+	APIToken    string    `hcl:"api_token,optional" secret:"true" doc:"API token, user@realm!name=secret; secret.api_tokens[\"NAME\"] unless set."`
+	Fingerprint string    `hcl:"fingerprint,optional" doc:"SHA-256 of the host's certificate, in hex, with or without colons or the prefix sha256:."`
+	CA          string    `hcl:"ca,optional" doc:"File of the site with the CA certificate (PEM) that signed the host's."`
+	InsecureTLS bool      `hcl:"insecure_tls,optional" doc:"Accept any certificate; a warning, never needed."`
+	Storage     *Storage  `hcl:"storage,block" doc:"Where what is kept."`
+	Bridge      string    `hcl:"bridge,optional" doc:"Bridge of nics that name none."`
+	Pool        string    `hcl:"pool,optional" doc:"Resource pool that every guest made here joins; a pool block of that name is made first."`
+	SSH         *HostSSH  `hcl:"ssh,block" doc:"How the host itself is reached."`
+	Hardware    *Hardware `hcl:"hardware,block" doc:"What the machine has; for policies."`
+
+	At           diag.Range
+	Places       []Place
+	TokenMissing bool   // the token is declared but its value is not known here
+	CAPEM        []byte // contents of the file CA
+}
+
+// Storage names a host's storages by what they hold.
+type Storage struct {
+	Disks    string `hcl:"disks,optional" doc:"Disks of guests; local-lvm unless set."`
+	Images   string `hcl:"images,optional" doc:"Disk images to import; local unless set."`
+	ISO      string `hcl:"iso,optional" doc:"ISO images; local unless set."`
+	Backup   string `hcl:"backup,optional" doc:"Backups; local unless set."`
+	Snippets string `hcl:"snippets,optional" doc:"Snippets; local unless set."`
+}
+
+// HostSSH is how a host is reached by SSH.
+type HostSSH struct {
+	Address string `hcl:"address,optional" doc:"Name or address; that of the API unless set."`
+	Port    int    `hcl:"port,optional" doc:"Port; 22 unless set."`
+	User    string `hcl:"user,optional" doc:"User; root unless set."`
+	Key     string `hcl:"key,optional" secret:"true" doc:"Private key."`
+	HostKey string `hcl:"host_key,optional" doc:"The host's public key."`
+}
+
+// Hardware is what a machine has.
+type Hardware struct {
+	CPUCores int `hcl:"cpu_cores,optional" doc:"Number of CPU cores."`
+	MemoryGB int `hcl:"memory_gb,optional" doc:"Memory in GiB."`
+}
+
+// Preset is a size.
+type Preset struct {
+	Name   string `hcl:"name,label"`
+	Cores  int    `hcl:"cores" doc:"CPU cores."`
+	Memory int    `hcl:"memory" doc:"Memory in MiB."`
+	Disk   int    `hcl:"disk,optional" doc:"Root disk in GiB."`
+
+	At diag.Range
+}
+
+// Template is what a container is made from, or a VM template to clone.
+type Template struct {
+	Name     string `hcl:"name,label"`
+	Volume   string `hcl:"volume,optional" doc:"Volume of a container template that lies on the host already."`
+	URL      string `hcl:"url,optional" doc:"Where a container template is downloaded from."`
+	Checksum string `hcl:"checksum,optional" doc:"sha256:… of the download."`
+	VMID     int    `hcl:"vmid,optional" doc:"VMID of the VM template to clone."`
+	Storage  string `hcl:"storage,optional" doc:"Where a download is kept; the host's images storage unless set."`
+
+	At diag.Range
+}
+
+// Posture is a level of security.
+type Posture struct {
+	Name     string    `hcl:"name,label"`
+	Auth     *Auth     `hcl:"auth,block" doc:"How a node proves who it is when it fetches its spec."`
+	SSH      *SSHD     `hcl:"ssh,block" doc:"The SSH server of the node."`
+	Sudo     *Sudo     `hcl:"sudo,block" doc:"What administrators may do."`
+	Fail2ban *Fail2ban `hcl:"fail2ban,block" doc:"Ban of addresses that guess passwords."`
+	Packages []string  `hcl:"packages,optional" doc:"Packages that this posture adds."`
+
+	At diag.Range
+}
+
+// Auth is how a node proves who it is.
+type Auth struct {
+	Method   string   `hcl:"method,optional" doc:"network, site_token or node_token; network unless set."`
+	Networks []string `hcl:"networks,optional" doc:"Networks that need no token under method network; the private ranges unless set."`
+}
+
+// SSHD is the SSH server of a node.
+type SSHD struct {
+	Port                   int    `hcl:"port,optional" doc:"Port; 22 unless set."`
+	PermitRootLogin        string `hcl:"permit_root_login,optional" doc:"yes, no or prohibit-password; prohibit-password unless set."`
+	PasswordAuthentication string `hcl:"password_authentication,optional" doc:"yes or no; no unless set."`
+}
+
+// Sudo is what administrators may do.
+type Sudo struct {
+	NoPasswd bool `hcl:"nopasswd,optional" doc:"sudo asks for no password."`
+}
+
+// Fail2ban bans addresses that guess passwords.
+type Fail2ban struct {
+	Enabled bool `hcl:"enabled,optional" doc:"Install and enable it."`
+}
+
+// Spec is what a node should become, on the inside.
+type Spec struct {
+	Name     string     `hcl:"name,label"`
+	Identity *Identity  `hcl:"identity,block" doc:"Who the node is."`
+	Network  *Network   `hcl:"network,block" doc:"A static address; DHCP without it."`
+	Access   *Access    `hcl:"access,block" doc:"Who may enter."`
+	Platform *Platform  `hcl:"platform,block" doc:"What is installed and runs."`
+	Config   *Config    `hcl:"config,block" doc:"Settings of the system."`
+	Run      *Run       `hcl:"run,block" doc:"When the node looks again by itself."`
+	Checks   []Check    `hcl:"check,block" doc:"How the node proves that it is well."`
+	At       diag.Range // where declared
+}
+
+// Identity is who a node is.
+type Identity struct {
+	Hostname string `hcl:"hostname,optional" doc:"Host name; the node's name unless set."`
+	Domain   string `hcl:"domain,optional" doc:"Domain; the site's unless set."`
+}
+
+// Network is a static address.
+type Network struct {
+	IP      string   `hcl:"ip,optional" doc:"Address with prefix length, such as 10.0.12.5/24."`
+	Gateway string   `hcl:"gateway,optional" doc:"Gateway; the site's unless set."`
+	DNS     []string `hcl:"dns,optional" doc:"Name servers; the site's unless set."`
+}
+
+// Access is who may enter.
+type Access struct {
+	Posture string `hcl:"posture,optional" ref:"posture" doc:"Level of security; dev unless set, where the site has it."`
+	Users   []User `hcl:"user,block" doc:"Users of the node."`
+}
+
+// User is a user of a node. SSHKeys nil means all keys of the site, empty none;
+// each is the name of a key in the section ssh_keys, or a key itself.
+type User struct {
+	Name    string    `hcl:"name,label"`
+	Sudo    bool      `hcl:"sudo,optional" doc:"May become root."`
+	SSHKeys *[]string `hcl:"ssh_keys,optional" doc:"Keys that log in; all of the site unless set, none for []."`
+	Groups  []string  `hcl:"groups,optional" doc:"Further groups."`
+	Shell   string    `hcl:"shell,optional" doc:"Login shell; /bin/bash unless set."`
+}
+
+// Platform is what is installed and runs.
+type Platform struct {
+	Packages []string  `hcl:"packages,optional" doc:"Packages to install."`
+	Services *Services `hcl:"services,block" doc:"systemd units."`
+}
+
+// Services are systemd units.
+type Services struct {
+	Enable  []string `hcl:"enable,optional" doc:"Units to enable and start."`
+	Disable []string `hcl:"disable,optional" doc:"Units to stop and disable."`
+}
+
+// Config is settings of the system.
+type Config struct {
+	Timezone string            `hcl:"timezone,optional" doc:"Time zone; the site's unless set."`
+	Drift    string            `hcl:"drift,optional" doc:"revert or report; revert unless set."`
+	PVE      *PVEConfig        `hcl:"pve,block" doc:"Settings of a PVE node."`
+	Sysctl   map[string]string `hcl:"sysctl,optional" doc:"Kernel parameters."`
+	Files    []File            `hcl:"file,block" doc:"Files to write."`
+}
+
+// PVEConfig is settings of a PVE node.
+type PVEConfig struct {
+	RemoveSubscriptionNag bool `hcl:"remove_subscription_nag,optional" doc:"Silence the reminder about subscriptions."`
+}
+
+// File is a file to write.
+type File struct {
+	Path    string `hcl:"path,label"`
+	Content string `hcl:"content" doc:"The whole content."`
+	Mode    string `hcl:"mode,optional" doc:"Permissions in octal; 0644 unless set."`
+	Owner   string `hcl:"owner,optional" doc:"user or user:group; root:root unless set."`
+}
+
+// Run is when a node looks again by itself.
+type Run struct {
+	Trigger  string        `hcl:"trigger,optional" doc:"manual, schedule, webhook or git; manual unless set."`
+	Interval time.Duration `hcl:"interval,optional" doc:"How often, such as 1h."`
+}
+
+// Check is how a node proves that it is well.
+type Check struct {
+	Name     string        `hcl:"name,label"`
+	HTTP     string        `hcl:"http,optional" doc:"URL that must answer."`
+	TCP      string        `hcl:"tcp,optional" doc:"Port, or address:port, that must accept."`
+	SSH      bool          `hcl:"ssh,optional" doc:"An SSH login must work."`
+	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer."`
+	Command  string        `hcl:"command,optional" doc:"Command inside the guest that must exit 0."`
+	Timeout  time.Duration `hcl:"timeout,optional" doc:"How long in all; 5m unless set."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries; 5s unless set."`
+	Expect   string        `hcl:"expect,optional" doc:"Status or text that must come back."`
+}

@@ -1,0 +1,186 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Want is what one host shall hold, resolved.
+type Want struct {
+	Host      *Host
+	State     State
+	Deferred  []Deferred
+	Suspended map[string]bool  // manifests that are left as they are
+	Declared  map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
+	Nodes     map[Address]*Node
+}
+
+// Deferred is something the site declares that this pass does not do.
+type Deferred struct {
+	Address string `json:"address"`
+	Why     string `json:"why"`
+}
+
+// Want resolves what the deployed manifests and objects say for one host. The
+// findings are those of resolving; the site itself stays as it is.
+func (s *Site) Want(host string) (*Want, diag.List) {
+	h := s.Hosts[host]
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}}
+	if h == nil {
+		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", host), "%s", diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))}
+	}
+	var found diag.List
+	applied := 0
+	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
+		m := s.Manifests[name]
+		if m.Host != host {
+			continue
+		}
+		if m.Suspend {
+			w.Suspended[name] = true
+			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: left as it is"})
+			continue
+		}
+		for _, n := range m.Nodes {
+			if !n.Root() {
+				w.Deferred = append(w.Deferred, Deferred{n.Resource.Addr.String(), "lives on " + n.Parent + ": children of a pve node are not made yet"})
+				continue
+			}
+			if n.Spec != "" {
+				applied++
+			}
+			r, l := s.Resolve(n.Resource, h, n)
+			found = append(found, l...)
+			w.State[r.Addr] = r
+			w.Nodes[r.Addr] = n
+		}
+	}
+	if applied > 0 {
+		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: checked, not applied inside the guests yet", count(applied, "node"))})
+	}
+	found = append(found, s.addObjects(w)...)
+	for _, r := range w.State {
+		r.Needs = slices.DeleteFunc(slices.Clone(r.Needs), func(a Address) bool { return w.State[a] == nil })
+	}
+	return w, found
+}
+
+// addObjects binds to the host what stands beside the manifests: what names this
+// host, and of what can live everywhere that which is needed here.
+func (s *Site) addObjects(w *Want) diag.List {
+	var found diag.List
+	needed := map[Address]bool{}
+	for _, r := range w.State {
+		for _, a := range r.Needs {
+			needed[a] = true
+		}
+	}
+	for _, addr := range s.Objects.Addresses() {
+		r := s.Objects[addr]
+		kind := s.Kinds.Get(addr.Kind)
+		switch {
+		case !kind.Everywhere && HostOf(r.Spec) != w.Host.Name:
+			continue
+		case kind.Everywhere && !needed[addr]:
+			w.Declared[addr] = true
+			continue
+		}
+		bound, l := s.Resolve(r, w.Host, nil)
+		found = append(found, l...)
+		w.State[addr] = bound
+	}
+	return found
+}
+
+// Resolve makes the complete form of a declared resource for a host (nil for a
+// recipe) on a copy, and tells what is wrong with it.
+func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
+	c := *r
+	c.Spec = Clone(r.Spec)
+	c.Needs = slices.Clone(r.Needs)
+	if r.Guest != nil {
+		g := *r.Guest
+		if h != nil {
+			g.Node, g.Nodes = h.PVENode(), h.Nodes
+		}
+		c.Guest = &g
+	}
+	if h != nil && h.Pool != "" && c.Guest != nil {
+		c.Needs = append(c.Needs, Address{"pool", h.Pool})
+	}
+	kind := s.Kinds.Get(r.Addr.Kind)
+	if kind == nil || kind.Resolve == nil {
+		return &c, nil
+	}
+	in := Scope{Site: s, Host: h, Node: n, Name: r.Addr.Name, Needs: c.Needs}
+	if n != nil {
+		in.Manifest = n.Manifest
+	}
+	var found diag.List
+	for _, p := range kind.Resolve(c.Spec, in) {
+		f := diag.Errorf(c.Place(p.Path), p.Summary, "%s", p.Detail)
+		if p.Severity != "" {
+			f.Severity = p.Severity
+		}
+		f.Address = r.Addr.String()
+		found = append(found, f)
+	}
+	return &c, found
+}
+
+// Bind gives a copy of the site in which a manifest is deployed on a host, and
+// only that one: what `test` runs of a recipe.
+func (s *Site) Bind(manifest, host string) (*Site, error) {
+	m := s.Manifests[manifest]
+	if m == nil {
+		return nil, fmt.Errorf("unknown manifest %q: %s", manifest, diag.DidYouMean(manifest, slices.Collect(maps.Keys(s.Manifests))))
+	}
+	if s.Hosts[host] == nil {
+		return nil, fmt.Errorf("unknown host %q: %s", host, diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))
+	}
+	c, b := *s, *m
+	b.Host, b.Suspend = host, false
+	b.Nodes = make([]*Node, len(m.Nodes))
+	for i, n := range m.Nodes {
+		nn := *n
+		nn.Manifest = &b
+		b.Nodes[i] = &nn
+	}
+	c.Manifests = map[string]*Manifest{manifest: &b}
+	return &c, nil
+}
+
+// PVENode is the name of the PVE node where guests of this host live unless they
+// are found elsewhere in its cluster.
+func (h *Host) PVENode() string {
+	if h.Node != "" {
+		return h.Node
+	}
+	if len(h.Nodes) > 0 {
+		return h.Nodes[0]
+	}
+	return h.Name
+}
+
+// HostOf gives the host that a spec names in its attribute host, "" if none.
+func HostOf(spec any) string {
+	v := reflect.ValueOf(spec).Elem()
+	for _, f := range Fields(v.Type()) {
+		if f.Name == "host" && f.Ref == "host" {
+			return v.Field(f.Index).String()
+		}
+	}
+	return ""
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, strings.TrimSuffix(what, "s"))
+}
