@@ -24,8 +24,16 @@ type client struct {
 }
 
 // params are the parameters of a request: string, int, bool or []string. They are
-// sent as JSON, in which PVE takes booleans and numbers as they are.
+// sent as JSON, in which PVE takes booleans and numbers as they are. Without any
+// an empty object is sent: on null PVE dies (AnyEvent.pm, "Not a HASH reference").
 type params map[string]any
+
+func (p params) body() params {
+	if p == nil {
+		return params{}
+	}
+	return p
+}
 
 // get reads a path; query values go into the URL, where PVE knows booleans only as 0 and 1.
 func (c *client) get(ctx context.Context, path string, into any) error {
@@ -35,13 +43,13 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 // post, put and delete answer the UPID of the task that PVE started, "" if none.
 func (c *client) post(ctx context.Context, path string, p params) (string, error) {
 	var data json.RawMessage
-	err := c.call(c.api.Post(ctx, path, p, &data))
+	err := c.call(c.api.Post(ctx, path, p.body(), &data))
 	return upidOf(data), err
 }
 
 func (c *client) put(ctx context.Context, path string, p params) (string, error) {
 	var data json.RawMessage
-	err := c.call(c.api.Put(ctx, path, p, &data))
+	err := c.call(c.api.Put(ctx, path, p.body(), &data))
 	return upidOf(data), err
 }
 

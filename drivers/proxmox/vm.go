@@ -34,7 +34,8 @@ type VM struct {
 	Keys   []string `plan:"ssh_keys"` // of that user
 	DNS    []string `plan:"dns"`
 	Domain string   `plan:"domain"`
-	Terms  string   `plan:"mark"` // what the files decide of the owner mark
+	Terms  string   `plan:"mark"`                   // what the files decide of the owner mark
+	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 
 	mark         mark   // wanted: without identity and slots; observed: as found
 	observe      config // observed only

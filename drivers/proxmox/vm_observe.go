@@ -36,6 +36,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	v.Tags = slices.Compact(v.Tags)
 	slices.Sort(v.Keys)
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
+	v.Waits = g.running && !maps.Equal(cfg.now, cfg.next)
 	for k, val := range c {
 		if !typed.MatchString(k) && !invented[k] && !isDrive(k) {
 			v.Options[k] = val
@@ -191,6 +192,7 @@ func (v *VM) align(have *VM) {
 	if v.Startup != nil && have.Startup != nil && v.Startup.text() == have.Startup.text() {
 		have.Startup = v.Startup
 	}
+	have.Waits = have.Waits && v.Restart == "allowed" && v.Power == "running"
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}
@@ -217,10 +219,12 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 	w, h := want.Spec.(*VM), have.Spec.(*VM)
 	option, _ := strings.CutPrefix(path, "options.")
 	switch {
-	case cost.Worse(model.ClassRestart):
+	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.hasDisk(path) && h.hasDisk(path):
 		return cost
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
+	case strings.HasPrefix(path, "disk.") && (!w.hasDisk(path) || !h.hasDisk(path)) && h.hotplugs("disk"):
+		return model.ClassHot // added or detached, wherever it lies
 	case path == "power", !have.Guest.Running, atOnce[option]:
 		return model.ClassNone
 	case hotOptions[option], path == "memory" && h.hotplugs("memory") && h.observe.now["numa"] == "1":
@@ -236,6 +240,12 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 		return model.ClassRestart
 	}
 	return model.ClassPending
+}
+
+// hasDisk reports whether a machine has the disk that a path is about.
+func (v *VM) hasDisk(path string) bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(path, "disk."), ".")
+	return slices.ContainsFunc(v.Disks, func(d Disk) bool { return d.Name == name })
 }
 
 // hotplugs reads the guest's hotplug features; 1 and absence mean the default.

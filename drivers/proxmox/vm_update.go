@@ -28,6 +28,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 	}
+	ch.describe()
 	if err := d.write(ctx, at, ch, s.Have); err != nil {
 		return fmt.Errorf("changing VM %d: %w", at.vmid, err)
 	}
@@ -88,17 +89,12 @@ func (c *change) add(path string) {
 		c.power = true
 	case "options":
 		c.text(rest, w.Options[rest])
-		c.describe()
 	case "nic":
 		name, _, _ := strings.Cut(rest, ".")
 		c.nic(name)
-		c.describe()
 	case "disk":
 		name, attr, _ := strings.Cut(rest, ".")
 		c.disk(name, attr)
-		c.describe()
-	default: // description, mark, image and template of an adopted guest
-		c.describe()
 	}
 }
 
@@ -110,9 +106,13 @@ func (c *change) text(key, val string) {
 	c.set[key] = val
 }
 
+// describe writes notes and mark where either differs: the mark also holds slots
+// and options, which the other changes may have moved.
 func (c *change) describe() {
 	c.m.Options = slices.Sorted(maps.Keys(c.want.Options))
-	c.set["description"] = describe(c.want.Description, c.m)
+	if text := describe(c.want.Description, c.m); text != strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
+		c.set["description"] = text
+	}
 }
 
 func (c *change) nic(name string) {
@@ -161,9 +161,6 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 	}
 	if len(ch.set) == 0 {
 		return nil
-	}
-	if ch.have.mark.UUID == "" && ch.m.UUID != "" {
-		ch.describe()
 	}
 	ch.set["digest"] = have.Guest.Digest
 	_, err := d.c.put(ctx, at.path("config"), ch.set)

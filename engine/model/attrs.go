@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -24,7 +25,8 @@ type Attr struct {
 // that of their keys. Undeclared optional blocks and nil pointers give nothing
 // resp. a nil value.
 func Attrs(spec any) []Attr {
-	return appendAttrs(nil, "", reflect.ValueOf(spec).Elem())
+	v := reflect.ValueOf(spec).Elem()
+	return appendAttrs(make([]Attr, 0, 2*v.NumField()), "", v)
 }
 
 func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {
@@ -112,10 +114,23 @@ type Field struct {
 	Elem     reflect.Type // of a block: the struct behind pointer or slice
 }
 
+// fieldsOf remembers what readFields found, by type. Tags are read for every
+// resource of every pass, which costs more than all the rest of a comparison. It is
+// a memo only: an entry never changes, and any goroutine may add one.
+var fieldsOf sync.Map // reflect.Type → []Field
+
 // Fields reads the tags of a struct type, in field order, leaving out fields
-// without any. It panics on tags that make no sense: that is a programming error
-// which the test of every kind finds.
+// without any; the result is shared and only to be read. It panics on tags that
+// make no sense: that is a programming error which the test of every kind finds.
 func Fields(t reflect.Type) []Field {
+	if known, ok := fieldsOf.Load(t); ok {
+		return known.([]Field)
+	}
+	known, _ := fieldsOf.LoadOrStore(t, readFields(t))
+	return known.([]Field)
+}
+
+func readFields(t reflect.Type) []Field {
 	out := make([]Field, 0, t.NumField())
 	for i := range t.NumField() {
 		sf := t.Field(i)

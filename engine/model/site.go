@@ -162,6 +162,9 @@ type Spec struct {
 	Run      *Run       `hcl:"run,block" doc:"When the node looks again by itself."`
 	Checks   []Check    `hcl:"check,block" doc:"How the node proves that it is well."`
 	At       diag.Range // where declared
+
+	Sensitive []string // paths of attributes made from secrets, sorted
+	Missing   []string // secrets it needs whose value is not known here
 }
 
 // Identity is who a node is.

@@ -1,0 +1,56 @@
+package proxmox
+
+import (
+	"context"
+	"net/http"
+)
+
+// The doors to internals that black-box tests need.
+
+// Mark is the owner mark.
+type Mark = mark
+
+// Line writes a mark as the last line of a description.
+func (m mark) Line() string { return m.line() }
+
+// SplitDescription is splitDescription.
+func SplitDescription(s string) (notes string, m Mark, found bool) { return splitDescription(s) }
+
+// SameProperty is sameProperty.
+func SameProperty(a, b string) bool { return sameProperty(a, b) }
+
+// GiB is gib.
+func GiB(s string) int { return gib(s) }
+
+// Card is card.
+func Card(old string, n NIC) string { return card(old, n) }
+
+// EncodeKeys and DecodeKeys are PVE's form of ssh keys.
+func EncodeKeys(keys []string) string { return encodeKeys(keys) }
+
+// DecodeKeys reads it.
+func DecodeKeys(s string) []string { return decodeKeys(s) }
+
+// WaitTask waits for a task as the driver does.
+func (d *Driver) WaitTask(ctx context.Context, upid string) error { return d.c.tasks.wait(ctx, upid) }
+
+// Post sends a POST as the driver does.
+func (d *Driver) Post(ctx context.Context, path string, p map[string]any) (string, error) {
+	return d.c.post(ctx, path, p)
+}
+
+// Get sends a GET as the driver does.
+func (d *Driver) Get(ctx context.Context, path string, into any) error {
+	return d.c.get(ctx, path, into)
+}
+
+// RoundTripFunc is a transport made of a function.
+type RoundTripFunc func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Classes as text, for tests.
+func ClassName(err error) string {
+	return [...]string{"other", "not found", "exists", "busy", "moved", "denied", "no login", "unknown", "invalid"}[classOf(err)]
+}

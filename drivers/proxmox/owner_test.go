@@ -1,0 +1,69 @@
+package proxmox_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func TestMarkSurvivesADescription(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		notes := rapid.StringMatching(`[a-zäöü%&=;#"{}\\ \n\t]{0,60}`).Draw(t, "notes")
+		m := proxmox.Mark{
+			V: 1, Site: rapid.String().Draw(t, "site"), Node: "web-1", Type: "vm", Owner: "father", UUID: "u",
+			Needs: []model.Address{{Kind: "image", Name: "debian-12"}},
+		}
+		full := m.Line()
+		if n := strings.TrimRight(notes, " \t\n"); n != "" {
+			full = n + "\n" + full
+		}
+		gotNotes, got, found := proxmox.SplitDescription(full + "\n ") // PVE may or may not cut what trails
+		require.True(t, found)
+		require.Equal(t, m, got)
+		require.Equal(t, strings.TrimRight(notes, " \t\n"), gotNotes)
+		require.NotContains(t, m.Line(), "\n")
+	})
+}
+
+func TestDescriptionWithoutMark(t *testing.T) {
+	for _, s := range []string{"", "just notes", "homestak-gitops is nice", "homestak-gitops: {}\nsomething below"} {
+		_, _, found := proxmox.SplitDescription(s)
+		require.False(t, found, s)
+	}
+	notes, m, found := proxmox.SplitDescription("notes\nhomestak-gitops: {broken")
+	require.True(t, found)
+	require.Equal(t, proxmox.Mark{}, m)
+	require.Equal(t, "notes", notes)
+}
+
+func TestProperties(t *testing.T) {
+	require.True(t, proxmox.SameProperty("host,flags=+aes", "host,flags=+aes"))
+	require.True(t, proxmox.SameProperty("a=1,b=2", "b=2,a=1"))
+	require.False(t, proxmox.SameProperty("a=1", "a=1,b=2"))
+	for text, want := range map[string]int{"32G": 32, "1T": 1024, "2252M": 2, "1M": 0, "1073741824": 1, "": 0, "x": 0, "4.5G": 4} {
+		require.Equal(t, want, proxmox.GiB(text), text)
+	}
+}
+
+func TestCardKeepsWhatIsNotOurs(t *testing.T) {
+	n := proxmox.NIC{Bridge: "vmbr1", VLAN: 12}
+	require.Equal(t, "virtio,bridge=vmbr1,tag=12", proxmox.Card("", n))
+	require.Equal(t, "virtio=BC:24:11:00:00:01,bridge=vmbr1,tag=12,firewall=1,rate=5", proxmox.Card("virtio=BC:24:11:00:00:01,bridge=vmbr0,firewall=1,rate=5", n))
+	require.Equal(t, "e1000=AA:BB:CC:00:00:02,bridge=vmbr1", proxmox.Card("e1000=BC:24:11:00:00:01,bridge=vmbr0,tag=7", proxmox.NIC{Bridge: "vmbr1", MAC: "AA:BB:CC:00:00:02"}))
+	require.Equal(t, "rtl8139=AA:BB:CC:00:00:03,bridge=vmbr1", proxmox.Card("model=rtl8139,macaddr=AA:BB:CC:00:00:03,bridge=vmbr0", proxmox.NIC{Bridge: "vmbr1"}))
+}
+
+func TestKeysGoAndComeBack(t *testing.T) {
+	keys := []string{"ssh-ed25519 AAAA+/= ops@site", "ssh-rsa BBBB"}
+	enc := proxmox.EncodeKeys(keys)
+	require.NotContains(t, enc, "+")
+	require.NotContains(t, enc, " ")
+	require.Equal(t, keys, proxmox.DecodeKeys(enc))
+	require.Equal(t, keys, proxmox.DecodeKeys(enc+"%0A"))
+	require.Equal(t, []string{}, proxmox.DecodeKeys(""))
+}

@@ -1,0 +1,300 @@
+package pveapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Check verifies the parameters of a request, those of its path included, as
+// PVE does before it runs a method, and returns PVE's text for each parameter
+// that fails; nil when all is well. A newer PVE's table is used, see CheckFor.
+//
+// A value is what a request carries: string (all a form or a query can say),
+// []any or []string for a repeated name, and for a JSON body also bool,
+// json.Number, float64, integers, map[string]any and nil.
+func (m *Method) Check(values map[string]any) map[string]string {
+	return m.CheckFor("", values)
+}
+
+// CheckFor verifies parameters as a host of the given version does ("8.4",
+// "9.1.4", as GET /version says it): a parameter that is newer is unknown there,
+// one that PVE 9 dropped is known to 8.4. The table knows 8.4, 9.0, 9.1.1 and
+// the state of April 2026, which the empty version means.
+func (m *Method) CheckFor(version string, values map[string]any) map[string]string {
+	c := &verifier{version: version, found: problems{}}
+	c.checkParams(m, m.normalized(values))
+	if len(c.found) == 0 {
+		return nil
+	}
+	return c.found
+}
+
+// verifier collects what is wrong with the values of one request.
+type verifier struct {
+	version string // Of the host; empty means the newest.
+	found   problems
+}
+
+func (c *verifier) known(v *Value) bool { return within(c.version, v.Since, v.Until) }
+
+func (c *verifier) checkParams(m *Method, values map[string]any) {
+	for name, v := range m.Params {
+		if !strings.HasSuffix(name, "[n]") && c.known(v) {
+			c.check(v, values[name], name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		v, ok := m.Param(name)
+		if !ok || !c.known(v) {
+			if !m.AdditionalParams {
+				c.found.add(name, unknown)
+			}
+			continue
+		}
+		if m.Params[name] == nil {
+			c.check(v, values[name], name)
+		}
+		if v.Requires != "" && values[v.Requires] == nil {
+			c.found.add(v.Requires, fmt.Sprintf(requires, name))
+		}
+	}
+}
+
+// PVE's texts for members of objects, parameters and property strings alike.
+const (
+	unknown  = "property is not defined in schema and the schema does not allow additional properties"
+	missing  = "property is missing and it is not optional"
+	requires = "missing property - '%s' requires this property"
+)
+
+// normalized applies what PVE does before the check because forms know neither
+// lists nor a list of one: an array for a string that is a list is joined, a
+// single value for an array becomes one ($normalize_legacy_param_formats in
+// PVE/RESTHandler.pm). Values that count as false in Perl stay as they are.
+func (m *Method) normalized(values map[string]any) map[string]any {
+	result := make(map[string]any, len(values))
+	for name, value := range values {
+		if list, ok := value.([]string); ok {
+			elements := make([]any, len(list))
+			for i := range list {
+				elements[i] = list[i]
+			}
+			value = elements
+		}
+		if v, ok := m.Params[name]; ok {
+			switch list, isList := value.([]any); {
+			case isList && v.Type == "string" && strings.HasSuffix(v.Format, "-list"):
+				words := make([]string, len(list))
+				for i := range list {
+					words[i] = text(list[i])
+				}
+				value = strings.Join(words, ",")
+			case !isList && v.Type == "array" && !isObject(value) && truthy(value):
+				value = []any{value}
+			}
+		}
+		result[name] = value
+	}
+	return result
+}
+
+// problems maps the path of a value ("net0", "net0.tag") to what is wrong.
+type problems map[string]string
+
+// add records a problem. A second one on the same path is appended behind a
+// backslash and an n, not a line break: that is what PVE's join does.
+func (p problems) add(path, text string) {
+	if path == "" {
+		path = "_root"
+	}
+	if before, ok := p[path]; ok {
+		text = before + `\n` + text
+	}
+	p[path] = text
+}
+
+// check verifies one value (nil when absent); the order of the tests and that
+// all but the last end the check are check_prop's in PVE/JSONSchema.pm.
+func (c *verifier) check(v *Value, value any, path string) {
+	if value == nil {
+		if !v.Optional && v.Alias == "" && v.Type != "null" {
+			c.found.add(path, missing)
+		}
+		return
+	}
+	if wrong := v.checkType(value); wrong != "" {
+		c.found.add(path, wrong)
+		return
+	}
+	switch value := value.(type) {
+	case []any:
+		if v.Items != nil {
+			for i, element := range value {
+				c.check(v.Items, element, fmt.Sprintf("%s[%d]", path, i))
+			}
+		}
+	case map[string]any:
+		c.checkObject(v, value, path)
+	case bool:
+	default:
+		if wrong := c.checkText(v, text(value), path); wrong != "" {
+			c.found.add(path, wrong)
+		}
+	}
+}
+
+func (c *verifier) checkObject(v *Value, members map[string]any, path string) {
+	if v.Props == nil && v.AdditionalValue == nil {
+		return
+	}
+	for name, member := range v.Props {
+		if !strings.HasSuffix(name, "[n]") {
+			c.check(member, members[name], join(path, name))
+		}
+	}
+	for name, value := range members {
+		switch {
+		case v.Props[name] != nil:
+		case v.AdditionalValue != nil:
+			c.check(v.AdditionalValue, value, join(path, name))
+		case v.Additional != nil && !*v.Additional:
+			c.found.add(join(path, name), unknown)
+		}
+	}
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// checkType says in PVE's words how a value is not of the declared type.
+func (v *Value) checkType(value any) string {
+	plain := fmt.Sprintf("type check ('%s') failed", v.Type)
+	switch value := value.(type) {
+	case []any:
+		switch v.Type {
+		case "array", "any", "":
+			return ""
+		case "object", "null":
+			return plain
+		default:
+			return plain + " - got ARRAY"
+		}
+	case map[string]any:
+		switch v.Type {
+		case "object", "any", "":
+			return ""
+		case "array", "null":
+			return plain
+		default:
+			return plain + " - got HASH"
+		}
+	case bool:
+		switch v.Type {
+		case "boolean", "any", "":
+			return ""
+		case "array", "object", "null":
+			return plain
+		default:
+			return plain + " - got JSON::PP::Boolean" // Perl's name of the type.
+		}
+	default:
+		word := text(value)
+		ok := true
+		switch v.Type {
+		case "boolean":
+			ok = word == "0" || word == "1"
+		case "integer":
+			ok = isInteger(word)
+		case "number":
+			ok = isNumber(word)
+		case "array", "object":
+			return plain
+		case "null":
+			return plain + " - value is not null"
+		default:
+		}
+		if !ok {
+			return fmt.Sprintf("%s - got '%s'", plain, word)
+		}
+		return ""
+	}
+}
+
+// checkText verifies a scalar beyond its type.
+func (c *verifier) checkText(v *Value, word, path string) string {
+	if err := c.checkFormat(v, word, path); err != nil {
+		return "invalid format - " + err.Error()
+	}
+	length := utf8.RuneCountInString(word)
+	switch {
+	case v.Pattern != "" && !v.matches(word):
+		return "value does not match the regex pattern"
+	case v.MaxLength != nil && length > *v.MaxLength:
+		return fmt.Sprintf("value may only be %d characters long", *v.MaxLength)
+	case v.MinLength != nil && length < *v.MinLength:
+		return fmt.Sprintf("value must be at least %d characters long", *v.MinLength)
+	}
+	if isNumber(word) {
+		n, _ := strconv.ParseFloat(strings.TrimSuffix(word, "\n"), 64) // Too large is infinite, as wanted.
+		if limit, err := v.Max.Float64(); err == nil && n > limit {
+			return "value must have a maximum value of " + v.Max.String()
+		}
+		if limit, err := v.Min.Float64(); err == nil && n < limit {
+			return "value must have a minimum value of " + v.Min.String()
+		}
+	}
+	if v.Enum != nil && !slices.Contains(v.Enum, word) {
+		return fmt.Sprintf("value '%s' does not have a value in the enumeration '%s'", word, strings.Join(v.Enum, ", "))
+	}
+	return ""
+}
+
+// matches applies the pattern of v, which is compiled once for a value of the
+// table.
+func (v *Value) matches(word string) bool {
+	if v.expression != nil {
+		return v.expression(word)
+	}
+	return expression(v.Pattern)(word)
+}
+
+// text is a scalar as Perl would write it.
+func text(value any) string {
+	switch value := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return value
+	case bool:
+		if value {
+			return "1"
+		}
+		return "0"
+	case json.Number:
+		return value.String()
+	case float64:
+		return strconv.FormatFloat(value, 'g', 15, 64)
+	default:
+		return fmt.Sprint(value)
+	}
+}
+
+// truthy says whether Perl takes a scalar for true.
+func truthy(value any) bool {
+	word := text(value)
+	return word != "" && word != "0"
+}
+
+func isObject(value any) bool {
+	_, ok := value.(map[string]any)
+	return ok
+}

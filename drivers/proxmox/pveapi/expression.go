@@ -1,0 +1,39 @@
+package pveapi
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// expression makes a test of a regular expression, compiled when first used. It
+// is applied as PVE applies the patterns of its schema: anchors are put around it
+// without grouping (in "a|b" each then holds for one side only), and a line break
+// at the very end is overlooked, as Perl's $ does.
+//
+// What Go cannot compile passes: one pattern of the table, of an answer.
+func expression(pattern string) func(word string) bool {
+	compile := sync.OnceValue(func() *regexp.Regexp {
+		// Perl reads {,8} as {0,8}, and counts beyond Go's limit of 1000: there any
+		// number will do.
+		translated := strings.NewReplacer("{,", "{0,", "{0,4096}", "*").Replace(pattern)
+		re, err := regexp.Compile("^" + translated + `\n?\z`)
+		if err != nil {
+			return nil
+		}
+		return re
+	})
+	return func(word string) bool {
+		re := compile()
+		return re == nil || re.MatchString(word)
+	}
+}
+
+// What counts as a number in PVE/JSONSchema.pm, and other expressions that more
+// than one file needs.
+var (
+	isInteger = expression(`[+-]?[0-9]+`)
+	isNumber  = expression(`[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?`)
+	isDigits  = expression(`[0-9]+`)
+	isDNSName = expression(dnsName)
+)

@@ -1,0 +1,129 @@
+package pveapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Formats of names PVE gives to things: pve-common (PVE/JSONSchema.pm),
+// pve-access-control (PVE/AccessControl.pm, Auth/Plugin.pm), pve-storage
+// (Storage/Plugin.pm).
+
+const (
+	simpleID = `(?i:[a-z][a-z0-9\-_.]*[a-z0-9])`
+	realm    = `[A-Za-z][A-Za-z0-9.\-_]+`
+	user     = `[^\s:/]+@` + realm
+)
+
+var (
+	isUser        = expression(user)
+	isContentType = expression(`(?:images|rootdir|vztmpl|iso|backup|snippets|import|none)`)
+	isLowercase   = expression(`[a-z]+`)
+	isPathInside  = expression(`[^.]*(?:\.?[^.]+)+`) // No two dots in a row.
+	isPair        = expression(`[^:]+:[^:]+`)
+)
+
+func idShapes() map[string]shape {
+	return map[string]shape{
+		"pve-configid":        {expression(`(?i:[a-z][a-z0-9_-]+)`), "invalid configuration ID '%s'"},
+		"pve-node":            {expression(dnsLabel), "value does not look like a valid node name"},
+		"pve-storage-id":      {expression(simpleID), "storage ID '%s' contains illegal characters"},
+		"pve-realm":           {expression(realm), "value does not look like a valid realm"},
+		"pve-tokenid":         {expression(user + `(?:!` + realm + `)?`), "value '%s' does not look like a valid token ID"},
+		"pve-groupid":         {expression(`[A-Za-z0-9.\-_]+`), "group name '%s' contains invalid characters"},
+		"pve-roleid":          {expression(`[A-Za-z0-9.\-_]+`), "role name '%s' contains invalid characters"},
+		"pve-poolid":          {expression(`[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}`), "pool name '%s' contains invalid characters"},
+		"ldap-simple-attr":    {expression(`[a-zA-Z0-9]+`), "value '%s' does not look like a simple ldap attribute name"},
+		"pve-storage-path":    {expression(`/[^;()]+[\s\S]*`), "value does not look like a valid absolute path"},
+		"pve-storage-vgname":  {expression(`(?i:[a-z0-9][a-z0-9\-_.]*[a-z0-9])`), "lvm name '%s' contains illegal characters"},
+		"pve-storage-options": {expression(`\S+`), "invalid options '%s'"},
+		"pve-storage-content": {isContentType, "invalid content type '%s'"},
+	}
+}
+
+func idFormats() map[string]func(word string) error {
+	return map[string]func(word string) error{
+		"string":           func(string) error { return nil },
+		"pve-userid":       checkUserID,
+		"pve-dir-override": checkDirOverride,
+		"storage-pair":     checkPair(idShapes()["pve-storage-id"]),
+		"bridge-pair":      checkPair(netShapes()["pve-bridge-id"]),
+	}
+}
+
+// checkUserID: name@realm, 3 to 64 characters.
+func checkUserID(word string) error {
+	switch length := utf8.RuneCountInString(word); {
+	case length < 3:
+		return refuse("user name '%s' is too short", word)
+	case length > 64:
+		return refuse(fmt.Sprintf("user name '%%s' is too long (%d > 64)", length), word)
+	case !isUser(word):
+		return refuse("value '%s' does not look like a valid user name", word)
+	default:
+		return nil
+	}
+}
+
+// checkDirOverride: "content=relative/path", without a part of two dots.
+func checkDirOverride(word string) error {
+	content, path, ok := strings.Cut(word, "=")
+	if !ok || !isLowercase(content) || !isPathInside(path) {
+		return refuse("invalid override '%s'", word)
+	}
+	if !isContentType(content) {
+		return refuse("invalid content type '%s'", content)
+	}
+	if len(path) >= 1023 || slices.ContainsFunc(strings.Split(path, "/"), func(s string) bool { return len(s) >= 255 }) {
+		return refuse("invalid override '%s'", word)
+	}
+	return nil
+}
+
+// checkPair is an entry of a mapping, parse_idmap in PVE/JSONSchema.pm: "from:to",
+// "to" for all, or "1" for each to itself.
+func checkPair(id shape) func(word string) error {
+	return func(word string) error {
+		if word == "1" {
+			return nil
+		}
+		parts := []string{word}
+		if isPair(word) {
+			parts = strings.Split(word, ":")
+		}
+		for _, part := range parts {
+			if err := id.check("", part); err != nil {
+				return died(fmt.Sprintf("entry '%s' contains invalid ID - %v\n", word, err))
+			}
+		}
+		return nil
+	}
+}
+
+// checkPrivilege knows the privileges of a version (create_priv_groups in
+// PVE/AccessControl.pm): PVE 9 split VM.Monitor up and added VM.Replicate.
+func checkPrivilege(version, word string) error {
+	old := before9(version)
+	ok := false
+	switch word {
+	case "VM.Monitor":
+		ok = old
+	case "VM.Replicate", "VM.GuestAgent.Audit", "VM.GuestAgent.FileRead", "VM.GuestAgent.FileSystemMgmt",
+		"VM.GuestAgent.FileWrite", "VM.GuestAgent.Unrestricted":
+		ok = !old
+	case "Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
+		"Group.Allocate", "Mapping.Audit", "Mapping.Modify", "Mapping.Use", "Permissions.Modify", "Pool.Allocate",
+		"Pool.Audit", "Realm.Allocate", "Realm.AllocateUser", "SDN.Allocate", "SDN.Audit", "SDN.Use",
+		"Sys.AccessNetwork", "Sys.Audit", "Sys.Console", "Sys.Incoming", "Sys.Modify", "Sys.PowerMgmt", "Sys.Syslog",
+		"User.Modify", "VM.Allocate", "VM.Audit", "VM.Backup", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",
+		"VM.Config.Cloudinit", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network",
+		"VM.Config.Options", "VM.Console", "VM.Migrate", "VM.PowerMgmt", "VM.Snapshot", "VM.Snapshot.Rollback":
+		ok = true
+	}
+	if !ok {
+		return refuse("invalid privilege '%s'", word)
+	}
+	return nil
+}

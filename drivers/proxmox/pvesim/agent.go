@@ -1,0 +1,165 @@
+package pvesim
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// agentEnabled says whether a VM is configured to have a guest agent.
+func agentEnabled(g *guest) bool { return parseProperty("agent", g.conf["agent"])["enabled"] == "1" }
+
+// agent finds the VM of an agent call whose agent answers (qga_check_running in
+// PVE/QemuServer/Agent.pm). A guest answers when it has a system on its disks
+// and had the time to boot.
+func (c *call) agent() (*guest, error) {
+	g, err := c.vm()
+	switch {
+	case err != nil:
+		return nil, err
+	case !agentEnabled(g):
+		return nil, fail("No QEMU guest agent configured")
+	case g.run == nil:
+		return nil, fail("VM %d is not running", g.vmid)
+	case !c.w.obeys(g):
+		return nil, fail("QEMU guest agent is not running")
+	}
+	return g, nil
+}
+
+// apiAgentIndex is GET …/agent.
+func apiAgentIndex(*world, *call) (any, error) {
+	return subdirs("name", "exec", "exec-status", "file-read", "file-write", "fsfreeze-freeze", "fsfreeze-status",
+		"fsfreeze-thaw", "fstrim", "get-fsinfo", "get-host-name", "get-memory-block-info", "get-memory-blocks", "get-osinfo",
+		"get-time", "get-timezone", "get-users", "get-vcpus", "info", "network-get-interfaces", "ping", "set-user-password",
+		"shutdown", "suspend-disk", "suspend-hybrid", "suspend-ram"), nil
+}
+
+// agentCall makes a handler of what an agent answers.
+func agentCall(answer func(*world, *guest) any) handler {
+	return func(w *world, c *call) (any, error) {
+		g, err := c.agent()
+		if err != nil {
+			return nil, err
+		}
+		return map[string]any{"result": answer(w, g)}, nil
+	}
+}
+
+func agentPing(*world, *guest) any { return map[string]any{} }
+
+func agentHostname(_ *world, g *guest) any {
+	return map[string]any{"host-name": guestHostname(g)}
+}
+
+func guestHostname(g *guest) string {
+	if name := g.conf["name"]; name != "" {
+		return name
+	}
+	return fmt.Sprintf("VM%d", g.vmid)
+}
+
+func agentOS(*world, *guest) any {
+	return map[string]any{
+		"id": "debian", "name": "Debian GNU/Linux", "pretty-name": "Debian GNU/Linux 13 (trixie)", "version": "13 (trixie)",
+		"version-id": "13", "kernel-release": "6.12.48+deb13-cloud-amd64", "kernel-version": "#1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20)",
+		"machine": "x86_64",
+	}
+}
+
+func agentTime(w *world, _ *guest) any { return w.now.UnixNano() }
+
+func agentZone(*world, *guest) any { return map[string]any{"zone": "UTC", "offset": 0} }
+
+func agentUsers(*world, *guest) any { return []any{} }
+
+func agentVCPUs(_ *world, g *guest) any {
+	list := []map[string]any{}
+	for n := range g.cpus() {
+		list = append(list, map[string]any{"logical-id": n, "online": true, "can-offline": n > 0})
+	}
+	return list
+}
+
+func agentInfo(*world, *guest) any {
+	list := []map[string]any{}
+	for _, name := range []string{"guest-ping", "guest-info", "guest-network-get-interfaces", "guest-get-osinfo", "guest-get-host-name", "guest-get-time", "guest-shutdown"} {
+		list = append(list, map[string]any{"name": name, "enabled": true, "success-response": name != "guest-shutdown"})
+	}
+	return map[string]any{"version": "9.2.0", "supported_commands": list}
+}
+
+// agentInterfaces are the loopback and one interface per network device, with
+// the address of its ipconfig, or one as DHCP would give it.
+func agentInterfaces(w *world, g *guest) any {
+	list := []map[string]any{{
+		"name": "lo", "hardware-address": "00:00:00:00:00:00", "statistics": noTraffic(),
+		"ip-addresses": []map[string]any{address("127.0.0.1", 8), address("::1", 128)},
+	}}
+	for _, key := range indexedKeys(g.conf, "net") {
+		_, n := splitKey(key)
+		mac := strings.ToLower(parseProperty(key, g.conf[key])["macaddr"])
+		list = append(list, map[string]any{
+			"name": fmt.Sprintf("eth%d", n), "hardware-address": mac, "statistics": noTraffic(),
+			"ip-addresses": w.addresses(g, n, mac),
+		})
+	}
+	return list
+}
+
+func noTraffic() map[string]any {
+	return map[string]any{
+		"rx-bytes": 0, "rx-dropped": 0, "rx-errs": 0, "rx-packets": 0, "tx-bytes": 0, "tx-dropped": 0, "tx-errs": 0, "tx-packets": 0,
+	}
+}
+
+func address(ip string, prefix int) map[string]any {
+	kind := "ipv4"
+	if strings.Contains(ip, ":") {
+		kind = "ipv6"
+	}
+	return map[string]any{"ip-address": ip, "ip-address-type": kind, "prefix": prefix}
+}
+
+// addresses are those of the n-th interface of a guest: what its cloud-init
+// drive says. An interface without any takes DHCP, as cloud images do by
+// themselves when nobody configures them.
+func (w *world) addresses(g *guest, n int, mac string) []map[string]any {
+	list := []map[string]any{}
+	ip := parseProperty("ipconfig0", g.conf[fmt.Sprintf("ipconfig%d", n)])
+	for _, key := range []string{"ip", "ip6"} {
+		if p, err := netip.ParsePrefix(ip[key]); err == nil {
+			list = append(list, address(p.Addr().String(), p.Bits()))
+		}
+	}
+	if ip["ip"] == "dhcp" || len(list) == 0 {
+		h := sample{vmid: g.vmid}.hash(int64(n) + w.cfg.Seed)
+		list = append(list, address(fmt.Sprintf("10.0.%d.%d", h>>8&255, 2+h%250), 16))
+	}
+	return append(list, address(linkLocal(mac), 64))
+}
+
+// linkLocal is the IPv6 address that an interface gives itself (RFC 4291,
+// appendix A).
+func linkLocal(mac string) string {
+	var b [6]byte
+	if n, err := fmt.Sscanf(mac, "%02x:%02x:%02x:%02x:%02x:%02x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]); n != 6 || err != nil {
+		return "fe80::1"
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: b[0] ^ 2, 9: b[1], 10: b[2], 11: 0xff, 12: 0xfe, 13: b[3], 14: b[4], 15: b[5]}).String()
+}
+
+// agentCommands are the calls that only ask.
+var agentCommands = map[string]handler{
+	"ping": agentCall(agentPing), "info": agentCall(agentInfo), "get-host-name": agentCall(agentHostname),
+	"get-osinfo": agentCall(agentOS), "get-time": agentCall(agentTime), "get-timezone": agentCall(agentZone),
+	"get-users": agentCall(agentUsers), "get-vcpus": agentCall(agentVCPUs), "network-get-interfaces": agentCall(agentInterfaces),
+}
+
+// apiAgentCommand is POST …/agent with the command as a parameter.
+func apiAgentCommand(w *world, c *call) (any, error) {
+	if h, ok := agentCommands[c.in["command"]]; ok {
+		return h(w, c)
+	}
+	return nil, c.unimplemented("agent command " + c.in["command"])
+}

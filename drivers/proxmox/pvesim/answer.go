@@ -1,0 +1,150 @@
+package pvesim
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// answer is what goes back.
+type answer struct {
+	status     int
+	reason     string
+	body       []byte
+	json       bool
+	noLength   bool     // No Content-Length line, as PVE's 401 has none.
+	connection []string // Lines "Connection: …"; PVE sends two of them at times.
+	dropped    bool     // Nothing goes back: the connection ends.
+	date       time.Time
+}
+
+// paged is data together with what a list answers beside it.
+type paged struct {
+	data  any
+	total int
+}
+
+// newAnswer encodes what a handler returned. A failure closes the connection;
+// so does, after a good answer, every call that ran as root in pvedaemon or on
+// another node: pveproxy hands on the "close" of its own request, beside a
+// Keep-Alive that HTTP clients must not believe.
+func newAnswer(c *call, data any, err error) *answer {
+	if err != nil {
+		return errorAnswer(err)
+	}
+	body := map[string]any{"data": data}
+	if list, ok := data.(paged); ok {
+		body["data"], body["total"] = list.data, list.total
+	}
+	a := &answer{status: http.StatusOK, reason: "OK", json: true, connection: []string{"Keep-Alive"}, date: time.Now()}
+	a.body = encode(body)
+	switch {
+	case c.req.upload != nil:
+		a.connection = []string{"close"}
+	case c.m != nil && c.m.Protected || c.proxied:
+		a.connection = []string{"close", "Keep-Alive"}
+	}
+	return a
+}
+
+func encode(v any) []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		panic(fmt.Sprintf("pvesim: an answer that is no JSON: %v", err)) // A handler's mistake.
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// faultAnswer is an answer a fault rule asked for.
+func faultAnswer(status int) *answer {
+	if status < 100 {
+		return &answer{dropped: true}
+	}
+	reasons := map[int]string{595: "No route to host", 596: "Connection timed out", 597: "Connection reset by peer", 598: "Too many redirections", 599: "Broken pipe"}
+	reason, pseudo := reasons[status]
+	switch {
+	case pseudo, status == http.StatusUnauthorized:
+		if !pseudo {
+			reason = "No ticket"
+		}
+		return errorAnswer(&apiError{status: status, message: reason, bare: true})
+	case status < 400:
+		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}, date: time.Now()}
+	default:
+		return errorAnswer(&apiError{status: status, message: http.StatusText(status) + " (by a fault rule)"})
+	}
+}
+
+// header are the header lines, in the form of net/http.
+func (a *answer) header() http.Header {
+	date := a.date.UTC().Format(http.TimeFormat)
+	h := http.Header{
+		"Cache-Control": {"max-age=0"}, "Pragma": {"no-cache"},
+		"Date": {date}, "Expires": {date}, "Server": {"pve-api-daemon/3.0"},
+		"Connection": a.connection,
+	}
+	if a.json {
+		h["Content-Type"] = []string{"application/json;charset=UTF-8"}
+	}
+	if !a.noLength {
+		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}
+	}
+	return h
+}
+
+// response is the answer as a client of net/http gets it.
+func (a *answer) response(r *http.Request) *http.Response {
+	return &http.Response{
+		Status: fmt.Sprintf("%d %s", a.status, a.reason), StatusCode: a.status,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: a.header(), Body: io.NopCloser(bytes.NewReader(a.body)), ContentLength: int64(len(a.body)),
+		Close: a.closes(), Request: r,
+	}
+}
+
+// closes says whether a client must not use the connection again.
+func (a *answer) closes() bool { return len(a.connection) == 0 || a.connection[0] == "close" }
+
+// gzipFrom is the size from which a body is compressed for clients that take it.
+const gzipFrom = 1024
+
+// write sends the answer over a connection.
+func (a *answer) write(w *bufio.Writer, r *http.Request) error {
+	body, h := a.body, a.header()
+	if len(body) > gzipFrom && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		var b bytes.Buffer
+		z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+		if err != nil {
+			return err
+		}
+		if _, err = z.Write(body); err == nil {
+			err = z.Close()
+		}
+		if err != nil {
+			return err
+		}
+		body = b.Bytes()
+		h.Set("Content-Encoding", "gzip")
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	if _, err := fmt.Fprintf(w, "HTTP/1.1 %d %s\r\n", a.status, a.reason); err != nil {
+		return err
+	}
+	if err := h.Write(w); err != nil {
+		return err
+	}
+	if _, err := w.WriteString("\r\n"); err != nil {
+		return err
+	}
+	_, err := w.Write(body)
+	return err
+}

@@ -1,0 +1,212 @@
+package pvesim
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// identity is who asks: a user, or a token of one.
+type identity struct {
+	user  string // user@realm.
+	token string // Its name, or empty.
+}
+
+// String is the form of PVE's user ids and UPIDs.
+func (id identity) String() string {
+	if id.token == "" {
+		return id.user
+	}
+	return id.user + "!" + id.token
+}
+
+// ticketLife is how long a ticket is good for ($ticket_lifetime in
+// PVE/AccessControl.pm); clocks may differ by five minutes.
+const (
+	ticketLife = 2 * time.Hour
+	clockSkew  = 5 * time.Minute
+)
+
+// unauthorized is a 401 before the API is reached: it has no body at all.
+func unauthorized(why string) error {
+	return &apiError{status: http.StatusUnauthorized, message: why, bare: true}
+}
+
+// authenticate knows who asks: by API token, else by ticket.
+func (w *world) authenticate(req *request) (identity, error) {
+	if value, ok := strings.CutPrefix(req.http.Header.Get("Authorization"), "PVEAPIToken"); ok {
+		if len(value) > 0 && (value[0] == '=' || value[0] == ' ') {
+			return w.byToken(value[1:])
+		}
+		return identity{}, unauthorized("Authentication failed!")
+	}
+	cookie, err := req.http.Cookie("PVEAuthCookie")
+	if err != nil || cookie.Value == "" {
+		return identity{}, unauthorized("No ticket")
+	}
+	ticket := cookie.Value
+	if plain, err := url.PathUnescape(ticket); err == nil {
+		ticket = plain // Clients percent-encode it, as browsers do.
+	}
+	user, ok := w.byTicket(ticket)
+	if !ok {
+		return identity{}, unauthorized("Authentication failed!")
+	}
+	if req.method != http.MethodGet && !w.checkCSRF(user, req.http.Header.Get("CSRFPreventionToken")) {
+		return identity{}, unauthorized("Permission denied - invalid csrf token")
+	}
+	return identity{user: user}, nil
+}
+
+// tokenForm is "user@realm!name=secret".
+var tokenForm = regexp.MustCompile(`^([^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+)!([A-Za-z][A-Za-z0-9.\-_]+)=(.*)$`)
+
+// byToken verifies an API token (verify_token in PVE/AccessControl.pm).
+func (w *world) byToken(value string) (identity, error) {
+	refused := unauthorized("Authentication failed!")
+	parts := tokenForm.FindStringSubmatch(value)
+	if parts == nil {
+		return identity{}, refused
+	}
+	u := w.access.users[parts[1]]
+	if u == nil || !u.active(w.now) {
+		return identity{}, refused
+	}
+	t := u.tokens[parts[2]]
+	if t == nil || t.expire > 0 && int64(t.expire) <= w.now.Unix() ||
+		subtle.ConstantTimeCompare([]byte(t.secret), []byte(parts[3])) != 1 {
+		return identity{}, refused
+	}
+	return identity{user: parts[1], token: parts[2]}, nil
+}
+
+// active says whether a user may log in.
+func (u *user) active(now time.Time) bool {
+	return u.enable && (u.expire == 0 || int64(u.expire) > now.Unix())
+}
+
+// sign makes the signature of tickets and CSRF tokens.
+func (w *world) sign(text string) string {
+	mac := hmac.New(sha256.New, []byte(w.access.key))
+	mac.Write([]byte(text))
+	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// ticket makes a ticket for a user, in PVE's form.
+func (w *world) ticket(user string) string {
+	plain := fmt.Sprintf("PVE:%s:%08X", user, w.now.Unix())
+	return plain + "::" + w.sign(plain)
+}
+
+// byTicket verifies a ticket.
+func (w *world) byTicket(ticket string) (user string, ok bool) {
+	plain, signature, found := strings.Cut(ticket, "::")
+	parts := strings.Split(plain, ":")
+	if !found || len(parts) != 3 || parts[0] != "PVE" || !hmac.Equal([]byte(signature), []byte(w.sign(plain))) {
+		return "", false
+	}
+	u := w.access.users[parts[1]]
+	return parts[1], u != nil && u.active(w.now) && w.fresh(parts[2])
+}
+
+// fresh says whether a stamp in hexadecimal seconds is within a ticket's life.
+func (w *world) fresh(stamp string) bool {
+	seconds, err := strconv.ParseInt(stamp, 16, 64)
+	if err != nil {
+		return false
+	}
+	age := w.now.Sub(time.Unix(seconds, 0))
+	return age > -clockSkew && age < ticketLife
+}
+
+func (w *world) csrf(user string) string {
+	stamp := fmt.Sprintf("%08X", w.now.Unix())
+	return stamp + ":" + strings.TrimRight(w.sign(stamp+":"+user), "=")
+}
+
+func (w *world) checkCSRF(user, token string) bool {
+	stamp, signature, _ := strings.Cut(token, ":")
+	want := strings.TrimRight(w.sign(stamp+":"+user), "=")
+	return w.fresh(stamp) && hmac.Equal([]byte(signature), []byte(want))
+}
+
+// apiCreateTicket is POST /access/ticket: a login, or a new ticket for an old one.
+func apiCreateTicket(w *world, c *call) (any, error) {
+	username := c.in["username"]
+	if realm := c.in["realm"]; realm != "" {
+		username += "@" + realm
+	}
+	u := w.access.users[username]
+	password := c.in["password"]
+	renewed, byTicket := w.byTicket(password)
+	good := u != nil && u.active(w.now) &&
+		(byTicket && renewed == username || u.password != "" && subtle.ConstantTimeCompare([]byte(u.password), []byte(password)) == 1)
+	if !good {
+		return nil, &apiError{status: http.StatusUnauthorized, message: "authentication failure"}
+	}
+	return map[string]any{
+		"username":            username,
+		"ticket":              w.ticket(username),
+		"CSRFPreventionToken": w.csrf(username),
+		"cap":                 w.capabilities(identity{user: username}),
+	}, nil
+}
+
+// apiGetTicket is GET /access/ticket, a dummy also in PVE.
+func apiGetTicket(*world, *call) (any, error) { return nil, nil }
+
+// capabilities says roughly what a user may do, for the menus of a user
+// interface (compute_api_permission in PVE/API2/AccessControl.pm).
+func (w *world) capabilities(id identity) map[string]map[string]int {
+	families := map[string]func(priv string) bool{
+		"vms":     prefixed("VM."),
+		"access":  prefixed("User.", "Group."),
+		"storage": prefixed("Datastore."),
+		"nodes":   prefixed("Sys."),
+		"sdn":     prefixed("SDN."),
+		"dc":      func(p string) bool { return p == "Sys.Audit" || p == "Sys.Modify" || strings.HasPrefix(p, "SDN.") },
+		"mapping": prefixed("Mapping."),
+	}
+	result := map[string]map[string]int{}
+	for family := range families {
+		result[family] = map[string]int{}
+	}
+	paths := []string{"/", "/nodes", "/access/groups", "/vms", "/storage", "/sdn", "/mapping"}
+	for _, path := range append(paths, w.access.aclPaths()...) {
+		family := "dc"
+		if parts := segments(path); len(parts) > 0 {
+			family = parts[0]
+		}
+		for priv := range w.privileges(id, path) {
+			switch {
+			case family == "pool" && strings.HasPrefix(priv, "VM."):
+				result["vms"][priv] = 1
+			case family == "pool" && strings.HasPrefix(priv, "Datastore."):
+				result["storage"][priv] = 1
+			case families[family] != nil && families[family](priv),
+				families[family] != nil && family != "dc" && priv == "Permissions.Modify":
+				result[family][priv] = 1
+			}
+		}
+	}
+	return result
+}
+
+func prefixed(prefixes ...string) func(string) bool {
+	return func(priv string) bool {
+		for _, p := range prefixes {
+			if strings.HasPrefix(priv, p) {
+				return true
+			}
+		}
+		return false
+	}
+}

@@ -1,0 +1,222 @@
+package pvesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// call is one request on its way through a handler. It belongs to the
+// goroutine that holds Host.mu.
+type call struct {
+	w       *world
+	req     *request
+	m       *pveapi.Method
+	who     identity
+	proxied bool // The work is done on another node.
+
+	values map[string]any    // As they came: of path, query and body.
+	in     map[string]string // Scalars, once they were checked; booleans as 0 and 1.
+	null   []string          // Parameters that JSON gave as null.
+}
+
+// handler does what a method is for. What it returns shares nothing with the
+// world, for it is encoded after the world was let go.
+type handler func(*world, *call) (any, error)
+
+// gather puts together the parameters of path, query and body.
+func (c *call) gather(vars map[string]string) error {
+	c.values = make(map[string]any, len(vars)+len(c.req.params))
+	for name, value := range c.req.params {
+		c.values[name] = value
+	}
+	for name, value := range vars {
+		if _, twice := c.req.params[name]; twice {
+			return badParam(name, "duplicate parameter (already defined in URI)")
+		}
+		c.values[name] = value
+	}
+	return nil
+}
+
+// settle turns checked values into text. A list for what is one string is
+// joined by commas, as PVE/RESTHandler.pm does.
+func (c *call) settle() {
+	c.in = make(map[string]string, len(c.values))
+	for name, value := range c.values {
+		if value == nil {
+			c.null = append(c.null, name)
+			continue
+		}
+		c.in[name] = text(value)
+	}
+	slices.Sort(c.null)
+}
+
+// text is a value as Perl would print it.
+func text(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case bool:
+		if v {
+			return "1"
+		}
+		return "0"
+	case json.Number:
+		return v.String()
+	case []any:
+		words := make([]string, len(v))
+		for i := range v {
+			words[i] = text(v[i])
+		}
+		return strings.Join(words, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+func (c *call) has(name string) bool {
+	_, ok := c.in[name]
+	return ok
+}
+
+// flag is a boolean parameter; absent is false.
+func (c *call) flag(name string) bool { return c.in[name] == "1" }
+
+// num is an integer parameter, or what stands in for it.
+func (c *call) num(name string, otherwise int) int {
+	if n, err := strconv.Atoi(c.in[name]); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// vmid is that of the path.
+func (c *call) vmid() int { return c.num("vmid", 0) }
+
+// take removes a parameter and returns it (extract_param).
+func (c *call) take(name string) string {
+	value := c.in[name]
+	delete(c.in, name)
+	return value
+}
+
+// list splits a parameter as PVE::Tools::split_list does.
+func (c *call) list(name string) []string { return splitList(c.in[name]) }
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool {
+		return r == ',' || r == ';' || r == 0 || r == ' ' || r == '\t' || r == '\n'
+	})
+}
+
+// root says whether root@pam itself asks, with a ticket. A token of root@pam is
+// somebody else.
+func (c *call) root() bool { return c.who == identity{user: "root@pam"} }
+
+// can says whether the caller has a privilege.
+func (c *call) can(path, priv string) bool { return c.w.allowed(c.who, path, priv) }
+
+// need is the check that fails with a 403 (check in PVE/RPCEnvironment.pm).
+func (c *call) need(path string, privs ...string) error {
+	for _, priv := range privs {
+		if !c.can(path, priv) {
+			return forbidden(shownPath(path) + ", " + priv)
+		}
+	}
+	return nil
+}
+
+// needAny is need for one of several privileges.
+func (c *call) needAny(path string, privs ...string) error {
+	for _, priv := range privs {
+		if c.can(path, priv) {
+			return nil
+		}
+	}
+	return forbidden(shownPath(path) + ", " + strings.Join(privs, "|"))
+}
+
+// needVM is the check of privileges on a VM that may be about to enter a pool
+// (check_vm_perm).
+func (c *call) needVM(vmid int, pool string, privs ...string) error {
+	if pool != "" && c.need("/pool/"+pool, privs...) == nil {
+		return nil
+	}
+	return c.need(vmPath(vmid), privs...)
+}
+
+func vmPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
+
+// aclPath is what the path of a privilege may look like (normalize_path in
+// PVE/AccessControl.pm).
+var aclPath = regexp.MustCompile(`^[[:alnum:].\-_/]+$`)
+
+// shownPath is a path as a 403 names it: one that cannot be is left out.
+func shownPath(path string) string {
+	if !aclPath.MatchString(path) {
+		return ""
+	}
+	return path
+}
+
+// permitted makes the check that the API table declares (check_api2_permissions
+// and exec_api2_perm_check in PVE/RPCEnvironment.pm).
+func (c *call) permitted() error {
+	perm := c.m.PermFor(c.w.cfg.Version)
+	switch {
+	case perm.User == "world", c.root():
+		return nil
+	case perm.Check == nil && perm.User == "":
+		return forbidden("user != root@pam")
+	case perm.Check == nil || perm.User == "all":
+		return nil
+	}
+	if done, err := c.userRule(perm.Check, false); done || err != nil {
+		return err
+	}
+	ok, path, privs := perm.Permitted(c.values, c.can)
+	switch {
+	case ok:
+		return nil
+	case path == "" && len(privs) == 0:
+		return forbidden("")
+	default:
+		return forbidden(shownPath(path) + ", " + strings.Join(privs, "|"))
+	}
+}
+
+// userRule looks for rules about a user, which the table alone cannot decide.
+// done means that the whole check is met because everybody may do it to
+// themselves.
+func (c *call) userRule(r *pveapi.Rule, quiet bool) (done bool, err error) {
+	userid, _ := c.values["userid"].(string)
+	switch r.Kind {
+	case "and", "or":
+		for _, rule := range r.Rules {
+			done, err := c.userRule(rule, quiet || r.Kind == "or")
+			if done && r.Kind == "or" || err != nil {
+				return done, err
+			}
+		}
+	case "userid-param":
+		if len(r.Privs) == 1 && r.Privs[0] == "self" {
+			return c.who == identity{user: userid}, nil
+		}
+		return false, validUser(userid)
+	case "userid-group":
+		if r.GroupsParam != "create" && c.w.access.users[userid] == nil {
+			if quiet {
+				return false, forbidden("")
+			}
+			return false, fail("no such user ('%s')", userid)
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,153 @@
+package pvesim
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config says what host to simulate. The zero value is a single node named
+// "father" with PVE 9.1, its usual two storages and bridge, and no guests.
+type Config struct {
+	Node     string   // The node that answers; default "father".
+	Nodes    []string // Further nodes of its cluster; default none, and then no cluster either.
+	Offline  []string // Nodes that are down: calls proxied to them answer 595.
+	NoQuorum bool     // The cluster file system is read-only.
+	// Seed fixes everything invented: token, MACs, uuids, sizes, foreign guests.
+	// Same seed and same requests in the same order, same answers but for times.
+	Seed    int64
+	Version string // "9.1" (default) or "8.4".
+
+	// TaskTime is how long a task takes. With 0 it ends as it starts, but its
+	// outcome still shows only in the task.
+	TaskTime time.Duration
+	Latency  time.Duration // Of every request; the effect is there before it, the answer after.
+	// Workers is how many requests of one node are in service at once (default
+	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.
+	Workers int
+
+	Storages []Storage // Default local and local-lvm, see [DefaultStorages].
+	Bridges  []string  // Default vmbr0.
+	// Token is the API token that the host knows from the start, without
+	// privilege separation: "user@realm!name=secret". Default
+	// "root@pam!sim=<uuid made from Seed>".
+	Token string
+	// Password is what /access/ticket takes for root@pam; default the secret
+	// of Token.
+	Password string
+	Guests   int // Foreign guests at the start, of varied kind and state.
+
+	// Fault may turn a request into a failure. It is asked once per request,
+	// before anything else. Status 0 means no fault; a status of 100 and more is
+	// answered, with PVE's empty body where it is a pseudo status of pveproxy
+	// (595 to 599); a negative one drops the connection without an answer. With
+	// apply the request takes effect all the same: the answer was lost.
+	Fault func(r *http.Request) (status int, apply bool)
+	// Record sees every request after it was served, with its body and the
+	// status that was answered (negative: connection dropped).
+	Record func(r *http.Request, body []byte, status int)
+
+	// inspect sees every answered call before it is encoded; for tests.
+	inspect func(*call, any, error)
+}
+
+// Storage is one entry of storage.cfg.
+type Storage struct {
+	Name    string
+	Type    string   // dir, nfs, cifs, btrfs, lvm, lvmthin, zfspool, rbd, …
+	Content []string // images, rootdir, iso, vztmpl, backup, snippets, import.
+	Size    int64    // In bytes; default 1 TiB.
+	Path    string   // Of a file storage; default /mnt/pve/NAME, and /var/lib/vz for "local".
+	Shared  bool     // Default true for network types.
+}
+
+// DefaultStorages are those of a fresh installation on LVM, with imports
+// allowed on local.
+func DefaultStorages() []Storage {
+	return []Storage{
+		{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup", "snippets", "import"}},
+		{Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}},
+	}
+}
+
+// contentTypes are the kinds of volumes a storage may hold.
+var contentTypes = []string{"images", "rootdir", "iso", "vztmpl", "backup", "snippets", "import"}
+
+// storageTypes maps the types that can be simulated to what they are.
+var storageTypes = map[string]struct{ files, shared bool }{
+	"dir": {files: true}, "btrfs": {files: true},
+	"nfs": {files: true, shared: true}, "cifs": {files: true, shared: true}, "cephfs": {files: true, shared: true},
+	"lvm": {}, "lvmthin": {}, "zfspool": {},
+	"zfs": {shared: true}, "rbd": {shared: true}, "iscsi": {shared: true},
+}
+
+// ParseStorage reads "name:type:content[:size]", content separated by commas,
+// size in GiB: "fast:zfspool:images,rootdir:500".
+func ParseStorage(s string) (Storage, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) < 3 || len(parts) > 4 || parts[0] == "" {
+		return Storage{}, fmt.Errorf("storage %q: want name:type:content[:size in GiB]", s)
+	}
+	st := Storage{Name: parts[0], Type: parts[1], Content: strings.Split(parts[2], ",")}
+	if len(parts) == 4 {
+		gib, err := strconv.ParseInt(parts[3], 10, 32)
+		if err != nil || gib < 1 {
+			return Storage{}, fmt.Errorf("storage %q: size %q is not a number of GiB", s, parts[3])
+		}
+		st.Size = gib << 30
+	}
+	if err := st.check(); err != nil {
+		return Storage{}, fmt.Errorf("storage %q: %w", s, err)
+	}
+	return st, nil
+}
+
+func (s Storage) check() error {
+	if _, ok := storageTypes[s.Type]; !ok {
+		return fmt.Errorf("type %q cannot be simulated", s.Type)
+	}
+	for _, c := range s.Content {
+		if !slices.Contains(contentTypes, c) {
+			return fmt.Errorf("content %q is none of %s", c, strings.Join(contentTypes, ", "))
+		}
+	}
+	return nil
+}
+
+// withDefaults fills in what was left open.
+func (c Config) withDefaults() Config {
+	if c.Node == "" {
+		c.Node = "father"
+	}
+	if c.Version == "" {
+		c.Version = "9.1"
+	}
+	if c.Workers <= 0 {
+		c.Workers = 3
+	}
+	if c.Storages == nil {
+		c.Storages = DefaultStorages()
+	}
+	if c.Bridges == nil {
+		c.Bridges = []string{"vmbr0"}
+	}
+	c.Storages = slices.Clone(c.Storages)
+	for i := range c.Storages {
+		s := &c.Storages[i]
+		s.Content = slices.Clone(s.Content)
+		if s.Size == 0 {
+			s.Size = 1 << 40
+		}
+		if s.Path == "" && storageTypes[s.Type].files {
+			s.Path = "/mnt/pve/" + s.Name
+			if s.Name == "local" {
+				s.Path = "/var/lib/vz"
+			}
+		}
+		s.Shared = s.Shared || storageTypes[s.Type].shared
+	}
+	return c
+}

@@ -1,0 +1,139 @@
+package pvesim
+
+import (
+	"fmt"
+	"time"
+)
+
+// Edit changes a host behind the API's back, as somebody at the console of the
+// node would: no rights, locks or digests are asked about. It is valid inside
+// the function that Host.Edit calls.
+type Edit struct{ w *world }
+
+// Edit lets do change the host, at one moment.
+func (h *Host) Edit(do func(*Edit)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.w.advance(time.Now())
+	do(&Edit{h.w})
+}
+
+// guest finds a guest that must be there: a test that edits nothing is wrong.
+func (e *Edit) guest(vmid int) *guest {
+	g := e.w.guests[vmid]
+	if g == nil {
+		panic(fmt.Sprintf("pvesim: edit of guest %d, which does not exist", vmid))
+	}
+	return g
+}
+
+// Set writes a configuration key; an empty value removes it.
+func (e *Edit) Set(vmid int, key, value string) {
+	g := e.guest(vmid)
+	if value == "" {
+		delete(g.conf, key)
+	} else {
+		g.conf[key] = value
+	}
+	e.w.write(g)
+}
+
+// Start lets a guest run; one that runs stays as it is.
+func (e *Edit) Start(vmid int) {
+	if g := e.guest(vmid); g.run == nil {
+		e.w.boot1(g)
+	}
+}
+
+// Stop ends a guest's process, as a shutdown from inside or a crash does.
+// Waiting changes go on waiting.
+func (e *Edit) Stop(vmid int) {
+	if g := e.guest(vmid); g.run != nil {
+		e.w.halt(g, nil)
+	}
+}
+
+// Delete removes a guest with its disks.
+func (e *Edit) Delete(vmid int) {
+	g := e.guest(vmid)
+	e.w.freeDisks(g, true, func(string, ...any) {})
+	e.w.remove(g)
+}
+
+// Add puts a guest there that nobody made through this API. Node and Kind
+// default to the entry node and qemu; an existing guest is replaced.
+func (e *Edit) Add(g Guest) {
+	if g.Node == "" {
+		g.Node = e.w.cfg.Node
+	}
+	if g.Kind == "" {
+		g.Kind = "qemu"
+	}
+	added := newGuest(g.Node, g.Kind, g.VMID)
+	for key, value := range g.Config {
+		added.conf[key] = value
+	}
+	if g.Lock != "" {
+		added.conf["lock"] = g.Lock
+	}
+	e.w.add(added)
+	e.w.write(added)
+	if g.Pool != "" {
+		e.w.joinPool(g.Pool, g.VMID)
+	}
+	if g.Running {
+		e.w.boot1(added)
+	}
+}
+
+// Lock sets the lock of a guest, as a task that crashed leaves it; an empty one
+// is qm unlock.
+func (e *Edit) Lock(vmid int, lock string) { e.Set(vmid, "lock", lock) }
+
+// Crash kills the running tasks of a guest without any cleaning up: a lock that
+// they set stays, and their status is unknown.
+func (e *Edit) Crash(vmid int) {
+	id := fmt.Sprint(vmid)
+	for _, t := range e.w.tasks.all {
+		if t.running() && t.id == id {
+			t.abort = nil
+			t.kill()
+		}
+	}
+}
+
+// Offline takes a node down or brings it back.
+func (e *Edit) Offline(node string, down bool) {
+	n := e.w.nodes[node]
+	if n == nil {
+		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
+	}
+	n.offline, n.since = down, e.w.now
+}
+
+// Quorum takes the cluster's quorum or gives it back.
+func (e *Edit) Quorum(have bool) { e.w.quorum = have }
+
+// Fill takes all free space of a storage; with false it gives it back.
+func (e *Edit) Fill(storage string, full bool) {
+	s := e.w.stores[storage]
+	if s == nil {
+		panic(fmt.Sprintf("pvesim: edit of storage %s, which does not exist", storage))
+	}
+	s.filled = 0
+	if full {
+		s.filled = s.Size
+	}
+}
+
+// RemoveVolume deletes a volume from all nodes, whoever needs it.
+func (e *Edit) RemoveVolume(volid string) {
+	storage, name, _ := volumeID(volid)
+	if s := e.w.stores[storage]; s != nil {
+		for key := range s.volumes {
+			if key.name == name {
+				delete(s.volumes, key)
+			}
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package pvesim
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// apiError is a failure as PVE answers it: a status, a message of which the
+// first line becomes the reason phrase, and texts per parameter.
+type apiError struct {
+	status  int
+	message string
+	errors  map[string]string
+	bare    bool   // No JSON: the failure came before the API was reached.
+	text    string // Body of a bare failure, mostly empty.
+}
+
+func (e *apiError) Error() string {
+	if e.message == "" && e.status == http.StatusBadRequest {
+		return "Parameter verification failed."
+	}
+	return e.message
+}
+
+// lockedError says that a file lock is held; try again at a time.
+type lockedError struct{ until time.Time }
+
+func (e *lockedError) Error() string { return "file lock held until " + e.until.String() }
+
+// fail is Perl's die: status 500.
+func fail(format string, args ...any) error {
+	return &apiError{status: http.StatusInternalServerError, message: fmt.Sprintf(format, args...)}
+}
+
+// badParam is raise_param_exc for one parameter.
+func badParam(name, text string) error {
+	return &apiError{status: http.StatusBadRequest, errors: map[string]string{name: text}}
+}
+
+// forbidden is raise_perm_exc; what names path and privileges, or is empty.
+func forbidden(what string) error {
+	message := "Permission check failed"
+	if what != "" {
+		message += " (" + what + ")"
+	}
+	return &apiError{status: http.StatusForbidden, message: message}
+}
+
+// bareError fails before the API is reached, with the text as the body.
+func bareError(status int, text string) error {
+	return &apiError{status: status, message: text, bare: true, text: text}
+}
+
+// perlError is a die inside the HTTP server.
+func perlError(text string) error {
+	return &apiError{status: http.StatusInternalServerError, message: text, bare: true, text: text + "\n"}
+}
+
+// unimplemented fails a call that the simulator does not know how to make, and
+// notes it for Snapshot. It never pretends.
+func (c *call) unimplemented(why string) error {
+	name := c.req.method + " " + c.m.Path
+	c.w.count.unimplemented[name] = struct{}{}
+	text := "the simulator does not implement " + name
+	if why != "" {
+		text += ": " + why
+	}
+	return &apiError{status: http.StatusNotImplemented, message: text}
+}
+
+// errorAnswer encodes a failure.
+func errorAnswer(err error) *answer {
+	var e *apiError
+	if !errors.As(err, &e) {
+		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
+	}
+	reason, _, _ := strings.Cut(e.Error(), "\n")
+	a := &answer{status: e.status, reason: reason, connection: []string{"close"}, date: time.Now()}
+	if e.bare {
+		a.body = []byte(e.text)
+		a.noLength = e.text == ""
+		return a
+	}
+	message := strings.TrimSuffix(e.Error(), "\n")
+	if e.status != http.StatusNotImplemented { // Which is no die, so it has no line break.
+		message += "\n"
+	}
+	body := map[string]any{"data": nil, "message": message}
+	if e.errors != nil {
+		body["errors"] = e.errors
+	}
+	a.body, a.json = encode(body), true
+	return a
+}

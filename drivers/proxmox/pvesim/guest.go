@@ -1,0 +1,314 @@
+package pvesim
+
+import (
+	"crypto/sha1" //nolint:gosec // PVE's digest is SHA-1.
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// config is the content of a configuration file, or of one section of it.
+type config map[string]string
+
+// guest is one VM or container: its configuration file and, while it runs, its
+// process. The file is rendered only when somebody asks for its digest.
+type guest struct {
+	vmid int
+	node string
+	kind string // qemu or lxc.
+
+	conf  config // In force, or to be in force at the next start.
+	pend  config // Waiting for a full stop; the key "delete" lists keys to go.
+	cloud config // What the cloud-init drive still says otherwise ([special:cloudinit]).
+
+	run  *process // nil while it is stopped.
+	file *task    // The task that holds the lock file, nil if none.
+
+	raw    string // The file as text; empty when it has to be rendered.
+	digest string
+}
+
+// process is a running guest.
+type process struct {
+	pid     int
+	since   time.Time
+	booted  time.Time // When its agent begins to answer.
+	paused  bool
+	system  bool // A disk of it holds a system, which obeys ACPI.
+	machine string
+	disks   map[string]bool // Drives, for the block statistics.
+}
+
+// newGuest makes a guest with an empty configuration.
+func newGuest(node, kind string, vmid int) *guest {
+	return &guest{vmid: vmid, node: node, kind: kind, conf: config{}, pend: config{}, cloud: config{}}
+}
+
+// text renders the configuration file (write_vm_config in PVE/QemuServer.pm).
+func (g *guest) text() string {
+	if g.raw == "" {
+		var b strings.Builder
+		writeSection(&b, g.conf, false)
+		if len(g.pend) > 0 {
+			b.WriteString("\n[PENDING]\n")
+			writeSection(&b, g.pend, true)
+		}
+		if len(g.cloud) > 0 {
+			b.WriteString("\n[special:cloudinit]\n")
+			writeSection(&b, g.cloud, true)
+		}
+		g.raw = b.String()
+		sum := sha1.Sum([]byte(g.raw)) //nolint:gosec // As above.
+		g.digest = hex.EncodeToString(sum[:])
+	}
+	return g.raw
+}
+
+// sum is the digest: SHA-1 over the whole file, waiting changes included.
+func (g *guest) sum() string {
+	g.text()
+	if g.digest == "" { // An empty file renders to nothing.
+		return "da39a3ee5e6b4b0d3255bfef95601890afd80709"
+	}
+	return g.digest
+}
+
+func writeSection(b *strings.Builder, c config, pending bool) {
+	if description, ok := c["description"]; ok {
+		switch {
+		case description != "" && description != "0":
+			for line := range strings.SplitSeq(strings.TrimRight(description, "\n"), "\n") {
+				b.WriteString("#" + encodeText(line) + "\n")
+			}
+		case pending:
+			b.WriteString("#\n")
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if key != "description" {
+			b.WriteString(key + ": " + c[key] + "\n")
+		}
+	}
+}
+
+// encodeText is how descriptions are written (encode_text in PVE/Tools.pm).
+func encodeText(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < 0x20 || c > 0x7e || c == '%' || c == ':' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// reread brings a section into the form in which it comes back from the file
+// (parse_vm_config in PVE/QemuServer.pm): blanks around a value are lost, of an
+// empty one a blank is left, an empty description is none.
+func (c config) reread(pending bool) {
+	for key, value := range c {
+		if key == "description" {
+			value = strings.TrimRight(value, " \t\r\n\f\v")
+			if !pending && (value == "" || value == "0") {
+				delete(c, key)
+				continue
+			}
+			c[key] = value
+			continue
+		}
+		if value = strings.TrimSpace(value); value == "" {
+			value = " "
+		}
+		c[key] = value
+	}
+}
+
+// write stores what a handler did to a guest. It is write_config and the
+// reading of the file that follows it, in one: unused volumes that came back
+// into use leave their unusedN.
+func (w *world) write(g *guest) {
+	used := map[string]bool{}
+	for _, section := range []config{g.conf, g.pend} {
+		for key, value := range section {
+			if isDrive(key) {
+				used[parseDrive(key, value).file] = true
+			}
+		}
+	}
+	for key, value := range g.conf {
+		if strings.HasPrefix(key, "unused") && used[value] {
+			delete(g.conf, key)
+		}
+	}
+	g.conf.reread(false)
+	g.pend.reread(true)
+	g.cloud.reread(true)
+	w.touch(g)
+}
+
+// configParams describes the keys of a configuration.
+func configParams(kind string) *pveapi.Method {
+	m, _, _ := pveapi.Lookup("POST", "/nodes/n/"+kind)
+	return m
+}
+
+// keyType is the declared type of a configuration key; "" for an unknown one.
+func keyType(kind, key string) string {
+	if key == "lock" || key == "digest" || key == "meta" {
+		return "string"
+	}
+	if v, ok := configParams(kind).Param(key); ok {
+		return v.Type
+	}
+	return ""
+}
+
+// typed is a configuration value as the API shows it: integers and booleans as
+// numbers, all else as text, also what is declared a number (cpulimit).
+func typed(kind, key, value string) any {
+	switch keyType(kind, key) {
+	case "integer", "boolean":
+		if n, err := strconv.Atoi(value); err == nil {
+			return n
+		}
+	}
+	return value
+}
+
+// canonical is a value as it is stored (check_type in PVE/QemuServer.pm).
+func canonical(kind, key, value string) string {
+	switch keyType(kind, key) {
+	case "integer":
+		if n, err := strconv.ParseInt(strings.TrimPrefix(value, "+"), 10, 64); err == nil {
+			return strconv.FormatInt(n, 10)
+		}
+	case "boolean":
+		switch strings.ToLower(value) {
+		case "1", "on", "yes", "true":
+			return "1"
+		case "0", "off", "no", "false":
+			return "0"
+		}
+	}
+	return value
+}
+
+// present are the keys in force with the waiting changes made (load_current_config
+// in AbstractConfig.pm). A key whose value counts as false stays even if its
+// deletion waits.
+func (g *guest) present() config {
+	merged := maps.Clone(g.conf)
+	for key, value := range g.pend {
+		if key != "delete" {
+			merged[key] = value
+		}
+	}
+	for key := range g.deletions() {
+		if value := merged[key]; value != "" && value != "0" {
+			delete(merged, key)
+		}
+	}
+	return merged
+}
+
+// deletions are the keys that will go, each with whether by force.
+func (g *guest) deletions() map[string]bool {
+	keys := map[string]bool{}
+	for _, word := range splitList(g.pend["delete"]) {
+		key, force := strings.CutPrefix(word, "!")
+		keys[key] = force
+	}
+	return keys
+}
+
+// setDeletions stores the keys that will go.
+func (g *guest) setDeletions(keys map[string]bool) {
+	words := make([]string, 0, len(keys))
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if keys[key] {
+			key = "!" + key
+		}
+		words = append(words, key)
+	}
+	if len(words) == 0 {
+		delete(g.pend, "delete")
+		return
+	}
+	g.pend["delete"] = strings.Join(words, ",")
+}
+
+// checkLock fails while the configuration carries a lock.
+func (g *guest) checkLock() error {
+	if lock := g.conf["lock"]; lock != "" {
+		what := "VM"
+		if g.kind == "lxc" {
+			what = "CT"
+		}
+		return fail("%s is locked (%s)", what, lock)
+	}
+	return nil
+}
+
+// missing is the failure to load a configuration file.
+func missing(node, kind string, vmid int) error {
+	dir := "qemu-server"
+	if kind == "lxc" {
+		dir = "lxc"
+	}
+	return fail("Configuration file 'nodes/%s/%s/%d.conf' does not exist", node, dir, vmid)
+}
+
+// vm is the VM that a call is about.
+func (c *call) vm() (*guest, error) {
+	if g := c.w.guest(c.in["node"], "qemu", c.vmid()); g != nil {
+		return g, nil
+	}
+	return nil, missing(c.in["node"], "qemu", c.vmid())
+}
+
+// lockPatience is how long a call waits for the lock file of a guest
+// (lock_config in AbstractConfig.pm).
+const lockPatience = 10 * time.Second
+
+// lockFile waits for the lock file of a guest while a task holds it.
+func (c *call) lockFile(g *guest) error {
+	if g.file == nil {
+		return nil
+	}
+	giveUp := c.req.begun.Add(lockPatience)
+	if !c.w.now.Before(giveUp) {
+		return fail("can't lock file '%s' - got timeout", lockName(g))
+	}
+	until := giveUp
+	if end := g.file.due; end.Before(until) {
+		until = end
+	}
+	if !until.After(c.w.now) {
+		until = c.w.now.Add(time.Millisecond)
+	}
+	return &lockedError{until: until}
+}
+
+func lockName(g *guest) string {
+	if g.kind == "lxc" {
+		return fmt.Sprintf("/run/lock/lxc/pve-config-%d.lock", g.vmid)
+	}
+	return fmt.Sprintf("/var/lock/qemu-server/lock-%d.conf", g.vmid)
+}
+
+// atoi reads a number that was checked before; 0 if it is none.
+func atoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}

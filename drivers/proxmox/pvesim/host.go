@@ -1,0 +1,199 @@
+package pvesim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).
+const loginDelay = 3 * time.Second
+
+// RoundTrip answers a request in process, without a network. It obeys the
+// request's context; a request whose context ends while it is in service has
+// taken effect.
+func (h *Host) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		defer func() { _ = r.Body.Close() }()
+	}
+	a := h.serve(r.Context(), r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	if a.dropped {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return a.response(r), nil
+}
+
+// serve takes a request from arrival to answer. An answer that is dropped is
+// not to be sent: the connection ends.
+func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
+	req := readRequest(r)
+	status, apply := 0, false
+	if h.cfg.Fault != nil {
+		status, apply = h.cfg.Fault(req.again())
+	}
+	h.mu.Lock()
+	now := time.Now()
+	h.w.advance(now)
+	slot := h.w.admit(req.node(), now)
+	h.mu.Unlock()
+	if err := wait(ctx, slot.begin); err != nil {
+		return &answer{dropped: true}
+	}
+
+	h.mu.Lock()
+	h.w.enter()
+	h.w.tally(req)
+	h.mu.Unlock()
+	var a *answer
+	if status == 0 || apply {
+		a = h.answer(ctx, req)
+	}
+	if status != 0 {
+		a = faultAnswer(status)
+	}
+	end := slot.end
+	if a.status == http.StatusUnauthorized {
+		end = end.Add(loginDelay)
+	}
+	err := wait(ctx, end)
+	h.mu.Lock()
+	h.w.leave()
+	h.mu.Unlock()
+	if h.cfg.Record != nil {
+		sent := a.status
+		if a.dropped {
+			sent = -1
+		}
+		h.cfg.Record(req.again(), req.body, sent)
+	}
+	if err != nil {
+		return &answer{dropped: true}
+	}
+	return a
+}
+
+// answer runs a request on the world; again and again while a file lock is in
+// its way.
+func (h *Host) answer(ctx context.Context, req *request) *answer {
+	for {
+		h.mu.Lock()
+		now := time.Now()
+		h.w.advance(now)
+		if req.begun.IsZero() {
+			req.begun = now
+		}
+		c := &call{w: h.w, req: req}
+		data, err := h.w.dispatch(c)
+		h.mu.Unlock()
+
+		var held *lockedError
+		if errors.As(err, &held) && wait(ctx, held.until) == nil {
+			continue
+		}
+		if h.cfg.inspect != nil {
+			h.cfg.inspect(c, data, err)
+		}
+		return newAnswer(c, data, err)
+	}
+}
+
+// tally counts a request by the template of its path.
+func (w *world) tally(req *request) {
+	key := req.method + " " + req.path
+	m, _, known := pveapi.Lookup(req.method, req.path)
+	if known && m != nil {
+		key = req.method + " " + m.Path
+	}
+	w.count.requests[key]++
+	if req.method != http.MethodGet {
+		w.count.writes++
+	}
+}
+
+// dispatch finds out who asks for what, and lets the handler do it. The order
+// of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.
+func (w *world) dispatch(c *call) (any, error) {
+	req := c.req
+	if !req.api {
+		return nil, &apiError{status: http.StatusNotFound, message: "no such file '" + req.path + "'", bare: true}
+	}
+	switch req.method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
+	default:
+		return nil, &apiError{status: http.StatusNotImplemented, message: "method '" + req.method + "' not available", bare: true}
+	}
+	m, vars, known := pveapi.Lookup(req.method, req.path)
+	if m != nil && !m.In(w.cfg.Version) {
+		m, known = nil, false
+	}
+	if m == nil || m.Perm.User != "world" {
+		who, err := w.authenticate(req)
+		if err != nil {
+			return nil, err
+		}
+		c.who = who
+	}
+	if req.err != nil {
+		return nil, req.err
+	}
+	if root, ok := rootIndex(req); ok {
+		return root, nil
+	}
+	if !known || m == nil {
+		return nil, &apiError{status: http.StatusNotImplemented, message: "Method '" + req.method + " " + req.shown() + "' not implemented"}
+	}
+	c.m = m
+	if err := c.gather(vars); err != nil {
+		return nil, err
+	}
+	if m.NoToken && c.who.token != "" {
+		return nil, &apiError{status: http.StatusForbidden, message: "Permission check failed (URI '" + req.shown() + "' not available with API token, need proper ticket.\n)"}
+	}
+	if err := c.permitted(); err != nil {
+		if e := (*apiError)(nil); req.upload != nil && errors.As(err, &e) {
+			e.bare = true // Of an upload the head is enough to refuse it.
+		}
+		return nil, err
+	}
+	if err := w.reach(c); err != nil {
+		return nil, err
+	}
+	if wrong := m.CheckFor(w.cfg.Version, c.values); wrong != nil {
+		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
+	}
+	c.settle()
+	handler, ok := routes[req.method+" "+m.Path]
+	if !ok {
+		return nil, c.unimplemented("")
+	}
+	return handler(w, c)
+}
+
+// reach answers for the node that a call is proxied to.
+func (w *world) reach(c *call) error {
+	name, ok := c.values["node"].(string)
+	if !ok || c.m.ProxyTo != "node" && !strings.HasPrefix(c.m.Path, "/nodes/{node}/") || name == w.cfg.Node {
+		return nil
+	}
+	n := w.nodes[name]
+	switch {
+	case name == "localhost":
+		c.values["node"] = w.cfg.Node
+		return nil
+	case n == nil:
+		// The text is the resolver's, of glibc in English.
+		return fail("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+	case n.offline:
+		return &apiError{status: 595, message: "No route to host", bare: true}
+	}
+	c.proxied = true
+	return nil
+}

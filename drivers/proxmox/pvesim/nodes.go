@@ -1,0 +1,147 @@
+package pvesim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rootIndex is GET / of the API, which the table has not.
+func rootIndex(req *request) (any, bool) {
+	if req.method != "GET" || len(segments(req.path)) > 0 {
+		return nil, false
+	}
+	return subdirs("subdir", "version", "cluster", "nodes", "storage", "access", "pools"), true
+}
+
+// apiVersion is GET /version and GET /nodes/{node}/version.
+func apiVersion(w *world, _ *call) (any, error) {
+	release, version, repoid := w.version()
+	return map[string]any{"release": release, "version": version, "repoid": repoid}, nil
+}
+
+// apiNodes is GET /nodes.
+func apiNodes(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, name := range w.nodeNames() {
+		n := w.nodes[name]
+		entry := map[string]any{
+			"id": "node/" + name, "node": name, "type": "node", "status": "online", "level": "",
+			"ssl_fingerprint": colons(w.fingerprint),
+		}
+		if n.offline {
+			entry["status"] = "offline"
+		}
+		if r := w.nodeResource(n, c.can("/nodes/"+name, "Sys.Audit")); r.CPU != nil {
+			entry["cpu"], entry["maxcpu"], entry["mem"], entry["maxmem"] = *r.CPU, *r.MaxCPU, *r.Mem, *r.MaxMem
+			entry["disk"], entry["maxdisk"], entry["uptime"] = *r.Disk, *r.MaxDisk, *r.Uptime
+		}
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// colons is a fingerprint as PVE shows it.
+func colons(hex string) string {
+	var parts []string
+	for pair := range slices.Chunk([]byte(strings.ToUpper(hex)), 2) {
+		parts = append(parts, string(pair))
+	}
+	return strings.Join(parts, ":")
+}
+
+// apiNodeIndex is GET /nodes/{node}.
+func apiNodeIndex(*world, *call) (any, error) {
+	return subdirs("name", strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal "+
+		"lxc migrateall netstat network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status "+
+		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")...), nil
+}
+
+// apiNodeStatus is GET /nodes/{node}/status.
+func apiNodeStatus(w *world, c *call) (any, error) {
+	_, version, repoid := w.version()
+	used := w.memoryUsed(c.in["node"])
+	kernel := map[string]any{"sysname": "Linux", "release": "6.17.4-2-pve", "version": "#1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "machine": "x86_64"}
+	status := map[string]any{
+		"uptime": int64(w.now.Sub(w.boot) / time.Second), "pveversion": "pve-manager/" + version + "/" + repoid,
+		"kversion": "Linux 6.17.4-2-pve #1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "current-kernel": kernel,
+		"boot-info": map[string]any{"mode": "efi", "secureboot": 0},
+		"cpu":       0.0125, "wait": 0.0001, "idle": 0, "loadavg": []string{"0.10", "0.08", "0.05"},
+		"cpuinfo": map[string]any{
+			"cpus": nodeCPUs, "cores": nodeCPUs / 4, "sockets": 2, "model": "Simulated CPU", "mhz": "2600.000", "hvm": "1",
+			"user_hz": 100, "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat vmx svm lm sse4_2 avx2",
+		},
+		"memory": map[string]any{"total": int64(nodeMemory), "used": used, "free": nodeMemory - used, "available": nodeMemory - used},
+		"swap":   map[string]any{"total": 8 << 30, "used": 0, "free": 8 << 30},
+		"rootfs": map[string]any{"total": 96 << 30, "used": 8 << 30, "avail": 88 << 30, "free": 88 << 30},
+		"ksm":    map[string]any{"shared": 0},
+	}
+	return status, nil
+}
+
+// apiNodeTime is GET /nodes/{node}/time.
+func apiNodeTime(w *world, _ *call) (any, error) {
+	return map[string]any{"time": w.now.Unix(), "localtime": w.now.Unix(), "timezone": "Etc/UTC"}, nil
+}
+
+// apiNodeDNS is GET /nodes/{node}/dns.
+func apiNodeDNS(*world, *call) (any, error) {
+	return map[string]any{"dns1": "192.0.2.53", "search": "example.test"}, nil
+}
+
+// apiNetworks is GET /nodes/{node}/network.
+func apiNetworks(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	kind := c.in["type"]
+	for i, name := range w.bridges {
+		if kind != "" && kind != "bridge" && !strings.HasPrefix(kind, "any_") && kind != "include_sdn" {
+			continue
+		}
+		if strings.HasPrefix(kind, "any_") && !c.can("/sdn/zones/localnetwork/"+name, "SDN.Audit") && !c.can("/sdn/zones/localnetwork/"+name, "SDN.Use") {
+			continue
+		}
+		entry := w.bridge(i, name, c.in["node"])
+		entry["iface"] = name
+		list = append(list, entry)
+	}
+	if kind == "" || kind == "eth" {
+		eth := map[string]any{
+			"iface": "eth0", "type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual",
+			"priority": 3,
+		}
+		list = append(list, eth)
+	}
+	return list, nil
+}
+
+// bridge is the i-th bridge of a node; the first has the node's address.
+func (w *world) bridge(i int, _, node string) map[string]any {
+	entry := map[string]any{
+		"type": "bridge", "active": 1, "autostart": 1, "bridge_fd": "0", "bridge_ports": "", "bridge_stp": "off",
+		"families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 4 + i,
+	}
+	if i == 0 {
+		index := 1
+		if n := w.nodes[node]; n != nil {
+			index = n.index
+		}
+		ip := fmt.Sprintf("192.0.2.%d", 1+index)
+		entry["bridge_ports"], entry["method"], entry["address"], entry["netmask"], entry["cidr"] = "eth0", "static", ip, "24", ip+"/24"
+		entry["gateway"] = "192.0.2.1"
+	}
+	return entry
+}
+
+// apiNetwork is GET /nodes/{node}/network/{iface}.
+func apiNetwork(w *world, c *call) (any, error) {
+	if i := slices.Index(w.bridges, c.in["iface"]); i >= 0 {
+		return w.bridge(i, c.in["iface"], c.in["node"]), nil
+	}
+	if c.in["iface"] == "eth0" {
+		return map[string]any{
+			"type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 3,
+		}, nil
+	}
+	return nil, badParam("iface", "interface does not exist")
+}

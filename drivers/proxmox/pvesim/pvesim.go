@@ -1,0 +1,105 @@
+// Package pvesim is Proxmox VE in memory, behind its real HTTP protocol.
+//
+// A [Host] is one simulated installation: a node (or several in a cluster), its
+// storages, bridges, users and guests. It can be spoken to in three ways, which
+// give the same answers: as an [net/http.RoundTripper] without any network
+// (RoundTrip), as a handler (ServeHTTP), and as a TLS server that closes
+// connections when PVE does (Serve).
+//
+// # One world, one mutex, a lazy clock
+//
+// All state is one value, the world, and every request works on it alone: a
+// request is let in (workers.go), the world is brought up to date, one handler
+// runs, the answer is written. Nothing happens between requests, for there is
+// no goroutine that could do it: what is due later (the end of a task, the
+// sample of the status daemon every ten seconds) is kept as an event and done
+// by the first request that comes after it, in the order of time. So a Host
+// works inside testing/synctest, costs nothing while nobody asks, and a test
+// that advances the clock by an hour sees what an hour would have done.
+//
+// # What happens to a request
+//
+// host.go reads it as PVE does (request.go), asks the fault rules, knows who
+// asks (auth.go), finds the method in the API table ([pveapi]), checks
+// privileges (rights.go) and parameters by that table, and calls the handler
+// from the route table (route.go). The checks that PVE makes in code, and all
+// effects, are the handlers', one file per family (qemu_config.go, storage.go,
+// pools.go, …). What a handler returns is encoded, with PVE's header lines, by
+// answer.go.
+//
+// A method of the API that has no handler answers 501 and says so; Snapshot
+// lists such calls. There are no pretended successes.
+//
+// The texts and the order of checks are those of recorded exchanges with a real
+// PVE 8.4 and, where nothing was recorded, of PVE's source; comments name the
+// Perl file.
+package pvesim
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// Host is a simulated installation. Its methods may be called from any
+// goroutine. Inside a testing/synctest bubble use it only from there.
+type Host struct {
+	cfg  Config
+	cert certificate
+
+	// mu guards w: requests come in on many goroutines, and each must see the
+	// world between two others. It is held while a handler runs (microseconds)
+	// and never while anything waits.
+	mu sync.Mutex
+	w  *world
+}
+
+// New makes a host. It panics when the configuration makes no sense: a broken
+// storage, token or version is a mistake of the program, and New is used where
+// no error could be handled.
+func New(c Config) *Host {
+	c = c.withDefaults()
+	h := &Host{cfg: c, cert: newCertificate(c.Node), w: newWorld(c)}
+	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
+	return h
+}
+
+// Fingerprint is that of the certificate: "sha256:" and the SHA-256 of its DER
+// form in lower-case hex.
+func (h *Host) Fingerprint() string { return h.cert.fingerprint }
+
+// Token is the API token that the host knew from the start, as
+// "user@realm!name=secret".
+func (h *Host) Token() string { return h.w.cfg.Token }
+
+// Node is the name of the node that answers.
+func (h *Host) Node() string { return h.cfg.Node }
+
+// ServeHTTP answers one request of a Go HTTP server. Such a server cannot send
+// PVE's reason phrases, so a failure takes over the connection where that is
+// possible, writes its status line itself and closes, as PVE would.
+func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a := h.serve(r.Context(), r)
+	if a.dropped || a.status >= 400 {
+		if hijacker, ok := w.(http.Hijacker); ok {
+			if conn, buffered, err := hijacker.Hijack(); err == nil {
+				if !a.dropped {
+					_ = a.write(buffered.Writer, r)
+					_ = buffered.Flush()
+				}
+				_ = conn.Close()
+				return
+			}
+		}
+		if a.dropped {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	for key, values := range a.header() {
+		if key != "Connection" { // The server of net/http decides that itself.
+			w.Header()[key] = values
+		}
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body)
+}

@@ -1,0 +1,395 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// cloning is what one clone is to do.
+type cloning struct {
+	newid                         int
+	name, description             string
+	pool, storage, format, target string
+	full                          string // As given: "", "0" or "1".
+	snapshot                      string
+	running                       bool
+}
+
+// apiCloneVM is POST /nodes/{node}/qemu/{vmid}/clone. It checks early, but the
+// new configuration appears only in the task: of two clones to one id the
+// second task fails.
+func apiCloneVM(w *world, c *call) (any, error) {
+	g := w.guest(c.in["node"], "qemu", c.vmid())
+	if g == nil {
+		return nil, fail("unable to find configuration file for VM %d on node '%s'", c.vmid(), c.in["node"])
+	}
+	cl := cloning{
+		newid: atoi(c.in["newid"]), name: c.in["name"], description: c.in["description"], pool: c.in["pool"],
+		storage: c.in["storage"], format: c.in["format"], target: c.in["target"], full: c.in["full"], snapshot: c.in["snapname"],
+		running: g.run != nil,
+	}
+	if cl.target == g.node || cl.target == "localhost" {
+		cl.target = ""
+	}
+	if err := c.checkClone(g, cl); err != nil {
+		return nil, err
+	}
+	var copied *guest
+	forget := func(*task) { w.remove(copied) }
+	return w.fork(c, g.node, job{
+		kind: "qmclone", id: fmt.Sprint(g.vmid), abort: forget,
+		begin: func(t *task) error {
+			if err := c.checkClone(g, cl); err != nil {
+				return err
+			}
+			copied = newGuest(g.node, "qemu", cl.newid)
+			copied.conf["lock"] = "clone"
+			copied.file = t
+			t.guest = copied // The lock file of the new guest; the source's is shared.
+			w.add(copied)
+			return nil
+		},
+		end: func(t *task) error {
+			if err := w.cloneVM(g, copied, cl, t.logf); err != nil {
+				w.remove(copied)
+				return fail("clone failed: %s", taskText(err))
+			}
+			if cl.pool != "" {
+				w.joinPool(cl.pool, cl.newid)
+			}
+			return nil
+		},
+	}), nil
+}
+
+// checkClone makes the checks that come before and again inside the task
+// ($load_and_check of clone_vm in PVE/API2/Qemu.pm).
+func (c *call) checkClone(g *guest, cl cloning) error {
+	w := c.w
+	if cl.pool != "" && w.pools[cl.pool] == nil {
+		return forbidden("pool '" + cl.pool + "' does not exist")
+	}
+	if cl.target != "" && w.nodes[cl.target] == nil {
+		return fail("no such cluster node '%s'", cl.target)
+	}
+	if cl.storage != "" {
+		st, err := w.store(cl.storage)
+		if err != nil {
+			return err
+		}
+		if cl.target != "" && !st.Shared {
+			return fail("can't clone to non-shared storage '%s'", cl.storage)
+		}
+	}
+	if err := w.needQuorum(); err != nil {
+		return err
+	}
+	if w.guests[g.vmid] != g {
+		return missing(g.node, "qemu", g.vmid)
+	}
+	if err := g.checkLock(); err != nil {
+		return err
+	}
+	if (g.run != nil) != cl.running {
+		return fail("unexpected state change")
+	}
+	if cl.snapshot != "" {
+		return fail("snapshot '%s' does not exist", cl.snapshot)
+	}
+	full := cl.isFull(g)
+	if !full && cl.storage != "" {
+		return fail("parameter 'storage' not allowed for linked clones")
+	}
+	if !full && cl.format != "" {
+		return fail("parameter 'format' not allowed for linked clones")
+	}
+	shared, err := c.mayCloneDisks(g.conf, cl.storage)
+	if err != nil {
+		return err
+	}
+	nets := map[string]string{}
+	for _, key := range indexedKeys(g.conf, "net") {
+		nets[key] = g.conf[key]
+	}
+	if err := c.mayUseBridges(nets); err != nil {
+		return err
+	}
+	if cl.target != "" && !shared {
+		return fail("can't clone VM to node '%s' (VM uses local storage)", cl.target)
+	}
+	if w.guests[cl.newid] != nil {
+		return fail("unable to create VM %d: config file already exists", cl.newid)
+	}
+	for _, key := range driveNames(g.conf) {
+		d := parseDrive(key, g.conf[key])
+		if !full && !d.cdrom() && !w.clonable(d.file) {
+			return fail("Linked clone feature is not supported for '%s' (%s)", d.file, key)
+		}
+	}
+	return nil
+}
+
+// isFull: a template is cloned by links unless told otherwise, a VM is copied.
+func (cl cloning) isFull(g *guest) bool {
+	if cl.full == "" {
+		return g.conf["template"] != "1"
+	}
+	return cl.full == "1"
+}
+
+// mayCloneDisks checks the storages of a source; shared says whether all of
+// them are there on every node ($check_storage_access_clone).
+func (c *call) mayCloneDisks(conf config, storage string) (shared bool, err error) {
+	shared = true
+	for _, key := range driveNames(conf) {
+		d := parseDrive(key, conf[key])
+		sid, _, managed := volumeID(d.file)
+		switch {
+		case d.file == "none":
+			continue
+		case d.cdrom() && d.file == "cdrom":
+			if err := c.need("/", "Sys.Console"); err != nil {
+				return false, err
+			}
+			continue
+		case !managed:
+			continue
+		}
+		st, err := c.w.store(sid)
+		if err != nil {
+			return false, err
+		}
+		shared = shared && st.Shared
+		if d.cdrom() {
+			continue
+		}
+		if storage != "" {
+			sid = storage
+		}
+		if err := c.need("/storage/"+sid, "Datastore.AllocateSpace"); err != nil {
+			return false, err
+		}
+	}
+	return shared, nil
+}
+
+// clonable says whether linked clones of a volume can be made: it must be a
+// base, on a storage that knows clones.
+func (w *world) clonable(volid string) bool {
+	storage, name, ok := volumeID(volid)
+	st := w.stores[storage]
+	if !ok || st == nil || st.Type == "lvm" {
+		return false
+	}
+	parsed, err := st.parseName(name)
+	return err == nil && parsed.base
+}
+
+// cloneVM copies configuration and disks. Identity is never copied: hardware
+// addresses, uuid and generation id are new.
+func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) error {
+	conf := maps.Clone(g.conf)
+	for key, value := range g.conf {
+		family, _ := splitKey(key)
+		switch {
+		case family == "unused" || key == "template" || key == "lock":
+			delete(conf, key)
+		case family == "net" && key != family:
+			n := parseProperty(key, value)
+			n["macaddr"] = w.mac()
+			conf[key] = printNet(n)
+		}
+	}
+	smbios := parseProperty("smbios1", conf["smbios1"])
+	smbios["uuid"] = w.uuid()
+	conf["smbios1"] = printOptions(smbios)
+	if conf["vmgenid"] != "" {
+		conf["vmgenid"] = w.uuid()
+	}
+	conf["name"] = cl.name
+	if cl.name == "" {
+		source := g.conf["name"]
+		if source == "" {
+			source = fmt.Sprint(g.vmid)
+		}
+		conf["name"] = "Copy-of-VM-" + source
+	}
+	if cl.description != "" {
+		conf["description"] = cl.description
+	}
+	var made []string
+	keys := driveNames(g.conf)
+	slices.Sort(keys)
+	for _, key := range keys {
+		d := parseDrive(key, conf[key])
+		if d.cdrom() && !d.cloudinit() {
+			continue
+		}
+		volid, err := w.cloneDisk(g, copied, key, &d, cl, log)
+		if err != nil {
+			for _, volid := range made {
+				_ = w.free(copied.node, volid)
+			}
+			return err
+		}
+		made = append(made, volid)
+		conf[key] = d.String()
+	}
+	copied.conf = conf
+	if cl.target != "" {
+		copied.node = cl.target
+	}
+	w.write(copied)
+	return nil
+}
+
+// printOptions prints a property string of which no member stands bare.
+func printOptions(options map[string]string) string {
+	parts := make([]string, 0, len(options))
+	for _, key := range slices.Sorted(maps.Keys(options)) {
+		parts = append(parts, key+"="+options[key])
+	}
+	return strings.Join(parts, ",")
+}
+
+// cloneDisk makes the drive's volume anew for another guest, by link or by copy
+// (clone_disk in PVE/QemuServer.pm), and points the drive to it.
+func (w *world) cloneDisk(g, copied *guest, key string, d *drive, cl cloning, log func(string, ...any)) (string, error) {
+	storage, name, _ := volumeID(d.file)
+	st, err := w.store(storage)
+	if err != nil {
+		return "", err
+	}
+	source := st.find(g.node, name)
+	if source == nil {
+		return "", fail("volume '%s' does not exist", d.file)
+	}
+	var v *volume
+	if !cl.isFull(g) && !d.cloudinit() {
+		log("create linked clone of drive %s (%s)", key, d.file)
+		v, err = w.linkDisk(st, g.node, source, copied.vmid, log)
+	} else {
+		log("create full clone of drive %s (%s)", key, d.file)
+		if cl.storage != "" {
+			storage = cl.storage
+			st = w.stores[storage]
+		}
+		format := st.formatFor(cl.format, source.format)
+		if d.cloudinit() {
+			v, err = w.copyCloudinit(st, g.node, copied.vmid, format, log)
+		} else {
+			v, err = w.copyDisk(g.node, source, st, copied.vmid, format, log)
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	d.file = storage + ":" + v.name
+	d.opts["size"] = formatSize(v.size)
+	return d.file, nil
+}
+
+func (w *world) copyCloudinit(st *store, node string, vmid int, format string, log func(string, ...any)) (*volume, error) {
+	name := fmt.Sprintf("vm-%d-cloudinit", vmid)
+	if st.files() {
+		name = fmt.Sprintf("%d/%s.%s", vmid, name, format)
+	}
+	return w.allocateAs(node, st, name, vmid, format, cloudinitSize, log)
+}
+
+// linkDisk makes a linked clone of a base (clone_image of the storage plugins).
+func (w *world) linkDisk(st *store, node string, base *volume, vmid int, log func(string, ...any)) (*volume, error) {
+	format := base.format
+	if st.files() {
+		format = "qcow2"
+	}
+	fresh := st.freeDisk(node, vmid, format)
+	name := fresh
+	v := &volume{content: "images", format: format, size: base.size, used: 200704, vmid: vmid, system: base.system, ctime: w.now.Unix(), parent: base.name}
+	switch {
+	case st.files():
+		own := strings.Split(base.name, "/") // Of a base that is a clone itself only its own part counts.
+		short := strings.Join(own[len(own)-2:], "/")
+		name = short + "/" + fresh
+		log("clone %s: images, %s, %d to %s (base=../%s)", base.name, path.Base(fresh), vmid, path.Base(fresh), short)
+		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+			st.path(name), base.size, short, base.format)
+	case st.Type == "lvmthin":
+		v.parent = "" // A thin snapshot stands on its own.
+		log("  Logical volume \"%s\" created.", name)
+	default:
+		name = path.Base(base.name) + "/" + fresh
+	}
+	v.name = name
+	if err := st.room(node, v.used); err != nil {
+		return nil, err
+	}
+	st.put(node, v)
+	return v, nil
+}
+
+// apiTemplate is POST /nodes/{node}/qemu/{vmid}/template.
+func apiTemplate(w *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	only := c.in["disk"]
+	check := func() error {
+		if err := g.checkLock(); err != nil {
+			return err
+		}
+		if g.conf["template"] == "1" && only == "" {
+			return fail("you can't convert a template to a template")
+		}
+		if g.run != nil {
+			return fail("you can't convert a VM to template if VM is running")
+		}
+		return nil
+	}
+	if err := check(); err != nil {
+		return nil, err
+	}
+	return w.fork(c, g.node, job{kind: "qmtemplate", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
+		if err := check(); err != nil {
+			return err
+		}
+		g.conf["template"] = "1"
+		w.write(g)
+		return nil
+	}, end: func(*task) error {
+		for _, key := range driveNames(g.conf) {
+			d := parseDrive(key, g.conf[key])
+			if d.cdrom() || only != "" && only != key {
+				continue
+			}
+			w.makeBase(g, &d)
+			g.conf[key] = d.String()
+		}
+		w.write(g)
+		return nil
+	}}), nil
+}
+
+// makeBase turns a disk into a base of clones: it gets another name
+// (vdisk_create_base in PVE/Storage.pm).
+func (w *world) makeBase(g *guest, d *drive) {
+	storage, name, _ := volumeID(d.file)
+	st := w.stores[storage]
+	if st == nil || st.Type == "lvm" {
+		return
+	}
+	v := st.find(g.node, name)
+	last := path.Base(name)
+	if v == nil || !strings.HasPrefix(last, "vm-") {
+		return
+	}
+	delete(st.volumes, st.key(g.node, name))
+	v.name = strings.TrimSuffix(name, last) + "base-" + strings.TrimPrefix(last, "vm-")
+	v.ctime = w.now.Unix()
+	st.put(g.node, v)
+	d.file = storage + ":" + v.name
+}

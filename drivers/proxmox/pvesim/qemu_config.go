@@ -1,0 +1,189 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// apiGetConfig is GET /nodes/{node}/qemu/{vmid}/config: with waiting changes
+// made, unless current is asked for.
+func apiGetConfig(_ *world, c *call) (any, error) {
+	if c.flag("current") && c.has("snapshot") {
+		return nil, badParam("snapshot", "cannot use 'snapshot' parameter with 'current'")
+	}
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	if name := c.in["snapshot"]; name != "" {
+		return nil, fail("snapshot '%s' does not exist", name)
+	}
+	conf := g.conf
+	if !c.flag("current") {
+		conf = g.present()
+	}
+	result := make(map[string]any, len(conf)+1)
+	for key, value := range conf {
+		result[key] = masked(key, typed(g.kind, key, value))
+	}
+	result["digest"] = g.sum()
+	return result, nil
+}
+
+// masked hides the one secret of a configuration.
+func masked(key string, value any) any {
+	if key == "cipassword" {
+		return "**********"
+	}
+	return value
+}
+
+// apiPending is GET …/pending: each key with what waits for it
+// (config_with_pending_array in PVE/GuestHelpers.pm).
+func apiPending(_ *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	going := g.deletions()
+	list := []map[string]any{{"key": "digest", "value": g.sum()}}
+	for _, key := range slices.Sorted(maps.Keys(g.conf)) {
+		item := map[string]any{"key": key, "value": masked(key, typed(g.kind, key, g.conf[key]))}
+		if waiting, ok := g.pend[key]; ok {
+			item["pending"] = masked(key, typed(g.kind, key, waiting))
+		}
+		if force, ok := going[key]; ok {
+			item["delete"] = 1 + boolInt(force)
+		}
+		list = append(list, item)
+	}
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		if _, ok := g.conf[key]; !ok && key != "delete" {
+			list = append(list, map[string]any{"key": key, "pending": masked(key, typed(g.kind, key, g.pend[key]))})
+		}
+	}
+	return list, nil
+}
+
+// apiVMIndex is GET /nodes/{node}/qemu/{vmid}. Not all it names is there, not
+// even in PVE.
+func apiVMIndex(w *world, _ *call) (any, error) {
+	names := []string{
+		"config", "cloudinit", "pending", "status", "unlink", "vncproxy", "termproxy", "migrate", "resize", "move",
+		"rrd", "rrddata", "monitor", "agent", "snapshot", "spiceproxy", "sendkey", "firewall", "mtunnel", "remote_migrate",
+	}
+	if w.v9() {
+		names = append(names, "dbus-vmstate")
+	}
+	return subdirs("subdir", names...), nil
+}
+
+// apiVMStatusIndex is GET /nodes/{node}/qemu/{vmid}/status.
+func apiVMStatusIndex(*world, *call) (any, error) {
+	return subdirs("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"), nil
+}
+
+// apiListVMs is GET /nodes/{node}/qemu. It is fresh, unlike /cluster/resources.
+func apiListVMs(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, vmid := range w.vmids {
+		g := w.guests[vmid]
+		if g.node != c.in["node"] || g.kind != "qemu" || !c.can(vmPath(vmid), "VM.Audit") {
+			continue
+		}
+		list = append(list, w.vmStatus(g, c.flag("full")))
+	}
+	return list, nil
+}
+
+// vmStatus is what vmstatus in PVE/QemuServer.pm says about a VM.
+func (w *world) vmStatus(g *guest, full bool) map[string]any {
+	s := w.sample(g)
+	v := map[string]any{
+		"vmid": g.vmid, "name": s.name, "status": s.status, "cpus": s.cpus, "cpu": s.cpu(w.now),
+		"mem": s.mem(w.now), "maxmem": s.maxmem, "disk": 0, "maxdisk": s.maxdisk,
+		"netin": s.traffic(w.now), "netout": s.traffic(w.now) / 2, "uptime": s.uptime(w.now),
+	}
+	for _, key := range []string{"tags", "lock"} {
+		if value, ok := g.conf[key]; ok {
+			v[key] = value
+		}
+	}
+	if g.conf["template"] == "1" {
+		v["template"] = 1
+	}
+	if len(indexedKeys(g.conf, "serial")) > 0 {
+		v["serial"] = 1
+	}
+	if w.v9() {
+		v["memhost"] = s.mem(w.now)
+		v["diskread"], v["diskwrite"] = s.traffic(w.now), s.traffic(w.now)/4
+	}
+	state := "stopped"
+	if g.run != nil {
+		v["pid"] = g.run.pid
+		state = "running"
+		if g.run.paused {
+			state = "paused"
+		}
+	}
+	if full {
+		v["qmpstatus"] = state
+		if g.run != nil {
+			w.runningStatus(g, s, v)
+		}
+	}
+	return v
+}
+
+// runningStatus adds what QEMU itself tells.
+func (w *world) runningStatus(g *guest, s sample, v map[string]any) {
+	balloon := s.maxmem
+	if mib := atoi(g.conf["balloon"]); mib > 0 {
+		balloon = int64(mib) << 20
+	}
+	v["balloon"] = balloon
+	v["ballooninfo"] = map[string]any{"actual": balloon, "max_mem": s.maxmem}
+	blocks := map[string]any{}
+	for key := range g.run.disks {
+		blocks[key] = map[string]any{
+			"rd_bytes": s.traffic(w.now), "rd_operations": s.traffic(w.now) / 4096, "wr_bytes": s.traffic(w.now) / 4,
+			"wr_operations": s.traffic(w.now) / 16384, "failed_rd_operations": 0, "failed_wr_operations": 0, "flush_operations": 0,
+			"account_failed": true, "account_invalid": true, "timed_stats": []any{},
+		}
+	}
+	v["blockstat"] = blocks
+	v["diskread"], v["diskwrite"] = s.traffic(w.now), s.traffic(w.now)/4
+	nics := map[string]any{}
+	for _, key := range indexedKeys(g.conf, "net") {
+		nics[fmt.Sprintf("tap%di%s", g.vmid, key[3:])] = map[string]any{"netin": s.traffic(w.now), "netout": s.traffic(w.now) / 2}
+	}
+	v["nics"] = nics
+	v["running-machine"], v["running-qemu"] = g.run.machine, w.qemuVersion()
+	v["proxmox-support"] = map[string]any{
+		"backup-access-api": true, "backup-fleecing": true, "backup-max-workers": true, "pbs-dirty-bitmap": true,
+		"pbs-dirty-bitmap-migration": true, "pbs-dirty-bitmap-savevm": true, "pbs-library-version": "1.5.1",
+		"pbs-masterkey": true, "query-bitmap-info": true,
+	}
+}
+
+// apiCurrent is GET …/status/current.
+func apiCurrent(w *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	v := w.vmStatus(g, true)
+	v["ha"] = map[string]any{"managed": 0}
+	if agentEnabled(g) {
+		v["agent"] = 1
+	}
+	if vga := g.conf["vga"]; vga != "" {
+		v["clipboard"] = nil
+		if clipboard := parseProperty("vga", vga)["clipboard"]; clipboard != "" {
+			v["clipboard"] = clipboard
+		}
+	}
+	return v, nil
+}

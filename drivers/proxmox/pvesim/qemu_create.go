@@ -1,0 +1,261 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
+// only a lock in it, before the answer goes back: with the UPID the id is taken.
+// All else happens in the task; when that fails nothing is left.
+func apiCreateVM(w *world, c *call) (any, error) {
+	node, vmid := c.take("node"), atoi(c.take("vmid"))
+	archive, pool, storage := c.take("archive"), c.take("pool"), c.take("storage")
+	start := c.take("start") == "1"
+	for _, key := range []string{"bwlimit", "force", "unique", "live-restore", "import-working-storage"} {
+		c.take(key)
+	}
+	if c.take("ha-managed") == "1" {
+		return nil, c.unimplemented("there is no HA manager for ha-managed")
+	}
+	if err := checkKeys(c.in); err != nil {
+		return nil, err
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if err := c.mayCreate(vmid, pool, storage); err != nil {
+		return nil, err
+	}
+	if archive != "" {
+		return nil, c.restore(vmid, node, archive)
+	}
+	if len(c.null) > 0 {
+		return nil, fail("unable to parse value of '%s' - got undefined value", c.null[0])
+	}
+	set := c.in
+	resolveCDROM(set)
+	if err := c.mayUseStorages(vmid, set, storage); err != nil {
+		return nil, err
+	}
+	if err := c.mayConfigure(vmid, pool, slices.Collect(maps.Keys(set))); err != nil {
+		return nil, err
+	}
+	if err := c.mayUseDevices(vmid, pool, set, "set"); err != nil {
+		return nil, err
+	}
+	if err := c.mayUseBridges(set); err != nil {
+		return nil, err
+	}
+	if err := c.tidy(set); err != nil {
+		return nil, err
+	}
+	if err := w.unusedID(vmid); err != nil {
+		return nil, fail("unable to create VM %d - %s", vmid, err)
+	}
+	g := newGuest(node, "qemu", vmid)
+	g.conf["lock"] = "create"
+	w.add(g)
+	drop := func(*task) { w.remove(g) }
+	return w.fork(c, node, job{kind: "qmcreate", id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
+		if err := w.buildVM(g, set, storage, t.logf); err != nil {
+			w.remove(g)
+			return fail("unable to create VM %d - %s", vmid, taskText(err))
+		}
+		if pool != "" {
+			w.joinPool(pool, vmid)
+		}
+		if start {
+			t.logf("Execute autostart")
+			w.fork(c, node, w.startJob(g, c))
+		}
+		return nil
+	}}), nil
+}
+
+// mayCreate checks pool, storage and the right to make a guest.
+func (c *call) mayCreate(vmid int, pool, storage string) error {
+	if pool != "" && c.w.pools[pool] == nil {
+		return forbidden("pool '" + pool + "' does not exist")
+	}
+	if storage != "" {
+		if err := c.need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+			return err
+		}
+	}
+	if c.can(vmPath(vmid), "VM.Allocate") || pool != "" && c.can("/pool/"+pool, "VM.Allocate") {
+		return nil
+	}
+	return forbidden("")
+}
+
+// restore would make a guest of a backup.
+func (c *call) restore(vmid int, node, archive string) error {
+	if archive == "-" {
+		return fail("pipe requires cli environment")
+	}
+	if _, err := c.mayReadVolume(vmid, archive, "backup"); err != nil {
+		return err
+	}
+	if c.w.volume(node, archive) == nil {
+		return fail("volume '%s' does not exist", archive)
+	}
+	return c.unimplemented("backups cannot be restored")
+}
+
+// unusedID fails when a guest has the id, on whatever node (check_vmid_unused
+// in PVE/Cluster.pm).
+func (w *world) unusedID(vmid int) error {
+	g := w.guests[vmid]
+	if g == nil {
+		return nil
+	}
+	kind := "VM"
+	if g.kind == "lxc" {
+		kind = "CT"
+	}
+	return fail("%s %d already exists on node '%s'", kind, vmid, g.node)
+}
+
+// buildVM writes the configuration of a new VM: what was asked for, and what
+// PVE invents (create_vm in PVE/API2/Qemu.pm).
+func (w *world) buildVM(g *guest, set map[string]string, storage string, log func(string, ...any)) error {
+	made, _, err := w.makeDisks(g, set, storage, log)
+	if err != nil {
+		return err
+	}
+	conf := config(maps.Clone(set))
+	maps.Copy(conf, made)
+	conf["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", w.qemuVersion(), w.now.Unix())
+	if conf["boot"] == "" {
+		conf["boot"] = defaultBoot(conf)
+	}
+	if conf["smbios1"] == "" {
+		conf["smbios1"] = "uuid=" + w.uuid()
+	}
+	if conf["vmgenid"] == "" && conf["arch"] != "aarch64" {
+		conf["vmgenid"] = w.uuid()
+	}
+	if strings.HasPrefix(conf["ostype"], "w") && (conf["machine"] == "" || conf["machine"] == "q35") {
+		chipset := "i440fx" // Windows gets upset when its machine changes, so it is pinned.
+		if conf["machine"] == "q35" {
+			chipset = "q35"
+		}
+		conf["machine"] = "pc-" + chipset + "-" + w.machineVersion()
+	}
+	g.conf = conf
+	w.write(g)
+	return nil
+}
+
+// qemuVersion is that of the QEMU which is installed.
+func (w *world) qemuVersion() string {
+	if w.v9() {
+		return "10.1.2"
+	}
+	return "10.0.2"
+}
+
+func (w *world) machineVersion() string {
+	major, rest, _ := strings.Cut(w.qemuVersion(), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	return major + "." + minor
+}
+
+// apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.
+func apiDestroyVM(w *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	skipLock := c.flag("skiplock")
+	if skipLock && !c.root() {
+		return nil, badParam("skiplock", "Only root may use this option.")
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	early := func() error {
+		if w.guests[g.vmid] != g {
+			return missing(g.node, "qemu", g.vmid)
+		}
+		if g.conf["protection"] == "1" {
+			return fail("can't remove VM %d - protection mode enabled", g.vmid)
+		}
+		if g.run != nil {
+			return fail("VM %d is running - destroy failed", g.vmid)
+		}
+		return nil
+	}
+	if err := early(); err != nil {
+		return nil, err
+	}
+	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
+	return w.fork(c, g.node, job{
+		kind: "qmdestroy", id: fmt.Sprint(g.vmid), guest: g,
+		begin: func(*task) error {
+			if err := early(); err != nil {
+				return err
+			}
+			if !skipLock {
+				if err := g.checkLock(); err != nil {
+					return err
+				}
+			}
+			return w.mayFree(g)
+		},
+		end: func(t *task) error {
+			w.freeDisks(g, unreferenced, t.logf)
+			if purge {
+				t.logf("purging VM %d from related configurations..", g.vmid)
+			}
+			w.remove(g)
+			return nil
+		},
+	}), nil
+}
+
+// mayFree fails while linked clones need a base of this guest.
+func (w *world) mayFree(g *guest) error {
+	if g.conf["template"] != "1" {
+		return nil
+	}
+	for _, key := range driveOrder(g.conf) {
+		d := parseDrive(key, g.conf[key])
+		storage, name, ok := volumeID(d.file)
+		if ok && !d.cdrom() && w.stores[storage] != nil && w.stores[storage].inUse(g.node, name) {
+			return fail("base volume '%s' is still in use by linked cloned", d.file)
+		}
+	}
+	return nil
+}
+
+// freeDisks frees the volumes of a guest that goes: those its configuration
+// names, and with unreferenced also those that only carry its id.
+func (w *world) freeDisks(g *guest, unreferenced bool, log func(string, ...any)) {
+	release := func(volid string) {
+		if err := w.free(g.node, volid); err != nil {
+			log("Could not remove disk '%s', check manually: %s", volid, err)
+		}
+	}
+	for _, section := range []config{g.conf, g.pend} {
+		for _, key := range driveOrder(section) {
+			d := parseDrive(key, section[key])
+			if w.owns(g, d.file) && (!d.cdrom() || d.cloudinit()) && w.volume(g.node, d.file) != nil {
+				release(d.file)
+			}
+		}
+	}
+	if !unreferenced {
+		return
+	}
+	for _, name := range w.storeNames() {
+		for _, v := range w.stores[name].list(g.node) {
+			if v.vmid == g.vmid && v.content == "images" {
+				release(name + ":" + v.name)
+			}
+		}
+	}
+}

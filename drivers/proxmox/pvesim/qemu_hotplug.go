@@ -1,0 +1,241 @@
+package pvesim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// fastKeys have no effect on a running VM, so they change at once. All keys of
+// cloud-init are among them: the drive is then out of date ($fast_plug_option in
+// PVE/QemuServer.pm).
+var fastKeys = map[string]bool{
+	"description": true, "hookscript": true, "lock": true, "migrate_downtime": true, "migrate_speed": true, "name": true,
+	"onboot": true, "protection": true, "shares": true, "startup": true, "tags": true, "vmstatestorage": true,
+}
+
+func isFast(key string) bool { return fastKeys[key] || isCloudKey(key) }
+
+// hotplug makes those waiting changes of a running VM that can be made
+// (vmconfig_hotplug_pending in PVE/QemuServer.pm). Only keys of this change are
+// tried, but for those that cannot fail.
+func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		if key != "delete" && isFast(key) {
+			g.commit(key, g.pend[key])
+		}
+	}
+	can := hotplugFeatures(g.conf["hotplug"])
+	going := g.deletions()
+	for _, key := range slices.Sorted(maps.Keys(going)) {
+		if !modified[key] || !c.unplugs(g, key, can) {
+			continue
+		}
+		if value, ok := g.conf[key]; ok && isDrive(key) {
+			if err := c.dropDrive(g, key, value, going[key]); err != nil {
+				problems[key] = "hotplug problem - " + err.Error() + "\n"
+				continue
+			}
+			delete(g.run.disks, key)
+		}
+		g.recordCloud(key, g.conf[key], "", true, false)
+		delete(g.conf, key)
+		delete(going, key)
+	}
+	g.setDeletions(going)
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		if key == "delete" || !modified[key] {
+			continue
+		}
+		done, err := c.plugs(g, key, g.pend[key], can)
+		if err != nil {
+			problems[key] = "hotplug problem - " + err.Error() + "\n"
+			continue
+		}
+		if done {
+			g.commit(key, g.pend[key])
+		}
+	}
+}
+
+// commit turns a waiting value into the one in force.
+func (g *guest) commit(key, value string) {
+	old, set := g.conf[key]
+	g.recordCloud(key, old, value, set, true)
+	g.conf[key] = value
+	delete(g.pend, key)
+}
+
+// recordCloud notes what the cloud-init drive still says otherwise: the old
+// value, or that there was none ("added").
+func (g *guest) recordCloud(key, old, value string, had, has bool) {
+	family, _ := splitKey(key)
+	if !isCloudKey(key) && key != "name" && family != "net" {
+		return
+	}
+	added := map[string]bool{}
+	for _, k := range splitList(g.cloud["added"]) {
+		added[k] = true
+	}
+	delete(g.cloud, "added")
+	recorded, known := g.cloud[key]
+	switch {
+	case has && known && value == recorded:
+		delete(g.cloud, key)
+		delete(added, key)
+	case known, has && added[key], !has && !had:
+	case has && had, !has && !added[key]:
+		g.cloud[key] = old
+	case has:
+		added[key] = true
+	default:
+		delete(added, key)
+	}
+	if len(added) > 0 {
+		g.cloud["added"] = strings.Join(slices.Sorted(maps.Keys(added)), ",")
+	}
+}
+
+// hotplugFeatures reads the hotplug key; its default, also written 1, is
+// network, disk and usb.
+func hotplugFeatures(value string) map[string]bool {
+	if value == "" || value == "1" {
+		value = "network,disk,usb"
+	}
+	features := map[string]bool{}
+	for _, f := range splitList(value) {
+		features[f] = true
+	}
+	return features
+}
+
+// unplugs says whether a key can be removed while the VM runs.
+func (c *call) unplugs(g *guest, key string, can map[string]bool) bool {
+	family, _ := splitKey(key)
+	switch {
+	case isFast(key), key == "cpuunits", key == "cpulimit":
+		return true
+	case key == "hotplug":
+		return !strings.Contains(g.conf[key], "cpu") && !strings.Contains(g.conf[key], "memory")
+	case key == "tablet":
+		return can["usb"]
+	case family == "usb" && key != family:
+		return can["usb"] && hotUSB(g.conf["ostype"])
+	case key == "vcpus":
+		return can["cpu"]
+	case key == "balloon":
+		return g.conf[key] != "0"
+	case family == "net":
+		return can["network"]
+	case isDrive(key):
+		return can["disk"] && (family == "scsi" || family == "virtio")
+	case key == "memory":
+		return can["memory"]
+	default:
+		return false
+	}
+}
+
+func hotUSB(ostype string) bool {
+	return ostype == "l26" || ostype == "win8" || ostype == "win10" || ostype == "win11"
+}
+
+// plugs says whether a new value can be taken over while the VM runs.
+func (c *call) plugs(g *guest, key, value string, can map[string]bool) (bool, error) {
+	family, _ := splitKey(key)
+	switch {
+	case key == "cpuunits", key == "cpulimit":
+		return true, nil
+	case key == "hotplug":
+		for _, feature := range []string{"cpu", "memory"} {
+			if strings.Contains(value, feature) || strings.Contains(g.conf[key], feature) {
+				return false, nil
+			}
+		}
+		return true, nil
+	case key == "tablet":
+		return can["usb"], nil
+	case family == "usb" && key != family:
+		return can["usb"] && hotUSB(g.conf["ostype"]), nil
+	case key == "vcpus":
+		return can["cpu"], nil
+	case key == "balloon":
+		old, set := g.conf[key]
+		return (!set || old != "0") == (value != "0"), nil
+	case family == "net":
+		return plugsNet(g.conf[key], value, can["network"]), nil
+	case isDrive(key):
+		return c.plugsDrive(g, key, value, can["disk"])
+	case key == "memory":
+		return can["memory"] && g.conf["numa"] == "1", nil
+	case key == "agent":
+		return plugsAgent(g.conf[key], value), nil
+	default:
+		return false, nil
+	}
+}
+
+// plugsNet: a bridge or VLAN can be changed under the guest, another device
+// only by unplugging (vmconfig_update_net).
+func plugsNet(old, value string, hot bool) bool {
+	if old == "" {
+		return hot
+	}
+	before, after := parseProperty("net0", old), parseProperty("net0", value)
+	for _, option := range []string{"model", "macaddr", "queues", "mtu"} {
+		if before[option] != after[option] {
+			return hot
+		}
+	}
+	return before["bridge"] != "" && after["bridge"] != "" || hot
+}
+
+// plugsAgent: of the agent only fstrim_cloned_disks may change.
+func plugsAgent(old, value string) bool {
+	if old == "" {
+		return false
+	}
+	before, after := parseProperty("agent", old), parseProperty("agent", value)
+	delete(before, "fstrim_cloned_disks")
+	delete(after, "fstrim_cloned_disks")
+	return maps.Equal(before, after)
+}
+
+// plugsDrive follows vmconfig_update_disk.
+func (c *call) plugsDrive(g *guest, key, value string, hot bool) (bool, error) {
+	family, _ := splitKey(key)
+	if family == "efidisk" || family == "tpmstate" {
+		return false, nil
+	}
+	d := parseDrive(key, value)
+	old, attached := g.conf[key]
+	if !attached {
+		if !hot || family == "ide" || family == "sata" {
+			return false, nil
+		}
+		g.run.disks[key] = true
+		return true, nil
+	}
+	before := parseDrive(key, old)
+	switch {
+	case before.cdrom() != d.cdrom():
+		return false, fail("unable to change media type")
+	case before.cdrom():
+		if before.cloudinit() && d.file == "none" {
+			c.w.unuse(g, before)
+		}
+		return true, nil
+	case before.file != d.file:
+		if !hot || family == "ide" || family == "sata" {
+			return false, nil
+		}
+		c.w.unuse(g, before)
+		return true, nil
+	}
+	for _, option := range []string{"aio", "cache", "discard", "iothread", "product", "queues", "ro", "ssd", "vendor"} {
+		if before.opts[option] != d.opts[option] {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,387 @@
+package pvesim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// bootTime is how long a guest's system takes until its agent answers and it
+// obeys the power button.
+const bootTime = 5 * time.Second
+
+// nodeCPUs and nodeMemory are what a node has.
+const (
+	nodeCPUs   = 64
+	nodeMemory = 1 << 40
+)
+
+// power begins a call that changes the power state. The guest may be missing:
+// most of these calls find that out only in the task.
+func (c *call) power() (g *guest, id string, err error) {
+	if c.flag("skiplock") && !c.root() {
+		return nil, "", badParam("skiplock", "Only root may use this option.")
+	}
+	return c.w.guest(c.in["node"], "qemu", c.vmid()), fmt.Sprint(c.vmid()), nil
+}
+
+// apiStart is POST /nodes/{node}/qemu/{vmid}/status/start.
+func apiStart(w *world, c *call) (any, error) {
+	g, id, err := c.power()
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		node, vmid := c.in["node"], c.vmid()
+		return w.fork(c, node, job{kind: "qmstart", id: id, begin: func(*task) error { return missing(node, "qemu", vmid) }}), nil
+	}
+	return w.fork(c, g.node, w.startJob(g, c)), nil
+}
+
+// startJob starts a VM (vm_start in PVE/QemuServer.pm).
+func (w *world) startJob(g *guest, c *call) job {
+	skipLock := c.flag("skiplock")
+	return job{kind: "qmstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
+		switch {
+		case w.guests[g.vmid] != g:
+			return missing(g.node, "qemu", g.vmid)
+		case g.conf["template"] == "1":
+			return fail("you can't start a vm if it's a template")
+		}
+		if !skipLock && g.conf["lock"] != "suspended" {
+			if err := g.checkLock(); err != nil {
+				return err
+			}
+		}
+		if g.run != nil {
+			return fail("VM %d already running", g.vmid)
+		}
+		return w.prepareStart(g, c, t.logf)
+	}, end: func(*task) error {
+		if w.guests[g.vmid] != g {
+			return missing(g.node, "qemu", g.vmid)
+		}
+		w.boot1(g)
+		return nil
+	}}
+}
+
+// prepareStart makes waiting changes, writes the cloud-init drive, and finds
+// out whether QEMU would come up.
+func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error {
+	if len(g.pend) > 0 {
+		c.coldplug(g, map[string]string{})
+		w.write(g)
+	}
+	for _, key := range driveNames(g.conf) {
+		if parseDrive(key, g.conf[key]).cloudinit() {
+			log("generating cloud-init ISO")
+			clear(g.cloud)
+			w.write(g)
+		}
+	}
+	if g.cpus() > nodeCPUs {
+		return fail("MAX %d vcpus allowed per VM on this node", nodeCPUs)
+	}
+	for _, key := range driveNames(g.conf) {
+		d := parseDrive(key, g.conf[key])
+		storage, _, managed := volumeID(d.file)
+		if !managed {
+			continue
+		}
+		if _, err := w.store(storage); err != nil {
+			return err
+		}
+		if w.volume(g.node, d.file) == nil {
+			return fail("volume '%s' does not exist", d.file)
+		}
+	}
+	for _, key := range indexedKeys(g.conf, "net") {
+		bridge := parseProperty(key, g.conf[key])["bridge"]
+		if bridge != "" && !slices.Contains(w.bridges, bridge) {
+			log("bridge '%s' does not exist", bridge)
+			log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status 512",
+				key, g.vmid, strings.TrimPrefix(key, "net"))
+			return fail("start failed: QEMU exited with code 1")
+		}
+	}
+	return nil
+}
+
+// boot1 lets the process be there.
+func (w *world) boot1(g *guest) {
+	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(bootTime), disks: map[string]bool{}}
+	p.machine = "pc-i440fx-" + w.machineVersion() + "+pve0"
+	if strings.Contains(g.conf["machine"], "q35") {
+		p.machine = "pc-q35-" + w.machineVersion() + "+pve0"
+	}
+	for _, key := range driveNames(g.conf) {
+		p.disks[key] = true
+		if v := w.volume(g.node, parseDrive(key, g.conf[key]).file); v != nil && v.system {
+			p.system = true
+		}
+	}
+	if g.conf["lock"] == "suspended" {
+		delete(g.conf, "lock")
+		delete(g.conf, "vmstate")
+	}
+	g.run = p
+	w.touch(g)
+}
+
+// halt ends the process. Waiting changes are made if it was PVE that ended it.
+func (w *world) halt(g *guest, c *call) {
+	g.run = nil
+	if c != nil && len(g.pend) > 0 {
+		c.coldplug(g, map[string]string{})
+	}
+	w.write(g)
+}
+
+// cpus is how many the guest sees.
+func (g *guest) cpus() int {
+	count := func(key string) int { return max(atoi(g.conf[key]), 1) }
+	if g.kind == "lxc" {
+		if n := atoi(g.conf["cores"]); n > 0 {
+			return n
+		}
+		return nodeCPUs
+	}
+	n := count("sockets") * count("cores")
+	if v := atoi(g.conf["vcpus"]); v > 0 {
+		n = min(n, v)
+	}
+	return n
+}
+
+// lost is what tasks say about a VM whose file they cannot find when they look
+// for its process.
+func lost(node string, vmid int) error {
+	return fail("unable to find configuration file for VM %d on node '%s'", vmid, node)
+}
+
+// apiStop is POST …/status/stop: the plug is pulled. Of a stopped VM it is no
+// error.
+func apiStop(w *world, c *call) (any, error) {
+	g, id, err := c.power()
+	if err != nil {
+		return nil, err
+	}
+	node, vmid, skipLock := c.in["node"], c.vmid(), c.flag("skiplock")
+	if c.flag("overrule-shutdown") {
+		for _, t := range w.tasks.all {
+			if t.running() && t.kind == "qmshutdown" && t.guest == g && c.who.owns(t.who) {
+				t.kill()
+			}
+		}
+	}
+	return w.fork(c, node, job{kind: "qmstop", id: id, guest: g, begin: func(*task) error {
+		if g == nil || w.guests[vmid] != g {
+			return lost(node, vmid)
+		}
+		if g.run != nil && !skipLock {
+			return g.checkLock()
+		}
+		return nil
+	}, end: func(*task) error {
+		if g.run != nil {
+			w.halt(g, c)
+		}
+		return nil
+	}}), nil
+}
+
+// apiShutdown is POST …/status/shutdown: the guest is asked, and has time to
+// obey; then the task fails, or with forceStop it is stopped.
+func apiShutdown(w *world, c *call) (any, error) {
+	g, id, err := c.power()
+	if err != nil {
+		return nil, err
+	}
+	node, vmid, force := c.in["node"], c.vmid(), c.flag("forceStop")
+	if g != nil && g.run != nil && g.run.paused && !force {
+		return nil, fail("VM is paused - cannot shutdown")
+	}
+	patience := shutdownTime(g, c)
+	return w.fork(c, node, job{kind: "qmshutdown", id: id, guest: g, begin: func(t *task) error {
+		if g == nil || w.guests[vmid] != g {
+			return lost(node, vmid)
+		}
+		if g.run == nil {
+			return nil
+		}
+		if err := g.checkLock(); err != nil && !c.flag("skiplock") {
+			return err
+		}
+		if !w.obeys(g) {
+			t.takes = patience
+			if agentEnabled(g) {
+				t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
+			}
+		}
+		return nil
+	}, end: func(t *task) error {
+		if g.run == nil {
+			return nil
+		}
+		if t.takes > 0 && !force {
+			return fail("VM quit/powerdown failed - got timeout")
+		}
+		w.halt(g, c)
+		return nil
+	}}), nil
+}
+
+// shutdownTime is how long a shutdown waits: as asked, as the guest's startup
+// key says, or a minute.
+func shutdownTime(g *guest, c *call) time.Duration {
+	seconds := 60
+	if g != nil {
+		for _, part := range splitList(g.conf["startup"]) {
+			if down, ok := strings.CutPrefix(part, "down="); ok {
+				seconds = atoi(down)
+			}
+		}
+	}
+	return time.Duration(max(c.num("timeout", seconds), 1)) * time.Second
+}
+
+// obeys says whether a guest reacts to the power button: there must be a system
+// on its disks, and it must be up.
+func (w *world) obeys(g *guest) bool {
+	return g.run.system && !g.run.paused && !w.now.Before(g.run.booted)
+}
+
+// runningOnly begins a call that fails at once unless the VM runs.
+func (c *call) runningOnly() (*guest, error) {
+	g, id, err := c.power()
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return nil, lost(c.in["node"], c.vmid())
+	}
+	if g.run == nil {
+		return nil, fail("VM %s not running", id)
+	}
+	return g, nil
+}
+
+// apiReboot is POST …/status/reboot: a shutdown, then a start, so that waiting
+// changes are made.
+func apiReboot(w *world, c *call) (any, error) {
+	g, err := c.runningOnly()
+	if err != nil {
+		return nil, err
+	}
+	patience := shutdownTime(g, c)
+	return w.fork(c, g.node, job{kind: "qmreboot", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
+		if g.run == nil {
+			return fail("VM %d not running", g.vmid)
+		}
+		if err := g.checkLock(); err != nil {
+			return err
+		}
+		if !w.obeys(g) {
+			t.takes = patience
+		}
+		return nil
+	}, end: func(t *task) error {
+		if t.takes > 0 {
+			return fail("VM quit/powerdown failed - got timeout")
+		}
+		w.halt(g, c)
+		if err := w.prepareStart(g, c, func(string, ...any) {}); err != nil {
+			return err
+		}
+		w.boot1(g)
+		return nil
+	}}), nil
+}
+
+// apiReset is POST …/status/reset: the same process boots again.
+func apiReset(w *world, c *call) (any, error) {
+	g, err := c.runningOnly()
+	if err != nil {
+		return nil, err
+	}
+	return w.fork(c, g.node, job{kind: "qmreset", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
+		if g.run == nil {
+			return fail("VM %d not running", g.vmid)
+		}
+		if !c.flag("skiplock") {
+			return g.checkLock()
+		}
+		return nil
+	}, end: func(*task) error {
+		if g.run != nil {
+			g.run.booted = w.now.Add(bootTime)
+		}
+		return nil
+	}}), nil
+}
+
+// apiSuspend is POST …/status/suspend: a pause; with todisk a hibernation.
+func apiSuspend(w *world, c *call) (any, error) {
+	g, err := c.runningOnly()
+	if err != nil {
+		return nil, err
+	}
+	kind, toDisk := "qmpause", c.flag("todisk")
+	if toDisk {
+		kind = "qmsuspend"
+		if err := c.need(vmPath(g.vmid), "VM.Config.Disk"); err != nil {
+			return nil, err
+		}
+	}
+	return w.fork(c, g.node, job{kind: kind, id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
+		if g.run == nil {
+			return fail("VM %d not running", g.vmid)
+		}
+		if c.flag("skiplock") || g.conf["lock"] == "backup" {
+			return nil
+		}
+		return g.checkLock()
+	}, end: func(*task) error {
+		if g.run == nil {
+			return fail("VM %d not running", g.vmid)
+		}
+		g.run.paused = true
+		if toDisk {
+			g.conf["lock"] = "suspended"
+			g.run = nil
+		}
+		w.write(g)
+		return nil
+	}}), nil
+}
+
+// apiResume is POST …/status/resume.
+func apiResume(w *world, c *call) (any, error) {
+	g, id, err := c.power()
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return nil, lost(c.in["node"], c.vmid())
+	}
+	if g.run == nil && g.conf["lock"] == "suspended" {
+		return w.fork(c, g.node, w.startJob(g, c)), nil
+	}
+	if g.run == nil {
+		return nil, fail("VM %s not running", id)
+	}
+	return w.fork(c, g.node, job{kind: "qmresume", id: id, guest: g, begin: func(*task) error {
+		if c.flag("skiplock") || g.conf["lock"] == "backup" {
+			return nil
+		}
+		return g.checkLock()
+	}, end: func(*task) error {
+		if g.run != nil {
+			g.run.paused = false
+			w.touch(g)
+		}
+		return nil
+	}}), nil
+}

@@ -1,0 +1,287 @@
+package pvesim
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// optionRights says which privilege a configuration key needs
+// ($check_vm_modify_config_perm in PVE/API2/Qemu.pm). A key that is not here
+// and has no rule of its own is for root@pam alone.
+var optionRights = func() map[string]string {
+	rights := map[string]string{}
+	for priv, keys := range map[string]string{
+		"VM.Config.CPU":     "cores cpu cpulimit cpuunits numa smp sockets vcpus",
+		"VM.Config.Memory":  "memory balloon shares allow-ksm",
+		"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0",
+		"VM.Config.Options": "agent autostart bios description keyboard localtime migrate_downtime migrate_speed name onboot ostype protection reboot startdate startup tdf template hookscript",
+		"VM.Config.Disk":    "boot bootdisk vmstatestorage",
+		"VM.PowerMgmt":      "freeze",
+	} {
+		for _, key := range strings.Fields(keys) {
+			rights[key] = priv
+		}
+	}
+	delete(rights, "hookscript") // Named with the others in the documentation, but for root alone.
+	return rights
+}()
+
+// cloudKeys are what goes into the cloud-init drive. Who may configure either
+// cloud-init or the network may set them.
+var cloudKeys = map[string]bool{
+	"cicustom": true, "cipassword": true, "citype": true, "ciuser": true, "ciupgrade": true,
+	"nameserver": true, "searchdomain": true, "sshkeys": true,
+}
+
+func isCloudKey(key string) bool {
+	family, _ := splitKey(key)
+	return cloudKeys[key] || family == "ipconfig" && key != family
+}
+
+var checkedElsewhere = regexp.MustCompile(`^(?:cdrom|tags|(?:unused|serial|usb|hostpci)\d+)$`)
+
+// mayConfigure checks the right to set or delete keys.
+func (c *call) mayConfigure(vmid int, pool string, keys []string) error {
+	if c.root() {
+		return nil
+	}
+	for _, key := range slices.Sorted(slices.Values(keys)) {
+		family, _ := splitKey(key)
+		var err error
+		switch priv := optionRights[key]; {
+		case isDrive(key) || checkedElsewhere.MatchString(key):
+		case priv != "":
+			if err = c.needVM(vmid, pool, priv); err == nil && key == "startup" {
+				err = c.need("/", "Sys.Modify") // It changes how the host behaves.
+			}
+		case family == "numa":
+			err = c.needVM(vmid, pool, "VM.Config.CPU")
+		case family == "net":
+			err = c.needVM(vmid, pool, "VM.Config.Network")
+		case isCloudKey(key):
+			if err = c.needVM(vmid, pool, "VM.Config.Cloudinit"); err != nil && c.needVM(vmid, pool, "VM.Config.Network") == nil {
+				err = nil
+			}
+			if err != nil {
+				err = forbidden(shownPath(vmPath(vmid)) + ", VM.Config.Cloudinit|VM.Config.Network")
+			}
+		case key == "vmstate":
+			err = c.needVM(vmid, pool, "VM.Config.Disk", "VM.PowerMgmt")
+		default:
+			err = fail("only root can set '%s' config", key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayUseStorages checks the drives of a change: where they would be allocated,
+// and which volumes they name ($check_storage_access).
+func (c *call) mayUseStorages(vmid int, settings map[string]string, defaultStorage string) error {
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if !isDrive(key) && !strings.HasPrefix(key, "unused") {
+			continue
+		}
+		d := parseDrive(key, settings[key])
+		if err := c.mayUseDrive(vmid, key, d, defaultStorage); err != nil {
+			return err
+		}
+		if source := d.opts["import-from"]; source != "" {
+			if err := c.mayImport(vmid, key, source); err != nil {
+				return err
+			}
+		}
+	}
+	if storage := settings["vmstatestorage"]; storage != "" {
+		return c.need("/storage/"+storage, "Datastore.AllocateSpace")
+	}
+	return nil
+}
+
+func (c *call) mayUseDrive(vmid int, key string, d drive, defaultStorage string) error {
+	order := newDisk.FindStringSubmatch(d.file)
+	storage, name, managed := volumeID(d.file)
+	switch {
+	case d.file == "none", d.file == "cloudinit", managed && name == "cloudinit":
+		return nil
+	case d.cdrom() && d.file == "cdrom":
+		return c.need("/", "Sys.Console")
+	case !d.cdrom() && order != nil && isDrive(key):
+		if storage = order[1]; storage == "" {
+			storage = defaultStorage
+		}
+		if storage == "" {
+			return fail("no storage ID specified (and no default storage)")
+		}
+		if err := c.need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+			return err
+		}
+		st, err := c.w.store(storage)
+		if err != nil {
+			return err
+		}
+		if !st.holds("images") {
+			return badParam("storage", "storage '"+storage+"' does not support vm images")
+		}
+		return nil
+	}
+	content, err := c.mayReadVolume(vmid, d.file, "")
+	if err == nil && managed && content != "images" && content != "iso" {
+		return badParam(key, "content type needs to be 'images' or 'iso'")
+	}
+	return err
+}
+
+// mayReadVolume checks the right to use a volume (check_volume_access in
+// PVE/Storage.pm), and returns its content type.
+func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err error) {
+	storage, name, managed := volumeID(volid)
+	if !managed {
+		if !c.root() {
+			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 581.")
+		}
+		return "", nil
+	}
+	st, err := c.w.store(storage)
+	if err != nil {
+		return "", err
+	}
+	parsed, err := st.parseName(name)
+	if err != nil {
+		return "", err
+	}
+	path := "/storage/" + storage
+	switch {
+	case want != "" && parsed.content != want:
+		return "", fail("unable to use volume %s - content type needs to be '%s'", volid, want)
+	case c.can(path, "Datastore.Allocate"):
+	case parsed.content == "iso" || parsed.content == "vztmpl" || parsed.content == "import":
+		err = c.needAny(path, "Datastore.AllocateSpace", "Datastore.Audit")
+	case parsed.vmid != 0 && parsed.vmid == vmid:
+	case parsed.content == "images" && parsed.vmid != 0:
+		if err = c.need(path, "Datastore.Audit"); err == nil {
+			err = c.need(vmPath(parsed.vmid), "VM.Config.Disk")
+		}
+	case parsed.content == "backup":
+		if err = c.need(path, "Datastore.AllocateSpace"); err == nil && parsed.vmid != 0 {
+			err = c.need(vmPath(parsed.vmid), "VM.Backup")
+		}
+	default:
+		err = fail("missing privileges to access %s", volid)
+	}
+	return parsed.content, err
+}
+
+// mayImport checks the source of a disk that is to be imported.
+func (c *call) mayImport(vmid int, key, source string) error {
+	storage, name, managed := volumeID(source)
+	if managed {
+		st, err := c.w.store(storage)
+		if err != nil {
+			return err
+		}
+		parsed, err := st.parseName(name)
+		if err != nil {
+			return err
+		}
+		if parsed.content != "images" && parsed.content != "import" {
+			return badParam(key, source+" has wrong type '"+parsed.content+"' - needs to be 'images' or 'import'")
+		}
+		if parsed.vmid != 0 {
+			return c.need(vmPath(parsed.vmid), "VM.Clone")
+		}
+	}
+	_, err := c.mayReadVolume(vmid, source, "")
+	return err
+}
+
+// mayUseBridges checks the networks of a change (check_bridge_access in
+// PVE/QemuServer.pm): bridges are zones of their own, a VLAN may have its own
+// access list.
+func (c *call) mayUseBridges(settings map[string]string) error {
+	if c.root() {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if family, _ := splitKey(key); family != "net" || key == family {
+			continue
+		}
+		n := parseProperty(key, settings[key])
+		if n["bridge"] == "" {
+			return fail("no sdn vnet ID specified")
+		}
+		path := "/sdn/zones/localnetwork/" + n["bridge"]
+		if tag := n["tag"]; tag != "" {
+			path += "/" + tag
+		}
+		if err := c.need(path, "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayUseDevices checks what reaches through to the host: serial ports, USB and
+// PCI devices.
+func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, verb string) error {
+	if c.root() {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		family, _ := splitKey(key)
+		if key == family {
+			continue
+		}
+		var err error
+		switch family {
+		case "serial":
+			if settings[key] != "socket" {
+				return fail("only root can %s '%s' config for real devices", verb, key)
+			}
+			err = c.needVM(vmid, pool, "VM.Config.HWType")
+		case "usb":
+			device := parseProperty(key, settings[key])
+			switch {
+			case device["mapping"] != "":
+				err = c.mayMap(vmid, pool, "usb", device["mapping"])
+			case device["host"] != "spice":
+				return fail("only root can set '%s' config for real devices", key)
+			default:
+				err = c.needVM(vmid, pool, "VM.Config.HWType")
+			}
+		case "hostpci":
+			device := parseProperty(key, settings[key])
+			if device["mapping"] == "" {
+				return fail("only root can set '%s' config for non-mapped devices", key)
+			}
+			err = c.mayMap(vmid, pool, "pci", device["mapping"])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) mayMap(vmid int, pool, kind, name string) error {
+	if err := c.needVM(vmid, pool, "VM.Config.HWType"); err != nil {
+		return err
+	}
+	return c.need("/mapping/"+kind+"/"+name, "Mapping.Use")
+}
+
+// mayChangeDrive checks the right for one drive by what it is.
+func (c *call) mayChangeDrive(vmid int, d drive) error {
+	switch {
+	case d.cloudinit():
+		return c.need(vmPath(vmid), "VM.Config.Cloudinit", "VM.Config.CDROM")
+	case d.cdrom():
+		return c.need(vmPath(vmid), "VM.Config.CDROM")
+	default:
+		return c.need(vmPath(vmid), "VM.Config.Disk")
+	}
+}

@@ -1,0 +1,23 @@
+package pvesim
+
+import "fmt"
+
+// apiSnapshotVM is POST /nodes/{node}/qemu/{vmid}/snapshot. Snapshots are not
+// simulated, but what PVE refuses is refused as PVE does: in the task.
+func apiSnapshotVM(w *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err != nil {
+		return nil, err
+	}
+	var refused error
+	switch {
+	case g.conf["template"] == "1":
+		refused = fail("you can't take a snapshot if it's a template")
+	default:
+		refused = g.checkLock()
+	}
+	if refused == nil {
+		return nil, c.unimplemented("there are no snapshots")
+	}
+	return w.fork(c, g.node, job{kind: "qmsnapshot", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error { return refused }}), nil
+}

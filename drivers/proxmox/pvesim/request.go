@@ -1,0 +1,216 @@
+package pvesim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// bodyLimit is how much a body may hold that is no upload (APIServer/AnyEvent.pm).
+const bodyLimit = 512 << 10
+
+// request is what came in, read to its end.
+type request struct {
+	http   *http.Request
+	method string
+	api    bool   // Whether the path begins with /api2/json.
+	path   string // Behind it, percent-encoded.
+	params map[string]any
+	body   []byte // The first bodyLimit bytes.
+	upload *upload
+	err    error     // What is wrong with the body, told after the login was checked.
+	begun  time.Time // When its service began; it may have waited for locks since.
+}
+
+// readRequest reads a request. It never fails: what is wrong is for later.
+func readRequest(r *http.Request) *request {
+	escaped := r.URL.EscapedPath()
+	req := &request{http: r, method: r.Method, path: apiPath(escaped), params: map[string]any{}}
+	req.api = req.path != escaped
+	if req.method == "" {
+		req.method = http.MethodGet
+	}
+	for name, value := range parseForm(r.URL.RawQuery) {
+		req.params[name] = value
+	}
+	req.err = req.readBody()
+	return req
+}
+
+// shown is the path as error texts have it.
+func (req *request) shown() string {
+	path := "/" + strings.Join(segments(req.path), "/")
+	if plain, err := url.PathUnescape(path); err == nil {
+		return plain
+	}
+	return path
+}
+
+// node is the node that will do the work, as far as the path tells.
+func (req *request) node() string {
+	parts := segments(req.path)
+	if len(parts) > 2 && parts[0] == "nodes" {
+		return parts[1]
+	}
+	return ""
+}
+
+// again is the request with its body to be read once more.
+func (req *request) again() *http.Request {
+	r := req.http.Clone(req.http.Context())
+	r.Body = io.NopCloser(bytes.NewReader(req.body))
+	return r
+}
+
+// readBody reads the parameters of a body, in the order of checks of
+// unshift_read_header in APIServer/AnyEvent.pm.
+func (req *request) readBody() error {
+	r := req.http
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	if r.ContentLength < 0 {
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, bodyLimit))
+		return bareError(http.StatusNotImplemented, "chunked transfer encoding not supported")
+	}
+	if r.ContentLength == 0 {
+		return nil
+	}
+	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind == "multipart/form-data" && r.Method == http.MethodPost {
+		var err error
+		req.upload, err = readUpload(r.Body, options["boundary"], req.params)
+		return err
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
+	if err != nil {
+		return bareError(http.StatusBadRequest, "reading the body: "+err.Error())
+	}
+	req.body = body
+	switch {
+	case r.Method != http.MethodPut && r.Method != http.MethodPost:
+		return bareError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
+	case len(body) > bodyLimit:
+		req.body = body[:bodyLimit]
+		return bareError(http.StatusNotImplemented, "for data too large")
+	case kind == "application/json":
+		return req.readJSON()
+	case kind == "" || kind == "application/x-www-form-urlencoded":
+		for name, value := range parseForm(string(body)) {
+			req.params[name] = value
+		}
+		return nil
+	default:
+		return bareError(http.StatusHTTPVersionNotSupported+1, // 506, as PVE has it.
+			fmt.Sprintf("upload 'Content-Type '%s' not implemented", kind))
+	}
+}
+
+// readJSON reads an object. The texts of failures are Perl's.
+func (req *request) readJSON() error {
+	decoder := json.NewDecoder(bytes.NewReader(req.body))
+	decoder.UseNumber()
+	var value any
+	err := decoder.Decode(&value)
+	if err == nil && decoder.More() {
+		err = &json.SyntaxError{Offset: decoder.InputOffset() + 1}
+	}
+	if err != nil {
+		return jsonError(req.body, err)
+	}
+	object, ok := value.(map[string]any)
+	if !ok {
+		return perlError("Not a HASH reference at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 957.")
+	}
+	for name, value := range object {
+		req.params[name] = value
+	}
+	return nil
+}
+
+// jsonError tells a syntax error as JSON::XS does.
+func jsonError(body []byte, err error) error {
+	offset, expected := len(body), ", or } expected while parsing object/hash"
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) && int(syntax.Offset) <= len(body) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+		syntax.Error() != "unexpected end of JSON input" {
+		offset = max(int(syntax.Offset)-1, 0)
+		switch text := syntax.Error(); {
+		case strings.Contains(text, "beginning of object key"):
+			expected = `'"' expected`
+		case strings.Contains(text, "beginning of value"):
+			expected = "malformed JSON string, neither tag, array, object, number, string or atom"
+		case text == "":
+			expected = "garbage after JSON object"
+		}
+	}
+	before := string(body[offset:])
+	if before == "" {
+		before = "(end of string)"
+	}
+	return perlError(fmt.Sprintf("%s, at character offset %d (before \"%s\") at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 917.",
+		expected, offset, before))
+}
+
+// parseForm reads a query or a form as PVE does (decode_urlencoded in
+// APIServer/AnyEvent.pm): "&" and ";" both separate, what comes behind a second
+// "=" is lost, a broken escape stays as it is, a repeated name makes a list.
+func parseForm(text string) map[string]any {
+	params := map[string]any{}
+	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '&' || r == ';' }) {
+		parts := strings.SplitN(pair, "=", 3)
+		name, value := unescape(parts[0]), ""
+		if len(parts) > 1 {
+			value = unescape(parts[1])
+		}
+		switch before := params[name].(type) {
+		case nil:
+			params[name] = value
+		case []any:
+			params[name] = append(before, value)
+		default:
+			params[name] = []any{before, value}
+		}
+	}
+	return params
+}
+
+// unescape decodes a part of a form; a broken escape stays.
+func unescape(s string) string {
+	if plain, err := url.QueryUnescape(s); err == nil {
+		return plain
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '+':
+			b.WriteByte(' ')
+		case s[i] == '%' && i+2 < len(s) && ishex(s[i+1]) && ishex(s[i+2]):
+			b.WriteByte(unhex(s[i+1])<<4 | unhex(s[i+2]))
+			i += 2
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
+
+func ishex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
+
+func unhex(c byte) byte {
+	switch {
+	case c >= 'a':
+		return c - 'a' + 10
+	case c >= 'A':
+		return c - 'A' + 10
+	default:
+		return c - '0'
+	}
+}

@@ -1,0 +1,103 @@
+package pvesim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+)
+
+// sample is what the status daemon knows of a guest.
+type sample struct {
+	name     string
+	status   string
+	template bool
+	cpus     int
+	maxmem   int64
+	maxdisk  int64
+	since    time.Time // Start of the process; zero while stopped.
+	vmid     int
+}
+
+// sample looks at a guest.
+func (w *world) sample(g *guest) sample {
+	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: g.cpus()}
+	if g.kind == "lxc" {
+		s.name = g.conf["hostname"]
+		s.maxmem = int64(max(atoi(g.conf["memory"]), 1)) << 20
+		s.maxdisk, _ = parseSize(optionOf(g.conf["rootfs"], "size"))
+	} else {
+		s.maxmem = int64(memoryMiB(g.conf["memory"])) << 20
+		s.maxdisk = bootDiskSize(g.conf)
+	}
+	if s.name == "" {
+		s.name = fmt.Sprintf("VM %d", g.vmid)
+		if g.kind == "lxc" {
+			s.name = fmt.Sprintf("CT%d", g.vmid)
+		}
+	}
+	if g.run != nil {
+		s.status, s.since = "running", g.run.since
+	}
+	return s
+}
+
+// bootDiskSize is the size of the first disk to boot from.
+func bootDiskSize(conf config) int64 {
+	for _, key := range bootOrder(conf["boot"]) {
+		value, ok := conf[key]
+		if !ok || !isDrive(key) {
+			continue
+		}
+		if d := parseDrive(key, value); !d.cdrom() {
+			size, _ := parseSize(d.opts["size"])
+			return size
+		}
+	}
+	return 0
+}
+
+// optionOf finds one option of a property string that is not parsed otherwise.
+func optionOf(value, name string) string {
+	for part := range strings.SplitSeq(value, ",") {
+		if v, ok := strings.CutPrefix(part, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// The figures of a running guest are invented, but steady: the same for the
+// same guest at the same time.
+
+func (s sample) uptime(now time.Time) int64 {
+	if s.since.IsZero() {
+		return 0
+	}
+	return max(int64(now.Sub(s.since)/time.Second), 0)
+}
+
+func (s sample) cpu(now time.Time) float64 {
+	if s.since.IsZero() {
+		return 0
+	}
+	return float64(s.hash(now.Unix()/10)%1000) / 20000
+}
+
+func (s sample) mem(now time.Time) int64 {
+	if s.since.IsZero() {
+		return 0
+	}
+	return s.maxmem/4 + int64(s.hash(now.Unix()/10)%uint64(s.maxmem/4+1))
+}
+
+// traffic grows with the time a guest runs.
+func (s sample) traffic(now time.Time) int64 {
+	return s.uptime(now) * int64(1000+s.hash(0)%9000)
+}
+
+func (s sample) hash(salt int64) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, s.vmid, salt)
+	return h.Sum64()
+}

@@ -1,0 +1,141 @@
+package pvesim
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The limits of a connection ($keep_alive_timeout and the like in
+// APIServer/AnyEvent.pm).
+const (
+	requestsPerConnection = 100
+	idleTimeout           = 5 * time.Second
+	readTimeout           = time.Minute
+)
+
+// certificate is the self-signed one that a fresh installation has.
+type certificate struct {
+	tls         tls.Certificate
+	fingerprint string
+}
+
+func newCertificate(node string) certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(fmt.Sprintf("pvesim: making a key: %v", err)) // No randomness, no program.
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: node, Organization: []string{"Proxmox Virtual Environment"}},
+		NotBefore:    now.Add(-time.Hour), NotAfter: now.AddDate(2, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{node, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		panic(fmt.Sprintf("pvesim: making a certificate: %v", err))
+	}
+	sum := sha256.Sum256(der)
+	return certificate{
+		tls:         tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		fingerprint: "sha256:" + hex.EncodeToString(sum[:]),
+	}
+}
+
+// Serve answers over TLS until the context ends; then it closes what is open
+// and returns nil. HTTP/1.1 only. A connection is kept for 100 requests or 5
+// idle seconds and closed after any failure and after each call that ran in
+// pvedaemon, as pveproxy does.
+func (h *Host) Serve(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	config := &tls.Config{Certificates: []tls.Certificate{h.cert.tls}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if temporary := new(net.OpError); errors.As(err, &temporary) && !errors.Is(err, net.ErrClosed) {
+				if wait(ctx, time.Now().Add(10*time.Millisecond)) == nil { // Out of file descriptors, perhaps.
+					continue
+				}
+				return nil
+			}
+			return fmt.Errorf("accepting connections: %w", err)
+		}
+		open.Go(func() { h.serveConn(ctx, tls.Server(conn, config)) })
+	}
+}
+
+// serveConn answers the requests of one connection.
+func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(readTimeout))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return
+	}
+	h.mu.Lock()
+	h.w.count.connections++
+	h.mu.Unlock()
+	reader, writer := bufio.NewReader(conn), bufio.NewWriter(conn)
+	for n := 1; n <= requestsPerConnection; n++ {
+		_ = conn.SetDeadline(time.Now().Add(idleTimeout))
+		if _, err := reader.Peek(1); err != nil {
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(readTimeout))
+		r, err := http.ReadRequest(reader)
+		if err != nil {
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 bad request\r\nConnection: close\r\n\r\n")
+			return
+		}
+		r = r.WithContext(ctx)
+		r.RemoteAddr = conn.RemoteAddr().String()
+		if strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+			if _, err := io.WriteString(conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+				return
+			}
+		}
+		a := h.serve(ctx, r)
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20)) // What a refused request still sends.
+		if a.dropped {
+			return
+		}
+		last := n == requestsPerConnection || r.Close
+		if last && !a.closes() {
+			a.connection = []string{"close"}
+		}
+		_ = conn.SetDeadline(time.Now().Add(readTimeout))
+		if a.write(writer, r) != nil || writer.Flush() != nil || a.closes() {
+			return
+		}
+	}
+}

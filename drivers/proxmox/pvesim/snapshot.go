@@ -1,0 +1,139 @@
+package pvesim
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Snapshot is what a host holds at one moment, for assertions. It shares
+// nothing with the host.
+type Snapshot struct {
+	Guests  []Guest             // By VMID.
+	Volumes map[string][]Volume // By storage, then by volume id.
+	Pools   []Pool              // By name.
+	Tasks   []Task              // In the order they were started.
+
+	Requests     map[string]int // By "METHOD /path/{template}"; unknown paths as sent.
+	Writes       int            // Requests that are no GET and changed something or tried to.
+	Connections  int            // TLS connections opened.
+	PeakTasks    int            // Most tasks that ran at once.
+	PeakByType   map[string]int // The same by type of task (qmcreate, …).
+	PeakRequests int            // Most requests that were in service at once.
+	// Unimplemented lists calls that the API has and the simulator has not, as
+	// "METHOD /path/{template}". They were answered with 501.
+	Unimplemented []string
+	Sampled       time.Time // When the entry node's status daemon last looked.
+}
+
+// Guest is one VM or container.
+type Guest struct {
+	VMID    int
+	Node    string
+	Kind    string            // qemu or lxc.
+	Config  map[string]string // As in the configuration file, without pending changes.
+	Pending map[string]string // Waiting for the next full stop or start; "delete" lists keys.
+	Running bool
+	Lock    string
+	Pool    string
+	Digest  string
+}
+
+// Name is the guest's name, as PVE shows it.
+func (g Guest) Name() string {
+	if g.Kind == "lxc" {
+		return g.Config["hostname"]
+	}
+	return g.Config["name"]
+}
+
+// Volume is one volume of a storage.
+type Volume struct {
+	ID      string // STORAGE:NAME.
+	Node    string // Empty on a shared storage.
+	Content string
+	Format  string
+	Size    int64 // In bytes, as the guest sees it.
+	VMID    int   // Owner, 0 for none.
+	Parent  string
+}
+
+// Pool is one resource pool.
+type Pool struct {
+	Name     string
+	Comment  string
+	Guests   []int
+	Storages []string
+}
+
+// Task is one task, running or over.
+type Task struct {
+	UPID   string
+	Node   string
+	Type   string
+	ID     string
+	User   string // With the token's name: user@realm!token.
+	Start  time.Time
+	End    time.Time // Zero while it runs.
+	Status string    // Exit status; empty while it runs.
+	Log    []string
+}
+
+// Snapshot copies what the host holds now.
+func (h *Host) Snapshot() Snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.w
+	w.advance(time.Now())
+	s := Snapshot{
+		Volumes: map[string][]Volume{}, Requests: maps.Clone(w.count.requests), Writes: w.count.writes,
+		Connections: w.count.connections, PeakTasks: w.count.peakTasks[""], PeakByType: maps.Clone(w.count.peakTasks),
+		PeakRequests: w.count.peakRequests, Unimplemented: slices.Sorted(maps.Keys(w.count.unimplemented)),
+		Sampled: w.nodes[w.cfg.Node].sampled,
+	}
+	delete(s.PeakByType, "")
+	of := w.poolOf()
+	for _, vmid := range w.vmids {
+		g := w.guests[vmid]
+		s.Guests = append(s.Guests, Guest{
+			VMID: vmid, Node: g.node, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pend),
+			Running: g.run != nil, Lock: g.conf["lock"], Pool: of[vmid], Digest: g.sum(),
+		})
+	}
+	for name, st := range w.stores {
+		list := []Volume{}
+		for _, v := range st.volumes {
+			list = append(list, Volume{
+				ID: name + ":" + v.name, Node: v.node, Content: v.content, Format: v.format, Size: v.size, VMID: v.vmid, Parent: v.parent,
+			})
+		}
+		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
+		s.Volumes[name] = list
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.pools)) {
+		p := w.pools[name]
+		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.vms)), Storages: slices.Sorted(maps.Keys(p.storages))}
+		if p.comment != nil {
+			shown.Comment = *p.comment
+		}
+		s.Pools = append(s.Pools, shown)
+	}
+	for _, t := range w.tasks.all {
+		s.Tasks = append(s.Tasks, Task{
+			UPID: t.upid, Node: t.node, Type: t.kind, ID: t.id, User: t.who.String(), Start: t.start, End: t.stopped,
+			Status: t.status, Log: slices.Clone(t.log),
+		})
+	}
+	return s
+}
+
+// Guest finds a guest of the snapshot by its id.
+func (s Snapshot) Guest(vmid int) (Guest, bool) {
+	i, found := slices.BinarySearchFunc(s.Guests, vmid, func(g Guest, id int) int { return g.VMID - id })
+	if !found {
+		return Guest{}, false
+	}
+	return s.Guests[i], true
+}

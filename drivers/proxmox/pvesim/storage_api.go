@@ -1,0 +1,334 @@
+package pvesim
+
+import (
+	"crypto/sha1" //nolint:gosec // PVE's digest is SHA-1.
+	"encoding/hex"
+	"slices"
+	"strings"
+)
+
+// used numbers of a storage that no sampling is needed for: PVE asks the
+// storage at each of these calls.
+
+// storeStatus is what a node says about a storage.
+func (s *store) status(node string) map[string]any {
+	used := s.used(node)
+	return map[string]any{
+		"active": 1, "enabled": 1, "shared": boolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","),
+		"total": s.Size, "used": used, "avail": s.Size - used,
+	}
+}
+
+// sees says whether a caller may know of a storage.
+func (c *call) sees(storage string) bool {
+	return c.can("/storage/"+storage, "Datastore.Audit") || c.can("/storage/"+storage, "Datastore.AllocateSpace")
+}
+
+// apiNodeStorages is GET /nodes/{node}/storage.
+func apiNodeStorages(w *world, c *call) (any, error) {
+	if name := c.in["storage"]; name != "" && w.stores[name] == nil {
+		return nil, fail("storage '%s' does not exist", name)
+	}
+	list := []map[string]any{}
+	for _, name := range w.storeNames() {
+		s := w.stores[name]
+		if !c.sees(name) || c.in["storage"] != "" && c.in["storage"] != name || !s.holdsAny(c.list("content")) {
+			continue
+		}
+		entry := s.status(c.in["node"])
+		entry["storage"] = name
+		entry["used_fraction"] = float64(s.used(c.in["node"])) / float64(s.Size)
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// holdsAny says whether a storage may have one of several kinds of content;
+// none are all.
+func (s *store) holdsAny(contents []string) bool {
+	return len(contents) == 0 || slices.ContainsFunc(contents, s.holds)
+}
+
+// apiStorageIndex is GET /nodes/{node}/storage/{storage}.
+func apiStorageIndex(w *world, _ *call) (any, error) {
+	names := []string{"content", "download-url", "file-restore", "import-metadata", "prunebackups", "rrd", "rrddata", "status", "upload"}
+	if w.v9() {
+		names = append(names, "oci-registry-pull")
+	}
+	return subdirs("subdir", names...), nil
+}
+
+// apiStorageStatus is GET …/storage/{storage}/status.
+func apiStorageStatus(w *world, c *call) (any, error) {
+	s := w.stores[c.in["storage"]]
+	if s == nil {
+		return nil, badParam("storage", "No such storage.")
+	}
+	return s.status(c.in["node"]), nil
+}
+
+// apiListContent is GET …/storage/{storage}/content. A disk is listed for who
+// may change it, all else for who may read it; the filter by guest keeps what
+// belongs to none, but for ISO images.
+func apiListContent(w *world, c *call) (any, error) {
+	s, err := w.store(c.in["storage"])
+	if err != nil {
+		return nil, err
+	}
+	list := []map[string]any{}
+	for _, v := range s.list(c.in["node"]) {
+		content := v.content
+		if want := c.in["content"]; want != "" && want != content {
+			continue
+		}
+		if c.has("vmid") && v.vmid != atoi(c.in["vmid"]) && (v.vmid != 0 || content != "import") {
+			continue
+		}
+		if _, err := c.mayReadVolume(0, s.Name+":"+v.name, ""); err != nil {
+			continue
+		}
+		list = append(list, v.listed(s))
+	}
+	return list, nil
+}
+
+// listed is a volume as a listing shows it.
+func (v *volume) listed(s *store) map[string]any {
+	entry := map[string]any{"volid": s.Name + ":" + v.name, "content": v.content, "format": v.format, "ctime": v.ctime, "size": v.size}
+	if v.content == "images" {
+		entry["vmid"], entry["parent"] = v.vmid, nil
+		if s.files() {
+			entry["used"] = v.used
+		}
+		if v.parent != "" {
+			entry["parent"] = v.parent
+			if s.files() {
+				own := strings.Split(v.parent, "/")
+				entry["parent"] = "../" + strings.Join(own[max(len(own)-2, 0):], "/")
+			}
+		}
+		return entry
+	}
+	entry["size"] = v.length
+	if v.notes != "" {
+		entry["notes"] = v.notes
+	}
+	return entry
+}
+
+// callVolume reads the volume of a call, which may come without its storage
+// (real_volume_id in PVE/API2/Storage/Content.pm).
+func (c *call) callVolume() (s *store, name string, err error) {
+	name = c.in["volume"]
+	storage, rest, full := volumeID(name)
+	if full {
+		if storage != c.in["storage"] {
+			return nil, "", badParam("volume", "storage ID mismatch ("+storage+" != "+c.in["storage"]+")\n")
+		}
+		name = rest
+	}
+	if s, err = c.w.store(c.in["storage"]); err != nil {
+		return nil, "", err
+	}
+	_, err = s.parseName(name)
+	return s, name, err
+}
+
+// apiGetVolume is GET …/content/{volume}.
+func apiGetVolume(w *world, c *call) (any, error) {
+	s, name, err := c.callVolume()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.mayReadVolume(0, s.Name+":"+name, ""); err != nil {
+		return nil, err
+	}
+	v := s.find(c.in["node"], name)
+	if v == nil {
+		return nil, fail("volume_size_info on '%s:%s' failed - no format", s.Name, name)
+	}
+	format := v.format
+	if v.content == "iso" || v.content == "vztmpl" {
+		format = "raw"
+	}
+	entry := map[string]any{"path": s.path(name), "format": format, "size": v.size, "used": v.used}
+	if v.notes != "" {
+		entry["notes"] = v.notes
+	}
+	return entry, nil
+}
+
+// apiUpdateVolume is PUT …/content/{volume}: notes and protection, of backups.
+func apiUpdateVolume(_ *world, c *call) (any, error) {
+	s, name, err := c.callVolume()
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := s.parseName(name)
+	if err != nil {
+		return nil, err
+	}
+	if c.has("notes") && parsed.content != "backup" {
+		return nil, fail("only backups can have notes")
+	}
+	if c.has("protected") && parsed.content != "backup" {
+		return nil, fail("only backups can be protected")
+	}
+	v := s.find(c.in["node"], name)
+	if v == nil {
+		return nil, fail("volume '%s:%s' does not exist", s.Name, name)
+	}
+	if c.has("notes") {
+		v.notes = c.in["notes"]
+	}
+	if c.has("protected") {
+		v.protected = c.flag("protected")
+	}
+	return nil, nil
+}
+
+// apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
+// still needs it, and one that is not there can be deleted too.
+func apiDeleteVolume(w *world, c *call) (any, error) {
+	s, name, err := c.callVolume()
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := s.parseName(name)
+	if err != nil {
+		return nil, err
+	}
+	volid := s.Name + ":" + name
+	if _, err := c.mayReadVolume(0, volid, ""); err != nil {
+		return nil, err
+	}
+	if parsed.content == "backup" {
+		err = c.need("/storage/"+s.Name, "Datastore.AllocateSpace")
+	} else {
+		err = c.need("/storage/"+s.Name, "Datastore.Allocate")
+	}
+	if err != nil {
+		return nil, err
+	}
+	id := s.Name
+	if parsed.vmid != 0 {
+		id = itoa(parsed.vmid) + "@" + s.Name
+	}
+	node := c.in["node"]
+	upid := w.fork(c, node, job{kind: "imgdel", id: id, begin: func(*task) error {
+		if s.inUse(node, name) {
+			return fail("base volume '%s' is still in use by linked clones", name)
+		}
+		return nil
+	}, end: func(t *task) error {
+		if v := s.find(node, name); v != nil && v.protected {
+			return fail("cannot remove protected volume '%s' on '%s'", name, s.Name)
+		} else if v == nil && s.files() {
+			t.logf("disk image '%s' does not exist", s.path(name))
+		}
+		if err := w.free(node, volid); err != nil {
+			return err
+		}
+		t.logf("Removed volume '%s'", volid)
+		return nil
+	}})
+	if c.has("delay") && w.cfg.TaskTime == 0 {
+		return nil, nil // It was over within the time.
+	}
+	return upid, nil
+}
+
+// apiAllocate is POST …/content: an empty disk for a guest.
+func apiAllocate(w *world, c *call) (any, error) {
+	s, err := w.store(c.in["storage"])
+	if err != nil {
+		return nil, err
+	}
+	name, vmid, format := c.in["filename"], c.vmid(), c.in["format"]
+	ext := ""
+	if i := strings.LastIndexByte(name, '.'); i > 0 {
+		ext = name[i+1:]
+	}
+	switch {
+	case s.files() && ext != "" && format != "" && ext != format:
+		return nil, badParam("format", "different storage formats ("+format+" != "+ext+")")
+	case s.files() && format == "":
+		format = ext
+	}
+	if format == "" {
+		format = "raw"
+	}
+	size, ok := parseSize(c.in["size"])
+	if !ok {
+		return nil, badParam("size", "value does not match the regex pattern")
+	}
+	if !strings.ContainsAny(c.in["size"], "KMGT") {
+		size <<= 10 // A bare number is in KiB.
+	}
+	if s.files() {
+		name = itoa(vmid) + "/" + name
+	}
+	parsed, err := s.parseName(name)
+	if err != nil {
+		return nil, err
+	}
+	if parsed.vmid != vmid {
+		return nil, fail("illegal name '%s' - should be 'vm-%d-*'", c.in["filename"], vmid)
+	}
+	if s.find(c.in["node"], name) != nil {
+		return nil, fail("disk image '%s' already exists", s.path(name))
+	}
+	if _, err := w.allocateAs(c.in["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
+		return nil, err
+	}
+	return s.Name + ":" + name, nil
+}
+
+// apiStorageConfigs is GET /storage.
+func apiStorageConfigs(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, name := range w.storeNames() {
+		if s := w.stores[name]; c.sees(name) && (c.in["type"] == "" || c.in["type"] == s.Type) {
+			list = append(list, w.storageConfig(s))
+		}
+	}
+	return list, nil
+}
+
+// apiStorageConfig is GET /storage/{storage}.
+func apiStorageConfig(w *world, c *call) (any, error) {
+	s, err := w.store(c.in["storage"])
+	if err != nil {
+		return nil, err
+	}
+	return w.storageConfig(s), nil
+}
+
+// storageConfig is an entry of storage.cfg.
+func (w *world) storageConfig(s *store) map[string]any {
+	entry := map[string]any{"storage": s.Name, "type": s.Type, "content": strings.Join(s.Content, ","), "digest": w.storageDigest()}
+	switch s.Type {
+	case "lvmthin":
+		entry["vgname"], entry["thinpool"] = "pve", "data"
+	case "lvm":
+		entry["vgname"] = "pve"
+	case "zfspool", "rbd":
+		entry["pool"] = s.Name
+	default:
+		entry["path"] = s.Path
+	}
+	if s.Shared {
+		entry["shared"] = 1
+	}
+	return entry
+}
+
+func (w *world) storageDigest() string {
+	var b strings.Builder
+	for _, name := range w.storeNames() {
+		s := w.stores[name]
+		b.WriteString(s.Type + ": " + name + "\n\tcontent " + strings.Join(s.Content, ",") + "\n\tpath " + s.Path + "\n")
+	}
+	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // As above.
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,202 @@
+package pvesim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// task is a worker process. Its work has two halves: begin, when it has the
+// lock file it needs, and end, when its time has passed. A failure of either
+// ends it.
+type task struct {
+	job
+	w     *world
+	upid  string
+	node  string
+	pid   int
+	start time.Time
+	who   identity
+
+	due     time.Time // When it will end, as far as is known.
+	stopped time.Time // When it ended; zero while it runs.
+	status  string
+	log     []string
+	began   bool
+	waiting []*task // For the lock file that this one holds.
+}
+
+// job is what a task is to do.
+type job struct {
+	kind string // qmcreate, …
+	id   string // Of the guest, the volume or nothing.
+	// guest is the guest whose lock file it holds while it runs; nil if none.
+	guest *guest
+	begin func(*task) error
+	end   func(*task) error
+	// abort undoes what begin did when the task is stopped by hand; may be nil.
+	abort func(*task)
+	// takes is how long it runs, if not as long as tasks do here.
+	takes time.Duration
+}
+
+// taskList are all tasks, in the order in which they were started.
+type taskList struct {
+	all  []*task
+	byID map[string]*task
+}
+
+func newTaskList() taskList { return taskList{byID: map[string]*task{}} }
+
+// fork starts a task and returns its UPID (fork_worker in
+// PVE/RESTEnvironment.pm). Its work begins before the next request is served,
+// and not before this one is answered.
+func (w *world) fork(c *call, node string, j job) string {
+	t := &task{job: j, w: w, node: node, pid: w.pid(), start: w.now, who: c.who}
+	t.due = w.now.Add(w.cfg.TaskTime)
+	pstart := w.now.Sub(w.boot) / (10 * time.Millisecond)
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, int64(pstart), w.now.Unix(), j.kind, j.id, c.who)
+	w.tasks.all = append(w.tasks.all, t)
+	w.tasks.byID[t.upid] = t
+	w.countTask(t.kind, +1)
+	w.at(w.now, t.enter)
+	return t.upid
+}
+
+func (w *world) countTask(kind string, by int) {
+	for _, key := range []string{"", kind} {
+		w.count.running[key] += by
+		w.count.peakTasks[key] = max(w.count.peakTasks[key], w.count.running[key])
+	}
+}
+
+// running says whether a task is not over.
+func (t *task) running() bool { return t.stopped.IsZero() }
+
+func (t *task) logf(format string, args ...any) {
+	t.log = append(t.log, strings.Split(fmt.Sprintf(format, args...), "\n")...)
+}
+
+// enter takes the lock file, or waits for it.
+func (t *task) enter() {
+	if !t.running() {
+		return
+	}
+	if t.guest != nil {
+		if holder := t.guest.file; holder != nil && holder != t {
+			t.logf("trying to acquire lock...")
+			holder.waiting = append(holder.waiting, t)
+			t.due = t.w.now.Add(lockPatience)
+			t.w.at(t.due, func() {
+				if !t.began && t.running() {
+					t.finish(fail("can't lock file '%s' - got timeout", lockName(t.guest)))
+				}
+			})
+			return
+		}
+		t.guest.file = t
+	}
+	t.work()
+}
+
+// work does the first half, and plans the second.
+func (t *task) work() {
+	t.began = true
+	takes := t.w.cfg.TaskTime
+	if t.begin != nil {
+		if err := t.begin(t); err != nil {
+			t.finish(err)
+			return
+		}
+	}
+	if t.takes > 0 {
+		takes = t.takes
+	}
+	t.due = t.w.now.Add(takes)
+	t.w.at(t.due, func() {
+		if !t.running() {
+			return
+		}
+		var err error
+		if t.end != nil {
+			err = t.end(t)
+		}
+		t.finish(err)
+	})
+}
+
+// finish ends a task, with PVE's last line of its log.
+func (t *task) finish(err error) {
+	var warned *warningsError
+	switch {
+	case err == nil:
+		t.status = "OK"
+		t.logf("TASK OK")
+	case errors.As(err, &warned):
+		t.status = warned.Error()
+		t.logf("TASK %s", t.status)
+	default:
+		text := strings.TrimRight(taskText(err), "\n")
+		t.logf("TASK ERROR: %s", text)
+		t.status = strings.ReplaceAll(text, "\n", " ")
+	}
+	t.close()
+}
+
+// taskText is a failure as a task tells it, without what only HTTP needs.
+func taskText(err error) string {
+	var e *apiError
+	if errors.As(err, &e) {
+		for name, text := range e.errors {
+			return fmt.Sprintf("400 Parameter verification failed.\n%s: %s", name, text)
+		}
+	}
+	return err.Error()
+}
+
+// warningsError ends a task well, but with so many warnings in its log.
+type warningsError struct{ count int }
+
+func (e *warningsError) Error() string { return fmt.Sprintf("WARNINGS: %d", e.count) }
+
+// close releases what a task held, and lets the next one have the lock file.
+func (t *task) close() {
+	t.stopped = t.w.now
+	t.w.countTask(t.kind, -1)
+	if t.guest == nil || t.guest.file != t {
+		return
+	}
+	t.guest.file = nil
+	for len(t.waiting) > 0 {
+		next := t.waiting[0]
+		t.waiting = t.waiting[1:]
+		if !next.running() || next.began {
+			continue
+		}
+		next.waiting = t.waiting
+		next.guest.file = next
+		next.logf(" OK")
+		next.work()
+		return
+	}
+}
+
+// kill stops a task by hand. Its log ends without a verdict, which readers of
+// the status call an unexpected one.
+func (t *task) kill() {
+	if !t.running() {
+		return
+	}
+	if t.began && t.abort != nil {
+		t.abort(t)
+	}
+	t.logf("received interrupt")
+	t.status = "unexpected status"
+	t.close()
+}
+
+// statusIsError says whether a status counts as an error (upid_status_is_error).
+func statusIsError(status string) bool {
+	return status != "OK" && !strings.HasPrefix(status, "WARNINGS: ")
+}

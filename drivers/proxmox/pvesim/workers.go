@@ -1,0 +1,74 @@
+package pvesim
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// A node serves a few requests at a time; the others wait for a free worker.
+// That needs neither a queue nor a goroutine: each worker is the time at which
+// it will be free again, and a request that comes in takes the one that is free
+// first. It knows at once when it will be served.
+
+// admission is when a request will be served.
+type admission struct {
+	begin time.Time // Its effect happens then,
+	end   time.Time // its answer is sent then.
+}
+
+// admit books the next free worker of a node.
+func (w *world) admit(nodeName string, now time.Time) admission {
+	n := w.nodes[nodeName]
+	if n == nil {
+		n = w.nodes[w.cfg.Node]
+	}
+	first := 0
+	for i := range n.free {
+		if n.free[i].Before(n.free[first]) {
+			first = i
+		}
+	}
+	a := admission{begin: now}
+	if n.free[first].After(now) {
+		a.begin = n.free[first]
+	}
+	a.end = a.begin.Add(w.cfg.Latency)
+	n.free[first] = a.end
+	return a
+}
+
+// enter and leave count the requests in service.
+func (w *world) enter() {
+	w.count.inService++
+	w.count.peakRequests = max(w.count.peakRequests, w.count.inService)
+}
+
+func (w *world) leave() { w.count.inService-- }
+
+// wait lets time pass until t. It gives up when the context ends: the client
+// is gone.
+func wait(ctx context.Context, t time.Time) error {
+	d := time.Until(t)
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// nodeNames lists the nodes, sorted.
+func (w *world) nodeNames() []string {
+	names := make([]string, 0, len(w.nodes))
+	for name := range w.nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,263 @@
+package pvesim
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// samplePeriod is how often pvestatd broadcasts the state of a node and its
+// guests (PVE/Service/pvestatd.pm).
+const samplePeriod = 10 * time.Second
+
+// world is the whole state of a host. Whoever touches it holds Host.mu.
+type world struct {
+	cfg    Config
+	rng    *rand.Rand
+	boot   time.Time // When the nodes were started.
+	now    time.Time // What the world is up to date with.
+	quorum bool
+	// fingerprint is that of the certificate, in hexadecimal.
+	fingerprint string
+
+	nodes   map[string]*node
+	guests  map[int]*guest
+	vmids   []int // The keys of guests, sorted.
+	stores  map[string]*store
+	bridges []string
+	pools   map[string]*pool
+	access  *access
+	tasks   taskList
+
+	due    events
+	seen   map[int]sample   // What the last broadcast said of each guest.
+	stale  map[int]struct{} // Guests that changed since.
+	next   time.Time        // The next broadcast.
+	count  counters
+	lastID int // Of processes.
+}
+
+// node is one machine of the cluster.
+type node struct {
+	name    string
+	index   int       // From 1, as in corosync.conf.
+	offline bool      // Since:
+	since   time.Time // …then.
+	sampled time.Time // The last broadcast.
+	free    []time.Time
+}
+
+// counters are what Snapshot says about the traffic.
+type counters struct {
+	requests      map[string]int
+	unimplemented map[string]struct{}
+	writes        int
+	connections   int
+	inService     int
+	peakRequests  int
+	running       map[string]int // Tasks by type; "" is all of them.
+	peakTasks     map[string]int
+}
+
+func newWorld(c Config) *world {
+	w := &world{
+		cfg: c, rng: rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369)), //nolint:gosec // Reproducible on purpose.
+		now: time.Now(), quorum: !c.NoQuorum,
+		nodes: map[string]*node{}, guests: map[int]*guest{}, stores: map[string]*store{},
+		bridges: slices.Clone(c.Bridges), pools: map[string]*pool{},
+		tasks: newTaskList(), seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		count: counters{
+			requests: map[string]int{}, unimplemented: map[string]struct{}{},
+			running: map[string]int{}, peakTasks: map[string]int{},
+		},
+	}
+	w.boot = w.now.Add(-time.Hour)
+	if c.Version != "8.4" && c.Version != "9.1" {
+		panic(fmt.Sprintf("pvesim: version %q is neither 8.4 nor 9.1", c.Version))
+	}
+	for _, name := range append([]string{c.Node}, c.Nodes...) {
+		if w.nodes[name] != nil {
+			continue
+		}
+		w.nodes[name] = &node{name: name, index: len(w.nodes) + 1, free: make([]time.Time, c.Workers), sampled: w.now}
+	}
+	for _, name := range c.Offline {
+		if n := w.nodes[name]; n != nil {
+			n.offline, n.since = true, w.now
+		}
+	}
+	for _, s := range c.Storages {
+		if err := s.check(); err != nil {
+			panic(fmt.Sprintf("pvesim: storage %s: %v", s.Name, err))
+		}
+		w.stores[s.Name] = newStore(s)
+	}
+	if w.cfg.Token == "" {
+		w.cfg.Token = "root@pam!sim=" + w.uuid()
+	}
+	w.access = newAccess(&w.cfg)
+	w.populate(c.Guests)
+	for _, g := range w.guests {
+		w.seen[g.vmid] = w.sample(g)
+	}
+	clear(w.stale)
+	w.next = w.now.Add(samplePeriod)
+	return w
+}
+
+// event is something that is due.
+type event struct {
+	at    time.Time
+	order int // Of events at one time: the one that was planned first.
+	do    func()
+}
+
+// events is a heap, see container/heap.
+type events struct {
+	list    []event
+	planned int
+}
+
+func (e *events) Len() int { return len(e.list) }
+func (e *events) Less(i, j int) bool {
+	if a, b := e.list[i], e.list[j]; !a.at.Equal(b.at) {
+		return a.at.Before(b.at)
+	}
+	return e.list[i].order < e.list[j].order
+}
+func (e *events) Swap(i, j int) { e.list[i], e.list[j] = e.list[j], e.list[i] }
+func (e *events) Push(x any)    { e.list = append(e.list, x.(event)) }
+func (e *events) Pop() any {
+	last := e.list[len(e.list)-1]
+	e.list = e.list[:len(e.list)-1]
+	return last
+}
+
+// at plans something. A time that has passed means: before the next request.
+func (w *world) at(t time.Time, do func()) {
+	w.due.planned++
+	heap.Push(&w.due, event{at: t, order: w.due.planned, do: do})
+}
+
+// advance does all that was due until now, in the order of time.
+func (w *world) advance(now time.Time) {
+	for w.due.Len() > 0 && !w.due.list[0].at.After(now) {
+		e := heap.Pop(&w.due).(event)
+		w.broadcast(e.at)
+		if e.at.After(w.now) {
+			w.now = e.at
+		}
+		e.do()
+	}
+	w.broadcast(now)
+	if now.After(w.now) {
+		w.now = now
+	}
+}
+
+// broadcast lets the status daemons of all nodes look at their guests, if their
+// time came before t. Of several rounds since the last event only the last one
+// can have seen anything new.
+func (w *world) broadcast(t time.Time) {
+	if t.Before(w.next) {
+		return
+	}
+	at := w.next.Add(t.Sub(w.next) / samplePeriod * samplePeriod)
+	w.next = at.Add(samplePeriod)
+	for _, n := range w.nodes {
+		if !n.offline {
+			n.sampled = at
+		}
+	}
+	for vmid := range w.stale {
+		g := w.guests[vmid]
+		switch {
+		case g == nil:
+			delete(w.seen, vmid)
+		case w.nodes[g.node].offline:
+			continue
+		default:
+			w.seen[vmid] = w.sample(g)
+		}
+		delete(w.stale, vmid)
+	}
+}
+
+// guest finds a guest of a kind on a node.
+func (w *world) guest(node, kind string, vmid int) *guest {
+	if g := w.guests[vmid]; g != nil && g.node == node && g.kind == kind {
+		return g
+	}
+	return nil
+}
+
+// add puts a guest into the world.
+func (w *world) add(g *guest) {
+	w.guests[g.vmid] = g
+	if i, found := slices.BinarySearch(w.vmids, g.vmid); !found {
+		w.vmids = slices.Insert(w.vmids, i, g.vmid)
+	}
+	w.touch(g)
+}
+
+// remove takes a guest out of the world, and out of its pool and the access
+// list with it.
+func (w *world) remove(g *guest) {
+	delete(w.guests, g.vmid)
+	if i, found := slices.BinarySearch(w.vmids, g.vmid); found {
+		w.vmids = slices.Delete(w.vmids, i, i+1)
+	}
+	w.stale[g.vmid] = struct{}{}
+	w.forgetGuest(g)
+}
+
+// touch marks a guest as changed: its file is rendered anew when asked for, and
+// the next broadcast looks at it.
+func (w *world) touch(g *guest) {
+	g.raw, g.digest = "", ""
+	w.stale[g.vmid] = struct{}{}
+}
+
+// uuid invents a version 4 UUID.
+func (w *world) uuid() string {
+	a, b := w.rng.Uint64(), w.rng.Uint64()
+	a = a&^0xf000 | 0x4000
+	b = b&^(3<<62) | 2<<62
+	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&(1<<48-1))
+}
+
+// mac invents a hardware address with Proxmox' own prefix, the default of
+// mac_prefix in datacenter.cfg.
+func (w *world) mac() string {
+	n := w.rng.Uint32()
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", n>>16&0xff, n>>8&0xff, n&0xff)
+}
+
+// hex invents n hexadecimal digits.
+func (w *world) hex(n int) string {
+	var b strings.Builder
+	for b.Len() < n {
+		fmt.Fprintf(&b, "%016x", w.rng.Uint64())
+	}
+	return b.String()[:n]
+}
+
+// pid is the id of a new process.
+func (w *world) pid() int {
+	w.lastID++
+	return w.lastID
+}
+
+// version is what the host calls itself.
+func (w *world) version() (release, version, repoid string) {
+	if w.cfg.Version == "8.4" {
+		return "8.4", "8.4.21", "2606ac850d46da29"
+	}
+	return "9.1", "9.1.4", "5ac30304265fbd8e"
+}
+
+// v9 says whether the host is of the ninth major version.
+func (w *world) v9() bool { return w.cfg.Version != "8.4" }

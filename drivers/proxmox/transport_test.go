@@ -1,0 +1,150 @@
+package proxmox_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func answer(status int, reason, body string) *http.Response {
+	return &http.Response{StatusCode: status, Status: reason, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+func open(t *testing.T, rt http.RoundTripper) *proxmox.Driver {
+	t.Helper()
+	d, err := proxmox.Open(proxmox.Config{
+		Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Site: "home", Owner: "father",
+		Token: "root@pam!t=s3cret", Transport: rt,
+	})
+	require.NoError(t, err)
+	return d
+}
+
+func TestEveryNonSuccessIsATypedError(t *testing.T) {
+	for name, c := range map[string]struct {
+		status       int
+		reason, body string
+		class        string
+		says         string
+	}{
+		"not found":         {500, "500 Configuration file 'nodes/a/qemu-server/1.conf' does not exist", `{"data":null,"message":"Configuration file 'nodes/a/qemu-server/1.conf' does not exist\n"}`, "not found", "does not exist"},
+		"before 5.2.0":      {500, "500 VM 100 already exists", `{"data":null}`, "exists", "already exists"},
+		"locked":            {500, "500 x", `{"message":"VM is locked (backup)\n"}`, "busy", "locked"},
+		"digest":            {500, "500 x", `{"message":"checksum mismatch (file change by other user?)\n"}`, "moved", "checksum"},
+		"digest lxc":        {500, "500 x", `{"message":"detected modified configuration - file changed by other user? Try again.\n"}`, "moved", "modified"},
+		"parameters":        {400, "400 Parameter verification failed.", `{"errors":{"memory":"type check ('integer') failed"},"message":"Parameter verification failed.\n"}`, "invalid", "memory: type check"},
+		"forbidden":         {403, "403 Permission check failed (/vms/100, VM.Audit)", `{"data":null}`, "denied", "/vms/100, VM.Audit"},
+		"no login, no JSON": {401, "401 Authentication failed!", ``, "no login", "token"},
+		"596":               {596, "596 Broken pipe", ``, "unknown", "Broken pipe"},
+		"595":               {595, "595 Errors during connection establishment", ``, "unknown", "online"},
+		"gateway":           {502, "502 Bad Gateway", `<html>nginx</html>`, "unknown", "proxy"},
+		"HTML with 200":     {200, "200 OK", `<html>login</html>`, "unknown", "no JSON"},
+		"404":               {404, "404 Not Found", `<html>`, "not found", "404"},
+		"501":               {501, "501 Method 'POST /x' not implemented", ``, "other", "not implemented"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := open(t, proxmox.RoundTripFunc(func(*http.Request) (*http.Response, error) { return answer(c.status, c.reason, c.body), nil }))
+				_, err := d.Post(t.Context(), "/x", map[string]any{"a": 1})
+				require.ErrorContains(t, err, c.says)
+				require.Equal(t, c.class, proxmox.ClassName(err))
+				require.Error(t, d.Get(t.Context(), "/x", nil))
+				require.Equal(t, c.status == 401 || c.status == 403, proxmox.IsDenied(err))
+			})
+		})
+	}
+}
+
+func TestOnlyReadsAreSentTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		d := open(t, proxmox.RoundTripFunc(func(*http.Request) (*http.Response, error) {
+			n.Add(1)
+			return nil, errors.New("connection reset by peer")
+		}))
+		_, err := d.Post(t.Context(), "/nodes/father/qemu", map[string]any{"vmid": 100})
+		require.Equal(t, "unknown", proxmox.ClassName(err))
+		require.EqualValues(t, 1, n.Load())
+		require.Error(t, d.Get(t.Context(), "/version", nil))
+		require.EqualValues(t, 1+3, n.Load())
+	})
+}
+
+func TestReadSucceedsAfterAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		d := open(t, proxmox.RoundTripFunc(func(*http.Request) (*http.Response, error) {
+			if n.Add(1) == 1 {
+				return answer(595, "595 no route", ""), nil
+			}
+			return answer(200, "200 OK", `{"data":{"a":1}}`), nil
+		}))
+		var got map[string]int
+		require.NoError(t, d.Get(t.Context(), "/x", &got))
+		require.Equal(t, map[string]int{"a": 1}, got)
+	})
+}
+
+func TestRequestsPerNodeAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, peak atomic.Int32
+		release := make(chan struct{})
+		d := open(t, proxmox.RoundTripFunc(func(*http.Request) (*http.Response, error) {
+			peak.Store(max(peak.Load(), now.Add(1)))
+			<-release
+			now.Add(-1)
+			return answer(200, "200 OK", `{"data":null}`), nil
+		}))
+		done := make(chan error)
+		for range 50 {
+			go func() { done <- d.Get(t.Context(), "/nodes/father/qemu/1/config", nil) }()
+		}
+		synctest.Wait()
+		require.EqualValues(t, proxmox.DefaultConcurrency, now.Load())
+		close(release)
+		for range 50 {
+			require.NoError(t, <-done)
+		}
+		require.LessOrEqual(t, peak.Load(), int32(proxmox.DefaultConcurrency))
+	})
+}
+
+func TestCancelEndsAWaitingRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		d := open(t, proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}))
+		done := make(chan error)
+		for range 20 { // more than there are slots
+			go func() { done <- d.Get(ctx, "/x", nil) }()
+		}
+		synctest.Wait()
+		cancel()
+		for range 20 {
+			require.ErrorIs(t, <-done, context.Canceled)
+		}
+	})
+}
+
+func TestErrorsNeverShowTheToken(t *testing.T) {
+	for _, token := range []string{"", "nonsense-s3cret", "root@pam=s3cret", "root!x=s3cret", "root@pam!x="} {
+		_, err := proxmox.Open(proxmox.Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: token})
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "s3cret")
+		require.True(t, proxmox.IsDenied(err))
+	}
+	_, err := proxmox.Open(proxmox.Config{Host: &model.Host{Name: "f", API: "http://pve.test"}, Token: "a@b!c=d"})
+	require.ErrorContains(t, err, "https")
+}

@@ -1,0 +1,247 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// holding is a step that was taken out of the plan.
+type holding struct {
+	action Action
+	blind  bool // because something could not be seen; else because somebody must mend something
+}
+
+// guard takes out the steps that must not be done: of what may exist already, what
+// is not ours, what could not be seen, what misses a secret, what others still
+// need; and then those that would depend on a step taken out.
+func (p *planner) guard() {
+	if len(p.steps) == 0 {
+		return
+	}
+	p.wantedBy, p.observedBy = needers(p.want), needers(p.have)
+	p.reuse, p.reusedBy = map[model.Address]model.Address{}, map[model.Address]model.Address{}
+	p.circle = map[model.Address]model.Address{}
+	claims := map[model.Address][]model.Foreign{}
+	for _, f := range p.plan.Foreign {
+		claims[f.Claims] = append(claims[f.Claims], f)
+	}
+	p.each(func(s *Step) { p.guardIdentity(s, claims[s.Address]) })
+	p.each(p.guardSight)
+	p.each(p.guardSite)
+	p.each(p.guardKind)
+	p.each(func(s *Step) {
+		if s.Want != nil {
+			p.guardVMID(s)
+		}
+	})
+	p.each(p.guardNeeded)
+	p.follow()
+}
+
+func needers(s model.State) map[model.Address][]model.Address {
+	by := map[model.Address][]model.Address{}
+	for _, addr := range s.Addresses() {
+		for _, n := range s[addr].Needs {
+			if n != addr {
+				by[n] = append(by[n], addr)
+			}
+		}
+	}
+	return by
+}
+
+// each calls a check for every step that is still planned, by address.
+func (p *planner) each(check func(*Step)) {
+	for _, addr := range p.addrs {
+		if s := p.steps[addr]; s != nil {
+			check(s)
+		}
+	}
+}
+
+// guardIdentity creates nothing a second time: a foreign guest that stands where
+// the new one would is first to be explained by its owner.
+func (p *planner) guardIdentity(s *Step, claims []model.Foreign) {
+	if s.Action != Create || len(claims) == 0 {
+		return
+	}
+	var who, fix []string
+	for _, f := range claims {
+		who = append(who, fmt.Sprintf("%s %d %q may be it, but is not ours (%s)", f.Kind, f.VMID, f.Name, f.Why))
+		if f.Fix != "" && !slices.Contains(fix, f.Fix) {
+			fix = append(fix, f.Fix)
+		}
+	}
+	p.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
+}
+
+// guardSight keeps the law that an incomplete view is never evidence of absence.
+func (p *planner) guardSight(s *Step) {
+	if s.Action == Update {
+		return
+	}
+	for _, u := range p.in.Have.Unknown {
+		guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
+		switch {
+		case u.Kind != "" && u.Kind == s.Address.Kind:
+			p.blind(s, fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why))
+		case u.VMID > 0 && guest && s.Action == Create && mayBe(u, p.in.Want.State[s.Address]):
+			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why))
+		case u.VMID > 0 && !guest && s.Action != Create:
+			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why))
+		default:
+			continue
+		}
+		return
+	}
+}
+
+// mayBe reports whether a guest that could not be read may be a wanted one.
+func mayBe(u model.Unknown, want *model.Resource) bool {
+	return u.Name == "" || u.Name == want.Addr.Name || u.VMID == want.Guest.VMID
+}
+
+// guardSite holds what the site itself keeps from being done.
+func (p *planner) guardSite(s *Step) {
+	if s.Want == nil {
+		return
+	}
+	node := p.in.Want.Nodes[s.Address]
+	switch {
+	case s.Have != nil && node != nil && node.Drift == "report":
+		p.find(s.Address, diag.Finding{
+			Severity: diag.Warning, Source: diag.FromGuard,
+			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),
+		})
+		p.hold(s, false)
+	case len(s.Want.Missing) > 0:
+		p.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE")
+	case s.Action == Replace && p.in.Manifest != "" && s.Want.Manifest != p.in.Manifest:
+		p.warn(s, fmt.Sprintf("a plan for manifest %s replaces nothing outside of it", p.in.Manifest), "plan the whole host to do that")
+	}
+}
+
+// guardKind holds what the kind itself knows to be impossible or dangerous.
+func (p *planner) guardKind(s *Step) {
+	kind := p.kinds[s.Address.Kind]
+	if s.Have == nil || kind == nil || kind.Refuse == nil {
+		return
+	}
+	for _, problem := range kind.Refuse(s.Want, s.Have) {
+		f := diag.Finding{
+			Severity: diag.Error, Source: diag.FromGuard, Detail: problem.Detail,
+			Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), problem.Summary),
+		}
+		if s.Want != nil {
+			f.At = s.Want.Place(problem.Path)
+		}
+		p.find(s.Address, f)
+		if p.steps[s.Address] != nil {
+			p.hold(s, false)
+		}
+	}
+}
+
+// guardNeeded keeps what others still need when its turn to go would come.
+func (p *planner) guardNeeded(s *Step) {
+	if s.Action != Delete && s.Action != Replace {
+		return
+	}
+	for _, y := range p.observedBy[s.Address] {
+		if p.releases(y, s.Address) {
+			continue
+		}
+		switch h, isHeld := p.held[y]; {
+		case h.blind:
+			p.blind(s, fmt.Sprintf("%s still needs it", y))
+		case s.Action == Replace:
+			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
+		case p.in.Destroy && !isHeld:
+			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s still needs it", y), "destroy that first")
+		default:
+			p.warn(s, fmt.Sprintf("%s still needs it", y), "")
+		}
+		return
+	}
+}
+
+// releases reports whether y, which needs x by its mark, will do so no more once
+// the steps of this plan that x waits for are done.
+func (p *planner) releases(y, x model.Address) bool {
+	if s := p.steps[y]; s != nil && s.Action == Delete {
+		return true
+	}
+	_, isHeld := p.held[y]
+	w := p.want[y]
+	return w != nil && !isHeld && p.within(y) && !slices.Contains(w.Needs, x)
+}
+
+// follow draws what follows from the steps held so far, and from those that
+// follow, until nothing does. Every turn takes a step out, so it ends.
+func (p *planner) follow() {
+	for len(p.fresh) > 0 {
+		addr := p.fresh[0]
+		p.fresh = p.fresh[1:]
+		h := p.held[addr]
+		for _, y := range p.wantedBy[addr] {
+			s := p.steps[y]
+			if s == nil || s.Action == Delete || (h.action == Replace && s.Action != Create) || h.action == Update {
+				continue
+			}
+			p.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, h.action.not()))
+		}
+		if r := p.have[addr]; r != nil {
+			for _, x := range r.Needs {
+				if s := p.steps[x]; s != nil && x != addr {
+					p.guardNeeded(s)
+				}
+			}
+		}
+		if s := p.steps[p.reusedBy[addr]]; s != nil {
+			p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr), "")
+		}
+	}
+}
+
+// because holds a step for the reason another one was held.
+func (p *planner) because(s *Step, h holding, why string) {
+	if h.blind {
+		p.blind(s, why)
+		return
+	}
+	p.warn(s, why, "")
+}
+
+// refuse takes a step out with an error: somebody has to mend something.
+func (p *planner) refuse(s *Step, source, why, fix string) {
+	p.find(s.Address, diag.Finding{
+		Severity: diag.Error, Source: source, Detail: fix,
+		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
+	})
+	p.hold(s, false)
+}
+
+// warn takes a step out with a warning: it is so on purpose, or follows from an error.
+func (p *planner) warn(s *Step, why, fix string) {
+	p.find(s.Address, diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard, Detail: fix,
+		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
+	})
+	p.hold(s, false)
+}
+
+// blind takes a step out because the view is incomplete.
+func (p *planner) blind(s *Step, why string) {
+	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
+	p.hold(s, true)
+}
+
+func (p *planner) hold(s *Step, blind bool) {
+	delete(p.steps, s.Address)
+	p.held[s.Address] = holding{s.Action, blind}
+	p.fresh = append(p.fresh, s.Address)
+}

@@ -1,0 +1,280 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Make plans how the host becomes what the site says. What must not be done is
+// left out of the steps and said in Findings (somebody can mend it) or in Unknown
+// (it could not be seen); so is everything that would depend on it.
+func Make(in Input) *Plan {
+	p := newPlanner(in)
+	if p.mayPlan() {
+		p.limit()
+		p.chooseVMIDs()
+		p.compare()
+		p.guard()
+		p.order()
+	}
+	return p.document()
+}
+
+// planner is the state of one call of Make and belongs to it alone.
+type planner struct {
+	in    Input
+	plan  *Plan
+	kinds map[string]*model.Kind
+	want  model.State            // as in the input; guests are copies that have their VMID
+	have  model.State            // as observed
+	addrs []model.Address        // of both, in order
+	scope map[model.Address]bool // what the plan is limited to; nil for everything
+	ids   vmids
+	id    fingerprint
+
+	pending map[model.Address][]model.Pending
+	steps   map[model.Address]*Step
+
+	held       map[model.Address]holding         // taken out of steps, and why
+	fresh      []model.Address                   // held, but what follows from it is not drawn yet
+	wantedBy   map[model.Address][]model.Address // who shall need it
+	observedBy map[model.Address][]model.Address // who needs it now, by its mark
+	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
+	reusedBy   map[model.Address]model.Address   // the same, the other way round
+	circle     map[model.Address]model.Address   // deletions whose marks need each other → the first of them
+}
+
+func newPlanner(in Input) *planner {
+	in.Have.Foreign = slices.SortedStableFunc(slices.Values(in.Have.Foreign), func(a, b model.Foreign) int {
+		return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name))
+	})
+	in.Have.Pending = slices.SortedStableFunc(slices.Values(in.Have.Pending), func(a, b model.Pending) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
+	})
+	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
+	p := &planner{
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State,
+		steps: map[model.Address]*Step{}, held: map[model.Address]holding{},
+		plan: &Plan{
+			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
+			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
+			Foreign:    in.Have.Foreign, Pending: slices.Clone(in.Have.Pending),
+			Unknown: slices.Clone(in.Have.Unknown), Findings: slices.Clone(in.Have.Findings),
+		},
+	}
+	for _, k := range in.Kinds {
+		p.kinds[k.Name] = k
+	}
+	if in.Want != nil {
+		p.plan.Deferred = slices.Clone(in.Want.Deferred)
+		p.want = in.Want.State
+	}
+	for a := range p.have {
+		p.addrs = append(p.addrs, a)
+	}
+	for a := range p.want {
+		if p.have[a] == nil {
+			p.addrs = append(p.addrs, a)
+		}
+	}
+	slices.SortFunc(p.addrs, model.Address.Compare)
+	return p
+}
+
+// mayPlan reports whether the input allows any step at all. A host that the site
+// does not know has nothing wanted, which must never be read as "remove it all".
+func (p *planner) mayPlan() bool {
+	switch {
+	case p.in.Want == nil || p.in.Want.Host == nil:
+		p.find(model.Address{}, diag.Finding{
+			Severity: diag.Error, Source: diag.FromSite,
+			Summary: fmt.Sprintf("the site says nothing about host %q, so nothing is planned there", p.in.Host),
+			Detail:  "declare it in a host block, or name another with --host",
+		})
+		return false
+	case p.in.Destroy && p.in.Manifest == "":
+		p.find(model.Address{}, diag.Finding{
+			Severity: diag.Error, Source: diag.FromGuard,
+			Summary: "destroy needs the name of a manifest", Detail: "name it with -M",
+		})
+		return false
+	default:
+		return !slices.ContainsFunc(p.in.Have.Unknown, func(u model.Unknown) bool { return u.All })
+	}
+}
+
+// compare makes a step for every difference within the limits, be it allowed or
+// not: guard takes out again what must not be done.
+func (p *planner) compare() {
+	for _, pend := range p.in.Have.Pending {
+		if p.pending == nil {
+			p.pending = map[model.Address][]model.Pending{}
+		}
+		p.pending[pend.Address] = append(p.pending[pend.Address], pend)
+	}
+	for _, addr := range p.addrs {
+		if !p.within(addr) {
+			continue
+		}
+		want, have := p.want[addr], p.have[addr]
+		switch {
+		case p.in.Destroy:
+			if have != nil && have.Guest != nil {
+				p.remove(have, fmt.Sprintf("manifest %s is destroyed", p.in.Manifest))
+			}
+		case have == nil:
+			p.create(want)
+		case want != nil:
+			p.update(want, have)
+		case !p.in.Want.Declared[addr] && !p.in.Want.Suspended[have.Manifest]:
+			p.remove(have, "left the site")
+		}
+	}
+}
+
+func (p *planner) create(want *model.Resource) {
+	kind := p.kind(want)
+	attrs := model.Attrs(want.Spec)
+	p.id.wanted(want, attrs)
+	s := stepOf(want, Create, "declared, and not there yet")
+	s.Class, s.Want = model.ClassNone, want
+	for _, a := range attrs {
+		if a.Value != nil {
+			s.Changes = append(s.Changes, Change{a.Path, nil, a.Value, a.Secret || sensitive(want, a.Path), model.ClassNone})
+		}
+	}
+	if kind.Brief != nil {
+		s.Brief = kind.Brief(want.Spec)
+	}
+	p.steps[want.Addr] = s
+}
+
+func (p *planner) update(want, have *model.Resource) {
+	attrs := model.Attrs(want.Spec)
+	changes := p.changes(want, have, attrs)
+	p.id.wanted(want, attrs)
+	p.id.observed(have, changes)
+	if len(changes) == 0 {
+		p.plan.Summary.Unchanged++
+		return
+	}
+	s := stepOf(want, Update, "")
+	s.Changes, s.Want, s.Have, s.Class = changes, want, have, model.ClassNone
+	var rebuilt []Change
+	for _, c := range changes {
+		if c.Class.Worse(s.Class) {
+			s.Class = c.Class
+		}
+		if c.Class == model.ClassReplace || c.Class == model.ClassDataLoss {
+			rebuilt = append(rebuilt, c)
+		}
+	}
+	s.Reason = paths(changes) + differs(changes) + "from the site"
+	if len(rebuilt) > 0 {
+		s.Action = Replace
+		s.Reason = paths(rebuilt) + differs(rebuilt) + "from the site and cannot be changed in place"
+	}
+	p.steps[want.Addr] = s
+}
+
+func (p *planner) remove(have *model.Resource, reason string) {
+	p.id.observed(have, nil)
+	p.id.attrs(have, model.Attrs(have.Spec))
+	s := stepOf(have, Delete, reason)
+	s.Have, s.Class, s.Manifest = have, model.ClassNone, p.manifest(have.Addr)
+	if have.Guest != nil {
+		s.Class = model.ClassDataLoss
+	}
+	p.steps[have.Addr] = s
+}
+
+func stepOf(r *model.Resource, do Action, reason string) *Step {
+	s := &Step{
+		Address: r.Addr, Node: r.Node, Manifest: r.Manifest, Action: do, Reason: reason, At: r.At,
+		Changes: []Change{}, After: []model.Address{},
+	}
+	if r.Guest != nil {
+		s.VMID = r.Guest.VMID
+	}
+	return s
+}
+
+// paths names what changes, for the sentence of a reason.
+func paths(changes []Change) string {
+	if len(changes) > 3 {
+		return fmt.Sprintf("%d attributes", len(changes))
+	}
+	names := make([]string, len(changes))
+	for i, c := range changes {
+		names[i] = c.Path
+	}
+	if len(names) == 1 {
+		return names[0]
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
+
+func differs(changes []Change) string {
+	if len(changes) == 1 {
+		return " differs "
+	}
+	return " differ "
+}
+
+// kind finds what is known of a resource's sort; of an unknown one nothing is, and
+// its attributes alone decide.
+func (p *planner) kind(r *model.Resource) *model.Kind {
+	if k := p.kinds[r.Addr.Kind]; k != nil {
+		return k
+	}
+	return &model.Kind{Name: r.Addr.Kind}
+}
+
+// find adds a finding about an address (the zero one for none), with its place in
+// the files where it has one.
+func (p *planner) find(addr model.Address, f diag.Finding) {
+	if addr != (model.Address{}) {
+		f.Address = addr.String()
+	}
+	if r := p.want[addr]; r != nil && f.At.IsZero() {
+		f.At = r.At
+	}
+	p.plan.Findings = append(p.plan.Findings, f)
+}
+
+// document finishes the plan: everything counted, and each list in its order.
+func (p *planner) document() *Plan {
+	d := p.plan
+	for i := range d.Steps {
+		switch d.Steps[i].Action {
+		case Create:
+			d.Summary.Create++
+		case Update:
+			d.Summary.Update++
+		case Replace:
+			d.Summary.Replace++
+		case Delete:
+			d.Summary.Delete++
+		default: // Make plans nothing else
+		}
+	}
+	d.Summary.Foreign = len(d.Foreign)
+	slices.SortStableFunc(d.Unknown, byScope)
+	for i := range d.Pending {
+		p.hide(&d.Pending[i])
+	}
+	d.Findings = d.Findings.Sorted()
+	d.ID = p.id.sum(p.in)
+	return d.listed()
+}
+
+func byScope(a, b model.Unknown) int {
+	return cmp.Or(model.CompareNames(a.Scope, b.Scope), cmp.Compare(a.Why, b.Why))
+}

@@ -1,0 +1,206 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// order lists the steps so that each stands behind those it waits for, peers by
+// address:
+//
+//   - making and changing go parents first: behind the making or changing of what is needed;
+//   - removing goes children first: behind the removal of those that need it by their marks,
+//     and behind the changes by which others stop needing it;
+//   - who takes over a VMID waits for the one that gives it up.
+func (p *planner) order() {
+	if len(p.steps) == 0 {
+		return
+	}
+	g := p.graph()
+	for circles := g.circles(); len(circles) > 0; circles = g.circles() {
+		for _, c := range circles {
+			p.breakUp(c)
+		}
+		p.follow()
+		g = p.graph()
+	}
+	for _, i := range g.waves() {
+		s := p.steps[g.addrs[i]]
+		for _, j := range g.before[i] {
+			s.After = append(s.After, g.addrs[j])
+		}
+		p.plan.Steps = append(p.plan.Steps, *s)
+	}
+}
+
+// graph says which step waits for which; steps are numbered by address.
+type graph struct {
+	addrs  []model.Address
+	before [][]int // direct predecessors, sorted
+	after  [][]int // direct successors
+}
+
+func (p *planner) graph() *graph {
+	g := &graph{}
+	number := make(map[model.Address]int, len(p.steps))
+	p.each(func(s *Step) {
+		number[s.Address] = len(g.addrs)
+		g.addrs = append(g.addrs, s.Address)
+	})
+	g.before, g.after = make([][]int, len(g.addrs)), make([][]int, len(g.addrs))
+	for i, addr := range g.addrs {
+		for _, b := range p.waitsFor(p.steps[addr]) {
+			j, ok := number[b]
+			first, inCircle := p.circle[addr]
+			if !ok || j == i || (inCircle && first == p.circle[b] && j > i) {
+				continue
+			}
+			g.before[i] = append(g.before[i], j)
+		}
+		slices.Sort(g.before[i])
+		g.before[i] = slices.Compact(g.before[i])
+		for _, j := range g.before[i] {
+			g.after[j] = append(g.after[j], i)
+		}
+	}
+	return g
+}
+
+// waitsFor lists the steps that must come first; it may name addresses without one.
+func (p *planner) waitsFor(s *Step) []model.Address {
+	var out []model.Address
+	if s.Want != nil {
+		for _, n := range s.Want.Needs {
+			if b := p.steps[n]; b != nil && b.Action != Delete {
+				out = append(out, n)
+			}
+		}
+		if b, ok := p.reuse[s.Address]; ok {
+			out = append(out, b)
+		}
+	}
+	if s.Action == Delete || s.Action == Replace {
+		for _, y := range p.observedBy[s.Address] {
+			b := p.steps[y]
+			if b != nil && (b.Action == Delete || !slices.Contains(b.Want.Needs, s.Address)) {
+				out = append(out, y)
+			}
+		}
+	}
+	return out
+}
+
+// breakUp deals with steps that wait for each other in a circle. Deletions do so
+// when somebody edited their marks; they go in the order of their names then, for
+// nothing else would ever free them. In any other circle at least one step would
+// have to be done on what is not there, so its makings and changes are refused.
+func (p *planner) breakUp(circle []model.Address) {
+	names := make([]string, len(circle))
+	making := false
+	for i, a := range circle {
+		names[i] = a.String()
+		making = making || p.steps[a].Action != Delete
+	}
+	who := strings.Join(names, ", ")
+	if making {
+		for _, a := range circle {
+			if s := p.steps[a]; s.Action != Delete {
+				p.refuse(s, diag.FromGuard, fmt.Sprintf("%s wait for each other in a circle", who),
+					"take one need or one VMID out of the circle, and put it back in a later commit")
+			}
+		}
+		return
+	}
+	for _, a := range circle {
+		p.circle[a] = circle[0]
+	}
+	p.find(circle[0], diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard,
+		Summary: fmt.Sprintf("%s need each other by their owner marks", who),
+		Detail:  "the marks were edited; they are deleted all the same, and their names decide who goes first",
+	})
+}
+
+// waves lists the numbers in the order of the steps: first those that wait for
+// nothing, then those that waited for these only, and so on. The graph has no circle.
+func (g *graph) waves() []int {
+	open := make([]int, len(g.addrs))
+	var wave, order []int
+	for i := range g.addrs {
+		if open[i] = len(g.before[i]); open[i] == 0 {
+			wave = append(wave, i)
+		}
+	}
+	for len(wave) > 0 {
+		order = append(order, wave...)
+		var next []int
+		for _, i := range wave {
+			for _, j := range g.after[i] {
+				if open[j]--; open[j] == 0 {
+					next = append(next, j)
+				}
+			}
+		}
+		slices.Sort(next)
+		wave = next
+	}
+	return order
+}
+
+// circles finds the groups of steps that wait for each other (Tarjan's strongly
+// connected components of more than one), each sorted, and they by their first.
+func (g *graph) circles() [][]model.Address {
+	var (
+		out     [][]model.Address
+		stack   []int
+		visited int
+		number  = make([]int, len(g.addrs)) // order of the visit, from 1; 0: not yet
+		low     = make([]int, len(g.addrs))
+		onStack = make([]bool, len(g.addrs))
+		visit   func(i int)
+	)
+	visit = func(i int) {
+		visited++
+		number[i], low[i], onStack[i] = visited, visited, true
+		stack = append(stack, i)
+		for _, j := range g.before[i] {
+			switch {
+			case number[j] == 0:
+				visit(j)
+				low[i] = min(low[i], low[j])
+			case onStack[j]:
+				low[i] = min(low[i], number[j])
+			}
+		}
+		if low[i] != number[i] {
+			return
+		}
+		var members []int
+		for onStack[i] {
+			last := len(stack) - 1
+			members = append(members, stack[last])
+			onStack[stack[last]] = false
+			stack = stack[:last]
+		}
+		if len(members) == 1 {
+			return
+		}
+		slices.Sort(members)
+		circle := make([]model.Address, len(members))
+		for k, m := range members {
+			circle[k] = g.addrs[m]
+		}
+		out = append(out, circle)
+	}
+	for i := range g.addrs {
+		if number[i] == 0 {
+			visit(i)
+		}
+	}
+	slices.SortFunc(out, func(a, b []model.Address) int { return a[0].Compare(b[0]) })
+	return out
+}

@@ -1,0 +1,158 @@
+// Package plan compares what a host shall hold with what it holds, and says step
+// by step how the one becomes the other. It is pure: values in, a value out; no
+// clock, no host, no file. The same input gives the same plan, byte for byte.
+//
+// Read in this order: Input (what is compared), Plan and Step (what comes out;
+// they are the document of `plan --json`), Make (the way from one to the other):
+//
+//	vmid.go   gives every wanted guest its VMID
+//	diff.go   finds what differs, and what it costs
+//	guard.go  holds back what is not ours, not seen, or still needed
+//	order.go  says which step waits for which
+//	id.go     names the plan by what it was made from
+//
+// Text and Markdown draw the document; Read takes it from a file again, and
+// Moved tells whether the world is still the one it was drawn in.
+package plan
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// FormatVersion is that of the plan document. Its first number changes when a
+// reader of an older document would misread it.
+const FormatVersion = "1.0"
+
+// Action is what a step does to its resource.
+type Action string
+
+// The actions of the plan document.
+const (
+	Create  Action = "create"
+	Update  Action = "update"
+	Replace Action = "replace" // delete and create under the same address, as one step
+	Delete  Action = "delete"
+	Adopt   Action = "adopt" // write the owner mark on what exists; never planned unasked, so Make has none
+)
+
+// Symbol is the sign that stands for the action in text.
+func (a Action) Symbol() rune {
+	switch a {
+	case Create:
+		return '+'
+	case Update:
+		return '~'
+	case Replace:
+		return '±'
+	case Delete:
+		return '-'
+	case Adopt:
+		return '='
+	default:
+		return '?'
+	}
+}
+
+// not says what did not happen to a resource that was held back.
+func (a Action) not() string {
+	switch a {
+	case Create:
+		return "not created"
+	case Replace:
+		return "not replaced"
+	case Delete:
+		return "not deleted"
+	default:
+		return "not changed"
+	}
+}
+
+// Change is one attribute that a step sets. Before and After are plain values as
+// in model.Attr, nil where the attribute is not there. Of a sensitive change the
+// true values are for the driver only: text and JSON say "(sensitive)".
+type Change struct {
+	Path      string
+	Before    any
+	After     any
+	Sensitive bool
+	Class     model.Class
+}
+
+// Step is one thing to do to one resource; a plan has at most one for an address.
+type Step struct {
+	Address  model.Address   `json:"address"`
+	Node     string          `json:"node"`     // manifest node it comes from; "" for what is none
+	Manifest string          `json:"manifest"` // "" for what stands beside the manifests
+	VMID     int             `json:"vmid"`     // 0, in JSON null, for what is no guest
+	Action   Action          `json:"action"`
+	Class    model.Class     `json:"class"` // what doing it now disrupts: the worst of its changes
+	Reason   string          `json:"reason"`
+	Changes  []Change        `json:"changes"`
+	After    []model.Address `json:"after"` // steps of this plan that must have succeeded first
+	At       diag.Range      `json:"at"`
+
+	// Want is the resource with its VMID chosen, nil for a deletion; Have is as observed, nil for a creation.
+	// Both are shared with the input and other steps: whoever carries the step out only reads them.
+	// A plan from a file has neither: it can be shown and compared, not carried out.
+	Want  *model.Resource `json:"-"`
+	Have  *model.Resource `json:"-"`
+	Brief string          `json:"-"` // of a creation, in a few words
+}
+
+// Summary counts a plan. The first four add up to the steps.
+type Summary struct {
+	Create    int `json:"create"`
+	Update    int `json:"update"`
+	Replace   int `json:"replace"`
+	Delete    int `json:"delete"`
+	Unchanged int `json:"unchanged"` // wanted, there, and just as wanted
+	Foreign   int `json:"foreign"`
+}
+
+// Plan is the plan document. Steps stand in an order in which they can be carried
+// out one by one; peers, which may go side by side, by address.
+type Plan struct {
+	FormatVersion string           `json:"format_version"`
+	Site          string           `json:"site"`
+	Commit        string           `json:"commit"`
+	Host          string           `json:"host"`
+	ObservedAt    time.Time        `json:"observed_at"`
+	ID            string           `json:"id"` // hash of desired and observed, without times
+	Steps         []Step           `json:"steps"`
+	Foreign       []model.Foreign  `json:"foreign"`
+	Pending       []model.Pending  `json:"pending"`  // what PVE holds already and applies at a restart
+	Unknown       []model.Unknown  `json:"unknown"`  // what could not be seen, and what is held back for it
+	Deferred      []model.Deferred `json:"deferred"` // declared, but not done by this kind of pass
+	Findings      diag.List        `json:"findings"`
+	Summary       Summary          `json:"summary"`
+}
+
+// Input is all that a plan depends on. Make only reads it.
+type Input struct {
+	Site, Commit, Host string
+	Kinds              model.Kinds
+	Want               *model.Want
+	Have               model.Observed
+
+	// Manifest limits the plan to the nodes of one manifest and to what they need, which is made or changed for
+	// them but never removed. Empty means the whole host.
+	Manifest string
+	// Targets limits it to these addresses and what they need. Empty means all.
+	Targets []model.Address
+	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.
+	Destroy bool
+}
+
+// InSync reports whether the host is as the site says, as far as this plan looked:
+// nothing to do, nothing held back, nothing out of sight.
+func (p *Plan) InSync() bool {
+	for _, f := range p.Findings {
+		if f.Severity == diag.Error || f.Source == diag.FromGuard {
+			return false
+		}
+	}
+	return len(p.Steps) == 0 && len(p.Unknown) == 0
+}

@@ -1,0 +1,255 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// TextOptions says how the picture is drawn. The zero value is for a file or pipe.
+type TextOptions struct {
+	Color bool // with ANSI colours
+	Width int  // of the terminal in characters; 100 unless set
+}
+
+// The measures of the picture.
+const (
+	defaultWidth = 100
+	leastDetail  = 24 // characters that the middle column has on any terminal
+	mostName     = 44 // a longer name pushes its own line only
+	mostForeign  = 10 // foreign guests shown one by one
+)
+
+// line is one line of the picture: sign, thing, what happens to it, what that costs.
+type line struct {
+	sign   rune
+	color  string
+	thing  string // vm web-1
+	vmid   int    // 0: not shown
+	align  bool   // the VMID stands in a column with others
+	detail func(room int) string
+	cost   string
+}
+
+// Text draws the plan for people. Findings are not in it: diag.Text tells them.
+//
+//	site home @ 3f2c1a9   host father   plan 7c1e04b2
+//	  father
+//	    ~ vm db-1  (10002)    cores 4 → 8               pending (restart = never)
+//	    + vm web-3            vm-small, debian-12       create
+//	plan: 1 add, 1 change, 0 destroy
+func (p *Plan) Text(w io.Writer, o TextOptions) {
+	var b bytes.Buffer
+	if lines := p.lines(); p.silent() {
+		fmt.Fprintln(&b, p.last())
+	} else {
+		fmt.Fprintln(&b, paint(p.title(), bold, o.Color))
+		if len(lines) > 0 {
+			fmt.Fprintf(&b, "  %s\n", clean(p.Host))
+		}
+		draw(&b, lines, o)
+		fmt.Fprintln(&b, p.last())
+	}
+	_, _ = w.Write(b.Bytes()) // as with fmt.Print: who needs to know has the writer
+}
+
+// silent reports whether the last line says it all.
+func (p *Plan) silent() bool {
+	return p.InSync() && len(p.Pending)+len(p.Deferred) == 0
+}
+
+func (p *Plan) title() string {
+	return fmt.Sprintf("%s   host %s   plan %s", p.source(), clean(p.Host), clean(limit(p.ID, 8)))
+}
+
+func (p *Plan) source() string {
+	s := "site " + clean(p.Site)
+	if p.Commit != "" {
+		s += " @ " + clean(limit(p.Commit, 7))
+	}
+	return s
+}
+
+func limit(s string, n int) string { return s[:min(len(s), n)] }
+
+// last sums the plan up.
+func (p *Plan) last() string {
+	s := p.Summary
+	var also []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{s.Replace, "replace"}, {s.Foreign, "foreign"}} {
+		if part.n > 0 {
+			also = append(also, fmt.Sprintf(", %d %s", part.n, part.what))
+		}
+	}
+	if p.InSync() {
+		if s.Foreign == 0 {
+			also = nil
+		}
+		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), clean(p.Host), s.Unchanged, strings.Join(also, ""))
+	}
+	return fmt.Sprintf("plan: %d add, %d change, %d destroy%s", s.Create, s.Update, s.Delete, strings.Join(also, ""))
+}
+
+// lines lists what the picture shows, from what is done to what is left alone.
+func (p *Plan) lines() []line {
+	var out []line
+	for _, s := range p.Steps {
+		out = append(out, s.line())
+	}
+	for _, d := range p.Pending {
+		c := Change{Path: d.Path, Before: d.Before, After: d.After}
+		out = append(out, line{
+			sign: '*', color: yellow, thing: thing(d.Address.String()),
+			detail: func(int) string { return c.String() + ": " + clean(d.Why) },
+		})
+	}
+	for _, u := range p.Unknown {
+		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why)})
+	}
+	for _, d := range p.Deferred {
+		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
+	}
+	if len(p.Foreign) > mostForeign {
+		return append(out, line{
+			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(p.Foreign)), detail: told("not ours, left alone"),
+		})
+	}
+	for _, f := range p.Foreign {
+		out = append(out, line{
+			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
+			detail: told("not ours, left alone"),
+		})
+	}
+	return out
+}
+
+func told(why string) func(int) string { return func(int) string { return clean(why) } }
+
+// thing writes an address as the picture does, "vm web-1"; other texts as they are.
+func thing(s string) string {
+	if a, err := model.ParseAddress(s); err == nil && !strings.ContainsAny(a.Kind, " /") {
+		return clean(a.Kind + " " + a.Name)
+	}
+	return clean(s)
+}
+
+func (s Step) line() line {
+	l := line{sign: s.Action.Symbol(), color: yellow, thing: thing(s.Address.String()), vmid: s.VMID, align: true, cost: s.cost()}
+	l.detail = func(room int) string { return fit(s.Changes, room) }
+	switch s.Action {
+	case Create:
+		// The VMID is in the document; here it would look as if the guest were there.
+		l.color, l.vmid = green, 0
+		if s.Brief != "" {
+			l.detail = func(room int) string { return limited(clean(s.Brief), room) }
+		}
+	case Delete:
+		l.color = red
+		l.detail = func(room int) string { return limited(clean(s.Reason), room) }
+	case Replace:
+		l.color = red
+	default:
+	}
+	return l
+}
+
+// cost is the right column: the class, or for a making what it is.
+func (s Step) cost() string {
+	switch {
+	case s.Action == Create || s.Action == Adopt:
+		return string(s.Action)
+	case s.Class == model.ClassPending:
+		return "pending (restart = never)"
+	default:
+		return clean(string(s.Class))
+	}
+}
+
+// fit names changes as completely as the room allows: with values, by their paths,
+// or the first few paths.
+func fit(changes []Change, room int) string {
+	if s := shown(changes); utf8.RuneCountInString(s) <= room {
+		return s
+	}
+	names := make([]string, len(changes))
+	for i, c := range changes {
+		names[i] = clean(c.Path)
+	}
+	s := strings.Join(names, ", ")
+	for n := len(names) - 1; n > 0 && utf8.RuneCountInString(s) > room; n-- {
+		s = fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
+	}
+	return s
+}
+
+// draw writes the lines in columns as wide as what stands in them.
+func draw(b *bytes.Buffer, lines []line, o TextOptions) {
+	name, left, cost := 0, 0, 0
+	for _, l := range lines {
+		if l.align && l.vmid != 0 {
+			name = max(name, utf8.RuneCountInString(l.thing))
+		}
+		cost = max(cost, utf8.RuneCountInString(l.cost))
+	}
+	name = min(name, mostName)
+	things := make([]string, len(lines))
+	for i, l := range lines {
+		things[i] = l.thing
+		if l.vmid != 0 {
+			if l.align {
+				things[i] = pad(l.thing, name)
+			}
+			things[i] += fmt.Sprintf(" (%d)", l.vmid)
+		}
+		left = max(left, utf8.RuneCountInString(things[i]))
+	}
+	left = min(left, mostName+12)
+	width := o.Width
+	if width <= 0 {
+		width = defaultWidth
+	}
+	const frame = len("    ~ ") + len("    ") + len("    ")
+	room := max(width-frame-left-cost, leastDetail)
+	middle := 0
+	details := make([]string, len(lines))
+	for i, l := range lines {
+		details[i] = l.detail(room)
+		if l.cost != "" {
+			middle = max(middle, utf8.RuneCountInString(details[i]))
+		}
+	}
+	for i, l := range lines {
+		text := pad(things[i], left) + "    " + details[i]
+		if l.cost != "" {
+			text = pad(things[i], left) + "    " + pad(details[i], middle) + "    " + l.cost
+		}
+		fmt.Fprintf(b, "    %s %s\n", paint(string(l.sign), l.color, o.Color), strings.TrimRight(text, " "))
+	}
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(width-utf8.RuneCountInString(s), 0))
+}
+
+// ANSI codes, by meaning: made, changed, destroyed, left alone, heading.
+const (
+	green  = "32"
+	yellow = "33"
+	red    = "31"
+	dim    = "2"
+	bold   = "1"
+)
+
+func paint(s, color string, on bool) string {
+	if !on {
+		return s
+	}
+	return "\x1b[" + color + "m" + s + "\x1b[0m"
+}

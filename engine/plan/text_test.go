@@ -1,0 +1,135 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// picture is the example of the design: one of each line.
+func picture() plan.Input {
+	small := VM{Preset: "vm-small", Image: "debian-12", Cores: 4, Memory: 2048}
+	with := func(change func(*VM)) *VM {
+		s := small
+		change(&s)
+		return &s
+	}
+	prose := strings.Repeat("What this guest is for, told at length. ", 3)
+	want := state(
+		guest("vm.web-1", 0, with(func(s *VM) { s.Description, s.Tags = prose, []string{"homestak", "web", "frontend", "public"} })),
+		guest("vm.db-1", 0, with(func(s *VM) { s.Cores = 8 })),
+		guest("vm.web-3", 0, &small),
+	)
+	have := state(
+		guest("vm.web-1", 10001, with(func(s *VM) { s.Description, s.Tags = "by hand", []string{"homestak", "scratchpad", "experimental"} })),
+		guest("vm.db-1", 10002, &small),
+		guest("ct.cache", 10010, &small),
+	)
+	in := input(want, have)
+	in.Have.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no owner mark"}}
+	return in
+}
+
+func TestPictureOfTheDesign(t *testing.T) {
+	golden(t, "picture.txt", text(plan.Make(picture()), plan.TextOptions{}))
+}
+
+func TestPictureInColour(t *testing.T) {
+	p := plan.Make(picture())
+	colour := text(p, plan.TextOptions{Color: true})
+	golden(t, "colour.txt", strings.ReplaceAll(colour, "\x1b", "ESC"))
+	for _, code := range []string{"0", "1", "2", "31", "32", "33"} {
+		colour = strings.ReplaceAll(colour, "\x1b["+code+"m", "")
+	}
+	require.Equal(t, text(p, plan.TextOptions{}), colour, "colour adds nothing but colour")
+}
+
+// busy has every kind of line that the picture of the design lacks.
+func busy() plan.Input {
+	wide := VM{Preset: "vm-large", Image: "debian-13", Machine: "q35", Cores: 8, Memory: 8192, Password: "new", Tags: []string{"a"}, Disks: []Disk{{"root", 20}, {"data", 64}}}
+	narrow := VM{Preset: "vm-small", Image: "debian-12", Machine: "i440fx", Cores: 4, Memory: 4096, Password: "old", Description: "one\ntwo\nthree", Disks: []Disk{{"root", 10}}}
+	hot := narrow
+	hot.Memory, hot.Balloon, hot.Password, hot.Description = 6144, new(int), "new", ""
+	want := state(
+		object("image.debian-13", &Image{Checksum: "sha256:13"}), object("pool.lab", &Pool{Comment: "all of the lab, and more than that"}),
+		guest("vm.replaced-guest", 0, &wide, "image.debian-13"), guest("vm.hot", 0, &hot), guest("ct.lost", 0, &wide),
+		guest("vm.new", 0, &wide, "image.debian-13", "pool.lab"),
+	)
+	have := state(
+		object("image.debian-12", &Image{Checksum: "sha256:12"}), object("pool.lab", &Pool{Comment: "the lab"}),
+		guest("vm.replaced-guest", 101, &narrow, "image.debian-12"), guest("vm.hot", 20002, &narrow, "image.debian-12"),
+	)
+	in := input(want, have)
+	in.Want.Deferred = []model.Deferred{
+		{Address: "vm.app", Why: "lives on inner: children of a pve node are not made yet"},
+		{Address: "spec", Why: "of 3 nodes: checked, not applied inside the guests yet"},
+	}
+	in.Have.Pending = []model.Pending{{Address: addr("vm.hot"), Path: "cores", Before: int64(2), After: int64(4), Why: "set; takes effect at the next full restart"}}
+	in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline for 5 minutes"}, {Scope: "vm 105", Why: "no answer (596)", VMID: 105, Name: "lost"}}
+	for i := range 512 {
+		in.Have.Foreign = append(in.Have.Foreign, model.Foreign{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no owner mark"})
+	}
+	return in
+}
+
+func TestBusyPicture(t *testing.T) {
+	p := plan.Make(busy())
+	for _, width := range []int{0, 72, 160} {
+		got := text(p, plan.TextOptions{Width: width})
+		require.NotContains(t, got, "new\n", "a secret")
+		golden(t, fmt.Sprintf("busy-%d.txt", width), got)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	in := busy()
+	in.Have.State[addr("vm.hot")].Spec.(*VM).Tags = []string{"@all", "#1", "<b>|", "[x](http://example.org)", "`*_~"}
+	in.Want.State[addr("vm.new")].Missing = []string{"secret.passwords.root"}
+	in.Want.State[addr("vm.new")].At = at(12)
+	var b strings.Builder
+	plan.Make(in).Markdown(&b)
+	golden(t, "busy.md", b.String())
+}
+
+func TestInSyncIsOneLine(t *testing.T) {
+	want, have := fleet(100, 0)
+	p := plan.Make(input(want, have))
+	require.True(t, p.InSync())
+	require.Equal(t, "in sync: site home @ 3f2c1a9 on host father, 102 unchanged\n", text(p, plan.TextOptions{}))
+	var b strings.Builder
+	p.Markdown(&b)
+	require.Equal(t, "### site home &#64; 3f2c1a9   host father   plan "+p.ID[:8]+"\n\n**in sync: site home &#64; 3f2c1a9 on host father, 102 unchanged**\n", b.String())
+}
+
+func TestAHundredUnchangedFitAScreen(t *testing.T) {
+	want, have := fleet(101, 101)
+	got := text(plan.Make(input(want, have)), plan.TextOptions{})
+	require.Equal(t, 4, strings.Count(got, "\n"), got)
+	require.True(t, strings.HasSuffix(got, "\nplan: 0 add, 1 change, 0 destroy\n"), got)
+}
+
+func TestTextDrivesNoTerminal(t *testing.T) {
+	evil := "x\x1b[2J\r\n\u202e\xff\x00"
+	want := state(guest("vm.a", 0, &VM{Description: evil, Tags: []string{evil}, Options: map[string]string{evil: evil}}), guest("vm.b", 0, &VM{Preset: evil}))
+	in := input(want, state(guest("vm.a", 100, &VM{Description: "y"})))
+	in.Site, in.Commit, in.Host = evil, evil, evil
+	in.Have.Foreign = []model.Foreign{{VMID: 1, Name: evil, Kind: evil}}
+	in.Have.Pending = []model.Pending{{Address: addr("vm.a"), Path: evil, Before: evil, After: evil, Why: evil}}
+	in.Have.Unknown = []model.Unknown{{Scope: evil, Why: evil}}
+	in.Want.Deferred = []model.Deferred{{Address: evil, Why: evil}}
+	p := plan.Make(in)
+	var md strings.Builder
+	p.Markdown(&md)
+	for _, got := range []string{text(p, plan.TextOptions{}), md.String()} {
+		require.NotContains(t, strings.ReplaceAll(got, "\n", ""), "\x1b")
+		for _, bad := range []string{"\r", "\u202e", "\xff", "\x00"} {
+			require.NotContains(t, got, bad)
+		}
+	}
+	require.Equal(t, 9, strings.Count(text(p, plan.TextOptions{}), "\n"), "no text makes a line of its own")
+}

@@ -1,0 +1,121 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxValue bounds one value in a line of text, in characters.
+const maxValue = 32
+
+// shown names changes with their values: "cores 4 → 8, tags +web".
+func shown(changes []Change) string {
+	texts := make([]string, len(changes))
+	for i, c := range changes {
+		texts[i] = c.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// String gives the change in a few words, of a sensitive one without its values.
+func (c Change) String() string {
+	before, after := c.Before, c.After
+	if c.Sensitive {
+		before, after = masked(before), masked(after)
+	}
+	return clean(c.Path) + " " + between(before, after)
+}
+
+func between(before, after any) string {
+	if b, a, ok := lists(before, after); ok {
+		if d := delta(b, a); d != "" {
+			return d
+		}
+	}
+	return value(before) + " → " + value(after)
+}
+
+// lists takes two values as lists, nil being an empty one; at least one must be a list.
+func lists(before, after any) (b, a []string, ok bool) {
+	b, okB := before.([]string)
+	a, okA := after.([]string)
+	return b, a, (okA || before != nil && okB) && (okA || after == nil) && (okB || before == nil)
+}
+
+// delta shows what a list gains and loses; "" if that is nothing (another order) or
+// too much to read.
+func delta(before, after []string) string {
+	var out []string
+	for _, s := range after {
+		if !slices.Contains(before, s) {
+			out = append(out, "+"+value(s))
+		}
+	}
+	for _, s := range before {
+		if !slices.Contains(after, s) {
+			out = append(out, "-"+value(s))
+		}
+	}
+	if len(out) > 6 {
+		return ""
+	}
+	return strings.Join(out, " ")
+}
+
+// value writes a plain value on one line: short, unambiguous, and without anything
+// that drives a terminal.
+func value(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "none"
+	case string:
+		if n := strings.Count(strings.TrimSuffix(v, "\n"), "\n"); n > 0 {
+			return fmt.Sprintf("(%d lines)", n+1)
+		}
+		if v == hidden {
+			return v
+		}
+		if v == "" || v == "none" || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"→`, r) }) {
+			return strconv.Quote(shorten(v))
+		}
+		return clean(shorten(v))
+	case []string:
+		texts := make([]string, len(v))
+		for i, s := range v {
+			texts[i] = value(s)
+		}
+		return shorten("[" + strings.Join(texts, " ") + "]")
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case bool:
+		return strconv.FormatBool(v)
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	default:
+		return clean(shorten(fmt.Sprint(v)))
+	}
+}
+
+func shorten(s string) string { return limited(s, maxValue) }
+
+func limited(s string, most int) string {
+	runes := []rune(s)
+	if len(runes) <= most {
+		return s
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// clean escapes what is not printable: names and values come from hosts and files,
+// and must neither drive a terminal nor forge a line.
+func clean(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return s
+	}
+	q := strconv.Quote(s)
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+}

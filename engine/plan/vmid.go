@@ -1,0 +1,156 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// The VMIDs that PVE allows (pve-common, JSONSchema.pm, pve-vmid).
+const (
+	minVMID = 100
+	maxVMID = 999_999_999
+)
+
+// vmids says who has, and who shall have, which VMID.
+type vmids struct {
+	used     map[int]string        // on the host or its cluster, and by what
+	owner    map[int]model.Address // of those, which are ours
+	explicit map[int]model.Address // declared; of two the first by address
+	next     map[model.VMIDRange]int
+}
+
+// chooseVMIDs gives every wanted guest its VMID. Who exists keeps his, who declares
+// one gets it, the others draw the lowest free one in the order of their
+// addresses. It looks beyond the limits of the plan, so that a limited plan and a
+// full one choose alike. A VMID that this plan frees is not free within it.
+func (p *planner) chooseVMIDs() {
+	p.ids = vmids{used: maps.Clone(p.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}}
+	if p.ids.used == nil {
+		p.ids.used = map[int]string{}
+	}
+	for _, f := range p.in.Have.Foreign {
+		p.ids.takenBy(f.VMID, strings.TrimSpace(f.Kind+" "+f.Name))
+	}
+	for _, u := range p.in.Have.Unknown {
+		p.ids.takenBy(u.VMID, u.Scope)
+	}
+	for _, addr := range p.addrs {
+		if r := p.have[addr]; r != nil && r.Guest != nil {
+			p.ids.takenBy(r.Guest.VMID, addr.String())
+			p.ids.owner[r.Guest.VMID] = addr
+		}
+		if r := p.want[addr]; r != nil && r.Guest != nil && r.Guest.VMID != 0 {
+			if _, twice := p.ids.explicit[r.Guest.VMID]; !twice {
+				p.ids.explicit[r.Guest.VMID] = addr
+			}
+		}
+	}
+	chosen := make(model.State, len(p.want))
+	for _, addr := range p.addrs {
+		r := p.want[addr]
+		if r == nil {
+			continue
+		}
+		if r.Guest != nil && r.Guest.VMID == 0 {
+			if have := p.have[addr]; have != nil && have.Guest != nil {
+				r = numbered(r, have.Guest.VMID)
+			} else {
+				r = numbered(r, p.ids.draw(addr, r.Guest.Choose))
+			}
+		}
+		chosen[addr] = r
+	}
+	p.want = chosen
+}
+
+// numbered copies a guest with a VMID; the spec is shared.
+func numbered(r *model.Resource, vmid int) *model.Resource {
+	c, g := *r, *r.Guest
+	g.VMID = vmid
+	c.Guest = &g
+	return &c
+}
+
+func (v *vmids) takenBy(vmid int, what string) {
+	if vmid != 0 && v.used[vmid] == "" {
+		v.used[vmid] = what
+	}
+}
+
+// draw takes the lowest free VMID of the ranges, 0 if they are full. Nothing is
+// ever given back, so each range is walked once for all guests.
+func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
+	if len(ranges) == 0 {
+		ranges = []model.VMIDRange{{From: minVMID, To: maxVMID}}
+	}
+	for _, r := range ranges {
+		id := max(r.From, minVMID, v.next[r])
+		for ; id <= min(r.To, maxVMID); id++ {
+			_, used := v.used[id]
+			_, promised := v.explicit[id]
+			if !used && !promised {
+				v.used[id] = addr.String()
+				v.next[r] = id + 1
+				return id
+			}
+		}
+		v.next[r] = id
+	}
+	return 0
+}
+
+// guardVMID holds a step back whose VMID cannot be had, and notes which step must
+// free it first.
+func (p *planner) guardVMID(s *Step) {
+	guest := s.Want.Guest
+	if guest == nil || (s.Have != nil && s.Have.Guest != nil && s.Have.Guest.VMID == guest.VMID) {
+		return
+	}
+	declared := p.in.Want.State[s.Address].Guest
+	if guest.VMID == 0 {
+		p.refuse(s, diag.FromSite, "no VMID is free in "+ranges(declared.Choose),
+			"widen the range in the site block, or name another with vmid_range")
+		return
+	}
+	if declared.VMID == 0 {
+		return // drawn from what is free
+	}
+	if first := p.ids.explicit[guest.VMID]; first != s.Address {
+		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is declared for %s as well", guest.VMID, first), "declare another vmid, or none")
+		return
+	}
+	owner, ours := p.ids.owner[guest.VMID]
+	what, used := p.ids.used[guest.VMID]
+	switch {
+	case ours && p.frees(owner, guest.VMID):
+		p.reuse[s.Address], p.reusedBy[owner] = owner, s.Address
+	case ours:
+		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
+	case used:
+		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; what is not ours is never touched")
+	}
+}
+
+// frees reports whether a step of this plan makes the owner of a VMID give it up.
+func (p *planner) frees(owner model.Address, vmid int) bool {
+	s := p.steps[owner]
+	if s == nil {
+		return false
+	}
+	return s.Action == Delete || (s.Action == Replace && s.Want.Guest.VMID != vmid)
+}
+
+func ranges(of []model.VMIDRange) string {
+	if len(of) == 0 {
+		return fmt.Sprintf("%d–%d", minVMID, maxVMID)
+	}
+	texts := make([]string, len(of))
+	for i, r := range of {
+		texts[i] = fmt.Sprintf("range %q (%d–%d)", r.Name, r.From, r.To)
+	}
+	return strings.Join(texts, ", ")
+}
