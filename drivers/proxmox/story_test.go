@@ -181,7 +181,6 @@ func paths(s plan.Step) []string {
 	return out
 }
 
-
 // template makes a VM template as an administrator does.
 func (w *world) template(vmid int, name string) {
 	w.t.Helper()

@@ -10,9 +10,8 @@ import (
 )
 
 const (
-	firstPoll = 100 * time.Millisecond
-	minPoll   = 200 * time.Millisecond
-	maxPoll   = 25 * time.Second
+	minPoll = 150 * time.Millisecond
+	maxPoll = 25 * time.Second
 )
 
 // taskError is a task that ended badly. Status is PVE's exit status.
@@ -34,7 +33,8 @@ func (e *taskError) class() class {
 }
 
 // tasks waits for PVE's tasks. Several waits on one node share one poll of the
-// node's list of active tasks; a single one asks for its own status.
+// node's list of tasks, which also says how each ended; a single one asks for its
+// own status.
 //
 // The mutex guards the fields of the pollers: they are made and joined by
 // whichever steps wait at the moment, and nobody outlives them.
@@ -56,7 +56,13 @@ type poller struct {
 type waiter struct {
 	upid  string
 	since time.Time
-	over  chan struct{} // closed when the task is no longer among the active ones
+	over  chan verdict // of length 1: filled when the shared list knows more
+}
+
+// verdict is what a look at the tasks told of one of them.
+type verdict struct {
+	ended bool   // else: ask for its status
+	exit  string // PVE's exit status
 }
 
 // wait returns when the task has ended: nil for OK and for WARNINGS, a taskError
@@ -72,38 +78,31 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		return fmt.Errorf("the API answered %q where the id of a task was expected", upid)
 	}
 	node, kind := parts[1], parts[5]
-	began := time.Now()
-	if err := wait(ctx, firstPoll); err != nil {
-		return stillRuns(upid, err)
-	}
+	w := &waiter{upid: upid, since: time.Now(), over: make(chan verdict, 1)}
 	for {
-		status, exit, err := t.status(ctx, node, upid)
+		v, err := t.next(ctx, node, w)
+		if err == nil && !v.ended {
+			v, err = t.status(ctx, node, upid)
+		}
 		switch {
 		case ctx.Err() != nil:
-			return stillRuns(upid, ctx.Err())
+			return fmt.Errorf("waiting for %s, which goes on: %w", upid, ctx.Err())
 		case err != nil && classOf(err) != classUnknown:
 			return &taskError{UPID: upid, Type: kind, Status: ""}
-		case err == nil && status == "stopped":
-			if exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") {
-				return nil
-			}
-			return &taskError{UPID: upid, Type: kind, Status: exit}
-		}
-		if err := t.next(ctx, node, upid, began); err != nil {
-			return stillRuns(upid, err)
+		case !v.ended:
+		case v.exit == "OK" || strings.HasPrefix(v.exit, "WARNINGS: "):
+			return nil
+		default:
+			return &taskError{UPID: upid, Type: kind, Status: v.exit}
 		}
 	}
 }
 
 // status asks for one task. PVE knows no 404: an unknown task is a 400.
-func (t *tasks) status(ctx context.Context, node, upid string) (status, exit string, err error) {
+func (t *tasks) status(ctx context.Context, node, upid string) (verdict, error) {
 	var doc struct{ Status, ExitStatus string }
-	err = t.c.get(ctx, seg("nodes", node, "tasks", upid, "status"), &doc)
-	return doc.Status, doc.ExitStatus, err
-}
-
-func stillRuns(upid string, err error) error {
-	return fmt.Errorf("waiting for %s, which goes on: %w", upid, err)
+	err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "status"), &doc)
+	return verdict{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
 }
 
 // pollAfter is the pause until the next look at a task that runs for age: short
@@ -117,11 +116,10 @@ func pollAfter(age time.Duration, shared bool) time.Duration {
 	return min(max(part, minPoll), maxPoll)
 }
 
-// next returns when it is worth asking for the status again: after a pause where
-// this is the only task that is waited for on the node, else when the shared
-// list no longer shows it as running.
-func (t *tasks) next(ctx context.Context, node, upid string, since time.Time) error {
-	w := &waiter{upid: upid, since: since, over: make(chan struct{})}
+// next returns when something can be said of a task: after a pause where this is
+// the only one that is waited for on the node, else when the shared list shows it
+// as ended, or not at all.
+func (t *tasks) next(ctx context.Context, node string, w *waiter) (verdict, error) {
 	p := t.join(node, w)
 	defer t.leave(p, w)
 	select {
@@ -129,13 +127,13 @@ func (t *tasks) next(ctx context.Context, node, upid string, since time.Time) er
 	default:
 	}
 	select {
+	case v := <-w.over:
+		return v, nil
+	case <-ctx.Done():
+		return verdict{}, ctx.Err()
 	case p.lead <- struct{}{}:
 		defer func() { <-p.lead }()
 		return t.lead(ctx, node, p, w)
-	case <-w.over:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -158,7 +156,7 @@ func (t *tasks) leave(p *poller, w *waiter) {
 }
 
 // lead waits for w and, while others wait on the same node, polls for all of them.
-func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) error {
+func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (verdict, error) {
 	for {
 		pause, shared := t.pause(p)
 		timer := time.NewTimer(pause)
@@ -167,16 +165,18 @@ func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) err
 		case <-p.bell:
 			timer.Stop()
 			continue
+		case v := <-w.over: // the leader before us saw it end
+			timer.Stop()
+			return v, nil
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return verdict{}, ctx.Err()
 		}
 		if !shared {
-			return nil
+			return verdict{}, nil
 		}
-		running, err := t.active(ctx, node)
-		if err != nil || t.release(p, w, running) {
-			return nil //nolint:nilerr // the status of the single task, asked for next, tells what is wrong
+		if err := t.look(ctx, node, p); err != nil {
+			return verdict{}, err
 		}
 	}
 }
@@ -193,34 +193,59 @@ func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	return pause, shared
 }
 
-// release wakes all whose task is no longer running, and reports whether the leader's own is one of them.
-func (t *tasks) release(p *poller, leader *waiter, running map[string]bool) bool {
+// look reads the node's list of tasks and tells everybody who waits and whose task
+// does not run any more, or is not in the list.
+func (t *tasks) look(ctx context.Context, node string, p *poller) error {
+	list, err := t.list(ctx, node, "all")
+	if err != nil {
+		return err
+	}
+	byID := make(map[string]taskEntry, len(list))
+	for _, e := range list {
+		if old, twice := byID[e.UPID]; !twice || old.EndTime == nil {
+			byID[e.UPID] = e // right after its end a task may stand among both the active and the archived
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for w := range p.waiting {
-		if !running[w.upid] && w != leader {
-			delete(p.waiting, w)
-			close(w.over)
+		e, known := byID[w.upid]
+		if known && e.runs() {
+			continue
 		}
+		delete(p.waiting, w)
+		w.over <- verdict{ended: known, exit: e.Status}
 	}
-	return !running[leader.upid]
+	return nil
+}
+
+// taskEntry is a task in a node's list.
+type taskEntry struct {
+	UPID    string          `json:"upid"`
+	EndTime json.RawMessage `json:"endtime"`
+	Status  string          `json:"status"`
+}
+
+// runs: of a task that runs PVE shows no end, and as status nothing or RUNNING.
+func (e taskEntry) runs() bool {
+	return e.EndTime == nil && (e.Status == "" || strings.EqualFold(e.Status, "running"))
+}
+
+// list reads a node's tasks: active for those that run, all for the finished too.
+func (t *tasks) list(ctx context.Context, node, source string) ([]taskEntry, error) {
+	var list []taskEntry
+	err := t.c.get(ctx, seg("nodes", node, "tasks")+"?limit=500&source="+source, &list)
+	return list, err
 }
 
 // active lists the UPIDs of a node's running tasks.
 func (t *tasks) active(ctx context.Context, node string) (map[string]bool, error) {
-	var list []struct {
-		UPID    string          `json:"upid"`
-		EndTime json.RawMessage `json:"endtime"`
-		Status  string          `json:"status"`
-	}
-	if err := t.c.get(ctx, seg("nodes", node, "tasks")+"?source=active&limit=500", &list); err != nil {
-		return nil, err
-	}
+	list, err := t.list(ctx, node, "active")
 	running := make(map[string]bool, len(list))
 	for _, e := range list {
-		if e.EndTime == nil && (e.Status == "" || e.Status == "RUNNING" || e.Status == "running") {
+		if e.runs() {
 			running[e.UPID] = true
 		}
 	}
-	return running, nil
+	return running, err
 }

@@ -18,13 +18,13 @@ import (
 )
 
 // inTime runs a story on a clock that jumps.
-func inTime(t *testing.T, c pvesim.Config, story func(*world)) {
+func inTime(t *testing.T, c pvesim.Config, story func(*testing.T, *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { story(newWorld(t, c)) })
+	synctest.Test(t, func(t *testing.T) { story(t, newWorld(t, c)) })
 }
 
 func TestCreateFromImage(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(w *world) {
+	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
 		w.node("web-1", func(v *proxmox.VM) {
 			order, down := 3, 20
 			v.Tags, v.Description, v.OnBoot, v.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
@@ -62,7 +62,7 @@ func TestCreateFromImage(t *testing.T) {
 }
 
 func TestSecondApplyWritesNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		for i := range 5 {
 			w.node(fmt.Sprintf("web-%d", i+1), nil)
 		}
@@ -106,7 +106,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 		"power":          {func(v *proxmox.VM) { v.Power = "stopped" }, []string{"power"}, nil, model.ClassRestart},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(w *world) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.node("web-1", nil)
 				w.node("web-2", nil)
 				w.apply()
@@ -155,7 +155,7 @@ func changedKeys(a, b map[string]string) []string {
 }
 
 func TestPendingIsListedAndNoStep(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(w *world) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("db", nil)
 		w.apply()
 		w.vm("db").Cores = 8
@@ -172,7 +172,7 @@ func TestPendingIsListedAndNoStep(t *testing.T) {
 }
 
 func TestWithdrawalTakesAway(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.node("web-1", func(v *proxmox.VM) {
 			v.Tags, v.OnBoot = []string{"web"}, true
 			v.Options = map[string]string{"balloon": "512"}
@@ -198,7 +198,7 @@ func TestWithdrawalTakesAway(t *testing.T) {
 }
 
 func TestCloneOfATemplate(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond}, func(w *world) {
+	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.template(9000, "golden")
 		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
 		w.apply()
@@ -213,7 +213,7 @@ func TestCloneOfATemplate(t *testing.T) {
 }
 
 func TestDriftIsPutBack(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.node("web-1", nil)
 		w.node("web-2", nil)
 		w.node("web-3", nil)
@@ -239,7 +239,7 @@ func TestDriftIsPutBack(t *testing.T) {
 }
 
 func TestForeignGuestsAreNeverTouched(t *testing.T) {
-	inTime(t, pvesim.Config{Guests: 6}, func(w *world) {
+	inTime(t, pvesim.Config{Guests: 6}, func(t *testing.T, w *world) {
 		before := w.host.Snapshot().Guests
 		w.node("web-1", nil)
 		w.apply()
@@ -266,7 +266,7 @@ func TestForeignGuestsAreNeverTouched(t *testing.T) {
 }
 
 func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(w *world) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("web-1", nil)
 		w.apply()
 		mine := w.guest(10000)
@@ -281,7 +281,7 @@ func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 }
 
 func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(w *world) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("web-1", nil)
 		w.apply()
 		w.host.Edit(func(e *pvesim.Edit) {
@@ -296,7 +296,7 @@ func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
 }
 
 func TestShrinkIsRefused(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(w *world) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("web-1", nil)
 		w.apply()
 		w.vm("web-1").Disk = 5
@@ -308,7 +308,7 @@ func TestShrinkIsRefused(t *testing.T) {
 }
 
 func TestProtectedGuestIsNotDeleted(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(w *world) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("web-1", func(v *proxmox.VM) { v.Protection = true })
 		w.apply()
 		w.drop("web-1")

@@ -260,8 +260,8 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 	}
 	_, m, found := splitDescription(cfg.next["description"])
 	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != s.Address {
-		if s.Have == nil {
-			return nil // taking back a create that never got that far: what stands there is somebody else's
+		if s.Have == nil || s.Have.Guest.Digest == "" {
+			return nil // taking back a create, which was never observed, that did not get far: what stands there is somebody else's
 		}
 		return fmt.Errorf("VM %d is not provably %s any more (%s): left alone", at.vmid, s.Address, or(why, "it is "+m.addr().String()))
 	}

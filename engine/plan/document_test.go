@@ -121,7 +121,7 @@ func FuzzRead(f *testing.F) {
 // What a secret is made of stands nowhere: not in the documents, not in findings.
 func TestSecretsAreNowhere(t *testing.T) {
 	const secret = "s3cr3t"
-	made := func(name string, salt string) *model.Resource {
+	made := func(name, salt string) *model.Resource {
 		return guest(name, 0, &VM{Password: secret + salt, Description: "key " + secret + salt, Options: map[string]string{"args": secret + salt}, Tags: []string{secret + salt}})
 	}
 	want, have := model.State{}, model.State{}
@@ -153,8 +153,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 }
 
 func TestMoved(t *testing.T) {
-	base := func() plan.Input { return picture() }
-	shown := plan.Make(base())
+	shown := plan.Make(picture())
 	for name, c := range map[string]struct {
 		change func(*plan.Input)
 		moved  []string
@@ -217,7 +216,7 @@ func TestMoved(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := base()
+			in := picture()
 			c.change(&in)
 			now := plan.Make(in)
 			read, err := plan.Read(bytes.NewReader(document(t, shown)))

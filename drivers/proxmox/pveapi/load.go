@@ -11,9 +11,7 @@ import (
 	"sync"
 )
 
-//go:generate go run ./gen -from ../../../../shared/pve-api/schema.json
-
-// packed is the table: one line per method, "VERB PATH {json}".
+// packed is the table as ./gen writes it: one line per method, "VERB PATH {json}".
 //
 //go:embed schema.gz
 var packed []byte

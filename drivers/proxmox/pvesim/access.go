@@ -47,6 +47,9 @@ func (u *user) shown(to map[string]any) map[string]any {
 			to[key] = *value
 		}
 	}
+	if u.email == nil && (u.comment != nil && *u.comment != "" || u.keys != nil && *u.keys != "") {
+		to["email"] = "" // user.cfg is columns: one that others follow comes back empty, not absent.
+	}
 	return to
 }
 
@@ -114,7 +117,7 @@ func apiCreateUser(w *world, c *call) (any, error) {
 	if w.access.users[userid] != nil {
 		return nil, fail("create user failed: user '%s' already exists", userid)
 	}
-	if err := w.needQuorum(); err != nil {
+	if err := w.needUserLock("create user failed"); err != nil {
 		return nil, err
 	}
 	u := &user{enable: true, tokens: map[string]*token{}}
@@ -185,7 +188,7 @@ func apiUpdateUser(w *world, c *call) (any, error) {
 	if u == nil {
 		return nil, fail("no such user ('%s')", userid)
 	}
-	if err := w.needQuorum(); err != nil {
+	if err := w.needUserLock("update user failed"); err != nil {
 		return nil, err
 	}
 	u.update(c)
@@ -268,7 +271,7 @@ func apiCreateToken(w *world, c *call) (any, error) {
 	if t != nil {
 		return nil, badParam("tokenid", "Token already exists.")
 	}
-	if err := w.needQuorum(); err != nil {
+	if err := w.needUserLock("generating token failed"); err != nil {
 		return nil, err
 	}
 	t = &token{secret: w.uuid(), privsep: true}

@@ -61,7 +61,7 @@ func apiCreateRole(w *world, c *call) (any, error) {
 	if strings.HasPrefix(strings.ToUpper(name), "PVE") {
 		return nil, badParam("roleid", "cannot use role ID starting with the (case-insensitive) 'PVE' namespace")
 	}
-	if err := w.needQuorum(); err != nil {
+	if err := w.needUserLock("create role failed"); err != nil {
 		return nil, err
 	}
 	r := &role{privs: map[string]bool{}}
@@ -179,7 +179,7 @@ func apiUpdateACL(w *world, c *call) (any, error) {
 	if !remove && !knownPath.MatchString(path) {
 		return nil, badParam("path", "invalid ACL path '"+c.in["path"]+"'")
 	}
-	if err := w.needQuorum(); err != nil {
+	if err := w.needUserLock("ACL update failed"); err != nil {
 		return nil, err
 	}
 	propagate := !c.has("propagate") || c.flag("propagate")

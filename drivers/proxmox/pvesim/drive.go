@@ -50,7 +50,7 @@ func splitKey(key string) (family string, index int) {
 // parseProperty reads a property string by the table's description of a key;
 // values are checked before they get here, so what does not parse is empty.
 func parseProperty(key, value string) map[string]string {
-	v, ok := configParams("qemu").Param(key)
+	v, ok := configParams["qemu"]().Param(key)
 	if !ok {
 		return map[string]string{}
 	}

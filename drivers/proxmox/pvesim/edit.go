@@ -41,7 +41,7 @@ func (e *Edit) Set(vmid int, key, value string) {
 // Start lets a guest run; one that runs stays as it is.
 func (e *Edit) Start(vmid int) {
 	if g := e.guest(vmid); g.run == nil {
-		e.w.boot1(g)
+		e.w.powerOn(g)
 	}
 }
 
@@ -49,7 +49,7 @@ func (e *Edit) Start(vmid int) {
 // Waiting changes go on waiting.
 func (e *Edit) Stop(vmid int) {
 	if g := e.guest(vmid); g.run != nil {
-		e.w.halt(g, nil)
+		e.w.powerOff(g, nil)
 	}
 }
 
@@ -82,7 +82,7 @@ func (e *Edit) Add(g Guest) {
 		e.w.joinPool(g.Pool, g.VMID)
 	}
 	if g.Running {
-		e.w.boot1(added)
+		e.w.powerOn(added)
 	}
 }
 

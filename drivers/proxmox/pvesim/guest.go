@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -154,9 +155,15 @@ func (w *world) write(g *guest) {
 	w.touch(g)
 }
 
-// configParams describes the keys of a configuration.
-func configParams(kind string) *pveapi.Method {
-	m, _, _ := pveapi.Lookup("POST", "/nodes/n/"+kind)
+// configParams describes the keys of a configuration, by the kind of guest.
+var configParams = map[string]func() *pveapi.Method{
+	"qemu": sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/qemu") }),
+	"lxc":  sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/lxc") }),
+}
+
+func method(name string) *pveapi.Method {
+	verb, path, _ := strings.Cut(name, " ")
+	m, _, _ := pveapi.Lookup(verb, path)
 	return m
 }
 
@@ -165,7 +172,7 @@ func keyType(kind, key string) string {
 	if key == "lock" || key == "digest" || key == "meta" {
 		return "string"
 	}
-	if v, ok := configParams(kind).Param(key); ok {
+	if v, ok := configParams[kind]().Param(key); ok {
 		return v.Type
 	}
 	return ""

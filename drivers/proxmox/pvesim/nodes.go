@@ -23,21 +23,11 @@ func apiVersion(w *world, _ *call) (any, error) {
 
 // apiNodes is GET /nodes.
 func apiNodes(w *world, c *call) (any, error) {
-	list := []map[string]any{}
+	list := []*nodeEntry{}
 	for _, name := range w.nodeNames() {
-		n := w.nodes[name]
-		entry := map[string]any{
-			"id": "node/" + name, "node": name, "type": "node", "status": "online", "level": "",
-			"ssl_fingerprint": colons(w.fingerprint),
-		}
-		if n.offline {
-			entry["status"] = "offline"
-		}
-		if r := w.nodeResource(n, c.can("/nodes/"+name, "Sys.Audit")); r.CPU != nil {
-			entry["cpu"], entry["maxcpu"], entry["mem"], entry["maxmem"] = *r.CPU, *r.MaxCPU, *r.Mem, *r.MaxMem
-			entry["disk"], entry["maxdisk"], entry["uptime"] = *r.Disk, *r.MaxDisk, *r.Uptime
-		}
-		list = append(list, entry)
+		r := w.nodeEntry(w.nodes[name], c.can("/nodes/"+name, "Sys.Audit"))
+		r.CgroupMode, r.Print = 0, colons(w.fingerprint)
+		list = append(list, r)
 	}
 	return list, nil
 }

@@ -40,7 +40,7 @@ func (w *world) populate(n int) {
 		w.add(g)
 		w.write(g)
 		if w.rng.IntN(10) < 6 {
-			w.boot1(g)
+			w.powerOn(g)
 			g.run.since = w.now.Add(-time.Duration(1+w.rng.IntN(90)) * time.Hour)
 			g.run.booted = g.run.since
 		}

@@ -174,9 +174,6 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 	if skipLock && !c.root() {
 		return nil, badParam("skiplock", "Only root may use this option.")
 	}
-	if err := w.needQuorum(); err != nil {
-		return nil, err
-	}
 	early := func() error {
 		if w.guests[g.vmid] != g {
 			return missing(g.node, "qemu", g.vmid)
@@ -204,7 +201,10 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 					return err
 				}
 			}
-			return w.mayFree(g)
+			if err := w.mayFree(g); err != nil {
+				return err
+			}
+			return w.needWritable(g)
 		},
 		end: func(t *task) error {
 			w.freeDisks(g, unreferenced, t.logf)

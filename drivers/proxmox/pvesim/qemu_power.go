@@ -9,7 +9,7 @@ import (
 
 // bootTime is how long a guest's system takes until its agent answers and it
 // obeys the power button.
-const bootTime = 5 * time.Second
+const bootTime = 2 * time.Second
 
 // nodeCPUs and nodeMemory are what a node has.
 const (
@@ -57,12 +57,15 @@ func (w *world) startJob(g *guest, c *call) job {
 		if g.run != nil {
 			return fail("VM %d already running", g.vmid)
 		}
+		if err := w.needQuorum(); err != nil {
+			return err
+		}
 		return w.prepareStart(g, c, t.logf)
 	}, end: func(*task) error {
 		if w.guests[g.vmid] != g {
 			return missing(g.node, "qemu", g.vmid)
 		}
-		w.boot1(g)
+		w.powerOn(g)
 		return nil
 	}}
 }
@@ -109,8 +112,8 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 	return nil
 }
 
-// boot1 lets the process be there.
-func (w *world) boot1(g *guest) {
+// powerOn lets the process be there.
+func (w *world) powerOn(g *guest) {
 	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(bootTime), disks: map[string]bool{}}
 	p.machine = "pc-i440fx-" + w.machineVersion() + "+pve0"
 	if strings.Contains(g.conf["machine"], "q35") {
@@ -130,8 +133,8 @@ func (w *world) boot1(g *guest) {
 	w.touch(g)
 }
 
-// halt ends the process. Waiting changes are made if it was PVE that ended it.
-func (w *world) halt(g *guest, c *call) {
+// powerOff ends the process. Waiting changes are made if it was PVE that ended it.
+func (w *world) powerOff(g *guest, c *call) {
 	g.run = nil
 	if c != nil && len(g.pend) > 0 {
 		c.coldplug(g, map[string]string{})
@@ -186,7 +189,7 @@ func apiStop(w *world, c *call) (any, error) {
 		return nil
 	}, end: func(*task) error {
 		if g.run != nil {
-			w.halt(g, c)
+			w.powerOff(g, c)
 		}
 		return nil
 	}}), nil
@@ -203,7 +206,7 @@ func apiShutdown(w *world, c *call) (any, error) {
 	if g != nil && g.run != nil && g.run.paused && !force {
 		return nil, fail("VM is paused - cannot shutdown")
 	}
-	patience := shutdownTime(g, c)
+	patience, failed := shutdownTime(g, c), false
 	return w.fork(c, node, job{kind: "qmshutdown", id: id, guest: g, begin: func(t *task) error {
 		if g == nil || w.guests[vmid] != g {
 			return lost(node, vmid)
@@ -214,23 +217,35 @@ func apiShutdown(w *world, c *call) (any, error) {
 		if err := g.checkLock(); err != nil && !c.flag("skiplock") {
 			return err
 		}
-		if !w.obeys(g) {
-			t.takes = patience
-			if agentEnabled(g) {
-				t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
-			}
+		t.takes, failed = w.shutdownTakes(g, patience)
+		if failed && agentEnabled(g) {
+			t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
 		}
 		return nil
-	}, end: func(t *task) error {
+	}, end: func(*task) error {
 		if g.run == nil {
 			return nil
 		}
-		if t.takes > 0 && !force {
+		if failed && !force {
 			return fail("VM quit/powerdown failed - got timeout")
 		}
-		w.halt(g, c)
+		w.powerOff(g, c)
 		return nil
 	}}), nil
+}
+
+// shutdownTakes is how long the guest takes to obey, 0 for as long as tasks
+// take. One that is still coming up obeys when it is up; one without a system
+// never does, so the wait fails when the patience is over.
+func (w *world) shutdownTakes(g *guest, patience time.Duration) (takes time.Duration, failed bool) {
+	if w.obeys(g) {
+		return 0, false
+	}
+	takes = g.run.booted.Sub(w.now) + w.cfg.TaskTime
+	if !g.run.system || g.run.paused || takes > patience {
+		return patience, true
+	}
+	return takes, false
 }
 
 // shutdownTime is how long a shutdown waits: as asked, as the guest's startup
@@ -275,7 +290,7 @@ func apiReboot(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	patience := shutdownTime(g, c)
+	patience, failed := shutdownTime(g, c), false
 	return w.fork(c, g.node, job{kind: "qmreboot", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
 		if g.run == nil {
 			return fail("VM %d not running", g.vmid)
@@ -283,19 +298,17 @@ func apiReboot(w *world, c *call) (any, error) {
 		if err := g.checkLock(); err != nil {
 			return err
 		}
-		if !w.obeys(g) {
-			t.takes = patience
-		}
+		t.takes, failed = w.shutdownTakes(g, patience)
 		return nil
-	}, end: func(t *task) error {
-		if t.takes > 0 {
+	}, end: func(*task) error {
+		if failed {
 			return fail("VM quit/powerdown failed - got timeout")
 		}
-		w.halt(g, c)
+		w.powerOff(g, c)
 		if err := w.prepareStart(g, c, func(string, ...any) {}); err != nil {
 			return err
 		}
-		w.boot1(g)
+		w.powerOn(g)
 		return nil
 	}}), nil
 }

@@ -84,9 +84,6 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 	if g == nil {
 		return missing(node, "qemu", vmid)
 	}
-	if err := w.needQuorum(); err != nil {
-		return err
-	}
 	if err := c.lockFile(g); err != nil {
 		return err
 	}
@@ -99,6 +96,9 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 		}
 	}
 	if err := ch.finish(g); err != nil {
+		return err
+	}
+	if err := w.needWritable(g); err != nil {
 		return err
 	}
 	work := func(log func(string, ...any)) error { return c.applyChange(g, ch, log) }

@@ -73,6 +73,9 @@ type identified struct {
 // identify finds the identifiers of a text; MACs compare without case.
 func identify(text string) []identified {
 	var all []identified
+	if len(text) < len("BC:24:11:00:00:01") {
+		return nil // Shorter than any.
+	}
 	for _, at := range invented.FindAllStringSubmatchIndex(text, -1) {
 		from, to := at[0], at[1]
 		for group := 2; group < len(at); group += 2 {
@@ -100,7 +103,7 @@ func plain(text string) string {
 
 // text compares two texts.
 func (c *comparison) text(path, want, got string) {
-	if plain(want) != plain(got) {
+	if want != got && plain(want) != plain(got) {
 		c.differ(path, "want %q, got %q", want, got)
 		return
 	}

@@ -3,6 +3,7 @@ package pvesim_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -119,7 +121,7 @@ func TestReplayNoticesChanges(t *testing.T) {
 	for name := range stories {
 		t.Run(name, func(t *testing.T) {
 			s := readStory(t, name)
-			changes := 0
+			changes, seen := 0, map[string]bool{}
 			for i, e := range s.Exchanges {
 				found := func(status int, reason string, body []byte) []string {
 					c := &comparison{story: s, ids: newIdentifiers()}
@@ -140,53 +142,63 @@ func TestReplayNoticesChanges(t *testing.T) {
 				if len(want.Body) == 0 || len(e.Loose) > 0 || strings.HasSuffix(path, "/log") {
 					continue
 				}
+				kindOfAnswer := fmt.Sprint(want.Status)
+				if m, _, _ := pveapi.Lookup(e.Request.Method, strings.TrimPrefix(path, "/api2/json")); m != nil {
+					kindOfAnswer += m.Verb + m.Path
+				}
 				var answer any
 				require.NoError(t, decodeJSON(want.Body, &answer))
-				eachChange(answer, func(what string) {
+				eachChange(answer, "", func(what string) {
+					key := kindOfAnswer + " " + what
+					if seen[key] {
+						return // Once for each kind of answer is enough.
+					}
+					seen[key] = true
 					changed, err := json.Marshal(answer)
 					require.NoError(t, err)
 					require.NotEmpty(t, found(want.Status, want.Reason, changed), "%s: %s", s.title(i), what)
 					changes++
 				})
 			}
-			require.Greater(t, changes, 500)
+			require.Greater(t, changes, 100)
 		})
 	}
 }
 
-// eachChange calls noticed with the value changed in one place after the other.
-func eachChange(value any, noticed func(what string)) {
+// eachChange calls noticed with the value changed in one place after the other, and
+// with what was changed.
+func eachChange(value any, path string, noticed func(what string)) {
 	switch value := value.(type) {
 	case map[string]any:
 		for name, member := range value {
 			delete(value, name)
-			noticed("without " + name)
+			noticed("without" + path + " " + name)
 			value[name] = []any{map[string]any{}, true}
-			noticed(name + " of another type")
+			noticed("another type of" + path + " " + name)
 			value[name] = member
 			if slices.Contains(opaque, name) {
 				continue
 			}
-			eachChange(member, noticed)
+			eachChange(member, path+" "+name, noticed)
 			if slices.Contains(alwaysFree, name) || slices.Contains(freeWhileRunning, name) && value["status"] != "stopped" {
 				continue
 			}
 			switch member := member.(type) {
 			case string:
 				value[name] = member + "!"
-				noticed("another " + name)
+				noticed("another" + path + " " + name)
 			case json.Number:
 				value[name] = "1" + member
-				noticed("another " + name)
+				noticed("another" + path + " " + name)
 			}
 			value[name] = member
 		}
 	case []any:
 		for i, element := range value {
 			value[i] = true
-			noticed("another element")
+			noticed("another element of" + path)
 			value[i] = element
-			eachChange(element, noticed)
+			eachChange(element, path, noticed)
 		}
 	}
 }

@@ -16,6 +16,7 @@ type task struct {
 	upid  string
 	node  string
 	pid   int
+	since int64 // Its start in hundredths of a second since the node's boot.
 	start time.Time
 	who   identity
 
@@ -55,8 +56,8 @@ func newTaskList() taskList { return taskList{byID: map[string]*task{}} }
 func (w *world) fork(c *call, node string, j job) string {
 	t := &task{job: j, w: w, node: node, pid: w.pid(), start: w.now, who: c.who}
 	t.due = w.now.Add(w.cfg.TaskTime)
-	pstart := w.now.Sub(w.boot) / (10 * time.Millisecond)
-	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, int64(pstart), w.now.Unix(), j.kind, j.id, c.who)
+	t.since = int64(w.now.Sub(w.boot) / (10 * time.Millisecond))
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, t.since, w.now.Unix(), j.kind, j.id, c.who)
 	w.tasks.all = append(w.tasks.all, t)
 	w.tasks.byID[t.upid] = t
 	w.countTask(t.kind, +1)

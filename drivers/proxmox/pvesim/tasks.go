@@ -1,10 +1,8 @@
 package pvesim
 
 import (
-	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -14,18 +12,18 @@ var upidForm = regexp.MustCompile(`^UPID:([A-Za-z0-9-]+):([0-9A-Fa-f]{8}):([0-9A
 // taskCall finds the task of a call, and checks who may see it: its owner, or
 // who may look at the node (check_task_user and the code around it in
 // PVE/API2/Tasks.pm).
-func (c *call) taskCall(priv string) (*task, []string, error) {
+func (c *call) taskCall(priv string) (*task, error) {
 	parts := upidForm.FindStringSubmatch(c.in["upid"])
 	if parts == nil {
-		return nil, nil, badParam("upid", "unable to parse worker upid")
+		return nil, badParam("upid", "unable to parse worker upid")
 	}
 	t := c.w.tasks.byID[c.in["upid"]]
 	if user, name, _ := strings.Cut(parts[7], "!"); !c.who.owns(identity{user, name}) {
 		if err := c.need("/nodes/"+c.in["node"], priv); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return t, parts, nil
+	return t, nil
 }
 
 // owns says whether a task is the caller's own: a user's are also those of his
@@ -39,7 +37,7 @@ func apiTaskIndex(*world, *call) (any, error) { return subdirs("name", "log", "s
 
 // apiTaskStatus is GET /nodes/{node}/tasks/{upid}/status.
 func apiTaskStatus(_ *world, c *call) (any, error) {
-	t, _, err := c.taskCall("Sys.Audit")
+	t, err := c.taskCall("Sys.Audit")
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +54,8 @@ func apiTaskStatus(_ *world, c *call) (any, error) {
 
 // identity is what a task's id tells, as the API shows it.
 func (t *task) identity() map[string]any {
-	parts := upidForm.FindStringSubmatch(t.upid)
-	pstart, _ := strconv.ParseInt(parts[3], 16, 64) //nolint:errcheck // The form was matched.
 	result := map[string]any{
-		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": pstart, "starttime": t.start.Unix(),
+		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": t.since, "starttime": t.start.Unix(),
 		"type": t.kind, "id": t.id, "user": t.who.user,
 	}
 	if t.who.token != "" {
@@ -71,7 +67,7 @@ func (t *task) identity() map[string]any {
 // apiTaskLog is GET /nodes/{node}/tasks/{upid}/log. Of an unknown task it
 // answers one line that is no list; that is PVE's own mistake.
 func apiTaskLog(_ *world, c *call) (any, error) {
-	t, _, err := c.taskCall("Sys.Audit")
+	t, err := c.taskCall("Sys.Audit")
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +87,7 @@ func apiTaskLog(_ *world, c *call) (any, error) {
 
 // apiTaskStop is DELETE /nodes/{node}/tasks/{upid}.
 func apiTaskStop(_ *world, c *call) (any, error) {
-	t, _, err := c.taskCall("Sys.Modify")
+	t, err := c.taskCall("Sys.Modify")
 	if err != nil {
 		return nil, err
 	}
@@ -191,12 +187,4 @@ func subdirs(key string, names ...string) []map[string]any {
 		list[i] = map[string]any{key: name}
 	}
 	return list
-}
-
-// needQuorum answers what a node cannot do while the cluster has no quorum.
-func (w *world) needQuorum() error {
-	if !w.quorum {
-		return &apiError{status: http.StatusInternalServerError, message: "cluster not ready - no quorum?"}
-	}
-	return nil
 }

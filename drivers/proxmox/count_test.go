@@ -1,0 +1,43 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/apply"
+)
+
+// TestRequestsPerClone counts what fifty clones cost, polls included: 50 VMs, ten
+// at once, tasks of 2.2 s, 20 ms a request.
+func TestRequestsPerClone(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		for i := range 50 {
+			w.node(fmt.Sprintf("web-%d", i+1), func(v *proxmox.VM) { v.Template = "golden" })
+		}
+		before := total(w)
+		p := w.plan()
+		began := time.Now()
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.d.Apply) {
+			require.NoError(t, r.Err)
+		}
+		took := time.Since(began)
+		n := total(w) - before
+		t.Logf("%d requests, %.1f a VM, %s; %v", n, float64(n)/50, took, w.host.Snapshot().Requests)
+		require.LessOrEqual(t, n, 11*50)
+		w.converged()
+	})
+}
+
+func total(w *world) int {
+	n := 0
+	for _, c := range w.host.Snapshot().Requests {
+		n += c
+	}
+	return n
+}

@@ -1,0 +1,129 @@
+package pvesim_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/luthermonson/go-proxmox"
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// serve runs a host behind TLS and returns its address and a transport that
+// pins the certificate.
+func serve(t *testing.T, h *pvesim.Host) (address string, transport *http.Transport) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, ln) }()
+	transport = &http.Transport{TLSClientConfig: &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // Pinned below.
+		VerifyConnection: func(state tls.ConnectionState) error {
+			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
+			if "sha256:"+hex.EncodeToString(sum[:]) != h.Fingerprint() {
+				return errors.New("another certificate")
+			}
+			return nil
+		},
+	}}
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-served)
+		transport.CloseIdleConnections()
+	})
+	return "https://" + ln.Addr().String(), transport
+}
+
+// TestLibrary: the typed calls of go-proxmox, with a token and with a password,
+// work against a host over TLS.
+func TestLibrary(t *testing.T) {
+	h := pvesim.New(pvesim.Config{Guests: 3, Password: "secret"})
+	address, transport := serve(t, h)
+	name, secret, _ := strings.Cut(h.Token(), "=")
+	logins := map[string]proxmox.Option{
+		"token":    proxmox.WithAPIToken(name, secret),
+		"password": proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
+	}
+	for login, option := range logins {
+		t.Run(login, func(t *testing.T) {
+			ctx := t.Context()
+			c := proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option)
+			version, err := c.Version(ctx)
+			require.NoError(t, err)
+			require.Equal(t, "9.1", version.Release)
+
+			nodes, err := c.Nodes(ctx)
+			require.NoError(t, err)
+			require.Len(t, nodes, 1)
+			node, err := c.Node(ctx, "father")
+			require.NoError(t, err)
+			require.Equal(t, 64, node.CPUInfo.CPUs)
+
+			storage, err := node.Storage(ctx, "local")
+			require.NoError(t, err)
+			finish(t, "download")(storage.DownloadURL(ctx, "import", login+".qcow2", "https://images.test/debian.qcow2"))
+
+			cluster, err := c.Cluster(ctx)
+			require.NoError(t, err)
+			id, err := cluster.NextID(ctx)
+			require.NoError(t, err)
+			finish(t, "create")(node.NewVirtualMachine(ctx, id,
+				proxmox.VirtualMachineOption{Name: "name", Value: "lib"},
+				proxmox.VirtualMachineOption{Name: "memory", Value: 1024},
+				proxmox.VirtualMachineOption{Name: "agent", Value: "1"},
+				proxmox.VirtualMachineOption{Name: "net0", Value: "virtio,bridge=vmbr0"},
+				proxmox.VirtualMachineOption{Name: "scsi0", Value: "local-lvm:0,import-from=local:import/" + login + ".qcow2"},
+				proxmox.VirtualMachineOption{Name: "ide2", Value: "local-lvm:cloudinit"}))
+
+			vm, err := node.VirtualMachine(ctx, id)
+			require.NoError(t, err)
+			require.Equal(t, "lib", vm.Name)
+			require.NotEmpty(t, vm.VirtualMachineConfig.Digest)
+			require.Contains(t, vm.VirtualMachineConfig.Nets["net0"], "virtio=BC:24:11:")
+			finish(t, "config")(vm.Config(ctx, proxmox.VirtualMachineOption{Name: "cores", Value: 2}))
+			finish(t, "resize")(vm.ResizeDisk(ctx, "scsi0", "10G"))
+			finish(t, "start")(vm.Start(ctx))
+			require.NoError(t, vm.WaitForAgent(ctx, 20))
+			interfaces, err := vm.AgentGetNetworkIFaces(ctx)
+			require.NoError(t, err)
+			require.Len(t, interfaces, 1, "the library leaves out the loopback")
+			finish(t, "shutdown")(vm.Shutdown(ctx))
+
+			newID, task, err := vm.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: id + 1000, Name: "copy", Full: true})
+			finish(t, "clone")(task, err)
+			copied, err := node.VirtualMachine(ctx, newID)
+			require.NoError(t, err)
+			require.Equal(t, "copy", copied.Name)
+			for _, gone := range []*proxmox.VirtualMachine{copied, vm} {
+				finish(t, "delete")(gone.Delete(ctx, nil))
+			}
+			_, err = node.VirtualMachine(ctx, id)
+			require.ErrorContains(t, err, "does not exist")
+		})
+	}
+	require.Empty(t, h.Snapshot().Unimplemented)
+	require.Len(t, h.Snapshot().Guests, 3)
+}
+
+// finish returns a function that waits for a task and fails unless it succeeds.
+func finish(t *testing.T, what string) func(*proxmox.Task, error) {
+	t.Helper()
+	return func(task *proxmox.Task, err error) {
+		t.Helper()
+		require.NoError(t, err, what)
+		require.NotNil(t, task, what)
+		require.NoError(t, task.Wait(t.Context(), 10*time.Millisecond, 20*time.Second), what)
+		require.True(t, task.IsSuccessful, "%s: %s", what, task.ExitStatus)
+	}
+}

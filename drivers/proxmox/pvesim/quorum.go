@@ -1,0 +1,34 @@
+package pvesim
+
+// Without quorum the cluster file system can only be read. How that shows
+// depends on who finds out: a check made on purpose, the writing of a file, or
+// the lock that user.cfg needs.
+
+// needQuorum is the check on purpose (check_cfs_quorum in PVE/Cluster.pm).
+func (w *world) needQuorum() error {
+	if w.quorum {
+		return nil
+	}
+	return fail("cluster not ready - no quorum?")
+}
+
+// needWritable is what writing a guest's configuration runs into.
+func (w *world) needWritable(g *guest) error {
+	if w.quorum {
+		return nil
+	}
+	dir := "qemu-server"
+	if g.kind == "lxc" {
+		dir = "lxc"
+	}
+	return fail("unable to open file '/etc/pve/nodes/%s/%s/%d.conf.tmp.%d' - Permission denied", g.node, dir, g.vmid, w.lastID)
+}
+
+// needUserLock is what a change of users, roles, pools or the access list runs
+// into (lock_user_config in PVE/AccessControl.pm).
+func (w *world) needUserLock(what string) error {
+	if w.quorum {
+		return nil
+	}
+	return fail("%s: error with cfs lock 'file-user_cfg': no quorum!", what)
+}

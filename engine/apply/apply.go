@@ -1,0 +1,297 @@
+// Package apply carries out the steps of a plan: as many side by side as allowed,
+// none before the ones it waits for, and as each manifest wants it when one fails.
+//
+// Run is a loop in the goroutine that calls it. That goroutine owns everything: the
+// graph, the results, what every manifest has come to. A worker gets a copy of one
+// step, calls Do, and sends one answer; so nothing is shared and nothing locked.
+// Run returns when no worker lives any more.
+//
+// What a step does is not known here. Do is given by whoever knows the host, and
+// further behaviour is another Do around it, as Retry is.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Do carries out one step. It is called from many goroutines at once, but never
+// twice at a time for one address.
+//
+// A step may be half done already, or wholly: by a run before, or by one whose
+// answer was lost. Do looks first, and takes what is done for done; above all, the
+// deletion of what is not there succeeds. After its context ended it changes
+// nothing more and returns soon, for Run waits for it. It only reads the step.
+//
+// To roll a creation back Do gets a deletion whose Have is what was wanted: where
+// the creation failed half-way, less may be there, or nothing.
+type Do func(ctx context.Context, s plan.Step) error
+
+// Status is what became of a step.
+type Status string
+
+// The ends of a step.
+const (
+	Done       Status = "done"
+	Failed     Status = "failed"
+	Skipped    Status = "skipped"     // not begun; Err says why
+	RolledBack Status = "rolled-back" // created, then removed again since another step failed
+)
+
+// Result is what became of one step.
+type Result struct {
+	Step     plan.Step
+	Status   Status
+	Err      error         // of what failed or was skipped
+	Started  time.Time     // zero for what was skipped
+	Duration time.Duration // without that of rolling back
+}
+
+// What a manifest may want when one of its steps fails.
+const (
+	Stop     = "stop"     // nothing new of it is started
+	Rollback = "rollback" // the same, and what this run created of it is removed again
+	Continue = "continue" // only what depends on the step is not done
+)
+
+// Options says how steps are carried out. The zero value is ready for use.
+type Options struct {
+	Width    int                           // how many steps run at once; 8 unless set
+	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
+	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
+	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
+	Notify   func(Event)                   // told of everything, from the goroutine of Run; a slow one holds the run up
+}
+
+const defaultWidth = 8
+
+// Event tells what just happened, for progress.
+type Event struct {
+	What    What
+	Step    plan.Step // of Started and Finished; a roll back shows as a deletion
+	Result  Result    // of Finished; for a roll back that of the removal
+	Text    string    // of Waiting and Note: one sentence
+	Running int       // steps that run now
+	Left    int       // steps that were not begun yet
+}
+
+// What is the sort of an event.
+type What string
+
+// The sorts of events. Every step finishes once; one that is rolled back twice.
+const (
+	Started  What = "started"
+	Finished What = "finished"
+	Waiting  What = "waiting" // nothing new is started any more, but something still runs
+	Note     What = "note"
+)
+
+// errStopped is the reason of steps that were not begun after Options.Stop.
+var errStopped = errors.New("stopped before it was begun")
+
+// Run carries out steps and tells what became of each, in their order. Whose
+// predecessors (Step.After, as far as they are among the steps) did not succeed is
+// skipped. When ctx ends, workers are told so by theirs, and nothing new is started.
+func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
+	if o.Width <= 0 {
+		o.Width = defaultWidth
+	}
+	if o.Notify == nil {
+		o.Notify = func(Event) {}
+	}
+	r := &run{
+		o: o, do: do, results: make([]Result, len(steps)), manifests: map[string]*manifest{},
+		answers: make(chan answer, o.Width), left: len(steps),
+	}
+	r.prepare(steps)
+	r.loop(ctx)
+	return r.results
+}
+
+// run is the state of one Run; it belongs to that goroutine.
+type run struct {
+	o         Options
+	do        Do
+	tasks     []*task
+	ready     []*task // may start now, in the order in which they became so
+	running   int
+	left      int
+	closed    error // why nothing new is started any more
+	answers   chan answer
+	results   []Result
+	manifests map[string]*manifest
+}
+
+// task is a step on its way, or the removal of what one created.
+type task struct {
+	step    plan.Step
+	index   int  // of the result it writes to
+	undo    bool // rolls that result back
+	state   state
+	started time.Time
+	waits   int     // predecessors that are not over
+	then    []*task // successors
+	before  []*task // predecessors
+}
+
+type state int
+
+const (
+	waiting state = iota
+	inWork
+	over
+)
+
+// answer is what a worker sends, once.
+type answer struct {
+	task *task
+	err  error
+}
+
+func (r *run) prepare(steps []plan.Step) {
+	by := make(map[model.Address][]*task, len(steps))
+	for i, s := range steps {
+		t := &task{step: s, index: i}
+		r.tasks = append(r.tasks, t)
+		by[s.Address] = append(by[s.Address], t)
+		if r.manifests[s.Manifest] == nil {
+			r.manifests[s.Manifest] = &manifest{name: s.Manifest}
+		}
+	}
+	for _, t := range r.tasks {
+		for _, a := range t.step.After {
+			for _, b := range by[a] {
+				b.then = append(b.then, t)
+				t.before = append(t.before, b)
+				t.waits++
+			}
+		}
+	}
+	for _, t := range r.tasks {
+		if t.waits == 0 {
+			r.ready = append(r.ready, t)
+		}
+	}
+}
+
+// loop starts what is ready and takes in answers until nothing runs and nothing
+// can be started.
+func (r *run) loop(ctx context.Context) {
+	ended, stop := ctx.Done(), r.o.Stop
+	for {
+		select { // before anything new, even where an answer waits as well
+		case <-ended:
+			ended = nil
+			r.close(ctx.Err())
+		case <-stop:
+			stop = nil
+			r.close(errStopped)
+		default:
+		}
+		for r.closed == nil && r.running < r.o.Width && len(r.ready) > 0 {
+			t := r.ready[0]
+			r.ready = r.ready[1:]
+			r.start(ctx, t)
+		}
+		if r.running == 0 {
+			break
+		}
+		select {
+		case a := <-r.answers:
+			r.take(a)
+		case <-ended:
+			ended = nil
+			r.close(ctx.Err())
+		case <-stop:
+			stop = nil
+			r.close(errStopped)
+		}
+	}
+	why := r.closed
+	if why == nil {
+		why = errors.New("it waits for itself") // a plan of ours has no such step
+	}
+	for _, t := range r.tasks {
+		r.skip(t, why)
+	}
+}
+
+// close makes the run start nothing new; only the first reason counts.
+func (r *run) close(why error) {
+	if r.closed != nil {
+		return
+	}
+	r.closed = why
+	if r.running > 0 {
+		r.notify(Event{What: Waiting, Text: fmt.Sprintf("nothing new is started, %d still at work", r.running)})
+	}
+}
+
+func (r *run) start(ctx context.Context, t *task) {
+	if t.state != waiting {
+		return // skipped while it was ready
+	}
+	t.state = inWork
+	r.running++
+	r.manifests[t.step.Manifest].running++
+	t.started = time.Now()
+	if !t.undo {
+		r.left--
+	}
+	var limit time.Duration
+	if r.o.Deadline != nil {
+		limit = r.o.Deadline(t.step)
+	}
+	r.notify(Event{What: Started, Step: t.step})
+	go func() {
+		// Stands if Do ends its goroutine (runtime.Goexit), as a failed test does.
+		a := answer{t, fmt.Errorf("%s: ended without an answer", t.step.Address)}
+		defer func() { r.answers <- a }()
+		a.err = attempt(ctx, limit, r.do, t.step)
+	}()
+}
+
+// attempt calls do within its deadline; a panic comes back as an error.
+func attempt(ctx context.Context, limit time.Duration, do Do, s plan.Step) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{s.Address, v, debug.Stack()}
+		}
+	}()
+	if limit <= 0 {
+		return do(ctx, s)
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err = do(within, s)
+	if err != nil && ctx.Err() == nil && within.Err() != nil {
+		return fmt.Errorf("gave up after %s: %w", limit, err)
+	}
+	return err
+}
+
+// PanicError is a panic of Do: a defect of this program, not of the host.
+type PanicError struct {
+	Address model.Address
+	Value   any
+	Stack   []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.Address, e.Value) }
+
+// Unwrap gives the value if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+func (r *run) notify(e Event) {
+	e.Running, e.Left = r.running, r.left
+	r.o.Notify(e)
+}

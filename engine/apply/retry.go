@@ -1,0 +1,73 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Backoff says how often a step is tried and how long the pauses are. The zero
+// value tries four times within some seven seconds.
+type Backoff struct {
+	Tries int           // in all; 4 unless set
+	First time.Duration // the first pause; 1s unless set. Each further one is twice as long
+	Most  time.Duration // the longest pause; 30s unless set
+}
+
+// Retry tries a step again when its error says of itself that it is Temporary, as
+// a lock that somebody else holds. Each pause is shortened by chance, down to half,
+// so that steps which failed together do not come back together. It never outlasts
+// the context, and tries nothing after that ended.
+func Retry(do Do, b Backoff) Do {
+	if b.Tries <= 0 {
+		b.Tries = 4
+	}
+	if b.First <= 0 {
+		b.First = time.Second
+	}
+	if b.Most <= 0 {
+		b.Most = 30 * time.Second
+	}
+	return func(ctx context.Context, s plan.Step) error {
+		pause := b.First
+		for try := 1; ; try++ {
+			err := do(ctx, s)
+			if err == nil || !temporary(err) || ctx.Err() != nil {
+				return err
+			}
+			if try == b.Tries {
+				return fmt.Errorf("tried %d times: %w", try, err)
+			}
+			wait := pause/2 + rand.N(pause/2+1)
+			if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
+				return err
+			}
+			if !sleep(ctx, wait) {
+				return err
+			}
+			pause = min(2*pause, b.Most)
+		}
+	}
+}
+
+// temporary reports whether an error says that the same may succeed later.
+func temporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+// sleep waits, and reports whether the context lasted as long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,207 @@
+package hcl
+
+import (
+	"reflect"
+	"slices"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// maxCached bounds the text whose syntax trees a Loader keeps between two loads;
+// a tree takes some 25 times the memory of its text.
+const maxCached = 1 << 20
+
+// blockType is a row of the language: a block that may stand at the top of a file.
+type blockType struct {
+	name   string
+	doc    string
+	spec   reflect.Type // the struct whose tags are its schema; nil for locals and variable
+	named  bool         // TYPE.NAME stands for its name
+	once   bool
+	labels int
+	kind   *model.Kind // of what becomes a resource of its own
+}
+
+// blockTypes is the table of all types, in the order of the reference page.
+func blockTypes(kinds model.Kinds) []blockType {
+	row := func(name, doc string, spec any) blockType {
+		return blockType{name: name, doc: doc, spec: reflect.TypeOf(spec), named: true, labels: 1}
+	}
+	types := []blockType{
+		{name: "site", doc: "Defaults for everything. There is exactly one.", spec: reflect.TypeFor[model.Site](), once: true, labels: 1},
+		row("host", "A PVE host or cluster that roots a tree.", model.Host{}),
+		row("preset", "A size.", model.Preset{}),
+		row("template", "What a container is made from, or a VM template to clone.", model.Template{}),
+		row("posture", "A level of security.", model.Posture{}),
+		row("spec", "What a node should become, on the inside.", model.Spec{}),
+		row("manifest", "A deployment: topology, mode, nodes.", model.Manifest{}),
+		{name: "locals", doc: "Values with a name, used as local.NAME."},
+		{name: "variable", doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
+	}
+	for _, k := range kinds {
+		if k.Block != nodeBlock {
+			types = append(types, blockType{name: k.Block, doc: k.Doc, spec: reflect.TypeOf(k.New()).Elem(), named: true, labels: 1, kind: k})
+		}
+	}
+	return types
+}
+
+// block is a block at the top of a file.
+type block struct {
+	typ  *blockType
+	name string
+	body *hclsyntax.Body
+	at   hclv2.Range // type and label
+	bad  bool        // it has a finding of its own, so what builds on it has none
+}
+
+type fileKey struct {
+	name string
+	sum  sum
+}
+
+// parsed is a file as syntax; its body is incomplete where the file has errors.
+type parsed struct {
+	body  *hclsyntax.Body
+	diags hclv2.Diagnostics
+	size  int
+}
+
+// parseAll parses the files, or remembers them, and forgets all others.
+func (l *load) parseAll(files []source) []*hclsyntax.Body {
+	known, kept := l.parsed, 0
+	l.parsed = map[fileKey]*parsed{}
+	var bodies []*hclsyntax.Body
+	for _, f := range files {
+		l.current = f.name
+		l.plaintext(f.name, f.data)
+		key := fileKey{f.name, f.sum}
+		p := known[key]
+		if p == nil {
+			if p = l.parse(f); p == nil {
+				l.whole = false
+				continue
+			}
+		}
+		l.library(p.diags, false)
+		if p.diags.HasErrors() {
+			l.whole = false
+			continue
+		}
+		if kept += p.size; kept <= maxCached {
+			l.parsed[key] = p
+		}
+		bodies = append(bodies, p.body)
+	}
+	return bodies
+}
+
+// parse gives nil where a file cannot be parsed at all.
+func (l *load) parse(f source) *parsed {
+	if !l.checkFile(f.name, f.data) {
+		return nil
+	}
+	file, diags := hclsyntax.ParseConfig(f.data, f.name, hclv2.InitialPos)
+	body, ok := file.Body.(*hclsyntax.Body)
+	if !ok {
+		return nil
+	}
+	return &parsed{body: body, diags: diags, size: len(f.data)}
+}
+
+// collect sorts the blocks of all files by type and name.
+func (l *load) collect(bodies []*hclsyntax.Body) {
+	l.blocks, l.named = map[string][]*block{}, map[string]map[string]*block{}
+	l.roots = map[string]bool{}
+	types := map[string]*blockType{}
+	var known []string
+	for i := range l.types {
+		t := &l.types[i]
+		types[t.name], l.named[t.name] = t, map[string]*block{}
+		l.roots[t.name] = t.named
+		known = append(known, t.name)
+	}
+	for _, body := range bodies {
+		l.current = body.SrcRange.Filename
+		for _, a := range sortedAttributes(body) {
+			l.errorf(a.NameRange, "attribute outside of any block", "%s stands at the top of the file: put it into the block it belongs to, or into locals.", clip(a.Name, maxQuoted))
+		}
+		for _, b := range body.Blocks {
+			t := types[b.Type]
+			switch {
+			case t != nil:
+				l.collectBlock(t, b)
+			case b.Type == nodeBlock:
+				l.errorf(b.TypeRange, "node outside of a manifest", "A node is part of a deployment: put it into a manifest block.")
+			default:
+				l.errorf(b.TypeRange, "unknown block "+quote(b.Type), "%s", l.nearest(b.Type, known))
+			}
+		}
+	}
+}
+
+func (l *load) collectBlock(t *blockType, b *hclsyntax.Block) {
+	n := &block{typ: t, body: b.Body, at: b.DefRange()}
+	switch {
+	case len(b.Labels) != t.labels && t.labels == 0:
+		l.errorf(n.at, t.name+" has no name", "Write it as %s { … }.", t.name)
+		return
+	case len(b.Labels) != t.labels:
+		l.errorf(n.at, t.name+" needs one name", `Write it as %s "NAME" { … }.`, t.name)
+		return
+	case t.labels > 0:
+		n.name = l.intern(b.Labels[0])
+		l.checkName(b.LabelRanges[0], t.name, n.name)
+	}
+	if t.once && len(l.blocks[t.name]) > 0 {
+		first := l.blocks[t.name][0]
+		l.errorf(n.at, "second "+t.name+" block", "There is exactly one; the first is at %s.", place(first.at))
+		return
+	}
+	if first := l.named[t.name][n.name]; first != nil && t.labels > 0 {
+		l.errorf(n.at, "duplicate "+t.name+" "+quote(n.name), "The first is at %s: rename or remove one of them.", place(first.at))
+		return
+	}
+	l.named[t.name][n.name] = n
+	l.blocks[t.name] = append(l.blocks[t.name], n)
+}
+
+// checkName holds a name against the rule for names.
+func (l *load) checkName(at hclv2.Range, what, name string) bool {
+	valid := validName(name)
+	if what == "variable" {
+		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
+	}
+	if !valid {
+		l.errorf(at, quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters, digits and dashes, does not end with a dash, and has at most 63 characters.")
+	}
+	return valid
+}
+
+// validName reports whether a name is a DNS label (RFC 1035) that starts with a
+// letter, so that it can be written as a reference without quotes.
+func validName(s string) bool {
+	if s == "" || len(s) > 63 || s[len(s)-1] == '-' || !letter(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !letter(c) && !digit(c) && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+
+func sortedAttributes(b *hclsyntax.Body) []*hclsyntax.Attribute {
+	list := make([]*hclsyntax.Attribute, 0, len(b.Attributes))
+	for _, a := range b.Attributes {
+		list = append(list, a)
+	}
+	slices.SortFunc(list, func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte })
+	return list
+}

@@ -1,0 +1,158 @@
+package hcl
+
+import (
+	"fmt"
+	"math/big"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// assign writes a known, unmarked value that is not null into a field of one of
+// the types that model.Kind allows. What is wrong comes back as the end of a
+// sentence that begins with the attribute: "must be a number, not a list".
+func (l *load) assign(dst reflect.Value, v cty.Value) string {
+	t := dst.Type()
+	switch {
+	case t.Kind() == reflect.Pointer:
+		inner := reflect.New(t.Elem())
+		if problem := l.assign(inner.Elem(), v); problem != "" {
+			return problem
+		}
+		dst.Set(inner)
+		return ""
+	case t == durationType:
+		return assignDuration(dst, v)
+	}
+	switch t.Kind() {
+	case reflect.String:
+		s, err := convert.Convert(v, cty.String)
+		if err != nil {
+			return mustBe("a text", v)
+		}
+		dst.SetString(l.intern(s.AsString()))
+	case reflect.Bool:
+		b, err := convert.Convert(v, cty.Bool)
+		if err != nil {
+			return mustBe("true or false", v)
+		}
+		dst.SetBool(b.True())
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		n, err := convert.Convert(v, cty.Number)
+		if err != nil {
+			return mustBe("a whole number", v)
+		}
+		f := n.AsBigFloat()
+		if !f.IsInt() {
+			return "must be a whole number"
+		}
+		i, accuracy := f.Int64()
+		if accuracy != big.Exact || dst.OverflowInt(i) {
+			return "is too large a number"
+		}
+		dst.SetInt(i)
+	case reflect.Float64:
+		n, err := convert.Convert(v, cty.Number)
+		if err != nil {
+			return mustBe("a number", v)
+		}
+		f, _ := n.AsBigFloat().Float64()
+		dst.SetFloat(f)
+	case reflect.Slice:
+		return l.assignList(dst, v)
+	case reflect.Map:
+		return l.assignMap(dst, v)
+	default:
+		panic(fmt.Sprintf("field of unsupported type %s", t))
+	}
+	return ""
+}
+
+func assignDuration(dst reflect.Value, v cty.Value) string {
+	const want = `must be a duration such as "90s" or "10m"`
+	if v.Type() != cty.String {
+		return want + ", not " + nameOf(v)
+	}
+	d, err := time.ParseDuration(v.AsString())
+	switch {
+	case err != nil:
+		return want
+	case d <= 0:
+		return want + ", longer than nothing"
+	}
+	dst.SetInt(int64(d))
+	return ""
+}
+
+func (l *load) assignList(dst reflect.Value, v cty.Value) string {
+	if t := v.Type(); !t.IsListType() && !t.IsSetType() && !t.IsTupleType() {
+		return mustBe("a list of texts", v)
+	}
+	list := reflect.MakeSlice(dst.Type(), v.LengthInt(), v.LengthInt())
+	i := 0
+	for it := v.ElementIterator(); it.Next(); i++ {
+		_, e := it.Element()
+		if e.IsNull() {
+			return fmt.Sprintf("must be a list of texts, but element %d is null", i+1)
+		}
+		if problem := l.assign(list.Index(i), e); problem != "" {
+			return fmt.Sprintf("must be a list of texts, but element %d %s", i+1, problem)
+		}
+	}
+	dst.Set(list)
+	return ""
+}
+
+// assignMap leaves out entries that are null, as attributes that are null are.
+func (l *load) assignMap(dst reflect.Value, v cty.Value) string {
+	if t := v.Type(); !t.IsMapType() && !t.IsObjectType() {
+		return mustBe("a map of texts, such as { key = \"value\" }", v)
+	}
+	m := reflect.MakeMap(dst.Type())
+	for it := v.ElementIterator(); it.Next(); {
+		k, e := it.Element()
+		if e.IsNull() {
+			continue
+		}
+		text := reflect.New(dst.Type().Elem()).Elem()
+		if problem := l.assign(text, e); problem != "" {
+			return fmt.Sprintf("must be a map of texts, but %s %s", quote(k.AsString()), problem)
+		}
+		m.SetMapIndex(reflect.ValueOf(l.intern(k.AsString())), text)
+	}
+	dst.Set(m)
+	return ""
+}
+
+func mustBe(want string, v cty.Value) string {
+	got := nameOf(v)
+	if strings.HasPrefix(want, got) || v.Type() == cty.String && strings.HasPrefix(want, "a whole number") {
+		return "must be " + want
+	}
+	return "must be " + want + ", not " + got
+}
+
+// nameOf says what sort of value it is, in the words of the reference page.
+func nameOf(v cty.Value) string {
+	switch t := v.Type(); {
+	case v.IsNull():
+		return "null"
+	case t == cty.String:
+		return "a text"
+	case t == cty.Number:
+		return "a number"
+	case t == cty.Bool:
+		return "true or false"
+	case t.IsListType() || t.IsTupleType() || t.IsSetType():
+		return "a list"
+	case t.IsMapType() || t.IsObjectType():
+		return "a map"
+	default:
+		return "this"
+	}
+}

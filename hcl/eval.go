@@ -1,0 +1,160 @@
+package hcl
+
+import (
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// evaluate works out an expression. Without success the reason has been told, here
+// or where a value it builds on went wrong.
+func (l *load) evaluate(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+	if c := l.given[expr]; c != nil {
+		return c.val, l.settle(c)
+	}
+	return l.work(expr, sc)
+}
+
+func (l *load) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+	switch e := expr.(type) {
+	case *hclsyntax.LiteralValueExpr:
+		return e.Val, true
+	case *hclsyntax.TemplateExpr:
+		if e.IsStringLiteral() {
+			v, _ := e.Value(nil)
+			return v, true
+		}
+	case *hclsyntax.ScopeTraversalExpr:
+		if name, ok := l.blockName(e.Traversal, sc); ok {
+			return name, true
+		}
+	}
+	references := expr.Variables()
+	ok := true
+	for _, t := range references {
+		ok = l.lookUp(t, sc) && ok
+	}
+	if !ok {
+		return cty.NilVal, false
+	}
+	ctx := l.context(references, sc)
+	v, diags := expr.Value(ctx)
+	if len(diags) > 0 {
+		l.library(diags, touchesSecret(references, ctx))
+	}
+	if diags.HasErrors() {
+		return cty.NilVal, false
+	}
+	if !v.IsWhollyKnown() && !v.ContainsMarked() {
+		v = v.WithMarks(marksOf(references, ctx)) // not every expression keeps the marks of what it does not know
+	}
+	if problem := tooBig(v); problem != "" {
+		l.errorf(expr.Range(), "value too large", "%s", problem)
+		return cty.NilVal, false
+	}
+	return v, true
+}
+
+// context is the scope of an expression with what only some expressions need: the
+// secrets, and as long as cells are worked out, those it refers to.
+func (l *load) context(references []hclv2.Traversal, sc *scope) *hclv2.EvalContext {
+	extra := map[string]cty.Value{}
+	cells := map[string]map[string]cty.Value{}
+	for _, t := range references {
+		switch root := t.RootName(); {
+		case root == "secret" && l.opts.Secrets != nil:
+			extra[root] = l.secrets
+		case root == "secret":
+			extra[root] = unknownSecrets(references)
+		case (root == "local" || root == "site") && !l.settled:
+			name, _ := step(t, 1)
+			if cells[root] == nil {
+				cells[root] = map[string]cty.Value{}
+			}
+			cells[root][name] = l.cells[root+"."+name].val
+		}
+	}
+	for root, values := range cells {
+		extra[root] = cty.ObjectVal(values)
+	}
+	if len(extra) == 0 {
+		return sc.ctx
+	}
+	return sc.child(extra).ctx
+}
+
+// touchesSecret reports whether any value that an expression refers to was made
+// from a secret.
+func touchesSecret(references []hclv2.Traversal, ctx *hclv2.EvalContext) bool {
+	return len(marksOf(references, ctx)) > 0
+}
+
+// marksOf gathers the marks of all that an expression refers to. Of each reference
+// it goes two or three steps at most, since its end may be what is wrong.
+func marksOf(references []hclv2.Traversal, ctx *hclv2.EvalContext) cty.ValueMarks {
+	all := cty.ValueMarks{}
+	for _, t := range references {
+		steps := 2
+		if t.RootName() == "secret" {
+			steps = 3
+		}
+		for n := min(steps, len(t)); n > 0; n-- {
+			v, diags := t[:n].TraverseAbs(ctx)
+			if diags.HasErrors() {
+				continue
+			}
+			_, marks := v.UnmarkDeep()
+			for m := range marks {
+				all[m] = struct{}{}
+			}
+			break
+		}
+	}
+	return all
+}
+
+const (
+	maxText     = 1 << 20 // bytes of all texts in one value
+	maxElements = 100_000 // of one value, at all depths
+	maxExponent = 4096    // bits: the text of a number is as long as that
+)
+
+// tooBig says what is too large in a value; "" if nothing is. Values can double
+// with every local that is built from another one.
+func tooBig(v cty.Value) string {
+	text, elements := 0, 0
+	var walk func(cty.Value) string
+	walk = func(v cty.Value) string {
+		v, _ = v.Unmark()
+		if elements++; elements > maxElements {
+			return "It has more than 100,000 elements."
+		}
+		if !v.IsKnown() || v.IsNull() {
+			return ""
+		}
+		switch t := v.Type(); {
+		case t == cty.String:
+			if text += len(v.AsString()); text > maxText {
+				return "Its texts have more than 1 MiB."
+			}
+		case t == cty.Number:
+			n := v.AsBigFloat()
+			if exp := n.MantExp(nil); n.IsInf() || exp > maxExponent || exp < -maxExponent {
+				return "It holds a number that no attribute can take."
+			}
+		case t.IsCollectionType() || t.IsTupleType() || t.IsObjectType():
+			for it := v.ElementIterator(); it.Next(); {
+				k, e := it.Element()
+				if t.IsMapType() || t.IsObjectType() {
+					k, _ = k.Unmark()
+					text += len(k.AsString())
+				}
+				if problem := walk(e); problem != "" {
+					return problem
+				}
+			}
+		}
+		return ""
+	}
+	return walk(v)
+}

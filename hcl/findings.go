@@ -1,0 +1,199 @@
+package hcl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+const (
+	maxFindings = 1000      // told in one run; the rest is counted
+	maxKept     = 20_000    // held while loading, so that hostile files cost bounded memory
+	maxCompared = 1_000_000 // names compared for suggestions in one run
+	maxQuoted   = 80        // characters of a name or value repeated in a message
+)
+
+// findings gathers what one load has to tell. It is owned by that load.
+type findings struct {
+	list     diag.List
+	more     int               // found beyond maxKept
+	moreBad  bool              // an error is among them
+	sources  map[string][]byte // by file name, for the source lines
+	compared int
+}
+
+func (f *findings) add(d diag.Finding) {
+	if len(f.list) < maxKept {
+		f.list = append(f.list, d)
+		return
+	}
+	f.more++
+	f.moreBad = f.moreBad || d.Severity == diag.Error
+}
+
+func (f *findings) errorf(at hclv2.Range, summary, detail string, args ...any) {
+	f.add(diag.Errorf(place(at), summary, detail, args...))
+}
+
+func (f *findings) warnf(at hclv2.Range, summary, detail string, args ...any) {
+	f.add(diag.Warnf(place(at), summary, detail, args...))
+}
+
+// errorAt is errorf for a place that left the library behind already.
+func (f *findings) errorAt(at diag.Range, summary, detail string, args ...any) {
+	f.add(diag.Errorf(at, summary, detail, args...))
+}
+
+// library adds what the library says, in the shape of our own findings. With
+// quiet set the details stay away, for they may repeat values.
+func (f *findings) library(diags hclv2.Diagnostics, quiet bool) {
+	for i, d := range diags {
+		if i > 0 && follows(diags[i-1], d) {
+			continue
+		}
+		var at diag.Range
+		if d.Subject != nil {
+			at = place(*d.Subject)
+		}
+		summary, detail := d.Summary, d.Detail
+		if call, ok := hclv2.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](d); ok && call.FunctionCallError() != nil {
+			if _, isArg := errors.AsType[function.ArgError](call.FunctionCallError()); !isArg {
+				summary, detail = "function "+call.CalledFunctionName()+" gave up", sentence(call.FunctionCallError().Error())
+			}
+		}
+		if quiet {
+			detail = "The particulars are withheld, because a secret takes part in this expression."
+		}
+		n := diag.Errorf(at, lowerFirst(strings.TrimSuffix(summary, ".")), "%s", clip(detail, 2000))
+		if d.Severity == hclv2.DiagWarning {
+			n.Severity = diag.Warning
+		}
+		f.add(n)
+	}
+}
+
+// follows reports whether one message only repeats the one before it on the next
+// line: a quote that is missing makes an error of every line below.
+func follows(last, d *hclv2.Diagnostic) bool {
+	return last.Summary == d.Summary && last.Subject != nil && d.Subject != nil &&
+		last.Subject.Filename == d.Subject.Filename && d.Subject.Start.Line-last.Subject.Start.Line == 1
+}
+
+// nearest is diag.DidYouMean within a budget: a thousand misspelt names against
+// ten thousand known ones must not take minutes.
+func (f *findings) nearest(name string, known []string) string {
+	f.compared += len(known)
+	if f.compared > maxCompared || len(name) > maxQuoted {
+		return ""
+	}
+	short := make([]string, 0, len(known))
+	for _, k := range known {
+		if len(k) <= maxQuoted {
+			short = append(short, k)
+		}
+	}
+	slices.Sort(short)
+	return diag.DidYouMean(name, slices.Compact(short))
+}
+
+// finish sorts the findings, adds their source lines, takes secrets out of them,
+// and bounds their number.
+func (f *findings) finish(secrets []string) diag.List {
+	list := f.list.Sorted()
+	more, bad := f.more, f.moreBad
+	if len(list) > maxFindings {
+		rest := list[maxFindings:]
+		more, bad = more+len(rest), bad || rest.HasErrors()
+		list = list[:maxFindings:maxFindings]
+		f.list = rest
+	}
+	if more > 0 {
+		last := diag.Warnf(f.list[0].At, fmt.Sprintf("and %d more findings", more), "Mend the first ones and look again: many of them may have one cause.")
+		if bad {
+			last.Severity = diag.Error
+		}
+		list = append(list, last)
+	}
+	for i := range list {
+		d := &list[i]
+		if d.Code == "" && !d.At.IsZero() {
+			d.Code = maskLine(f.sources[d.At.File], d.At.Start.Byte)
+		}
+		for _, s := range secrets {
+			for _, text := range []*string{&d.Summary, &d.Detail, &d.Code} {
+				*text = strings.ReplaceAll(*text, s, sensitive)
+			}
+		}
+		for _, text := range []*string{&d.Summary, &d.Detail} {
+			*text = mask(*text)
+		}
+	}
+	return list
+}
+
+// sourceLine gives the line around an offset, without its end.
+func sourceLine(src []byte, offset int) (line []byte, start int) {
+	offset = min(max(offset, 0), len(src))
+	start = bytes.LastIndexByte(src[:offset], '\n') + 1
+	line, _, _ = bytes.Cut(src[start:], []byte("\n"))
+	return bytes.TrimSuffix(line, []byte("\r")), start
+}
+
+// place turns the library's range into ours.
+func place(r hclv2.Range) diag.Range {
+	return diag.Range{
+		File:  r.Filename,
+		Start: diag.Pos{Line: r.Start.Line, Column: r.Start.Column, Byte: r.Start.Byte},
+		End:   diag.Pos{Line: r.End.Line, Column: r.End.Column, Byte: r.End.Byte},
+	}
+}
+
+// spot is the range of one offset of a file.
+func spot(name string, src []byte, offset int) hclv2.Range {
+	line, start := sourceLine(src, offset)
+	at := hclv2.Pos{
+		Line:   1 + bytes.Count(src[:start], []byte("\n")),
+		Column: 1 + utf8.RuneCount(line[:min(offset-start, len(line))]),
+		Byte:   offset,
+	}
+	return hclv2.Range{Filename: name, Start: at, End: at}
+}
+
+// quote repeats a name or value of the files in a message: escaped, and never long.
+func quote(s string) string { return strconv.Quote(clip(s, maxQuoted)) }
+
+func clip(s string, limit int) string {
+	if utf8.RuneCountInString(s) <= limit {
+		return s
+	}
+	n := 0
+	for i := range s {
+		if n == limit {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}
+
+// sentence makes one of what an error says.
+func sentence(s string) string { return upperFirst(strings.TrimRight(s, ".")) + "." }
+
+func lowerFirst(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
+		return s // an abbreviation
+	}
+	return string(unicode.ToLower(r)) + s[n:]
+}

@@ -1,0 +1,41 @@
+package hcl
+
+import (
+	"bytes"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Format brings a file into the canonical layout: indentation by two spaces,
+// aligned equals signs, one line break at the end. Comments and the order of
+// things stay. A file that does not parse comes back as it was, with findings.
+func Format(src []byte, filename string) (out []byte, found diag.List) {
+	f := findings{sources: map[string][]byte{filename: src}}
+	defer func() {
+		if recover() != nil {
+			f.errorf(fileStart(filename), "internal error", "Formatting this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			out, found = src, f.finish(nil)
+		}
+	}()
+	switch i := unreadable(src); {
+	case len(src) > maxFile:
+		f.errorf(fileStart(filename), "unreadable file", "At most %d MiB are read.", maxFile>>20)
+	case i >= 0:
+		f.errorf(spot(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+	case f.checkFile(filename, src):
+		_, diags := hclsyntax.ParseConfig(src, filename, hclv2.InitialPos)
+		f.library(diags, false)
+	}
+	if f.list.HasErrors() {
+		return src, f.finish(nil)
+	}
+	out = hclwrite.Format(src)
+	if out = bytes.TrimRight(out, " \t\r\n"); len(out) > 0 {
+		out = append(out, '\n')
+	}
+	return out, f.finish(nil)
+}

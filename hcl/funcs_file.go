@@ -1,0 +1,120 @@
+package hcl
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+// read reads a file of the site for an expression or attribute. The site depends
+// on it from then on.
+func (l *load) read(name string) (data []byte, problem string) {
+	name = path.Clean(name)
+	data, problem = readFile(l.fsys, name, maxOther)
+	l.others[name] = otherSum(data, problem)
+	return data, problem
+}
+
+// fileFunctions are the functions that read files of the site's tree, by a name
+// from its top folder. What they find is as much part of the site as the files of
+// the language, so it may not be a secret either.
+func (l *load) fileFunctions() map[string]function.Function {
+	param := function.Parameter{Name: "path", Type: cty.String}
+	return map[string]function.Function{
+		"file": function.New(&function.Spec{
+			Params: []function.Parameter{param},
+			Type:   function.StaticReturnType(cty.String),
+			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+				s, err := l.readText(args[0].AsString())
+				return cty.StringVal(s), err
+			},
+		}),
+		"templatefile": function.New(&function.Spec{
+			Params: []function.Parameter{param, {Name: "values", Type: cty.DynamicPseudoType}},
+			Type:   function.StaticReturnType(cty.String),
+			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+				return l.renderFile(args[0].AsString(), args[1])
+			},
+		}),
+	}
+}
+
+func (l *load) readText(name string) (string, error) {
+	data, problem := l.read(name)
+	switch {
+	case problem != "":
+		return "", errors.New(problem)
+	case unreadable(data) >= 0:
+		return "", fmt.Errorf("%s is no UTF-8 text", quote(name))
+	}
+	secret := new(findings)
+	if secret.plaintext(name, data); len(secret.list) > 0 {
+		return "", fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", quote(name), secret.list[0].At.Start.Line)
+	}
+	return string(data), nil
+}
+
+// renderFile renders a template with the given values and nothing else. A template
+// can use all functions but templatefile.
+func (l *load) renderFile(name string, values cty.Value) (cty.Value, error) {
+	if t := values.Type(); !t.IsObjectType() && !t.IsMapType() {
+		return cty.NilVal, function.NewArgErrorf(1, "a map of values is needed")
+	}
+	src, err := l.readText(name)
+	if err != nil {
+		return cty.NilVal, function.NewArgError(0, err)
+	}
+	aside := &findings{sources: map[string][]byte{name: []byte(src)}}
+	if !aside.checkNesting(name, []byte(src), hclsyntax.LexTemplate, false) {
+		return cty.NilVal, fmt.Errorf("in %s", aside.list[0])
+	}
+	expr, diags := hclsyntax.ParseTemplate([]byte(src), name, hclv2.InitialPos)
+	if diags.HasErrors() {
+		return cty.NilVal, templateError(diags)
+	}
+	ctx := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(l.funcs)}
+	maps.Copy(ctx.Functions, l.fileFunctions())
+	delete(ctx.Functions, "templatefile")
+	for it := values.ElementIterator(); it.Next(); {
+		k, v := it.Element()
+		ctx.Variables[k.AsString()] = v
+	}
+	for _, t := range expr.Variables() {
+		if _, ok := ctx.Variables[t.RootName()]; !ok {
+			at := place(t.SourceRange())
+			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, quote(t.RootName()), strings.Join(sortedKeys(ctx.Variables), ", "))
+		}
+	}
+	v, diags := expr.Value(ctx)
+	if diags.HasErrors() {
+		return cty.NilVal, templateError(diags)
+	}
+	if problem := tooBig(v); problem != "" {
+		return cty.NilVal, errors.New(problem)
+	}
+	if !v.IsKnown() {
+		return cty.UnknownVal(cty.String), nil // a secret whose value is not known
+	}
+	if v.IsNull() || v.Type() != cty.String {
+		return cty.NilVal, fmt.Errorf("%s does not make a text", quote(name))
+	}
+	return v, nil
+}
+
+// templateError says in one line what is wrong in a template, and where.
+func templateError(diags hclv2.Diagnostics) error {
+	d := diags.Errs()[0]
+	for _, one := range diags {
+		if one.Severity == hclv2.DiagError && one.Subject != nil {
+			return fmt.Errorf("in %s: %s: %s", place(*one.Subject), lowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
+		}
+	}
+	return d
+}

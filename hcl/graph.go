@@ -1,0 +1,147 @@
+package hcl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// link turns the names by which nodes of a manifest name each other into nodes:
+// parents, dependencies, children, and what follows from them for the resources.
+func (l *load) link(m *manifest) {
+	for _, n := range m.Nodes {
+		info := m.byName[strings.ToLower(n.Name)]
+		l.linkParent(m, info)
+		depends := n.DependsOn
+		n.DependsOn = nil
+		for _, name := range depends {
+			for _, other := range l.meant(m, name, n.Resource.Place("depends_on")) {
+				n.DependsOn = append(n.DependsOn, other.Name)
+				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
+			}
+		}
+		for _, ref := range info.refs {
+			for _, other := range l.meant(m, ref.name, ref.at) {
+				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
+			}
+		}
+		slices.SortFunc(n.Resource.Needs, model.Address.Compare)
+		n.Resource.Needs = slices.Compact(n.Resource.Needs)
+	}
+	l.checkCircles(m)
+}
+
+func (l *load) linkParent(m *manifest, n *nodeInfo) {
+	if n.Parent == "" {
+		return
+	}
+	at := n.Resource.Place("parent")
+	found := l.meant(m, n.Parent, at)
+	switch {
+	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
+		l.bad[n.Resource.Addr.String()] = true
+	case len(found) > 1:
+		l.errorAt(at, fmt.Sprintf("parent %s is %d nodes", quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", quote(found[0].Name))
+	case found[0].Type != typePVE:
+		l.errorAt(at, fmt.Sprintf("parent %s is no pve node", quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
+	default:
+		p := found[0]
+		n.Parent = p.Name
+		p.Children = append(p.Children, n.Name)
+		n.Resource.Needs = append(n.Resource.Needs, p.Resource.Addr)
+	}
+}
+
+// meant finds the nodes that a name means: the node itself, or all that a block
+// of that name makes.
+func (l *load) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
+	if n := m.byName[strings.ToLower(name)]; n != nil && n.Name == name {
+		return []*nodeInfo{n}
+	}
+	decl := m.byDecl[name]
+	if decl == nil {
+		var known []string
+		for _, n := range m.Nodes {
+			known = append(known, n.Name)
+		}
+		l.errorAt(at, "unknown node "+quote(name), "%s", l.nearestOr(name, known, "The manifest has no other node."))
+		return nil
+	}
+	var found []*nodeInfo
+	for _, i := range decl.instances {
+		if n := m.byName[strings.ToLower(i.name)]; n != nil {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// checkCircles finds nodes that wait for themselves, over parents and dependencies.
+func (l *load) checkCircles(m *manifest) {
+	const (
+		unseen = iota
+		open
+		closed
+	)
+	state := map[*nodeInfo]int{}
+	var way []*nodeInfo
+	var visit func(*nodeInfo)
+	visit = func(n *nodeInfo) {
+		switch state[n] {
+		case closed:
+			return
+		case open:
+			l.tellCircle(way[slices.Index(way, n):])
+			return
+		}
+		state[n] = open
+		way = append(way, n)
+		for _, name := range before(n) {
+			if next := m.byName[strings.ToLower(name)]; next != nil {
+				visit(next)
+			}
+		}
+		way = way[:len(way)-1]
+		state[n] = closed
+	}
+	for _, n := range m.Nodes {
+		visit(m.byName[strings.ToLower(n.Name)])
+	}
+}
+
+// before lists the nodes that must exist before one.
+func before(n *nodeInfo) []string {
+	if n.Parent == "" {
+		return n.DependsOn
+	}
+	return append([]string{n.Parent}, n.DependsOn...)
+}
+
+// tellCircle points at the attribute by which the first node of a circle, in the
+// order of the file, waits for the next one.
+func (l *load) tellCircle(circle []*nodeInfo) {
+	first := 0
+	for i, n := range circle {
+		if n.At.Start.Byte < circle[first].At.Start.Byte {
+			first = i
+		}
+	}
+	circle = append(slices.Clone(circle[first:]), circle[:first]...)
+	var names []string
+	for _, n := range circle {
+		names = append(names, n.Name)
+	}
+	names = append(names, circle[0].Name)
+	if len(names) > 12 {
+		names = append(names[:11:11], "…", circle[0].Name)
+	}
+	n, next := circle[0], circle[1%len(circle)]
+	path := "depends_on"
+	if n.Parent == next.Name {
+		path = "parent"
+	}
+	l.errorAt(n.Resource.Place(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+}

@@ -1,0 +1,241 @@
+// Package hcl reads the language that a site is written in. It is the only user
+// of hashicorp/hcl and go-cty: what leaves it are values of package model, and
+// findings for the author of the files.
+//
+// A load goes through the files in these steps, each in a file of this package:
+//
+//	source.go    the tree becomes texts: what may be read, and how much of it
+//	nesting.go   what would be too deep for the parser is refused
+//	blocks.go    texts become blocks, sorted by type and name; a table says which types there are
+//	scope.go     variables, locals and the site's attributes get their values, in the order they need each other
+//	refs.go      every reference of an expression is looked up before it is evaluated (eval.go)
+//	decode.go    a block becomes a struct: the tags of its fields are the schema (values.go: what they may hold)
+//	node.go      a node block becomes as many nodes as its count or for_each says
+//	rules.go     what no single block can tell: names, VMIDs, parents, circles, claims
+//
+// Nothing stops at the first finding. What has a finding of its own is left out of
+// the later steps, so that one mistake is told once. A value from a secret carries
+// a mark through all expressions, down to the field it is written to.
+//
+// The same files, variables and secrets always give the same site: nothing here
+// reads a clock, the environment or the network.
+package hcl
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Options are what a site is loaded with beside its files.
+type Options struct {
+	Kinds   model.Kinds
+	Secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
+	Vars    map[string]string // values for variable blocks, by name
+}
+
+// Load reads the site in a tree. The findings are sorted. The site is nil where
+// the files have no site block that can be read; where there are errors it holds
+// what could be understood, which is good for looking at but not for converging.
+func Load(fsys fs.FS, o Options) (*model.Site, diag.List) {
+	return new(Loader).Load(fsys, o)
+}
+
+// Loader keeps what it has parsed, so that files that did not change are not
+// parsed again, and the last site, which it gives again as long as no file and no
+// option changed: it belongs to nobody then and must not be written to. The zero
+// Loader is ready to use, by one goroutine at a time.
+type Loader struct {
+	parsed  map[fileKey]*parsed
+	schemas map[reflect.Type]*schema
+	funcs   map[string]function.Function
+	last    *outcome
+}
+
+// outcome is a finished load and all that it depends on.
+type outcome struct {
+	kinds   model.Kinds
+	options sum            // over secrets and variables
+	files   map[string]sum // of the language
+	others  map[string]sum // read by expressions
+	site    *model.Site
+	found   diag.List
+}
+
+// Load is as the function Load.
+func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List) {
+	r := &load{
+		Loader: l, opts: o, fsys: fsys,
+		findings: findings{sources: map[string][]byte{}}, others: map[string]sum{},
+	}
+	// The last resort: input that finds a mistake of ours costs one finding, not the process.
+	defer func() {
+		if p := recover(); p != nil {
+			l.last = nil
+			r.errorf(fileStart(r.current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			site, found = nil, r.finish(nil)
+		}
+	}()
+	files, whole := readSources(fsys, &r.findings)
+	r.whole = whole
+	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]sum{}, others: r.others}
+	for _, f := range files {
+		r.sources[f.name] = f.data
+		now.files[f.name] = f.sum
+	}
+	if whole && l.last.same(now, fsys) {
+		return l.last.site, slices.Clone(l.last.found)
+	}
+	now.site = r.run(files)
+	if now.site != nil {
+		all := maps.Clone(now.files)
+		maps.Copy(all, r.others)
+		now.site.SourceHash = hashOf(all)
+	}
+	now.found = r.finish(longSecrets(o.Secrets))
+	if l.last = now; !whole {
+		l.last = nil // a file that cannot be read has no sum to compare
+	}
+	return now.site, slices.Clone(now.found)
+}
+
+// load is one run; all in it is owned by the goroutine of Load.
+type load struct {
+	*Loader
+	findings
+	opts    Options
+	fsys    fs.FS
+	current string // file at work, for the last resort
+	whole   bool   // every file was read and parsed: what is not declared does not exist
+
+	types    []blockType
+	blocks   map[string][]*block          // by type, in the order of files and lines
+	named    map[string]map[string]*block // by type and name
+	roots    map[string]bool              // types that a reference can begin with
+	cells    map[string]*cell             // values that may need each other: local.x, site.x
+	vars     map[string]cty.Value
+	failed   map[string]bool // variables without a value
+	given    map[hclsyntax.Expression]*cell
+	base     *scope
+	settled  bool      // all cells are worked out, and base has them
+	settling []*cell   // those that wait for each other right now
+	secrets  cty.Value // what secret stands for, if its names are known
+	others   map[string]sum
+	texts    map[string]string // one copy of each short text
+
+	defaults map[string]bool // blocks that hold defaults, by path
+
+	site      *model.Site
+	manifests []*manifest
+	total     int             // of all nodes
+	bad       map[string]bool // addresses of resources with findings of their own
+}
+
+// run goes from texts to the site.
+func (l *load) run(files []source) *model.Site {
+	l.defaults = map[string]bool{}
+	l.texts, l.bad = map[string]string{}, map[string]bool{}
+	if l.schemas == nil {
+		l.schemas = map[reflect.Type]*schema{}
+	}
+	if l.funcs == nil {
+		l.funcs = functions()
+	}
+	l.types = blockTypes(l.opts.Kinds)
+	if len(files) == 0 && l.whole {
+		l.errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
+		return nil
+	}
+	l.collect(l.parseAll(files))
+	l.prepare()
+	l.decodeSite()
+	l.decodeManifests()
+	l.check()
+	if len(l.blocks["site"]) == 0 {
+		return nil
+	}
+	return l.site
+}
+
+// same reports whether a load would come to the same end again.
+func (o *outcome) same(now *outcome, fsys fs.FS) bool {
+	if o == nil || o.options != now.options || !slices.Equal(o.kinds, now.kinds) || !maps.Equal(o.files, now.files) {
+		return false
+	}
+	for name, was := range o.others {
+		data, problem := readFile(fsys, name, maxOther)
+		if otherSum(data, problem) != was {
+			return false
+		}
+	}
+	return true
+}
+
+// otherSum identifies what reading a file came to, contents or the lack of them.
+func otherSum(data []byte, problem string) sum {
+	if problem != "" {
+		return sha256.Sum256([]byte("problem: " + problem))
+	}
+	return sha256.Sum256(data)
+}
+
+func optionsSum(o Options) sum {
+	h := sha256.New()
+	for _, k := range sortedKeys(o.Vars) {
+		fmt.Fprintf(h, "var %q %q\n", k, o.Vars[k])
+	}
+	if o.Secrets != nil {
+		fmt.Fprintf(h, "secrets %q\n", o.Secrets.Source)
+		for _, section := range sortedKeys(o.Secrets.Values) {
+			for _, k := range sortedKeys(o.Secrets.Values[section]) {
+				fmt.Fprintf(h, "%q %q %q\n", section, k, o.Secrets.Values[section][k])
+			}
+		}
+	}
+	return sum(h.Sum(nil))
+}
+
+// panicPlace gives function and line of ours where a panic came from. Its text is
+// not told, since it may repeat a value.
+func panicPlace() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "panicPlace") {
+			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
+		}
+		if !more {
+			return "a place unknown"
+		}
+	}
+}
+
+// intern gives the one copy of a short text, so that ten thousand nodes share the
+// names they repeat.
+func (l *load) intern(s string) string {
+	if len(s) > 64 {
+		return s
+	}
+	if one, ok := l.texts[s]; ok {
+		return one
+	}
+	s = strings.Clone(s)
+	l.texts[s] = s
+	return s
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

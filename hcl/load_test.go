@@ -1,0 +1,395 @@
+package hcl_test
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+func files(pairs ...string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for i := 0; i < len(pairs); i += 2 {
+		out[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1])}
+	}
+	return out
+}
+
+func summaries(l diag.List) []string {
+	out := []string{}
+	for _, f := range l {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+const siteFile = "site \"home\" {\n}\n"
+
+func TestBadInput(t *testing.T) {
+	for name, c := range map[string]struct {
+		data string
+		want []string
+	}{
+		"no HCL":            {"<html><body>Not found</body></html>\n", []string{"a.hcl:1:1: error: argument or block definition required"}},
+		"binary":            {"\x7fELF\x02\x01\x01\x00\x00\xff", []string{"a.hcl:1:8: error: file is no UTF-8 text"}},
+		"Latin-1":           {"locals {\n  a = \"gr\xfcn\"\n}\n", []string{"a.hcl:2:10: error: file is no UTF-8 text"}},
+		"UTF-16":            {"\xff\xfel\x00o\x00", []string{"a.hcl:1:1: error: file is no UTF-8 text"}},
+		"BOM":               {"\xef\xbb\xbflocals {\n}\n", []string{}},
+		"CRLF":              {"locals {\r\n  a = 1\r\n}\r\n", []string{}},
+		"10 MB":             {strings.Repeat("# nothing\n", 1_000_000), []string{"a.hcl:1:1: error: unreadable file"}},
+		"brackets":          {"locals {\n  a = " + strings.Repeat("[", 100_000) + "\n}\n", []string{"a.hcl:2:206: error: expression too deep"}},
+		"closed brackets":   {"locals {\n  a = " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + "\n}\n", []string{"a.hcl:2:206: error: expression too deep"}},
+		"blocks":            {strings.Repeat("a {\n", 5000) + strings.Repeat("}\n", 5000), []string{"a.hcl:201:3: error: expression too deep"}},
+		"templates":         {"locals {\n  a = " + strings.Repeat("\"${", 5000) + "\n}\n", []string{"a.hcl:2:305: error: expression too deep"}},
+		"sums":              {"locals {\n  a = 1" + strings.Repeat("+1", 100_000) + "\n}\n", []string{"a.hcl:2:4008: error: expression too deep"}},
+		"negations":         {"locals {\n  a = " + strings.Repeat("!", 100_000) + "true\n}\n", []string{"a.hcl:2:2007: error: expression too deep"}},
+		"sums over lines":   {"locals {\n  a = (1\n" + strings.Repeat("+1\n", 100_000) + ")\n}\n", []string{"a.hcl:2002:1: error: expression too deep"}},
+		"objects in a sum":  {"locals {\n  a = {\n}" + strings.Repeat("+{\n}", 10_000) + "\n}\n", []string{"a.hcl:2003:2: error: expression too deep"}},
+		"template controls": {"locals {\n  a = <<E\n" + strings.Repeat("%{ if true }\n", 100_000) + "E\n}\n", []string{"a.hcl:2003:1: error: expression too deep"}},
+		"conditions":        {"locals {\n  a = " + strings.Repeat("true ? 1 : ", 100_000) + "1\n}\n", []string{"a.hcl:2:22012: error: expression too deep"}},
+		"indices":           {"locals {\n  a = [1]" + strings.Repeat("[0]", 100_000) + "\n}\n", []string{"a.hcl:2:6007: error: expression too deep"}},
+		"huge number":       {"locals {\n  a = \"${1e99999999}\"\n}\n", []string{"a.hcl:2:10: error: number too large"}},
+		"open string":       {"locals {\n  a = \"x\n  b = \"y\n  c = \"z\n}\n", []string{"a.hcl:2:9: error: invalid multi-line string", "a.hcl:2:9: error: unterminated template string", "a.hcl:4:9: error: invalid multi-line string"}},
+		"control character": {"locals {\n  a = \x01\n}\n", []string{"a.hcl:2:7: error: invalid character", "a.hcl:2:7: error: invalid expression"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site, found := hcl.Load(files("a.hcl", c.data, "site.hcl", siteFile), hcl.Options{Kinds: testKinds()})
+			require.NotNil(t, site, "the other file has the site")
+			require.Equal(t, c.want, summaries(found))
+			for _, f := range found {
+				require.LessOrEqual(t, len(f.Detail), 2100)
+			}
+		})
+	}
+}
+
+func TestWithinLimits(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(siteFile + "locals {\n")
+	for i := range 3000 { // many operators, but never in one expression
+		fmt.Fprintf(&b, "  a-%d = [1 + %d, \"${%d}-x\", { b = [-1] }]\n", i, i, i)
+	}
+	b.WriteString("  deep = " + strings.Repeat("[", 190) + strings.Repeat("]", 190) + "\n")
+	b.WriteString("  text = <<E\n}}}} ]] \" ${1 + 1}\nE\n}\n")
+	_, found := hcl.Load(files("a.hcl", b.String()), hcl.Options{Kinds: testKinds()})
+	require.Empty(t, summaries(found))
+}
+
+func TestThousandErrors(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(siteFile)
+	for i := range 1500 {
+		fmt.Fprintf(&b, "preset \"p%d\" {\n  cores  = 1\n  memory = 512\n  dsik   = 1\n}\n", i)
+	}
+	_, found := hcl.Load(files("a.hcl", b.String()), hcl.Options{Kinds: testKinds()})
+	require.Len(t, found, 1001)
+	require.Equal(t, `a.hcl:6:3: error: unknown attribute "dsik" in preset "p0"`, found[0].String())
+	require.Equal(t, "a.hcl:5006:3: error: and 500 more findings", found[1000].String())
+}
+
+func TestErrorsBehindTheLimitStayErrors(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(siteFile)
+	for i := range 1200 {
+		fmt.Fprintf(&b, "image \"i%d\" {\n  url = \"x\"\n}\n", i)
+	}
+	b.WriteString("answer = 42\n")
+	_, found := hcl.Load(files("a.hcl", b.String()), hcl.Options{Kinds: testKinds()})
+	require.Len(t, found, 1001)
+	require.Equal(t, 1, found.Errors())
+}
+
+// unreadable is a tree in which one file cannot be opened.
+type unreadable struct {
+	fstest.MapFS
+	name string
+}
+
+func (u unreadable) Open(name string) (fs.File, error) {
+	if name == u.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return u.MapFS.Open(name)
+}
+
+func TestUnreadable(t *testing.T) {
+	tree := unreadable{files("site.hcl", siteFile, "sub/a.hcl", "", "b.hcl", "manifest \"m\" {\n  pattern = \"flat\"\n  host = host.far\n  node \"n\" {\n    type = \"ct\"\n  }\n}\n"), "sub/a.hcl"}
+	site, found := hcl.Load(tree, hcl.Options{Kinds: testKinds()})
+	require.NotNil(t, site)
+	require.Equal(t, []string{
+		"b.hcl:4:3: error: ct without template",
+		"sub/a.hcl:1:1: error: unreadable file",
+	}, summaries(found), "what the unreadable file may declare is not unknown")
+	_, found = hcl.Load(os.DirFS(filepath.Join(t.TempDir(), "nowhere")), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{"error: unreadable site"}, summaries(found))
+}
+
+func TestLinksLeadNowhere(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	write := func(name, text string) { require.NoError(t, os.WriteFile(name, []byte(text), 0o600)) }
+	write(filepath.Join(outside, "passwd"), "root")
+	write(filepath.Join(outside, "x.hcl"), siteFile)
+	write(filepath.Join(dir, "site.hcl"), siteFile+"locals {\n  a = file(\"link\")\n  b = file(\"folder/passwd\")\n}\n")
+	require.NoError(t, os.Symlink(filepath.Join(outside, "passwd"), filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "folder")))
+	require.NoError(t, os.Symlink(filepath.Join(outside, "x.hcl"), filepath.Join(dir, "x.hcl")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder.hcl"), 0o700))
+	_, found := hcl.Load(os.DirFS(dir), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{
+		"site.hcl:4:7: error: function file gave up",
+		"site.hcl:5:7: error: function file gave up",
+		"x.hcl:1:1: error: unreadable file",
+	}, summaries(found))
+	for _, f := range found {
+		require.Contains(t, f.Detail, "is a symbolic link")
+	}
+}
+
+func TestLimitOfAllNodes(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(siteFile + "manifest \"m\" {\n  pattern = \"flat\"\n")
+	for i := range 6 {
+		fmt.Fprintf(&b, "  node \"n%d\" {\n    type = \"ct\"\n    template = \"x\"\n    count = 10000\n  }\n", i)
+	}
+	b.WriteString("}\ntemplate \"x\" {\n  volume = \"v\"\n}\n")
+	site, found := hcl.Load(files("a.hcl", b.String()), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{"a.hcl:33:13: error: more than 50000 nodes in one site"}, summaries(found))
+	require.Len(t, site.Manifests["m"].Nodes, 50_000)
+}
+
+func TestVariables(t *testing.T) {
+	site := `
+variable "text" {
+  default = "d"
+}
+variable "number" {
+  default = 1
+}
+variable "list" {
+  type    = list(string)
+  default = []
+}
+variable "map" {
+  type    = map(number)
+  default = {}
+}
+variable "bare" {
+}
+site "home" {
+  domain      = var.text
+  max_deletes = var.number
+  dns         = var.list
+  bridge      = join(",", keys(var.map))
+  vm_user     = var.bare
+}
+`
+	for name, c := range map[string]struct {
+		vars map[string]string
+		want []string
+	}{
+		"all set":        {map[string]string{"text": "5", "number": "7", "list": `["10.0.0.1"]`, "map": "{ a = 1 }", "bare": "me"}, []string{}},
+		"no number":      {map[string]string{"number": "many", "bare": "me"}, []string{"a.hcl:5:1: error: --var number does not fit"}},
+		"no list":        {map[string]string{"list": "10.0.0.1", "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
+		"a call":         {map[string]string{"list": `[file("x")]`, "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
+		"deep":           {map[string]string{"list": strings.Repeat("[", 1000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
+		"deep over rows": {map[string]string{"list": "1" + strings.Repeat("+\n1", 100_000), "bare": "me"}, []string{"a.hcl:8:1: error: --var list does not fit"}},
+		"huge":           {map[string]string{"number": "1e99999", "bare": "me"}, []string{"a.hcl:5:1: error: --var number does not fit"}},
+		"missing":        {nil, []string{"a.hcl:16:1: error: variable \"bare\" has no value"}},
+		"misspelt":       {map[string]string{"bare": "me", "txt": "x"}, []string{"error: unknown variable \"txt\""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, found := hcl.Load(files("a.hcl", site), hcl.Options{Kinds: testKinds(), Vars: c.vars})
+			require.Equal(t, c.want, summaries(found))
+			if len(c.want) == 0 {
+				require.Equal(t, []any{"5", 7, []string{"10.0.0.1"}, "a", "me"}, []any{got.Domain, *got.MaxDeletes, got.DNS, got.Bridge, got.VMUser})
+			}
+		})
+	}
+}
+
+func TestAPanicIsAFinding(t *testing.T) {
+	kinds := testKinds()
+	kinds[0].Resolve = func(any, model.Scope) []model.Problem { panic("hunter2") }
+	site, found := hcl.Load(files("a.hcl", siteFile+"manifest \"m\" {\n  pattern = \"flat\"\n  node \"n\" {\n    type = \"vm\"\n  }\n}\n"), hcl.Options{Kinds: kinds})
+	require.Nil(t, site)
+	require.Equal(t, []string{"a.hcl:1:1: error: internal error"}, summaries(found))
+	require.NotContains(t, found[0].Detail, "hunter2")
+}
+
+// good is the tree of the archive that has everything.
+func good(t testing.TB) (fstest.MapFS, hcl.Options) {
+	t.Helper()
+	archive, err := txtar.ParseFile("testdata/good.txtar")
+	require.NoError(t, err)
+	site := fstest.MapFS{}
+	o := hcl.Options{Kinds: testKinds(), Vars: map[string]string{"workers": "3"}}
+	for _, f := range archive.Files {
+		switch f.Name {
+		case "secrets":
+			o.Secrets, _ = hcl.ParseSecrets("secrets.yaml", f.Data)
+		case "want", "dump", "vars":
+		default:
+			site[f.Name] = &fstest.MapFile{Data: f.Data}
+		}
+	}
+	return site, o
+}
+
+func TestLoaderSeesEveryChange(t *testing.T) {
+	site, o := good(t)
+	site["lib/motd"] = &fstest.MapFile{Data: []byte("one")}
+	site["more.hcl"] = &fstest.MapFile{Data: []byte("locals {\n  motd = file(\"lib/motd\")\n}\npreset \"more\" {\n  cores  = 1\n  memory = 1024\n}\n")}
+	var l hcl.Loader
+	first, found := l.Load(site, o)
+	require.Empty(t, found)
+	hashes := []string{first.SourceHash}
+	again, _ := l.Load(site, o)
+	require.Same(t, first, again, "nothing changed")
+
+	changes := []func(){
+		func() { site["lib/motd"] = &fstest.MapFile{Data: []byte("two")} },
+		func() { delete(site, "lib/motd") },
+		func() { site["lib/motd"] = &fstest.MapFile{Data: []byte("three")} },
+		func() {
+			site["more.hcl"] = &fstest.MapFile{Data: bytes.Replace(site["more.hcl"].Data, []byte("1024"), []byte("2048"), 1)}
+		},
+		func() { site["tls/ca.pem"] = &fstest.MapFile{Data: append([]byte("\n"), site["tls/ca.pem"].Data...)} },
+		func() { site["new.hcl"] = &fstest.MapFile{Data: []byte("# new\n")} },
+		func() { delete(site, "new.hcl") },
+	}
+	last := first
+	for _, change := range changes {
+		change()
+		var fresh hcl.Loader
+		got, found := l.Load(site, o)
+		want, wantFound := fresh.Load(site, o)
+		require.NotSame(t, last, got)
+		require.Equal(t, dump(want), dump(got))
+		require.Equal(t, wantFound, found)
+		require.Equal(t, want.SourceHash, got.SourceHash)
+		hashes = append(hashes, got.SourceHash)
+		last = got
+	}
+	slices.Sort(hashes)
+	require.Len(t, slices.Compact(hashes), len(changes), "each state of the files has a hash of its own; the last one is the one before new.hcl came")
+
+	for name, change := range map[string]func(*hcl.Options){
+		"variables": func(o *hcl.Options) { o.Vars = map[string]string{"workers": "4"} },
+		"no values": func(o *hcl.Options) { o.Secrets = nil },
+		"values": func(o *hcl.Options) {
+			s := *o.Secrets
+			s.Values = maps.Clone(s.Values)
+			s.Values["passwords"] = map[string]string{"vm_root": "other"}
+			o.Secrets = &s
+		},
+		"kinds": func(o *hcl.Options) { o.Kinds = testKinds() },
+	} {
+		before, _ := l.Load(site, o)
+		other := o
+		change(&other)
+		got, _ := l.Load(site, other)
+		require.NotSame(t, before, got, name)
+	}
+}
+
+func TestSameInputSameSite(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	for _, name := range archives {
+		archive, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		tree, o, _, _ := unpack(t, archive)
+		var wantText, wantDump string
+		for i := range 10 {
+			site, found := hcl.Load(tree, o)
+			var text strings.Builder
+			diag.Text(&text, found)
+			got := dump(site)
+			if i == 0 {
+				wantText, wantDump = text.String(), got
+			}
+			require.Equal(t, wantText, text.String(), name)
+			require.Equal(t, wantDump, got, name)
+		}
+	}
+}
+
+// No finding of any archive repeats a value of its secrets.
+func TestSecretsStayAway(t *testing.T) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	for _, name := range archives {
+		archive, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		tree, o, _, _ := unpack(t, archive)
+		if o.Secrets == nil {
+			continue
+		}
+		_, found := hcl.Load(tree, o)
+		for _, f := range found {
+			text := f.Summary + f.Detail + f.Code
+			for _, section := range o.Secrets.Values {
+				for _, v := range section {
+					if len(v) >= 6 {
+						require.NotContains(t, text, v)
+					}
+				}
+			}
+			require.NotContains(t, text, "very-secret")
+			require.NotContains(t, text, "00000000-0000-0000-0000-000000000001")
+		}
+	}
+}
+
+// The site never depends on whether the values of secrets are known, but for what
+// is made from them.
+func TestNodesDoNotDependOnSecrets(t *testing.T) {
+	tree, o := good(t)
+	known, _ := hcl.Load(tree, o)
+	o.Secrets = nil
+	unknown, found := hcl.Load(tree, o)
+	require.Empty(t, found)
+	require.Equal(t, known.Specs["base"].Access, unknown.Specs["base"].Access)
+	require.True(t, unknown.Hosts["father"].TokenMissing)
+	for i, n := range known.Manifests["web"].Nodes {
+		other := unknown.Manifests["web"].Nodes[i]
+		require.Equal(t, n.Resource.Addr, other.Resource.Addr)
+		require.Equal(t, n.Resource.Sensitive, other.Resource.Sensitive)
+		require.Equal(t, len(n.Resource.Sensitive) > 0, len(other.Resource.Missing) > 0)
+	}
+}
+
+func TestResolvedSiteIsReadyForAHost(t *testing.T) {
+	tree, o := good(t)
+	site, found := hcl.Load(tree, o)
+	require.Empty(t, found)
+	want, found := site.Want("father")
+	require.Empty(t, found)
+	var got []string
+	for _, a := range want.State.Addresses() {
+		got = append(got, fmt.Sprint(a, " needs ", want.State[a].Needs))
+	}
+	require.Equal(t, []string{
+		"ct.cache needs [pool.guests]",
+		"image.debian-12 needs []",
+		"pool.guests needs []",
+		"pve.inner needs [image.debian-12 pool.guests]",
+		"vm.db-a needs [image.debian-12 pve.inner pool.guests]",
+		"vm.db-b needs [image.debian-12 pve.inner pool.guests]",
+	}, got)
+	require.Equal(t, 2048, want.State[model.Address{Kind: "vm", Name: "db-a"}].Spec.(*guest).Memory)
+	require.Equal(t, 0, site.Manifests["web"].Nodes[0].Resource.Spec.(*guest).Memory, "the site itself stays as declared")
+}

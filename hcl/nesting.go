@@ -1,0 +1,266 @@
+package hcl
+
+import (
+	"bytes"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// The parser and the evaluator of the library recurse, and a Go program cannot
+// survive a stack overflow. So every text is measured before it is parsed.
+const (
+	maxNesting = 200    // brackets, blocks and templates within each other
+	maxChain   = 2000   // operators of one expression, those around it included
+	maxStray   = 10_000 // as maxNesting, with brackets that do not match never counted as closed
+)
+
+// nesting follows the brackets of a text. Each open bracket counts the operators
+// of the expression it stands in, since 1+1+1+… nests as deeply as brackets do.
+type nesting struct {
+	stack []level
+	sum   int // of all ops on the stack
+	root  int // ops outside of any bracket
+	stray int
+	deep  bool // a limit was crossed
+	body  bool // a line break ends an expression that stands in no bracket
+}
+
+type level struct {
+	open byte // { [ ( or " for a string, $ for an interpolation
+	ops  int
+}
+
+func (n *nesting) ops() *int {
+	if len(n.stack) == 0 {
+		return &n.root
+	}
+	return &n.stack[len(n.stack)-1].ops
+}
+
+func (n *nesting) operator() {
+	*n.ops()++
+	n.sum++
+	n.deep = n.deep || n.sum > maxChain
+}
+
+// rest begins a new expression beside the last one.
+func (n *nesting) rest() {
+	n.sum -= *n.ops()
+	*n.ops() = 0
+}
+
+func (n *nesting) newline() {
+	if len(n.stack) == 0 && n.body || len(n.stack) > 0 && n.stack[len(n.stack)-1].open == '{' {
+		n.rest()
+	}
+}
+
+func (n *nesting) open(b byte) {
+	n.stack = append(n.stack, level{open: b})
+	n.stray++
+	n.deep = n.deep || len(n.stack) > maxNesting || n.stray > maxStray
+}
+
+// close ends the innermost bracket of a sort and all that were left open in it,
+// as the parser does when it recovers.
+func (n *nesting) close(b byte) {
+	for i := len(n.stack) - 1; i >= 0; i-- {
+		if n.stack[i].open != b {
+			continue
+		}
+		if i == len(n.stack)-1 {
+			n.stray--
+		}
+		for _, l := range n.stack[i:] {
+			n.sum -= l.ops
+		}
+		n.stack = n.stack[:i]
+		return
+	}
+}
+
+// lexer is one of the scanners of the library.
+type lexer func(src []byte, name string, start hclv2.Pos) (hclsyntax.Tokens, hclv2.Diagnostics)
+
+// checkFile is checkNesting for a file of the language. Most files are judged by a
+// quick look at their bytes; only what that cannot read for sure goes through the
+// library's scanner, which costs as much as parsing.
+func (f *findings) checkFile(name string, src []byte) bool {
+	return plainNesting(src) || f.checkNesting(name, src, hclsyntax.LexConfig, true)
+}
+
+// checkNesting tells where a text is too deep to be parsed, or has a number too
+// large to be computed with.
+func (f *findings) checkNesting(name string, src []byte, lex lexer, body bool) bool {
+	tokens, _ := lex(src, name, hclv2.InitialPos)
+	n := nesting{body: body}
+	for i := range tokens {
+		t := &tokens[i]
+		if n.token(t.Type); n.deep {
+			f.errorf(t.Range, "expression too deep", "At most %d brackets may stand within each other, and %d operators in one expression: use locals for parts of it.", maxNesting, maxChain)
+			return false
+		}
+		if t.Type == hclsyntax.TokenNumberLit && hugeExponent(t.Bytes) {
+			f.errorf(t.Range, "number too large", "%s is more than any attribute can take.", clip(string(t.Bytes), maxQuoted))
+			return false
+		}
+	}
+	return true
+}
+
+func (n *nesting) token(t hclsyntax.TokenType) {
+	switch t {
+	case hclsyntax.TokenOBrace:
+		n.open('{')
+	case hclsyntax.TokenCBrace:
+		n.close('{')
+	case hclsyntax.TokenOBrack:
+		n.operator() // an index, too, nests
+		n.open('[')
+	case hclsyntax.TokenCBrack:
+		n.close('[')
+	case hclsyntax.TokenOParen:
+		n.operator()
+		n.open('(')
+	case hclsyntax.TokenCParen:
+		n.close('(')
+	case hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc:
+		n.open('"')
+	case hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc:
+		n.close('"')
+	case hclsyntax.TokenTemplateInterp:
+		n.open('$')
+	case hclsyntax.TokenTemplateControl:
+		n.operator() // %{ if } holds what follows up to its %{ endif }
+		n.open('$')
+	case hclsyntax.TokenTemplateSeqEnd:
+		n.close('$')
+	case hclsyntax.TokenNewline:
+		n.newline()
+	case hclsyntax.TokenComma:
+		n.rest()
+	case hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent, hclsyntax.TokenPlus, hclsyntax.TokenMinus,
+		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
+		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr,
+		hclsyntax.TokenBang, hclsyntax.TokenQuestion:
+		n.operator()
+	default:
+	}
+}
+
+// plainNesting reports whether a text is surely within the limits. It reads
+// strings with interpolations on one line and line comments; at anything more
+// (heredocs, escapes, block comments, brackets that do not match) it gives up.
+func plainNesting(src []byte) bool {
+	n := nesting{body: true}
+	quotes := 0
+	for i := 0; i < len(src); i++ {
+		c, next := src[i], byte(0)
+		if i+1 < len(src) {
+			next = src[i+1]
+		}
+		if len(n.stack) > 0 && n.stack[len(n.stack)-1].open == '"' {
+			switch {
+			case c == '\\' || c == '\n' || (c == '$' || c == '%') && next == c:
+				return false
+			case c == '"':
+				n.close('"')
+				quotes--
+			case (c == '$' || c == '%') && next == '{':
+				n.operator()
+				n.open('$')
+				i++
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			n.open('"')
+			quotes++
+		case '{':
+			n.open(c)
+		case '[', '(':
+			n.operator()
+			n.open(c)
+		case '}', ']', ')':
+			if !n.closes(c) {
+				return false
+			}
+		case '\n':
+			if quotes > 0 {
+				return false
+			}
+			n.newline()
+		case '#', '/', '<':
+			switch {
+			case c == '#' || c == '/' && next == '/':
+				if quotes > 0 {
+					return false
+				}
+				end := bytes.IndexByte(src[i:], '\n')
+				if end < 0 {
+					return true
+				}
+				i += end - 1
+			case c == '/' && next == '*' || c == '<' && next == '<':
+				return false
+			default:
+				n.operator()
+			}
+		case ',':
+			n.rest()
+		case '+', '*', '%', '>', '!', '&', '|', '?', '=', '-':
+			n.operator()
+		case 'e', 'E':
+			if i > 0 && (digit(src[i-1]) || src[i-1] == '.') && exponent(src[i:]) >= 4 {
+				return false
+			}
+		}
+		if n.deep {
+			return false
+		}
+	}
+	return true
+}
+
+// closes ends the innermost bracket if the character is its counterpart.
+func (n *nesting) closes(c byte) bool {
+	if len(n.stack) == 0 {
+		return false
+	}
+	open := n.stack[len(n.stack)-1].open
+	switch {
+	case c == '}' && (open == '{' || open == '$'), c == ']' && open == '[', c == ')' && open == '(':
+		n.close(open)
+		return true
+	default:
+		return false
+	}
+}
+
+// hugeExponent reports whether a number has an exponent of four digits or more.
+// Its text would be as long as its value.
+func hugeExponent(number []byte) bool {
+	i := bytes.IndexAny(number, "eE")
+	if i < 0 {
+		return false
+	}
+	significant := bytes.TrimLeft(bytes.TrimLeft(number[i+1:], "+-"), "0")
+	return len(significant) >= 4
+}
+
+// exponent counts the digits of the exponent that a text begins with.
+func exponent(s []byte) int {
+	i := 1
+	if len(s) > 1 && (s[1] == '+' || s[1] == '-') {
+		i = 2
+	}
+	n := 0
+	for i+n < len(s) && n < 4 && digit(s[i+n]) {
+		n++
+	}
+	return n
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }

@@ -1,0 +1,97 @@
+package hcl
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+)
+
+// sensitive stands for a value that must not be shown.
+const sensitive = "(sensitive)"
+
+const plaintextSecret = "plaintext secret: "
+
+const plaintextDetail = "Whoever can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
+	"put a new one into the secrets file, and write secret.SECTION.KEY here."
+
+// What a secret looks like wherever it stands, comments included.
+var (
+	keyBegin  = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----`)
+	keyEnd    = regexp.MustCompile(`-----END [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----`)
+	ageKey    = regexp.MustCompile(`AGE-SECRET-KEY-1[A-Z0-9]{8,}`)
+	pveToken  = regexp.MustCompile(`[\w.+-]+@[\w.-]+![\w.-]+=[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
+	urlLogin  = regexp.MustCompile(`://[^/\s"$:@]*:[^/\s"$@]+@`)
+	assigned  = regexp.MustCompile(`^(\s*"?[\w-]*(?:token|password|passwd|secret|key)"?\s*[=:]\s*)".*`)
+	keyHint   = []byte("PRIVATE KEY")
+	ageHint   = []byte("AGE-SECRET-KEY-1")
+	tokenHint = []byte("!")
+	loginHint = []byte("@")
+)
+
+// plaintext finds secrets that stand in a file, by their looks.
+func (f *findings) plaintext(name string, src []byte) {
+	for _, look := range []struct {
+		hint []byte
+		re   *regexp.Regexp
+		what string
+	}{
+		{keyHint, keyBegin, "a private key"},
+		{ageHint, ageKey, "an age identity"},
+		{tokenHint, pveToken, "an API token"},
+		{loginHint, urlLogin, "the password of a URL"},
+	} {
+		if !bytes.Contains(src, look.hint) {
+			continue
+		}
+		for _, hit := range look.re.FindAllIndex(src, maxFindings) {
+			at := spot(name, src, hit[0])
+			f.errorf(at, plaintextSecret+look.what+" stands in the file", plaintextDetail)
+		}
+	}
+}
+
+// maskLine gives the source line at an offset with everything in it hidden that
+// looks like a secret: a finding must not carry further what it complains about.
+func maskLine(src []byte, offset int) string {
+	line, start := sourceLine(src, offset)
+	if insideKey(src, start) {
+		return sensitive
+	}
+	line = assigned.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
+	return mask(string(bytes.ToValidUTF8(line, []byte("?"))))
+}
+
+// mask hides what looks like a secret in a text.
+func mask(s string) string {
+	if !strings.ContainsAny(s, "@!") && !strings.Contains(s, string(ageHint)) {
+		return s
+	}
+	s = ageKey.ReplaceAllString(s, sensitive)
+	s = pveToken.ReplaceAllString(s, sensitive)
+	return urlLogin.ReplaceAllString(s, "://"+sensitive+"@")
+}
+
+// insideKey reports whether an offset lies behind the first line of a private key
+// that has not ended yet.
+func insideKey(src []byte, offset int) bool {
+	if !bytes.Contains(src, keyHint) {
+		return false
+	}
+	const longest = 16 << 10 // no private key has more lines than that
+	before := src[max(0, offset-longest):offset]
+	begins := keyBegin.FindAllIndex(before, -1)
+	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
+}
+
+// refuseLiteral tells that an attribute made for a secret has its value in the
+// files, unless the looks of the value have been told already.
+func (f *findings) refuseLiteral(at hclv2.Range, name string) {
+	for _, d := range f.list {
+		if d.At.File == at.Filename && at.Start.Byte <= d.At.Start.Byte && d.At.Start.Byte < at.End.Byte && strings.HasPrefix(d.Summary, plaintextSecret) {
+			return
+		}
+	}
+	f.errorf(at, plaintextSecret+name+" has its value in the files", plaintextDetail)
+}

@@ -1,0 +1,241 @@
+package hcl
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Reference writes the reference page of the language in Markdown. All of it comes
+// from the tags of the structs and the tables of this package.
+func Reference(w io.Writer, kinds model.Kinds) error {
+	p := page{load: &load{Loader: &Loader{schemas: map[reflect.Type]*schema{}}, defaults: map[string]bool{}}}
+	p.printf("# Language reference\n\n")
+	p.printf("Generated from the code. How the pieces fit together is told by the examples and by the page on the language.\n\n")
+	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
+	p.printf("## Blocks\n\n")
+	types := blockTypes(kinds)
+	for _, t := range types {
+		p.printf("* [`%s`](#%s): %s\n", t.name, t.name, t.doc)
+		if t.name == "manifest" {
+			p.printf("    * [`node`](#node): One node, or several with count or for_each.\n")
+		}
+	}
+	p.printf("\n")
+	for _, t := range types {
+		switch {
+		case t.kind != nil:
+			p.kind(t.kind, t.name)
+		case t.name == "locals":
+			p.printf("## locals\n\n`locals { … }` – %s\n\n", t.doc)
+		case t.name == "variable":
+			p.variable(t.doc)
+		default:
+			p.title(t.name, t.doc)
+			p.block(p.schema(t.spec), t.name, reflect.Value{}, false)
+		}
+		if t.name == "manifest" {
+			p.node(kinds)
+		}
+	}
+	p.functions()
+	_, err := io.WriteString(w, p.out.String())
+	return err
+}
+
+type page struct {
+	*load
+	out strings.Builder
+}
+
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.out, format, args...) }
+
+func (p *page) title(name, doc string) {
+	p.printf("## %s\n\n`%s \"NAME\" { … }` – %s\n\n", name, name, doc)
+}
+
+func (p *page) variable(doc string) {
+	p.title("variable", doc)
+	p.head(false)
+	p.printf("| `type` | type | any | What values it takes: string, number, bool, list(string), map(string), any. |\n")
+	p.printf("| `default` | that type | | Its value unless set; required unless --var gives one. |\n")
+	p.printf("| `description` | text | | What it is for. |\n\n")
+}
+
+// kind writes a block that is a resource by itself.
+func (p *page) kind(k *model.Kind, name string) {
+	doc := k.Doc
+	if k.Everywhere {
+		doc += " It is made on each host where something needs it."
+	}
+	p.title(name, doc)
+	p.block(p.schema(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
+}
+
+// node writes the attributes that all nodes share, then those of each type.
+func (p *page) node(kinds model.Kinds) {
+	p.title(nodeBlock, "One node in a manifest, or several with count or for_each. What all of them have, whatever their type:")
+	p.head(false)
+	p.rows(p.schema(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, false)
+	p.printf("| `count` | number | | Makes that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
+	p.printf("| `for_each` | map or list of texts | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
+	p.inner(p.schema(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, "node", false)
+	for _, k := range kinds.Block(nodeBlock) {
+		p.printf("### %s\n\nA node with `type = %q` – %s Beside the attributes of every node it has these.\n\n", k.Name, k.Name, k.Doc)
+		p.block(p.schema(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
+	}
+}
+
+func (p *page) block(s *schema, rule string, defaults reflect.Value, costs bool) {
+	if len(s.attrs) > 0 {
+		p.head(costs)
+		p.rows(s, rule, defaults, costs)
+		p.printf("\n")
+	}
+	p.inner(s, rule, defaults, rule, costs)
+}
+
+// inner writes the blocks inside of a block, each with a table of its own.
+func (p *page) inner(s *schema, rule string, defaults reflect.Value, way string, costs bool) {
+	for _, f := range s.blocks {
+		label := ""
+		if f.schema.label >= 0 {
+			label = ` "NAME"`
+		}
+		many := ""
+		if f.many {
+			many = " Any number."
+		}
+		p.printf("**`%s`** in %s: %s%s\n\n", f.Name+label+" { … }", way, f.Doc, many)
+		var inner reflect.Value
+		if defaults.IsValid() && !f.many && !defaults.Field(f.Index).IsNil() {
+			inner = defaults.Field(f.Index).Elem()
+		}
+		if len(f.schema.attrs) > 0 {
+			p.head(costs)
+			p.rows(f.schema, rule+"."+f.Name, inner, costs)
+			p.printf("\n")
+		}
+		p.inner(f.schema, rule+"."+f.Name, inner, "`"+strings.Trim(way, "`")+"."+f.Name+"`", costs)
+	}
+}
+
+func (p *page) head(costs bool) {
+	if costs {
+		p.printf("| attribute | type | default | change | |\n|---|---|---|---|---|\n")
+		return
+	}
+	p.printf("| attribute | type | default | |\n|---|---|---|---|\n")
+}
+
+func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) {
+	for _, f := range s.attrs {
+		name := "`" + f.Name + "`"
+		if !f.Optional {
+			name += " *"
+		}
+		doc := f.Doc
+		if f.Secret {
+			doc += " A secret."
+		}
+		p.printf("| %s | %s | %s |", name, typeName(f, rule), cellText(p.defaultOf(f, rule, defaults)))
+		if costs {
+			cost := string(f.Cost)
+			if !f.Compared {
+				cost = "–"
+			}
+			p.printf(" %s |", cost)
+		}
+		p.printf(" %s |\n", cellText(doc))
+	}
+}
+
+// defaultOf gives what an attribute is unless set, as it would be written.
+func (p *page) defaultOf(f model.Field, rule string, defaults reflect.Value) string {
+	v := reflect.ValueOf(valueRules[rule+"."+f.Name].def)
+	if !v.IsValid() && defaults.IsValid() {
+		v = defaults.Field(f.Index)
+		if v.Kind() == reflect.Pointer && !v.IsNil() {
+			v = v.Elem()
+		}
+	}
+	if !v.IsValid() || v.IsZero() {
+		return ""
+	}
+	switch d := v.Interface().(type) {
+	case time.Duration:
+		return fmt.Sprintf("`%q`", shortDuration(d))
+	case string:
+		return fmt.Sprintf("`%q`", d)
+	case []string:
+		return fmt.Sprintf("`[\"%s\"]`", strings.Join(d, `", "`))
+	case map[string]string:
+		var entries []string
+		for _, k := range sortedKeys(d) {
+			entries = append(entries, fmt.Sprintf("%s = %q", k, d[k]))
+		}
+		return "`{ " + strings.Join(entries, ", ") + " }`"
+	default:
+		return fmt.Sprintf("`%v`", d)
+	}
+}
+
+// shortDuration writes 10m for 10m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func typeName(f model.Field, rule string) string {
+	ref := f.Ref
+	if rule == nodeBlock && (f.Name == "parent" || f.Name == "depends_on") {
+		ref = nodeBlock
+	}
+	switch {
+	case ref != "" && f.Type.Kind() == reflect.Slice:
+		return "list of `" + ref + ".NAME`"
+	case ref != "":
+		return "`" + ref + ".NAME`"
+	}
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == durationType:
+		return "duration"
+	case t.Kind() == reflect.String:
+		return "text"
+	case t.Kind() == reflect.Bool:
+		return "bool"
+	case t.Kind() == reflect.Slice:
+		return "list of texts"
+	case t.Kind() == reflect.Map:
+		return "map of texts"
+	case t.Kind() == reflect.Float64:
+		return "number"
+	default:
+		return "whole number"
+	}
+}
+
+func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
+
+func (p *page) functions() {
+	table := functions()
+	names := append(sortedKeys(table), "file", "templatefile")
+	slices.Sort(names)
+	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")
+	p.printf("`%s`\n", strings.Join(names, "`, `"))
+}

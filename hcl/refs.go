@@ -1,0 +1,305 @@
+package hcl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// step gives the name in a step of a reference: x of local.x and of local["x"].
+func step(t hclv2.Traversal, i int) (string, bool) {
+	if i >= len(t) {
+		return "", false
+	}
+	switch s := t[i].(type) {
+	case hclv2.TraverseAttr:
+		return s.Name, true
+	case hclv2.TraverseIndex:
+		if s.Key.Type() == cty.String && s.Key.IsKnown() && !s.Key.IsNull() {
+			return s.Key.AsString(), true
+		}
+	}
+	return "", false
+}
+
+// blockName gives what TYPE.NAME stands for, the name, if it is declared.
+func (l *load) blockName(t hclv2.Traversal, sc *scope) (cty.Value, bool) {
+	if len(t) != 2 || sc.bare {
+		return cty.NilVal, false
+	}
+	name, ok := step(t, 1)
+	if !ok || l.named[t.RootName()][name] == nil || !l.isNamed(t.RootName()) {
+		return cty.NilVal, false
+	}
+	return cty.StringVal(name), true
+}
+
+func (l *load) isNamed(root string) bool { return l.roots[root] }
+
+// lookUp holds the first steps of a reference against what is declared, and tells
+// what is wrong with it.
+func (l *load) lookUp(t hclv2.Traversal, sc *scope) bool {
+	root, at := t.RootName(), t.SourceRange()
+	if sc.bare {
+		l.errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
+		return false
+	}
+	name, named := step(t, 1)
+	switch {
+	case l.isNamed(root):
+		return l.lookUpBlock(t, root)
+	case root == "local" || root == "site":
+		return l.lookUpCell(t, root, name, named)
+	case root == "var":
+		if _, ok := l.vars[name]; ok || l.failed[name] || !named && len(t) == 1 {
+			return !l.failed[name]
+		}
+		return l.unknown(at, "variable", name, sortedKeys(l.named["variable"]))
+	case root == "secret":
+		return l.lookUpSecret(t)
+	case root == nodeBlock:
+		return l.lookUpNode(t, sc)
+	case root == "count":
+		return l.lookUpInstance(at, sc.count, name == "index", "count.index", "count")
+	case root == "each":
+		return l.lookUpInstance(at, sc.each, name == "key" || name == "value", "each.key and each.value", "for_each")
+	default:
+		roots := []string{"local", "site", "var", "secret", nodeBlock, "count", "each"}
+		for _, b := range l.types {
+			if b.named {
+				roots = append(roots, b.name)
+			}
+		}
+		detail := l.nearest(root, roots)
+		if len(t) == 1 {
+			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(root))
+		}
+		l.errorf(at, "unknown reference "+quote(spell(t)), "%s", detail)
+		return false
+	}
+}
+
+// spell writes a reference down, at most its first three steps.
+func spell(t hclv2.Traversal) string {
+	parts := []string{t.RootName()}
+	for i := 1; i < min(len(t), 3); i++ {
+		if name, ok := step(t, i); ok {
+			parts = append(parts, name)
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+// unknown tells that a name is not declared, unless it may stand in a file that
+// could not be read.
+func (l *load) unknown(at hclv2.Range, what, name string, known []string) bool {
+	if l.whole {
+		l.errorf(at, "unknown "+what+" "+quote(name), "%s", l.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what)))
+	}
+	return false
+}
+
+func (l *load) lookUpBlock(t hclv2.Traversal, root string) bool {
+	name, ok := step(t, 1)
+	switch {
+	case len(t) == 1:
+		return true // preset[local.size]: the evaluation finds what is wrong
+	case !ok:
+		l.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
+		return false
+	case l.named[root][name] == nil:
+		return l.unknown(t.SourceRange(), root, name, sortedKeys(l.named[root]))
+	case len(t) > 2:
+		l.errorf(t.SourceRange(), root+"."+name+" has no attributes", "It stands for the name of the %s and nothing else; for a value that several blocks share use locals.", root)
+		return false
+	default:
+		return true
+	}
+}
+
+func (l *load) lookUpCell(t hclv2.Traversal, root, name string, named bool) bool {
+	c := l.cells[root+"."+name]
+	switch {
+	case c != nil:
+		return l.settle(c)
+	case len(t) == 1 && l.settled:
+		return true
+	case !named:
+		l.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
+		return false
+	}
+	var known []string
+	for _, k := range sortedKeys(l.cells) {
+		if rest, ok := strings.CutPrefix(k, root+"."); ok {
+			known = append(known, rest)
+		}
+	}
+	if root == "site" {
+		l.errorf(t.SourceRange(), "unknown attribute "+quote(name)+" of the site", "%s", l.nearest(name, known))
+		return false
+	}
+	return l.unknown(t.SourceRange(), root, name, known)
+}
+
+func (l *load) lookUpInstance(at hclv2.Range, here, known bool, what, by string) bool {
+	switch {
+	case !here:
+		l.errorf(at, what+" outside of a node with "+by, "Only a node block with the attribute %s has it.", by)
+	case !known:
+		l.errorf(at, "unknown reference", "A node with %s has %s.", by, what)
+	}
+	return here && known
+}
+
+// lookUpNode holds node.NAME against the node blocks of the manifest around.
+func (l *load) lookUpNode(t hclv2.Traversal, sc *scope) bool {
+	name, ok := step(t, 1)
+	switch n := sc.nodes[name]; {
+	case sc.nodes == nil:
+		l.errorf(t.SourceRange(), "node reference outside of a node", "node.NAME stands for a node of the same manifest, in attributes of its nodes other than count and for_each.")
+		return false
+	case !ok && len(t) == 1:
+		return true
+	case n == nil:
+		l.errorf(t.SourceRange(), "unknown node "+quote(name), "%s", l.nearestOr(name, sortedKeys(sc.nodes), "The manifest has no node of that name."))
+		return false
+	default:
+		return !n.bad
+	}
+}
+
+// secretMark marks a value that was made from a secret.
+type secretMark struct {
+	section, key string // key is "" where it is computed and nothing is known
+	known        bool   // the value is known here
+}
+
+// secretPath splits a reference to a secret into section and key; the tokens of
+// nodes are one level deeper, as node_tokens.NAME.
+func secretPath(t hclv2.Traversal) (section, key string, whole bool) {
+	section, _ = step(t, 1)
+	key, whole = step(t, 2)
+	if section == "auth" && key == nodeTokens {
+		inner, ok := step(t, 3)
+		return section, nodeTokens + "." + inner, ok
+	}
+	return section, key, whole
+}
+
+// String gives the secret as a reference names it.
+func (m secretMark) String() string {
+	section, key := m.section, m.key
+	if prefix, name, ok := strings.Cut(key, "."); ok && section == "auth" && prefix == nodeTokens {
+		section, key = section+"."+prefix, name
+	}
+	switch {
+	case key == "":
+		return "secret." + section
+	case hclsyntax.ValidIdentifier(key):
+		return "secret." + section + "." + key
+	default:
+		return fmt.Sprintf("secret.%s[%q]", section, key)
+	}
+}
+
+func (l *load) lookUpSecret(t hclv2.Traversal) bool {
+	section, key, whole := secretPath(t)
+	known := model.SecretSections()
+	switch {
+	case section == "":
+		l.errorf(t.SourceRange(), "secret without a section", "Write secret.SECTION.KEY; the sections are %s.", strings.Join(known, ", "))
+		return false
+	case !slices.Contains(known, section):
+		l.errorf(t.SourceRange(), "unknown section "+quote(section)+" of secrets", "%s", l.nearest(section, known))
+		return false
+	case l.opts.Secrets == nil || !whole:
+		return true
+	}
+	values := l.opts.Secrets.Values[section]
+	if _, ok := values[key]; ok {
+		return true
+	}
+	detail := l.nearest(key, sortedKeys(values))
+	if len(values) == 0 {
+		detail = fmt.Sprintf("The section %s is empty.", section)
+	}
+	from := ""
+	if l.opts.Secrets.Source != "" {
+		from = " in " + l.opts.Secrets.Source
+	}
+	l.errorf(t.SourceRange(), "unknown secret "+quote(section+"."+key)+from, "%s", detail)
+	return false
+}
+
+// secretValues is what secret stands for where the names are known: objects of
+// marked values.
+func (l *load) secretValues() cty.Value {
+	if l.opts.Secrets == nil {
+		return cty.NilVal
+	}
+	sections := map[string]cty.Value{}
+	for _, section := range model.SecretSections() {
+		values, tokens := map[string]cty.Value{}, map[string]cty.Value{}
+		for key, text := range l.opts.Secrets.Values[section] {
+			v := cty.StringVal(text)
+			if text == "" {
+				v = cty.UnknownVal(cty.String)
+			}
+			v = v.Mark(secretMark{section, key, text != ""})
+			if prefix, name, ok := strings.Cut(key, "."); ok && section == "auth" && prefix == nodeTokens {
+				tokens[name] = v
+			} else {
+				values[key] = v
+			}
+		}
+		if section == "auth" {
+			values[nodeTokens] = cty.ObjectVal(tokens)
+		}
+		sections[section] = cty.ObjectVal(values)
+	}
+	return cty.ObjectVal(sections)
+}
+
+// unknownSecrets is what secret stands for in one expression where nothing is
+// known: just the keys it names, and anything at all where it computes the key.
+func unknownSecrets(references []hclv2.Traversal) cty.Value {
+	sections, open := map[string]map[string]cty.Value{}, map[string]bool{}
+	for _, t := range references {
+		if t.RootName() != "secret" {
+			continue
+		}
+		section, key, whole := secretPath(t)
+		if !whole {
+			open[section] = true
+			continue
+		}
+		if sections[section] == nil {
+			sections[section] = map[string]cty.Value{}
+		}
+		sections[section][key] = cty.UnknownVal(cty.String).Mark(secretMark{section, key, false})
+	}
+	out := map[string]cty.Value{}
+	for section, values := range sections {
+		tokens := map[string]cty.Value{}
+		for key, v := range values {
+			if name, ok := strings.CutPrefix(key, nodeTokens+"."); ok && section == "auth" {
+				delete(values, key)
+				tokens[name] = v
+			}
+		}
+		if len(tokens) > 0 {
+			values[nodeTokens] = cty.ObjectVal(tokens)
+		}
+		out[section] = cty.ObjectVal(values)
+	}
+	for section := range open {
+		out[section] = cty.DynamicVal.Mark(secretMark{section, "", false})
+	}
+	return cty.ObjectVal(out)
+}

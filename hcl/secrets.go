@@ -1,0 +1,141 @@
+package hcl
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// ParseSecrets reads secrets in the clear: YAML with the sections of
+// model.SecretSections, each a map from names to texts, and in auth one level more
+// under node_tokens, whose keys become node_tokens.NAME. A name without a value is
+// known, its value is not. No finding repeats a value or a line of the file.
+func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
+	p := secretParser{name: name, out: &model.Secrets{Values: map[string]map[string]string{}, Source: name}}
+	for _, section := range model.SecretSections() {
+		p.out.Values[section] = map[string]string{}
+	}
+	if len(data) > maxOther {
+		p.errorf(1, "secrets file too large", "At most %d MiB are read.", maxOther>>20)
+		return p.out, p.found
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		// The text of the error may quote the file.
+		line := 1
+		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+			line, _ = strconv.Atoi(m[1])
+		}
+		p.errorf(max(line, 1), "secrets file is no YAML", "Near this line is something else. Values with special characters stand in quotes.")
+		return p.out, p.found
+	}
+	if len(doc.Content) > 0 {
+		p.document(doc.Content[0])
+	}
+	return p.out, p.found.Sorted()
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+)`)
+
+type secretParser struct {
+	name  string
+	out   *model.Secrets
+	found diag.List
+}
+
+func (p *secretParser) errorf(line int, summary, detail string, args ...any) {
+	at := diag.Pos{Line: line, Column: 1}
+	p.found = append(p.found, diag.Errorf(diag.Range{File: p.name, Start: at, End: at}, summary, detail, args...))
+}
+
+func (p *secretParser) document(n *yaml.Node) {
+	known := model.SecretSections()
+	for section, value := range p.entries(n, "the secrets file") {
+		switch keys, ok := p.out.Values[section]; {
+		case ok:
+			p.section(keys, section, value)
+		case section == "sops":
+			p.errorf(value.Line, "secrets file is encrypted", "It has SOPS metadata. Decrypt it first: sops --decrypt.")
+		default:
+			p.errorf(value.Line, "unknown section "+quote(section)+" of secrets", "%s", diag.DidYouMean(clip(section, maxQuoted), known))
+		}
+	}
+}
+
+func (p *secretParser) section(out map[string]string, section string, n *yaml.Node) {
+	for key, value := range p.entries(n, "section "+section) {
+		switch {
+		case section != "auth":
+			p.value(out, section, key, value)
+		case key == nodeTokens:
+			for node, token := range p.entries(value, "auth.node_tokens") {
+				p.value(out, section, nodeTokens+"."+node, token)
+			}
+		case key == "site_token" || key == "signing_key":
+			p.value(out, section, key, value)
+		default:
+			p.errorf(value.Line, "unknown key "+quote(key)+" in section auth", "%s", diag.DidYouMean(clip(key, maxQuoted), []string{"site_token", "signing_key", nodeTokens}))
+		}
+	}
+}
+
+func (p *secretParser) value(out map[string]string, section, key string, n *yaml.Node) {
+	n = target(n)
+	switch {
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
+		p.errorf(n.Line, quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
+		out[key] = ""
+	case n.Kind != yaml.ScalarNode:
+		p.errorf(n.Line, quote(key)+" in section "+section+" is no text", "A secret is one text: %s: \"…\".", clip(key, maxQuoted))
+	case n.Tag != "!!str":
+		p.errorf(n.Line, quote(key)+" in section "+section+" is no text", "It reads as a number, a date or true and false: put it into quotes.")
+	case n.Value == "" && section == "ssh_keys":
+		p.errorf(n.Line, quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+	default:
+		out[key] = n.Value
+	}
+}
+
+// entries goes over a map in the order of the file; anything else is a finding.
+func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string, *yaml.Node) bool) {
+	n = target(n)
+	return func(yield func(string, *yaml.Node) bool) {
+		switch {
+		case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
+			return
+		case n.Kind != yaml.MappingNode:
+			p.errorf(n.Line, what+" is no map", "Write name: value, one a line.")
+			return
+		}
+		seen := map[string]int{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := target(n.Content[i]), n.Content[i+1]
+			switch {
+			case key.Kind != yaml.ScalarNode || key.Value == "" || len(key.Value) > 255:
+				p.errorf(key.Line, "a name in "+what+" is no short text", "Write name: value, one a line.")
+				continue
+			case seen[key.Value] > 0:
+				p.errorf(key.Line, fmt.Sprintf("%s stands twice in %s", quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
+				continue
+			}
+			seen[key.Value] = key.Line
+			if !yield(key.Value, value) {
+				return
+			}
+		}
+	}
+}
+
+// target follows an alias to what it stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}

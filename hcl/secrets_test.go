@@ -1,0 +1,71 @@
+package hcl_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+func TestParseSecrets(t *testing.T) {
+	s, found := hcl.ParseSecrets("secrets.yaml", []byte(`
+api_tokens:
+  father: root@pam!ci=0000
+passwords:
+  vm_root:
+  other: ""
+ssh_keys:
+  root@father: &key ssh-ed25519 AAAA root
+  same: *key
+auth:
+  site_token: abc
+  signing_key: "0123"
+  node_tokens:
+    web: def
+`))
+	require.Empty(t, found)
+	require.Equal(t, "secrets.yaml", s.Source)
+	require.Equal(t, map[string]map[string]string{
+		"api_tokens": {"father": "root@pam!ci=0000"},
+		"passwords":  {"vm_root": "", "other": ""},
+		"ssh_keys":   {"root@father": "ssh-ed25519 AAAA root", "same": "ssh-ed25519 AAAA root"},
+		"auth":       {"site_token": "abc", "signing_key": "0123", "node_tokens.web": "def"},
+	}, s.Values)
+}
+
+func TestParseSecretsFindings(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want []string
+	}{
+		"empty":           {"", []string{}},
+		"only a comment":  {"# nothing\n", []string{}},
+		"empty section":   {"passwords:\n", []string{}},
+		"unknown section": {"pasword:\n  a: hunter2\n", []string{`s.yaml:2:1: error: unknown section "pasword" of secrets`}},
+		"number":          {"passwords:\n  a: 12345678\n", []string{`s.yaml:2:1: error: "a" in section passwords is no text`}},
+		"bool":            {"passwords:\n  a: yes\n  b: true\n", []string{`s.yaml:3:1: error: "b" in section passwords is no text`}},
+		"list":            {"ssh_keys:\n  - hunter2\n", []string{`s.yaml:2:1: error: section ssh_keys is no map`}},
+		"map":             {"passwords:\n  a:\n    b: hunter2\n", []string{`s.yaml:3:1: error: "a" in section passwords is no text`}},
+		"text":            {"hunter2\n", []string{`s.yaml:1:1: error: the secrets file is no map`}},
+		"no key":          {"ssh_keys:\n  a:\n  b: ''\n", []string{`s.yaml:2:1: error: "a" in section ssh_keys has no value`, `s.yaml:3:1: error: "b" in section ssh_keys has no value`}},
+		"unknown auth":    {"auth:\n  site_tokn: hunter2\n", []string{`s.yaml:2:1: error: unknown key "site_tokn" in section auth`}},
+		"node tokens":     {"auth:\n  node_tokens: hunter2\n", []string{`s.yaml:2:1: error: auth.node_tokens is no map`}},
+		"twice":           {"passwords:\n  a: hunter2\n  a: hunter3\n", []string{`s.yaml:3:1: error: "a" stands twice in section passwords`}},
+		"encrypted":       {"passwords:\n  a: ENC[x]\nsops:\n  mac: x\n", []string{`s.yaml:4:1: error: secrets file is encrypted`}},
+		"no YAML":         {"passwords:\n  a: 'hunter2\n", []string{`s.yaml:2:1: error: secrets file is no YAML`}},
+		"unknown anchor":  {"passwords:\n  a: *hunter2\n", []string{`s.yaml:1:1: error: secrets file is no YAML`}},
+		"cyclic":          {"passwords: &p\n  a: *p\n", []string{`s.yaml:1:1: error: "a" in section passwords is no text`}},
+		"large":           {strings.Repeat("# hunter2\n", 200_000), []string{`s.yaml:1:1: error: secrets file too large`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, found := hcl.ParseSecrets("s.yaml", []byte(c.text))
+			require.NotNil(t, s)
+			require.Equal(t, c.want, summaries(found))
+			for _, f := range found {
+				require.NotContains(t, f.Summary+f.Detail+f.Code, "hunter")
+			}
+		})
+	}
+}

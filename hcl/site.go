@@ -1,0 +1,280 @@
+package hcl
+
+import (
+	"encoding/pem"
+	"slices"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// nodeTokens is the key of the section auth that holds one token a node.
+const nodeTokens = "node_tokens"
+
+// decodeSite decodes everything but the manifests.
+func (l *load) decodeSite() {
+	site := &model.Site{
+		Hosts: map[string]*model.Host{}, Presets: map[string]*model.Preset{}, Templates: map[string]*model.Template{},
+		Postures: map[string]*model.Posture{}, Specs: map[string]*model.Spec{}, Manifests: map[string]*model.Manifest{},
+		Objects: model.State{}, Secrets: l.opts.Secrets, Kinds: l.opts.Kinds,
+	}
+	l.site = site
+	for _, b := range l.blocks["site"] {
+		site.At = place(b.at)
+		l.decode(b, site, false)
+		l.checkSite(b, site)
+	}
+	if len(l.blocks["site"]) == 0 && l.whole {
+		l.errorf(l.firstPlace(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
+	}
+	for _, b := range l.blocks["posture"] {
+		v := &model.Posture{At: place(b.at)}
+		l.decode(b, v, false)
+		site.Postures[b.name] = v
+	}
+	for _, b := range l.blocks["preset"] {
+		v := &model.Preset{At: place(b.at)}
+		l.decode(b, v, false)
+		site.Presets[b.name] = v
+	}
+	for _, b := range l.blocks["template"] {
+		v := &model.Template{At: place(b.at)}
+		l.decode(b, v, false)
+		l.checkTemplate(b, v)
+		site.Templates[b.name] = v
+	}
+	for _, b := range l.blocks["spec"] {
+		v := &model.Spec{At: place(b.at)}
+		d := l.decode(b, v, true)
+		v.Sensitive, v.Missing = d.sensitive, d.missing
+		site.Specs[b.name] = v
+	}
+	for _, b := range l.blocks["host"] {
+		l.decodeHost(b, site)
+	}
+	for _, k := range l.opts.Kinds {
+		if k.Block == nodeBlock {
+			continue
+		}
+		for _, b := range l.blocks[k.Block] {
+			l.decodeObject(b, k, site)
+		}
+	}
+}
+
+// decode decodes a block at the top of a file into its struct, with all defaults.
+func (l *load) decode(b *block, target any, secrets bool) *decoding {
+	l.current = b.at.Filename
+	d := &decoding{load: l, what: b.typ.name + " " + quote(b.name), scope: l.base}
+	p := partOf(l.Loader, target, b.typ.name)
+	p.secrets = secrets
+	if p.label >= 0 {
+		p.value.Field(p.label).SetString(b.name)
+	}
+	var extra []string
+	if b.typ.name == "manifest" {
+		extra = []string{nodeBlock}
+	}
+	d.body(b.body, b.at, extra, p)
+	if b.typ.kind == nil {
+		l.fill(p.value, b.typ.name)
+	}
+	d.sorted()
+	b.bad = b.bad || d.bad
+	return d
+}
+
+// firstPlace is the start of the first file, for what the files lack as a whole.
+func (l *load) firstPlace() hclv2.Range {
+	for _, name := range sortedKeys(l.sources) {
+		return fileStart(name)
+	}
+	return hclv2.Range{}
+}
+
+func (l *load) checkSite(b *block, s *model.Site) {
+	for _, r := range s.VMIDRanges {
+		if r.From > r.To && r.To != 0 {
+			l.errorf(l.innerAt(b, "vmid_range", r.Name), "vmid_range "+quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
+		}
+	}
+	if s.VMIDDefault == "" {
+		return
+	}
+	if names := rangeNames(s); !slices.Contains(names, s.VMIDDefault) {
+		l.errorf(b.body.Attributes["vmid_default"].Expr.Range(), "unknown vmid_range "+quote(s.VMIDDefault), "%s", l.nearestOr(s.VMIDDefault, names, "The site declares no vmid_range."))
+	}
+}
+
+func rangeNames(s *model.Site) []string {
+	var names []string
+	for _, r := range s.VMIDRanges {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func (l *load) nearestOr(name string, known []string, none string) string {
+	if len(known) == 0 {
+		return none
+	}
+	return l.nearest(name, known)
+}
+
+// innerAt finds an inner block by type and name; the block around it without one.
+func (l *load) innerAt(b *block, typ, name string) hclv2.Range {
+	for _, inner := range b.body.Blocks {
+		if inner.Type == typ && len(inner.Labels) == 1 && inner.Labels[0] == name {
+			return inner.DefRange()
+		}
+	}
+	return b.at
+}
+
+func (l *load) checkTemplate(b *block, t *model.Template) {
+	ways := 0
+	for _, set := range []bool{t.Volume != "", t.URL != "", t.VMID != 0} {
+		if set {
+			ways++
+		}
+	}
+	switch {
+	case b.bad:
+	case ways != 1:
+		l.errorf(b.at, "template "+quote(t.Name)+" does not say what it is", "Exactly one of these must be set: volume or url for a container template, vmid for a VM template.")
+		b.bad = true
+	case t.URL != "" && t.Checksum == "":
+		l.warnf(b.at, "template "+quote(t.Name)+" has no checksum", "What is downloaded cannot be verified: add checksum = \"sha256:…\".")
+	}
+}
+
+func (l *load) decodeHost(b *block, site *model.Site) {
+	h := &model.Host{At: place(b.at)}
+	d := l.decode(b, h, false)
+	h.Places = d.places
+	site.Hosts[b.name] = h
+	if _, declared := b.body.Attributes["api_token"]; !declared && l.opts.Secrets != nil {
+		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.name]
+	}
+	h.TokenMissing = h.APIToken == ""
+	if u := h.API; h.SSH != nil && h.SSH.Address == "" {
+		h.SSH.Address = hostOf(u)
+	}
+	if h.InsecureTLS {
+		l.warnf(b.body.Attributes["insecure_tls"].SrcRange, "host "+quote(b.name)+" is trusted blindly",
+			"Whoever stands between can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
+	}
+	if h.CA != "" {
+		l.readCA(b, h)
+	}
+}
+
+// readCA takes the certificates of the file that the attribute ca names.
+func (l *load) readCA(b *block, h *model.Host) {
+	at := b.body.Attributes["ca"].Expr.Range()
+	data, problem := l.read(h.CA)
+	if problem != "" {
+		l.errorf(at, "unreadable file "+quote(h.CA), "%s.", upperFirst(problem))
+		return
+	}
+	for rest := data; ; {
+		var p *pem.Block
+		if p, rest = pem.Decode(rest); p == nil {
+			break
+		}
+		if strings.Contains(p.Type, "PRIVATE KEY") {
+			l.errorf(at, plaintextSecret+quote(h.CA)+" holds a private key", plaintextDetail)
+			return
+		}
+		if p.Type == "CERTIFICATE" {
+			h.CAPEM = data
+		}
+	}
+	if h.CAPEM == nil {
+		l.errorf(at, "no certificate in "+quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
+	}
+}
+
+// decodeObject decodes a block that is a resource by itself.
+func (l *load) decodeObject(b *block, k *model.Kind, site *model.Site) {
+	spec := k.New()
+	d := l.decode(b, spec, true)
+	addr := model.Address{Kind: k.Name, Name: b.name}
+	site.Objects[addr] = &model.Resource{
+		Addr: addr, Spec: spec, Needs: d.needs, At: place(b.at), Places: d.places, Sensitive: d.sensitive, Missing: d.missing,
+	}
+	if b.bad {
+		l.bad[addr.String()] = true
+	}
+}
+
+// adapters change values before they are written, by the path of the attribute.
+var adapters = map[string]func(*decoding, cty.Value) (cty.Value, string){
+	"spec.access.user.ssh_keys": adaptKeys,
+	"node.parent":               adaptParent,
+	"node.depends_on":           adaptDependsOn,
+}
+
+// adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
+// not, so that the spec reads the same everywhere. A key itself stays what it is.
+func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
+	bare, marks := v.Unmark()
+	if !bare.IsKnown() {
+		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
+	}
+	if bare.IsNull() || !bare.CanIterateElements() || bare.Type().IsMapType() || bare.Type().IsObjectType() {
+		return v, ""
+	}
+	names := []string{}
+	if d.opts.Secrets != nil {
+		names = sortedKeys(d.opts.Secrets.Values["ssh_keys"])
+	}
+	var out []cty.Value
+	for it := bare.ElementIterator(); it.Next(); {
+		_, e := it.Element()
+		text, own := e.Unmark()
+		if name, ok := d.keyName(text, own); ok {
+			out = append(out, cty.StringVal(name))
+			continue
+		}
+		out = append(out, e)
+		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.opts.Secrets == nil {
+			continue
+		}
+		if s := text.AsString(); !slices.Contains(names, s) {
+			return v, "names the unknown key " + quote(s) + hint(d.nearestOr(s, names, "the section ssh_keys is empty"))
+		}
+	}
+	if len(out) == 0 {
+		return cty.ListValEmpty(cty.String), ""
+	}
+	return cty.TupleVal(out).WithMarks(marks), ""
+}
+
+func hint(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+// keyName gives the name of the secret that a value is, unchanged.
+func (d *decoding) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
+	if len(marks) != 1 {
+		return "", false
+	}
+	for m := range marks {
+		s, ok := m.(secretMark)
+		if !ok || s.section != "ssh_keys" || s.key == "" {
+			return "", false
+		}
+		if !v.IsKnown() {
+			return s.key, true
+		}
+		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.opts.Secrets.Values[s.section][s.key]
+	}
+	return "", false
+}

@@ -1,0 +1,170 @@
+package hcl
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+)
+
+const (
+	maxFile  = 4 << 20  // bytes of one *.hcl file
+	maxTotal = 32 << 20 // bytes of all of them
+	maxOther = 1 << 20  // bytes of a file that an expression reads
+)
+
+// sum identifies contents.
+type sum = [sha256.Size]byte
+
+// source is one file of the site.
+type source struct {
+	name string
+	data []byte
+	sum  sum
+}
+
+// readSources reads all files of the language, sorted by name. Whole is false
+// where a file is missing in the result: what is declared there is not known then.
+func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
+	whole = true
+	total := 0
+	refuse := func(name, summary, detail string) {
+		whole = false
+		f.errorf(fileStart(name), summary, "%s", detail)
+	}
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		switch base := path.Base(name); {
+		case err != nil && name == ".":
+			return err
+		case name == ".":
+			return nil
+		case strings.HasPrefix(base, "."), d.IsDir() && name == "policy":
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case err != nil:
+			refuse(name, "unreadable folder", "The system says: "+reason(err)+".")
+			return nil
+		case d.IsDir() || path.Ext(base) != ".hcl":
+			return nil
+		}
+		data, problem := readFile(fsys, name, maxFile)
+		if problem == "" {
+			if total += len(data); total > maxTotal {
+				problem = fmt.Sprintf("the files of a site may have %d MiB together", maxTotal>>20)
+			}
+		}
+		if problem != "" {
+			refuse(name, "unreadable file", upperFirst(problem)+".")
+			return nil
+		}
+		if i := unreadable(data); i >= 0 {
+			whole = false
+			f.errorf(spot(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
+			return nil
+		}
+		files = append(files, source{name: name, data: data, sum: sha256.Sum256(data)})
+		return nil
+	})
+	if err != nil {
+		f.errorf(hclv2.Range{}, "unreadable site", "The system says: %s.", reason(err))
+		return nil, false
+	}
+	slices.SortFunc(files, func(a, b source) int { return strings.Compare(a.name, b.name) })
+	return files, whole
+}
+
+// readFile reads a regular file of the tree that has at most limit bytes; what is
+// against it comes back as text. Links are never followed: a tree on disk must
+// not lead out of itself, and what git serves to others has no other files.
+func readFile(fsys fs.FS, name string, limit int) (data []byte, problem string) {
+	if !fs.ValidPath(name) {
+		return nil, "only files of the site can be read, by a path from its top folder without .. in it"
+	}
+	for i := 0; i <= len(name); i++ {
+		if i < len(name) && name[i] != '/' {
+			continue
+		}
+		info, err := fs.Lstat(fsys, name[:i])
+		switch {
+		case err != nil:
+			return nil, reason(err)
+		case info.Mode()&fs.ModeSymlink != 0:
+			return nil, quote(name[:i]) + " is a symbolic link, and links are not followed: put the file itself there"
+		case i == len(name) && !info.Mode().IsRegular():
+			return nil, quote(name) + " is not a regular file"
+		case i == len(name) && info.Size() > int64(limit):
+			return nil, fmt.Sprintf("%d bytes are too many: at most %d MiB are read", info.Size(), limit>>20)
+		}
+	}
+	file, err := fsys.Open(name)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer file.Close()
+	data, err = io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, reason(err)
+	case len(data) > limit:
+		return nil, fmt.Sprintf("at most %d MiB are read", limit>>20)
+	}
+	return data, ""
+}
+
+// reason gives the bare cause of an error of a file system, without the path that
+// the finding names anyway.
+func reason(err error) string {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err
+	}
+	return clip(err.Error(), maxQuoted)
+}
+
+// unreadable finds the first byte that belongs in no text; -1 if there is none.
+func unreadable(data []byte) int {
+	if i := bytes.IndexByte(data, 0); i >= 0 && utf8.Valid(data[:i]) {
+		return i
+	}
+	if utf8.Valid(data) {
+		return -1
+	}
+	for i := 0; ; {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n <= 1 {
+			return i
+		}
+		i += n
+	}
+}
+
+func fileStart(name string) hclv2.Range {
+	return hclv2.Range{Filename: name, Start: hclv2.InitialPos, End: hclv2.InitialPos}
+}
+
+// hashOf sums up files, whatever the order they were read in.
+func hashOf(files map[string]sum) string {
+	h := sha256.New()
+	for _, name := range sortedKeys(files) {
+		s := files[name]
+		fmt.Fprintf(h, "%d %s %x\n", len(name), name, s)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func upperFirst(s string) string {
+	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
+		return string(s[0]-'a'+'A') + s[1:]
+	}
+	return s
+}

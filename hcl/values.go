@@ -1,0 +1,370 @@
+package hcl
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+)
+
+// valueRule says what an attribute may hold beyond its type, and what it is unless
+// set. The attributes of kinds have their rules in the kind.
+type valueRule struct {
+	oneOf    []string
+	min, max int                 // of a number; both 0: any
+	check    func(string) string // end of a sentence that begins with the attribute; "" if the text is fine
+	def      any
+}
+
+var (
+	yesNo      = []string{"yes", "no"}
+	privateNet = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"} // RFC 1918, RFC 4193
+	port       = valueRule{min: 1, max: 65535}
+)
+
+// The limits of PVE for VMIDs.
+const (
+	minVMID = 100
+	maxVMID = 999_999_999
+)
+
+// valueRules is the table of all rules for single attributes, by the path of the
+// attribute through the block types. A check block is the same in a node and a spec.
+var valueRules = map[string]valueRule{
+	"site.domain":          {check: domain},
+	"site.timezone":        {check: timezone},
+	"site.dns":             {check: address},
+	"site.gateway":         {check: address},
+	"site.packages":        {check: word},
+	"site.bridge":          {check: word, def: "vmbr0"},
+	"site.vm_user":         {check: userName, def: "homestak"},
+	"site.server_url":      {check: webURL},
+	"site.max_deletes":     {min: 0, max: 1 << 30},
+	"site.vmid_range.from": {min: minVMID, max: maxVMID},
+	"site.vmid_range.to":   {min: minVMID, max: maxVMID},
+	"site.naming.pattern":  {check: pattern},
+
+	"host.api":                {check: apiURL},
+	"host.node":               {check: name},
+	"host.nodes":              {check: name},
+	"host.fingerprint":        {check: fingerprint},
+	"host.bridge":             {check: word},
+	"host.pool":               {check: word},
+	"host.storage.disks":      {check: word, def: "local-lvm"},
+	"host.storage.images":     {check: word, def: "local"},
+	"host.storage.iso":        {check: word, def: "local"},
+	"host.storage.backup":     {check: word, def: "local"},
+	"host.storage.snippets":   {check: word, def: "local"},
+	"host.ssh.address":        {check: word},
+	"host.ssh.port":           {min: port.min, max: port.max, def: 22},
+	"host.ssh.user":           {check: userName, def: "root"},
+	"host.hardware.cpu_cores": {min: 1, max: 1 << 20},
+	"host.hardware.memory_gb": {min: 1, max: 1 << 30},
+
+	"preset.cores":  {min: 1, max: 8192},
+	"preset.memory": {min: 16, max: 1 << 32},
+	"preset.disk":   {min: 1, max: 1 << 24},
+
+	"template.url":      {check: webURL},
+	"template.checksum": {check: checksum},
+	"template.vmid":     {min: minVMID, max: maxVMID},
+	"template.storage":  {check: word},
+
+	"posture.auth.method":                 {oneOf: []string{"network", "site_token", "node_token"}, def: "network"},
+	"posture.auth.networks":               {check: prefix, def: privateNet},
+	"posture.ssh.port":                    {min: port.min, max: port.max, def: 22},
+	"posture.ssh.permit_root_login":       {oneOf: []string{"yes", "no", "prohibit-password"}, def: "prohibit-password"},
+	"posture.ssh.password_authentication": {oneOf: yesNo, def: "no"},
+	"posture.packages":                    {check: word},
+
+	"spec.identity.hostname":         {check: name},
+	"spec.identity.domain":           {check: domain},
+	"spec.network.ip":                {check: prefix},
+	"spec.network.gateway":           {check: address},
+	"spec.network.dns":               {check: address},
+	"spec.access.user.groups":        {check: userName},
+	"spec.access.user.shell":         {check: filePath, def: "/bin/bash"},
+	"spec.platform.packages":         {check: word},
+	"spec.platform.services.enable":  {check: word},
+	"spec.platform.services.disable": {check: word},
+	"spec.config.timezone":           {check: timezone},
+	"spec.config.drift":              {oneOf: drifts, def: "revert"},
+	"spec.config.file.mode":          {check: fileMode, def: "0644"},
+	"spec.config.file.owner":         {check: word, def: "root:root"},
+	"spec.run.trigger":               {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
+	"spec.check.timeout":             {def: 5 * time.Minute},
+	"spec.check.interval":            {def: 5 * time.Second},
+
+	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
+	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
+	"manifest.execution.default_mode":      {oneOf: modes, def: "push"},
+	"manifest.settings.verify_ssh":         {def: true},
+	"manifest.settings.cleanup_on_failure": {def: true},
+	"manifest.settings.timeout":            {def: 10 * time.Minute},
+
+	"node.execution.mode":      {oneOf: modes},
+	"node.decommission.policy": {oneOf: []string{"allow_immediate_destroy", "requires_final_backup", "requires_migration_first"}},
+	"node.orphan":              {oneOf: []string{"refuse", "destroy", "abandon"}, def: "refuse"},
+	"node.drift":               {oneOf: drifts, def: "revert"},
+	"node.hypervisor.node":     {check: name},
+	"node.hypervisor.storage":  {check: word, def: "local-lvm"},
+	"node.hypervisor.bridge":   {check: word, def: "vmbr0"},
+	"node.check.timeout":       {def: 5 * time.Minute},
+	"node.check.interval":      {def: 5 * time.Second},
+}
+
+var (
+	modes  = []string{"push", "pull"}
+	drifts = []string{"revert", "report"}
+)
+
+// checkValue holds a field that was just written against the table.
+func (d *decoding) checkValue(field reflect.Value, rule, name string, at hclv2.Range) {
+	r, ok := valueRules[rule]
+	if !ok {
+		return
+	}
+	if field.Kind() == reflect.Pointer {
+		field = field.Elem()
+	}
+	switch field.Kind() {
+	case reflect.String:
+		d.checkText(r, field.String(), name, at)
+	case reflect.Slice:
+		for i := range field.Len() {
+			d.checkText(r, field.Index(i).String(), name, at)
+		}
+	case reflect.Int:
+		if n := int(field.Int()); r.max != 0 && (n < r.min || n > r.max) {
+			d.bad = true
+			d.errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
+		}
+	default:
+	}
+}
+
+func (d *decoding) checkText(r valueRule, s, name string, at hclv2.Range) {
+	switch {
+	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
+		d.bad = true
+		d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "%s", d.nearest(s, r.oneOf))
+	case r.check != nil && s != "":
+		if problem := r.check(s); problem != "" {
+			d.bad = true
+			d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "It %s.", problem)
+		}
+	}
+}
+
+// checkLabel holds the name of an inner block against what it names.
+func (d *decoding) checkLabel(at hclv2.Range, rule, what, label string) bool {
+	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath}[rule]
+	if check == nil {
+		return d.checkName(at, what, label)
+	}
+	if problem := check(label); problem != "" || label == "" {
+		d.errorf(at, quote(label)+" is no name for a "+what, "It %s.", problem)
+		return false
+	}
+	return true
+}
+
+// checkBlock holds an inner block as a whole against what its attributes mean together.
+func (d *decoding) checkBlock(p part, at hclv2.Range) {
+	if !strings.HasSuffix(p.rule, ".check") {
+		return
+	}
+	var set []string
+	ways := []string{"http", "tcp", "ssh", "agent", "command"}
+	for _, way := range ways {
+		if i, ok := p.byName[way]; ok && !p.value.Field(p.attrs[i].Index).IsZero() {
+			set = append(set, way)
+		}
+	}
+	if len(set) != 1 && !d.bad {
+		d.bad = true
+		d.errorf(at, d.what+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
+	}
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, " and ")
+}
+
+// fill writes into all that is still zero what it is unless set; blocks that are
+// left out come into being for that.
+func (l *load) fill(v reflect.Value, rule string) {
+	s := l.schema(v.Type())
+	for _, f := range s.attrs {
+		field := v.Field(f.Index)
+		def := valueRules[rule+"."+f.Name].def
+		if def == nil || !field.IsZero() {
+			continue
+		}
+		value := reflect.ValueOf(def)
+		if list, ok := def.([]string); ok {
+			value = reflect.ValueOf(slices.Clone(list))
+		}
+		if field.Kind() == reflect.Pointer {
+			field.Set(reflect.New(field.Type().Elem()))
+			field = field.Elem()
+		}
+		field.Set(value)
+	}
+	for _, f := range s.blocks {
+		field, path := v.Field(f.Index), rule+"."+f.Name
+		switch {
+		case f.many:
+			for i := range field.Len() {
+				l.fill(field.Index(i), path)
+			}
+		case field.IsNil() && !l.hasDefault(path):
+		default:
+			if field.IsNil() {
+				field.Set(reflect.New(f.Elem))
+			}
+			l.fill(field.Elem(), path)
+		}
+	}
+}
+
+// hasDefault reports whether a block that is left out means something all the same.
+func (l *load) hasDefault(path string) bool {
+	if known, ok := l.defaults[path]; ok {
+		return known
+	}
+	found := false
+	for rule, r := range valueRules {
+		rest, ok := strings.CutPrefix(rule, path+".")
+		found = found || ok && r.def != nil && !strings.Contains(rest, ".")
+	}
+	l.defaults[path] = found
+	return found
+}
+
+var (
+	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
+	timezoneText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`)
+	userText     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+	modeText     = regexp.MustCompile(`^0?[0-7]{3,4}$`)
+	domainText   = regexp.MustCompile(`^(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*(?i:[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$`)
+	checksumText = regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`)
+)
+
+func matches(re *regexp.Regexp, problem string) func(string) string {
+	return func(s string) string {
+		if re.MatchString(s) {
+			return ""
+		}
+		return problem
+	}
+}
+
+func word(s string) string { return matches(wordText, "must be one word without spaces")(s) }
+func timezone(s string) string {
+	return matches(timezoneText, "must be a name such as Europe/Berlin")(s)
+}
+func userName(s string) string {
+	return matches(userText, "must be a name as useradd takes it: small letters, digits, _ and -, at most 32")(s)
+}
+func fileMode(s string) string { return matches(modeText, "must be octal, such as 0644")(s) }
+func checksum(s string) string {
+	return matches(checksumText, "must be sha256: and 64 hexadecimal digits")(s)
+}
+
+func name(s string) string {
+	if validName(s) {
+		return ""
+	}
+	return "must be a name of letters, digits and dashes that starts with a letter, at most 63 characters"
+}
+
+func domain(s string) string {
+	if len(s) > 253 || !domainText.MatchString(s) {
+		return "must be a DNS domain such as home.example"
+	}
+	return ""
+}
+
+func address(s string) string {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return "must be an IP address such as 10.0.12.1"
+	}
+	return ""
+}
+
+func prefix(s string) string {
+	if _, err := netip.ParsePrefix(s); err != nil {
+		return "must be an IP address with its prefix length, such as 10.0.12.5/24"
+	}
+	return ""
+}
+
+func apiURL(s string) string {
+	const want = "must be https, a name or address and a port, such as https://192.0.2.10:8006"
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return want
+	}
+	return ""
+}
+
+// hostOf gives the name or address in a URL, "" where it is none.
+func hostOf(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+func webURL(s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
+		return "must be a URL that begins with https:// or http://"
+	case u.User != nil:
+		return "must not hold a user or password"
+	default:
+		return ""
+	}
+}
+
+func fingerprint(s string) string {
+	digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(s), "sha256:"), ":", "")
+	if b, err := hex.DecodeString(digits); err != nil || len(b) != 32 {
+		return "must be a SHA-256 fingerprint: 32 bytes in hexadecimal, as pvenode cert info shows it"
+	}
+	return ""
+}
+
+func filePath(s string) string {
+	if !path.IsAbs(s) || path.Clean(s) != s || s == "/" || strings.ContainsAny(s, "\x00\n") {
+		return "must be an absolute path such as /etc/motd, without .. in it"
+	}
+	return ""
+}
+
+func pattern(s string) string {
+	if _, err := regexp.Compile("^(?:" + s + ")$"); err != nil {
+		return "must be a regular expression (RE2 syntax)"
+	}
+	return ""
+}
+
+// keyText reports whether an entry of ssh_keys is a key itself, not the name of one.
+func keyText(s string) bool {
+	kind, _, ok := strings.Cut(s, " ")
+	return ok && (strings.HasPrefix(kind, "ssh-") || strings.HasPrefix(kind, "ecdsa-") || strings.HasPrefix(kind, "sk-"))
+}

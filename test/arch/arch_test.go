@@ -1,0 +1,202 @@
+// Package arch_test holds the tree against the laws of its architecture: who may
+// import whom, which library belongs to which package, how long a file may be.
+//
+// The files are read with go/parser. Asking the go command instead would give a
+// result that the test cache takes for unchanged when another package changes; the
+// files that a test opens are part of what the cache looks at.
+package arch_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// source is one Go file.
+type source struct {
+	path  string // from the root of the module
+	test  bool
+	lines int
+	ast   *ast.File
+}
+
+func (f source) pkg() string { return path.Dir(f.path) }
+
+// forTests reports whether the file belongs to what looks at the whole from outside.
+func (f source) forTests() bool { return strings.HasPrefix(f.path, "test/") }
+
+func (f source) imports() []string {
+	out := make([]string, 0, len(f.ast.Imports))
+	for _, i := range f.ast.Imports {
+		out = append(out, strings.Trim(i.Path.Value, "`\""))
+	}
+	return out
+}
+
+// read parses every Go file of a module, whatever its build tags.
+func read(t *testing.T, fsys fs.FS) []source {
+	t.Helper()
+	var tree []source
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		base := path.Base(name)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "bin" || base == "dist"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(base) != ".go":
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		tree = append(tree, source{name, strings.HasSuffix(base, "_test.go"), bytes.Count(text, []byte("\n")), file})
+		return nil
+	})
+	require.NoError(t, err)
+	return tree
+}
+
+func TestTheTreeKeepsItsLaws(t *testing.T) {
+	tree := read(t, os.DirFS("../.."))
+	require.NotEmpty(t, tree)
+	for _, l := range laws {
+		t.Run(l.name, func(t *testing.T) {
+			require.Empty(t, strings.Join(l.check(tree), "\n"))
+		})
+	}
+}
+
+// A law that finds nothing may be a law that cannot find anything.
+func TestPlantedViolationsAreFound(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		check func([]source) []string
+		files map[string]string
+		want  string
+	}{
+		{
+			"import upwards", importLaw,
+			map[string]string{"engine/plan/x.go": `package plan; import _ "` + module + `/hcl"`},
+			"engine/plan/x.go: engine/plan must not import hcl",
+		},
+		{
+			"import that only tests may have", importLaw,
+			map[string]string{
+				"drivers/proxmox/x_test.go": `package proxmox; import _ "` + module + `/drivers/proxmox/pvesim"`,
+				"drivers/proxmox/x.go":      `package proxmox; import _ "` + module + `/drivers/proxmox/pvesim"`,
+			},
+			"drivers/proxmox/x.go: drivers/proxmox must not import drivers/proxmox/pvesim",
+		},
+		{
+			"the API table above the driver", importLaw,
+			map[string]string{"cmd/homestak-gitops/x.go": `package main; import _ "` + module + `/drivers/proxmox/pveapi"`},
+			"cmd/homestak-gitops/x.go: cmd/homestak-gitops must not import drivers/proxmox/pveapi",
+		},
+		{
+			"new package", importLaw,
+			map[string]string{"engine/magic/x.go": `package magic`},
+			"engine/magic/x.go: package engine/magic is not in the table of test/arch: decide what it may import",
+		},
+		{
+			"product on top of tests", importLaw,
+			map[string]string{
+				"engine/x_test.go": `package engine; import _ "` + module + `/test/load"`,
+				"test/load/x.go":   `package load; import _ "` + module + `/hcl"`,
+			},
+			"engine/x_test.go: engine must not import test/load",
+		},
+		{
+			"stale table", tableLaw,
+			map[string]string{"hcl/x.go": `package hcl`},
+			"test/arch: the row of engine/diag names engine/diag, which does not exist",
+		},
+		{
+			"library of another", libraryLaw,
+			map[string]string{"engine/x.go": `package engine; import _ "github.com/hashicorp/hcl/v2/hclsyntax"`},
+			"engine/x.go: engine must not use github.com/hashicorp/hcl/v2/hclsyntax (the language is read in one place)",
+		},
+		{
+			"library for tests", libraryLaw,
+			map[string]string{"engine/x_test.go": `package engine; import _ "pgregory.net/rapid"`, "engine/x.go": `package engine; import _ "pgregory.net/rapid"`},
+			"engine/x.go: engine must not use pgregory.net/rapid (for tests)",
+		},
+		{
+			"the wrong part of testify", libraryLaw,
+			map[string]string{"engine/x_test.go": `package engine; import _ "github.com/stretchr/testify/assert"`},
+			"engine/x_test.go: github.com/stretchr/testify/assert is not in the table of libraries of test/arch",
+		},
+		{
+			"long file", lengthLaw,
+			map[string]string{"hcl/x.go": "package hcl\n" + strings.Repeat("\n", 400)},
+			"hcl/x.go: 401 lines, 400 are enough: split it by what it does",
+		},
+		{
+			"init", initLaw,
+			map[string]string{"hcl/x.go": "package hcl\nfunc init() {}"},
+			"hcl/x.go: func init: what is needed is made where it is used",
+		},
+		{
+			"name of nothing", nameLaw,
+			map[string]string{"engine/util/x.go": "package util"},
+			`engine/util/x.go: "util" says nothing of what the package holds`,
+		},
+		{
+			"kind outside of the table", kindLaw, kindFiles("&poolKind"),
+			"drivers/proxmox/vm.go: vmKind is not in the table of kinds.go",
+		},
+		{
+			"kind without a test", kindLaw, kindFiles("&poolKind, &vmKind"),
+			"drivers/proxmox/pool.go: poolKind has no test of its own: pool_test.go is missing",
+		},
+		{
+			"two kinds in one file", kindLaw,
+			map[string]string{
+				"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []driverKind { return []driverKind{&vmKind, &ctKind} }",
+				"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind[VM]{}\nvar ctKind = kind[CT]{}",
+				"drivers/proxmox/vm_test.go": "package proxmox",
+			},
+			"drivers/proxmox/vm.go: holds the kinds vmKind, ctKind: a kind is one file",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			planted := fstest.MapFS{}
+			for name, text := range c.files {
+				planted[name] = &fstest.MapFile{Data: []byte(text)}
+			}
+			found := c.check(read(t, planted))
+			require.Contains(t, found, c.want)
+			if c.name != "stale table" {
+				require.Len(t, found, 1, "the law must find this and nothing else")
+			}
+		})
+	}
+}
+
+// kindFiles is a driver with two kinds, of which the table lists some and vm has a test.
+func kindFiles(table string) map[string]string {
+	files := map[string]string{
+		"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []driverKind { return []driverKind{" + table + "} }",
+		"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind[VM]{}",
+		"drivers/proxmox/vm_test.go": "package proxmox",
+		"drivers/proxmox/pool.go":    "package proxmox\nvar poolKind = kind[Pool]{}",
+	}
+	if !strings.Contains(table, "vmKind") {
+		files["drivers/proxmox/pool_test.go"] = "package proxmox"
+	}
+	return files
+}

@@ -1,0 +1,289 @@
+package arch_test
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/homestak/homestak-gitops"
+
+// layer is a package and what it may know of ours.
+type layer struct {
+	pkg   string
+	may   []string
+	tests []string // beside may, in its test files
+}
+
+// layers is the whole table, bottom first. A package that is missing here is a
+// violation: a new one gets its place before it gets its second file.
+//
+// pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator
+// so that both are held to the same one; nobody else needs it. pvesim knows nothing
+// else of ours, so that what it does cannot lean on what the driver believes; it is
+// for tests and for the verbs that run a simulator, never for the driver itself.
+var layers = []layer{
+	{pkg: "engine/diag"},
+	{pkg: "engine/source"},
+	{pkg: "engine/model", may: []string{"engine/diag"}},
+	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
+	{
+		pkg: "hcl", may: []string{"engine/diag", "engine/model"},
+		tests: []string{"drivers/proxmox"}, // the kinds that a real site declares
+	},
+	{pkg: "drivers/proxmox/pveapi"},
+	{pkg: "drivers/proxmox/pveapi/gen"},
+	{pkg: "drivers/proxmox/pvesim", may: []string{"drivers/proxmox/pveapi"}},
+	{
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/model", "engine/plan", "drivers/proxmox/pveapi"},
+		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
+	},
+	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/model", "engine/plan"}},
+	{pkg: "cmd/homestak-gitops", may: []string{
+		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag",
+		"engine/model", "engine/plan", "engine/source", "hcl",
+	}},
+}
+
+// The folders of test/ hold what looks at the whole: these laws, the stories, the
+// measurements. They may use everything, and nothing else may use them.
+
+// library is a module of others, or a part of one, and who may use it.
+type library struct {
+	path   string
+	owners []string // in files of the product; none: tests only
+	tests  bool     // any test may use it
+	why    string
+}
+
+// libraries is the whole table: a dependency that is missing here is a violation.
+// What is used at one place can be understood, and replaced, at that place.
+var libraries = []library{
+	{path: "github.com/luthermonson/go-proxmox", owners: []string{"drivers/proxmox"}, why: "its answers are made trustworthy in one transport"},
+	{path: "github.com/hashicorp/hcl/v2", owners: []string{"hcl"}, why: "the language is read in one place"},
+	{path: "github.com/zclconf/go-cty", owners: []string{"hcl"}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
+	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl"}, why: "files of the site, secrets among them, are read in one place"},
+	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source"}, tests: true, why: "one package says what a commit is; tests build repositories"},
+	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops"}, why: "flags and verbs are the command's"},
+	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops"}, why: "flags and verbs are the command's"},
+	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
+	{path: "github.com/gofrs/flock", owners: []string{"cmd/homestak-gitops"}, why: "one place decides who is the one writer"},
+	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
+	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
+	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox"}, tests: true, why: "groups of requests; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
+	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
+	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},
+}
+
+// longest is how many lines a file may have; nobody reads more in one go.
+const longest = 400
+
+// longFiles may have more, each for its reason.
+var longFiles = map[string]string{}
+
+// law is a rule that the tree keeps: it lists what breaks it, as "file: what".
+type law struct {
+	name  string
+	check func([]source) []string
+}
+
+var laws = []law{
+	{"packages import only what lies below them", importLaw},
+	{"the table of packages is up to date", tableLaw},
+	{"libraries are used by their owners only", libraryLaw},
+	{"files are short", lengthLaw},
+	{"nothing happens before main", initLaw},
+	{"packages are named by what they hold", nameLaw},
+	{"every kind is in the table of kinds, one a file, each with its test", kindLaw},
+}
+
+func importLaw(tree []source) []string {
+	var out []string
+	for _, f := range tree {
+		i := slices.IndexFunc(layers, func(l layer) bool { return l.pkg == f.pkg() })
+		if f.forTests() {
+			continue // it stands above everything, and below nothing
+		}
+		if i < 0 {
+			out = append(out, fmt.Sprintf("%s: package %s is not in the table of test/arch: decide what it may import", f.path, f.pkg()))
+			continue
+		}
+		for _, name := range f.imports() {
+			ours, ok := strings.CutPrefix(name, module+"/")
+			switch {
+			case !ok, ours == f.pkg(), slices.Contains(layers[i].may, ours):
+			case f.test && slices.Contains(layers[i].tests, ours):
+			default:
+				out = append(out, fmt.Sprintf("%s: %s must not import %s", f.path, f.pkg(), ours))
+			}
+		}
+	}
+	return out
+}
+
+func tableLaw(tree []source) []string {
+	there := map[string]bool{}
+	for _, f := range tree {
+		there[f.pkg()] = true
+	}
+	var out []string
+	for _, l := range layers {
+		for _, name := range slices.Concat([]string{l.pkg}, l.may, l.tests) {
+			if !there[name] {
+				out = append(out, fmt.Sprintf("test/arch: the row of %s names %s, which does not exist", l.pkg, name))
+			}
+		}
+	}
+	for name := range longFiles {
+		if !slices.ContainsFunc(tree, func(f source) bool { return f.path == name && f.lines > longest }) {
+			out = append(out, fmt.Sprintf("test/arch: %s needs no exception from the length of files", name))
+		}
+	}
+	return out
+}
+
+func libraryLaw(tree []source) []string {
+	var out []string
+	for _, f := range tree {
+		for _, name := range f.imports() {
+			first, _, _ := strings.Cut(name, "/")
+			if !strings.Contains(first, ".") || name == module || strings.HasPrefix(name, module+"/") {
+				continue // the standard library, and ours
+			}
+			i := slices.IndexFunc(libraries, func(l library) bool { return name == l.path || strings.HasPrefix(name, l.path+"/") })
+			switch {
+			case i < 0:
+				out = append(out, fmt.Sprintf("%s: %s is not in the table of libraries of test/arch", f.path, name))
+			case slices.Contains(libraries[i].owners, f.pkg()), (f.test || f.forTests()) && libraries[i].tests:
+			default:
+				out = append(out, fmt.Sprintf("%s: %s must not use %s (%s)", f.path, f.pkg(), name, libraries[i].why))
+			}
+		}
+	}
+	return out
+}
+
+func lengthLaw(tree []source) []string {
+	var out []string
+	for _, f := range tree {
+		if f.lines > longest && !f.test && longFiles[f.path] == "" {
+			out = append(out, fmt.Sprintf("%s: %d lines, %d are enough: split it by what it does", f.path, f.lines, longest))
+		}
+	}
+	return out
+}
+
+func initLaw(tree []source) []string {
+	var out []string
+	for _, f := range tree {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				out = append(out, fmt.Sprintf("%s: func init: what is needed is made where it is used", f.path))
+			}
+		}
+	}
+	return out
+}
+
+func nameLaw(tree []source) []string {
+	var out []string
+	for _, f := range tree {
+		for word := range strings.SplitSeq(f.pkg(), "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "types", "shared", "base"}, word) {
+				out = append(out, fmt.Sprintf("%s: %q says nothing of what the package holds", f.path, word))
+			}
+		}
+	}
+	return out
+}
+
+// kindLaw looks at the driver's files for values of type kind[…] and compares them
+// with what the function table returns.
+func kindLaw(tree []source) []string {
+	var out []string
+	kinds, listed, files := map[string]string{}, map[string]bool{}, map[string]bool{}
+	for _, f := range tree {
+		if f.pkg() != "drivers/proxmox" {
+			continue
+		}
+		files[f.path] = true
+		if f.test {
+			continue
+		}
+		var here []string
+		for _, d := range f.ast.Decls {
+			here = append(here, kindsOf(d)...)
+			for name := range tableOf(d) {
+				listed[name] = true
+			}
+		}
+		for _, name := range here {
+			kinds[name] = f.path
+		}
+		if len(here) > 1 {
+			out = append(out, fmt.Sprintf("%s: holds the kinds %s: a kind is one file", f.path, strings.Join(here, ", ")))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		file := kinds[name]
+		if !listed[name] {
+			out = append(out, fmt.Sprintf("%s: %s is not in the table of kinds.go", file, name))
+		}
+		if test := strings.TrimSuffix(file, ".go") + "_test.go"; !files[test] {
+			out = append(out, fmt.Sprintf("%s: %s has no test of its own: %s is missing", file, name, path.Base(test)))
+		}
+	}
+	return out
+}
+
+// kindsOf gives the names of the variables that a declaration makes of type kind[…].
+func kindsOf(d ast.Decl) []string {
+	g, ok := d.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	var out []string
+	for _, s := range g.Specs {
+		v, ok := s.(*ast.ValueSpec)
+		if !ok {
+			continue
+		}
+		for i, value := range v.Values {
+			lit, ok := value.(*ast.CompositeLit)
+			if !ok {
+				continue
+			}
+			generic, ok := lit.Type.(*ast.IndexExpr)
+			if !ok {
+				continue
+			}
+			if id, ok := generic.X.(*ast.Ident); ok && id.Name == "kind" && i < len(v.Names) {
+				out = append(out, v.Names[i].Name)
+			}
+		}
+	}
+	return out
+}
+
+// tableOf gives the variables whose addresses the function table mentions.
+func tableOf(d ast.Decl) map[string]bool {
+	out := map[string]bool{}
+	fn, ok := d.(*ast.FuncDecl)
+	if !ok || fn.Name.Name != "table" || fn.Recv != nil {
+		return out
+	}
+	ast.Inspect(fn, func(n ast.Node) bool {
+		if u, ok := n.(*ast.UnaryExpr); ok {
+			if id, ok := u.X.(*ast.Ident); ok {
+				out[id.Name] = true
+			}
+		}
+		return true
+	})
+	return out
+}

@@ -1,0 +1,187 @@
+package bench_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"testing/fstest"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/test/bench/fleet"
+)
+
+// hosting is what a simulated host is like.
+type hosting struct {
+	Fleet    fleet.Fleet // that it holds already, all in sync
+	Latency  time.Duration
+	TaskTime time.Duration
+	Template bool // it has a VM template, of VMID 9000
+}
+
+type access = fleet.Access
+
+// traffic is what a host has counted since it began.
+type traffic struct {
+	Requests, Connections, PeakRequests, PeakTasks, Guests int
+}
+
+// server is a simulated host in a process of its own, so that what it costs is not
+// counted as ours.
+type server struct {
+	access access
+
+	cmd   *exec.Cmd
+	asks  io.WriteCloser
+	tells *json.Decoder
+}
+
+// startServer starts a host and waits until it answers.
+func startServer(ctx context.Context, h hosting) (*server, error) {
+	setup, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("describe a host: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	s := &server{cmd: exec.CommandContext(ctx, self)}
+	s.cmd.Env = append(os.Environ(), roleVar+"=host", setupVar+"="+string(setup))
+	s.cmd.Stderr = os.Stderr
+	if s.asks, err = s.cmd.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("start a host: %w", err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start a host: %w", err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start a host: %w", err)
+	}
+	s.tells = json.NewDecoder(out)
+	if err := s.tells.Decode(&s.access); err != nil {
+		return nil, errors.Join(fmt.Errorf("start a host: it did not say where it is: %w", err), s.stop())
+	}
+	return s, nil
+}
+
+// stop ends the host and waits for its end.
+func (s *server) stop() error {
+	return errors.Join(s.asks.Close(), s.cmd.Wait())
+}
+
+// traffic asks the host what it has counted.
+func (s *server) traffic() (traffic, error) {
+	var t traffic
+	_, err := io.WriteString(s.asks, "traffic\n")
+	if err == nil {
+		err = s.tells.Decode(&t)
+	}
+	if err != nil {
+		return t, fmt.Errorf("ask the host for its traffic: %w", err)
+	}
+	return t, nil
+}
+
+// minus is what came since an earlier count; peaks are those of all time.
+func (t traffic) minus(earlier traffic) traffic {
+	t.Requests -= earlier.Requests
+	t.Connections -= earlier.Connections
+	return t
+}
+
+// serve is the other side of it: it runs until its input ends, and answers every
+// line with the traffic so far.
+func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error {
+	var h hosting
+	if err := json.Unmarshal([]byte(setup), &h); err != nil {
+		return fmt.Errorf("read the setup of the host: %w", err)
+	}
+	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime}
+	if len(h.Fleet.Nodes) > 0 {
+		cfg.Node, cfg.Nodes = h.Fleet.Nodes[0], h.Fleet.Nodes[1:]
+	}
+	host := pvesim.New(cfg)
+	if h.Template {
+		if err := makeTemplate(ctx, host, cfg); err != nil {
+			return err
+		}
+	}
+	if err := populate(ctx, host, h.Fleet); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- host.Serve(ctx, listener) }()
+	tell := json.NewEncoder(out)
+	err = tell.Encode(access{API: "https://" + listener.Addr().String(), Token: host.Token(), Fingerprint: host.Fingerprint()})
+	for lines := bufio.NewScanner(in); err == nil && lines.Scan(); {
+		err = tell.Encode(trafficOf(host.Snapshot()))
+	}
+	stop()
+	return errors.Join(err, <-served)
+}
+
+func trafficOf(s pvesim.Snapshot) traffic {
+	t := traffic{Connections: s.Connections, PeakRequests: s.PeakRequests, PeakTasks: s.PeakTasks, Guests: len(s.Guests)}
+	for _, n := range s.Requests {
+		t.Requests += n
+	}
+	return t
+}
+
+// populate lets a host hold a fleet: guest 1 is converged by a pass, the others are
+// put there as its twins.
+func populate(ctx context.Context, host *pvesim.Host, f fleet.Fleet) error {
+	if f.Guests == 0 {
+		return nil
+	}
+	tree := fstest.MapFS{}
+	first := f
+	first.Guests = 1
+	for name, text := range first.Site(access{API: "https://pve.example:8006", Token: host.Token()}) {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	secrets, _ := hcl.ParseSecrets("secrets.yaml", tree["secrets.yaml"].Data)
+	pass := engine.Pass{
+		Verb: "apply", Host: "father",
+		Load: func(context.Context) engine.Desired {
+			site, found := hcl.Load(tree, hcl.Options{Kinds: proxmox.Kinds(), Secrets: secrets})
+			return engine.Desired{Site: site, Findings: found}
+		},
+		Open: func(h *model.Host) (engine.Driver, error) {
+			return proxmox.Open(proxmox.Config{Host: h, Site: "fleet", Owner: h.Name, Transport: host})
+		},
+		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
+	}
+	if r := pass.Run(ctx); r.Outcome != engine.Done {
+		return fmt.Errorf("create the first guest of the fleet: %s: %w", r.Outcome, r.Err)
+	}
+	one := host.Snapshot().Guests[0]
+	for n := 2; n <= f.Guests; n++ {
+		twin, err := f.Twin(one.Config, n)
+		if err != nil {
+			return err
+		}
+		host.Edit(func(e *pvesim.Edit) {
+			e.Add(pvesim.Guest{VMID: f.VMID(n), Node: f.Node(n), Config: twin, Running: true})
+		})
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package bench_test
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// row is one line of the table: a goal, what we reach, what nobody could go below,
+// and what the usual tool of others needs for the same work.
+type row struct {
+	id, what    string
+	goal        string
+	ours, floor float64 // floor 0: there is none
+	unit        unit
+	met         bool
+	peer        string // OpenTofu with the bpg provider, as recorded on another machine
+}
+
+// unit says how a figure is written.
+type unit func(float64) string
+
+func seconds(v float64) string {
+	if v < 0.1 {
+		return fmt.Sprintf("%.1f ms", v*1000)
+	}
+	return fmt.Sprintf("%.2f s", v)
+}
+
+func pieces(v float64) string    { return fmt.Sprintf("%.0f", v) }
+func perVM(v float64) string     { return fmt.Sprintf("%.1f", v) }
+func exponent(v float64) string  { return fmt.Sprintf("%.2f", v) }
+func mebibytes(v float64) string { return fmt.Sprintf("%.1f MiB", v/(1<<20)) }
+func megabytes(v float64) string { return fmt.Sprintf("%.1f MB", v/1e6) }
+
+// write writes the table. Ratios come from one run on one machine, so they can be
+// compared between machines; the figures beside them cannot.
+func write(w io.Writer, rows []row, notes []string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "goal\twhat\tat most\tours\tfloor\tratio\tmet\tOpenTofu + bpg (recorded)")
+	for _, r := range rows {
+		floor, ratio, met := "–", "–", "yes"
+		if r.floor > 0 {
+			floor, ratio = r.unit(r.floor), fmt.Sprintf("%.2f", r.ours/r.floor)
+		}
+		if !r.met {
+			met = "NO"
+		}
+		fmt.Fprintln(t, strings.Join([]string{r.id, r.what, r.goal, r.unit(r.ours), floor, ratio, met, r.peer}, "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	for _, n := range notes {
+		fmt.Fprintln(w, "*", n)
+	}
+	return nil
+}
+
+func sec(d time.Duration) float64 { return d.Seconds() }

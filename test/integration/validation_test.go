@@ -1,0 +1,96 @@
+package integration_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// ST-7: a site that is right exits 0.
+func TestAValidSite(t *testing.T) {
+	s := begin(t, pvesim.Config{})
+	s.deploy("web", vm("web", "count = 2"))
+	s.says(0, "validate")
+	v := document[verdictDoc](t, s.says(0, "validate", "--json"))
+	require.True(t, *v.Valid)
+	require.Empty(t, *v.Findings)
+	require.Empty(t, s.requests(), "validate reaches no host")
+}
+
+// ST-7: every mistake of every file is told in one run, each at its place. A site
+// with mistakes exits 1 where it is asked for them, and 3 where it shall converge.
+func TestAnInvalidSite(t *testing.T) {
+	// The mistakes of a schema, of references, and of rules that several blocks
+	// break together, each in a file of its own.
+	mistakes := map[string]struct {
+		text string
+		at   string // FILE:LINE:COLUMN
+		says string
+	}{
+		"unknown attribute":    {manifest("a1", "  node \"a1\" {\n    type = \"vm\"\n    preset = preset.vm-small\n    image = image.debian-12\n    memroy = 1\n  }\n"), "8:5", "memory"},
+		"unknown block":        {"manifst \"a2\" {\n}\n", "1:1", "manifest"},
+		"missing attribute":    {"preset \"a3\" {\n  cores = 2\n}\n", "1:1", "memory"},
+		"wrong type":           {"preset \"a4\" {\n  cores  = \"many\"\n  memory = 2048\n}\n", "2:12", "number"},
+		"unknown preset":       {manifest("a5", "  node \"a5\" {\n    type = \"vm\"\n    preset = preset.vm-smal\n    image = image.debian-12\n  }\n"), "6:14", "vm-small"},
+		"unknown image":        {manifest("a6", "  node \"a6\" {\n    type = \"vm\"\n    preset = preset.vm-small\n    image = image.debian-21\n  }\n"), "7:13", "debian-12"},
+		"unknown host":         {"manifest \"a7\" {\n  pattern = \"flat\"\n  host = host.fahter\n}\n", "3:10", "father"},
+		"unknown spec":         {manifest("a8", strings.Replace(vm("a8", "spec = spec.base"), "\n  }", "\n  }", 1)), "8:12", "spec"},
+		"unknown local":        {"preset \"a9\" {\n  cores  = local.cores\n  memory = 2048\n}\n", "2:12", "local"},
+		"duplicate node":       {manifest("b1", vm("twice")+vm("twice")), "10:3", "twice"},
+		"parent that is a vm":  {manifest("b2", vm("b2-parent")+vm("b2", "parent = node.b2-parent")), "15:14", "pve"},
+		"VMID out of range":    {manifest("b3", vm("b3", "vmid = 50")), "8:12", "50"},
+		"shrunken address":     {manifest("b4", vm("b4", "nic \"lan\" {", "  ip = \"10.0.0.300/24\"", "}")), "9:12", "10.0.0.300"},
+		"pattern against tree": {"manifest \"b5\" {\n  pattern = \"star\"\n  host    = host.father\n}\n", "2:13", "star"},
+		"node without size":    {manifest("b6", "  node \"b6\" {\n    type = \"vm\"\n    image = image.debian-12\n  }\n"), "4:3", "size"},
+		"vm without image":     {manifest("b7", "  node \"b7\" {\n    type = \"vm\"\n    preset = preset.vm-small\n  }\n"), "4:3", "image"},
+		"syntax":               {"preset \"b8\" {\n  cores = = 2\n}\n", "2:11", ""},
+	}
+	s := begin(t, pvesim.Config{})
+	s.deploy("web", vm("web"))
+	for name, m := range mistakes {
+		s.write("mistakes/"+strings.ReplaceAll(name, " ", "-")+".hcl", m.text)
+	}
+
+	text := s.says(1, "validate")
+	v := document[verdictDoc](t, s.says(1, "validate", "--json"))
+	require.False(t, *v.Valid)
+	for name, m := range mistakes {
+		file := "mistakes/" + strings.ReplaceAll(name, " ", "-") + ".hcl"
+		t.Run(name, func(t *testing.T) {
+			require.Contains(t, text.err, file+":"+m.at, "the text names its place")
+			found := findingAt(v, file)
+			require.NotNil(t, found, "nothing is said about %s in\n%s", file, text.err)
+			require.Equal(t, m.at, fmt.Sprintf("%d:%d", found.At.Line, found.At.Column), "%s", *found.Summary)
+			require.Contains(t, *found.Summary+*found.Detail, m.says)
+		})
+	}
+	for _, f := range *v.Findings {
+		require.NotNil(t, f.At, "%s has no place", *f.Summary)
+		require.NotZero(t, f.At.Line, *f.Summary)
+		require.NotZero(t, f.At.Column, *f.Summary)
+	}
+
+	s.says(3, "plan")
+	s.says(3, "apply", "--yes")
+	s.says(3, "destroy", "-M", "web", "--yes")
+	require.Empty(t, s.requests(), "an invalid site reached the host")
+}
+
+// manifest is the text of a manifest of the host; its nodes begin in line 4.
+func manifest(name, nodes string) string {
+	return fmt.Sprintf("manifest %q {\n  pattern = \"flat\"\n  host    = host.father\n%s}\n", name, nodes)
+}
+
+// findingAt is the first error about a file.
+func findingAt(v verdictDoc, file string) *findingDoc {
+	for _, f := range *v.Findings {
+		if f.At != nil && f.At.File == file && *f.Severity == "error" {
+			return &f
+		}
+	}
+	return nil
+}
