@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Node     string   // The node that answers; default "father".
 	Nodes    []string // Further nodes of its cluster; default none, and then no cluster either.
-	Offline  []string // Nodes that are down: calls proxied to them answer 595.
+	Offline  []string // Nodes that are down: calls proxied to them answer 595, of Node itself none.
 	NoQuorum bool     // The cluster file system is read-only.
 	// Seed fixes everything invented: token, MACs, uuids, sizes, foreign guests.
 	// Same seed and same requests in the same order, same answers but for times.
@@ -50,8 +50,6 @@ type Config struct {
 	// status that was answered (negative: connection dropped).
 	Record func(r *http.Request, body []byte, status int)
 
-	// inspect sees every answered call before it is encoded; for tests.
-	inspect func(*call, any, error)
 }
 
 // Storage is one entry of storage.cfg.

@@ -42,14 +42,13 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 	h.mu.Lock()
 	now := time.Now()
 	h.w.advance(now)
-	slot := h.w.admit(req.node(), now)
+	slot, down := h.w.admit(req.node(), now), h.w.nodes[h.cfg.Node].offline
 	h.mu.Unlock()
-	if err := wait(ctx, slot.begin); err != nil {
-		return &answer{dropped: true}
+	if err := wait(ctx, slot.begin); err != nil || down {
+		return &answer{dropped: true} // The client is gone, or the node that it talks to.
 	}
 
 	h.mu.Lock()
-	h.w.enter()
 	h.w.tally(req)
 	h.mu.Unlock()
 	var a *answer
@@ -64,9 +63,6 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 		end = end.Add(loginDelay)
 	}
 	err := wait(ctx, end)
-	h.mu.Lock()
-	h.w.leave()
-	h.mu.Unlock()
 	if h.cfg.Record != nil {
 		sent := a.status
 		if a.dropped {
@@ -97,9 +93,6 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 		var held *lockedError
 		if errors.As(err, &held) && wait(ctx, held.until) == nil {
 			continue
-		}
-		if h.cfg.inspect != nil {
-			h.cfg.inspect(c, data, err)
 		}
 		return newAnswer(c, data, err)
 	}

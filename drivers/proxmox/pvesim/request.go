@@ -34,6 +34,10 @@ func readRequest(r *http.Request) *request {
 	escaped := r.URL.EscapedPath()
 	req := &request{http: r, method: r.Method, path: apiPath(escaped), params: map[string]any{}}
 	req.api = req.path != escaped
+	if parts := segments(req.path); len(parts) > 6 && parts[0] == "nodes" && parts[2] == "storage" && parts[4] == "content" {
+		// A volume's name takes the rest of the path, slashes included.
+		req.path = "/" + strings.Join(parts[:5], "/") + "/" + strings.Join(parts[5:], "%2F")
+	}
 	if req.method == "" {
 		req.method = http.MethodGet
 	}

@@ -7,10 +7,8 @@ import (
 	"strings"
 )
 
-// used numbers of a storage that no sampling is needed for: PVE asks the
-// storage at each of these calls.
-
-// storeStatus is what a node says about a storage.
+// status is what a node says about a storage. It is no sample: PVE asks the
+// storage at each call.
 func (s *store) status(node string) map[string]any {
 	used := s.used(node)
 	return map[string]any{

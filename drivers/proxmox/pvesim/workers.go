@@ -35,16 +35,21 @@ func (w *world) admit(nodeName string, now time.Time) admission {
 	}
 	a.end = a.begin.Add(w.cfg.Latency)
 	n.free[first] = a.end
+	w.count.peakRequests = max(w.count.peakRequests, w.busyAt(a.begin), 1)
 	return a
 }
 
-// enter and leave count the requests in service.
-func (w *world) enter() {
-	w.count.inService++
-	w.count.peakRequests = max(w.count.peakRequests, w.count.inService)
+// busyAt counts the workers of all nodes that serve somebody at a time not
+// before now. Each is busy from now until it is free: there are no gaps.
+func (w *world) busyAt(t time.Time) int {
+	busy := 0
+	for _, n := range w.nodes {
+		for _, free := range n.free {
+			busy += boolInt(free.After(t))
+		}
+	}
+	return busy
 }
-
-func (w *world) leave() { w.count.inService-- }
 
 // wait lets time pass until t. It gives up when the context ends: the client
 // is gone.

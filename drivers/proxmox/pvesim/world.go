@@ -56,7 +56,6 @@ type counters struct {
 	unimplemented map[string]struct{}
 	writes        int
 	connections   int
-	inService     int
 	peakRequests  int
 	running       map[string]int // Tasks by type; "" is all of them.
 	peakTasks     map[string]int

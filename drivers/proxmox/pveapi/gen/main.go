@@ -1,8 +1,8 @@
 // Command gen distils a table of the Proxmox VE API into the file that package
-// pveapi embeds. It reads the JSON table that -from names, writes schema.gz
-// into the folder it is called in, and reports what it saw:
+// pveapi embeds, and reports what it saw. It is run by hand when there is a newer
+// table, in the folder of the package:
 //
-//	go generate ./drivers/proxmox/pveapi
+//	go run ./gen -from schema.json
 //
 // The output is one line per method, "VERB PATH {json}", without references
 // between lines, so that a reader parses only the methods it is asked for.

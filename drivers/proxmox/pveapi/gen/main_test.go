@@ -77,5 +77,5 @@ func TestUpToDate(t *testing.T) {
 	require.NoError(t, err)
 	have, err := os.ReadFile(filepath.Join("..", "schema.gz"))
 	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, have), "schema.gz is out of date: run go generate")
+	require.True(t, bytes.Equal(want, have), "schema.gz is out of date: run the generator")
 }

@@ -1,0 +1,149 @@
+package proxmox_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+func debian(w *world) *proxmox.Image {
+	return w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+}
+
+func volumes(w *world) []string {
+	var out []string
+	for _, v := range w.host.Snapshot().Volumes["local"] {
+		out = append(out, v.ID)
+	}
+	return out
+}
+
+func TestImageIsThereBeforeItsGuests(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		p := w.apply()
+		require.Equal(t, "image.debian-12", p.Steps[0].Address.String())
+		require.Equal(t, []model.Address{p.Steps[0].Address}, p.Steps[1].After)
+		require.Equal(t, []string{"local:import/homestak.home.debian-12.000000000000.qcow2"}, volumes(w))
+	})
+}
+
+func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		guest := w.guest(10000)
+		debian(w).Checksum = "sha256:" + strings.Repeat("ab", 32)
+		p := w.apply()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		require.Equal(t, plan.Update, p.Steps[0].Action)
+		require.Equal(t, []string{"local:import/homestak.home.debian-12.abababababab.qcow2"}, volumes(w))
+		require.Equal(t, guest.Config, w.guest(10000).Config)
+		w.converged()
+	})
+}
+
+func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.drop("web-1")
+		w.apply()
+		require.Len(t, volumes(w), 1, "still declared: kept")
+		clear(w.site.Objects)
+		p := w.apply()
+		require.Len(t, p.Steps, 1)
+		require.Empty(t, volumes(w))
+		w.converged()
+	})
+}
+
+func TestImageIsUploadedFromTheSite(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		content := []byte(strings.Repeat("qcow2 bytes ", 1000))
+		i := debian(w)
+		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
+		d, err := proxmox.Open(proxmox.Config{
+			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host,
+			Files: fstest.MapFS{"images/own.qcow2": {Data: content}},
+		})
+		require.NoError(t, err)
+		w.d = d
+		w.node("web-1", nil)
+		w.apply()
+		for _, v := range w.host.Snapshot().Volumes["local"] {
+			require.EqualValues(t, len(content), v.Size)
+		}
+		w.converged()
+	})
+}
+
+func TestFailedDownloadLeavesNoGuest(t *testing.T) {
+	fault := func(r *http.Request) (int, bool) {
+		if strings.HasSuffix(r.URL.Path, "download-url") {
+			return 500, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		failed := w.run(w.plan())
+		require.ErrorContains(t, failed[model.Address{Kind: "image", Name: "debian-12"}], "getting image debian-12 onto storage local")
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+func TestFullStorageIsSaid(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+		failed := w.run(w.plan())
+		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "creating VM 10000")
+		require.Empty(t, w.host.Snapshot().Guests)
+		w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+		w.apply()
+		w.converged()
+	})
+}
+
+func TestImageDeclarations(t *testing.T) {
+	site := &model.Site{Name: "home"}
+	for name, c := range map[string]struct {
+		image   proxmox.Image
+		problem string
+		volume  string
+	}{
+		"nothing":     {proxmox.Image{}, "image without url or file", ""},
+		"both":        {proxmox.Image{URL: "https://a.test/x.qcow2", File: "x"}, "image with both", ""},
+		"climbs":      {proxmox.Image{File: "../x.qcow2"}, "no path within the site", ""},
+		"no URL":      {proxmox.Image{URL: "a.test/x"}, "is no URL", ""},
+		"checksum":    {proxmox.Image{URL: "https://a.test/x.qcow2", Checksum: "md5:1"}, "checksum is no sha256", ""},
+		"none":        {proxmox.Image{URL: "https://a.test/x.raw"}, "image without checksum", ""},
+		"ubuntu":      {proxmox.Image{URL: "https://a.test/x.img?y=1", Checksum: "sha256:" + strings.Repeat("0", 64)}, "", "local:import/homestak.home.i.000000000000.qcow2"},
+		"iso":         {proxmox.Image{URL: "https://a.test/x.iso", Checksum: "sha256:" + strings.Repeat("0", 64), Storage: "nas"}, "", "nas:iso/homestak.home.i.000000000000.iso"},
+		"odd format":  {proxmox.Image{URL: "https://a.test/x.qcow2", Format: "qcow", Checksum: "sha256:" + strings.Repeat("0", 64)}, "format \"qcow\" is not possible", ""},
+		"with format": {proxmox.Image{URL: "https://a.test/x", Format: "raw", Checksum: "sha256:" + strings.Repeat("F", 64)}, "", "local:import/homestak.home.i.ffffffffffff.raw"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			problems := proxmox.Kinds().Get("image").Resolve(&c.image, model.Scope{Site: site, Name: "i"})
+			if c.problem == "" {
+				require.Empty(t, problems)
+				require.Equal(t, c.volume, c.image.Volume)
+				return
+			}
+			require.NotEmpty(t, problems)
+			require.Contains(t, problems[0].Summary, c.problem)
+		})
+	}
+}
