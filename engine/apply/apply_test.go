@@ -179,6 +179,11 @@ func TestFailures(t *testing.T) {
 			fails: []string{"vm.d"}, width: 4, policy: apply.Rollback,
 			expect: []string{"vm.a done", "vm.b done", "vm.db done", "vm.c rolled-back", "vm.d failed: storage is full"},
 		},
+		"rollback spares them in whatever order they are listed": {
+			steps: []plan.Step{of("db", create("vm.db", "vm.b")), create("vm.d", "vm.c", "vm.db"), create("vm.b", "vm.a"), create("vm.a"), create("vm.c")},
+			fails: []string{"vm.d"}, width: 4, policy: apply.Rollback,
+			expect: []string{"vm.db done", "vm.d failed: storage is full", "vm.b done", "vm.a done", "vm.c rolled-back"},
+		},
 		"rollback skips what would live on it": {
 			steps: []plan.Step{create("vm.a"), create("vm.b"), of("db", create("vm.db", "vm.a", "vm.slow")), of("db", create("vm.slow"))},
 			fails: []string{"vm.b"}, width: 1, policy: apply.Rollback,
@@ -245,18 +250,16 @@ func TestRollback(t *testing.T) {
 		require.Equal(t, []string{"vm.a rolled-back", "vm.b rolled-back", "vm.c failed: storage is full", "vm.slow rolled-back", "vm.other done", "vm.later done"}, told(got))
 		require.Equal(t, 61*time.Second, got[3].Duration, "the removal does not count")
 		require.Contains(t, seen, "note vm.c failed: of manifest web 4 created here are removed again (1 running, 1 left)")
-		for _, removed := range []string{"vm.a", "vm.b", "vm.c", "vm.slow"} {
-			require.True(t, slices.ContainsFunc(seen, func(e string) bool {
-				return strings.HasPrefix(e, "finished delete "+removed+": rolled-back ")
-			}), removed)
+		event := func(text string) int {
+			return slices.IndexFunc(seen, func(e string) bool { return strings.HasPrefix(e, text) })
 		}
-		place := func(name string) int {
-			return slices.IndexFunc(undone, func(s plan.Step) bool { return s.Address.Name == name })
+		for _, removed := range []string{"vm.a", "vm.b", "vm.c", "vm.slow"} {
+			require.Positive(t, event("finished delete "+removed+": rolled-back "), removed)
 		}
 		require.Len(t, undone, 4)
-		require.Less(t, place("b"), place("a"), "parents last")
-		require.Less(t, place("c"), place("a"), "parents last")
-		i := place("b")
+		require.Less(t, event("finished delete vm.b"), event("started delete vm.a"), "parents last")
+		require.Less(t, event("finished delete vm.c"), event("started delete vm.a"), "parents last")
+		i := slices.IndexFunc(undone, func(s plan.Step) bool { return s.Address.Name == "b" })
 		require.Equal(t, plan.Step{
 			Address: addr("vm.b"), Node: "b", Manifest: "web", VMID: 102, Action: plan.Delete, Class: model.ClassNone,
 			Reason: "vm.c failed, and manifest web is rolled back", Changes: []plan.Change{}, After: []model.Address{}, Have: steps[1].Want,
@@ -334,7 +337,9 @@ func TestStopAndCancel(t *testing.T) {
 	})
 	t.Run("cancel", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			got, took := run(t, 0, time.Minute, apply.Options{OnError: always(apply.Rollback)}, lasting(time.Hour))
+			got, took := run(t, 0, time.Minute, apply.Options{
+				OnError: always(apply.Rollback), Deadline: func(plan.Step) time.Duration { return 2 * time.Hour },
+			}, lasting(time.Hour))
 			require.Equal(t, time.Minute, took)
 			require.Equal(t, []string{
 				"vm.a failed: context canceled", "vm.b failed: context canceled",

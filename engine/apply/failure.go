@@ -180,7 +180,7 @@ func (r *run) keep(m *manifest, made map[*task]bool) {
 		user := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		lives := user.state == inWork || user.state == over && r.results[user.index].Status == Done
-		if user.undo || !lives || made[user] || user.step.Action == plan.Delete {
+		if user.undo || !lives || made[user] {
 			continue
 		}
 		for _, t := range user.before {

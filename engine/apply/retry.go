@@ -36,7 +36,7 @@ func Retry(do Do, b Backoff) Do {
 		pause := b.First
 		for try := 1; ; try++ {
 			err := do(ctx, s)
-			if err == nil || !temporary(err) || ctx.Err() != nil {
+			if err == nil || !temporary(err) {
 				return err
 			}
 			if try == b.Tries {

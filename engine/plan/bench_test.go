@@ -16,7 +16,7 @@ func fleet(n, changed int) (want, have model.State) {
 		return &VM{
 			Preset: "vm-small", Image: "debian-12", Machine: "q35", Cores: 2, Memory: memory, Tags: []string{"homestak", "web"},
 			Description: "One of many guests of this site.", Password: "hunter2", Options: map[string]string{"cpu": "host", "bios": "ovmf"},
-			Disks: []Disk{{"root", 10}, {"data", 32}}, MAC: "BC:24:11:00:00:01",
+			Disks: []Disk{{Name: "root", Size: 10}, {Name: "data", Size: 32}}, MAC: "BC:24:11:00:00:01",
 		}
 	}
 	for _, s := range []model.State{want, have} {

@@ -99,7 +99,7 @@ func TestReadKeepsTypes(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	var b bytes.Buffer
-	require.NoError(f, json.NewEncoder(&b).Encode(plan.Make(busy())))
+	require.NoError(f, json.NewEncoder(&b).Encode(plan.Make(picture())))
 	f.Add(b.Bytes())
 	f.Add([]byte(`{"format_version":"1.0","host":"h","id":"i","steps":[{"address":"vm.a","action":"create","changes":[{"path":"x","after":[]}]}]}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {

@@ -36,8 +36,9 @@ type VM struct {
 
 // Disk is a keyed block.
 type Disk struct {
-	Name string `hcl:"name,label"`
-	Size int    `hcl:"size" cost:"hot"`
+	Name  string  `hcl:"name,label"`
+	Size  int     `hcl:"size" cost:"hot"`
+	Cache *string `hcl:"cache,optional"`
 }
 
 // Image is an object that can be replaced.

@@ -39,12 +39,12 @@ func TestDiff(t *testing.T) {
 			changes: []string{"cores 1 → 2 (none)"}, action: plan.Update, class: model.ClassNone, reason: "cores differs from the site",
 		},
 		"only wanted": {
-			want: VM{Balloon: &two, Disks: []Disk{{"a", 1}, {"data", 5}}, Options: map[string]string{"b": "1"}}, have: VM{Disks: []Disk{{"a", 1}}},
+			want: VM{Balloon: &two, Disks: []Disk{{Name: "a", Size: 1}, {Name: "data", Size: 5}}, Options: map[string]string{"b": "1"}}, have: VM{Disks: []Disk{{Name: "a", Size: 1}}},
 			changes: []string{"balloon none → 2 (hot)", "options.b none → 1 (none)", "disk.data.size none → 5 (hot)"},
 			action:  plan.Update, class: model.ClassHot, reason: "balloon, options.b and disk.data.size differ from the site",
 		},
 		"only there": {
-			want: VM{Disks: []Disk{{"b", 1}}}, have: VM{Balloon: &two, Disks: []Disk{{"b", 1}, {"a", 5}}, Options: map[string]string{"b": "1", "c": "2"}},
+			want: VM{Disks: []Disk{{Name: "b", Size: 1}}}, have: VM{Balloon: &two, Disks: []Disk{{Name: "b", Size: 1}, {Name: "a", Size: 5}}, Options: map[string]string{"b": "1", "c": "2"}},
 			changes: []string{"balloon 2 → none (hot)", "options.b 1 → none (none)", "options.c 2 → none (none)", "disk.a.size 5 → none (hot)"},
 			action:  plan.Update, class: model.ClassHot, reason: "4 attributes differ from the site",
 		},
@@ -100,7 +100,7 @@ func TestDiff(t *testing.T) {
 }
 
 func TestCreationSaysAllThatIsMade(t *testing.T) {
-	want := guest("vm.a", 0, &VM{Preset: "vm-small", Image: "debian-12", Cores: 2, Password: "pw", Disks: []Disk{{"root", 10}}})
+	want := guest("vm.a", 0, &VM{Preset: "vm-small", Image: "debian-12", Cores: 2, Password: "pw", Disks: []Disk{{Name: "root", Size: 10}}})
 	p := plan.Make(input(state(want), nil))
 	s := p.Steps[0]
 	require.Equal(t, plan.Create, s.Action)
@@ -162,6 +162,8 @@ func TestDriftThatIsOnlyReported(t *testing.T) {
 	require.Equal(t, at(3), p.Findings[0].At)
 	require.Equal(t, "vm.a", p.Findings[0].Address)
 	require.Equal(t, plan.Summary{Create: 1}, p.Summary, "it is not unchanged either")
+	delete(in.Want.State, addr("vm.b"))
+	require.False(t, plan.Make(in).InSync(), "what is left as it is is not in sync")
 }
 
 func TestMissingSecrets(t *testing.T) {
@@ -239,6 +241,19 @@ func TestLimits(t *testing.T) {
 				"warning (guard) image.shared is not replaced: a plan for manifest db replaces nothing outside of it",
 			},
 		},
+		"manifest misspelt": {
+			limit:    func(in *plan.Input) { in.Manifest = "wbe" },
+			steps:    []string{},
+			findings: []string{`warning (guard) manifest "wbe" has nothing on host father`},
+		},
+		"manifest suspended": {
+			limit: func(in *plan.Input) { in.Manifest, in.Want.Suspended = "mail", map[string]bool{"mail": true} },
+			steps: []string{},
+		},
+		"destroy what was destroyed before": {
+			limit: func(in *plan.Input) { in.Manifest, in.Destroy = "mail", true },
+			steps: []string{},
+		},
 		"destroy": {
 			limit: func(in *plan.Input) { in.Destroy, in.Manifest = true, "web" },
 			steps: []string{"delete vm.web-9", "delete vm.web-1 after vm.web-9"},
@@ -287,6 +302,20 @@ func TestManifestOfTheSiteOutweighsTheMark(t *testing.T) {
 		in.Manifest, in.Destroy = manifest, true
 		require.Equal(t, expect, steps(plan.Make(in)), "a renamed manifest takes its guests along")
 	}
+}
+
+// What is needed does not go with who needs it.
+func TestDestroyingATarget(t *testing.T) {
+	in := input(state(guest("vm.a", 0, &VM{}), guest("vm.b", 0, &VM{}, "vm.a")), state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}, "vm.a")))
+	in.Manifest, in.Destroy, in.Targets = "web", true, addrs("vm.b")
+	require.Equal(t, []string{"delete vm.b"}, steps(plan.Make(in)))
+}
+
+// A need for what the site does not declare is no reason to touch it.
+func TestNeedOfWhatIsNotWanted(t *testing.T) {
+	in := input(state(guest("vm.a", 0, &VM{}, "pool.old")), state(object("pool.old", &Pool{})))
+	in.Manifest = "web"
+	require.Equal(t, []string{"create vm.a"}, steps(plan.Make(in)))
 }
 
 // A host that the site does not know wants nothing, which must not remove it all.

@@ -88,8 +88,12 @@ func sight(t *rapid.T, in *plan.Input) {
 		}
 	}
 	in.Want.Suspended["db"] = some("suspended")
-	if some("unknown guest") {
-		in.Have.Unknown = append(in.Have.Unknown, model.Unknown{Scope: "vm 139", VMID: 139, Name: rapid.SampledFrom([]string{"", "a", "d"}).Draw(t, "name")})
+	if some("unknown guests") {
+		for _, id := range []int{138, 139} {
+			in.Have.Unknown = append(in.Have.Unknown, model.Unknown{
+				Scope: fmt.Sprint("vm ", id), Why: "offline", VMID: id, Name: rapid.SampledFrom([]string{"", "a", "d"}).Draw(t, "name"),
+			})
+		}
 	}
 	if some("unknown kind") {
 		in.Have.Unknown = append(in.Have.Unknown, model.Unknown{Scope: "storage", Kind: "image"})

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,6 +18,9 @@ func (p *planner) limit() {
 			if p.manifest(a) == p.in.Manifest {
 				of[a] = true
 			}
+		}
+		if len(of) == 0 && !p.in.Destroy && !p.in.Want.Suspended[p.in.Manifest] {
+			p.unknownManifest()
 		}
 		p.withNeeds(of)
 		p.scope = of
@@ -73,6 +78,22 @@ func (p *planner) withNeeds(set map[model.Address]bool) {
 			}
 		}
 	}
+}
+
+// unknownManifest says that there is nothing to plan, lest that be read as "in
+// sync". To destroy nothing is fine: it may have been done before.
+func (p *planner) unknownManifest() {
+	known := map[string]bool{}
+	for _, a := range p.addrs {
+		if m := p.manifest(a); m != "" {
+			known[m] = true
+		}
+	}
+	p.find(model.Address{}, diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard,
+		Summary: fmt.Sprintf("manifest %q has nothing on host %s", p.in.Manifest, p.in.Host),
+		Detail:  diag.DidYouMean(p.in.Manifest, slices.Collect(maps.Keys(known))),
+	})
 }
 
 func (p *planner) unknownTarget(a model.Address) {

@@ -51,8 +51,8 @@ func TestPictureInColour(t *testing.T) {
 
 // busy has every kind of line that the picture of the design lacks.
 func busy() plan.Input {
-	wide := VM{Preset: "vm-large", Image: "debian-13", Machine: "q35", Cores: 8, Memory: 8192, Password: "new", Tags: []string{"a"}, Disks: []Disk{{"root", 20}, {"data", 64}}}
-	narrow := VM{Preset: "vm-small", Image: "debian-12", Machine: "i440fx", Cores: 4, Memory: 4096, Password: "old", Description: "one\ntwo\nthree", Disks: []Disk{{"root", 10}}}
+	wide := VM{Preset: "vm-large", Image: "debian-13", Machine: "q35", Cores: 8, Memory: 8192, Password: "new", Tags: []string{"a"}, Disks: []Disk{{Name: "root", Size: 20}, {Name: "data", Size: 64}}}
+	narrow := VM{Preset: "vm-small", Image: "debian-12", Machine: "i440fx", Cores: 4, Memory: 4096, Password: "old", Description: "one\ntwo\nthree", Disks: []Disk{{Name: "root", Size: 10}}}
 	hot := narrow
 	hot.Memory, hot.Balloon, hot.Password, hot.Description = 6144, new(int), "new", ""
 	want := state(

@@ -115,7 +115,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	}
 	host := pvesim.New(cfg)
 	if h.Template {
-		if err := makeTemplate(ctx, host, cfg); err != nil {
+		if err := fleet.Template(ctx, host, host.Token(), host.Node()); err != nil {
 			return err
 		}
 	}

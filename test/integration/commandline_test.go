@@ -103,6 +103,7 @@ type (
 // A site outside of the repository, whose host is a simulator in a process of its
 // own, with nothing but the binary between them.
 func TestFromTheCommandLine(t *testing.T) {
+	t.Parallel()
 	sim := simulate(t, "--node", "father", "--guests", "3", "--task-time", "20ms")
 	dir := filepath.Join(t.TempDir(), "site")
 	write := func(name, text string) {

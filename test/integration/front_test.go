@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +31,7 @@ func (f *front) tellsTheTruth() { f.lie.Store(nil) }
 func (s *story) behindAFront() *front {
 	s.t.Helper()
 	f := &front{}
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		truth := httptest.NewRecorder()
 		s.host.ServeHTTP(truth, r)
 		maps.Copy(w.Header(), truth.Header())
@@ -42,6 +43,8 @@ func (s *story) behindAFront() *front {
 		w.WriteHeader(truth.Code)
 		_, _ = w.Write([]byte(answer))
 	}))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of clients that hang up
+	server.StartTLS()
 	s.t.Cleanup(server.Close)
 	sum := sha256.Sum256(server.Certificate().Raw)
 	f.api, f.fingerprint = server.URL, "sha256:"+hex.EncodeToString(sum[:])

@@ -14,6 +14,7 @@ import (
 // others is what the manifest says; another manifest does not care; and the next
 // pass does what is left, and no more.
 func TestAStepFails(t *testing.T) {
+	const done, skipped, destroyed = engine.NodeCompleted, engine.NodeSkipped, engine.NodeDestroyed
 	for _, trouble := range []struct{ name, fault string }{
 		{"the create is refused", "POST /nodes/father/qemu nth=2 status=500"},
 		{"the create is not answered, and was not done", "POST /nodes/father/qemu nth=2 status=596"},
@@ -23,11 +24,12 @@ func TestAStepFails(t *testing.T) {
 		for _, policy := range []struct {
 			onError string
 			there   []string // without the one that failed
+			told    map[string]engine.Status
 			resumes []string // what the next pass creates at most
 		}{
-			{"stop", []string{"a", "other"}, []string{"b", "c", "d"}},
-			{"rollback", []string{"other"}, []string{"a", "b", "c", "d"}},
-			{"continue", []string{"a", "c", "d", "other"}, []string{"b"}},
+			{"stop", []string{"a", "other"}, map[string]engine.Status{"a": done, "c": skipped, "d": skipped}, []string{"b", "c", "d"}},
+			{"rollback", []string{"other"}, map[string]engine.Status{"a": destroyed, "c": skipped, "d": skipped}, []string{"a", "b", "c", "d"}},
+			{"continue", []string{"a", "c", "d", "other"}, map[string]engine.Status{"a": done, "c": done, "d": done}, []string{"b"}},
 		} {
 			t.Run(policy.onError+", "+trouble.name, func(t *testing.T) {
 				s := begin(t, pvesim.Config{})
@@ -48,11 +50,7 @@ func TestAStepFails(t *testing.T) {
 				require.Equal(t, engine.NodeFailed, status(r, "b"), told(r))
 				require.NotEmpty(t, nodeOf(r, "b").Error)
 				require.Equal(t, engine.NodeCompleted, status(r, "other"))
-				for _, name := range []string{"a", "c", "d"} {
-					want := engine.NodeSkipped
-					if slices.Contains(policy.there, name) {
-						want = engine.NodeCompleted
-					}
+				for name, want := range policy.told {
 					require.Equal(t, want, status(r, name), name)
 				}
 

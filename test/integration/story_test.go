@@ -73,6 +73,7 @@ func (r request) writes() bool { return r.method != http.MethodGet }
 // folder that declares it and no node yet.
 func begin(t *testing.T, c pvesim.Config) *story {
 	t.Helper()
+	t.Parallel() // stories mostly wait for tasks
 	s := &story{t: t, dir: t.TempDir(), name: "home", onto: "father", busy: map[string]int{}, most: map[string]int{}}
 	if c.Guests == 0 {
 		c.Guests = 4

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+func (a *app) applyVerb() *cobra.Command {
+	f := &siteFlags{}
+	var targets []string
+	c := &cobra.Command{
+		Use:   "apply [PLANFILE]",
+		Short: "Make a host become what the site says",
+		Long: `Plans, shows the plan, asks, and does it. With the file of "plan --out" it does
+exactly what that plan shows, or refuses because the site or the host moved.
+
+Ctrl-C once: nothing new is started, what runs is finished. Twice: leave now.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			ctx, cancel := f.limit(c.Context())
+			defer cancel()
+			return because(ctx, a.apply(ctx, f, scope{Manifest: f.manifest, Targets: targets}, args))
+		},
+	}
+	f.change(a, c)
+	c.Flags().StringArrayVar(&targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
+	a.completeTargets(c, f)
+	return c
+}
+
+func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) error {
+	var s *session
+	a.ui.document = func(err error) any { return engine.Failure("apply", s.commit(), found(err)) }
+	var kept *plan.Plan
+	if len(args) > 0 {
+		if f.manifest != "" || len(sc.Targets) > 0 {
+			return errors.New("a plan file says by itself what it is about: leave out -M and --target")
+		}
+		doc, err := readPlan(args[0])
+		if err != nil {
+			return err
+		}
+		if f.host != "" && f.host != doc.plan.Host {
+			return fmt.Errorf("the plan in %s is for host %s, not for %s", args[0], doc.plan.Host, f.host)
+		}
+		kept, sc, f.host = doc.plan, doc.scope, doc.plan.Host
+		f.manifest = sc.Manifest
+	}
+	s, err := a.open(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	m, h, err := s.choose()
+	if err != nil {
+		return err
+	}
+	if err := deployed(m, "apply", h); err != nil {
+		return err
+	}
+	p, err := sc.limit(s.pass(h, h.Name))
+	if err != nil {
+		return err
+	}
+	p.Verb = "apply"
+	return a.carryOut(ctx, s, h, p, kept)
+}
+
+// carryOut runs a pass that changes a host: as its one writer, after the plan was
+// shown and agreed to, with progress, and with a report at the end.
+func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine.Pass, kept *plan.Plan) error {
+	if !s.flags.sim {
+		release, err := a.lock(h, p.Verb)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	progress := a.ui.watch()
+	p.Notify = progress.notify
+	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
+		a.ui.findings(made.Findings)
+		a.ui.plan(made)
+		if kept != nil {
+			if moved := kept.Moved(made); len(moved) > 0 {
+				return false, &ending{exitRefused, fmt.Errorf("the plan does not hold any more, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n"))}
+			}
+			return true, nil // who kept it has seen it
+		}
+		if s.flags.yes || len(made.Steps) == 0 {
+			return true, nil
+		}
+		return true, a.confirm(ctx, question(p, made))
+	}
+	r := p.Run(ctx)
+	progress.close()
+	return a.report(r)
+}
+
+func question(p *engine.Pass, made *plan.Plan) string {
+	if p.Destroy {
+		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, count(made.Summary.Delete, "guest"))
+	}
+	return fmt.Sprintf("Do %s on host %s?", thisMany(len(made.Steps)), p.Host)
+}
+
+func thisMany(n int) string {
+	if n == 1 {
+		return "this 1 step"
+	}
+	return fmt.Sprintf("these %d steps", n)
+}
+
+// confirm asks a question on the terminal; only "yes" agrees. Where nobody can
+// answer it refuses.
+func (a *app) confirm(ctx context.Context, question string) error {
+	if !a.inTerminal {
+		return &ending{exitError, errors.New("nobody here to ask, so nothing was done\nlook at the plan above, then say --yes; or keep it with plan --out FILE and apply that")}
+	}
+	fmt.Fprintf(a.stderr, "%s\nOnly \"yes\" goes on: ", question)
+	answer := make(chan string, 1)
+	go func() {
+		// Ends with the line or with the process: a read from a terminal cannot be cancelled.
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case text := <-answer:
+		if text == "yes" {
+			return nil
+		}
+		return &ending{exitError, errors.New("not confirmed, so nothing was done")}
+	case <-ctx.Done():
+		fmt.Fprintln(a.stderr)
+		return context.Cause(ctx)
+	}
+}

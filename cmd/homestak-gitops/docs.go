@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// docsVerb writes what is generated from the program: for packagers and for
+// `make docs`, so it is hidden.
+func (a *app) docsVerb() *cobra.Command {
+	return &cobra.Command{
+		Use:    "docs DIR",
+		Short:  "Write man pages and the reference pages into a folder",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return writeDocs(c.Root(), args[0])
+		},
+	}
+}
+
+// writeDocs writes DIR/man/*.1, DIR/commands.md and DIR/reference.md. The same
+// program writes the same bytes.
+func writeDocs(root *cobra.Command, dir string) error {
+	root.DisableAutoGenTag = true
+	root.InitDefaultCompletionCmd()
+	man := filepath.Join(dir, "man")
+	if err := os.MkdirAll(man, 0o755); err != nil {
+		return fmt.Errorf("write the pages: %w", err)
+	}
+	header := &doc.GenManHeader{Section: "1", Source: "homestak-gitops", Manual: "homestak-gitops", Date: builtAt()}
+	if err := doc.GenManTree(root, header, man); err != nil {
+		return fmt.Errorf("write the man pages: %w", err)
+	}
+	var language bytes.Buffer
+	if err := hcl.Reference(&language, proxmox.Kinds()); err != nil {
+		return fmt.Errorf("write the reference of the language: %w", err)
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "commands.md"), commandsPage(root), 0o644),
+		os.WriteFile(filepath.Join(dir, "reference.md"), language.Bytes(), 0o644),
+	)
+}
+
+// builtAt is the time of the commit that the program was built from; nil, which
+// leaves it to SOURCE_DATE_EPOCH, where that is not known.
+func builtAt() *time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.time" {
+			if t, err := time.Parse(time.RFC3339, s.Value); err == nil {
+				return &t
+			}
+		}
+	}
+	return nil
+}
+
+// commandsPage is one page about all verbs, with the table of exit codes.
+func commandsPage(root *cobra.Command) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# The command line\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
+	for _, c := range root.Commands() {
+		if !c.IsAvailableCommand() || c.Name() == "help" {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n    %s\n", c.Name(), c.Short, c.UseLine())
+		if c.Long != "" {
+			fmt.Fprintf(&b, "\n%s\n", c.Long)
+		}
+		flagTable(&b, c.NonInheritedFlags())
+	}
+	fmt.Fprint(&b, "\n## Everywhere\n")
+	flagTable(&b, root.PersistentFlags())
+	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
+	for _, c := range exitCodes() {
+		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
+	}
+	return b.Bytes()
+}
+
+func flagTable(b *bytes.Buffer, fs *pflag.FlagSet) {
+	var rows strings.Builder
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "--" + f.Name
+		kind, usage := pflag.UnquoteUsage(f)
+		if kind != "" {
+			name += " " + kind
+		}
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		if def := f.DefValue; def != "" && def != "false" && def != "[]" && def != "0s" && def != "0" {
+			usage += fmt.Sprintf(" (default: %s)", def)
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
+	})
+	if rows.Len() > 0 {
+		fmt.Fprintf(b, "\n| flag | does |\n|---|---|\n%s", rows.String())
+	}
+}

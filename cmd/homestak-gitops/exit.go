@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// The exit codes. Scripts rely on them: a new meaning gets a new code.
+const (
+	exitDone        = 0
+	exitError       = 1
+	exitPending     = 2
+	exitInvalid     = 3
+	exitRefused     = 4
+	exitPartly      = 5
+	exitDenied      = 6
+	exitInterrupted = 130
+)
+
+// exitCodes is the one table of the codes, as help and manual print it.
+func exitCodes() []struct {
+	Code    int
+	Meaning string
+} {
+	return []struct {
+		Code    int
+		Meaning string
+	}{
+		{exitDone, "done, or nothing to do"},
+		{exitError, "error; validate: the site is invalid"},
+		{exitPending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
+		{exitInvalid, "the site is invalid, or a policy denies"},
+		{exitRefused, "a guard refused (ownership, a moved plan, another writer)"},
+		{exitPartly, "partly applied: some steps are done, others are not"},
+		{exitDenied, "not permitted, or not authenticated"},
+		{exitInterrupted, "interrupted"},
+	}
+}
+
+func writeExitCodes(w io.Writer) {
+	for _, c := range exitCodes() {
+		fmt.Fprintf(w, "%5d  %s\n", c.Code, c.Meaning)
+	}
+}
+
+// ending is an error that knows its exit code. With Err nil all was said before.
+type ending struct {
+	Code int
+	Err  error
+}
+
+// Error gives what there is to tell, "" if nothing.
+func (e *ending) Error() string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *ending) Unwrap() error { return e.Err }
+
+// codeOf gives the exit code of an error that ends the program.
+func codeOf(err error) int {
+	var end *ending
+	var invalid *invalidSite
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &end):
+		return end.Code
+	case errors.As(err, &invalid):
+		return exitInvalid
+	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case proxmox.IsDenied(err):
+		return exitDenied
+	default:
+		return exitError
+	}
+}
+
+// endingOf gives the ending of a pass, nil if all is well. What its report does not
+// hold in findings, nodes or progress is in the error.
+func endingOf(r engine.Report) error {
+	switch r.Outcome {
+	case engine.Done, engine.Planned:
+		return nil
+	case engine.Invalid:
+		return &ending{Code: exitInvalid}
+	case engine.Refused:
+		return &ending{Code: exitRefused}
+	case engine.Partly:
+		return &ending{exitPartly, untold(r)}
+	case engine.Interrupted:
+		return &ending{exitInterrupted, untold(r)}
+	default:
+		return &ending{max(codeOf(r.Err), exitError), untold(r)}
+	}
+}
+
+// untold is what of a report's error was not told step by step.
+func untold(r engine.Report) error {
+	switch {
+	case len(r.Results) == 0:
+		return r.Err
+	case r.Outcome == engine.Interrupted:
+		return fmt.Errorf("%w\nwhat is done stays done: say the same again to go on", engine.ErrInterrupted)
+	case errors.Is(r.Err, errTimeout):
+		return errTimeout
+	default:
+		return nil
+	}
+}
+
+// invalidSite ends a verb on a site that must not converge.
+type invalidSite struct {
+	Name  string // of its folder
+	Found diag.List
+}
+
+// Error counts; the findings themselves are shown before.
+func (e *invalidSite) Error() string {
+	return fmt.Sprintf("the site in %s is not valid: %s", e.Name, count(e.Found.Errors(), "error"))
+}

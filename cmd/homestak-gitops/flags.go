@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// siteFlags are the common flags of the verbs that read a site.
+type siteFlags struct {
+	dir      string
+	host     string
+	manifest string
+	secrets  string
+	mode     string
+	vars     []string
+	timeout  time.Duration
+
+	sim bool // on verbs that reach a host
+	yes bool // on verbs that change one
+}
+
+// read adds the flags of every verb that reads a site.
+func (f *siteFlags) read(a *app, c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.dir, "site", ".", "read the site from `DIR`")
+	fs.StringVarP(&f.host, "host", "H", "", "`NAME` of a host of the site (default: the manifest's, or the only one)")
+	fs.StringVarP(&f.manifest, "manifest", "M", "", "only the manifest of this `NAME`")
+	fs.StringVar(&f.secrets, "secrets", "", "`FILE` of secrets (default: secrets.yaml in the site, if git does not track it)")
+	fs.StringArrayVar(&f.vars, "var", nil, "`NAME=VALUE` of a variable of the site; may be repeated")
+	fs.StringVar(&f.mode, "mode", "", "execution `MODE` of this run: push or pull")
+	fs.DurationVar(&f.timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
+	a.ui.jsonFlag(c)
+	a.completeSite(c, f)
+}
+
+// reach adds the flags of a verb that looks at a host.
+func (f *siteFlags) reach(a *app, c *cobra.Command) {
+	f.read(a, c)
+	c.Flags().BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
+}
+
+// change adds the flags of a verb that changes a host.
+func (f *siteFlags) change(a *app, c *cobra.Command) {
+	f.reach(a, c)
+	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+}
+
+// check finds values that cannot be right before any work is done.
+func (f *siteFlags) check() error {
+	if f.mode != "" && f.mode != "push" && f.mode != "pull" {
+		return fmt.Errorf("--mode %s: want push or pull", f.mode)
+	}
+	if f.timeout < 0 {
+		return fmt.Errorf("--timeout %s: a time span cannot be negative", f.timeout)
+	}
+	return nil
+}
+
+// variables reads the values of --var.
+func (f *siteFlags) variables() (map[string]string, error) {
+	vars := make(map[string]string, len(f.vars))
+	for _, v := range f.vars {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--var %s: want NAME=VALUE", v)
+		}
+		vars[name] = value
+	}
+	return vars, nil
+}
+
+// errTimeout is why a context ends when --timeout has passed.
+var errTimeout = errors.New("the time of --timeout is over")
+
+// limit gives a context that ends after --timeout.
+func (f *siteFlags) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if f.timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, f.timeout, errTimeout)
+}
+
+// addresses reads the values of --target.
+func addresses(texts []string) ([]model.Address, error) {
+	var out []model.Address
+	for _, t := range texts {
+		a, err := model.ParseAddress(t)
+		if err != nil {
+			return nil, fmt.Errorf("--target: %w", err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}

@@ -1,0 +1,183 @@
+// Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
+//
+// main.go holds the process and the command tree, exit.go the table of exit codes,
+// ui.go the rules of all output, flags.go what verbs have in common, session.go
+// how a site on disk becomes a pass of package engine. Every other file is one verb.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// process is what the program sees of the world around it. Tests make their own.
+type process struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            func(string) string
+	signals        <-chan os.Signal // nil: none ever comes
+
+	inTerminal, outTerminal, errTerminal bool
+	width                                int // columns of the terminal, 0 if unknown
+}
+
+func main() {
+	// Twice is a request to leave (see stopping); from then on the third one kills.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	p := process{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals,
+		inTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
+		outTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		errTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+	}
+	for _, f := range []*os.File{os.Stdout, os.Stderr} {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && p.width == 0 {
+			p.width = w
+		}
+	}
+	os.Exit(run(context.Background(), os.Args[1:], p))
+}
+
+// run is the program: it gives the exit code.
+func run(ctx context.Context, args []string, p process) int {
+	ctx, s := watch(ctx, p)
+	defer s.close()
+	a := &app{process: p, stopping: s, ui: &ui{process: p, told: map[diag.Finding]bool{}}}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(p.stdin)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	err := root.ExecuteContext(ctx)
+	if code := codeOf(err); code != exitDone {
+		a.ui.failure(err)
+		return code
+	}
+	return exitDone
+}
+
+// app is what every verb has.
+type app struct {
+	process
+	stopping *stopping
+	ui       *ui
+}
+
+// root makes the command tree. It must stay cheap: version pays for it too.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "homestak-gitops",
+		Short: "GitOps for Proxmox VE",
+		Long: `homestak-gitops makes Proxmox VE hosts become what a site says: a folder of HCL
+files, in use a git repository. Begin with "homestak-gitops demo", or with
+"homestak-gitops init my-site".`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())
+	})
+	a.ui.flags(root.PersistentFlags())
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.settle() }
+	root.AddGroup(
+		&cobra.Group{ID: "site", Title: "A site:"},
+		&cobra.Group{ID: "host", Title: "A host:"},
+		&cobra.Group{ID: "try", Title: "Trying things:"},
+	)
+	add := func(group string, verbs ...*cobra.Command) {
+		for _, v := range verbs {
+			v.GroupID = group
+			root.AddCommand(v)
+		}
+	}
+	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb())
+	add("host", a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
+	add("try", a.simVerb(), a.demoVerb())
+	add("", a.versionVerb(), a.docsVerb(), exitCodesTopic())
+	return root
+}
+
+// exitCodesTopic is what "help exit-codes" prints: a command that cannot be run.
+func exitCodesTopic() *cobra.Command {
+	topic := &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean"}
+	topic.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		fmt.Fprintln(c.OutOrStdout(), "Exit codes:")
+		writeExitCodes(c.OutOrStdout())
+	})
+	return topic
+}
+
+// stopping knows how often the user asked the program to end. Once means: start
+// nothing new, finish what runs. Twice means: leave now; then the context that
+// watch gave is cancelled.
+type stopping struct {
+	once  chan struct{} // closed at the first signal
+	leave context.CancelCauseFunc
+	done  chan struct{}
+}
+
+// watch counts the signals of a process until close.
+func watch(ctx context.Context, p process) (context.Context, *stopping) {
+	ctx, leave := context.WithCancelCause(ctx)
+	s := &stopping{once: make(chan struct{}), leave: leave, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		select {
+		case <-p.signals:
+			close(s.once)
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-p.signals:
+			leave(engine.ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, s
+}
+
+// close ends the watching and waits for it.
+func (s *stopping) close() {
+	s.leave(nil)
+	<-s.done
+}
+
+// soon gives a context that ends at the first request already: for work that has
+// nothing to finish, such as reading or waiting for an answer.
+func (s *stopping) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-s.once:
+			cancel(engine.ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil); <-ended }
+}
+
+// because prefers the reason why a context ended over the bare fact.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}

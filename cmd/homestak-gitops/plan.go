@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// planFlags are the flags of plan alone.
+type planFlags struct {
+	out         string
+	detailed    bool
+	targets     []string
+	refreshOnly bool
+	format      string
+}
+
+func (a *app) planVerb() *cobra.Command {
+	f, o := &siteFlags{}, &planFlags{}
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Compare a host with what the site says, and show what would be done",
+		Long: `Looks at a host, compares it with what the site says, and shows what apply would
+do: what, why, and what it costs. Nothing is changed.
+
+A plan kept with --out is applied exactly as shown, or refused because the site
+or the host moved: homestak-gitops apply FILE.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := f.limit(c.Context())
+			defer cancel()
+			return because(ctx, a.plan(ctx, f, o))
+		},
+	}
+	f.reach(a, c)
+	fs := c.Flags()
+	fs.StringVar(&o.out, "out", "", "keep the plan in `FILE`, for apply")
+	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if changes are pending")
+	fs.StringArrayVar(&o.targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
+	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "only look: tell what is on the host, plan nothing")
+	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
+	a.completeTargets(c, f)
+	return c
+}
+
+func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
+	var s *session
+	a.ui.document = func(err error) any { return unplanned(s.commit(), f.host, found(err)) }
+	switch o.format {
+	case "text":
+	case "markdown":
+		if a.ui.json {
+			return errors.New("--json and --format markdown: stdout holds one document, choose one of them")
+		}
+		a.ui.data = true
+	default:
+		return fmt.Errorf("--format %s: want text or markdown", o.format)
+	}
+	s, err := a.open(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	m, h, err := s.choose()
+	if err != nil {
+		return err
+	}
+	if err := deployed(m, "plan", h); err != nil {
+		return err
+	}
+	sc := scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly}
+	p, err := sc.limit(s.pass(h, h.Name))
+	if err != nil {
+		return err
+	}
+	r := p.Run(ctx)
+	if err := a.showPlan(r, sc, o); err != nil {
+		return err
+	}
+	return endingOfPlan(r, o.detailed)
+}
+
+// showPlan prints a plan in the form that was asked for, and keeps it if asked.
+func (a *app) showPlan(r engine.Report, sc scope, o *planFlags) error {
+	p := r.Plan
+	if p == nil {
+		p = unplanned(r.Commit, r.Host, r.Findings)
+	}
+	p.Findings = append(p.Findings, engine.FindingOf(r.Err)...)
+	a.ui.findings(r.Findings)
+	doc := planDocument{p, sc}
+	if o.out != "" && r.Outcome == engine.Planned {
+		if err := keepPlan(o.out, doc); err != nil {
+			return err
+		}
+		a.ui.notef("plan %s is kept in %s; apply it with: homestak-gitops apply %s", p.ID, o.out, o.out)
+	}
+	switch {
+	case a.ui.json:
+		return a.ui.print(doc)
+	case o.format == "markdown":
+		p.Markdown(a.ui.stdout)
+	case r.Plan != nil:
+		a.ui.plan(p)
+	}
+	return nil
+}
+
+// plan draws a plan for people.
+func (u *ui) plan(p *plan.Plan) {
+	w, color := u.text()
+	p.Text(w, plan.TextOptions{Color: color, Width: u.width})
+}
+
+// sketch draws a plan beside what was asked for.
+func (u *ui) sketch(p *plan.Plan) {
+	p.Text(u.stderr, plan.TextOptions{Color: u.colored(u.errTerminal), Width: u.width})
+}
+
+// unplanned is the plan document where no plan could be made: empty, with the
+// reasons.
+func unplanned(commit, host string, found diag.List) *plan.Plan {
+	return &plan.Plan{FormatVersion: plan.FormatVersion, Commit: commit, Host: host, ObservedAt: time.Now().UTC().Truncate(time.Second), Findings: found}
+}
+
+// endingOfPlan says how plan ends. Nothing to do is only good news where all was
+// seen and nothing was refused.
+func endingOfPlan(r engine.Report, detailed bool) error {
+	if r.Outcome != engine.Planned {
+		return endingOf(r)
+	}
+	held := engine.Held(r.Findings)
+	switch {
+	case held != "":
+		r.Outcome = held
+		return endingOf(r)
+	case !detailed:
+		return nil
+	case len(r.Plan.Steps) > 0:
+		return &ending{Code: exitPending}
+	case len(r.Plan.Unknown) > 0:
+		return &ending{exitError, errors.New("nothing to do in what could be seen, but not all of the host could be")}
+	default:
+		return nil
+	}
+}
+
+// scope is what a plan was limited to. It stands in the plan document beside the
+// plan, since a plan from a file can be compared only with one made alike.
+type scope struct {
+	Manifest    string   `json:"manifest,omitempty"`
+	Targets     []string `json:"targets,omitempty"`
+	Destroy     bool     `json:"destroy,omitempty"`
+	RefreshOnly bool     `json:"refresh_only,omitempty"`
+}
+
+// limit narrows a pass to a scope.
+func (sc scope) limit(p *engine.Pass) (*engine.Pass, error) {
+	targets, err := addresses(sc.Targets)
+	if err != nil {
+		return nil, err
+	}
+	p.Manifest, p.Targets, p.Destroy, p.RefreshOnly = sc.Manifest, targets, sc.Destroy, sc.RefreshOnly
+	return p, nil
+}
+
+// planDocument is the plan document: the plan, and what it was limited to.
+type planDocument struct {
+	plan  *plan.Plan
+	scope scope
+}
+
+// MarshalJSON writes the plan with one more key, if it was limited to anything.
+func (d planDocument) MarshalJSON() ([]byte, error) {
+	b, err := json.Marshal(d.plan)
+	if err != nil {
+		return nil, err
+	}
+	sc, err := json.Marshal(d.scope)
+	if err != nil || string(sc) == "{}" {
+		return b, err
+	}
+	return slices.Concat(b[:len(b)-1], []byte(`,"scope":`), sc, []byte("}")), nil
+}
+
+// keepPlan writes a plan file. It names hosts and guests: nobody else need read it.
+func keepPlan(name string, doc planDocument) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("keep the plan: %w", err)
+	}
+	err = writeJSON(f, doc)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("keep the plan in %s: %w", name, err)
+	}
+	return nil
+}
+
+// readPlan reads a plan file.
+func readPlan(name string) (planDocument, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return planDocument{}, fmt.Errorf("open the plan: %w", err)
+	}
+	defer f.Close()
+	p, err := plan.Read(f)
+	if err != nil {
+		return planDocument{}, fmt.Errorf("%s: %w", name, err)
+	}
+	var doc struct {
+		Scope scope `json:"scope"`
+	}
+	if _, err := f.Seek(0, io.SeekStart); err == nil {
+		err = json.NewDecoder(f).Decode(&doc)
+	}
+	if err != nil {
+		return planDocument{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return planDocument{p, doc.Scope}, nil
+}

@@ -1,0 +1,16 @@
+# A Proxmox VE host. Its API token is no part of the site: it stands in
+# secrets.yaml, under api_tokens.father.
+host "father" {
+  api = "https://192.0.2.10:8006"
+
+  # How its certificate is known. On the host:
+  #   openssl x509 -in /etc/pve/local/pve-ssl.pem -noout -fingerprint -sha256
+  # fingerprint = "sha256:…"
+
+  # Where things are kept. These are the defaults of a fresh installation; the
+  # storage for images needs the content type "import" (PVE 8.3 and later).
+  storage {
+    disks  = "local-lvm"
+    images = "local"
+  }
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// simFlags are the flags of sim.
+type simFlags struct {
+	listen   string
+	node     string
+	nodes    []string
+	latency  time.Duration
+	taskTime time.Duration
+	workers  int
+	guests   int
+	storages []string
+	token    string
+	seed     int64
+	faults   []string
+}
+
+// simulator is the one line that sim --json prints.
+type simulator struct {
+	API         string `json:"api"`
+	Node        string `json:"node"`
+	Token       string `json:"token"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (a *app) simVerb() *cobra.Command {
+	f := &simFlags{}
+	c := &cobra.Command{
+		Use:   "sim",
+		Short: "Serve a simulated Proxmox VE host, to try things on",
+		Long: `Serves a simulated Proxmox VE host behind the real protocol (TLS, tokens and
+tickets, /api2/json) until it is interrupted. All of it is in memory.
+
+A storage is NAME:TYPE:CONTENT[:SIZE in GiB], content separated by commas.
+Without --storage there are local (dir: iso, vztmpl, backup, snippets, import)
+and local-lvm (lvmthin: images, rootdir).
+
+A fault is "METHOD PATH-PATTERN [nth=N] status=S [apply]": METHOD may be *, in
+the pattern * stands for one segment and ** for the rest, nth counts matching
+requests, status -1 drops the connection, and with apply the request takes
+effect all the same: its answer was lost.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.simulate(c.Context(), f) },
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
+	fs.StringVar(&f.node, "node", "father", "`NAME` of the node that answers")
+	fs.StringSliceVar(&f.nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas")
+	fs.DurationVar(&f.latency, "latency", 0, "`TIME` that every request takes")
+	fs.DurationVar(&f.taskTime, "task-time", time.Second, "`TIME` that a task takes")
+	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
+	fs.IntVar(&f.guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
+	fs.StringArrayVar(&f.storages, "storage", nil, "`STORAGE` of every node; may be repeated")
+	fs.StringVar(&f.token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
+	fs.Int64Var(&f.seed, "seed", 0, "`NUMBER` that fixes everything invented")
+	fs.StringArrayVar(&f.faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
+	a.ui.jsonFlag(c)
+	return c
+}
+
+var (
+	nodeName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	tokenForm = regexp.MustCompile(`^[^\s@!=/:]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+=\S+$`)
+)
+
+// config checks the flags: pvesim takes only what makes sense.
+func (f *simFlags) config() (pvesim.Config, error) {
+	c := pvesim.Config{
+		Node: f.node, Nodes: f.nodes, Seed: f.seed, TaskTime: f.taskTime, Latency: f.latency,
+		Workers: f.workers, Guests: f.guests, Token: f.token,
+	}
+	seen := map[string]bool{}
+	for _, n := range append([]string{f.node}, f.nodes...) {
+		if !nodeName.MatchString(n) || seen[n] {
+			return c, fmt.Errorf("node %q: want names of nodes, each once", n)
+		}
+		seen[n] = true
+	}
+	if f.token != "" && !tokenForm.MatchString(f.token) {
+		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")
+	}
+	if f.latency < 0 || f.taskTime < 0 || f.workers < 1 || f.guests < 0 {
+		return c, fmt.Errorf("--latency, --task-time and --guests cannot be negative, and --workers must be at least 1")
+	}
+	storages := map[string]bool{}
+	for _, text := range f.storages {
+		st, err := pvesim.ParseStorage(text)
+		if err != nil {
+			return c, fmt.Errorf("--storage: %w", err)
+		}
+		if storages[st.Name] {
+			return c, fmt.Errorf("--storage: %s is there twice", st.Name)
+		}
+		storages[st.Name] = true
+		c.Storages = append(c.Storages, st)
+	}
+	var faults []pvesim.Fault
+	for _, text := range f.faults {
+		fault, err := pvesim.ParseFault(text)
+		if err != nil {
+			return c, fmt.Errorf("--fault: %w", err)
+		}
+		faults = append(faults, fault)
+	}
+	if len(faults) > 0 {
+		c.Fault = pvesim.Faults(faults...)
+	}
+	return c, nil
+}
+
+func (a *app) simulate(ctx context.Context, f *simFlags) error {
+	cfg, err := f.config()
+	if err != nil {
+		return err
+	}
+	// To be interrupted is how this verb ends well, at the first signal already.
+	ctx, cancel := a.stopping.soon(ctx)
+	defer cancel()
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("serve on %s: %w\nchoose another address: --listen 127.0.0.1:0", f.listen, err)
+	}
+	host := pvesim.New(cfg)
+	at := simulator{API: "https://" + reachable(ln.Addr()), Node: host.Node(), Token: host.Token(), Fingerprint: host.Fingerprint()}
+	if err := a.announce(at); err != nil {
+		_ = ln.Close()
+		return err
+	}
+	if err := host.Serve(ctx, ln); err != nil {
+		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// reachable is an address that a client on this machine can use.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
+	}
+	return addr.String()
+}
+
+// announce tells how to reach the simulator, as one line for a program or as what
+// to write into a site.
+func (a *app) announce(at simulator) error {
+	if a.ui.json {
+		line, err := json.Marshal(at)
+		if err != nil {
+			return err
+		}
+		a.ui.written = true
+		_, err = fmt.Fprintf(a.stdout, "%s\n", line)
+		return err
+	}
+	a.ui.printf(`A simulated Proxmox VE host %[2]s listens at %[1]s.
+
+In the site:
+
+  host %[2]q {
+    api         = %[1]q
+    fingerprint = %[4]q
+  }
+
+In its secrets.yaml, which git must not track (or in a file for --secrets):
+
+  api_tokens:
+    %[2]s: %[3]q
+
+Ctrl-C ends it.
+`, at.API, at.Node, at.Token, at.Fingerprint)
+	return nil
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+func (a *app) testVerb() *cobra.Command {
+	f := &siteFlags{}
+	var keep bool
+	var dir string
+	c := &cobra.Command{
+		Use:   "test -M MANIFEST",
+		Short: "Try a manifest on a host: create it, verify it, destroy it",
+		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, looks again
+whether all is there and runs, and destroys them. It touches only what it made
+itself; its guests belong to whoever runs the test, and to no agent.
+
+With --keep they stay; "destroy -M MANIFEST" on the same machine removes them.
+Ctrl-C once ends the test early and cleans up; twice leaves now.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.test(c.Context(), f, keep, dir) },
+	}
+	f.change(a, c)
+	c.Flags().BoolVar(&keep, "keep", false, "do not destroy what was made")
+	c.Flags().StringVar(&dir, "report-dir", "", "write the report into `DIR`, as JSON and as Markdown")
+	must(c.MarkFlagDirname("report-dir"))
+	return c
+}
+
+// testOwner stands in the owner marks of what tests make: foreign to every agent.
+func testOwner() string { return "cli:" + whoami() }
+
+// bind makes the site of a session one in which only this manifest is deployed.
+func (s *session) bind(m *model.Manifest, h *model.Host) error {
+	bound, err := s.desired.Site.Bind(m.Name, h.Name)
+	s.desired.Site = bound
+	return err
+}
+
+// phase is a part of a test.
+type phase struct {
+	Name string
+	Took time.Duration
+	Err  error // nil: passed
+}
+
+// trial is a test under way.
+type trial struct {
+	app      *app
+	session  *session
+	host     *model.Host
+	manifest *model.Manifest
+	progress *progress
+	report   engine.Report
+	phases   []phase
+}
+
+func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) error {
+	began := time.Now()
+	var s *session
+	a.ui.document = func(err error) any { return engine.Failure("test", s.commit(), found(err)) }
+	if f.manifest == "" {
+		return errors.New("test what? name a manifest with -M")
+	}
+	s, err := a.open(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	m, h, err := s.choose()
+	if err != nil {
+		return err
+	}
+	if err := s.bind(m, h); err != nil {
+		return err
+	}
+	if !f.sim {
+		release, err := a.lock(h, "test")
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	a.ui.findings(s.desired.Findings)
+	t := &trial{app: a, session: s, host: h, manifest: m, progress: a.ui.watch()}
+	err = t.run(ctx, keep)
+	t.progress.close()
+	t.report.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
+	t.report.Success = err == nil
+	a.ui.findings(t.report.Findings)
+	if a.ui.json {
+		if perr := a.ui.print(t.report); perr != nil {
+			return perr
+		}
+	} else {
+		a.ui.printf("%s", t.markdown(keep))
+	}
+	if dir != "" {
+		if werr := t.keepReport(dir, began, keep); werr != nil {
+			return errors.Join(werr, err)
+		}
+	}
+	return err
+}
+
+// run goes through the phases and gives the ending of the test: that of the first
+// phase that did not pass.
+func (t *trial) run(ctx context.Context, keep bool) error {
+	limited, cancel := t.session.flags.limit(ctx)
+	defer cancel()
+	err := t.create(limited)
+	if err == nil {
+		err = t.verify(limited)
+	}
+	made := slices.ContainsFunc(t.report.Nodes, func(n engine.Node) bool { return n.Status != engine.NodeSkipped })
+	cleanup := t.manifest.Settings == nil || t.manifest.Settings.CleanupOnFailure == nil || *t.manifest.Settings.CleanupOnFailure
+	if keep || !made || err != nil && !cleanup {
+		return err
+	}
+	// Cleaning up belongs to the work that is finished: neither the first Ctrl-C
+	// nor --timeout keeps it from being done.
+	if derr := t.destroy(ctx); err == nil {
+		err = derr
+	}
+	return err
+}
+
+// pass is one look at the host, limited to the manifest.
+func (t *trial) pass() *engine.Pass {
+	p := t.session.pass(t.host, testOwner())
+	p.Verb, p.Manifest, p.Notify = "test", t.manifest.Name, t.progress.notify
+	return p
+}
+
+// phase runs a part of the test and notes how it went.
+func (t *trial) phase(name string, do func() error) error {
+	began := time.Now()
+	err := do()
+	p := phase{name, time.Since(began).Round(100 * time.Millisecond), err}
+	t.phases = append(t.phases, p)
+	t.app.ui.notef("%s: %s in %.1f s", name, p.result(), p.Took.Seconds())
+	return err
+}
+
+func (p phase) result() string {
+	if p.Err != nil {
+		return "failed"
+	}
+	return "passed"
+}
+
+func (t *trial) create(ctx context.Context) error {
+	return t.phase("create", func() error {
+		if t.report = t.pass().Run(ctx); t.report.Err != nil || t.report.Outcome != engine.Planned {
+			return because(ctx, endingOf(t.report))
+		}
+		if err := t.untouched(); err != nil {
+			return err
+		}
+		p := t.pass()
+		p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) {
+			t.app.ui.findings(made.Findings)
+			t.app.ui.sketch(made)
+			return true, nil
+		}
+		t.report = p.Run(ctx)
+		return because(ctx, endingOf(t.report))
+	})
+}
+
+// untouched refuses a test that would find its nodes on the host: it would destroy
+// what it did not make.
+func (t *trial) untouched() error {
+	for _, addr := range t.report.Have.State.Addresses() {
+		if t.report.Have.State[addr].Manifest == t.manifest.Name {
+			return &ending{exitRefused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.manifest.Name, t.host.Name)}
+		}
+	}
+	return nil
+}
+
+const (
+	// verifyFor bounds how long verify looks again: PVE tells some things late (the
+	// status of a guest by up to ten seconds, pve-manager's pvestatd).
+	verifyFor   = time.Minute
+	verifyEvery = time.Second
+)
+
+// verify looks again until everything is there, runs, and nothing is left to do.
+func (t *trial) verify(ctx context.Context) error {
+	return t.phase("verify", func() error {
+		ctx, cancel := t.app.stopping.soon(ctx)
+		defer cancel()
+		limit := time.NewTimer(verifyFor)
+		defer limit.Stop()
+		for {
+			r := t.pass().Run(ctx)
+			lacking := t.lacking(r)
+			if len(lacking) == 0 {
+				return nil
+			}
+			pause := time.NewTimer(verifyEvery)
+			select {
+			case <-pause.C:
+				continue
+			case <-ctx.Done():
+				pause.Stop()
+				return &ending{codeOf(context.Cause(ctx)), context.Cause(ctx)}
+			case <-limit.C:
+				pause.Stop()
+				t.report.Findings = append(t.report.Findings, lacking...)
+				return &ending{Code: exitError}
+			}
+		}
+	})
+}
+
+// lacking tells what speaks against it that the host is as the manifest says.
+func (t *trial) lacking(r engine.Report) diag.List {
+	var out diag.List
+	miss := func(addr model.Address, format string, args ...any) {
+		out = append(out, diag.Finding{
+			Severity: diag.Error, Source: diag.FromGuard, Address: addr.String(),
+			Summary: fmt.Sprintf("verify: "+format, args...),
+		})
+	}
+	if r.Plan == nil || r.Err != nil {
+		return append(out, engine.FindingOf(fmt.Errorf("verify: %w", r.Err))...)
+	}
+	for _, s := range r.Plan.Steps {
+		miss(s.Address, "%s is not as the site says: %s", s.Address, s.Reason)
+	}
+	for _, u := range r.Plan.Unknown {
+		miss(model.Address{}, "%s is unknown: %s", u.Scope, u.Why)
+	}
+	for _, n := range t.report.Nodes {
+		for addr, res := range r.Have.State {
+			if res.Node == n.Name && res.Guest != nil && !res.Guest.Running && t.runs(addr) {
+				miss(addr, "%s does not run", addr)
+			}
+		}
+	}
+	return out
+}
+
+// runs reports whether a node shall be running.
+func (t *trial) runs(addr model.Address) bool {
+	for _, n := range t.manifest.Nodes {
+		if n.Resource.Addr != addr {
+			continue
+		}
+		for _, attr := range model.Attrs(n.Resource.Spec) {
+			if attr.Path == "power" {
+				return attr.Value == "running"
+			}
+		}
+	}
+	return false
+}
+
+func (t *trial) destroy(ctx context.Context) error {
+	return t.phase("destroy", func() error {
+		p := t.pass()
+		p.Destroy, p.Stop = true, nil
+		p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, nil }
+		r := p.Run(ctx)
+		t.merge(r)
+		return because(ctx, endingOf(r))
+	})
+}
+
+// merge takes the end of the nodes into the report: what was created well and then
+// destroyed is destroyed; what failed stays failed.
+func (t *trial) merge(destroyed engine.Report) {
+	t.report.Findings = append(t.report.Findings, destroyed.Findings...).Sorted()
+	end := map[string]engine.Node{}
+	for _, n := range destroyed.Nodes {
+		end[n.Name] = n
+	}
+	for i := range t.report.Nodes {
+		n := &t.report.Nodes[i]
+		d, ok := end[n.Name]
+		if !ok || n.Status == engine.NodeFailed {
+			continue
+		}
+		n.Status, n.Seconds = d.Status, n.Seconds+d.Seconds
+		n.Error = strings.TrimPrefix(n.Error+"; "+d.Error, "; ")
+	}
+}
+
+// keepReport writes the report into a folder: TIME.MANIFEST.passed.json and .md.
+func (t *trial) keepReport(dir string, began time.Time, keep bool) error {
+	result := "failed"
+	if t.report.Success {
+		result = "passed"
+	}
+	base := filepath.Join(dir, fmt.Sprintf("%s.%s.%s", began.Format("20060102-150405"), t.manifest.Name, result))
+	var doc strings.Builder
+	if err := writeJSON(&doc, t.report); err != nil {
+		return err
+	}
+	err := os.MkdirAll(dir, 0o755)
+	for name, text := range map[string]string{base + ".json": doc.String(), base + ".md": t.markdown(keep)} {
+		err = errors.Join(err, os.WriteFile(name, []byte(text), 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("keep the report: %w", err)
+	}
+	t.app.ui.notef("the report is in %s.json and .md", base)
+	return nil
+}

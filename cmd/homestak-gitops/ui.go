@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// The rules of all output:
+//
+//   - stdout carries what was asked for: a plan, a report, a document. Everything
+//     else (progress, questions, warnings, findings, errors) goes to stderr.
+//   - With --json or another format, stdout carries exactly one document and
+//     nothing else, also when the verb fails; the text about it goes to stderr.
+//   - Colour only on a terminal, never when NO_COLOR is set, unless --color says so.
+//   - An error says in lower case, without a full stop, what was attempted; lines
+//     after the first say what to do next.
+//   - Nothing is printed but through this file.
+
+// ui prints. It belongs to the goroutine of the verb; only progress writes from
+// another one, and takes turns by itself.
+type ui struct {
+	process
+	colorFlag string
+	json      bool // --json: stdout carries a document
+	verbose   bool
+	data      bool // stdout carries data, in JSON or another format
+	written   bool // the document was printed
+	told      map[diag.Finding]bool
+
+	// document makes what --json prints when the verb ends with an error before
+	// it printed one; set by each verb that has a document.
+	document func(err error) any
+}
+
+// jsonFlag gives a verb the flag --json; its document goes through print.
+func (u *ui) jsonFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&u.json, "json", false, "print one JSON document on stdout")
+}
+
+func (u *ui) flags(f *pflag.FlagSet) {
+	f.StringVar(&u.colorFlag, "color", "auto", "`WHEN` to colour the output: auto, always, never")
+	f.BoolVarP(&u.verbose, "verbose", "v", false, "tell more about what is done")
+}
+
+// settle checks the flags of output, once they are known.
+func (u *ui) settle() error {
+	switch u.colorFlag {
+	case "auto", "always", "never":
+	default:
+		return fmt.Errorf("--color %s: want auto, always or never", u.colorFlag)
+	}
+	u.data = u.data || u.json
+	return nil
+}
+
+// colored says whether to colour what goes to a terminal or not to one.
+func (u *ui) colored(terminal bool) bool {
+	switch u.colorFlag {
+	case "always":
+		return true
+	case "never":
+		return false
+	default:
+		return terminal && u.env("NO_COLOR") == "" && u.env("TERM") != "dumb"
+	}
+}
+
+// text is where text for people goes, and whether it is coloured there: the
+// stream of what was asked for, unless data are there.
+func (u *ui) text() (w io.Writer, color bool) {
+	if u.data {
+		return u.stderr, u.colored(u.errTerminal)
+	}
+	return u.stdout, u.colored(u.outTerminal)
+}
+
+// printf writes text that was asked for.
+func (u *ui) printf(format string, args ...any) {
+	w, _ := u.text()
+	fmt.Fprintf(w, format, args...)
+}
+
+// notef writes a line beside what was asked for.
+func (u *ui) notef(format string, args ...any) {
+	fmt.Fprintf(u.stderr, format+"\n", args...)
+}
+
+// findings writes what is wrong with the site, the plan or the host; each finding
+// once, however many stages tell of it.
+func (u *ui) findings(l diag.List) {
+	var fresh diag.List
+	for _, f := range l {
+		if !u.told[f] {
+			fresh = append(fresh, f)
+			u.told[f] = true
+		}
+	}
+	if len(fresh) > 0 {
+		diag.Text(u.stderr, fresh)
+		fmt.Fprintln(u.stderr)
+	}
+}
+
+// print writes the one document of this run.
+func (u *ui) print(document any) error {
+	u.written = true
+	return writeJSON(u.stdout, document)
+}
+
+func writeJSON(w io.Writer, document any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(document); err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	return nil
+}
+
+// failure tells how the program ended, if that was not said yet.
+func (u *ui) failure(err error) {
+	if u.json && !u.written && u.document != nil {
+		if werr := u.print(u.document(err)); werr != nil {
+			err = errors.Join(err, werr)
+		}
+	}
+	var invalid *invalidSite
+	if errors.As(err, &invalid) {
+		u.findings(invalid.Found)
+	}
+	text := err.Error()
+	if text == "" {
+		return
+	}
+	label := "error:"
+	if u.colored(u.errTerminal) {
+		label = "\x1b[31;1merror:\x1b[0m"
+	}
+	fmt.Fprintf(u.stderr, "%s %s\n", label, strings.ReplaceAll(printable(text), "\n", "\n  "))
+}
+
+// printable keeps a terminal from being driven by what a host answered.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (r < ' ' || r == 0x7f) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// found gives the findings that a document holds of an error.
+func found(err error) diag.List {
+	var invalid *invalidSite
+	if errors.As(err, &invalid) {
+		return invalid.Found
+	}
+	if err == nil || err.Error() == "" {
+		return nil
+	}
+	return engine.FindingOf(err)
+}

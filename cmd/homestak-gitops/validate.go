@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// verdict is the document of validate --json.
+type verdict struct {
+	Valid    bool      `json:"valid"`
+	Findings diag.List `json:"findings"`
+}
+
+func (a *app) validateVerb() *cobra.Command {
+	f := &siteFlags{}
+	c := &cobra.Command{
+		Use:   "validate",
+		Short: "Check a site, and tell everything that is wrong with it at once",
+		Long: `Loads the site, resolves what every host shall hold, and tells everything that
+is wrong, with file, line and column. It reaches no host and needs no secrets.
+Exits 0 if the site is valid, else 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.validate(f) },
+	}
+	f.read(a, c)
+	return c
+}
+
+func (a *app) validate(f *siteFlags) error {
+	a.ui.document = func(err error) any { return verdict{Findings: found(err)} }
+	s, err := a.open(f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	all := slices.Clone(s.desired.Findings)
+	if s.desired.Site != nil && (f.manifest != "" || f.host != "") {
+		m, err := s.manifest()
+		if err == nil && f.host != "" {
+			_, err = s.host(m)
+		}
+		all = append(all, found(err)...)
+	}
+	valid := !all.HasErrors() && s.desired.Site != nil
+	a.ui.findings(all)
+	a.ui.tellVerdict(s, all, valid)
+	if a.ui.json {
+		if err := a.ui.print(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
+			return err
+		}
+	}
+	if !valid {
+		return &ending{Code: exitError}
+	}
+	return nil
+}
+
+func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
+	errs := all.Errors()
+	warnings := count(len(all)-errs, "warning")
+	if !valid {
+		u.notef("the site in %s is not valid: %s, %s", s.flags.siteName(), count(errs, "error"), warnings)
+		return
+	}
+	site := s.desired.Site
+	nodes := 0
+	for _, m := range site.Manifests {
+		nodes += len(m.Nodes)
+	}
+	if len(all) > 0 {
+		warnings = ", " + warnings
+	} else {
+		warnings = ""
+	}
+	u.printf("site %s is valid: %s, %s, %s%s\n", site.Name,
+		count(len(site.Hosts), "host"), count(len(site.Manifests), "manifest"), count(nodes, "node"), warnings)
+}
+
+// count says how many there are of something.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,204 @@
+// Package engine is the program; read it first. It turns what a site says into
+// what a host is, in one pipeline of values:
+//
+//	commit → Desired (site) → Want → Observed → Plan → verdict → Results → Report
+//
+// A Pass is that pipeline, once: it loads the site, resolves what one host shall
+// hold, looks at what the host holds, plans the difference, asks whether that may
+// be done, does it, and reports. Each arrow is one package (hcl, model, a driver,
+// plan, apply) which knows the values and none of its neighbours; this package
+// only joins them.
+//
+// A Pass remembers nothing. What is true is in git and on the host; to go on after
+// a failure, a crash or a lost answer is to make another Pass. Every verb that
+// looks at a host is one: plan is a Pass without a verdict, apply and destroy ask
+// a person, test makes several of them.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Driver is the way to one host. Its methods may be called from several goroutines.
+type Driver interface {
+	// Observe reads what the host holds, as far as Want makes it worth reading; it
+	// changes nothing. What could not be seen is named in Observed.Unknown. An
+	// error means that nothing at all is known.
+	Observe(ctx context.Context, w *model.Want) (model.Observed, error)
+
+	// Apply does one step, as apply.Do asks: again is fine, and nothing changes
+	// once ctx has ended.
+	Apply(ctx context.Context, s plan.Step) error
+}
+
+// Desired is what a commit, or a folder, says.
+type Desired struct {
+	Site     *model.Site // nil if nothing could be read
+	Commit   string      // "" if the folder is no checkout
+	Findings diag.List   // an error among them: it must not converge
+}
+
+// ErrInterrupted is why a pass ends when Pass.Stop is closed. Who cancels the
+// context for the same reason gives it as the cause.
+var ErrInterrupted = errors.New("interrupted")
+
+// Pass is everything a pass needs. Load, Host and Open must be set.
+type Pass struct {
+	Verb string // for the report: apply, destroy, test
+	Host string // the host it converges
+
+	// Scope: everything of the host, unless one of these narrows it.
+	Manifest    string
+	Targets     []model.Address
+	Destroy     bool // want nothing of the manifest
+	RefreshOnly bool // only look: a difference is told, and no step made of it
+
+	Load func(context.Context) Desired
+	Open func(*model.Host) (Driver, error)
+
+	// Verdict judges the plan: true lets it be carried out. Nil means that a plan is
+	// all that was asked for.
+	Verdict func(context.Context, *plan.Plan) (bool, error)
+
+	Width  int               // how many steps run at once; see apply.Options
+	Notify func(apply.Event) // told of every step; may be nil
+
+	// Stop, when closed, makes the pass start nothing new: before the first step
+	// it ends at once, later when what runs is done. May be nil.
+	Stop <-chan struct{}
+}
+
+// Run makes the pass. Cancelling ctx ends it as soon as the work in progress can be
+// left; the report tells how far it came.
+func (p *Pass) Run(ctx context.Context) Report {
+	r := &Report{Verb: p.Verb, Host: p.Host, began: time.Now(), pass: p}
+	looking, release := until(ctx, p.Stop)
+	defer release()
+
+	desired := p.Load(looking)
+	if r.loaded(desired); !r.sound() {
+		return r.end(Invalid, nil)
+	}
+	want, found := desired.Site.Want(p.Host)
+	if r.found(found); !r.sound() {
+		return r.end(Invalid, nil)
+	}
+	driver, err := p.Open(want.Host)
+	if err != nil {
+		return r.end(Failed, fmt.Errorf("open host %s: %w", p.Host, err))
+	}
+	have, err := driver.Observe(looking, want)
+	if err != nil {
+		have = blind(p.Host, err)
+	}
+	r.planned(p.plan(desired, want, have), want, have)
+	if err != nil {
+		return r.end(Failed, why(looking, err))
+	}
+	granted, err := p.judge(looking, r.Plan)
+	if err != nil || looking.Err() != nil {
+		return r.end(Failed, why(looking, err))
+	}
+	if !granted {
+		return r.end(Planned, nil)
+	}
+	r.applied(apply.Run(ctx, r.Plan.Steps, p.options(desired.Site), apply.Retry(driver.Apply, apply.Backoff{})))
+	return r.end(r.outcome(ctx))
+}
+
+func (p *Pass) plan(d Desired, w *model.Want, have model.Observed) *plan.Plan {
+	made := plan.Make(plan.Input{
+		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
+		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy,
+	})
+	if p.RefreshOnly {
+		setAside(made)
+	}
+	return made
+}
+
+// setAside turns the steps of a plan into things told and left as they are.
+func setAside(p *plan.Plan) {
+	for _, s := range p.Steps {
+		p.Deferred = append(p.Deferred, model.Deferred{Address: s.Address.String(), Why: fmt.Sprintf("%s: %s", s.Action, s.Reason)})
+	}
+	if n := len(p.Steps); n > 0 {
+		p.Findings = append(p.Findings, diag.Finding{
+			Severity: diag.Warning, Source: diag.FromGuard,
+			Summary: fmt.Sprintf("differences left as they are: %d", n), Detail: "only looking was asked for",
+		})
+	}
+	p.Steps, p.Summary = nil, plan.Summary{Unchanged: p.Summary.Unchanged, Foreign: p.Summary.Foreign}
+}
+
+// judge asks whether a plan may be carried out.
+func (p *Pass) judge(ctx context.Context, made *plan.Plan) (bool, error) {
+	if p.Verdict == nil {
+		return false, nil
+	}
+	return p.Verdict(ctx, made)
+}
+
+// stepTime is how long a step may take where its manifest says nothing.
+const stepTime = 10 * time.Minute
+
+// options takes from the site what its manifests say about failures and waits.
+func (p *Pass) options(s *model.Site) apply.Options {
+	return apply.Options{
+		Width: p.Width, Notify: p.Notify, Stop: p.Stop,
+		OnError: func(manifest string) string {
+			if m := s.Manifests[manifest]; m != nil {
+				return m.OnError
+			}
+			return apply.Stop
+		},
+		Deadline: func(st plan.Step) time.Duration {
+			if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
+				return m.Settings.Timeout
+			}
+			return stepTime
+		},
+	}
+}
+
+// blind is the observation of a host that could not be seen: nothing is known of
+// it, so nothing follows from it.
+func blind(host string, err error) model.Observed {
+	return model.Observed{
+		At:      time.Now().UTC(),
+		State:   model.State{},
+		Unknown: []model.Unknown{{Scope: "host " + host, Why: err.Error(), All: true}},
+	}
+}
+
+// until gives a context that ends with its parent or when stop is closed, and the
+// function that frees what it holds.
+func until(ctx context.Context, stop <-chan struct{}) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-stop:
+			cancel(ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil); <-ended }
+}
+
+// why prefers the reason why a context ended over what came of it.
+func why(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Outcome is how a pass ended.
+type Outcome string
+
+// The ends of a pass.
+const (
+	Done        Outcome = "done"        // the host is as the site says, within the scope
+	Planned     Outcome = "planned"     // a plan was made, and not carried out
+	Invalid     Outcome = "invalid"     // the site must not converge, or not all of it could
+	Refused     Outcome = "refused"     // a guard kept something back; all else is done
+	Partly      Outcome = "partly"      // something is done, something is not
+	Failed      Outcome = "failed"      // nothing was done
+	Interrupted Outcome = "interrupted" // somebody asked to stop; what ran was finished, or left
+)
+
+// Report is how a pass went: the document of apply, destroy and test.
+type Report struct {
+	Verb     string    `json:"verb"`
+	Success  bool      `json:"success"`
+	Commit   string    `json:"commit"`
+	Seconds  float64   `json:"duration_seconds"`
+	Nodes    []Node    `json:"nodes"`
+	Findings diag.List `json:"findings"`
+
+	Host    string         `json:"-"`
+	Outcome Outcome        `json:"-"`
+	Err     error          `json:"-"` // why it did not come to its end, or what went wrong with the steps
+	Plan    *plan.Plan     `json:"-"` // nil if it did not come so far
+	Have    model.Observed `json:"-"` // what the plan was made from
+	Results []apply.Result `json:"-"`
+
+	began time.Time
+	pass  *Pass
+	want  *model.Want
+	kinds model.Kinds
+}
+
+// Failure is the report of a verb that could not even begin its pass.
+func Failure(verb, commit string, found diag.List) Report {
+	return Report{Verb: verb, Commit: commit, Findings: found, Outcome: Failed}
+}
+
+// loaded takes in a site.
+func (r *Report) loaded(d Desired) {
+	r.Commit = d.Commit
+	r.found(d.Findings)
+	switch {
+	case d.Site != nil:
+		r.kinds = d.Site.Kinds
+	case r.sound():
+		r.found(diag.List{diag.Errorf(diag.Range{}, "no site", "there is nothing to converge to")})
+	}
+}
+
+// found takes in findings; what was found at the same place before is not told again.
+func (r *Report) found(l diag.List) {
+	for _, f := range l {
+		if !slices.ContainsFunc(r.Findings, func(g diag.Finding) bool { return same(f, g) }) {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+}
+
+// same compares findings without the source line, which only the loader knows.
+func same(f, g diag.Finding) bool {
+	return f.At.String() == g.At.String() && f.Severity == g.Severity && f.Summary == g.Summary && f.Detail == g.Detail
+}
+
+// sound reports whether what was found so far lets the site converge.
+func (r *Report) sound() bool { return !r.Findings.HasErrors() }
+
+// planned takes in a plan. What was found before it belongs to its document too.
+func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
+	p.Findings = append(r.Findings, p.Findings...).Sorted()
+	r.Findings = p.Findings
+	r.Plan, r.want, r.Have = p, w, have
+}
+
+// applied takes in the results of the steps. What went wrong with a node stands
+// there; what went wrong beside the nodes becomes a finding.
+func (r *Report) applied(results []apply.Result) {
+	r.Results = results
+	for _, res := range results {
+		if res.Status == apply.Failed && res.Step.Node == "" {
+			r.Findings = append(r.Findings, diag.Finding{
+				Severity: diag.Error, Source: diag.FromGuard, Address: res.Step.Address.String(), At: res.Step.At,
+				Summary: fmt.Sprintf("%s: %s went wrong", res.Step.Address, res.Step.Action), Detail: res.Err.Error(),
+			})
+		}
+	}
+}
+
+var errUnseen = errors.New("not all of the host could be seen, so nothing is said about the rest")
+
+// outcome judges the results of a plan that was carried out.
+func (r *Report) outcome(ctx context.Context) (Outcome, error) {
+	done := 0
+	var errs []error
+	for _, res := range r.Results {
+		switch res.Status {
+		case apply.Done:
+			done++
+		case apply.Failed:
+			errs = append(errs, fmt.Errorf("%s %s: %w", res.Step.Action, res.Step.Address, res.Err))
+		default: // skipped or rolled back, because of another
+		}
+	}
+	unfinished := done < len(r.Results)
+	switch refused := Held(r.Plan.Findings); {
+	case isClosed(r.pass.Stop):
+		return Interrupted, errors.Join(append([]error{ErrInterrupted}, errs...)...)
+	case ctx.Err() != nil && unfinished:
+		errs = append([]error{context.Cause(ctx)}, errs...)
+	case !unfinished && refused != "":
+		return refused, nil
+	case !unfinished && len(r.Plan.Unknown) > 0:
+		errs = []error{errUnseen}
+	case !unfinished:
+		return Done, nil
+	}
+	if done > 0 {
+		return Partly, errors.Join(errs...)
+	}
+	return Failed, errors.Join(errs...)
+}
+
+// Held tells by the errors among findings how a pass must end that did all it
+// could: Refused by a guard, or Invalid by the site; "" if there are none.
+func Held(l diag.List) Outcome {
+	var out Outcome
+	for _, f := range l {
+		switch {
+		case f.Severity != diag.Error:
+		case f.Source == diag.FromGuard:
+			return Refused
+		default:
+			out = Invalid
+		}
+	}
+	return out
+}
+
+// end closes the report.
+func (r *Report) end(o Outcome, err error) Report {
+	if errors.Is(err, ErrInterrupted) {
+		o = Interrupted
+	}
+	return *r.close(o, err)
+}
+
+func (r *Report) close(o Outcome, err error) *Report {
+	r.Outcome, r.Err = o, err
+	r.Success = o == Done || o == Planned
+	r.Seconds = seconds(time.Since(r.began))
+	r.Nodes = r.nodes()
+	return r
+}
+
+// MarshalJSON writes the document: lists are never null, and why a pass did not come
+// to its steps is a finding.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type document Report
+	doc := document(r)
+	doc.Nodes = append([]Node{}, r.Nodes...)
+	doc.Findings = append(diag.List{}, r.Findings...)
+	if len(r.Results) == 0 {
+		doc.Findings = append(doc.Findings, FindingOf(r.Err)...)
+	}
+	return json.Marshal(doc)
+}
+
+// FindingOf makes of an error the finding that stands for it in a document: what
+// kept the program from looking or acting at all. Nil makes none.
+func FindingOf(err error) diag.List {
+	if err == nil {
+		return nil
+	}
+	summary, detail, _ := strings.Cut(err.Error(), "\n")
+	return diag.List{{Severity: diag.Error, Source: diag.FromGuard, Summary: summary, Detail: detail}}
+}
+
+// seconds rounds to milliseconds, which is more than anybody needs.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,80 @@
+# Postures: how strict a node is. A spec names one.
+#
+#           proves who it is by   root login          passwords   sudo asks   fail2ban
+#   dev     its network           yes                 yes         no          off
+#   local   its network           prohibit-password   no          no          off
+#   stage   the site's token      prohibit-password   no          yes         on
+#   prod    a token of its own    no                  no          yes         on
+
+# For machines that live for an hour.
+posture "dev" {
+  auth {
+    method = "network"
+  }
+  ssh {
+    port                    = 22
+    permit_root_login       = "yes"
+    password_authentication = "yes"
+  }
+  sudo {
+    nopasswd = true
+  }
+  fail2ban {
+    enabled = false
+  }
+  packages = ["net-tools", "strace", "tcpdump"]
+}
+
+# For machines at home that nobody else reaches.
+posture "local" {
+  auth {
+    method = "network"
+  }
+  ssh {
+    port                    = 22
+    permit_root_login       = "prohibit-password"
+    password_authentication = "no"
+  }
+  sudo {
+    nopasswd = true
+  }
+  fail2ban {
+    enabled = false
+  }
+}
+
+# As prod, with tools to find out why it does not work.
+posture "stage" {
+  auth {
+    method = "site_token"
+  }
+  ssh {
+    port                    = 22
+    permit_root_login       = "prohibit-password"
+    password_authentication = "no"
+  }
+  sudo {
+    nopasswd = false
+  }
+  fail2ban {
+    enabled = true
+  }
+  packages = ["net-tools", "strace"]
+}
+
+posture "prod" {
+  auth {
+    method = "node_token"
+  }
+  ssh {
+    port                    = 22
+    permit_root_login       = "no"
+    password_authentication = "no"
+  }
+  sudo {
+    nopasswd = false
+  }
+  fail2ban {
+    enabled = true
+  }
+}

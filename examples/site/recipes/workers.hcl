@@ -1,0 +1,14 @@
+# Peers: nothing says that one waits for another, so they are made side by side.
+manifest "workers" {
+  description = "Three equal workers"
+  pattern     = "flat"
+
+  node "worker" {
+    type       = "vm"
+    count      = 3 # worker-1, worker-2, worker-3
+    spec       = spec.base
+    preset     = preset.vm-small
+    image      = image.debian-12
+    vmid_range = "test" # no vmid: each draws one from here
+  }
+}
