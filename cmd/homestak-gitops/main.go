@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-
-	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // process is what the program sees of the world around it. Tests make their own.
@@ -54,7 +50,7 @@ func main() {
 func run(ctx context.Context, args []string, p process) int {
 	ctx, s := watch(ctx, p)
 	defer s.close()
-	a := &app{process: p, stopping: s, ui: &ui{process: p, told: map[diag.Finding]bool{}}}
+	a := &app{process: p, stopping: s, ui: &ui{process: p, told: map[string]bool{}}}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(p.stdin)
@@ -85,7 +81,6 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 "homestak-gitops init my-site".`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -119,65 +114,4 @@ func exitCodesTopic() *cobra.Command {
 		writeExitCodes(c.OutOrStdout())
 	})
 	return topic
-}
-
-// stopping knows how often the user asked the program to end. Once means: start
-// nothing new, finish what runs. Twice means: leave now; then the context that
-// watch gave is cancelled.
-type stopping struct {
-	once  chan struct{} // closed at the first signal
-	leave context.CancelCauseFunc
-	done  chan struct{}
-}
-
-// watch counts the signals of a process until close.
-func watch(ctx context.Context, p process) (context.Context, *stopping) {
-	ctx, leave := context.WithCancelCause(ctx)
-	s := &stopping{once: make(chan struct{}), leave: leave, done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		select {
-		case <-p.signals:
-			close(s.once)
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-p.signals:
-			leave(engine.ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, s
-}
-
-// close ends the watching and waits for it.
-func (s *stopping) close() {
-	s.leave(nil)
-	<-s.done
-}
-
-// soon gives a context that ends at the first request already: for work that has
-// nothing to finish, such as reading or waiting for an answer.
-func (s *stopping) soon(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-s.once:
-			cancel(engine.ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil); <-ended }
-}
-
-// because prefers the reason why a context ended over the bare fact.
-func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
-		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		return fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
 }

@@ -56,7 +56,7 @@ or the host moved: homestak-gitops apply FILE.`,
 
 func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	var s *session
-	a.ui.document = func(err error) any { return unplanned(s.commit(), f.host, found(err)) }
+	a.ui.document = func(err error) any { return s.unplanned(f.host, found(err)) }
 	switch o.format {
 	case "text":
 	case "markdown":
@@ -85,17 +85,17 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 		return err
 	}
 	r := p.Run(ctx)
-	if err := a.showPlan(r, sc, o); err != nil {
+	if err := a.showPlan(s, r, sc, o); err != nil {
 		return err
 	}
 	return endingOfPlan(r, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.
-func (a *app) showPlan(r engine.Report, sc scope, o *planFlags) error {
+func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) error {
 	p := r.Plan
 	if p == nil {
-		p = unplanned(r.Commit, r.Host, r.Findings)
+		p = s.unplanned(r.Host, r.Findings)
 	}
 	p.Findings = append(p.Findings, engine.FindingOf(r.Err)...)
 	a.ui.findings(r.Findings)
@@ -130,8 +130,15 @@ func (u *ui) sketch(p *plan.Plan) {
 
 // unplanned is the plan document where no plan could be made: empty, with the
 // reasons.
-func unplanned(commit, host string, found diag.List) *plan.Plan {
-	return &plan.Plan{FormatVersion: plan.FormatVersion, Commit: commit, Host: host, ObservedAt: time.Now().UTC().Truncate(time.Second), Findings: found}
+func (s *session) unplanned(host string, found diag.List) *plan.Plan {
+	p := &plan.Plan{
+		FormatVersion: plan.FormatVersion, Commit: s.commit(), Host: host,
+		ObservedAt: time.Now().UTC().Truncate(time.Second), Findings: found,
+	}
+	if s != nil && s.desired.Site != nil {
+		p.Site = s.desired.Site.Name
+	}
+	return p
 }
 
 // endingOfPlan says how plan ends. Nothing to do is only good news where all was

@@ -32,9 +32,9 @@ type ui struct {
 	colorFlag string
 	json      bool // --json: stdout carries a document
 	verbose   bool
-	data      bool // stdout carries data, in JSON or another format
-	written   bool // the document was printed
-	told      map[diag.Finding]bool
+	data      bool            // stdout carries data, in JSON or another format
+	written   bool            // the document was printed
+	told      map[string]bool // findings that were written
 
 	// document makes what --json prints when the verb ends with an error before
 	// it printed one; set by each verb that has a document.
@@ -94,14 +94,14 @@ func (u *ui) notef(format string, args ...any) {
 	fmt.Fprintf(u.stderr, format+"\n", args...)
 }
 
-// findings writes what is wrong with the site, the plan or the host; each finding
-// once, however many stages tell of it.
+// findings writes what is wrong with the site, the plan or the host; each text
+// once, however many stages and instances of a node it is about.
 func (u *ui) findings(l diag.List) {
 	var fresh diag.List
 	for _, f := range l {
-		if !u.told[f] {
+		if text := f.String() + "\n" + f.Detail; !u.told[text] {
 			fresh = append(fresh, f)
-			u.told[f] = true
+			u.told[text] = true
 		}
 	}
 	if len(fresh) > 0 {

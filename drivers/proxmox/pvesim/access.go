@@ -142,7 +142,7 @@ func (u *user) update(c *call) {
 	}
 	for key, field := range map[string]**string{"comment": &u.comment, "email": &u.email, "firstname": &u.firstname, "lastname": &u.lastname, "keys": &u.keys} {
 		if c.has(key) {
-			*field = ptr(c.in[key])
+			*field = new(c.in[key])
 		}
 	}
 }
@@ -284,7 +284,7 @@ func apiCreateToken(w *world, c *call) (any, error) {
 
 func (t *token) update(c *call, info map[string]any) {
 	if c.has("comment") {
-		t.comment = ptr(c.in["comment"])
+		t.comment = new(c.in["comment"])
 		info["comment"] = c.in["comment"]
 	}
 	if c.has("expire") {

@@ -267,10 +267,8 @@ func apiPermissions(w *world, c *call) (any, error) {
 		paths[path] = true
 	}
 	for path := range w.access.acl {
-		at := ""
-		for _, part := range segments(path) {
-			at += "/" + part
-			paths[at] = true
+		for _, prefix := range prefixes(path) {
+			paths[prefix] = true
 		}
 	}
 	for _, p := range w.pools {

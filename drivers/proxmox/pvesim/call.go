@@ -3,6 +3,7 @@ package pvesim
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,10 +32,7 @@ type handler func(*world, *call) (any, error)
 
 // gather puts together the parameters of path, query and body.
 func (c *call) gather(vars map[string]string) error {
-	c.values = make(map[string]any, len(vars)+len(c.req.params))
-	for name, value := range c.req.params {
-		c.values[name] = value
-	}
+	c.values = maps.Clone(c.req.params)
 	for name, value := range vars {
 		if _, twice := c.req.params[name]; twice {
 			return badParam(name, "duplicate parameter (already defined in URI)")

@@ -49,7 +49,6 @@ type Config struct {
 	// Record sees every request after it was served, with its body and the
 	// status that was answered (negative: connection dropped).
 	Record func(r *http.Request, body []byte, status int)
-
 }
 
 // Storage is one entry of storage.cfg.

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -70,9 +71,7 @@ func (e *Edit) Add(g Guest) {
 		g.Kind = "qemu"
 	}
 	added := newGuest(g.Node, g.Kind, g.VMID)
-	for key, value := range g.Config {
-		added.conf[key] = value
-	}
+	maps.Copy(added.conf, g.Config)
 	if g.Lock != "" {
 		added.conf["lock"] = g.Lock
 	}

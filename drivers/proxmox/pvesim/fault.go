@@ -97,10 +97,5 @@ func segments(path string) []string {
 
 // apiPath cuts off what every call starts with.
 func apiPath(path string) string {
-	for _, prefix := range []string{"/api2/json", "/api2/extjs"} {
-		if rest, ok := strings.CutPrefix(path, prefix); ok {
-			return rest
-		}
-	}
-	return path
+	return strings.TrimPrefix(path, "/api2/json")
 }

@@ -37,7 +37,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 	req := readRequest(r)
 	status, apply := 0, false
 	if h.cfg.Fault != nil {
-		status, apply = h.cfg.Fault(req.again())
+		status, apply = h.cfg.Fault(req.again(ctx))
 	}
 	h.mu.Lock()
 	now := time.Now()
@@ -68,7 +68,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 		if a.dropped {
 			sent = -1
 		}
-		h.cfg.Record(req.again(), req.body, sent)
+		h.cfg.Record(req.again(ctx), req.body, sent)
 	}
 	if err != nil {
 		return &answer{dropped: true}
@@ -90,8 +90,7 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 		data, err := h.w.dispatch(c)
 		h.mu.Unlock()
 
-		var held *lockedError
-		if errors.As(err, &held) && wait(ctx, held.until) == nil {
+		if held, ok := errors.AsType[*lockedError](err); ok && wait(ctx, held.until) == nil {
 			continue
 		}
 		return newAnswer(c, data, err)
@@ -151,7 +150,7 @@ func (w *world) dispatch(c *call) (any, error) {
 		return nil, &apiError{status: http.StatusForbidden, message: "Permission check failed (URI '" + req.shown() + "' not available with API token, need proper ticket.\n)"}
 	}
 	if err := c.permitted(); err != nil {
-		if e := (*apiError)(nil); req.upload != nil && errors.As(err, &e) {
+		if e, ok := errors.AsType[*apiError](err); ok && req.upload != nil {
 			e.bare = true // Of an upload the head is enough to refuse it.
 		}
 		return nil, err

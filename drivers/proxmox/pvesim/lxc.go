@@ -19,7 +19,7 @@ func apiNodeLXC(w *world, c *call) (any, error) {
 
 // ctStatus is what vmstatus in PVE/LXC.pm says about a container.
 func (w *world) ctStatus(g *guest) map[string]any {
-	s := w.sample(g)
+	s := g.sample()
 	entry := map[string]any{
 		"vmid": g.vmid, "name": s.name, "status": s.status, "type": "lxc", "cpus": s.cpus, "cpu": s.cpu(w.now), "mem": s.mem(w.now),
 		"maxmem": s.maxmem, "disk": 0, "maxdisk": s.maxdisk, "swap": 0, "maxswap": 0, "netin": s.traffic(w.now), "netout": s.traffic(w.now) / 2,

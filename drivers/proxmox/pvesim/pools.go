@@ -50,7 +50,7 @@ func apiCreatePool(w *world, c *call) (any, error) {
 	}
 	p := &pool{name: name, vms: map[int]bool{}, storages: map[string]bool{}}
 	if c.has("comment") {
-		p.comment = ptr(c.in["comment"])
+		p.comment = new(c.in["comment"])
 	}
 	w.pools[name] = p
 	w.access.changed()
@@ -63,8 +63,6 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	}
 	return s, "", false
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // apiPools is GET /pools: all, or with poolid one with its members.
 func apiPools(w *world, c *call) (any, error) {
@@ -184,7 +182,7 @@ func apiUpdatePool(w *world, c *call) (any, error) {
 		}
 	}
 	if c.has("comment") {
-		p.comment = ptr(c.in["comment"])
+		p.comment = new(c.in["comment"])
 	}
 	w.access.changed()
 	return nil, nil

@@ -99,7 +99,7 @@ func apiListVMs(w *world, c *call) (any, error) {
 
 // vmStatus is what vmstatus in PVE/QemuServer.pm says about a VM.
 func (w *world) vmStatus(g *guest, full bool) map[string]any {
-	s := w.sample(g)
+	s := g.sample()
 	v := map[string]any{
 		"vmid": g.vmid, "name": s.name, "status": s.status, "cpus": s.cpus, "cpu": s.cpu(w.now),
 		"mem": s.mem(w.now), "maxmem": s.maxmem, "disk": 0, "maxdisk": s.maxdisk,

@@ -13,7 +13,6 @@ import (
 func apiCreateVM(w *world, c *call) (any, error) {
 	node, vmid := c.take("node"), atoi(c.take("vmid"))
 	archive, pool, storage := c.take("archive"), c.take("pool"), c.take("storage")
-	start := c.take("start") == "1"
 	for _, key := range []string{"bwlimit", "force", "unique", "live-restore", "import-working-storage"} {
 		c.take(key)
 	}
@@ -29,6 +28,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	if err := c.mayCreate(vmid, pool, storage); err != nil {
 		return nil, err
 	}
+	start := c.take("start") == "1"
 	if archive != "" {
 		return nil, c.restore(vmid, node, archive)
 	}
@@ -85,6 +85,11 @@ func (c *call) mayCreate(vmid int, pool, storage string) error {
 			return err
 		}
 	}
+	if c.flag("start") {
+		if err := c.needVM(vmid, pool, "VM.PowerMgmt"); err != nil {
+			return err
+		}
+	}
 	if c.can(vmPath(vmid), "VM.Allocate") || pool != "" && c.can("/pool/"+pool, "VM.Allocate") {
 		return nil
 	}
@@ -122,7 +127,7 @@ func (w *world) unusedID(vmid int) error {
 // buildVM writes the configuration of a new VM: what was asked for, and what
 // PVE invents (create_vm in PVE/API2/Qemu.pm).
 func (w *world) buildVM(g *guest, set map[string]string, storage string, log func(string, ...any)) error {
-	made, _, err := w.makeDisks(g, set, storage, log)
+	made, err := w.makeDisks(g, set, storage, log)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,9 @@ const cloudinitSize = 4 << 20
 // makeDisks turns drives as ordered into drives as configured (create_disks in
 // PVE/API2/Qemu.pm): it allocates, imports, and looks up the size of what is
 // there. When it fails it frees what it had allocated.
-func (w *world) makeDisks(g *guest, settings map[string]string, defaultStorage string, log func(string, ...any)) (made map[string]string, allocated []string, err error) {
+func (w *world) makeDisks(g *guest, settings map[string]string, defaultStorage string, log func(string, ...any)) (made map[string]string, err error) {
 	made = map[string]string{}
+	var allocated []string
 	for _, key := range driveOrder(settings) {
 		var volid string
 		made[key], volid, err = w.makeDisk(g, key, parseDrive(key, settings[key]), defaultStorage, log)
@@ -24,10 +25,10 @@ func (w *world) makeDisks(g *guest, settings map[string]string, defaultStorage s
 			for _, volid := range allocated {
 				_ = w.free(g.node, volid)
 			}
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return made, allocated, nil
+	return made, nil
 }
 
 // driveOrder lists drives as PVE goes through them, unused ones at the end.
@@ -121,9 +122,9 @@ func (w *world) makeNew(g *guest, key string, d drive, storage, gib string, log 
 	if source := d.opts["import-from"]; source != "" {
 		v, err = w.importDisk(g, st, source, d.opts["format"], log)
 	} else {
-		n, _ := strconv.ParseFloat(gib, 64) //nolint:errcheck // The pattern let only numbers through.
+		n, _ := strconv.ParseFloat(gib, 64) // The pattern let only numbers through.
 		size := int64(math.Round(n*(1<<20))) << 10
-		format := st.formatFor(d.opts["format"], st.defaultFormat())
+		format := st.formatFor(d.opts["format"], "raw")
 		switch key {
 		case "efidisk0":
 			size = 528 << 10

@@ -28,7 +28,7 @@ func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]s
 	can := hotplugFeatures(g.conf["hotplug"])
 	going := g.deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
-		if !modified[key] || !c.unplugs(g, key, can) {
+		if !modified[key] || !unplugs(g, key, can) {
 			continue
 		}
 		if value, ok := g.conf[key]; ok && isDrive(key) {
@@ -110,7 +110,7 @@ func hotplugFeatures(value string) map[string]bool {
 }
 
 // unplugs says whether a key can be removed while the VM runs.
-func (c *call) unplugs(g *guest, key string, can map[string]bool) bool {
+func unplugs(g *guest, key string, can map[string]bool) bool {
 	family, _ := splitKey(key)
 	switch {
 	case isFast(key), key == "cpuunits", key == "cpulimit":

@@ -188,7 +188,7 @@ func (c *call) setDrive(g *guest, key, value string, order *[]string, modified m
 	if waiting := g.pend[key]; waiting != "" {
 		c.w.unuse(g, parseDrive(key, waiting))
 	}
-	made, _, err := c.w.makeDisks(g, map[string]string{key: value}, "", log)
+	made, err := c.w.makeDisks(g, map[string]string{key: value}, "", log)
 	if err != nil {
 		return err
 	}

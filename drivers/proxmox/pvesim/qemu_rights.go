@@ -20,7 +20,7 @@ var optionRights = func() map[string]string {
 		"VM.Config.Disk":    "boot bootdisk vmstatestorage",
 		"VM.PowerMgmt":      "freeze",
 	} {
-		for _, key := range strings.Fields(keys) {
+		for key := range strings.FieldsSeq(keys) {
 			rights[key] = priv
 		}
 	}
@@ -104,14 +104,15 @@ func (c *call) mayUseStorages(vmid int, settings map[string]string, defaultStora
 
 func (c *call) mayUseDrive(vmid int, key string, d drive, defaultStorage string) error {
 	order := newDisk.FindStringSubmatch(d.file)
-	storage, name, managed := volumeID(d.file)
+	_, name, managed := volumeID(d.file)
 	switch {
 	case d.file == "none", d.file == "cloudinit", managed && name == "cloudinit":
 		return nil
 	case d.cdrom() && d.file == "cdrom":
 		return c.need("/", "Sys.Console")
 	case !d.cdrom() && order != nil && isDrive(key):
-		if storage = order[1]; storage == "" {
+		storage := order[1]
+		if storage == "" {
 			storage = defaultStorage
 		}
 		if storage == "" {

@@ -9,12 +9,9 @@ func apiSnapshotVM(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var refused error
-	switch {
-	case g.conf["template"] == "1":
+	refused := g.checkLock()
+	if g.conf["template"] == "1" {
 		refused = fail("you can't take a snapshot if it's a template")
-	default:
-		refused = g.checkLock()
 	}
 	if refused == nil {
 		return nil, c.unimplemented("there are no snapshots")

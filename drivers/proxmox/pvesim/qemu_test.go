@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,9 +216,7 @@ func TestStartFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, pvesim.Config{})
 			params := form{"vmid": "100"}
-			for key, value := range test.create {
-				params[key] = value
-			}
+			maps.Copy(params, test.create)
 			c.done("POST", "/nodes/father/qemu", params)
 			if test.edit != nil {
 				c.h.Edit(test.edit)

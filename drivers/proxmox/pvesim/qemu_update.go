@@ -22,16 +22,40 @@ func apiSetConfig(w *world, c *call) (any, error) { return nil, updateVM(w, c, n
 
 // apiUpdateConfig is POST on the same path: the same as a task.
 func apiUpdateConfig(w *world, c *call) (any, error) {
+	if c.req.forked != nil {
+		return c.await("failed to update VM " + c.in["vmid"] + ": ")
+	}
 	var upid string
+	patience := c.num("background_delay", 0)
+	line := updateLine(c)
 	err := updateVM(w, c, func(g *guest, work func(log func(string, ...any)) error) {
 		upid = w.fork(c, g.node, job{kind: "qmconfig", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
+			t.logf("%s", line)
 			return work(t.logf)
 		}})
 	})
-	if err != nil || c.in["background_delay"] != "" && w.cfg.TaskTime == 0 {
-		return nil, err
+	if err != nil || patience == 0 {
+		return upid, err
 	}
-	return upid, nil
+	c.req.forked = w.tasks.byID[upid]
+	return c.await("")
+}
+
+// updateLine is how the log tells what was asked for.
+func updateLine(c *call) string {
+	var b strings.Builder
+	b.WriteString("update VM " + c.in["vmid"] + ":")
+	for _, key := range slices.Sorted(maps.Keys(c.in)) {
+		value := c.in[key]
+		switch key {
+		case "node", "vmid", "digest", "background_delay":
+			continue
+		case "cipassword":
+			value = "<hidden>"
+		}
+		b.WriteString(" -" + key + " " + value)
+	}
+	return b.String()
 }
 
 // apiUnlink is PUT /nodes/{node}/qemu/{vmid}/unlink: a removal of drives by
@@ -250,13 +274,13 @@ func (c *call) tidy(set map[string]string) error {
 
 // printOrder prints a drive with what only an order to allocate says.
 func printOrder(d drive) string {
-	s := d.String()
+	parts := []string{d.String()}
 	for _, key := range []string{"format", "import-from"} {
 		if value := d.opts[key]; value != "" {
-			s += "," + key + "=" + value
+			parts = append(parts, key+"="+value)
 		}
 	}
-	return s
+	return strings.Join(parts, ",")
 }
 
 // tidyDrive is cleanup_drive_path in PVE/QemuServer/Drive.pm, with the checks

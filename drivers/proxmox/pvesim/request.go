@@ -2,10 +2,12 @@ package pvesim
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -27,13 +29,14 @@ type request struct {
 	upload *upload
 	err    error     // What is wrong with the body, told after the login was checked.
 	begun  time.Time // When its service began; it may have waited for locks since.
+	forked *task     // The task that it started and waits for, see call.await.
 }
 
 // readRequest reads a request. It never fails: what is wrong is for later.
 func readRequest(r *http.Request) *request {
 	escaped := r.URL.EscapedPath()
 	req := &request{http: r, method: r.Method, path: apiPath(escaped), params: map[string]any{}}
-	req.api = req.path != escaped
+	req.api = req.path != escaped && (req.path == "" || req.path[0] == '/')
 	if parts := segments(req.path); len(parts) > 6 && parts[0] == "nodes" && parts[2] == "storage" && parts[4] == "content" {
 		// A volume's name takes the rest of the path, slashes included.
 		req.path = "/" + strings.Join(parts[:5], "/") + "/" + strings.Join(parts[5:], "%2F")
@@ -41,9 +44,7 @@ func readRequest(r *http.Request) *request {
 	if req.method == "" {
 		req.method = http.MethodGet
 	}
-	for name, value := range parseForm(r.URL.RawQuery) {
-		req.params[name] = value
-	}
+	maps.Copy(req.params, parseForm(r.URL.RawQuery))
 	req.err = req.readBody()
 	return req
 }
@@ -67,8 +68,8 @@ func (req *request) node() string {
 }
 
 // again is the request with its body to be read once more.
-func (req *request) again() *http.Request {
-	r := req.http.Clone(req.http.Context())
+func (req *request) again(ctx context.Context) *http.Request {
+	r := req.http.Clone(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(req.body))
 	return r
 }
@@ -107,9 +108,7 @@ func (req *request) readBody() error {
 	case kind == "application/json":
 		return req.readJSON()
 	case kind == "" || kind == "application/x-www-form-urlencoded":
-		for name, value := range parseForm(string(body)) {
-			req.params[name] = value
-		}
+		maps.Copy(req.params, parseForm(string(body)))
 		return nil
 	default:
 		return bareError(http.StatusHTTPVersionNotSupported+1, // 506, as PVE has it.
@@ -133,9 +132,7 @@ func (req *request) readJSON() error {
 	if !ok {
 		return perlError("Not a HASH reference at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 957.")
 	}
-	for name, value := range object {
-		req.params[name] = value
-	}
+	maps.Copy(req.params, object)
 	return nil
 }
 

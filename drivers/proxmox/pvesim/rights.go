@@ -107,7 +107,7 @@ func builtinRoles(v9 bool) map[string]*role {
 		"Administrator": admin + " Mapping.Modify Permissions.Modify Realm.Allocate Sys.AccessNetwork Sys.Incoming Sys.Modify Sys.PowerMgmt",
 	} {
 		r := &role{privs: map[string]bool{}, builtin: true}
-		for _, priv := range strings.Fields(privs) {
+		for priv := range strings.FieldsSeq(privs) {
 			r.privs[priv] = true
 		}
 		roles[name] = r
@@ -220,7 +220,6 @@ func (w *world) privileges(id identity, path string) map[string]bool {
 // before those of groups (roles in PVE/AccessControl.pm).
 func (a *access) rolesOn(id identity, path string) map[string]bool {
 	roles := map[string]bool{}
-	at := ""
 	apply := func(entry string, final bool) {
 		e := a.acl[entry]
 		if e == nil {
@@ -247,16 +246,24 @@ func (a *access) rolesOn(id identity, path string) map[string]bool {
 			roles = found
 		}
 	}
-	parts := segments(path)
-	apply("/", len(parts) == 0)
-	for i, part := range parts {
-		at += "/" + part
-		apply(at, i == len(parts)-1)
+	prefixes := prefixes(path)
+	for i, prefix := range prefixes {
+		apply(prefix, i == len(prefixes)-1)
 	}
 	if propagate, none := roles["NoAccess"]; none {
 		return map[string]bool{"NoAccess": propagate}
 	}
 	return roles
+}
+
+// prefixes are a path and all above it, from the root down.
+func prefixes(path string) []string {
+	list := []string{"/"}
+	parts := segments(path)
+	for i := range parts {
+		list = append(list, "/"+strings.Join(parts[:i+1], "/"))
+	}
+	return list
 }
 
 // effective picks the roles of an entry that reach the path in question.

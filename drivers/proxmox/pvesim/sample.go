@@ -20,7 +20,7 @@ type sample struct {
 }
 
 // sample looks at a guest.
-func (w *world) sample(g *guest) sample {
+func (g *guest) sample() sample {
 	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: g.cpus()}
 	if g.kind == "lxc" {
 		s.name = g.conf["hostname"]

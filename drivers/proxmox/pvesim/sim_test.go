@@ -3,6 +3,7 @@ package pvesim_test
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -161,7 +162,7 @@ func (c *client) log() []string {
 	return tasks[len(tasks)-1].Log
 }
 
-func vmURL(vmid string, rest string) string { return "/nodes/father/qemu/" + vmid + rest }
+func vmURL(vmid, rest string) string { return "/nodes/father/qemu/" + vmid + rest }
 
 // image puts a disk image there to import from.
 func (c *client) image() {
@@ -176,8 +177,15 @@ func (c *client) vm(vmid string, more form) {
 		"vmid": vmid, "name": "vm-" + vmid, "memory": "1024", "net0": "virtio,bridge=vmbr0", "agent": "1", "ostype": "l26",
 		"scsi0": "local-lvm:0,import-from=local:import/debian.qcow2",
 	}
-	for key, value := range more {
-		params[key] = value
-	}
+	maps.Copy(params, more)
 	c.done("POST", "/nodes/father/qemu", params)
+}
+
+// newRequest is a GET with the host's own token.
+func newRequest(h *pvesim.Host, path string) (*http.Request, error) {
+	r, err := http.NewRequest(http.MethodGet, "https://pve/api2/json"+path, nil)
+	if err == nil {
+		r.Header.Set("Authorization", "PVEAPIToken="+h.Token())
+	}
+	return r, err
 }

@@ -90,9 +90,6 @@ func (s *store) used(node string) int64 {
 	return min(total, s.Size)
 }
 
-// defaultFormat is that of new disks where none was asked for.
-func (s *store) defaultFormat() string { return "raw" }
-
 // formatFor picks the format of a copy: what was asked for, else that of the
 // source if the storage can have it.
 func (s *store) formatFor(asked, source string) string {
@@ -104,7 +101,7 @@ func (s *store) formatFor(asked, source string) string {
 	case source == "qcow2" || source == "vmdk" || source == "raw":
 		return source
 	default:
-		return s.defaultFormat()
+		return "raw"
 	}
 }
 

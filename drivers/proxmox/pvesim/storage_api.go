@@ -133,7 +133,7 @@ func (c *call) callVolume() (s *store, name string, err error) {
 }
 
 // apiGetVolume is GET …/content/{volume}.
-func apiGetVolume(w *world, c *call) (any, error) {
+func apiGetVolume(_ *world, c *call) (any, error) {
 	s, name, err := c.callVolume()
 	if err != nil {
 		return nil, err
@@ -196,6 +196,9 @@ func apiDeleteVolume(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.req.forked != nil {
+		return c.await("")
+	}
 	volid := s.Name + ":" + name
 	if _, err := c.mayReadVolume(0, volid, ""); err != nil {
 		return nil, err
@@ -230,10 +233,11 @@ func apiDeleteVolume(w *world, c *call) (any, error) {
 		t.logf("Removed volume '%s'", volid)
 		return nil
 	}})
-	if c.has("delay") && w.cfg.TaskTime == 0 {
-		return nil, nil // It was over within the time.
+	if !c.has("delay") {
+		return upid, nil
 	}
-	return upid, nil
+	c.req.forked = w.tasks.byID[upid]
+	return c.await("")
 }
 
 // apiAllocate is POST …/content: an empty disk for a guest.

@@ -154,8 +154,7 @@ func (t *task) finish(err error) {
 
 // taskText is a failure as a task tells it, without what only HTTP needs.
 func taskText(err error) string {
-	var e *apiError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*apiError](err); ok {
 		for name, text := range e.errors {
 			return fmt.Sprintf("400 Parameter verification failed.\n%s: %s", name, text)
 		}

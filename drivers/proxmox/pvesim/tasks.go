@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // upidForm is the form of a task's id (PVE/UPID.pm in pve-common).
@@ -187,4 +188,26 @@ func subdirs(key string, names ...string) []map[string]any {
 		list[i] = map[string]any{key: name}
 	}
 	return list
+}
+
+// await is for calls that start a task and wait for its end, for as long as
+// background_delay or delay say: nothing if it went well, its status if not, and
+// the UPID if it still runs. The call is served again while it waits, so a
+// handler that uses it begins by looking at request.forked.
+func (c *call) await(prefix string) (any, error) {
+	t := c.req.forked
+	patience := c.num("background_delay", c.num("delay", 0))
+	giveUp := c.req.begun.Add(time.Duration(patience) * time.Second)
+	switch {
+	case !t.running() && statusIsError(t.status):
+		return nil, fail("%s%s", prefix, t.status)
+	case !t.running():
+		return nil, nil
+	case !c.w.now.Before(giveUp):
+		return t.upid, nil
+	case t.due.Before(giveUp):
+		return nil, &lockedError{until: t.due}
+	default:
+		return nil, &lockedError{until: giveUp}
+	}
 }

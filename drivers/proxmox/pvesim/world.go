@@ -100,7 +100,7 @@ func newWorld(c Config) *world {
 	w.access = newAccess(&w.cfg)
 	w.populate(c.Guests)
 	for _, g := range w.guests {
-		w.seen[g.vmid] = w.sample(g)
+		w.seen[g.vmid] = g.sample()
 	}
 	clear(w.stale)
 	w.next = w.now.Add(samplePeriod)
@@ -179,7 +179,7 @@ func (w *world) broadcast(t time.Time) {
 		case w.nodes[g.node].offline:
 			continue
 		default:
-			w.seen[vmid] = w.sample(g)
+			w.seen[vmid] = g.sample()
 		}
 		delete(w.stale, vmid)
 	}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"homestak-gitops": main})
+}
+
+// TestScript runs the stories of testdata/script, one a verb, with the program
+// itself against simulated hosts that listen in this process.
+//
+// Commands beside those of testscript:
+//
+//	pve NAME [task=TIME] [guests=N]   serve a host, and write site/hosts/NAME.hcl and site/secrets.yaml for it
+//	exits CODE PROGRAM ARG...         run a program and look at its exit code
+//	guests NAME [GUEST...]            the host holds just these guests (VMID:name)
+//	hand NAME set|stop|delete|add …   change the host behind everybody's back
+//	quiet NAME                        the host got no request that writes since the last time
+//	busy NAME                         wait until a task runs there
+//	same DOCUMENT GOLDEN              two JSON documents agree but for times, ids and fingerprints
+//	commit DIR FILE...                make DIR a git checkout, and commit these files
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOMESTAK_DATA_DIR", filepath.Join(e.WorkDir, ".data"))
+			e.Setenv("HOME", e.WorkDir)
+			e.Values[hostsKey{}] = map[string]*simulated{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"pve": cmdPVE, "exits": cmdExits, "guests": cmdGuests, "hand": cmdHand, "quiet": cmdQuiet,
+			"busy": cmdBusy, "same": cmdSame, "commit": cmdCommit,
+		},
+	})
+}
+
+type hostsKey struct{}
+
+// simulated is a host that a script serves.
+type simulated struct {
+	*pvesim.Host
+	writes int // at the last quiet
+}
+
+func hostOf(ts *testscript.TestScript, name string) *simulated {
+	h := ts.Value(hostsKey{}).(map[string]*simulated)[name]
+	if h == nil {
+		ts.Fatalf("no host %q: begin with pve %s", name, name)
+	}
+	return h
+}
+
+func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
+	name := args[0]
+	cfg := pvesim.Config{Node: name}
+	for _, arg := range args[1:] {
+		key, value, _ := strings.Cut(arg, "=")
+		var err error
+		switch key {
+		case "task":
+			cfg.TaskTime, err = time.ParseDuration(value)
+		case "guests":
+			cfg.Guests, err = strconv.Atoi(value)
+		case "fault":
+			var fault pvesim.Fault
+			fault, err = pvesim.ParseFault(value)
+			cfg.Fault = pvesim.Faults(fault)
+		default:
+			err = fmt.Errorf("unknown argument %q", arg)
+		}
+		ts.Check(err)
+	}
+	h := &simulated{Host: pvesim.New(cfg)}
+	ts.Value(hostsKey{}).(map[string]*simulated)[name] = h
+	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, ln) }()
+	ts.Defer(func() {
+		cancel()
+		ts.Check(<-served)
+	})
+	api := "https://" + ln.Addr().String()
+	ts.Setenv("API", api)
+	ts.Setenv("TOKEN", h.Token())
+	ts.Setenv("FINGERPRINT", h.Fingerprint())
+	write(ts, "site/hosts/"+name+".hcl", fmt.Sprintf("host %q {\n  api         = %q\n  fingerprint = %q\n}\n", name, api, h.Fingerprint()))
+	write(ts, "site/secrets.yaml", fmt.Sprintf("api_tokens:\n  %s: %q\n", name, h.Token()))
+}
+
+func write(ts *testscript.TestScript, name, text string) {
+	file := ts.MkAbs(name)
+	ts.Check(os.MkdirAll(filepath.Dir(file), 0o755))
+	ts.Check(os.WriteFile(file, []byte(text), 0o600))
+}
+
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG...")
+	}
+	got := 0
+	var failed *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &failed) {
+		got = failed.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit code %d, want %s", got, args[0])
+	}
+}
+
+func cmdGuests(ts *testscript.TestScript, _ bool, args []string) {
+	var got []string
+	for _, g := range hostOf(ts, args[0]).Snapshot().Guests {
+		got = append(got, fmt.Sprintf("%d:%s", g.VMID, g.Name()))
+	}
+	if want := args[1:]; !slices.Equal(got, want) {
+		ts.Fatalf("the host holds %q, want %q", got, want)
+	}
+}
+
+func cmdHand(ts *testscript.TestScript, _ bool, args []string) {
+	vmid, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) {
+		switch args[1] {
+		case "set":
+			e.Set(vmid, args[3], args[4])
+		case "stop":
+			e.Stop(vmid)
+		case "delete":
+			e.Delete(vmid)
+		case "add":
+			e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": args[3]}})
+		default:
+			ts.Fatalf("unknown change %q", args[1])
+		}
+	})
+}
+
+func cmdQuiet(ts *testscript.TestScript, neg bool, args []string) {
+	h := hostOf(ts, args[0])
+	now := h.Snapshot().Writes
+	if wrote := now - h.writes; (wrote == 0) == neg {
+		ts.Fatalf("%d requests that write", wrote)
+	}
+	h.writes = now
+}
+
+func cmdBusy(ts *testscript.TestScript, _ bool, args []string) {
+	h := hostOf(ts, args[0])
+	limit := time.After(10 * time.Second)
+	for {
+		for _, task := range h.Snapshot().Tasks {
+			if task.End.IsZero() {
+				return
+			}
+		}
+		select {
+		case <-limit:
+			ts.Fatalf("no task in 10 s")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// volatile are the keys of documents that differ from run to run, and what stands
+// for them in golden files.
+func volatile() map[string]any {
+	return map[string]any{
+		"observed_at": "TIME", "id": "ID", "duration_seconds": 0.0, "fingerprint": "FINGERPRINT", "api": "API", "token": "TOKEN",
+		"commit": "COMMIT", "go": "GO", "version": "VERSION",
+	}
+}
+
+func cmdSame(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: same DOCUMENT GOLDEN")
+	}
+	var docs [2]string
+	for i, name := range args {
+		var doc any
+		d := json.NewDecoder(strings.NewReader(ts.ReadFile(name)))
+		ts.Check(d.Decode(&doc))
+		if d.More() {
+			ts.Fatalf("%s holds more than one document", name)
+		}
+		b, err := json.MarshalIndent(settle(doc), "", "  ")
+		ts.Check(err)
+		docs[i] = string(b)
+	}
+	if docs[0] != docs[1] {
+		ts.Fatalf("documents differ; got:\n%s\nwant:\n%s", docs[0], docs[1])
+	}
+}
+
+// settle replaces what differs from run to run.
+func settle(doc any) any {
+	switch doc := doc.(type) {
+	case map[string]any:
+		for key, value := range doc {
+			if stand, ok := volatile()[key]; ok && value != "" {
+				doc[key] = stand
+				continue
+			}
+			doc[key] = settle(value)
+		}
+	case []any:
+		for i := range doc {
+			doc[i] = settle(doc[i])
+		}
+	}
+	return doc
+}
+
+func cmdCommit(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	repo, err := git.PlainInit(dir, false)
+	if errors.Is(err, git.ErrRepositoryAlreadyExists) {
+		repo, err = git.PlainOpen(dir)
+	}
+	ts.Check(err)
+	tree, err := repo.Worktree()
+	ts.Check(err)
+	for _, file := range args[1:] {
+		_, err := tree.Add(file)
+		ts.Check(err)
+	}
+	id, err := tree.Commit("a commit", &git.CommitOptions{Author: &object.Signature{Name: "a", Email: "a@example.org", When: time.Unix(0, 0)}})
+	ts.Check(err)
+	ts.Setenv("COMMIT", id.String())
+}

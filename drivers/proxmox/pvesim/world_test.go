@@ -1,0 +1,128 @@
+package pvesim_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestSeeds: the same seed and the same requests make the same world.
+func TestSeeds(t *testing.T) {
+	world := func(seed int64) (s pvesim.Snapshot) {
+		synctest.Test(t, func(t *testing.T) { // For the same times.
+			c := newClient(t, pvesim.Config{Seed: seed, Guests: 20})
+			c.image()
+			c.vm("500", form{"net1": "virtio,bridge=vmbr0"})
+			c.done("POST", vmURL("500", "/clone"), form{"newid": "501"})
+			s = c.h.Snapshot()
+		})
+		return s
+	}
+	one, same, other := world(1), world(1), world(2)
+	require.Equal(t, one, same)
+	require.NotEqual(t, one, other)
+	require.NotEqual(t, pvesim.New(pvesim.Config{Seed: 1}).Token(), pvesim.New(pvesim.Config{Seed: 2}).Token())
+}
+
+// TestForeignGuests: they are varied, listed, readable, and known to the status
+// daemon from the start.
+func TestForeignGuests(t *testing.T) {
+	c := newClient(t, pvesim.Config{Guests: 60, Nodes: []string{"mother"}})
+	kinds, states, nodes, tagged := map[any]int{}, map[any]int{}, map[any]int{}, 0
+	for _, entry := range c.list("/cluster/resources?type=vm") {
+		kinds[entry["type"]]++
+		states[entry["status"]]++
+		nodes[entry["node"]]++
+		require.NotEmpty(t, entry["name"])
+		if entry["tags"] != nil {
+			tagged++
+		}
+		config := c.object(fmt.Sprintf("/nodes/%s/%s/%v/config", entry["node"], entry["type"], entry["vmid"]))
+		require.NotEmpty(t, config["net0"])
+	}
+	require.Equal(t, 60, kinds["qemu"]+kinds["lxc"])
+	for _, group := range []map[any]int{kinds, states, nodes} {
+		require.Len(t, group, 2)
+	}
+	require.NotZero(t, tagged)
+	require.Less(t, tagged, 60)
+	require.Equal(t, 501, c.ask("DELETE", lxcOf(c), nil).status, "containers are only shown")
+	require.Contains(t, c.h.Snapshot().Unimplemented, "DELETE /nodes/{node}/lxc/{vmid}")
+}
+
+func lxcOf(c *client) string {
+	for _, g := range c.h.Snapshot().Guests {
+		if g.Kind == "lxc" {
+			return fmt.Sprintf("/nodes/%s/lxc/%d", g.Node, g.VMID)
+		}
+	}
+	return ""
+}
+
+// TestEdit: changes by hand show in the API.
+func TestEdit(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "cores": "1", "scsi0": "local-lvm:1"})
+	before, _ := c.h.Snapshot().Guest(100)
+	c.h.Edit(func(e *pvesim.Edit) {
+		e.Set(100, "cores", "4")
+		e.Start(100)
+		e.Lock(100, "backup")
+		e.Add(pvesim.Guest{VMID: 200, Running: true, Config: map[string]string{"name": "stray"}})
+	})
+	config := c.object(vmURL("100", "/config"))
+	require.EqualValues(t, 4, config["cores"])
+	require.Equal(t, "backup", config["lock"])
+	require.NotEqual(t, before.Digest, config["digest"])
+	require.Equal(t, "running", c.object(vmURL("100", "/status/current"))["status"])
+	require.Equal(t, "stray", c.object(vmURL("200", "/config"))["name"])
+	c.h.Edit(func(e *pvesim.Edit) {
+		e.Lock(100, "")
+		e.Set(100, "cores", "")
+		e.Stop(100)
+		e.Delete(200)
+	})
+	require.NotContains(t, c.object(vmURL("100", "/config")), "cores")
+	c.done("DELETE", vmURL("100", ""), nil)
+	require.Empty(t, c.h.Snapshot().Guests)
+	require.Panics(t, func() { c.h.Edit(func(e *pvesim.Edit) { e.Start(999) }) })
+}
+
+// TestBadConfig: a configuration that makes no sense is a mistake of the
+// program.
+func TestBadConfig(t *testing.T) {
+	for _, c := range []pvesim.Config{
+		{Version: "7.4"}, {Token: "nonsense"}, {Storages: []pvesim.Storage{{Name: "x", Type: "tape"}}},
+	} {
+		require.Panics(t, func() { pvesim.New(c) })
+	}
+}
+
+// BenchmarkLists: what reading a host of ten thousand guests costs.
+func BenchmarkLists(b *testing.B) {
+	h := pvesim.New(pvesim.Config{Guests: 10000})
+	var vmid int
+	for _, g := range h.Snapshot().Guests {
+		if g.Kind == "qemu" {
+			vmid = g.VMID
+		}
+	}
+	for name, path := range map[string]string{
+		"resources": "/cluster/resources?type=vm", "config": fmt.Sprintf("/nodes/father/qemu/%d/config", vmid), "version": "/version",
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				r, err := newRequest(h, path)
+				require.NoError(b, err)
+				response, err := h.RoundTrip(r)
+				require.NoError(b, err)
+				require.Equal(b, 200, response.StatusCode)
+				require.NoError(b, response.Body.Close())
+			}
+		})
+	}
+}
