@@ -9,6 +9,7 @@ func table() []driverKind {
 		&vmKind,
 		&pveKind,
 		&imageKind,
+		&poolKind,
 	}
 }
 

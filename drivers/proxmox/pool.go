@@ -1,0 +1,120 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Pool is a resource pool. Guests join the pool that their host names; rights on
+// it are rights on all of them.
+type Pool struct {
+	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
+	Comment string `hcl:"comment,optional" doc:"Comment; the owner mark is added to it."`
+}
+
+var poolKind = kind[Pool]{
+	model: model.Kind{
+		Name: "pool", Block: "pool", Doc: "A resource pool.",
+		New:   func() any { return &Pool{} },
+		Brief: func(spec any) string { return spec.(*Pool).Comment },
+	},
+	list: listPools,
+	create: func(ctx context.Context, d *Driver, s plan.Step, want *Pool) error {
+		_, err := d.c.post(ctx, "/pools", params{"poolid": s.Address.Name, "comment": d.poolComment(s, want)})
+		if c := classOf(err); c == classExists || c == classUnknown {
+			var ours bool
+			if _, ours, _ = d.pool(ctx, s.Address.Name); ours {
+				return nil // an earlier order got through
+			}
+		}
+		return attempt("creating pool "+s.Address.Name, err)
+	},
+	update: func(ctx context.Context, d *Driver, s plan.Step, want, _ *Pool) error {
+		_, err := d.c.put(ctx, "/pools/"+url.PathEscape(s.Address.Name), params{"comment": d.poolComment(s, want)})
+		return attempt("changing pool "+s.Address.Name, err)
+	},
+	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+		there, ours, err := d.pool(ctx, s.Address.Name)
+		switch {
+		case err != nil:
+			return attempt("looking at pool "+s.Address.Name, err)
+		case !there:
+			return nil
+		case !ours:
+			return fmt.Errorf("pool %s is not ours any more (no owner mark in its comment): left alone", s.Address.Name)
+		}
+		_, err = d.c.remove(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
+		return attempt("removing pool "+s.Address.Name, err)
+	},
+}
+
+func attempt(what string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (d *Driver) poolComment(s plan.Step, want *Pool) string {
+	return describe(want.Comment, mark{V: 1, Site: d.id.site, Type: "pool", Node: s.Address.Name, Owner: d.id.owner})
+}
+
+func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
+	var list []map[string]json.RawMessage
+	err := d.c.get(ctx, "/pools", &list)
+	if err == nil && list == nil {
+		err = errors.New("the answer is null where a list was expected")
+	}
+	return list, err
+}
+
+// ours judges a pool by the mark in its comment. A pool has no identity beside its
+// name, so the mark must name it.
+func (d *Driver) ours(e map[string]json.RawMessage) (comment string, ok bool) {
+	comment, m, found := splitDescription(text(e["comment"]))
+	return comment, found && m.Site == d.id.site && m.Owner == d.id.owner && m.Type == "pool" && m.Node == text(e["poolid"])
+}
+
+func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err error) {
+	list, err := d.pools(ctx)
+	for _, e := range list {
+		if text(e["poolid"]) == name {
+			_, ours = d.ours(e)
+			return true, ours, err
+		}
+	}
+	return false, false, err
+}
+
+// listPools reads all pools; a foreign one whose name is wanted stands in the way.
+func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+	out := model.Observed{State: model.State{}}
+	list, err := d.pools(ctx)
+	if err != nil {
+		if classOf(err) == classNoLogin || ctx.Err() != nil {
+			return out, err
+		}
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool"})
+		return out, nil
+	}
+	for _, e := range list {
+		addr := model.Address{Kind: "pool", Name: text(e["poolid"])}
+		comment, ok := d.ours(e)
+		switch {
+		case ok:
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
+		case l.want.State[addr] != nil:
+			out.Foreign = append(out.Foreign, model.Foreign{
+				Name: addr.Name, Kind: "pool", Why: "no owner mark in its comment", Claims: addr,
+				Fix: "remove that pool, or name another in the files",
+			})
+		}
+	}
+	return out, nil
+}
