@@ -46,7 +46,7 @@ func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {
 				out = appendAttrs(out, path+"."+fv.Index(i).Field(label).String()+".", fv.Index(i))
 			}
 		case fv.Kind() == reflect.Map:
-			m := fv.Interface().(map[string]string)
+			m, _ := reflect.TypeAssert[map[string]string](fv)
 			for _, k := range slices.Sorted(maps.Keys(m)) {
 				out = append(out, Attr{path + "." + k, m[k], f.Cost, f.Secret})
 			}
@@ -75,7 +75,7 @@ func plain(v reflect.Value) any {
 		}
 		v = v.Elem()
 	}
-	if d, ok := v.Interface().(time.Duration); ok {
+	if d, ok := reflect.TypeAssert[time.Duration](v); ok {
 		return d.String()
 	}
 	switch v.Kind() {
@@ -91,7 +91,8 @@ func plain(v reflect.Value) any {
 		if v.Len() == 0 {
 			return []string{}
 		}
-		return slices.Clone(v.Interface().([]string))
+		list, _ := reflect.TypeAssert[[]string](v)
+		return slices.Clone(list)
 	default:
 		panic(fmt.Sprintf("attribute of unsupported type %s", v.Type()))
 	}

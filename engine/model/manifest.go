@@ -88,5 +88,5 @@ type Secrets struct {
 	Source string // where they were read from, for messages
 }
 
-// Sections that secrets may have.
+// SecretSections are the sections that secrets may have.
 func SecretSections() []string { return []string{"api_tokens", "passwords", "ssh_keys", "auth"} }

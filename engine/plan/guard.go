@@ -84,12 +84,12 @@ func (p *planner) guardSight(s *Step) {
 	if s.Action == Update {
 		return
 	}
+	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
 	for _, u := range p.in.Have.Unknown {
-		guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
 		switch {
 		case u.Kind != "" && u.Kind == s.Address.Kind:
 			p.blind(s, fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why))
-		case u.VMID > 0 && guest && s.Action == Create && mayBe(u, p.in.Want.State[s.Address]):
+		case u.VMID > 0 && guest && s.Action == Create && mayBe(u, s.Want):
 			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why))
 		case u.VMID > 0 && !guest && s.Action != Create:
 			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why))

@@ -156,6 +156,21 @@ func TestGuards(t *testing.T) {
 	}
 }
 
+// A kind knows what cannot be; what others need of it stands nevertheless.
+func TestKindRefuses(t *testing.T) {
+	want := guest("vm.a", 0, &VM{Cores: 2, Disks: []Disk{{Name: "root", Size: 10}}})
+	want.At, want.Places = at(9), []model.Place{{Path: "disk.root", At: at(12)}}
+	p := plan.Make(input(
+		state(want, guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.b", 0, &VM{Disks: []Disk{{Name: "root", Size: 30}}})),
+		state(guest("vm.a", 100, &VM{Disks: []Disk{{Name: "root", Size: 20}}}), guest("vm.b", 101, &VM{Disks: []Disk{{Name: "root", Size: 20}}})),
+	))
+	require.Equal(t, []string{"update vm.b", "create vm.child"}, steps(p))
+	require.Equal(t, diag.List{{
+		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(12),
+		Summary: "vm.a is not changed: a disk does not shrink", Detail: "declare its size again",
+	}}, p.Findings)
+}
+
 func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 	want := guest("vm.a", 0, &VM{})
 	want.At = at(9)

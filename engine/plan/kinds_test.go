@@ -68,6 +68,15 @@ func kinds() model.Kinds {
 				}
 				return cost
 			},
+			Refuse: func(want, have *model.Resource) []model.Problem {
+				if want == nil || len(want.Spec.(*VM).Disks) == 0 || len(have.Spec.(*VM).Disks) == 0 {
+					return nil
+				}
+				if w, h := want.Spec.(*VM).Disks[0], have.Spec.(*VM).Disks[0]; w.Size < h.Size {
+					return []model.Problem{{Path: "disk." + w.Name + ".size", Summary: "a disk does not shrink", Detail: "declare its size again"}}
+				}
+				return nil
+			},
 			Brief: func(spec any) string { return spec.(*VM).Preset + ", " + spec.(*VM).Image },
 		}
 	}

@@ -60,7 +60,7 @@ func newPlanner(in Input) *planner {
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	p := &planner{
 		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State,
-		steps: map[model.Address]*Step{}, held: map[model.Address]holding{},
+		pending: map[model.Address][]model.Pending{}, steps: map[model.Address]*Step{}, held: map[model.Address]holding{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -70,6 +70,9 @@ func newPlanner(in Input) *planner {
 	}
 	for _, k := range in.Kinds {
 		p.kinds[k.Name] = k
+	}
+	for _, d := range in.Have.Pending {
+		p.pending[d.Address] = append(p.pending[d.Address], d)
 	}
 	if in.Want != nil {
 		p.plan.Deferred = slices.Clone(in.Want.Deferred)
@@ -112,12 +115,6 @@ func (p *planner) mayPlan() bool {
 // compare makes a step for every difference within the limits, be it allowed or
 // not: guard takes out again what must not be done.
 func (p *planner) compare() {
-	for _, pend := range p.in.Have.Pending {
-		if p.pending == nil {
-			p.pending = map[model.Address][]model.Pending{}
-		}
-		p.pending[pend.Address] = append(p.pending[pend.Address], pend)
-	}
 	for _, addr := range p.addrs {
 		if !p.within(addr) {
 			continue

@@ -1,0 +1,393 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// box is the kind of these tests: a guest with a size and an address.
+type box struct {
+	Size int    `hcl:"size"`
+	IP   string `hcl:"ip,optional"`
+}
+
+func kinds() model.Kinds {
+	return model.Kinds{
+		{Name: "box", Block: "node", Guest: true, New: func() any { return &box{} }, Claims: func(spec any) []model.Claim {
+			return []model.Claim{{What: "label", Value: "no address"}, {What: "address", Value: spec.(*box).IP}}
+		}},
+		{Name: "disk", Block: "disk", Everywhere: true, New: func() any { return &box{} }},
+	}
+}
+
+func addr(kind, name string) model.Address { return model.Address{Kind: kind, Name: name} }
+
+// site declares boxes of manifest web on host father; all need disk.base.
+func site(sizes map[string]int) *model.Site {
+	m := &model.Manifest{Name: "web", Host: "father"}
+	for name, size := range sizes {
+		n := &model.Node{Name: name, Type: "box", Manifest: m}
+		n.Resource = &model.Resource{
+			Addr: addr("box", name), Spec: &box{Size: size, IP: "192.0.2.7"}, Manifest: "web", Node: name,
+			Guest: &model.Guest{}, Needs: []model.Address{addr("disk", "base")},
+		}
+		m.Nodes = append(m.Nodes, n)
+	}
+	return &model.Site{
+		Name: "home", Kinds: kinds(), Hosts: map[string]*model.Host{"father": {Name: "father"}},
+		Manifests: map[string]*model.Manifest{"web": m},
+		Objects:   model.State{addr("disk", "base"): {Addr: addr("disk", "base"), Spec: &box{Size: 1}}},
+	}
+}
+
+// host is a driver over a map. Its lock is for what it holds: steps come from many
+// goroutines.
+type host struct {
+	mu      sync.Mutex
+	holds   model.State
+	unknown []model.Unknown
+	foreign []model.Foreign
+	blind   error
+	fail    map[string]error // by address
+	applied []string
+	during  func(ctx context.Context, s plan.Step) error
+}
+
+func (h *host) Observe(context.Context, *model.Want) (model.Observed, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.blind != nil {
+		return model.Observed{}, h.blind
+	}
+	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.holds), Unknown: h.unknown, Foreign: h.foreign}, nil
+}
+
+func (h *host) Apply(ctx context.Context, s plan.Step) error {
+	if h.during != nil {
+		if err := h.during(ctx, s); err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.applied = append(h.applied, fmt.Sprintf("%s %s", s.Action, s.Address))
+	if err := h.fail[s.Address.String()]; err != nil {
+		return err
+	}
+	if s.Action == plan.Delete {
+		delete(h.holds, s.Address)
+		return nil
+	}
+	made := *s.Want
+	made.Spec = model.Clone(s.Want.Spec)
+	h.holds[s.Address] = &made
+	return nil
+}
+
+// pass is one over father with a yes to everything.
+func pass(s *model.Site, h *host) *engine.Pass {
+	if h.holds == nil {
+		h.holds = model.State{}
+	}
+	return &engine.Pass{
+		Verb: "apply", Host: "father",
+		Load:    func(context.Context) engine.Desired { return engine.Desired{Site: s, Commit: "c0ffee"} },
+		Open:    func(*model.Host) (engine.Driver, error) { return h, nil },
+		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
+	}
+}
+
+func statuses(r engine.Report) string {
+	var out []string
+	for _, n := range r.Nodes {
+		out = append(out, fmt.Sprintf("%s:%s", n.Name, n.Status))
+	}
+	return strings.Join(out, " ")
+}
+
+// document gives the report as JSON, without its times.
+func document(t *testing.T, r engine.Report) string {
+	t.Helper()
+	r.Seconds = 0
+	for i := range r.Nodes {
+		r.Nodes[i].Seconds = 0
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	require.NoError(t, err)
+	return string(b)
+}
+
+func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
+	h := &host{}
+	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
+	require.Equal(t, "create disk.base", h.applied[0], "what is needed comes first")
+	require.Len(t, h.applied, 3)
+	require.JSONEq(t, `{
+		"verb": "apply", "success": true, "commit": "c0ffee", "duration_seconds": 0,
+		"nodes": [
+			{"name": "a", "status": "completed", "vmid": 100, "ip": "192.0.2.7", "duration_seconds": 0},
+			{"name": "b", "status": "completed", "vmid": 101, "ip": "192.0.2.7", "duration_seconds": 0}
+		],
+		"findings": []
+	}`, document(t, r))
+
+	h.applied = nil
+	r = pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome)
+	require.Empty(t, h.applied)
+	require.Equal(t, "a:completed b:completed", statuses(r), "what is unchanged is as the site says, too")
+}
+
+func TestWithoutAVerdictNothingIsDone(t *testing.T) {
+	h := &host{}
+	p := pass(site(map[string]int{"a": 1}), h)
+	p.Verdict = nil
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Planned, r.Outcome)
+	require.Len(t, r.Plan.Steps, 2)
+	require.Empty(t, h.applied)
+	require.Equal(t, "a:skipped", statuses(r))
+}
+
+func TestAVerdictMayRefuse(t *testing.T) {
+	h := &host{}
+	p := pass(site(map[string]int{"a": 1}), h)
+	no := errors.New("not today\ncome back tomorrow")
+	p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, no }
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.ErrorIs(t, r.Err, no)
+	require.Empty(t, h.applied)
+	require.Contains(t, document(t, r), `"summary": "not today"`)
+	require.Contains(t, document(t, r), `"detail": "come back tomorrow"`)
+}
+
+func TestABadSiteReachesNoHost(t *testing.T) {
+	bad := diag.List{diag.Errorf(diag.Range{File: "a.hcl"}, "no good", "")}
+	for name, d := range map[string]engine.Desired{
+		"with errors": {Site: site(nil), Findings: bad},
+		"none at all": {Findings: bad},
+		"empty":       {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pass(nil, &host{})
+			p.Load = func(context.Context) engine.Desired { return d }
+			p.Open = func(*model.Host) (engine.Driver, error) {
+				t.Error("the host was reached")
+				return nil, errors.New("not here")
+			}
+			r := p.Run(t.Context())
+			require.Equal(t, engine.Invalid, r.Outcome)
+			require.True(t, r.Findings.HasErrors())
+			require.False(t, r.Success)
+		})
+	}
+}
+
+func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
+	h := &host{holds: model.State{addr("box", "a"): {Addr: addr("box", "a"), Spec: &box{}, Node: "a", Manifest: "web", Guest: &model.Guest{VMID: 100}}}}
+	p := pass(site(nil), h)
+	p.Host = "fahter"
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Invalid, r.Outcome)
+	require.Empty(t, h.applied)
+	require.Contains(t, r.Findings[0].Detail, "father")
+}
+
+func TestABlindHostIsUnknownAndNotEmpty(t *testing.T) {
+	lost := errors.New("no route to host")
+	h := &host{blind: lost}
+	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.ErrorIs(t, r.Err, lost)
+	require.Empty(t, r.Plan.Steps)
+	require.Equal(t, []model.Unknown{{Scope: "host father", Why: "no route to host", All: true}}, r.Plan.Unknown)
+	require.Equal(t, "a:skipped", statuses(r))
+	require.Contains(t, document(t, r), `"summary": "no route to host"`)
+}
+
+func TestAHostThatCannotBeOpened(t *testing.T) {
+	p := pass(site(map[string]int{"a": 1}), &host{})
+	p.Open = func(*model.Host) (engine.Driver, error) { return nil, errors.New("no token") }
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.EqualError(t, r.Err, "open host father: no token")
+	require.Empty(t, r.Nodes)
+}
+
+func TestPartOfTheStepsFail(t *testing.T) {
+	broken := errors.New("storage is full")
+	h := &host{fail: map[string]error{"box.b": broken}}
+	s := site(map[string]int{"a": 1, "b": 2, "c": 3})
+	s.Manifests["web"].OnError = "continue"
+	r := pass(s, h).Run(t.Context())
+	require.Equal(t, engine.Partly, r.Outcome)
+	require.ErrorIs(t, r.Err, broken)
+	require.Equal(t, "a:completed b:failed c:completed", statuses(r))
+	require.Equal(t, "storage is full", r.Nodes[1].Error)
+	require.Empty(t, r.Findings, "what is told at a node is not told twice")
+}
+
+func TestWhatFailsBesideTheNodesIsAFinding(t *testing.T) {
+	h := &host{fail: map[string]error{"disk.base": errors.New("checksum mismatch")}}
+	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+	require.Equal(t, engine.Failed, r.Outcome)
+	require.Equal(t, "a:skipped", statuses(r))
+	require.Len(t, r.Findings, 1)
+	require.Equal(t, "disk.base: create went wrong", r.Findings[0].Summary)
+	require.Equal(t, "checksum mismatch", r.Findings[0].Detail)
+}
+
+func TestOnErrorComesFromTheManifest(t *testing.T) {
+	s := site(map[string]int{"a": 1, "b": 2})
+	s.Manifests["web"].OnError = "rollback"
+	h := &host{fail: map[string]error{"box.b": errors.New("no")}}
+	p := pass(s, h)
+	p.Width = 1
+	r := p.Run(t.Context())
+	require.Equal(t, "a:destroyed b:failed", statuses(r))
+	require.NotContains(t, h.holds, addr("box", "a"))
+}
+
+func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
+	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "b", Kind: "vm", Why: "no owner mark", Claims: addr("box", "b"), Fix: "rename it"}}}
+	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
+	require.Equal(t, engine.Refused, r.Outcome)
+	require.Equal(t, "a:completed b:skipped", statuses(r))
+	require.Contains(t, r.Nodes[1].Error, "no owner mark")
+}
+
+func TestWhatIsOutOfSightIsNoSuccess(t *testing.T) {
+	h := &host{unknown: []model.Unknown{{Scope: "node two", Why: "offline"}}}
+	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+	require.Equal(t, engine.Partly, r.Outcome)
+	r = pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+	require.Equal(t, engine.Failed, r.Outcome, "nothing to do, but who knows")
+}
+
+func TestDestroyTakesTheManifestAndSaysSoTwice(t *testing.T) {
+	h := &host{}
+	s := site(map[string]int{"a": 1, "b": 2})
+	require.Equal(t, engine.Done, pass(s, h).Run(t.Context()).Outcome)
+	for range 2 {
+		p := pass(s, h)
+		p.Manifest, p.Destroy = "web", true
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome)
+		require.Equal(t, "a:destroyed b:destroyed", statuses(r))
+	}
+	require.Equal(t, []model.Address{addr("disk", "base")}, h.holds.Addresses(), "only guests go")
+}
+
+func TestTargetsNarrowTheReport(t *testing.T) {
+	h := &host{}
+	p := pass(site(map[string]int{"a": 1, "b": 2}), h)
+	p.Targets = []model.Address{addr("box", "b")}
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Done, r.Outcome)
+	require.Equal(t, "b:completed", statuses(r))
+}
+
+func TestRefreshOnlyTellsAndPlansNothing(t *testing.T) {
+	h := &host{}
+	s := site(map[string]int{"a": 1})
+	require.Equal(t, engine.Done, pass(s, h).Run(t.Context()).Outcome)
+	h.holds[addr("box", "a")].Spec.(*box).Size = 9
+	h.applied = nil
+	p := pass(s, h)
+	p.RefreshOnly = true
+	r := p.Run(t.Context())
+	require.Empty(t, h.applied)
+	require.Empty(t, r.Plan.Steps)
+	require.False(t, r.Plan.InSync(), "a difference is not in sync")
+	require.Equal(t, "box.a", r.Plan.Deferred[0].Address)
+	require.Contains(t, r.Plan.Deferred[0].Why, "size")
+}
+
+func TestStopBeforeTheFirstStepEndsAtOnce(t *testing.T) {
+	stop := make(chan struct{})
+	h := &host{}
+	p := pass(site(map[string]int{"a": 1}), h)
+	p.Stop = stop
+	p.Verdict = func(ctx context.Context, _ *plan.Plan) (bool, error) {
+		close(stop)
+		<-ctx.Done()
+		return true, nil
+	}
+	r := p.Run(t.Context())
+	require.Equal(t, engine.Interrupted, r.Outcome)
+	require.ErrorIs(t, r.Err, engine.ErrInterrupted)
+	require.Empty(t, h.applied)
+}
+
+// Once: what runs is finished. Then nothing new is begun.
+func TestStopDuringTheStepsFinishesWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		h := &host{during: func(ctx context.Context, _ plan.Step) error {
+			select {
+			case <-time.After(time.Minute):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		p := pass(site(map[string]int{"a": 1}), h)
+		p.Stop = stop
+		var events []apply.What
+		p.Notify = func(e apply.Event) { events = append(events, e.What) }
+		time.AfterFunc(time.Second, func() { close(stop) })
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Interrupted, r.Outcome)
+		require.Equal(t, []string{"create disk.base"}, h.applied, "it ran, and box.a was not begun")
+		require.Equal(t, []apply.What{apply.Started, apply.Waiting, apply.Finished, apply.Finished}, events)
+		require.InDelta(t, 60, r.Seconds, 1)
+	})
+}
+
+func TestACancelledContextSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := errors.New("time is over")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, late)
+		defer cancel()
+		h := &host{during: func(ctx context.Context, _ plan.Step) error { <-ctx.Done(); return ctx.Err() }}
+		r := pass(site(map[string]int{"a": 1}), h).Run(ctx)
+		require.Equal(t, engine.Failed, r.Outcome)
+		require.ErrorIs(t, r.Err, late)
+	})
+}
+
+func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := site(map[string]int{"a": 1})
+		s.Manifests["web"].Settings = &model.Settings{Timeout: 3 * time.Second}
+		h := &host{during: func(ctx context.Context, s plan.Step) error {
+			if s.Node == "" {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		r := pass(s, h).Run(t.Context())
+		require.Equal(t, engine.Partly, r.Outcome)
+		require.InDelta(t, 3, r.Nodes[0].Seconds, 0.1)
+		require.Contains(t, r.Nodes[0].Error, "gave up after 3s")
+	})
+}
