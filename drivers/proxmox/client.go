@@ -66,8 +66,7 @@ func (c *client) remove(ctx context.Context, path string, query url.Values) (str
 // call unwraps what net/http puts around the transport's own errors: its text
 // repeats the URL, which ours has already.
 func (*client) call(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -142,12 +143,8 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 }
 
 func merge(all *model.Observed, p model.Observed) {
-	for a, r := range p.State {
-		all.State[a] = r
-	}
-	for id, what := range p.Taken {
-		all.Taken[id] = what
-	}
+	maps.Copy(all.State, p.State)
+	maps.Copy(all.Taken, p.Taken)
 	all.Foreign = append(all.Foreign, p.Foreign...)
 	all.Pending = append(all.Pending, p.Pending...)
 	all.Unknown = append(all.Unknown, p.Unknown...)

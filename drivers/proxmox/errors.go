@@ -102,20 +102,16 @@ func (e *apiError) class() class {
 // classOf finds the class of an error from anywhere in this package. An error
 // that is no answer of PVE at all came from the network: its outcome is open.
 func classOf(err error) class {
-	var api *apiError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*apiError](err); ok {
 		return api.class()
 	}
-	var task *taskError
-	if errors.As(err, &task) {
+	if task, ok := errors.AsType[*taskError](err); ok {
 		return task.class()
 	}
-	var login *loginError
-	if errors.As(err, &login) {
+	if _, ok := errors.AsType[*loginError](err); ok {
 		return classNoLogin
 	}
-	var net *netError
-	if errors.As(err, &net) {
+	if _, ok := errors.AsType[*netError](err); ok {
 		return classUnknown
 	}
 	return classOther

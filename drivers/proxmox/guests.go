@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -22,18 +23,18 @@ type config struct {
 }
 
 // readConfig reads both configurations and the digest in one request.
-func (d *Driver) readConfig(ctx context.Context, node, sort string, vmid int) (config, error) {
+func (d *Driver) readConfig(ctx context.Context, node string, vmid int) (config, error) {
 	var list []struct {
 		Key     string          `json:"key"`
 		Value   json.RawMessage `json:"value"`
 		Pending json.RawMessage `json:"pending"`
 		Delete  json.RawMessage `json:"delete"`
 	}
-	if err := d.c.get(ctx, seg("nodes", node, sort, vmid, "pending"), &list); err != nil {
+	if err := d.c.get(ctx, seg("nodes", node, "qemu", vmid, "pending"), &list); err != nil {
 		return config{}, err
 	}
 	if len(list) == 0 {
-		return config{}, &netError{"GET", seg("nodes", node, sort, vmid, "pending"), errors.New("the answer holds no configuration")}
+		return config{}, &netError{"GET", seg("nodes", node, "qemu", vmid, "pending"), errors.New("the answer holds no configuration")}
 	}
 	c := config{now: make(map[string]string, len(list)), next: make(map[string]string, len(list))}
 	for _, e := range list {
@@ -94,7 +95,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	g.SetLimit(d.width)
 	for i, guest := range maybe {
 		g.Go(func() error {
-			cfg, err := d.readConfig(gctx, guest.node, "qemu", guest.vmid)
+			cfg, err := d.readConfig(gctx, guest.node, guest.vmid)
 			answers[i] = answer{guest, cfg, err}
 			if classOf(err) == classNoLogin {
 				return err
@@ -202,9 +203,7 @@ func (d *Driver) readPower(ctx context.Context, v *view) (map[int]listed, []mode
 // exists, and the nodes know name and power better.
 func unite(cluster, nodes map[int]listed) map[int]listed {
 	out := make(map[int]listed, len(cluster))
-	for id, g := range cluster {
-		out[id] = g
-	}
+	maps.Copy(out, cluster)
 	for id, g := range nodes {
 		if old, ok := out[id]; ok {
 			if g.lock == "" {

@@ -84,8 +84,10 @@ func (i *Image) resolve(in model.Scope) []model.Problem {
 		errorf("file", fmt.Sprintf("%q is no path within the site", i.File), "write it relative to the site's folder, with / and without ..")
 	}
 	if i.Checksum == "" {
-		out = append(out, model.Problem{Severity: diag.Warning, Summary: "image without checksum",
-			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list"})
+		out = append(out, model.Problem{
+			Severity: diag.Warning, Summary: "image without checksum",
+			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list",
+		})
 	} else if !sha256Text.MatchString(i.Checksum) {
 		errorf("checksum", "checksum is no sha256", "write sha256: and 64 hex digits")
 	}

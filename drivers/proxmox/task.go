@@ -24,8 +24,8 @@ func (e *taskError) Error() string {
 
 // class reads the exit status, which is the text that the task died with.
 func (e *taskError) class() class {
-	switch {
-	case e.Status == "unexpected status" || e.Status == "":
+	switch e.Status {
+	case "unexpected status", "":
 		return classUnknown // killed, or its host went down: how far it came is open
 	default:
 		return (&apiError{Status: 500, Message: e.Status}).class()
@@ -157,9 +157,10 @@ func (t *tasks) leave(p *poller, w *waiter) {
 
 // lead waits for w and, while others wait on the same node, polls for all of them.
 func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (verdict, error) {
+	looked := time.Now()
 	for {
 		pause, shared := t.pause(p)
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(time.Until(looked.Add(pause))) // counted from the last look, however often the bell rings
 		select {
 		case <-timer.C:
 		case <-p.bell:
@@ -178,6 +179,7 @@ func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (ve
 		if err := t.look(ctx, node, p); err != nil {
 			return verdict{}, err
 		}
+		looked = time.Now()
 	}
 }
 

@@ -84,8 +84,10 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 		return nil, answerError(r.Method, path, res, body)
 	}
 	if !json.Valid(body) {
-		return nil, &apiError{Method: r.Method, Path: path, Status: http.StatusBadGateway,
-			Message: fmt.Sprintf("the answer is no JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type"))}
+		return nil, &apiError{
+			Method: r.Method, Path: path, Status: http.StatusBadGateway,
+			Message: fmt.Sprintf("the answer is no JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type")),
+		}
 	}
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	return res, nil

@@ -79,7 +79,7 @@ func (d *Driver) clone(ctx context.Context, s plan.Step, want *VM, at place, m m
 	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
 		return err
 	}
-	cfg, err := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	cfg, err := d.readConfig(ctx, at.node, at.vmid)
 	if err != nil {
 		return fmt.Errorf("reading the clone back: %w", err)
 	}
@@ -130,7 +130,7 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 	if !errors.Is(err, errLost) && classOf(err) != classExists {
 		return fmt.Errorf("creating VM %d: %w", at.vmid, err)
 	}
-	cfg, lookErr := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	cfg, lookErr := d.readConfig(ctx, at.node, at.vmid)
 	if lookErr != nil {
 		return fmt.Errorf("creating VM %d: %w; and it cannot be looked at: %w", at.vmid, err, lookErr)
 	}
@@ -150,7 +150,7 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 // complete brings a new machine from what was ordered to what is wanted: disks
 // grown to their size, and power.
 func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) error {
-	cfg, err := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	cfg, err := d.readConfig(ctx, at.node, at.vmid)
 	if err != nil {
 		return fmt.Errorf("reading VM %d back: %w", at.vmid, err)
 	}

@@ -269,11 +269,15 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 			i := slices.IndexFunc(h.Disks, func(d Disk) bool { return d.Name == wd.Name })
 			switch {
 			case i < 0 && wd.Name == "root" && !replaced:
-				out = append(out, model.Problem{Path: "disk.root", Summary: "its root disk is gone",
-					Detail: fmt.Sprintf("slot %s of VM %d is empty: attach the disk again, or remove the guest so that it is made anew", h.mark.Slots["disk.root"], have.Guest.VMID)})
+				out = append(out, model.Problem{
+					Path: "disk.root", Summary: "its root disk is gone",
+					Detail: fmt.Sprintf("slot %s of VM %d is empty: attach the disk again, or remove the guest so that it is made anew", h.mark.Slots["disk.root"], have.Guest.VMID),
+				})
 			case i >= 0 && wd.Size != 0 && wd.Size < h.Disks[i].Size && !replaced:
-				out = append(out, model.Problem{Path: "disk." + wd.Name + ".size", Summary: fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, h.Disks[i].Size, wd.Size),
-					Detail: fmt.Sprintf("PVE only grows disks: set it to at least %d, or replace the guest", h.Disks[i].Size)})
+				out = append(out, model.Problem{
+					Path: "disk." + wd.Name + ".size", Summary: fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, h.Disks[i].Size, wd.Size),
+					Detail: fmt.Sprintf("PVE only grows disks: set it to at least %d, or replace the guest", h.Disks[i].Size),
+				})
 			}
 		}
 	}

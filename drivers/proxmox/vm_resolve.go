@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -273,9 +274,7 @@ func (r *vmResolver) defaults() {
 		"serial0":   "socket",             // the kernel of Debian's cloud images stops without a serial console
 		"ciupgrade": "0",                  // the spec says which packages; PVE would upgrade all at first boot
 	}
-	for k, v := range r.Options {
-		opts[k] = v
-	}
+	maps.Copy(opts, r.Options)
 	r.Options = opts
 }
 

@@ -132,9 +132,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 
 func merged(g pvesim.Guest) map[string]string {
 	out := maps.Clone(g.Config)
-	for k, v := range g.Pending {
-		out[k] = v
-	}
+	maps.Copy(out, g.Pending)
 	return out
 }
 

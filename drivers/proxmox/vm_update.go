@@ -167,7 +167,7 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 	if classOf(err) != classMoved {
 		return err
 	}
-	cfg, lookErr := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	cfg, lookErr := d.readConfig(ctx, at.node, at.vmid)
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
@@ -251,7 +251,7 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 			at.node, at.vmid = r.Guest.Node, or(r.Guest.VMID, at.vmid)
 		}
 	}
-	cfg, err := d.readConfig(ctx, at.node, "qemu", at.vmid)
+	cfg, err := d.readConfig(ctx, at.node, at.vmid)
 	if c := classOf(err); c == classNotFound || c == classDenied {
 		return d.mustBeGone(ctx, at, err)
 	}
@@ -274,7 +274,7 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 	if err == nil {
 		return nil
 	}
-	if _, lookErr := d.readConfig(ctx, at.node, "qemu", at.vmid); classOf(lookErr) == classNotFound {
+	if _, lookErr := d.readConfig(ctx, at.node, at.vmid); classOf(lookErr) == classNotFound {
 		return nil
 	}
 	return fmt.Errorf("removing VM %d: %w", at.vmid, err)

@@ -54,7 +54,7 @@ func TestAttrsFollowTheTags(t *testing.T) {
 		{"options.z", "1", model.ClassRestart, false},
 		{"keys", []string{"k"}, model.ClassNone, true},
 	}, model.Attrs(s))
-	require.Equal(t, "", model.HostOf(s))
+	require.Empty(t, model.HostOf(s))
 	s.Host = "father"
 	require.Equal(t, "father", model.HostOf(s))
 }
