@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -137,7 +136,7 @@ func (r *Report) held(addr model.Address) string {
 
 // settle writes down the result of the node's step.
 func (n *Node) settle(res *apply.Result) {
-	n.Seconds = seconds(res.Duration.Round(time.Millisecond))
+	n.Seconds = seconds(res.Duration)
 	switch res.Status {
 	case apply.Done:
 		n.Status = NodeCompleted

@@ -61,7 +61,7 @@ func (d *decoding) body(b *hclsyntax.Body, head hclv2.Range, extra []string, par
 				d.errorf(head, "missing attribute "+quote(f.Name)+" in "+d.what, "%s", f.Doc)
 			}
 		}
-		d.blocks(b, p)
+		d.innerBlocks(b, p)
 	}
 	if known != len(b.Attributes) {
 		d.unknownAttributes(b, extra, parts)
@@ -211,12 +211,12 @@ func (d *decoding) reference(dst reflect.Value, f *model.Field, at hclv2.Range) 
 	}
 }
 
-func (d *decoding) blocks(b *hclsyntax.Body, p part) {
+func (d *decoding) innerBlocks(b *hclsyntax.Body, p part) {
 	if len(b.Blocks) == 0 {
 		return
 	}
-	for i := range p.schema.blocks {
-		f := &p.schema.blocks[i]
+	for i := range p.blocks {
+		f := &p.blocks[i]
 		var first *hclsyntax.Block
 		labels := map[string]*hclsyntax.Block{}
 		field := p.value.Field(f.Index)

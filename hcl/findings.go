@@ -125,10 +125,18 @@ func (f *findings) finish(secrets []string) diag.List {
 		}
 		list = append(list, last)
 	}
+	keys := map[string]bool{}
+	for name, src := range f.sources {
+		keys[name] = bytes.Contains(src, keyHint)
+	}
 	for i := range list {
 		d := &list[i]
-		if d.Code == "" && !d.At.IsZero() {
-			d.Code = maskLine(f.sources[d.At.File], d.At.Start.Byte)
+		switch {
+		case d.Code != "" || d.At.IsZero():
+		case i > 0 && list[i-1].At.File == d.At.File && list[i-1].At.Start.Line == d.At.Start.Line:
+			d.Code = list[i-1].Code
+		default:
+			d.Code = sourceCode(f.sources[d.At.File], d.At.Start.Byte, keys[d.At.File])
 		}
 		for _, s := range secrets {
 			for _, text := range []*string{&d.Summary, &d.Detail, &d.Code} {

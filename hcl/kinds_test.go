@@ -30,6 +30,7 @@ type guest struct {
 	Weight  float64           `hcl:"weight,optional" doc:"Share of the CPU."`
 	Wait    time.Duration     `hcl:"wait,optional" doc:"Time to come up."`
 	Root    string            `hcl:"root_password,optional" secret:"true" doc:"Password of root."`
+	Pool    string            `hcl:"pool,optional" ref:"pool" plan:"-" doc:"Resource pool."`
 	Near    []string          `hcl:"near,optional" ref:"node" plan:"-" doc:"Nodes that it stands beside."`
 
 	Name string `plan:"name"`

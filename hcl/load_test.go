@@ -61,6 +61,9 @@ func TestBadInput(t *testing.T) {
 		"template controls": {"locals {\n  a = <<E\n" + strings.Repeat("%{ if true }\n", 100_000) + "E\n}\n", []string{"a.hcl:2003:1: error: expression too deep"}},
 		"conditions":        {"locals {\n  a = " + strings.Repeat("true ? 1 : ", 100_000) + "1\n}\n", []string{"a.hcl:2:22012: error: expression too deep"}},
 		"indices":           {"locals {\n  a = [1]" + strings.Repeat("[0]", 100_000) + "\n}\n", []string{"a.hcl:2:6007: error: expression too deep"}},
+		"long heredoc":      {"locals {\n  a = <<E\n" + strings.Repeat("line\n", 100_000) + "E\n}\n", []string{"a.hcl:14657:1: error: text too long"}},
+		"dollars":           {"locals {\n  a = \"" + strings.Repeat("$a", 100_000) + "\"\n}\n", []string{"a.hcl:2:32776: error: text too long"}},
+		"long line":         {"answer = [" + strings.Repeat("1, ", 5000) + "2]\n", []string{"a.hcl:1:1: error: attribute outside of any block"}},
 		"huge number":       {"locals {\n  a = \"${1e99999999}\"\n}\n", []string{"a.hcl:2:10: error: number too large"}},
 		"open string":       {"locals {\n  a = \"x\n  b = \"y\n  c = \"z\n}\n", []string{"a.hcl:2:9: error: invalid multi-line string", "a.hcl:2:9: error: unterminated template string", "a.hcl:4:9: error: invalid multi-line string"}},
 		"control character": {"locals {\n  a = \x01\n}\n", []string{"a.hcl:2:7: error: invalid character", "a.hcl:2:7: error: invalid expression"}},
@@ -218,6 +221,30 @@ site "home" {
 			}
 		})
 	}
+}
+
+func TestLocalsThatWaitForEachOther(t *testing.T) {
+	forward, backward := "locals {\n  a0 = 1\n", "locals {\n"
+	for i := range 3000 {
+		forward += fmt.Sprintf("  a%d = local.a%d\n", i+1, i)
+		backward += fmt.Sprintf("  a%d = local.a%d\n", i, i+1)
+	}
+	_, found := hcl.Load(files("site.hcl", siteFile, "a.hcl", forward+"}\n"), hcl.Options{Kinds: testKinds()})
+	require.Empty(t, summaries(found), "each one is known when the next one asks")
+	_, found = hcl.Load(files("site.hcl", siteFile, "a.hcl", backward+"  a3000 = 1\n}\n"), hcl.Options{Kinds: testKinds()})
+	require.Equal(t, []string{"a.hcl:2002:3: error: locals too deep"}, summaries(found))
+}
+
+func TestKindsCannotTellSecrets(t *testing.T) {
+	kinds := testKinds()
+	kinds[0].Resolve = func(spec any, _ model.Scope) []model.Problem {
+		return []model.Problem{{Path: "root_password", Summary: "weak: " + spec.(*guest).Root, Detail: "Not " + spec.(*guest).Root + "!"}}
+	}
+	site := siteFile + "manifest \"m\" {\n  pattern = \"flat\"\n  node \"n\" {\n    type = \"vm\"\n    root_password = secret.passwords.root\n  }\n}\n"
+	secrets := &model.Secrets{Values: map[string]map[string]string{"passwords": {"root": "hunter2"}}}
+	_, found := hcl.Load(files("a.hcl", site), hcl.Options{Kinds: kinds, Secrets: secrets})
+	require.Equal(t, []string{"a.hcl:7:5: error: weak: (sensitive)"}, summaries(found))
+	require.Equal(t, "Not (sensitive)!", found[0].Detail)
 }
 
 func TestAPanicIsAFinding(t *testing.T) {

@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"bytes"
+	"slices"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -10,50 +11,61 @@ import (
 // The parser and the evaluator of the library recurse, and a Go program cannot
 // survive a stack overflow. So every text is measured before it is parsed.
 const (
-	maxNesting = 200    // brackets, blocks and templates within each other
-	maxChain   = 2000   // operators of one expression, those around it included
-	maxStray   = 10_000 // as maxNesting, with brackets that do not match never counted as closed
+	maxNesting = 200     // brackets, blocks and templates within each other
+	maxChain   = 2000    // operators of one expression, those around it included
+	maxStray   = 10_000  // as maxNesting, with brackets that do not match never counted as closed
+	maxPieces  = 1 << 30 // pieces of a text times its bytes: the parser joins them one by one
 )
 
 // nesting follows the brackets of a text. Each open bracket counts the operators
 // of the expression it stands in, since 1+1+1+… nests as deeply as brackets do.
 type nesting struct {
-	stack []level
-	sum   int // of all ops on the stack
-	root  int // ops outside of any bracket
+	outer level   // outside of any bracket
+	stack []level // the open brackets
+	sum   int     // of the ops of all levels
 	stray int
 	deep  bool // a limit was crossed
+	long  bool // that of one text
 	body  bool // a line break ends an expression that stands in no bracket
 }
 
 type level struct {
-	open byte // { [ ( or " for a string, $ for an interpolation
-	ops  int
+	open   byte // { [ ( or " for a string, $ for an interpolation
+	ops    int
+	pieces int // of the text so far: a line of a heredoc is one, and so is a lone $
+	bytes  int
 }
 
-func (n *nesting) ops() *int {
+func (n *nesting) top() *level {
 	if len(n.stack) == 0 {
-		return &n.root
+		return &n.outer
 	}
-	return &n.stack[len(n.stack)-1].ops
+	return &n.stack[len(n.stack)-1]
 }
 
 func (n *nesting) operator() {
-	*n.ops()++
+	n.top().ops++
 	n.sum++
 	n.deep = n.deep || n.sum > maxChain
 }
 
 // rest begins a new expression beside the last one.
 func (n *nesting) rest() {
-	n.sum -= *n.ops()
-	*n.ops() = 0
+	n.sum -= n.top().ops
+	n.top().ops = 0
 }
 
 func (n *nesting) newline() {
-	if len(n.stack) == 0 && n.body || len(n.stack) > 0 && n.stack[len(n.stack)-1].open == '{' {
+	if open := n.top().open; open == '{' || open == 0 && n.body {
 		n.rest()
 	}
+}
+
+func (n *nesting) text(size int) {
+	t := n.top()
+	t.pieces++
+	t.bytes += size
+	n.long = n.long || t.pieces*t.bytes > maxPieces
 }
 
 func (n *nesting) open(b byte) {
@@ -65,8 +77,8 @@ func (n *nesting) open(b byte) {
 // close ends the innermost bracket of a sort and all that were left open in it,
 // as the parser does when it recovers.
 func (n *nesting) close(b byte) {
-	for i := len(n.stack) - 1; i >= 0; i-- {
-		if n.stack[i].open != b {
+	for i, found := range slices.Backward(n.stack) {
+		if found.open != b {
 			continue
 		}
 		if i == len(n.stack)-1 {
@@ -97,7 +109,12 @@ func (f *findings) checkNesting(name string, src []byte, lex lexer, body bool) b
 	n := nesting{body: body}
 	for i := range tokens {
 		t := &tokens[i]
-		if n.token(t.Type); n.deep {
+		n.token(t)
+		if n.long {
+			f.errorf(t.Range, "text too long", "Put a text of that many lines into a file of its own, and write file(\"PATH\").")
+			return false
+		}
+		if n.deep {
 			f.errorf(t.Range, "expression too deep", "At most %d brackets may stand within each other, and %d operators in one expression: use locals for parts of it.", maxNesting, maxChain)
 			return false
 		}
@@ -109,8 +126,10 @@ func (f *findings) checkNesting(name string, src []byte, lex lexer, body bool) b
 	return true
 }
 
-func (n *nesting) token(t hclsyntax.TokenType) {
-	switch t {
+func (n *nesting) token(t *hclsyntax.Token) {
+	switch t.Type {
+	case hclsyntax.TokenStringLit, hclsyntax.TokenQuotedLit:
+		n.text(len(t.Bytes))
 	case hclsyntax.TokenOBrace:
 		n.open('{')
 	case hclsyntax.TokenCBrace:
@@ -155,12 +174,12 @@ func (n *nesting) token(t hclsyntax.TokenType) {
 func plainNesting(src []byte) bool {
 	n := nesting{body: true}
 	quotes := 0
-	for i := 0; i < len(src); i++ {
+	for i := 0; i < len(src) && !n.deep; i++ {
 		c, next := src[i], byte(0)
 		if i+1 < len(src) {
 			next = src[i+1]
 		}
-		if len(n.stack) > 0 && n.stack[len(n.stack)-1].open == '"' {
+		if n.top().open == '"' {
 			switch {
 			case c == '\\' || c == '\n' || (c == '$' || c == '%') && next == c:
 				return false
@@ -171,6 +190,8 @@ func plainNesting(src []byte) bool {
 				n.operator()
 				n.open('$')
 				i++
+			case c == '$' || c == '%':
+				n.operator() // not one, but a piece of its own: too many of them are left to the scanner
 			}
 			continue
 		}
@@ -200,7 +221,7 @@ func plainNesting(src []byte) bool {
 				}
 				end := bytes.IndexByte(src[i:], '\n')
 				if end < 0 {
-					return true
+					return !n.deep
 				}
 				i += end - 1
 			case c == '/' && next == '*' || c == '<' && next == '<':
@@ -217,19 +238,13 @@ func plainNesting(src []byte) bool {
 				return false
 			}
 		}
-		if n.deep {
-			return false
-		}
 	}
-	return true
+	return !n.deep && quotes == 0
 }
 
 // closes ends the innermost bracket if the character is its counterpart.
 func (n *nesting) closes(c byte) bool {
-	if len(n.stack) == 0 {
-		return false
-	}
-	open := n.stack[len(n.stack)-1].open
+	open := n.top().open
 	switch {
 	case c == '}' && (open == '{' || open == '$'), c == ']' && open == '[', c == ')' && open == '(':
 		n.close(open)

@@ -52,15 +52,24 @@ func (f *findings) plaintext(name string, src []byte) {
 	}
 }
 
-// maskLine gives the source line at an offset with everything in it hidden that
+// maxCode bounds the source line of a finding, in bytes.
+const maxCode = 4096
+
+// sourceCode gives the source line at an offset with everything in it hidden that
 // looks like a secret: a finding must not carry further what it complains about.
-func maskLine(src []byte, offset int) string {
+// Of a long line it gives the beginning, or nothing if the offset is not there.
+func sourceCode(src []byte, offset int, keys bool) string {
 	line, start := sourceLine(src, offset)
-	if insideKey(src, start) {
+	switch {
+	case offset-start > maxCode:
+		return ""
+	case keys && insideKey(src, start):
 		return sensitive
 	}
+	line = line[:min(len(line), maxCode+512)] // no secret is cut in two at the end of what is shown
 	line = assigned.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
-	return mask(string(bytes.ToValidUTF8(line, []byte("?"))))
+	code := mask(string(bytes.ToValidUTF8(line, []byte("?"))))
+	return strings.ToValidUTF8(code[:min(len(code), maxCode)], "")
 }
 
 // mask hides what looks like a secret in a text.
@@ -76,9 +85,6 @@ func mask(s string) string {
 // insideKey reports whether an offset lies behind the first line of a private key
 // that has not ended yet.
 func insideKey(src []byte, offset int) bool {
-	if !bytes.Contains(src, keyHint) {
-		return false
-	}
 	const longest = 16 << 10 // no private key has more lines than that
 	before := src[max(0, offset-longest):offset]
 	begins := keyBegin.FindAllIndex(before, -1)

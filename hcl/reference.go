@@ -143,7 +143,7 @@ func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) 
 		if f.Secret {
 			doc += " A secret."
 		}
-		p.printf("| %s | %s | %s |", name, typeName(f, rule), cellText(p.defaultOf(f, rule, defaults)))
+		p.printf("| %s | %s | %s |", name, typeName(f, rule), cellText(defaultOf(f, rule, defaults)))
 		if costs {
 			cost := string(f.Cost)
 			if !f.Compared {
@@ -156,7 +156,7 @@ func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) 
 }
 
 // defaultOf gives what an attribute is unless set, as it would be written.
-func (p *page) defaultOf(f model.Field, rule string, defaults reflect.Value) string {
+func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 	v := reflect.ValueOf(valueRules[rule+"."+f.Name].def)
 	if !v.IsValid() && defaults.IsValid() {
 		v = defaults.Field(f.Index)

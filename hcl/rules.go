@@ -149,10 +149,13 @@ func (l *load) resolveAll() {
 		return
 	}
 	done := map[model.Address]bool{}
+	wants := map[string]*model.Want{}
+	defer func() { l.site.Resolved = wants }()
 	claims := claims{load: l, seen: map[model.Claim]claimed{}}
 	for _, host := range sortedKeys(l.site.Hosts) {
 		want, found := l.site.Want(host)
 		l.hear(found)
+		wants[host] = want
 		for _, addr := range want.State.Addresses() {
 			done[addr] = true
 			if n := want.Nodes[addr]; n != nil {

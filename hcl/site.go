@@ -98,7 +98,7 @@ func (l *load) firstPlace() hclv2.Range {
 func (l *load) checkSite(b *block, s *model.Site) {
 	for _, r := range s.VMIDRanges {
 		if r.From > r.To && r.To != 0 {
-			l.errorf(l.innerAt(b, "vmid_range", r.Name), "vmid_range "+quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
+			l.errorf(innerAt(b, "vmid_range", r.Name), "vmid_range "+quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
 		}
 	}
 	if s.VMIDDefault == "" {
@@ -125,7 +125,7 @@ func (l *load) nearestOr(name string, known []string, none string) string {
 }
 
 // innerAt finds an inner block by type and name; the block around it without one.
-func (l *load) innerAt(b *block, typ, name string) hclv2.Range {
+func innerAt(b *block, typ, name string) hclv2.Range {
 	for _, inner := range b.body.Blocks {
 		if inner.Type == typ && len(inner.Labels) == 1 && inner.Labels[0] == name {
 			return inner.DefRange()

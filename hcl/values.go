@@ -275,6 +275,7 @@ func word(s string) string { return matches(wordText, "must be one word without 
 func timezone(s string) string {
 	return matches(timezoneText, "must be a name such as Europe/Berlin")(s)
 }
+
 func userName(s string) string {
 	return matches(userText, "must be a name as useradd takes it: small letters, digits, _ and -, at most 32")(s)
 }

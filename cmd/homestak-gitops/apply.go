@@ -33,7 +33,7 @@ Ctrl-C once: nothing new is started, what runs is finished. Twice: leave now.`,
 	}
 	f.change(a, c)
 	c.Flags().StringArrayVar(&targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
-	a.completeTargets(c, f)
+	completeTargets(c, f)
 	return c
 }
 
@@ -99,7 +99,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		if s.flags.yes || len(made.Steps) == 0 {
 			return true, nil
 		}
-		return true, a.confirm(ctx, question(p, made))
+		return true, a.confirm(ctx, p, made)
 	}
 	r := p.Run(ctx)
 	progress.close()
@@ -120,13 +120,17 @@ func thisMany(n int) string {
 	return fmt.Sprintf("these %d steps", n)
 }
 
-// confirm asks a question on the terminal; only "yes" agrees. Where nobody can
-// answer it refuses.
-func (a *app) confirm(ctx context.Context, question string) error {
+// confirm asks on the terminal whether to carry out a plan; only "yes" agrees.
+// Where nobody can answer it refuses.
+func (a *app) confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
 	if !a.inTerminal {
-		return &ending{exitError, errors.New("nobody here to ask, so nothing was done\nlook at the plan above, then say --yes; or keep it with plan --out FILE and apply that")}
+		wayOn := "look at the plan above, then say --yes"
+		if !p.Destroy {
+			wayOn += "; or keep it with plan --out FILE, and apply that"
+		}
+		return &ending{exitError, errors.New("nobody here to ask, so nothing was done\n" + wayOn)}
 	}
-	fmt.Fprintf(a.stderr, "%s\nOnly \"yes\" goes on: ", question)
+	a.ui.ask(question(p, made))
 	answer := make(chan string, 1)
 	go func() {
 		// Ends with the line or with the process: a read from a terminal cannot be cancelled.
@@ -140,7 +144,7 @@ func (a *app) confirm(ctx context.Context, question string) error {
 		}
 		return &ending{exitError, errors.New("not confirmed, so nothing was done")}
 	case <-ctx.Done():
-		fmt.Fprintln(a.stderr)
+		a.ui.notef("")
 		return context.Cause(ctx)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // not load completes nothing and says nothing: the verb itself will.
 
 // completeSite makes --host and -M complete from the site.
-func (a *app) completeSite(c *cobra.Command, f *siteFlags) {
+func completeSite(c *cobra.Command, f *siteFlags) {
 	complete(c, "host", f, func(s *model.Site) []string { return slices.Sorted(maps.Keys(s.Hosts)) })
 	complete(c, "manifest", f, func(s *model.Site) []string {
 		var out []string
@@ -32,7 +32,7 @@ func (a *app) completeSite(c *cobra.Command, f *siteFlags) {
 
 // completeTargets makes --target complete with the addresses of the chosen host,
 // or of all hosts.
-func (a *app) completeTargets(c *cobra.Command, f *siteFlags) {
+func completeTargets(c *cobra.Command, f *siteFlags) {
 	complete(c, "target", f, func(s *model.Site) []string {
 		var out []string
 		for _, h := range slices.Sorted(maps.Keys(s.Hosts)) {
@@ -56,7 +56,7 @@ func complete(c *cobra.Command, flag string, f *siteFlags, list func(*model.Site
 		if errors.Join(err, verr) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		defer root.Close()
+		defer func() { _ = root.Close() }()
 		site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: proxmox.Kinds(), Vars: vars})
 		if site == nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -54,7 +54,7 @@ func (a *app) demo(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a folder for the site: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	site, err := fs.Sub(examples.Site, "site")
 	if err == nil {
 		err = os.CopyFS(dir, site)

@@ -20,7 +20,7 @@ import (
 
 // docsVerb writes what is generated from the program: for packagers and for
 // `make docs`, so it is hidden.
-func (a *app) docsVerb() *cobra.Command {
+func docsVerb() *cobra.Command {
 	return &cobra.Command{
 		Use:    "docs DIR",
 		Short:  "Write man pages and the reference pages into a folder",

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -69,7 +68,7 @@ func (e *ending) Unwrap() error { return e.Err }
 // codeOf gives the exit code of an error that ends the program.
 func codeOf(err error) int {
 	var end *ending
-	var invalid *invalidSite
+	var invalid *invalidSiteError
 	switch {
 	case err == nil:
 		return exitDone
@@ -77,7 +76,7 @@ func codeOf(err error) int {
 		return end.Code
 	case errors.As(err, &invalid):
 		return exitInvalid
-	case errors.Is(err, engine.ErrInterrupted), errors.Is(err, context.Canceled):
+	case errors.Is(err, engine.ErrInterrupted):
 		return exitInterrupted
 	case proxmox.IsDenied(err):
 		return exitDenied
@@ -93,9 +92,9 @@ func endingOf(r engine.Report) error {
 	case engine.Done, engine.Planned:
 		return nil
 	case engine.Invalid:
-		return &ending{Code: exitInvalid}
+		return &ending{exitInvalid, errors.New("the site says something that cannot be done: see the findings above")}
 	case engine.Refused:
-		return &ending{Code: exitRefused}
+		return &ending{exitRefused, errors.New("a guard refused something: see the findings above")}
 	case engine.Partly:
 		return &ending{exitPartly, untold(r)}
 	case engine.Interrupted:
@@ -119,13 +118,13 @@ func untold(r engine.Report) error {
 	}
 }
 
-// invalidSite ends a verb on a site that must not converge.
-type invalidSite struct {
+// invalidSiteError ends a verb on a site that must not converge.
+type invalidSiteError struct {
 	Name  string // of its folder
 	Found diag.List
 }
 
 // Error counts; the findings themselves are shown before.
-func (e *invalidSite) Error() string {
+func (e *invalidSiteError) Error() string {
 	return fmt.Sprintf("the site in %s is not valid: %s", e.Name, count(e.Found.Errors(), "error"))
 }

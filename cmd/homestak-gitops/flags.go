@@ -37,7 +37,7 @@ func (f *siteFlags) read(a *app, c *cobra.Command) {
 	fs.StringVar(&f.mode, "mode", "", "execution `MODE` of this run: push or pull")
 	fs.DurationVar(&f.timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
 	a.ui.jsonFlag(c)
-	a.completeSite(c, f)
+	completeSite(c, f)
 }
 
 // reach adds the flags of a verb that looks at a host.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -38,7 +39,7 @@ func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of locks: %w\nset HOMESTAK_DATA_DIR to a folder that you may write", err)
 	}
-	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(h.API))))
+	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
 	l := flock.New(name, flock.SetPermissions(0o600))
 	got, err := l.TryLock()
 	if err != nil {

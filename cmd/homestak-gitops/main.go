@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, p process) int {
 	ctx, s := watch(ctx, p)
 	defer s.close()
 	a := &app{process: p, stopping: s, ui: &ui{process: p, told: map[string]bool{}}}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // cobra hands the context to the verbs
 	root.SetArgs(args)
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
@@ -102,7 +102,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb())
 	add("host", a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
 	add("try", a.simVerb(), a.demoVerb())
-	add("", a.versionVerb(), a.docsVerb(), exitCodesTopic())
+	add("", a.versionVerb(), docsVerb(), exitCodesTopic())
 	return root
 }
 

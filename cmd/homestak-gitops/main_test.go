@@ -36,7 +36,6 @@ func TestMain(m *testing.M) {
 //	guests NAME [GUEST...]            the host holds just these guests (VMID:name)
 //	hand NAME set|stop|delete|add …   change the host behind everybody's back
 //	quiet NAME                        the host got no request that writes since the last time
-//	busy NAME                         wait until a task runs there
 //	same DOCUMENT GOLDEN              two JSON documents agree but for times, ids and fingerprints
 //	commit DIR FILE...                make DIR a git checkout, and commit these files
 func TestScript(t *testing.T) {
@@ -51,7 +50,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pve": cmdPVE, "exits": cmdExits, "guests": cmdGuests, "hand": cmdHand, "quiet": cmdQuiet,
-			"busy": cmdBusy, "same": cmdSame, "commit": cmdCommit,
+			"same": cmdSame, "commit": cmdCommit,
 		},
 	})
 }
@@ -169,23 +168,6 @@ func cmdQuiet(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%d requests that write", wrote)
 	}
 	h.writes = now
-}
-
-func cmdBusy(ts *testscript.TestScript, _ bool, args []string) {
-	h := hostOf(ts, args[0])
-	limit := time.After(10 * time.Second)
-	for {
-		for _, task := range h.Snapshot().Tasks {
-			if task.End.IsZero() {
-				return
-			}
-		}
-		select {
-		case <-limit:
-			ts.Fatalf("no task in 10 s")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // volatile are the keys of documents that differ from run to run, and what stands

@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -50,7 +51,7 @@ or the host moved: homestak-gitops apply FILE.`,
 	fs.StringArrayVar(&o.targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
 	fs.BoolVar(&o.refreshOnly, "refresh-only", false, "only look: tell what is on the host, plan nothing")
 	fs.StringVar(&o.format, "format", "text", "`FORM` of the plan: text or markdown")
-	a.completeTargets(c, f)
+	completeTargets(c, f)
 	return c
 }
 
@@ -108,7 +109,7 @@ func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) erro
 	}
 	switch {
 	case a.ui.json:
-		return a.ui.print(doc)
+		return a.ui.emit(doc)
 	case o.format == "markdown":
 		p.Markdown(a.ui.stdout)
 	case r.Plan != nil:
@@ -152,6 +153,8 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 	case held != "":
 		r.Outcome = held
 		return endingOf(r)
+	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
+		return &ending{exitError, errors.New("the host could not be seen, so there is nothing to plan")}
 	case !detailed:
 		return nil
 	case len(r.Plan.Steps) > 0:
@@ -168,7 +171,6 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 type scope struct {
 	Manifest    string   `json:"manifest,omitempty"`
 	Targets     []string `json:"targets,omitempty"`
-	Destroy     bool     `json:"destroy,omitempty"`
 	RefreshOnly bool     `json:"refresh_only,omitempty"`
 }
 
@@ -178,7 +180,7 @@ func (sc scope) limit(p *engine.Pass) (*engine.Pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Manifest, p.Targets, p.Destroy, p.RefreshOnly = sc.Manifest, targets, sc.Destroy, sc.RefreshOnly
+	p.Manifest, p.Targets, p.RefreshOnly = sc.Manifest, targets, sc.RefreshOnly
 	return p, nil
 }
 
@@ -223,7 +225,7 @@ func readPlan(name string) (planDocument, error) {
 	if err != nil {
 		return planDocument{}, fmt.Errorf("open the plan: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	p, err := plan.Read(f)
 	if err != nil {
 		return planDocument{}, fmt.Errorf("%s: %w", name, err)
@@ -231,7 +233,8 @@ func readPlan(name string) (planDocument, error) {
 	var doc struct {
 		Scope scope `json:"scope"`
 	}
-	if _, err := f.Seek(0, io.SeekStart); err == nil {
+	_, err = f.Seek(0, io.SeekStart)
+	if err == nil {
 		err = json.NewDecoder(f).Decode(&doc)
 	}
 	if err != nil {

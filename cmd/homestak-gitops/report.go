@@ -13,7 +13,7 @@ import (
 func (a *app) report(r engine.Report) error {
 	a.ui.findings(r.Findings)
 	if a.ui.json {
-		if err := a.ui.print(r); err != nil {
+		if err := a.ui.emit(r); err != nil {
 			return err
 		}
 	}

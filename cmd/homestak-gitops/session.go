@@ -66,38 +66,39 @@ func (s *session) close() { _ = s.root.Close() }
 
 // secrets reads the values of secrets: those of --secrets, else of secrets.yaml in
 // the site, if git does not track it. None at all is fine: then names are known to
-// nobody, and every one is taken to exist.
+// nobody, and every one is taken to exist. A tracked secrets.yaml is an error also
+// where it is not read.
 func (s *session) secrets(tree *source.Worktree) (*model.Secrets, diag.List) {
-	if name := s.flags.secrets; name != "" {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return nil, diag.List{diag.Errorf(diag.Range{}, "secrets cannot be read", "%v", err)}
-		}
-		info, err := os.Stat(name)
-		return parseSecrets(name, data, info, err)
-	}
-	data, err := s.root.ReadFile(secretsName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	at := diag.Range{File: secretsName, Start: diag.Pos{Line: 1, Column: 1}, End: diag.Pos{Line: 1, Column: 1}}
-	if err != nil {
-		return nil, diag.List{diag.Errorf(at, "secrets cannot be read", "%v", err)}
+	tracked, unknown := false, errors.New("the git checkout around the site cannot be read")
+	if tree != nil {
+		tracked, unknown = tree.Tracks(secretsName)
 	}
-	if tree == nil {
-		return nil, diag.List{diag.Errorf(at, "whether git tracks "+secretsName+" is not known",
-			"The git checkout around the site cannot be read. Mend it, or name a file of secrets outside of it with --secrets.")}
-	}
-	tracked, err := tree.Tracks(secretsName)
-	switch {
-	case err != nil:
-		return nil, diag.List{diag.Errorf(at, "whether git tracks "+secretsName+" is not known",
-			"%v. Mend the checkout, or name a file of secrets outside of it with --secrets.", err)}
-	case tracked:
-		return nil, diag.List{diag.Errorf(at, secretsName+" is tracked by git",
+	var found diag.List
+	if tracked {
+		found = diag.List{diag.Errorf(at, secretsName+" is tracked by git",
 			"Whoever can read the repository, now or later, has these secrets.\n"+
 				"Take it out:   git rm --cached %[1]s && echo %[1]s >> .gitignore && git commit\n"+
 				"Then change every secret in it: the old values stay in the history.", secretsName)}
+	}
+	if name := s.flags.secrets; name != "" {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, append(found, diag.Errorf(diag.Range{}, "secrets cannot be read", "%v", err))
+		}
+		info, err := os.Stat(name)
+		secrets, l := parseSecrets(name, data, info, err)
+		return secrets, append(found, l...)
+	}
+	data, err := s.root.ReadFile(secretsName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), tracked:
+		return nil, found
+	case err != nil:
+		return nil, diag.List{diag.Errorf(at, "secrets cannot be read", "%v. A file elsewhere can be named with --secrets.", err)}
+	case unknown != nil:
+		return nil, diag.List{diag.Errorf(at, "whether git tracks "+secretsName+" is not known",
+			"%v. Mend the checkout, or name a file of secrets outside of it with --secrets.", unknown)}
 	}
 	info, err := s.root.Stat(secretsName)
 	return parseSecrets(secretsName, data, info, err)
@@ -140,7 +141,7 @@ func withMode(site *model.Site, mode string) *model.Site {
 // converge is refused here.
 func (s *session) choose() (*model.Manifest, *model.Host, error) {
 	if s.desired.Findings.HasErrors() || s.desired.Site == nil {
-		return nil, nil, &invalidSite{s.flags.siteName(), s.desired.Findings}
+		return nil, nil, &invalidSiteError{s.flags.siteName(), s.desired.Findings}
 	}
 	m, err := s.manifest()
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *session) drive(h *model.Host, owner string) (engine.Driver, error) {
 	if s.flags.sim {
 		sim := s.sims[h.Name]
 		if sim == nil {
-			sim = pvesim.New(simOf(h))
+			sim = pvesim.New(simOf(s.desired.Site, h))
 			s.sims[h.Name] = sim
 		}
 		cfg.Transport, cfg.Token = sim, sim.Token()
@@ -259,48 +260,6 @@ func (t talkative) Observe(ctx context.Context, w *model.Want) (model.Observed, 
 	t.ui.notef("looked at host %s in %s: %d ours, %d foreign, %d unknown",
 		t.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Foreign), len(have.Unknown))
 	return have, err
-}
-
-// simOf describes a simulator that has what a host of the site is declared to have.
-func simOf(h *model.Host) pvesim.Config {
-	c := pvesim.Config{Node: h.PVENode(), Storages: pvesim.DefaultStorages(), Bridges: []string{"vmbr0"}}
-	for _, n := range h.Nodes {
-		if n != c.Node {
-			c.Nodes = append(c.Nodes, n)
-		}
-	}
-	if h.Bridge != "" && h.Bridge != "vmbr0" {
-		c.Bridges = append(c.Bridges, h.Bridge)
-	}
-	if h.Storage == nil {
-		return c
-	}
-	for _, st := range []struct{ name, kind, content string }{
-		{h.Storage.Disks, "lvmthin", "images"},
-		{h.Storage.Disks, "lvmthin", "rootdir"},
-		{h.Storage.Images, "dir", "import"},
-		{h.Storage.ISO, "dir", "iso"},
-		{h.Storage.Backup, "dir", "backup"},
-		{h.Storage.Snippets, "dir", "snippets"},
-	} {
-		if st.name != "" {
-			c.Storages = holding(c.Storages, st.name, st.kind, st.content)
-		}
-	}
-	return c
-}
-
-// holding makes sure that a storage is there and takes a content type.
-func holding(list []pvesim.Storage, name, kind, content string) []pvesim.Storage {
-	i := slices.IndexFunc(list, func(s pvesim.Storage) bool { return s.Name == name })
-	if i < 0 {
-		list = append(list, pvesim.Storage{Name: name, Type: kind})
-		i = len(list) - 1
-	}
-	if !slices.Contains(list[i].Content, content) {
-		list[i].Content = append(slices.Clone(list[i].Content), content)
-	}
-	return list
 }
 
 // siteName is the folder of the site as the user knows it.

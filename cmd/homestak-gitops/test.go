@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -103,7 +104,7 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 	t.report.Success = err == nil
 	a.ui.findings(t.report.Findings)
 	if a.ui.json {
-		if perr := a.ui.print(t.report); perr != nil {
+		if perr := a.ui.emit(t.report); perr != nil {
 			return perr
 		}
 	} else {
@@ -126,7 +127,8 @@ func (t *trial) run(ctx context.Context, keep bool) error {
 	if err == nil {
 		err = t.verify(limited)
 	}
-	made := slices.ContainsFunc(t.report.Nodes, func(n engine.Node) bool { return n.Status != engine.NodeSkipped })
+	// Only what this test began may be destroyed, never what it found there.
+	made := slices.ContainsFunc(t.report.Results, func(r apply.Result) bool { return r.Status != apply.Skipped })
 	cleanup := t.manifest.Settings == nil || t.manifest.Settings.CleanupOnFailure == nil || *t.manifest.Settings.CleanupOnFailure
 	if keep || !made || err != nil && !cleanup {
 		return err
@@ -177,7 +179,9 @@ func (t *trial) create(ctx context.Context) error {
 			t.app.ui.sketch(made)
 			return true, nil
 		}
-		t.report = p.Run(ctx)
+		if t.report = p.Run(ctx); t.report.Outcome == engine.Partly {
+			return &ending{exitError, untold(t.report)} // what is there is cleaned up, so nothing stays in part
+		}
 		return because(ctx, endingOf(t.report))
 	})
 }

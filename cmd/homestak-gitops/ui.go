@@ -23,7 +23,8 @@ import (
 //   - Colour only on a terminal, never when NO_COLOR is set, unless --color says so.
 //   - An error says in lower case, without a full stop, what was attempted; lines
 //     after the first say what to do next.
-//   - Nothing is printed but through this file.
+//   - Nothing is printed but through ui; the live line of a terminal is drawn by
+//     progress.
 
 // ui prints. It belongs to the goroutine of the verb; only progress writes from
 // another one, and takes turns by itself.
@@ -41,7 +42,7 @@ type ui struct {
 	document func(err error) any
 }
 
-// jsonFlag gives a verb the flag --json; its document goes through print.
+// jsonFlag gives a verb the flag --json; its document goes through emit.
 func (u *ui) jsonFlag(c *cobra.Command) {
 	c.Flags().BoolVar(&u.json, "json", false, "print one JSON document on stdout")
 }
@@ -94,6 +95,9 @@ func (u *ui) notef(format string, args ...any) {
 	fmt.Fprintf(u.stderr, format+"\n", args...)
 }
 
+// ask begins a line on which the user answers.
+func (u *ui) ask(question string) { fmt.Fprintf(u.stderr, "%s\nOnly \"yes\" goes on: ", question) }
+
 // findings writes what is wrong with the site, the plan or the host; each text
 // once, however many stages and instances of a node it is about.
 func (u *ui) findings(l diag.List) {
@@ -105,13 +109,14 @@ func (u *ui) findings(l diag.List) {
 		}
 	}
 	if len(fresh) > 0 {
-		diag.Text(u.stderr, fresh)
-		fmt.Fprintln(u.stderr)
+		var text strings.Builder
+		diag.Text(&text, fresh)
+		fmt.Fprintln(u.stderr, printable(text.String()))
 	}
 }
 
-// print writes the one document of this run.
-func (u *ui) print(document any) error {
+// emit writes the one document of this run.
+func (u *ui) emit(document any) error {
 	u.written = true
 	return writeJSON(u.stdout, document)
 }
@@ -129,12 +134,11 @@ func writeJSON(w io.Writer, document any) error {
 // failure tells how the program ended, if that was not said yet.
 func (u *ui) failure(err error) {
 	if u.json && !u.written && u.document != nil {
-		if werr := u.print(u.document(err)); werr != nil {
+		if werr := u.emit(u.document(err)); werr != nil {
 			err = errors.Join(err, werr)
 		}
 	}
-	var invalid *invalidSite
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*invalidSiteError](err); ok {
 		u.findings(invalid.Found)
 	}
 	text := err.Error()
@@ -160,8 +164,7 @@ func printable(s string) string {
 
 // found gives the findings that a document holds of an error.
 func found(err error) diag.List {
-	var invalid *invalidSite
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*invalidSiteError](err); ok {
 		return invalid.Found
 	}
 	if err == nil || err.Error() == "" {

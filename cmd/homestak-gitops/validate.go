@@ -49,7 +49,7 @@ func (a *app) validate(f *siteFlags) error {
 	a.ui.findings(all)
 	a.ui.tellVerdict(s, all, valid)
 	if a.ui.json {
-		if err := a.ui.print(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
+		if err := a.ui.emit(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
 			return err
 		}
 	}

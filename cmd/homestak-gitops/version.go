@@ -22,7 +22,7 @@ func (a *app) versionVerb() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			b := buildOf(debug.ReadBuildInfo())
 			if a.ui.json {
-				return a.ui.print(b)
+				return a.ui.emit(b)
 			}
 			a.ui.printf("homestak-gitops %s\n", b.Version)
 			if b.Commit != "" {

@@ -185,7 +185,7 @@ func (d *Driver) readPower(ctx context.Context, v *view) (map[int]listed, []mode
 	var unknown []model.Unknown
 	for i, n := range nodes {
 		if dark[i] != nil {
-			unknown = append(unknown, model.Unknown{Scope: "node " + n, Why: dark[i].Error(), All: n == d.host.PVENode()})
+			unknown = append(unknown, model.Unknown{Scope: "node " + n, Why: dark[i].Error(), All: n == d.host.PVENode(), Node: n})
 			continue
 		}
 		for _, e := range lists[i] {
@@ -324,7 +324,7 @@ func (j *judge) close() {
 				Fix: "remove the one that is not wanted, for instance a restored backup",
 			})
 		}
-		f := diag.Warnf(diag.Range{}, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr), "%s", "usually one of them is a restored backup: remove it, or give it another uuid")
+		f := diag.Errorf(diag.Range{}, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr), "%s", "usually one of them is a restored backup: remove it, or give it another uuid")
 		f.Source, f.Address = diag.FromGuard, addr.String()
 		j.out.Findings = append(j.out.Findings, f)
 	}

@@ -154,7 +154,9 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
 	places[def.Storage+" import"] = true
 	node := d.host.PVENode()
-	if !l.view.nodes[node] {
+	if online, known := l.view.nodes[node]; !known {
+		return out, nil // the view says so already, and knows nothing at all
+	} else if !online {
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
 		return out, nil
 	}

@@ -125,7 +125,7 @@ func (v *view) checkNodes(h *model.Host) {
 			slices.Sort(known)
 			v.blind("node "+n, fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")))
 		case !online:
-			v.unknown = append(v.unknown, model.Unknown{Scope: "node " + n, Why: "offline"})
+			v.unknown = append(v.unknown, model.Unknown{Scope: "node " + n, Why: "offline", Node: n})
 		}
 	}
 }

@@ -38,7 +38,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	v.Waits = g.running && !maps.Equal(cfg.now, cfg.next)
 	for k, val := range c {
-		if !typed.MatchString(k) && !invented[k] && !isDrive(k) {
+		if !isTyped(k) && !invented[k] && !isDrive(k) {
 			v.Options[k] = val
 		}
 	}
@@ -339,7 +339,7 @@ func (v *VM) path(key string) string {
 	case "searchdomain":
 		return "domain"
 	}
-	if typed.MatchString(key) || isDrive(key) {
+	if isTyped(key) || isDrive(key) {
 		return key
 	}
 	return "options." + key

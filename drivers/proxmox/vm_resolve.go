@@ -33,8 +33,8 @@ func (r *vmResolver) resolve() {
 	r.cloudInit()
 	r.tags()
 	r.enums()
-	r.defaults()
 	r.options()
+	r.defaults()
 	r.owner()
 }
 
@@ -257,8 +257,17 @@ func (r *vmResolver) enums() {
 	}
 }
 
-// typed are PVE keys that have an attribute of their own here, or that are ours to write.
-var typed = regexp.MustCompile(`^(name|cores|memory|tags|description|onboot|startup|protection|agent|ciuser|sshkeys|nameserver|searchdomain|smbios1|lock|digest|template|vmid|node|start|pool|storage|archive|force|unique|(net|ipconfig|scsi|ide|unused)\d+)$`)
+// isTyped reports whether a PVE key has an attribute of its own here, or is ours to write.
+func isTyped(key string) bool {
+	switch strings.TrimRight(key, "0123456789") {
+	case "name", "cores", "memory", "tags", "description", "onboot", "startup", "protection", "agent",
+		"ciuser", "sshkeys", "nameserver", "searchdomain", "smbios", "lock", "digest", "template", "vmid", "node",
+		"start", "pool", "storage", "archive", "force", "unique", "net", "ipconfig", "scsi", "ide", "unused":
+		return true
+	default:
+		return false
+	}
+}
 
 // defaults are PVE keys that every guest of ours has unless the files say otherwise.
 // They are options like any other, so that drift in them shows.
@@ -280,19 +289,18 @@ func (r *vmResolver) defaults() {
 
 // options checks further PVE keys against the API table and brings values into PVE's form.
 func (r *vmResolver) options() {
-	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
-	var known []string
-	for k := range m.Params {
-		known = append(known, k)
+	if len(r.Options) == 0 {
+		return
 	}
+	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
 	for k, v := range r.Options {
 		p, ok := m.Param(k)
 		switch {
-		case typed.MatchString(k):
+		case isTyped(k):
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of %s", r.kind)
 			continue
 		case !ok:
-			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, known))
+			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
 			continue
 		}
 		if p.Type == "boolean" {

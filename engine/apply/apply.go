@@ -62,14 +62,14 @@ const (
 
 // Options says how steps are carried out. The zero value is ready for use.
 type Options struct {
-	Width    int                           // how many steps run at once; 8 unless set
+	Width    int                           // how many steps run at once; 10 unless set
 	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
 	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
 	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
 	Notify   func(Event)                   // told of everything, from the goroutine of Run; a slow one holds the run up
 }
 
-const defaultWidth = 8
+const defaultWidth = 10
 
 // Event tells what just happened, for progress.
 type Event struct {

@@ -53,5 +53,6 @@ type Unknown struct {
 	All  bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
 	VMID int    `json:"-"` // of a guest that could not be read
 	Name string `json:"-"` // its name, if that much is known; it may then be any guest if empty
+	Node string `json:"-"` // PVE node that is down or dark: nothing is created there
 	Kind string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
 }

@@ -33,7 +33,8 @@ type Site struct {
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Secrets    *Secrets
 	Kinds      Kinds
-	SourceHash string // over all files that were read; changes with any byte of them
+	Resolved   map[string]*Want // what the hosts shall hold, where that was worked out while loading; only read
+	SourceHash string           // over all files that were read; changes with any byte of them
 }
 
 // VMIDRange is an inclusive range of VMIDs with a name.

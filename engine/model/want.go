@@ -27,8 +27,12 @@ type Deferred struct {
 }
 
 // Want resolves what the deployed manifests and objects say for one host. The
-// findings are those of resolving; the site itself stays as it is.
+// findings are those of resolving; the site itself stays as it is. Who gets a
+// Want only reads it.
 func (s *Site) Want(host string) (*Want, diag.List) {
+	if w := s.Resolved[host]; w != nil {
+		return w, nil // its findings were told with the others of the load
+	}
 	h := s.Hosts[host]
 	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}}
 	if h == nil {
@@ -151,7 +155,7 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 		nn.Manifest = &b
 		b.Nodes[i] = &nn
 	}
-	c.Manifests = map[string]*Manifest{manifest: &b}
+	c.Manifests, c.Resolved = map[string]*Manifest{manifest: &b}, nil
 	return &c, nil
 }
 

@@ -87,6 +87,8 @@ func (p *planner) guardSight(s *Step) {
 	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
 	for _, u := range p.in.Have.Unknown {
 		switch {
+		case u.Node != "" && s.Action == Create && guest && s.Want.Guest.Node == u.Node:
+			p.blind(s, fmt.Sprintf("%s: %s", u.Scope, u.Why))
 		case u.Kind != "" && u.Kind == s.Address.Kind:
 			p.blind(s, fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why))
 		case u.VMID > 0 && guest && s.Action == Create && mayBe(u, s.Want):

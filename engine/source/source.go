@@ -198,7 +198,7 @@ func sameBlob(file string, entry object.TreeEntry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	h := plumbing.NewHasher(plumbing.BlobObject, info.Size())
 	if _, err := io.Copy(h, f); err != nil {
 		return false, err

@@ -87,7 +87,7 @@ func (m *meter) build() {
 	require.NoError(m.b, err)
 	m.self, m.bin = self, filepath.Join(m.dir, "homestak-gitops")
 	r, err := measure(m.ctx, command{
-		name: "go", args: []string{"build", "-trimpath", "-ldflags=-s -w", "-o", m.bin, "github.com/homestak/homestak-gitops/cmd/homestak-gitops"},
+		name: "go", args: []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", m.bin, "github.com/homestak/homestak-gitops/cmd/homestak-gitops"},
 		env: []string{"CGO_ENABLED=0"},
 	})
 	require.NoError(m.b, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -35,6 +36,8 @@ type access = fleet.Access
 // traffic is what a host has counted since it began.
 type traffic struct {
 	Requests, Connections, PeakRequests, PeakTasks, Guests int
+
+	Calls map[string]int // requests by "METHOD /path/{template}"
 }
 
 // server is a simulated host in a process of its own, so that what it costs is not
@@ -99,6 +102,10 @@ func (s *server) traffic() (traffic, error) {
 func (t traffic) minus(earlier traffic) traffic {
 	t.Requests -= earlier.Requests
 	t.Connections -= earlier.Connections
+	t.Calls = maps.Clone(t.Calls)
+	for call, n := range earlier.Calls {
+		t.Calls[call] -= n
+	}
 	return t
 }
 
@@ -139,7 +146,7 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 }
 
 func trafficOf(s pvesim.Snapshot) traffic {
-	t := traffic{Connections: s.Connections, PeakRequests: s.PeakRequests, PeakTasks: s.PeakTasks, Guests: len(s.Guests)}
+	t := traffic{Connections: s.Connections, PeakRequests: s.PeakRequests, PeakTasks: s.PeakTasks, Guests: len(s.Guests), Calls: s.Requests}
 	for _, n := range s.Requests {
 		t.Requests += n
 	}

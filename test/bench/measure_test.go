@@ -58,7 +58,7 @@ func measure(ctx context.Context, c command) (run, error) {
 		// Of systems without /proc. Elsewhere this figure is not good enough: the memory
 		// of the process that started another one counts into it.
 		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-			r.rss = int64(usage.Maxrss) << 10
+			r.rss = int64(usage.Maxrss) << 10 //nolint:unconvert // An int32 on systems of 32 bits.
 		}
 	}
 	return r, nil

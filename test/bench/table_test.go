@@ -15,8 +15,24 @@ type row struct {
 	goal        string
 	ours, floor float64 // floor 0: there is none
 	unit        unit
-	met         bool
+	met         verdict
 	peer        string // OpenTofu with the bpg provider, as recorded on another machine
+}
+
+// verdict says whether a goal is met.
+type verdict string
+
+const (
+	yes  verdict = "yes"
+	no   verdict = "NO"
+	open verdict = "–" // cannot be said from these figures alone
+)
+
+func met(is bool) verdict {
+	if is {
+		return yes
+	}
+	return no
 }
 
 // unit says how a figure is written.
@@ -41,14 +57,11 @@ func write(w io.Writer, rows []row, notes []string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "goal\twhat\tat most\tours\tfloor\tratio\tmet\tOpenTofu + bpg (recorded)")
 	for _, r := range rows {
-		floor, ratio, met := "–", "–", "yes"
+		floor, ratio := "–", "–"
 		if r.floor > 0 {
 			floor, ratio = r.unit(r.floor), fmt.Sprintf("%.2f", r.ours/r.floor)
 		}
-		if !r.met {
-			met = "NO"
-		}
-		fmt.Fprintln(t, strings.Join([]string{r.id, r.what, r.goal, r.unit(r.ours), floor, ratio, met, r.peer}, "\t"))
+		fmt.Fprintln(t, strings.Join([]string{r.id, r.what, r.goal, r.unit(r.ours), floor, ratio, string(r.met), r.peer}, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)

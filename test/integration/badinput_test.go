@@ -85,7 +85,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 	}{
 		{name: "unreachable", setUp: func(s *story) { s.edit("host.hcl", s.api, "https://"+closedPort(s.t)) }, code: 1, says: []string{"refused", "127.0.0.1"}},
 		{name: "a name that nobody knows", setUp: func(s *story) { s.edit("host.hcl", s.api, "https://pve.invalid:8006") }, code: 1, says: []string{"pve.invalid"}},
-		{name: "no https", setUp: func(s *story) { s.edit("host.hcl", "https://", "http://") }, code: 1, says: []string{"https"}},
+		{name: "no https", setUp: func(s *story) { s.edit("host.hcl", "https://", "http://") }, code: 3, says: []string{"https"}},
 		{name: "slow", setUp: func(s *story) { s.stalls() }, flags: []string{"--timeout", "300ms"}, code: 1, says: []string{"--timeout"}},
 		{name: "null for everything", lie: always(`{"data":null}`), code: 1, says: []string{"incomplete"}},
 		{name: "HTML for everything", lie: always(page), code: 1, says: []string{"JSON"}},
@@ -106,7 +106,7 @@ func TestAPIsThatMisbehave(t *testing.T) {
 		{name: "403 for everything", setUp: func(s *story) { s.breaks("* /** status=403") }, code: 6, says: []string{"403", "privilege"}},
 		{name: "a wrong fingerprint", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "sha256:"+strings.Repeat("ab", 32)) }, code: 1, says: []string{"fingerprint", "abab"}},
 		{name: "no fingerprint", setUp: func(s *story) { s.edit("host.hcl", "fingerprint", "# fingerprint") }, code: 1, says: []string{"fingerprint"}},
-		{name: "a fingerprint that is none", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "it is fine") }, code: 1, says: []string{"fingerprint"}},
+		{name: "a fingerprint that is none", setUp: func(s *story) { s.edit("host.hcl", s.host.Fingerprint(), "it is fine") }, code: 3, says: []string{"fingerprint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := begin(t, pvesim.Config{})

@@ -64,4 +64,7 @@ func TestDriftMayOnlyBeReported(t *testing.T) {
 		requireFinding(t, r.Findings, "vm.web-2", "drift", "power")
 	})
 	require.Equal(t, left, s.ours())
+	s.says(2, "plan", "--detailed-exitcode")
+	s.says(0, "apply", "--yes")
+	require.Equal(t, left, s.ours())
 }

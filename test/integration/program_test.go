@@ -47,7 +47,7 @@ func program(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "homestak-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w: %s", err, text)
@@ -113,14 +113,17 @@ func simulate(t *testing.T, args ...string) simulator {
 	cmd.Stderr = &text
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		_ = cmd.Process.Kill()
+		require.NoError(t, cmd.Wait(), "sim said nothing: %s", &text)
+	}
 	t.Cleanup(func() {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		for lines.Scan() {
 			t.Errorf("sim printed more than its one line: %s", lines.Text())
 		}
-		require.NoError(t, cmd.Wait(), text.String())
+		require.NoError(t, cmd.Wait(), "%s", &text)
 	})
-	require.True(t, lines.Scan(), text.String())
 	var s simulator
 	require.NoError(t, json.Unmarshal(lines.Bytes(), &s), lines.Text())
 	require.NotEmpty(t, s.API)

@@ -32,9 +32,9 @@ type paged struct {
 }
 
 // newAnswer encodes what a handler returned. A failure closes the connection;
-// so does, after a good answer, every call that ran as root in pvedaemon or on
-// another node: pveproxy hands on the "close" of its own request, beside a
-// Keep-Alive that HTTP clients must not believe.
+// so does, after a good answer, every call that ran as root in pvedaemon, here
+// or on another node: pveproxy does not keep its own connection to pvedaemon and
+// hands on that "close", beside a Keep-Alive that HTTP clients must not believe.
 func newAnswer(c *call, data any, err error) *answer {
 	if err != nil {
 		return errorAnswer(err)
@@ -48,7 +48,7 @@ func newAnswer(c *call, data any, err error) *answer {
 	switch {
 	case c.req.upload != nil:
 		a.connection = []string{"close"}
-	case c.m != nil && c.m.Protected || c.proxied:
+	case c.m != nil && c.m.Protected:
 		a.connection = []string{"close", "Keep-Alive"}
 	}
 	return a

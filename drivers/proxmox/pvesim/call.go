@@ -15,11 +15,10 @@ import (
 // call is one request on its way through a handler. It belongs to the
 // goroutine that holds Host.mu.
 type call struct {
-	w       *world
-	req     *request
-	m       *pveapi.Method
-	who     identity
-	proxied bool // The work is done on another node.
+	w   *world
+	req *request
+	m   *pveapi.Method
+	who identity
 
 	values map[string]any    // As they came: of path, query and body.
 	in     map[string]string // Scalars, once they were checked; booleans as 0 and 1.

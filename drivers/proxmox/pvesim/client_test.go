@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,70 +51,79 @@ func serve(t *testing.T, h *pvesim.Host) (address string, transport *http.Transp
 func TestLibrary(t *testing.T) {
 	h := pvesim.New(pvesim.Config{Guests: 3, Password: "secret"})
 	address, transport := serve(t, h)
-	name, secret, _ := strings.Cut(h.Token(), "=")
-	logins := map[string]proxmox.Option{
-		"token":    proxmox.WithAPIToken(name, secret),
-		"password": proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
+	id, secret, _ := strings.Cut(h.Token(), "=")
+	logins := map[int]proxmox.Option{ // By the id of the VM that is made with it.
+		500: proxmox.WithAPIToken(id, secret),
+		600: proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
 	}
-	for login, option := range logins {
-		t.Run(login, func(t *testing.T) {
-			ctx := t.Context()
-			c := proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option)
-			version, err := c.Version(ctx)
-			require.NoError(t, err)
-			require.Equal(t, "9.1", version.Release)
-
-			nodes, err := c.Nodes(ctx)
-			require.NoError(t, err)
-			require.Len(t, nodes, 1)
-			node, err := c.Node(ctx, "father")
-			require.NoError(t, err)
-			require.Equal(t, 64, node.CPUInfo.CPUs)
-
-			storage, err := node.Storage(ctx, "local")
-			require.NoError(t, err)
-			finish(t, "download")(storage.DownloadURL(ctx, "import", login+".qcow2", "https://images.test/debian.qcow2"))
-
-			cluster, err := c.Cluster(ctx)
-			require.NoError(t, err)
-			id, err := cluster.NextID(ctx)
-			require.NoError(t, err)
-			finish(t, "create")(node.NewVirtualMachine(ctx, id,
-				proxmox.VirtualMachineOption{Name: "name", Value: "lib"},
-				proxmox.VirtualMachineOption{Name: "memory", Value: 1024},
-				proxmox.VirtualMachineOption{Name: "agent", Value: "1"},
-				proxmox.VirtualMachineOption{Name: "net0", Value: "virtio,bridge=vmbr0"},
-				proxmox.VirtualMachineOption{Name: "scsi0", Value: "local-lvm:0,import-from=local:import/" + login + ".qcow2"},
-				proxmox.VirtualMachineOption{Name: "ide2", Value: "local-lvm:cloudinit"}))
-
-			vm, err := node.VirtualMachine(ctx, id)
-			require.NoError(t, err)
-			require.Equal(t, "lib", vm.Name)
-			require.NotEmpty(t, vm.VirtualMachineConfig.Digest)
-			require.Contains(t, vm.VirtualMachineConfig.Nets["net0"], "virtio=BC:24:11:")
-			finish(t, "config")(vm.Config(ctx, proxmox.VirtualMachineOption{Name: "cores", Value: 2}))
-			finish(t, "resize")(vm.ResizeDisk(ctx, "scsi0", "10G"))
-			finish(t, "start")(vm.Start(ctx))
-			require.NoError(t, vm.WaitForAgent(ctx, 20))
-			interfaces, err := vm.AgentGetNetworkIFaces(ctx)
-			require.NoError(t, err)
-			require.Len(t, interfaces, 1, "the library leaves out the loopback")
-			finish(t, "shutdown")(vm.Shutdown(ctx))
-
-			newID, task, err := vm.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: id + 1000, Name: "copy", Full: true})
-			finish(t, "clone")(task, err)
-			copied, err := node.VirtualMachine(ctx, newID)
-			require.NoError(t, err)
-			require.Equal(t, "copy", copied.Name)
-			for _, gone := range []*proxmox.VirtualMachine{copied, vm} {
-				finish(t, "delete")(gone.Delete(ctx, nil))
-			}
-			_, err = node.VirtualMachine(ctx, id)
-			require.ErrorContains(t, err, "does not exist")
-		})
-	}
+	t.Run("logins", func(t *testing.T) { // They run side by side, for the library polls by the second.
+		for vmid, option := range logins {
+			t.Run(strconv.Itoa(vmid), func(t *testing.T) {
+				t.Parallel()
+				libraryStory(t, proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option), vmid)
+			})
+		}
+	})
 	require.Empty(t, h.Snapshot().Unimplemented)
 	require.Len(t, h.Snapshot().Guests, 3)
+}
+
+// libraryStory is the life of a VM by typed calls.
+func libraryStory(t *testing.T, c *proxmox.Client, id int) {
+	t.Helper()
+	ctx, name := t.Context(), strconv.Itoa(id)
+	version, err := c.Version(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "9.1", version.Release)
+
+	nodes, err := c.Nodes(ctx)
+	require.NoError(t, err)
+	require.Len(t, nodes, 1)
+	node, err := c.Node(ctx, "father")
+	require.NoError(t, err)
+	require.Equal(t, 64, node.CPUInfo.CPUs)
+
+	storage, err := node.Storage(ctx, "local")
+	require.NoError(t, err)
+	finish(t, "download")(storage.DownloadURL(ctx, "import", name+".qcow2", "https://images.test/debian.qcow2"))
+
+	cluster, err := c.Cluster(ctx)
+	require.NoError(t, err)
+	next, err := cluster.NextID(ctx)
+	require.NoError(t, err)
+	require.NotZero(t, next)
+	finish(t, "create")(node.NewVirtualMachine(ctx, id,
+		proxmox.VirtualMachineOption{Name: "name", Value: "lib"},
+		proxmox.VirtualMachineOption{Name: "memory", Value: 1024},
+		proxmox.VirtualMachineOption{Name: "agent", Value: "1"},
+		proxmox.VirtualMachineOption{Name: "net0", Value: "virtio,bridge=vmbr0"},
+		proxmox.VirtualMachineOption{Name: "scsi0", Value: "local-lvm:0,import-from=local:import/" + name + ".qcow2"},
+		proxmox.VirtualMachineOption{Name: "ide2", Value: "local-lvm:cloudinit"}))
+
+	vm, err := node.VirtualMachine(ctx, id)
+	require.NoError(t, err)
+	require.Equal(t, "lib", vm.Name)
+	require.NotEmpty(t, vm.VirtualMachineConfig.Digest)
+	require.Contains(t, vm.VirtualMachineConfig.Nets["net0"], "virtio=BC:24:11:")
+	finish(t, "config")(vm.Config(ctx, proxmox.VirtualMachineOption{Name: "cores", Value: 2}))
+	finish(t, "resize")(vm.ResizeDisk(ctx, "scsi0", "10G"))
+	finish(t, "start")(vm.Start(ctx))
+	require.NoError(t, vm.WaitForAgent(ctx, 20))
+	interfaces, err := vm.AgentGetNetworkIFaces(ctx)
+	require.NoError(t, err)
+	require.Len(t, interfaces, 1, "the library leaves out the loopback")
+	finish(t, "shutdown")(vm.Shutdown(ctx))
+
+	newID, task, err := vm.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: id + 1000, Name: "copy", Full: true})
+	finish(t, "clone")(task, err)
+	copied, err := node.VirtualMachine(ctx, newID)
+	require.NoError(t, err)
+	require.Equal(t, "copy", copied.Name)
+	for _, gone := range []*proxmox.VirtualMachine{copied, vm} {
+		finish(t, "delete")(gone.Delete(ctx, nil))
+	}
+	_, err = node.VirtualMachine(ctx, id)
+	require.ErrorContains(t, err, "does not exist")
 }
 
 // finish returns a function that waits for a task and fails unless it succeeds.

@@ -188,7 +188,39 @@ func TestStoppedTask(t *testing.T) {
 			require.Equal(t, "VM is locked (create)", c.ask(verb, vmURL("101", path), form{"memory": "512"}).reason)
 		}
 		require.Equal(t, "VM is locked (create)", c.task("DELETE", vmURL("101", ""), nil))
+
+		upid = fmt.Sprint(c.ok("POST", "/nodes/father/qemu", form{"vmid": "102"}))
+		c.h.Edit(func(e *pvesim.Edit) { e.Lose(102) })
+		require.Equal(t, map[string]string{"upid": "no such task"}, c.ask("GET", "/nodes/father/tasks/"+url.PathEscape(upid)+"/status", nil).errors)
+		require.Equal(t, "unable to open file - No such file or directory", c.list("/nodes/father/tasks?vmid=102")[0]["status"])
+		require.Equal(t, "create", c.h.Snapshot().Guests[1].Lock)
 	})
+}
+
+// TestTaskTimes: single types of task may take another time.
+func TestTaskTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"qmclone": time.Minute, "qmcreate": 0}})
+		took := func(run func()) time.Duration {
+			began := time.Now()
+			run()
+			return time.Since(began)
+		}
+		require.Zero(t, took(func() { c.done("POST", "/nodes/father/qemu", form{"vmid": "100"}) }))
+		require.Equal(t, time.Second, took(func() { c.done("POST", vmURL("100", "/status/start"), nil) }))
+		require.Equal(t, time.Minute, took(func() { c.done("POST", vmURL("100", "/clone"), form{"newid": "101"}) }))
+	})
+}
+
+// TestWarnings: a task that warned ended well.
+func TestWarnings(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "bios": "ovmf"})
+	require.Equal(t, "WARNINGS: 1", c.task("POST", vmURL("100", "/status/start"), nil))
+	require.True(t, c.h.Snapshot().Guests[0].Running)
+	require.Equal(t, []string{"WARN: no efidisk configured! Using temporary efivars disk.", "TASK WARNINGS: 1"}, c.log())
+	require.Len(t, c.list("/nodes/father/tasks?statusfilter=warning"), 1)
+	require.Empty(t, c.list("/nodes/father/tasks?errors=1"))
 }
 
 // TestPeaks: the snapshot tells how many tasks ran at once.

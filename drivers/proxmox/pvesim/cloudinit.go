@@ -187,7 +187,7 @@ func writeSubnets(b *strings.Builder, ip map[string]string) {
 		b.WriteString("      - type: dhcp4\n")
 	default:
 		prefix, err := netip.ParsePrefix(address)
-		if err != nil {
+		if err != nil || !prefix.Addr().Is4() {
 			break
 		}
 		mask := ^uint32(0) << (32 - prefix.Bits())

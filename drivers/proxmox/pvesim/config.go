@@ -24,7 +24,9 @@ type Config struct {
 	// TaskTime is how long a task takes. With 0 it ends as it starts, but its
 	// outcome still shows only in the task.
 	TaskTime time.Duration
-	Latency  time.Duration // Of every request; the effect is there before it, the answer after.
+	// TaskTimes says it for single types of task ("qmclone"), instead of TaskTime.
+	TaskTimes map[string]time.Duration
+	Latency   time.Duration // Of every request; the effect is there before it, the answer after.
 	// Workers is how many requests of one node are in service at once (default
 	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.
 	Workers int
@@ -46,8 +48,9 @@ type Config struct {
 	// (595 to 599); a negative one drops the connection without an answer. With
 	// apply the request takes effect all the same: the answer was lost.
 	Fault func(r *http.Request) (status int, apply bool)
-	// Record sees every request after it was served, with its body and the
-	// status that was answered (negative: connection dropped).
+	// Record sees every request after it was served, with its body (of an upload
+	// nothing) and the status that was answered (negative: connection dropped).
+	// Fault and Record are called by many goroutines at once.
 	Record func(r *http.Request, body []byte, status int)
 }
 

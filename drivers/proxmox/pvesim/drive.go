@@ -43,9 +43,12 @@ func driveNames(c config) []string {
 
 // splitKey takes an indexed key apart: scsi0 is scsi and 0.
 func splitKey(key string) (family string, index int) {
-	family = strings.TrimRight(key, "0123456789")
+	family = familyOf(key)
 	return family, atoi(key[len(family):])
 }
+
+// familyOf is the key without its index.
+func familyOf(key string) string { return strings.TrimRight(key, "0123456789") }
 
 // parseProperty reads a property string by the table's description of a key;
 // values are checked before they get here, so what does not parse is empty.
@@ -187,8 +190,8 @@ func parseSize(s string) (bytes int64, ok bool) {
 }
 
 // diskName is the name of the n-th disk of a guest on a storage.
-func diskName(st *store, kind string, vmid, n int, format string) string {
-	name := fmt.Sprintf("%s-%d-disk-%d", kind, vmid, n)
+func diskName(st *store, vmid, n int, format string) string {
+	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
 	if st.files() {
 		return fmt.Sprintf("%d/%s.%s", vmid, name, format)
 	}

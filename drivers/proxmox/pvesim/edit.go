@@ -70,6 +70,9 @@ func (e *Edit) Add(g Guest) {
 	if g.Kind == "" {
 		g.Kind = "qemu"
 	}
+	if e.w.nodes[g.Node] == nil || configParams[g.Kind] == nil {
+		panic(fmt.Sprintf("pvesim: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
+	}
 	added := newGuest(g.Node, g.Kind, g.VMID)
 	maps.Copy(added.conf, g.Config)
 	if g.Lock != "" {
@@ -101,13 +104,24 @@ func (e *Edit) Crash(vmid int) {
 	}
 }
 
+// Lose lets the running tasks of a guest die without a trace: a lock that they
+// set stays, and their ids are unknown.
+func (e *Edit) Lose(vmid int) {
+	id := fmt.Sprint(vmid)
+	for _, t := range e.w.tasks.all {
+		if t.running() && t.id == id {
+			t.lose()
+		}
+	}
+}
+
 // Offline takes a node down or brings it back.
 func (e *Edit) Offline(node string, down bool) {
 	n := e.w.nodes[node]
 	if n == nil {
 		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
 	}
-	n.offline, n.since = down, e.w.now
+	n.offline = down
 }
 
 // Quorum takes the cluster's quorum or gives it back.

@@ -78,6 +78,12 @@ func errorAnswer(err error) *answer {
 		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
 	}
 	reason, _, _ := strings.Cut(e.Error(), "\n")
+	reason = strings.Map(func(r rune) rune { // Nothing of a request may end the status line.
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, reason)
 	a := &answer{status: e.status, reason: reason, connection: []string{"close"}, date: time.Now()}
 	if e.bare {
 		a.body = []byte(e.text)

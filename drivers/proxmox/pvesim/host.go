@@ -186,6 +186,5 @@ func (w *world) reach(c *call) error {
 	case n.offline:
 		return &apiError{status: 595, message: "No route to host", bare: true}
 	}
-	c.proxied = true
 	return nil
 }

@@ -96,6 +96,11 @@ func TestVerbsAndPaths(t *testing.T) {
 	}
 	require.Equal(t, []string{"GET /nodes/{node}/apt/versions"}, c.h.Snapshot().Unimplemented)
 	require.Equal(t, 200, c.ask("GET", "//version/", nil).status, "slashes mean nothing")
+	for path, lines := range map[string][]string{
+		"/version": {"Keep-Alive"}, "/cluster/resources": {"Keep-Alive"}, "/nodes/father/qemu": {"close", "Keep-Alive"},
+	} {
+		require.Equal(t, lines, c.ask("GET", path, nil).header["Connection"], path)
+	}
 
 	r, err := http.NewRequest(http.MethodDelete, "https://pve/api2/json/nodes/father/qemu/100", strings.NewReader("purge=1"))
 	require.NoError(t, err)
@@ -249,7 +254,9 @@ func TestCancelledRequest(t *testing.T) {
 		require.NoError(t, err)
 		r.Header.Set("Authorization", "PVEAPIToken="+c.token)
 		response, err := c.h.RoundTrip(r)
-		require.Nil(t, response)
+		if response != nil {
+			require.NoError(t, response.Body.Close())
+		}
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Len(t, c.h.Snapshot().Pools, 1)
 	})

@@ -11,8 +11,11 @@ import (
 func (w *world) populate(n int) {
 	roles := []string{"mail", "files", "backup", "git", "media", "dns", "monitor", "build", "cache", "test"}
 	tags := []string{"", "prod", "old;windows", "critical;prod", "lab"}
-	notes := []string{"", "Do not touch.", "# " + "Runbook\n\nAsk Anna before any change: 100% hers.", "migrated 2019"}
-	nodes := w.nodeNames()
+	notes := []string{"", "Do not touch.", "# Runbook\n\nAsk Anna before any change: 100% hers.", "migrated 2019"}
+	nodes, bridge := w.nodeNames(), "vmbr0"
+	if len(w.bridges) > 0 {
+		bridge = w.bridges[0]
+	}
 	for i := range n {
 		vmid := 100 + i
 		node := nodes[i%len(nodes)]
@@ -23,9 +26,9 @@ func (w *world) populate(n int) {
 		}
 		g := newGuest(node, kind, vmid)
 		if kind == "lxc" {
-			w.fillContainer(g, name)
+			w.fillContainer(g, name, bridge)
 		} else {
-			w.fillVM(g, name)
+			w.fillVM(g, name, bridge)
 		}
 		set := func(key, value string) {
 			if value != "" {
@@ -47,11 +50,11 @@ func (w *world) populate(n int) {
 	}
 }
 
-func (w *world) fillVM(g *guest, name string) {
+func (w *world) fillVM(g *guest, name, bridge string) {
 	g.conf["name"] = name
 	g.conf["cores"] = strconv.Itoa(1 << w.rng.IntN(4))
 	g.conf["memory"] = strconv.Itoa(1024 << w.rng.IntN(4))
-	g.conf["net0"] = "virtio=" + w.mac() + ",bridge=" + w.bridges[0]
+	g.conf["net0"] = "virtio=" + w.mac() + ",bridge=" + bridge
 	g.conf["ostype"] = "l26"
 	g.conf["scsihw"] = "virtio-scsi-single"
 	g.conf["smbios1"] = "uuid=" + w.uuid()
@@ -63,7 +66,7 @@ func (w *world) fillVM(g *guest, name string) {
 	}
 }
 
-func (w *world) fillContainer(g *guest, name string) {
+func (w *world) fillContainer(g *guest, name, bridge string) {
 	g.conf["hostname"] = name
 	g.conf["arch"] = "amd64"
 	g.conf["cores"] = strconv.Itoa(1 + w.rng.IntN(4))
@@ -71,7 +74,7 @@ func (w *world) fillContainer(g *guest, name string) {
 	g.conf["swap"] = "512"
 	g.conf["ostype"] = "debian"
 	g.conf["unprivileged"] = "1"
-	g.conf["net0"] = "name=eth0,bridge=" + w.bridges[0] + ",hwaddr=" + w.mac() + ",ip=dhcp,type=veth"
+	g.conf["net0"] = "name=eth0,bridge=" + bridge + ",hwaddr=" + w.mac() + ",ip=dhcp,type=veth"
 	if volid, size := w.oldDisk(g); volid != "" {
 		g.conf["rootfs"] = volid + ",size=" + formatSize(size)
 	}
@@ -85,9 +88,8 @@ func (w *world) oldDisk(g *guest) (volid string, size int64) {
 		if !s.holds("images") {
 			continue
 		}
-		format := "raw"
 		v := &volume{
-			name: diskName(s, "vm", g.vmid, 0, format), content: "images", format: format, size: size, vmid: g.vmid, system: true,
+			name: diskName(s, g.vmid, 0, "raw"), content: "images", format: "raw", size: size, vmid: g.vmid, system: true,
 			ctime: w.boot.Unix(), used: 1 << 20,
 		}
 		s.put(g.node, v)

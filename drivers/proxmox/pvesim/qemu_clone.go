@@ -171,10 +171,13 @@ func (c *call) mayCloneDisks(conf config, storage string) (shared bool, err erro
 			continue
 		}
 		if storage != "" {
-			sid = storage
+			sid, st = storage, c.w.stores[storage]
 		}
 		if err := c.need("/storage/"+sid, "Datastore.AllocateSpace"); err != nil {
 			return false, err
+		}
+		if !st.holds("images") {
+			return false, badParam("storage", "storage '"+sid+"' does not support vm images")
 		}
 	}
 	return shared, nil
@@ -196,8 +199,8 @@ func (w *world) clonable(volid string) bool {
 // addresses, uuid and generation id are new.
 func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) error {
 	conf := maps.Clone(g.conf)
-	for key, value := range g.conf {
-		family, _ := splitKey(key)
+	for _, key := range slices.Sorted(maps.Keys(g.conf)) { // In order, for what is invented follows it.
+		family, value := familyOf(key), g.conf[key]
 		switch {
 		case family == "unused" || key == "template" || key == "lock":
 			delete(conf, key)

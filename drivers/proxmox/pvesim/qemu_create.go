@@ -19,7 +19,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	if c.take("ha-managed") == "1" {
 		return nil, c.unimplemented("there is no HA manager for ha-managed")
 	}
-	if err := checkKeys(c.in); err != nil {
+	if err := c.checkKeys(c.in); err != nil {
 		return nil, err
 	}
 	if err := w.needQuorum(); err != nil {
@@ -180,9 +180,6 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 		return nil, badParam("skiplock", "Only root may use this option.")
 	}
 	early := func() error {
-		if w.guests[g.vmid] != g {
-			return missing(g.node, "qemu", g.vmid)
-		}
 		if g.conf["protection"] == "1" {
 			return fail("can't remove VM %d - protection mode enabled", g.vmid)
 		}

@@ -148,11 +148,15 @@ func (w *world) makeNew(g *guest, key string, d drive, storage, gib string, log 
 func (w *world) importDisk(g *guest, st *store, source, format string, log func(string, ...any)) (*volume, error) {
 	from := w.volume(g.node, source)
 	if from == nil {
-		storage, _, managed := volumeID(source)
-		if managed && w.stores[storage] == nil {
+		storage, name, managed := volumeID(source)
+		switch s := w.stores[storage]; {
+		case managed && s == nil:
 			return nil, fail("storage '%s' does not exist", storage)
+		case managed && s.files():
+			return nil, fail("failed to stat '%s'", s.path(name))
+		default:
+			return nil, fail("volume '%s' does not exist", source)
 		}
-		return nil, fail("volume '%s' does not exist", source)
 	}
 	log("create full clone of drive (%s)", source)
 	v, err := w.copyDisk(g.node, from, st, g.vmid, st.formatFor(format, from.format), log)

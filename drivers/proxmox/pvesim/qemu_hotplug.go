@@ -69,7 +69,7 @@ func (g *guest) commit(key, value string) {
 // recordCloud notes what the cloud-init drive still says otherwise: the old
 // value, or that there was none ("added").
 func (g *guest) recordCloud(key, old, value string, had, has bool) {
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	if !isCloudKey(key) && key != "name" && family != "net" {
 		return
 	}
@@ -111,7 +111,7 @@ func hotplugFeatures(value string) map[string]bool {
 
 // unplugs says whether a key can be removed while the VM runs.
 func unplugs(g *guest, key string, can map[string]bool) bool {
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	switch {
 	case isFast(key), key == "cpuunits", key == "cpulimit":
 		return true
@@ -142,7 +142,7 @@ func hotUSB(ostype string) bool {
 
 // plugs says whether a new value can be taken over while the VM runs.
 func (c *call) plugs(g *guest, key, value string, can map[string]bool) (bool, error) {
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	switch {
 	case key == "cpuunits", key == "cpulimit":
 		return true, nil
@@ -163,7 +163,7 @@ func (c *call) plugs(g *guest, key, value string, can map[string]bool) (bool, er
 		old, set := g.conf[key]
 		return (!set || old != "0") == (value != "0"), nil
 	case family == "net":
-		return plugsNet(g.conf[key], value, can["network"]), nil
+		return c.w.plugsNet(g, key, value, can["network"])
 	case isDrive(key):
 		return c.plugsDrive(g, key, value, can["disk"])
 	case key == "memory":
@@ -177,17 +177,26 @@ func (c *call) plugs(g *guest, key, value string, can map[string]bool) (bool, er
 
 // plugsNet: a bridge or VLAN can be changed under the guest, another device
 // only by unplugging (vmconfig_update_net).
-func plugsNet(old, value string, hot bool) bool {
-	if old == "" {
-		return hot
-	}
-	before, after := parseProperty("net0", old), parseProperty("net0", value)
-	for _, option := range []string{"model", "macaddr", "queues", "mtu"} {
-		if before[option] != after[option] {
-			return hot
+func (w *world) plugsNet(g *guest, key, value string, hot bool) (bool, error) {
+	after := parseProperty(key, value)
+	there := after["bridge"] == "" || slices.Contains(w.bridges, after["bridge"])
+	if old := g.conf[key]; old != "" {
+		before := parseProperty(key, old)
+		same := before["bridge"] != "" && after["bridge"] != ""
+		for _, option := range []string{"model", "macaddr", "queues", "mtu"} {
+			same = same && before[option] == after[option]
+		}
+		switch {
+		case same && !there:
+			return false, fail("bridge '%s' does not exist", after["bridge"])
+		case same:
+			return true, nil
 		}
 	}
-	return before["bridge"] != "" && after["bridge"] != "" || hot
+	if hot && !there {
+		return false, fail("VM %d qmp command 'netdev_add' failed - network script /usr/libexec/qemu-server/pve-bridge-hotplug failed with status 512", g.vmid)
+	}
+	return hot, nil
 }
 
 // plugsAgent: of the agent only fstrim_cloned_disks may change.
@@ -203,7 +212,7 @@ func plugsAgent(old, value string) bool {
 
 // plugsDrive follows vmconfig_update_disk.
 func (c *call) plugsDrive(g *guest, key, value string, hot bool) (bool, error) {
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	if family == "efidisk" || family == "tpmstate" {
 		return false, nil
 	}

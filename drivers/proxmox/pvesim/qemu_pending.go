@@ -67,7 +67,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 	if !set && !isWaiting {
 		return nil // PVE warns in its log.
 	}
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	drive := parseDrive(key, value)
 	switch {
 	case family == "unused":
@@ -131,7 +131,7 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 	if waiting, ok := g.pend[key]; ok && waiting == value {
 		return nil
 	}
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	switch {
 	case isDrive(key) || family == "unused":
 		if err := c.setDrive(g, key, value, order, modified, log); err != nil {

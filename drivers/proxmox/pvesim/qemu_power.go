@@ -43,10 +43,7 @@ func apiStart(w *world, c *call) (any, error) {
 func (w *world) startJob(g *guest, c *call) job {
 	skipLock := c.flag("skiplock")
 	return job{kind: "qmstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
-		switch {
-		case w.guests[g.vmid] != g:
-			return missing(g.node, "qemu", g.vmid)
-		case g.conf["template"] == "1":
+		if g.conf["template"] == "1" {
 			return fail("you can't start a vm if it's a template")
 		}
 		if !skipLock && g.conf["lock"] != "suspended" {
@@ -61,9 +58,12 @@ func (w *world) startJob(g *guest, c *call) job {
 			return err
 		}
 		return w.prepareStart(g, c, t.logf)
-	}, end: func(*task) error {
+	}, end: func(t *task) error {
 		if w.guests[g.vmid] != g {
 			return missing(g.node, "qemu", g.vmid)
+		}
+		if g.conf["bios"] == "ovmf" && g.conf["efidisk0"] == "" {
+			t.warn("no efidisk configured! Using temporary efivars disk.")
 		}
 		w.powerOn(g)
 		return nil
@@ -180,7 +180,7 @@ func apiStop(w *world, c *call) (any, error) {
 		}
 	}
 	return w.fork(c, node, job{kind: "qmstop", id: id, guest: g, begin: func(*task) error {
-		if g == nil || w.guests[vmid] != g {
+		if g == nil {
 			return lost(node, vmid)
 		}
 		if g.run != nil && !skipLock {
@@ -208,7 +208,7 @@ func apiShutdown(w *world, c *call) (any, error) {
 	}
 	patience, failed := shutdownTime(g, c), false
 	return w.fork(c, node, job{kind: "qmshutdown", id: id, guest: g, begin: func(t *task) error {
-		if g == nil || w.guests[vmid] != g {
+		if g == nil {
 			return lost(node, vmid)
 		}
 		if g.run == nil {
@@ -241,7 +241,7 @@ func (w *world) shutdownTakes(g *guest, patience time.Duration) (takes time.Dura
 	if w.obeys(g) {
 		return 0, false
 	}
-	takes = g.run.booted.Sub(w.now) + w.cfg.TaskTime
+	takes = g.run.booted.Sub(w.now) + w.taskTime("qmshutdown")
 	if !g.run.system || g.run.paused || takes > patience {
 		return patience, true
 	}

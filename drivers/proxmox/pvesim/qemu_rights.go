@@ -36,7 +36,7 @@ var cloudKeys = map[string]bool{
 }
 
 func isCloudKey(key string) bool {
-	family, _ := splitKey(key)
+	family := familyOf(key)
 	return cloudKeys[key] || family == "ipconfig" && key != family
 }
 
@@ -48,7 +48,7 @@ func (c *call) mayConfigure(vmid int, pool string, keys []string) error {
 		return nil
 	}
 	for _, key := range slices.Sorted(slices.Values(keys)) {
-		family, _ := splitKey(key)
+		family := familyOf(key)
 		var err error
 		switch priv := optionRights[key]; {
 		case isDrive(key) || checkedElsewhere.MatchString(key):
@@ -167,8 +167,8 @@ func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err 
 		if err = c.need(path, "Datastore.Audit"); err == nil {
 			err = c.need(vmPath(parsed.vmid), "VM.Config.Disk")
 		}
-	case parsed.content == "backup":
-		if err = c.need(path, "Datastore.AllocateSpace"); err == nil && parsed.vmid != 0 {
+	case parsed.content == "backup" && parsed.vmid != 0:
+		if err = c.need(path, "Datastore.AllocateSpace"); err == nil {
 			err = c.need(vmPath(parsed.vmid), "VM.Backup")
 		}
 	default:
@@ -208,7 +208,7 @@ func (c *call) mayUseBridges(settings map[string]string) error {
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if family, _ := splitKey(key); family != "net" || key == family {
+		if family := familyOf(key); family != "net" || key == family {
 			continue
 		}
 		n := parseProperty(key, settings[key])
@@ -233,7 +233,7 @@ func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, 
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		family, _ := splitKey(key)
+		family := familyOf(key)
 		if key == family {
 			continue
 		}

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"regexp"
@@ -78,7 +79,7 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 	ch := change{force: c.take("force") == "1", null: c.null}
 	removed, reverted := c.take("delete"), c.take("revert")
 	ch.set = c.in
-	if err := checkKeys(ch.set); err != nil {
+	if err := c.checkKeys(ch.set); err != nil {
 		return err
 	}
 	if removed == "" && reverted == "" && len(ch.set)+len(ch.null) == 0 {
@@ -140,7 +141,7 @@ func (ch *change) names(removed, reverted string) error {
 		case keyType("qemu", key) == "" || key == "digest":
 			return badParam("revert", "unknown option '"+key+"'")
 		case ch.has(key):
-			return badParam("delete", "you can't use '-"+key+"' and -revert "+key+" at the same time")
+			return badParam("delete", "you can't use '-"+key+"' and -revert "+key+"' at the same time")
 		}
 		ch.revert = append(ch.revert, key)
 	}
@@ -150,7 +151,7 @@ func (ch *change) names(removed, reverted string) error {
 		}
 		switch {
 		case ch.has(key):
-			return badParam("delete", "you can't use '-"+key+"' and -delete "+key+" at the same time")
+			return badParam("delete", "you can't use '-"+key+"' and -delete "+key+"' at the same time")
 		case slices.Contains(ch.revert, key):
 			return badParam("revert", "you can't use '-delete "+key+"' and -revert "+key+" at the same time")
 		case !isOption(key):
@@ -215,7 +216,7 @@ func memoryMiB(value string) int {
 }
 
 // checkKeys makes the checks on values that are in no table.
-func checkKeys(set map[string]string) error {
+func (c *call) checkKeys(set map[string]string) error {
 	if keys, ok := set["sshkeys"]; ok {
 		if err := checkSSHKeys(keys); err != nil {
 			return err
@@ -225,7 +226,8 @@ func checkKeys(set map[string]string) error {
 		set["cpuunits"] = fmt.Sprint(min(max(atoi(units), 1), 10000)) // clamp_cpu_shares, cgroup v2.
 	}
 	if password, ok := set["cipassword"]; ok && !crypted.MatchString(password) {
-		set["cipassword"] = "$5$simulated$" + fmt.Sprintf("%x", len(password))
+		salt := c.w.hex(8)
+		set["cipassword"] = fmt.Sprintf("$5$%s$%x", salt, sha256.Sum256([]byte(salt+password)))
 	}
 	return nil
 }
@@ -247,7 +249,7 @@ func resolveCDROM(set map[string]string) {
 // create do before they ask about rights.
 func (c *call) tidy(set map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		family, _ := splitKey(key)
+		family := familyOf(key)
 		switch {
 		case isDrive(key):
 			d := parseDrive(key, set[key])

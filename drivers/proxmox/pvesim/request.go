@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // bodyLimit is how much a body may hold that is no upload (APIServer/AnyEvent.pm).
@@ -44,7 +46,7 @@ func readRequest(r *http.Request) *request {
 	if req.method == "" {
 		req.method = http.MethodGet
 	}
-	maps.Copy(req.params, parseForm(r.URL.RawQuery))
+	maps.Copy(req.params, pveapi.DecodeForm(r.URL.RawQuery))
 	req.err = req.readBody()
 	return req
 }
@@ -108,7 +110,7 @@ func (req *request) readBody() error {
 	case kind == "application/json":
 		return req.readJSON()
 	case kind == "" || kind == "application/x-www-form-urlencoded":
-		maps.Copy(req.params, parseForm(string(body)))
+		maps.Copy(req.params, pveapi.DecodeForm(string(body)))
 		return nil
 	default:
 		return bareError(http.StatusHTTPVersionNotSupported+1, // 506, as PVE has it.
@@ -158,60 +160,4 @@ func jsonError(body []byte, err error) error {
 	}
 	return perlError(fmt.Sprintf("%s, at character offset %d (before \"%s\") at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 917.",
 		expected, offset, before))
-}
-
-// parseForm reads a query or a form as PVE does (decode_urlencoded in
-// APIServer/AnyEvent.pm): "&" and ";" both separate, what comes behind a second
-// "=" is lost, a broken escape stays as it is, a repeated name makes a list.
-func parseForm(text string) map[string]any {
-	params := map[string]any{}
-	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '&' || r == ';' }) {
-		parts := strings.SplitN(pair, "=", 3)
-		name, value := unescape(parts[0]), ""
-		if len(parts) > 1 {
-			value = unescape(parts[1])
-		}
-		switch before := params[name].(type) {
-		case nil:
-			params[name] = value
-		case []any:
-			params[name] = append(before, value)
-		default:
-			params[name] = []any{before, value}
-		}
-	}
-	return params
-}
-
-// unescape decodes a part of a form; a broken escape stays.
-func unescape(s string) string {
-	if plain, err := url.QueryUnescape(s); err == nil {
-		return plain
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '+':
-			b.WriteByte(' ')
-		case s[i] == '%' && i+2 < len(s) && ishex(s[i+1]) && ishex(s[i+2]):
-			b.WriteByte(unhex(s[i+1])<<4 | unhex(s[i+2]))
-			i += 2
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	return b.String()
-}
-
-func ishex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
-
-func unhex(c byte) byte {
-	switch {
-	case c >= 'a':
-		return c - 'a' + 10
-	case c >= 'A':
-		return c - 'A' + 10
-	default:
-		return c - '0'
-	}
 }

@@ -2,9 +2,11 @@ package pvesim_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,14 +24,14 @@ func (c *client) agent() *client {
 	c.ok("POST", "/pools", form{"poolid": "ours"})
 	c.ok("POST", "/access/roles", form{"roleid": "Agent", "privs": agentRole})
 	c.ok("POST", "/access/users", form{"userid": "agent@pve"})
-	token, ok := c.ok("POST", "/access/users/agent@pve/token/t", nil).(map[string]any)
+	token, ok := c.ok("POST", "/access/users/agent@pve/token/tk", nil).(map[string]any)
 	require.True(c.t, ok)
 	for path, role := range map[string]string{
 		"/pool/ours": "Agent", "/storage/local-lvm": "PVEDatastoreUser", "/storage/local": "PVEDatastoreUser", "/sdn/zones/localnetwork/vmbr0": "PVESDNUser",
 	} {
-		c.ok("PUT", "/access/acl", form{"path": path, "roles": role, "users": "agent@pve", "tokens": "agent@pve!t"})
+		c.ok("PUT", "/access/acl", form{"path": path, "roles": role, "users": "agent@pve", "tokens": "agent@pve!tk"})
 	}
-	return c.as("agent@pve!t=" + fmt.Sprint(token["value"]))
+	return c.as("agent@pve!tk=" + fmt.Sprint(token["value"]))
 }
 
 // TestLeastPrivilege: a token with rights on one pool can live there, sees
@@ -65,7 +67,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"POST " + vmURL("200", "/clone?newid=202"):                               "Permission check failed",
 		"POST " + vmURL("200", "/clone?newid=202&pool=none"):                     "Permission check failed",
 		"DELETE /nodes/father/storage/local/content/local:import%2Fdebian.qcow2": "Permission check failed (/storage/local, Datastore.Allocate)",
-		"PUT /access/acl?path=%2F&roles=Administrator&tokens=agent%40pve%21t":    "Permission check failed (/, Permissions.Modify)",
+		"PUT /access/acl?path=%2F&roles=Administrator&tokens=agent%40pve%21tk":   "Permission check failed (/, Permissions.Modify)",
 		"POST /pools?poolid=more":                                                "Permission check failed (/pool/more, Pool.Allocate)",
 	} {
 		verb, path, _ := strings.Cut(request, " ")
@@ -80,7 +82,7 @@ func TestLeastPrivilege(t *testing.T) {
 	tasks := a.list("/nodes/father/tasks")
 	require.NotEmpty(t, tasks)
 	for _, task := range tasks {
-		require.Equal(t, "t", task["tokenid"], "only its own")
+		require.Equal(t, "tk", task["tokenid"], "only its own")
 	}
 }
 
@@ -89,6 +91,10 @@ const download = "url=https%3A%2F%2Fx.test%2Fy.iso&filename=y.iso&content=iso"
 // TestInheritance: an entry further down replaces what comes from above, an own
 // one counts before the group's, NoAccess takes all.
 func TestInheritance(t *testing.T) {
+	synctest.Test(t, inheritance) // For the delay of a 401.
+}
+
+func inheritance(t *testing.T) {
 	c := newClient(t, pvesim.Config{})
 	c.done("POST", "/nodes/father/qemu", form{"vmid": "100"})
 	c.ok("POST", "/access/users", form{"userid": "u@pve"})
@@ -97,9 +103,7 @@ func TestInheritance(t *testing.T) {
 	u := c.as("u@pve!full=" + fmt.Sprint(token["value"]))
 	grant := func(path, role string, more form) {
 		params := form{"path": path, "roles": role, "users": "u@pve"}
-		for key, value := range more {
-			params[key] = value
-		}
+		maps.Copy(params, more)
 		c.ok("PUT", "/access/acl", params)
 	}
 	may := func(path string) bool { return u.ask("GET", path, nil).status == 200 }

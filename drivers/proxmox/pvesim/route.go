@@ -79,6 +79,7 @@ var routes = map[string]handler{
 	"POST /nodes/{node}/lxc":                                     apiCreateLXC,
 	"DELETE /nodes/{node}/lxc/{vmid}":                            apiDestroyLXC,
 	"GET /nodes/{node}/lxc/{vmid}/status/current":                apiLXCCurrent,
+	"GET /nodes/{node}/qemu/{vmid}/snapshot":                     apiSnapshots,
 	"POST /nodes/{node}/qemu/{vmid}/snapshot":                    apiSnapshotVM,
 	"GET /nodes/{node}/lxc/{vmid}/config":                        apiLXCConfig,
 	"GET /nodes/{node}/qemu":                                     apiListVMs,

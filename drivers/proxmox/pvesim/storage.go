@@ -149,14 +149,15 @@ func (s *store) freeDisk(node string, vmid int, format string) string {
 	for taken[n] {
 		n++
 	}
-	return diskName(s, "vm", vmid, n, format)
+	return diskName(s, vmid, n, format)
 }
 
 var (
-	diskPart  = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
-	fileDisk  = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
-	blockDisk = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
-	fileOther = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
+	diskPart   = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
+	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
+	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
+	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
+	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
 // parsedName is what the name of a volume tells.
@@ -172,7 +173,11 @@ type parsedName struct {
 func (s *store) parseName(name string) (parsedName, error) {
 	if s.files() {
 		if m := fileOther.FindStringSubmatch(name); m != nil && extensionFits(m[1], m[2]) {
-			return parsedName{content: m[1], format: fileFormat(m[1], m[2])}, nil
+			parsed := parsedName{content: m[1], format: fileFormat(m[1], m[2])}
+			if owner := backupName.FindStringSubmatch(m[2]); owner != nil && m[1] == "backup" {
+				parsed.vmid = atoi(owner[1])
+			}
+			return parsed, nil
 		}
 		// A backup, ISO or template may be named by its file alone only where
 		// the caller says what it is, so a bare name does not parse.
@@ -223,11 +228,6 @@ func fileFormat(content, file string) string {
 			return "tzst"
 		}
 		return ext
-	case "import":
-		if ext == "ova" || ext == "ovf" {
-			return ext
-		}
-		return ext
 	case "snippets":
 		return "snippet"
 	default:
@@ -261,6 +261,9 @@ func (w *world) volume(node, volid string) *volume {
 // storeNames lists the storages, sorted.
 func (w *world) storeNames() []string { return slices.Sorted(maps.Keys(w.stores)) }
 
+// largestFile is what a file system takes: that of ext4 with its usual blocks.
+const largestFile = 16 << 40
+
 // allocate makes a new empty disk. The log gets what the tool would print.
 func (w *world) allocate(node string, s *store, vmid int, format string, size int64, log func(string, ...any)) (*volume, error) {
 	name := s.freeDisk(node, vmid, format)
@@ -275,6 +278,9 @@ func (w *world) allocateAs(node string, s *store, name string, vmid int, format 
 	}
 	if err := s.room(node, v.used); err != nil {
 		return nil, err
+	}
+	if s.files() && size > largestFile {
+		return nil, fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.path(name), format)
 	}
 	switch {
 	case s.files() && format == "qcow2":

@@ -26,6 +26,8 @@ type task struct {
 	log     []string
 	began   bool
 	waiting []*task // For the lock file that this one holds.
+
+	warnings int
 }
 
 // job is what a task is to do.
@@ -60,17 +62,25 @@ const forkTime = 50 * time.Millisecond
 // a task time a moment later, without one before the next request is served.
 func (w *world) fork(c *call, node string, j job) string {
 	t := &task{job: j, w: w, node: node, pid: w.pid(), start: w.now, who: c.who}
-	t.due = w.now.Add(w.cfg.TaskTime)
+	t.due = w.now.Add(w.taskTime(j.kind))
 	t.since = int64(w.now.Sub(w.boot) / (10 * time.Millisecond))
 	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, t.since, w.now.Unix(), j.kind, j.id, c.who)
 	w.tasks.all = append(w.tasks.all, t)
 	w.tasks.byID[t.upid] = t
 	w.countTask(t.kind, +1)
-	w.at(w.now.Add(w.forkTime()), t.enter)
+	w.at(w.now.Add(w.forkTime(j.kind)), t.enter)
 	return t.upid
 }
 
-func (w *world) forkTime() time.Duration { return min(forkTime, w.cfg.TaskTime/2) }
+// taskTime is how long a task of a type takes in all.
+func (w *world) taskTime(kind string) time.Duration {
+	if own, ok := w.cfg.TaskTimes[kind]; ok {
+		return own
+	}
+	return w.cfg.TaskTime
+}
+
+func (w *world) forkTime(kind string) time.Duration { return min(forkTime, w.taskTime(kind)/2) }
 
 func (w *world) countTask(kind string, by int) {
 	for _, key := range []string{"", kind} {
@@ -84,6 +94,13 @@ func (t *task) running() bool { return t.stopped.IsZero() }
 
 func (t *task) logf(format string, args ...any) {
 	t.log = append(t.log, strings.Split(fmt.Sprintf(format, args...), "\n")...)
+}
+
+// warn logs a warning (log_warn in PVE/RESTEnvironment.pm). A task that warned
+// ends well, and says so.
+func (t *task) warn(text string) {
+	t.logf("WARN: %s", text)
+	t.warnings++
 }
 
 // enter takes the lock file, or waits for it.
@@ -108,10 +125,15 @@ func (t *task) enter() {
 	t.work()
 }
 
-// work does the first half, and plans the second.
+// work does the first half, and plans the second. The guest may be gone since
+// the task was asked for.
 func (t *task) work() {
 	t.began = true
-	takes := t.w.cfg.TaskTime - t.w.forkTime()
+	if g := t.guest; g != nil && t.w.guests[g.vmid] != g {
+		t.finish(missing(g.node, g.kind, g.vmid))
+		return
+	}
+	takes := t.w.taskTime(t.kind) - t.w.forkTime(t.kind)
 	if t.begin != nil {
 		if err := t.begin(t); err != nil {
 			t.finish(err)
@@ -136,14 +158,13 @@ func (t *task) work() {
 
 // finish ends a task, with PVE's last line of its log.
 func (t *task) finish(err error) {
-	var warned *warningsError
 	switch {
+	case err == nil && t.warnings > 0:
+		t.status = fmt.Sprintf("WARNINGS: %d", t.warnings)
+		t.logf("TASK %s", t.status)
 	case err == nil:
 		t.status = "OK"
 		t.logf("TASK OK")
-	case errors.As(err, &warned):
-		t.status = warned.Error()
-		t.logf("TASK %s", t.status)
 	default:
 		text := strings.TrimRight(taskText(err), "\n")
 		t.logf("TASK ERROR: %s", text)
@@ -161,11 +182,6 @@ func taskText(err error) string {
 	}
 	return err.Error()
 }
-
-// warningsError ends a task well, but with so many warnings in its log.
-type warningsError struct{ count int }
-
-func (e *warningsError) Error() string { return fmt.Sprintf("WARNINGS: %d", e.count) }
 
 // close releases what a task held, and lets the next one have the lock file.
 func (t *task) close() {
@@ -200,6 +216,15 @@ func (t *task) kill() {
 	}
 	t.logf("received interrupt")
 	t.status = "unexpected status"
+	t.close()
+}
+
+// lose lets a task vanish with its log, as it was seen of creates on a host
+// under load: nobody cleans up, the list says that its log cannot be read, and
+// whoever asks for it by name hears that there is none.
+func (t *task) lose() {
+	t.status = "unable to open file - No such file or directory"
+	delete(t.w.tasks.byID, t.upid)
 	t.close()
 }
 

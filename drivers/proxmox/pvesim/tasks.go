@@ -196,7 +196,7 @@ func subdirs(key string, names ...string) []map[string]any {
 // handler that uses it begins by looking at request.forked.
 func (c *call) await(prefix string) (any, error) {
 	t := c.req.forked
-	patience := c.num("background_delay", c.num("delay", 0))
+	patience := atoi(text(c.values["background_delay"])) + atoi(text(c.values["delay"])) // No call knows both.
 	giveUp := c.req.begun.Add(time.Duration(patience) * time.Second)
 	switch {
 	case !t.running() && statusIsError(t.status):

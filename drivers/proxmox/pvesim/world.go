@@ -43,11 +43,10 @@ type world struct {
 // node is one machine of the cluster.
 type node struct {
 	name    string
-	index   int       // From 1, as in corosync.conf.
-	offline bool      // Since:
-	since   time.Time // …then.
-	sampled time.Time // The last broadcast.
-	free    []time.Time
+	index   int // From 1, as in corosync.conf.
+	offline bool
+	sampled time.Time   // The last broadcast.
+	free    []time.Time // When each worker is done with what it was given, see admit.
 }
 
 // counters are what Snapshot says about the traffic.
@@ -85,7 +84,7 @@ func newWorld(c Config) *world {
 	}
 	for _, name := range c.Offline {
 		if n := w.nodes[name]; n != nil {
-			n.offline, n.since = true, w.now
+			n.offline = true
 		}
 	}
 	for _, s := range c.Storages {

@@ -2,6 +2,8 @@ package pvesim_test
 
 import (
 	"fmt"
+	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -124,5 +126,40 @@ func BenchmarkLists(b *testing.B) {
 				require.NoError(b, response.Body.Close())
 			}
 		})
+	}
+}
+
+// TestConcurrency: many clients at once, each with guests of its own. In the end
+// there is what each made, and nothing else.
+func TestConcurrency(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.image()
+	var clients sync.WaitGroup
+	for n := range 8 {
+		clients.Go(func() {
+			for i := range 5 {
+				id := strconv.Itoa(1000 + 10*n + i)
+				if a := c.ask("POST", "/nodes/father/qemu", form{"vmid": id, "scsi0": "local-lvm:0,import-from=local:import/debian.qcow2"}); a.status != 200 {
+					t.Errorf("create %s: %s", id, a.reason)
+				}
+				c.list("/cluster/resources")
+				c.object(vmURL(id, "/config"))
+				c.ok("PUT", vmURL(id, "/config"), form{"name": "vm-" + id})
+				if i%2 == 1 {
+					c.ok("DELETE", vmURL(id, ""), nil)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	s := c.h.Snapshot()
+	require.Len(t, s.Guests, 8*3)
+	require.Len(t, s.Volumes["local-lvm"], 8*3)
+	for _, g := range s.Guests {
+		require.Equal(t, "vm-"+strconv.Itoa(g.VMID), g.Name())
+		require.Empty(t, g.Lock)
+	}
+	for _, task := range s.Tasks {
+		require.Equal(t, "OK", task.Status, task.UPID)
 	}
 }

@@ -1,6 +1,6 @@
 package fleet
 
-const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGZsZWV0ZmxlZXRmbGVldGZsZWV0ZmxlZXRmbGVldA ops@fleet"
+const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGZsZWV0ZmxlZXRmbGVldGZsZWV0ZmxlZXRmbGVldGFi ops@fleet"
 
 // site is all that stands beside the guests.
 const site = `site "fleet" {

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+)
+
+// stream is what the program writes while a test reads it: both sides lock.
+type stream struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *stream) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *stream) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// execution is the program under way in this process.
+type execution struct {
+	t        *testing.T
+	signals  chan os.Signal
+	out, err *stream
+	ended    chan int
+}
+
+// stage is where programs run: a site, and a place for locks.
+type stage struct {
+	site, data string
+	terminal   bool
+}
+
+// start runs the program; stop it with end.
+func (st stage) start(t *testing.T, args ...string) *execution {
+	t.Helper()
+	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
+	env := map[string]string{"HOMESTAK_DATA_DIR": st.data, "TERM": "xterm"}
+	p := process{
+		stdin: strings.NewReader(""), stdout: e.out, stderr: e.err, signals: e.signals,
+		env: func(key string) string { return env[key] }, errTerminal: st.terminal, width: 60,
+	}
+	go func() { e.ended <- run(context.Background(), args, p) }()
+	return e
+}
+
+// says waits until the program wrote a text.
+func (e *execution) says(s *stream, text string) {
+	e.t.Helper()
+	require.Eventually(e.t, func() bool { return strings.Contains(s.String(), text) }, 20*time.Second, time.Millisecond,
+		"waiting for %q", text)
+}
+
+// end waits for the exit code.
+func (e *execution) end() int {
+	e.t.Helper()
+	select {
+	case code := <-e.ended:
+		return code
+	case <-time.After(30 * time.Second):
+		require.Fail(e.t, "the program does not end", "stdout: %s\nstderr: %s", e.out, e.err)
+		return -1
+	}
+}
+
+// serve makes a simulated host reachable, and a site with n nodes for it.
+func serve(t *testing.T, cfg pvesim.Config, n int) (*pvesim.Host, stage) {
+	t.Helper()
+	h := pvesim.New(cfg)
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-served)
+	})
+	st := stage{site: t.TempDir(), data: t.TempDir()}
+	require.NoError(t, os.WriteFile(filepath.Join(st.site, "secrets.yaml"), fmt.Appendf(nil, "api_tokens:\n  father: %q\n", h.Token()), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(st.site, "site.hcl"), fmt.Appendf(nil, `
+site "home" {
+}
+host "father" {
+  api         = "https://%s"
+  fingerprint = %q
+}
+image "debian" {
+  url      = "https://example.org/debian.qcow2"
+  checksum = "sha256:%064d"
+}
+manifest "web" {
+  pattern = "flat"
+  host    = "father"
+  node "first" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+  node "then" {
+    type       = "vm"
+    count      = %d
+    cores      = 1
+    memory     = 512
+    image      = image.debian
+    depends_on = [node.first]
+  }
+}
+`, ln.Addr(), h.Fingerprint(), 0, n), 0o600))
+	return h, st
+}
+
+func TestSimServesUntilItIsTold(t *testing.T) {
+	t.Parallel()
+	e := stage{}.start(t, "sim", "--listen", "127.0.0.1:0", "--node", "mother", "--json", "--guests", "2")
+	e.says(e.out, "\n")
+	var at simulator
+	require.NoError(t, json.Unmarshal([]byte(e.out.String()), &at))
+	require.Equal(t, "mother", at.Node)
+
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		InsecureSkipVerify: true, // the fingerprint is the proof, as the program itself does it
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if got := fmt.Sprintf("sha256:%x", sha256.Sum256(s.PeerCertificates[0].Raw)); got != at.Fingerprint {
+				return fmt.Errorf("fingerprint is %s", got)
+			}
+			return nil
+		},
+	}}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at.API+"/api2/json/nodes/mother/qemu", http.NoBody)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "PVEAPIToken="+at.Token)
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+
+	e.signals <- syscall.SIGTERM
+	require.Equal(t, 0, e.end())
+	require.Equal(t, 1, strings.Count(e.out.String(), "\n"), "one line and nothing else")
+	require.Empty(t, e.err.String())
+}
+
+// Every key of a document is there, and is said to be there by cli.md.
+func keysOf(t *testing.T, doc string) []string {
+	t.Helper()
+	var m map[string]any
+	require.NoError(t, json.Unmarshal([]byte(doc), &m), doc)
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
+	t.Parallel()
+	h, st := serve(t, pvesim.Config{TaskTime: 300 * time.Millisecond}, 2)
+	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
+	e.says(e.err, "vm.first: creating")
+	e.signals <- os.Interrupt
+	require.Equal(t, exitInterrupted, e.end())
+	require.Contains(t, e.err.String(), "stopping: nothing new is started; waiting for vm.first")
+	require.Contains(t, e.err.String(), "Ctrl-C again leaves now")
+	require.Contains(t, e.err.String(), "vm.first: created")
+	require.Contains(t, e.err.String(), "vm.then-1: skipped")
+	require.ElementsMatch(t, []string{"verb", "success", "commit", "duration_seconds", "nodes", "findings"}, keysOf(t, e.out.String()))
+
+	guests := h.Snapshot().Guests
+	require.Len(t, guests, 1)
+	require.True(t, guests[0].Running, "what ran was finished")
+
+	e = st.start(t, "apply", "--site", st.site, "--yes")
+	require.Equal(t, exitDone, e.end(), e.err)
+	require.Len(t, h.Snapshot().Guests, 3, "and the same again goes on")
+}
+
+func TestCtrlCTwiceLeavesNow(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{TaskTime: 24 * time.Hour}, 1)
+	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
+	e.says(e.err, "image.debian: creating")
+	e.signals <- os.Interrupt
+	e.says(e.err, "stopping:")
+	e.signals <- os.Interrupt
+	require.Equal(t, exitInterrupted, e.end())
+	require.Contains(t, e.err.String(), "error: interrupted")
+	require.NotEmpty(t, keysOf(t, e.out.String()))
+}
+
+func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{Latency: time.Hour}, 1)
+	e := st.start(t, "plan", "--site", st.site, "--json", "-v")
+	e.says(e.err, "looking at host father")
+	e.signals <- os.Interrupt
+	require.Equal(t, exitInterrupted, e.end())
+	require.Contains(t, keysOf(t, e.out.String()), "format_version")
+}
+
+func TestOneWriterAtATime(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{TaskTime: 24 * time.Hour}, 1)
+	first := st.start(t, "apply", "--site", st.site, "--yes")
+	first.says(first.err, "image.debian: creating")
+
+	for _, args := range [][]string{{"apply", "--yes"}, {"destroy", "-M", "web", "--yes"}, {"test", "-M", "web"}} {
+		second := st.start(t, append(args, "--site", st.site, "--json")...)
+		require.Equal(t, exitRefused, second.end())
+		require.Contains(t, second.err.String(), fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
+		require.Contains(t, second.out.String(), `"success": false`)
+	}
+	reader := st.start(t, "plan", "--site", st.site)
+	require.Equal(t, exitDone, reader.end(), "who only looks is no writer")
+	simulated := st.start(t, "apply", "--site", st.site, "--yes", "--sim")
+	require.Equal(t, exitDone, simulated.end(), "a simulator of one's own has no other writer")
+
+	first.signals <- os.Interrupt
+	first.says(first.err, "stopping:")
+	first.signals <- os.Interrupt
+	require.Equal(t, exitInterrupted, first.end())
+	free := st.start(t, "destroy", "--site", st.site, "-M", "web", "--yes")
+	require.Equal(t, exitDone, free.end(), "the lock is free again: %s", free.err)
+}
+
+// On a terminal one live line shows what runs; nothing of it stays.
+func TestTheLiveLine(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{TaskTime: 500 * time.Millisecond}, 1)
+	st.terminal = true
+	e := st.start(t, "apply", "--site", st.site, "--yes")
+	require.Equal(t, exitDone, e.end())
+	text := e.err.String()
+	require.Contains(t, text, "1 running, 2 to come · image.debian creating 0 s")
+	require.NotContains(t, text, "image.debian: creating", "the line of a beginning is the live line")
+	for line := range strings.SplitSeq(text, "\r\x1b[K") {
+		shown, _, _ := strings.Cut(line, "\n")
+		if strings.Contains(shown, " running, ") {
+			require.Less(t, len([]rune(shown)), 60, "cut to the width of the terminal")
+		}
+	}
+	last := text[strings.LastIndex(text, "\r\x1b[K"):]
+	require.NotContains(t, last, "running,", "the live line is taken away at the end")
+}
+
+func TestNoSecretInAnyOutput(t *testing.T) {
+	t.Parallel()
+	h, st := serve(t, pvesim.Config{Token: "root@pam!ci=5ecre7-5ecre7"}, 1)
+	for _, args := range [][]string{
+		{"validate"}, {"plan"}, {"plan", "--json"}, {"plan", "--format", "markdown"}, {"apply", "--yes", "--json"}, {"test", "-M", "web", "--sim"},
+	} {
+		e := st.start(t, append(args, "--site", st.site, "-v")...)
+		e.end()
+		require.NotContains(t, e.out.String()+e.err.String(), "5ecre7", "%v", args)
+	}
+	require.Contains(t, h.Token(), "5ecre7")
+	locks, err := filepath.Glob(filepath.Join(st.data, "locks", "*"))
+	require.NoError(t, err)
+	require.Len(t, locks, 1, "one lock for one host")
+}
+
+func TestExitCodesAreOneTable(t *testing.T) {
+	var codes []int
+	for _, c := range exitCodes() {
+		codes = append(codes, c.Code)
+		require.NotEmpty(t, c.Meaning)
+	}
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 130}, codes)
+
+	for _, c := range []struct {
+		outcome engine.Outcome
+		err     error
+		want    int
+	}{
+		{engine.Done, nil, 0},
+		{engine.Planned, nil, 0},
+		{engine.Invalid, nil, 3},
+		{engine.Refused, nil, 4},
+		{engine.Partly, nil, 5},
+		{engine.Failed, nil, 1},
+		{engine.Failed, fmt.Errorf("apply: %w", &ending{Code: exitRefused}), 4},
+		{engine.Failed, errTimeout, 1},
+		{engine.Interrupted, engine.ErrInterrupted, 130},
+		{"", nil, 1},
+	} {
+		require.Equal(t, c.want, codeOf(endingOf(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
+	}
+	require.Equal(t, 130, codeOf(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
+	require.Equal(t, 3, codeOf(&invalidSiteError{}))
+}
+
+func TestDataDir(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"HOMESTAK_DATA_DIR": "/x", "XDG_STATE_HOME": "/y", "HOME": "/z"}, "/x"},
+		{map[string]string{"XDG_STATE_HOME": "/y", "HOME": "/z"}, "/y/homestak-gitops"},
+		{map[string]string{"XDG_STATE_HOME": "relative", "HOME": "/z"}, "/z/.local/state/homestak-gitops"},
+		{map[string]string{"HOME": "/z"}, "/z/.local/state/homestak-gitops"},
+		{nil, ""},
+	} {
+		a := &app{process: process{env: func(k string) string { return c.env[k] }}}
+		got, err := a.dataDir()
+		switch {
+		case os.Geteuid() == 0 && c.env["HOMESTAK_DATA_DIR"] == "":
+			require.Equal(t, "/var/lib/homestak-gitops", got)
+		case c.want == "":
+			require.ErrorContains(t, err, "HOMESTAK_DATA_DIR")
+		default:
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// The least rights that do, as an administrator grants them: a role on one pool, on
+// the storages and the bridge, and what only shows how the host is.
+func (s *story) leastRights(pool string) {
+	s.t.Helper()
+	s.call(http.MethodPost, "/pools", map[string]string{"poolid": pool})
+	s.call(http.MethodPost, "/access/users", map[string]string{"userid": "gitops@pve"})
+	var token struct{ Value string }
+	require.NoError(s.t, json.Unmarshal(s.call(http.MethodPost, "/access/users/gitops@pve/token/agent", map[string]string{"privsep": "0"}), &token))
+	for path, privs := range map[string]string{
+		"/pool/" + pool: "VM.Allocate,VM.Audit,VM.Clone,VM.Config.CPU,VM.Config.Memory,VM.Config.Disk,VM.Config.Network,VM.Config.HWType," +
+			"VM.Config.Options,VM.Config.Cloudinit,VM.Config.CDROM,VM.PowerMgmt,Pool.Audit",
+		"/storage/local-lvm":            "Datastore.AllocateSpace,Datastore.Audit",
+		"/storage/local":                "Datastore.AllocateTemplate,Datastore.AllocateSpace,Datastore.Audit",
+		"/sdn/zones/localnetwork/vmbr0": "SDN.Use",
+		"/nodes/" + s.host.Node():       "Sys.Audit,Sys.AccessNetwork",
+	} {
+		role := "R" + strconv.Itoa(len(path)) // each path has a length of its own
+		s.call(http.MethodPost, "/access/roles", map[string]string{"roleid": role, "privs": privs})
+		s.call(http.MethodPut, "/access/acl", map[string]string{"path": path, "roles": role, "users": "gitops@pve"})
+	}
+	s.edit("secrets.yaml", s.host.Token(), "gitops@pve!agent="+token.Value)
+	s.edit("host.hcl", "node        =", "pool        = \""+pool+"\"\n  node        =")
+}
+
+// With the documented role on its pool alone the program does all of its work, and
+// sees no guest but its own.
+func TestTheDocumentedRightsAreEnough(t *testing.T) {
+	s := begin(t, pvesim.Config{})
+	s.leastRights("ours")
+	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\""))
+	require.Empty(t, s.apply().Foreign)
+	s.inSync()
+	for _, g := range s.ours() {
+		require.Equal(t, "ours", g.Pool)
+	}
+
+	first := s.vmidOf("web-1")
+	s.byHand(func(e *pvesim.Edit) { e.Set(first, "cores", "1") })
+	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\"", "memory = 4096", "onboot = true", "disk \"data\" {", "  size = 5", "}"))
+	s.apply()
+	s.inSync()
+	s.destroy("web")
+	require.Empty(t, s.names())
+}
+
+// A guest of ours was taken out of the pool by hand, so our token does not see it
+// any more. No second one is made in its place, wherever a VMID is free.
+func TestAGuestThatOurTokenMayNotSee(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		free bool // a VMID below that of the hidden guest is free
+	}{{"its VMID is the next", false}, {"another VMID is the next", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := begin(t, pvesim.Config{})
+			s.leastRights("ours")
+			s.deploy("early", vm("early"))
+			s.deploy("web", vm("web", "count = 3"))
+			s.apply()
+			if c.free {
+				s.remove("manifests/early.hcl")
+				s.apply()
+			}
+			before := s.names()
+			hidden := s.guest("web-2")
+			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID), "delete": "1"})
+
+			r := s.try()
+			require.False(t, r.Success, told(r))
+			require.Equal(t, before, s.names())
+
+			s.call(http.MethodPut, "/pools/ours", map[string]string{"vms": strconv.Itoa(hidden.VMID)})
+			s.apply()
+			require.Equal(t, hidden, s.guest("web-2"))
+			s.inSync()
+		})
+	}
+}
