@@ -157,10 +157,12 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 		return &ending{exitError, errors.New("the host could not be seen, so there is nothing to plan")}
 	case !detailed:
 		return nil
-	case len(r.Plan.Steps) > 0:
+	case len(r.Plan.Steps)+r.Aside > 0:
 		return &ending{Code: exitPending}
 	case len(r.Plan.Unknown) > 0:
 		return &ending{exitError, errors.New("nothing to do in what could be seen, but not all of the host could be")}
+	case !r.Plan.InSync():
+		return &ending{Code: exitPending} // drift that is only reported, or a step that is held back on purpose
 	default:
 		return nil
 	}

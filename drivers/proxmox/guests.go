@@ -115,6 +115,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		j.guest(a.guest, a.cfg)
 	}
 	j.close()
+	if err := d.findHidden(ctx, l, &out); err != nil {
+		return out, err
+	}
 	return out, d.watchBirths(ctx, &out)
 }
 

@@ -37,6 +37,7 @@ type view struct {
 	nodes   map[string]bool // by name: online
 	guests  map[int]listed
 	unknown []model.Unknown
+	narrow  bool // the token sees the guests of some pools only: others may exist unseen
 }
 
 // blind marks that nothing on the host is known for sure.
@@ -95,10 +96,19 @@ func (v *view) readResources(list []map[string]json.RawMessage) {
 // word. A token that may see no guest anywhere sees an empty host.
 func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 	for path, privs := range rights {
-		guests := path == "/" || path == "/vms" || strings.HasPrefix(path, "/vms/") || strings.HasPrefix(path, "/pool/")
-		if _, ok := privs["VM.Audit"]; ok && guests {
-			return
+		if _, ok := privs["VM.Audit"]; !ok {
+			continue
 		}
+		switch {
+		case path == "/", path == "/vms":
+			v.narrow = false
+			return
+		case strings.HasPrefix(path, "/vms/"), strings.HasPrefix(path, "/pool/"):
+			v.narrow = true
+		}
+	}
+	if v.narrow {
+		return
 	}
 	v.unknown = append(v.unknown, model.Unknown{
 		Scope: "all guests", All: true,

@@ -1,0 +1,96 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const (
+	// hiddenBeyond is how far above the highest VMID that is seen a hidden guest is looked for.
+	hiddenBeyond = 32
+	// hiddenMost bounds the questions of one pass.
+	hiddenMost = 256
+)
+
+// findHidden looks for guests that the token may not see, where something is about
+// to be created: one of ours that was taken out of the pool vanishes from every
+// list without a word, and a second one must not be made in its place. Whether a
+// VMID is taken PVE tells everybody (pve-manager, Cluster.pm, nextid). A token that
+// sees all guests is spared the questions, and so is a pass that creates nothing.
+func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) error {
+	if !l.view.narrow {
+		return nil
+	}
+	ask, whole := candidates(l.want, out)
+	if !whole {
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "all guests", All: true,
+			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms"})
+		return nil
+	}
+	taken := make([]bool, len(ask))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(d.width)
+	for i, id := range ask {
+		g.Go(func() error {
+			err := d.c.get(gctx, fmt.Sprintf("/cluster/nextid?vmid=%d", id), nil)
+			if c := classOf(err); c == classInvalid || c == classExists {
+				taken[i] = true
+				return nil
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("asking which VMIDs are free: %w", err)
+	}
+	for i, id := range ask {
+		if taken[i] {
+			out.Taken[id] = "a guest that the token may not see"
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("vm %d", id), VMID: id,
+				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?"})
+		}
+	}
+	return nil
+}
+
+// candidates are the VMIDs that look free and may be those of wanted guests which
+// were not found. whole is false if there are too many to ask for.
+func candidates(w *model.Want, out *model.Observed) (ids []int, whole bool) {
+	highest := 0
+	for id := range out.Taken {
+		highest = max(highest, id)
+	}
+	for addr, r := range w.State {
+		if r.Guest == nil || out.State[addr] != nil {
+			continue
+		}
+		ranges := r.Guest.Choose
+		switch {
+		case r.Guest.VMID != 0:
+			ranges = []model.VMIDRange{{From: r.Guest.VMID, To: r.Guest.VMID}}
+		case len(ranges) == 0:
+			ranges = []model.VMIDRange{{From: 100, To: 999_999_999}}
+		}
+		for _, rg := range ranges {
+			last := rg.To
+			if rg.To-rg.From >= hiddenMost {
+				last = min(rg.To, max(highest, rg.From)+hiddenBeyond)
+			}
+			for id := rg.From; id <= last; id++ {
+				if out.Taken[id] == "" && !slices.Contains(ids, id) {
+					ids = append(ids, id)
+				}
+				if len(ids) > hiddenMost {
+					return nil, false
+				}
+			}
+		}
+	}
+	slices.Sort(ids)
+	return ids, true
+}
