@@ -99,7 +99,11 @@ func (p *Pass) Run(ctx context.Context) Report {
 	if err != nil {
 		have = blind(p.Host, err)
 	}
-	r.planned(p.plan(desired, want, have), want, have)
+	made := p.plan(desired, want, have)
+	if p.RefreshOnly {
+		r.Aside = setAside(made)
+	}
+	r.planned(made, want, have)
 	if err != nil {
 		return r.end(Failed, why(looking, err))
 	}
@@ -115,28 +119,27 @@ func (p *Pass) Run(ctx context.Context) Report {
 }
 
 func (p *Pass) plan(d Desired, w *model.Want, have model.Observed) *plan.Plan {
-	made := plan.Make(plan.Input{
+	return plan.Make(plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
 		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy,
 	})
-	if p.RefreshOnly {
-		setAside(made)
-	}
-	return made
 }
 
-// setAside turns the steps of a plan into things told and left as they are.
-func setAside(p *plan.Plan) {
+// setAside turns the steps of a plan into things told and left as they are, and
+// counts them.
+func setAside(p *plan.Plan) int {
 	for _, s := range p.Steps {
 		p.Deferred = append(p.Deferred, model.Deferred{Address: s.Address.String(), Why: fmt.Sprintf("%s: %s", s.Action, s.Reason)})
 	}
-	if n := len(p.Steps); n > 0 {
+	n := len(p.Steps)
+	if n > 0 {
 		p.Findings = append(p.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("differences left as they are: %d", n), Detail: "only looking was asked for",
 		})
 	}
 	p.Steps, p.Summary = nil, plan.Summary{Unchanged: p.Summary.Unchanged, Foreign: p.Summary.Foreign}
+	return n
 }
 
 // judge asks whether a plan may be carried out.

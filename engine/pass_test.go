@@ -316,6 +316,7 @@ func TestRefreshOnlyTellsAndPlansNothing(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Empty(t, h.applied)
 	require.Empty(t, r.Plan.Steps)
+	require.Equal(t, 1, r.Aside)
 	require.False(t, r.Plan.InSync(), "a difference is not in sync")
 	require.Equal(t, "box.a", r.Plan.Deferred[0].Address)
 	require.Contains(t, r.Plan.Deferred[0].Why, "size")

@@ -43,6 +43,7 @@ type Report struct {
 	Err     error          `json:"-"` // why it did not come to its end, or what went wrong with the steps
 	Plan    *plan.Plan     `json:"-"` // nil if it did not come so far
 	Have    model.Observed `json:"-"` // what the plan was made from
+	Aside   int            `json:"-"` // differences that were told and left, since only looking was asked for
 	Results []apply.Result `json:"-"`
 
 	began time.Time

@@ -10,8 +10,8 @@
 //	scope.go     variables, locals and the site's attributes get their values, in the order they need each other
 //	refs.go      every reference of an expression is looked up before it is evaluated (eval.go)
 //	decode.go    a block becomes a struct: the tags of its fields are the schema (values.go: what they may hold)
-//	node.go      a node block becomes as many nodes as its count or for_each says
-//	rules.go     what no single block can tell: names, VMIDs, parents, circles, claims
+//	node.go      a node block becomes as many nodes as its count or for_each says (instances.go)
+//	rules.go     what no single block can tell: names, VMIDs, claims, parents and circles (graph.go)
 //
 // Nothing stops at the first finding. What has a finding of its own is left out of
 // the later steps, so that one mistake is told once. A value from a secret carries

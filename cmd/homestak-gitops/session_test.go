@@ -36,7 +36,7 @@ host "father" {
   storage {
     disks  = "tank"
     images = "local"
-    backup = "nas"
+    backups = "nas"
   }
 }
 image "debian" {

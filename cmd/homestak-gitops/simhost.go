@@ -22,7 +22,7 @@ func simOf(site *model.Site, h *model.Host) pvesim.Config {
 		c.Storages = holding(c.Storages, h.Storage.Disks, "lvmthin", "images", "rootdir")
 		c.Storages = holding(c.Storages, h.Storage.Images, "dir", "import")
 		c.Storages = holding(c.Storages, h.Storage.ISO, "dir", "iso")
-		c.Storages = holding(c.Storages, h.Storage.Backup, "dir", "backup")
+		c.Storages = holding(c.Storages, h.Storage.Backups, "dir", "backup")
 		c.Storages = holding(c.Storages, h.Storage.Snippets, "dir", "snippets")
 	}
 	want, _ := site.Want(h.Name)

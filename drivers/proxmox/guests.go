@@ -19,6 +19,7 @@ import (
 // what the next full restart makes of it (next); they differ in what is pending.
 type config struct {
 	now, next map[string]string
+	waits     bool // they may differ
 	digest    string
 }
 
@@ -36,7 +37,7 @@ func (d *Driver) readConfig(ctx context.Context, node string, vmid int) (config,
 	if len(list) == 0 {
 		return config{}, &netError{"GET", seg("nodes", node, "qemu", vmid, "pending"), errors.New("the answer holds no configuration")}
 	}
-	c := config{now: make(map[string]string, len(list)), next: make(map[string]string, len(list))}
+	c := config{now: make(map[string]string, len(list))}
 	for _, e := range list {
 		if e.Key == "digest" {
 			c.digest = text(e.Value)
@@ -44,8 +45,15 @@ func (d *Driver) readConfig(ctx context.Context, node string, vmid int) (config,
 		}
 		if e.Value != nil {
 			c.now[e.Key] = text(e.Value)
-			c.next[e.Key] = text(e.Value)
 		}
+		c.waits = c.waits || e.Pending != nil || e.Delete != nil
+	}
+	c.next = c.now // nearly always; thousands of guests are held at once
+	if !c.waits {
+		return c, nil
+	}
+	c.next = maps.Clone(c.now)
+	for _, e := range list {
 		if e.Pending != nil {
 			c.next[e.Key] = text(e.Pending)
 		}

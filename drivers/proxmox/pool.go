@@ -62,7 +62,7 @@ func attempt(what string, err error) error {
 }
 
 func (d *Driver) poolComment(s plan.Step, want *Pool) string {
-	return describe(want.Comment, mark{V: 1, Site: d.id.site, Type: "pool", Node: s.Address.Name, Owner: d.id.owner})
+	return describe(want.Comment, mark{V: 1, Site: d.id.site, Type: "pool", Node: s.Address.Name, Owner: d.host.Name})
 }
 
 func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
@@ -75,10 +75,11 @@ func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error
 }
 
 // ours judges a pool by the mark in its comment. A pool has no identity beside its
-// name, so the mark must name it.
+// name, so the mark must name it. Its owner is the host, whoever made it: guests
+// of a test join it too.
 func (d *Driver) ours(e map[string]json.RawMessage) (comment string, ok bool) {
 	comment, m, found := splitDescription(text(e["comment"]))
-	return comment, found && m.Site == d.id.site && m.Owner == d.id.owner && m.Type == "pool" && m.Node == text(e["poolid"])
+	return comment, found && m.Site == d.id.site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == text(e["poolid"])
 }
 
 func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err error) {

@@ -36,7 +36,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	v.Tags = slices.Compact(v.Tags)
 	slices.Sort(v.Keys)
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.Waits = g.running && !maps.Equal(cfg.now, cfg.next)
+	v.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
 	for k, val := range c {
 		if !isTyped(k) && !invented[k] && !isDrive(k) {
 			v.Options[k] = val
@@ -289,6 +289,9 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 
 // pending lists what PVE holds back until the next full restart.
 func (v *VM) pending(addr model.Address) []model.Pending {
+	if !v.observe.waits {
+		return nil
+	}
 	keys := map[string]bool{}
 	for k, val := range v.observe.next {
 		if now, ok := v.observe.now[k]; !ok || now != val {

@@ -108,7 +108,7 @@ func TestOneAfterTheOther(t *testing.T) {
 
 // Peers run side by side, as many as allowed; what waits runs as soon as it may.
 func TestWidth(t *testing.T) {
-	for width, expect := range map[int]time.Duration{1: 50 * time.Second, 7: 8 * time.Second, 0: 7 * time.Second, 50: time.Second} {
+	for width, expect := range map[int]time.Duration{1: 50 * time.Second, 7: 8 * time.Second, 0: 5 * time.Second, 50: time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			var steps []plan.Step
 			for i := range 50 {

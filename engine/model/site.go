@@ -76,7 +76,7 @@ type Storage struct {
 	Disks    string `hcl:"disks,optional" doc:"Disks of guests; local-lvm unless set."`
 	Images   string `hcl:"images,optional" doc:"Disk images to import; local unless set."`
 	ISO      string `hcl:"iso,optional" doc:"ISO images; local unless set."`
-	Backup   string `hcl:"backup,optional" doc:"Backups; local unless set."`
+	Backups  string `hcl:"backups,optional" doc:"Backups; local unless set."`
 	Snippets string `hcl:"snippets,optional" doc:"Snippets; local unless set."`
 }
 
