@@ -61,7 +61,7 @@ var valueRules = map[string]valueRule{
 	"host.storage.disks":      {check: word, def: "local-lvm"},
 	"host.storage.images":     {check: word, def: "local"},
 	"host.storage.iso":        {check: word, def: "local"},
-	"host.storage.backup":     {check: word, def: "local"},
+	"host.storage.backups":    {check: word, def: "local"},
 	"host.storage.snippets":   {check: word, def: "local"},
 	"host.ssh.address":        {check: word},
 	"host.ssh.port":           {min: port.min, max: port.max, def: 22},
