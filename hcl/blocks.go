@@ -2,10 +2,12 @@ package hcl
 
 import (
 	"reflect"
+	"runtime"
 	"slices"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -70,21 +72,38 @@ type parsed struct {
 	size  int
 }
 
-// parseAll parses the files, or remembers them, and forgets all others.
+// parseAll parses the files, or remembers them, and forgets all others. Parsing is
+// most of a load, and one file has nothing to do with the next: they are parsed
+// side by side, and everything that finds or keeps something is done here.
 func (l *load) parseAll(files []source) []*hclsyntax.Body {
 	known, kept := l.parsed, 0
 	l.parsed = map[fileKey]*parsed{}
-	var bodies []*hclsyntax.Body
-	for _, f := range files {
+	results, panics := make([]*parsed, len(files)), make([]any, len(files))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, f := range files {
 		l.current = f.name
 		l.plaintext(f.name, f.data)
-		key := fileKey{f.name, f.sum}
-		p := known[key]
+		if results[i] = known[fileKey{f.name, f.sum}]; results[i] != nil || !l.checkFile(f.name, f.data) {
+			continue
+		}
+		g.Go(func() error {
+			defer func() { panics[i] = recover() }()
+			results[i] = parse(f)
+			return nil
+		})
+	}
+	_ = g.Wait() // parsing has no error; what is wrong with a file is in its diagnostics
+	var bodies []*hclsyntax.Body
+	for i, f := range files {
+		l.current = f.name
+		if panics[i] != nil {
+			panic(panics[i])
+		}
+		p := results[i]
 		if p == nil {
-			if p = l.parse(f); p == nil {
-				l.whole = false
-				continue
-			}
+			l.whole = false
+			continue
 		}
 		l.library(p.diags, false)
 		if p.diags.HasErrors() {
@@ -92,7 +111,7 @@ func (l *load) parseAll(files []source) []*hclsyntax.Body {
 			continue
 		}
 		if kept += p.size; kept <= maxCached {
-			l.parsed[key] = p
+			l.parsed[fileKey{f.name, f.sum}] = p
 		}
 		bodies = append(bodies, p.body)
 	}
@@ -100,10 +119,7 @@ func (l *load) parseAll(files []source) []*hclsyntax.Body {
 }
 
 // parse gives nil where a file cannot be parsed at all.
-func (l *load) parse(f source) *parsed {
-	if !l.checkFile(f.name, f.data) {
-		return nil
-	}
+func parse(f source) *parsed {
 	file, diags := hclsyntax.ParseConfig(f.data, f.name, hclv2.InitialPos)
 	body, ok := file.Body.(*hclsyntax.Body)
 	if !ok {
