@@ -28,8 +28,10 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	}
 	ask, whole := candidates(l.want, out)
 	if !whole {
-		out.Unknown = append(out.Unknown, model.Unknown{Scope: "all guests", All: true,
-			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms"})
+		out.Unknown = append(out.Unknown, model.Unknown{
+			Scope: "all guests", All: true,
+			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
+		})
 		return nil
 	}
 	taken := make([]bool, len(ask))
@@ -51,8 +53,10 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	for i, id := range ask {
 		if taken[i] {
 			out.Taken[id] = "a guest that the token may not see"
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("vm %d", id), VMID: id,
-				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?"})
+			out.Unknown = append(out.Unknown, model.Unknown{
+				Scope: fmt.Sprintf("vm %d", id), VMID: id,
+				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?",
+			})
 		}
 	}
 	return nil
