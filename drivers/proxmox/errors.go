@@ -53,6 +53,10 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, text)
 }
 
+// Temporary reports that nothing was done and the same may succeed later: another
+// task holds a lock.
+func (e *apiError) Temporary() bool { return e.class() == classBusy }
+
 func (e *apiError) hint() string {
 	switch e.class() {
 	case classNoLogin:

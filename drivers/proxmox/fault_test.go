@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,19 +33,19 @@ func TestEveryRequestMayFail(t *testing.T) {
 
 func countRequests(t *testing.T) int {
 	t.Helper()
-	n := 0
+	var n atomic.Int32 // several requests are under way at once
 	synctest.Test(t, func(t *testing.T) {
-		lifeStory(t, func(*http.Request) (int, bool) { n++; return 0, false })
+		lifeStory(t, func(*http.Request) (int, bool) { n.Add(1); return 0, false })
 	})
-	return n
+	return int(n.Load())
 }
 
 func sweep(t *testing.T, at, status int, effect bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n := 0
+		var n atomic.Int32
 		lifeStory(t, func(*http.Request) (int, bool) {
-			if n++; n == at {
+			if int(n.Add(1)) == at {
 				return status, effect
 			}
 			return 0, false

@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	minPoll = 150 * time.Millisecond
-	maxPoll = 25 * time.Second
+	// outOfSight is how long the host may not answer before a wait is given up.
+	outOfSight = time.Minute
+	minPoll    = 150 * time.Millisecond
+	maxPoll    = 25 * time.Second
 )
 
 // taskError is a task that ended badly. Status is PVE's exit status.
@@ -21,6 +23,9 @@ type taskError struct{ UPID, Type, Status string }
 func (e *taskError) Error() string {
 	return fmt.Sprintf("task %s ended with: %s (log: `pvenode task log %s`)", e.Type, e.Status, e.UPID)
 }
+
+// Temporary is that of the text the task died with.
+func (e *taskError) Temporary() bool { return e.class() == classBusy }
 
 // class reads the exit status, which is the text that the task died with.
 func (e *taskError) class() class {
@@ -79,6 +84,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 	}
 	node, kind := parts[1], parts[5]
 	w := &waiter{upid: upid, since: time.Now(), over: make(chan verdict, 1)}
+	seen := time.Now()
 	for {
 		v, err := t.next(ctx, node, w)
 		if err == nil && !v.ended {
@@ -87,9 +93,14 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting for %s, which goes on: %w", upid, ctx.Err())
-		case err != nil && classOf(err) != classUnknown:
+		case err != nil && classOf(err) == classUnknown && time.Since(seen) > outOfSight:
+			return fmt.Errorf("the host has not answered for %s; task %s may go on there: %w", time.Since(seen).Round(time.Second), upid, err)
+		case err != nil && classOf(err) == classUnknown:
+			continue
+		case err != nil:
 			return &taskError{UPID: upid, Type: kind, Status: ""}
 		case !v.ended:
+			seen = time.Now()
 		case v.exit == "OK" || strings.HasPrefix(v.exit, "WARNINGS: "):
 			return nil
 		default:

@@ -281,6 +281,10 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 			}
 		}
 	}
+	if d := h.mark.Destroy; replaced && d != nil && strings.HasPrefix(d.Policy, "requires_") && !strings.HasPrefix(h.mark.Owner, "cli:") {
+		out = append(out, model.Problem{Path: "decommission.policy", Summary: "its decommission policy is " + d.Policy,
+			Detail: "that is not made for you yet: do it by hand, then set policy = \"allow_immediate_destroy\", let that be applied, and remove it"})
+	}
 	if replaced && h.Protection {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}

@@ -69,7 +69,7 @@ func (p *Plan) title() string {
 func (p *Plan) source() string {
 	s := "site " + clean(p.Site)
 	if p.Commit != "" {
-		s += " @ " + clean(limit(p.Commit, 7))
+		s += " @ " + clean(shortCommit(p.Commit))
 	}
 	return s
 }
@@ -252,4 +252,13 @@ func paint(s, color string, on bool) string {
 		return s
 	}
 	return "\x1b[" + color + "m" + s + "\x1b[0m"
+}
+
+// shortCommit is a commit as people write it; that the folder differs from it stays said.
+func shortCommit(id string) string {
+	base, dirty, _ := strings.Cut(id, "-")
+	if dirty != "" {
+		dirty = "-" + dirty
+	}
+	return limit(base, 7) + dirty
 }

@@ -75,7 +75,7 @@ var libraries = []library{
 	{path: "github.com/gofrs/flock", owners: []string{"cmd/homestak-gitops"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
-	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox"}, tests: true, why: "groups of requests; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "hcl"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},

@@ -8,7 +8,7 @@ host "father" {
   # fingerprint = "sha256:…"
 
   # Where things are kept. These are the defaults of a fresh installation; the
-  # storage for images needs the content type "import" (PVE 8.3 and later).
+  # storage for images needs the content type "import" (PVE 8.4 and later).
   storage {
     disks  = "local-lvm"
     images = "local"

@@ -1,0 +1,79 @@
+package proxmox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestNothingIsLeftToDo: values that PVE keeps in another form than they were
+// written in are no differences.
+func TestNothingIsLeftToDo(t *testing.T) {
+	for name, edit := range map[string]func(*world, *proxmox.VM){
+		"description with blanks at its end": func(_ *world, v *proxmox.VM) { v.Description = "notes\n\n" },
+		"blank description":                  func(_ *world, v *proxmox.VM) { v.Description = " \n" },
+		"two keys in one secret": func(w *world, _ *proxmox.VM) {
+			w.site.Secrets.Values["ssh_keys"]["both"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx x@home\n\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCy y@home\n"
+		},
+		"boot order": func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"boot": "order=scsi0;net0"} },
+		"password":   func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"cipassword": "secret"} },
+		"UEFI": func(_ *world, v *proxmox.VM) {
+			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
+		},
+		"startup without anything": func(_ *world, v *proxmox.VM) { v.Startup = &proxmox.Startup{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("web-1", func(v *proxmox.VM) { edit(w, v) })
+				w.apply()
+				w.converged()
+				for _, g := range w.host.Snapshot().Guests {
+					require.Empty(t, g.Config["unused0"])
+				}
+			})
+		})
+	}
+}
+
+// TestCloneTakesOverNothing: what a template has and the files have not goes at once,
+// or the next plan would show it.
+func TestCloneTakesOverNothing(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		w.host.Edit(func(e *pvesim.Edit) {
+			for k, v := range map[string]string{
+				"ipconfig0": "ip=dhcp", "ipconfig1": "ip=10.9.9.9/24", "startup": "order=2", "nameserver": "9.9.9.9", "searchdomain": "else.test",
+				"sshkeys": "ssh-rsa%20AAAA%20old", "protection": "1",
+			} {
+				e.Set(9000, k, v)
+			}
+		})
+		w.site.DNS, w.site.Domain, w.site.Secrets = nil, "", nil
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Template = "golden"
+			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}}
+		})
+		w.apply()
+		w.converged()
+	})
+}
+
+// TestOptionsThatAreNoSettings are refused before anything is asked of PVE.
+func TestOptionsThatAreNoSettings(t *testing.T) {
+	for key, value := range map[string]string{
+		"virtio0": "local-lvm:5", "sata1": "local-lvm:5", "unused0": "local-lvm:vm-1-disk-0", // each apply would allocate another one
+		"bwlimit": "100", "live-restore": "1", // of a request, not of a guest
+		"delete": "cores", "skiplock": "1", "digest": "x", "revert": "cores",
+		"snaptime": "1",
+	} {
+		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+			w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{key: value} })
+			_, found := w.site.Want("father")
+			require.NotZero(t, found.Errors(), key)
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// cloneStory makes one guest from a template while one request is faulted, until
+// nothing is left to do. counted gets every request but those that make the template.
+func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	ready := false
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if !ready {
+			return 0, false
+		}
+		return fault(r)
+	}})
+	w.template(9000, "golden")
+	ready = true
+	w.node("web-1", func(v *proxmox.VM) {
+		v.Template = "golden"
+		v.Disks = []proxmox.Disk{{Name: "data", Size: 3}}
+	})
+	settle(w)
+	s := w.host.Snapshot()
+	require.Len(t, s.Guests, 2)
+	g := w.guest(10000)
+	require.True(t, g.Running)
+	require.Empty(t, g.Lock)
+	require.Contains(t, g.Config["scsi0"], "size=10G")
+	require.Contains(t, g.Config["scsi1"], "size=3G")
+	require.Contains(t, g.Config["ide2"], "cloudinit", "without it the guest has neither user nor address")
+	require.Contains(t, g.Config["net0"], "bridge=vmbr0")
+	require.Empty(t, g.Config["net1"])
+	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
+	require.Equal(t, map[string]string{"disk.root": "scsi0", "disk.data": "scsi1", "nic.lan": "net0"}, m.Slots)
+	volumes := 0
+	for _, v := range s.Volumes["local-lvm"] {
+		if v.VMID == g.VMID {
+			volumes++
+		}
+	}
+	require.Equal(t, 3, volumes)
+}
+
+func TestEveryRequestOfACloneMayFail(t *testing.T) {
+	total := 0
+	synctest.Test(t, func(t *testing.T) {
+		cloneStory(t, func(*http.Request) (int, bool) { total++; return 0, false })
+	})
+	require.Greater(t, total, 12)
+	for _, status := range []int{596, 500, -1} {
+		for _, effect := range []bool{false, true} {
+			for at := 1; at <= total; at++ {
+				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						n := 0
+						cloneStory(t, func(*http.Request) (int, bool) {
+							if n++; n == at {
+								return status, effect
+							}
+							return 0, false
+						})
+					})
+				})
+			}
+		}
+	}
+}
