@@ -392,3 +392,17 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 		require.Contains(t, r.Nodes[0].Error, "gave up after 3s")
 	})
 }
+
+// A person who looks at the plan for an hour is no hour of work.
+func TestAskingIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pass(site(map[string]int{"a": 1}), &host{})
+		p.Verdict = func(context.Context, *plan.Plan) (bool, error) {
+			<-time.After(time.Hour)
+			return true, nil
+		}
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome)
+		require.Less(t, r.Seconds, 60.0)
+	})
+}

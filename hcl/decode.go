@@ -98,6 +98,7 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 		}
 		return false
 	}
+	d.literalSecrets(a.Expr, v)
 	plain, secret := d.unmark(v, f, p, path, at)
 	switch {
 	case plain == cty.NilVal:

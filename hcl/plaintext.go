@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // sensitive stands for a value that must not be shown.
@@ -24,6 +26,8 @@ var (
 	pveToken  = regexp.MustCompile(`[\w.+-]+@[\w.-]+![\w.-]+=[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
 	urlLogin  = regexp.MustCompile(`://[^/\s"$:@]*:[^/\s"$@]+@`)
 	assigned  = regexp.MustCompile(`^(\s*"?[\w-]*(?:token|password|passwd|secret|key)"?\s*[=:]\s*)".*`)
+	within    = regexp.MustCompile(`([{,]\s*"?[\w-]*(?:token|password|passwd|secret)"?\s*[=:]\s*)".*`)
+	entry     = regexp.MustCompile(`^[\w-]*(?:token|password|passwd|secret)$`)
 	keyHint   = []byte("PRIVATE KEY")
 	ageHint   = []byte("AGE-SECRET-KEY-1")
 	tokenHint = []byte("!")
@@ -68,6 +72,7 @@ func sourceCode(src []byte, offset int, keys bool) string {
 	}
 	line = line[:min(len(line), maxCode+512)] // no secret is cut in two at the end of what is shown
 	line = assigned.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
+	line = within.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
 	code := mask(string(bytes.ToValidUTF8(line, []byte("?"))))
 	return strings.ToValidUTF8(code[:min(len(code), maxCode)], "")
 }
@@ -89,6 +94,29 @@ func insideKey(src []byte, offset int) bool {
 	before := src[max(0, offset-longest):offset]
 	begins := keyBegin.FindAllIndex(before, -1)
 	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
+}
+
+// literalSecrets refuses entries of a map that by their names are secrets, such as
+// cipassword in options, and have their values in the files.
+func (d *decoding) literalSecrets(e hclsyntax.Expression, v cty.Value) {
+	o, ok := e.(*hclsyntax.ObjectConsExpr)
+	if !ok {
+		return
+	}
+	outer, _ := v.Unmark()
+	if !outer.Type().IsObjectType() || outer.IsNull() || !outer.IsKnown() {
+		return
+	}
+	for _, item := range o.Items {
+		key, diags := item.KeyExpr.Value(nil)
+		if diags.HasErrors() || key.Type() != cty.String || !entry.MatchString(key.AsString()) || !outer.Type().HasAttribute(key.AsString()) {
+			continue
+		}
+		if value := outer.GetAttr(key.AsString()); !value.ContainsMarked() && !value.IsNull() && !value.RawEquals(cty.StringVal("")) {
+			d.bad = true
+			d.refuseLiteral(hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()), key.AsString())
+		}
+	}
 }
 
 // refuseLiteral tells that an attribute made for a secret has its value in the

@@ -18,6 +18,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. How the pieces fit together is told by the examples and by the page on the language.\n\n")
 	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
+	p.printf("All of this is checked, but not all of it has an effect yet: see Limits on the page on operations.\n\n")
 	p.printf("## Blocks\n\n")
 	types := blockTypes(kinds)
 	for _, t := range types {

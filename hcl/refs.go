@@ -99,9 +99,14 @@ func spell(t hclv2.Traversal) string {
 // unknown tells that a name is not declared, unless it may stand in a file that
 // could not be read.
 func (l *load) unknown(at hclv2.Range, what, name string, known []string) bool {
-	if l.whole {
-		l.errorf(at, "unknown "+what+" "+quote(name), "%s", l.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what)))
+	if !l.whole {
+		return false
 	}
+	detail := l.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what))
+	if i := strings.LastIndexByte(name, '-'); i > 0 && slices.Contains(known, name[:i]) && strings.Trim(name[i+1:], "0123456789") == "" {
+		detail = "Names may hold dashes: a difference needs spaces around its minus."
+	}
+	l.errorf(at, "unknown "+what+" "+quote(name), "%s", detail)
 	return false
 }
 

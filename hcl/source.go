@@ -55,6 +55,9 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 		case err != nil:
 			refuse(name, "unreadable folder", "The system says: "+reason(err)+".")
 			return nil
+		case d.Type()&fs.ModeSymlink != 0 && path.Ext(base) == "" && !isFile(fsys, name):
+			f.warnf(fileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", quote(name))
+			return nil
 		case d.IsDir() || path.Ext(base) != ".hcl":
 			return nil
 		}
@@ -120,6 +123,12 @@ func readFile(fsys fs.FS, name string, limit int) (data []byte, problem string) 
 		return nil, fmt.Sprintf("at most %d MiB are read", limit>>20)
 	}
 	return data, ""
+}
+
+// isFile reports whether a name, or what it links to within the tree, is no folder.
+func isFile(fsys fs.FS, name string) bool {
+	info, err := fs.Stat(fsys, name)
+	return err == nil && !info.IsDir()
 }
 
 // reason gives the bare cause of an error of a file system, without the path that

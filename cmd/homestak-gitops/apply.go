@@ -88,8 +88,9 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 	progress := a.ui.watch()
 	p.Notify = progress.notify
 	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
+		progress.waits("")
 		a.ui.findings(made.Findings)
-		a.ui.plan(made)
+		a.ui.planned(p, made)
 		if kept != nil {
 			if moved := kept.Moved(made); len(moved) > 0 {
 				return false, &ending{exitRefused, fmt.Errorf("the plan does not hold any more, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n"))}
@@ -101,6 +102,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		}
 		return true, a.confirm(ctx, p, made)
 	}
+	progress.waits(lookingAt(h.Name))
 	r := p.Run(ctx)
 	progress.close()
 	return a.report(r)

@@ -12,10 +12,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
 // process is what the program sees of the world around it. Tests make their own.
@@ -68,7 +71,7 @@ func run(ctx context.Context, args []string, p process) int {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	err := root.ExecuteContext(ctx)
+	err := misspelt(root, root.ExecuteContext(ctx))
 	if code := codeOf(err); code != exitDone {
 		a.ui.failure(err)
 		return code
@@ -85,16 +88,25 @@ type app struct {
 
 // root makes the command tree. It must stay cheap: version pays for it too.
 func (a *app) root() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "homestak-gitops",
 		Short: "GitOps for Proxmox VE",
 		Long: `homestak-gitops makes Proxmox VE hosts become what a site says: a folder of HCL
 files, in use a git repository. Begin with "homestak-gitops demo", or with
 "homestak-gitops init my-site".`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		DisableSuggestions: true, // misspelt does it
+		RunE: func(c *cobra.Command, _ []string) error {
+			if version {
+				return a.version()
+			}
+			return c.Help()
+		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "tell the version of this program")
+	root.SetHelpCommand(helpVerb())
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())
 	})
@@ -116,6 +128,60 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 	add("try", a.simVerb(), a.demoVerb())
 	add("", a.versionVerb(), docsVerb(), exitCodesTopic())
 	return root
+}
+
+// helpVerb is "help VERB", which is an error where there is no such verb.
+func helpVerb() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [VERB]",
+		Short: "Tell about a verb",
+		Long:  `Tells about a verb, or with "help exit-codes" about the exit codes.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			about, _, err := c.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return verbs(c.Root()), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// verbs names what can stand behind the name of the program.
+func verbs(root *cobra.Command) []string {
+	var names []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// misspelt says in our words what cobra says of a verb that does not exist, and of an
+// argument that a verb does not take.
+func misspelt(root *cobra.Command, err error) error {
+	var word, where string
+	if err == nil {
+		return nil
+	}
+	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for %q", &word, &where); n != 2 {
+		return err
+	}
+	if where == root.CommandPath() {
+		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, verbs(root)), where)
+	}
+	hint := ""
+	if c, _, _ := root.Find(strings.Fields(where)[1:]); c != nil && c.Flags().Lookup("manifest") != nil {
+		hint = "\na manifest is named by -M, the folder of a site by --site"
+	}
+	return fmt.Errorf("%s takes no argument, but %q was given%s\nsee: %s --help", where, word, hint, where)
 }
 
 // exitCodesTopic is what "help exit-codes" prints: a command that cannot be run.

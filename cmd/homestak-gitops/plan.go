@@ -85,7 +85,10 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	if err != nil {
 		return err
 	}
+	progress := a.ui.watch()
+	progress.waits(lookingAt(h.Name))
 	r := p.Run(ctx)
+	progress.close()
 	if err := a.showPlan(s, r, sc, o); err != nil {
 		return err
 	}
@@ -122,6 +125,16 @@ func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) erro
 func (u *ui) plan(p *plan.Plan) {
 	w, color := u.text()
 	p.Text(w, plan.TextOptions{Color: color, Width: u.width})
+}
+
+// planned draws the plan of a pass that is going to carry it out. That a destruction
+// finds nothing is not told as a site in sync: the site wants those guests.
+func (u *ui) planned(p *engine.Pass, made *plan.Plan) {
+	if p.Destroy && made.InSync() {
+		u.printf("nothing to destroy: no guest of manifest %s is on host %s\n", p.Manifest, p.Host)
+		return
+	}
+	u.plan(made)
 }
 
 // sketch draws a plan beside what was asked for.

@@ -13,7 +13,8 @@ import (
 
 // progress tells on stderr what steps do: a line when one begins and one when it
 // ends. On a terminal only the ends get lines, and one live line below them shows
-// what runs and for how long.
+// what runs, for how long, and how long the like of it took in this run. Before the
+// steps, the live line tells what is waited for, if that takes more than a second.
 //
 // Its goroutine owns everything here; notify sends events to it, and close waits
 // until all were told.
@@ -21,11 +22,27 @@ type progress struct {
 	ui     *ui
 	events chan apply.Event
 	told   chan struct{} // answers each event, so that what notify's caller prints next comes after it
+	phases chan string   // what is waited for without a step; told answers
 	done   chan struct{}
 
+	phase   string
+	since   time.Time // the beginning of the phase
 	running []running
+	took    map[work]spent
 	left    int
 	drawn   bool // the live line stands on the terminal
+}
+
+// work is what steps must have in common for one to tell how long another takes.
+type work struct {
+	kind   string
+	action plan.Action
+}
+
+// spent is what steps of a work have taken so far.
+type spent struct {
+	steps int
+	time  time.Duration
 }
 
 // running is a step at work.
@@ -34,14 +51,29 @@ type running struct {
 	since time.Time
 }
 
-// liveEvery is how often the live line is drawn; a person reads seconds.
-const liveEvery = 200 * time.Millisecond
+const (
+	liveEvery = 200 * time.Millisecond // how often the live line is drawn; a person reads seconds
+	patience  = time.Second            // a phase that is shorter is not told
+)
 
 func (u *ui) watch() *progress {
-	p := &progress{ui: u, events: make(chan apply.Event), told: make(chan struct{}), done: make(chan struct{})}
+	p := &progress{
+		ui: u, events: make(chan apply.Event), phases: make(chan string), told: make(chan struct{}), done: make(chan struct{}),
+		took: map[work]spent{},
+	}
 	go p.loop()
 	return p
 }
+
+// waits says what is waited for while no step runs; "" for nothing: then the live
+// line is gone when it returns, and the terminal free for other text.
+func (p *progress) waits(phase string) {
+	p.phases <- phase
+	<-p.told
+}
+
+// lookingAt is the phase before a plan.
+func lookingAt(host string) string { return "looking at host " + host }
 
 // notify takes an event; see apply.Options.Notify.
 func (p *progress) notify(e apply.Event) {
@@ -70,7 +102,12 @@ func (p *progress) loop() {
 			if !ok {
 				return
 			}
+			p.phase = ""
 			p.tell(e)
+			p.told <- struct{}{}
+		case phase := <-p.phases:
+			p.erase()
+			p.phase, p.since = phase, time.Now()
 			p.told <- struct{}{}
 		case <-tick:
 			p.erase()
@@ -88,6 +125,9 @@ func (p *progress) tell(e apply.Event) {
 			p.ui.notef("%s: %s%s", e.Step.Address, doing(e.Step.Action), vmid(e.Step))
 		}
 	case apply.Finished:
+		if e.Result.Status == apply.Done {
+			p.learn(e)
+		}
 		p.running = slices.DeleteFunc(p.running, func(r running) bool { return r.step.Address == e.Step.Address })
 		p.ui.notef("%s", printable(ended(e)))
 	case apply.Waiting:
@@ -95,6 +135,23 @@ func (p *progress) tell(e apply.Event) {
 	case apply.Note:
 		p.ui.notef("%s", printable(e.Text))
 	}
+}
+
+// learn notes how long a step took that went well.
+func (p *progress) learn(e apply.Event) {
+	w := work{e.Step.Address.Kind, e.Step.Action}
+	s := p.took[w]
+	p.took[w] = spent{s.steps + 1, s.time + e.Result.Duration}
+}
+
+// usually tells how long a step of this work takes, by those that are done; "" as
+// long as none is.
+func (p *progress) usually(s plan.Step) string {
+	t := p.took[work{s.Address.Kind, s.Action}]
+	if t.steps == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (usually %d s)", int((t.time / time.Duration(t.steps)).Round(time.Second).Seconds()))
 }
 
 // ended says how a step ended.
@@ -173,18 +230,34 @@ func (p *progress) erase() {
 
 // draw writes the live line, cut to the width of the terminal.
 func (p *progress) draw(now time.Time) {
-	if !p.ui.errTerminal || len(p.running) == 0 {
+	if !p.ui.errTerminal {
 		return
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d running, %d to come", len(p.running), p.left)
-	for _, r := range p.running {
-		fmt.Fprintf(&b, " · %s %s %d s", r.step.Address, doing(r.step.Action), int(now.Sub(r.since).Seconds()))
+	text := p.live(now)
+	if text == "" {
+		return
 	}
-	line := []rune(printable(b.String()))
+	line := []rune(printable(text))
 	if w := p.ui.width; w > 1 && len(line) >= w {
 		line = append(line[:w-2], '…')
 	}
 	fmt.Fprint(p.ui.stderr, string(line))
 	p.drawn = true
+}
+
+// live is the text of the live line, "" for none.
+func (p *progress) live(now time.Time) string {
+	if len(p.running) == 0 {
+		// With -v other lines tell it, and they know nothing of the live line.
+		if waited := now.Sub(p.since); p.phase != "" && waited >= patience && !p.ui.verbose {
+			return fmt.Sprintf("%s, %d s", p.phase, int(waited.Seconds()))
+		}
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d running, %d to come", len(p.running), p.left)
+	for _, r := range p.running {
+		fmt.Fprintf(&b, " · %s %s %d s%s", r.step.Address, doing(r.step.Action), int(now.Sub(r.since).Seconds()), p.usually(r.step))
+	}
+	return b.String()
 }

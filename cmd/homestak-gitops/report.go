@@ -41,7 +41,7 @@ func (u *ui) summary(r engine.Report) {
 		}
 	}
 	u.printf("%s: %s in %.1f s\n", count(len(r.Results), "step"), strings.Join(parts, ", "), r.Seconds)
-	if n[apply.Done] < len(r.Results) {
+	if n[apply.Done] < len(r.Results) && r.Outcome != engine.Interrupted { // its error says it
 		u.notef("what is done stays done: mend the cause, then say the same again")
 	}
 }

@@ -152,6 +152,7 @@ func (t *trial) pass() *engine.Pass {
 func (t *trial) phase(name string, do func() error) error {
 	began := time.Now()
 	err := do()
+	t.progress.waits("")
 	p := phase{name, time.Since(began).Round(100 * time.Millisecond), err}
 	t.phases = append(t.phases, p)
 	t.app.ui.notef("%s: %s in %.1f s", name, p.result(), p.Took.Seconds())
@@ -167,6 +168,7 @@ func (p phase) result() string {
 
 func (t *trial) create(ctx context.Context) error {
 	return t.phase("create", func() error {
+		t.progress.waits(lookingAt(t.host.Name))
 		if t.report = t.pass().Run(ctx); t.report.Err != nil || t.report.Outcome != engine.Planned {
 			return because(ctx, endingOf(t.report))
 		}
@@ -175,6 +177,7 @@ func (t *trial) create(ctx context.Context) error {
 		}
 		p := t.pass()
 		p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) {
+			t.progress.waits("")
 			t.app.ui.findings(made.Findings)
 			t.app.ui.sketch(made)
 			return true, nil
@@ -211,6 +214,7 @@ func (t *trial) verify(ctx context.Context) error {
 		defer cancel()
 		limit := time.NewTimer(verifyFor)
 		defer limit.Stop()
+		t.progress.waits("verifying")
 		for {
 			r := t.pass().Run(ctx)
 			lacking := t.lacking(r)

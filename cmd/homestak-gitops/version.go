@@ -19,21 +19,23 @@ func (a *app) versionVerb() *cobra.Command {
 		Use:   "version",
 		Short: "Tell the version of this program",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			b := buildOf(debug.ReadBuildInfo())
-			if a.ui.json {
-				return a.ui.emit(b)
-			}
-			a.ui.printf("homestak-gitops %s\n", b.Version)
-			if b.Commit != "" {
-				a.ui.printf("commit %s\n", b.Commit)
-			}
-			a.ui.printf("%s %s/%s\n", b.Go, runtime.GOOS, runtime.GOARCH)
-			return nil
-		},
+		RunE:  func(*cobra.Command, []string) error { return a.version() },
 	}
 	a.ui.jsonFlag(c)
 	return c
+}
+
+func (a *app) version() error {
+	b := buildOf(debug.ReadBuildInfo())
+	if a.ui.json {
+		return a.ui.emit(b)
+	}
+	a.ui.printf("homestak-gitops %s\n", b.Version)
+	if b.Commit != "" {
+		a.ui.printf("commit %s\n", b.Commit)
+	}
+	a.ui.printf("%s %s/%s\n", b.Go, runtime.GOOS, runtime.GOARCH)
+	return nil
 }
 
 // buildOf reads what the go command wrote into the binary.

@@ -42,7 +42,7 @@ func TestNothingIsLeftToDo(t *testing.T) {
 // TestCloneTakesOverNothing: what a template has and the files have not goes at once,
 // or the next plan would show it.
 func TestCloneTakesOverNothing(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		w.template(9000, "golden")
 		w.host.Edit(func(e *pvesim.Edit) {
 			for k, v := range map[string]string{

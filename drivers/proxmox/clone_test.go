@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,19 +55,19 @@ func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 }
 
 func TestEveryRequestOfACloneMayFail(t *testing.T) {
-	total := 0
+	var total atomic.Int64 // requests come from many goroutines
 	synctest.Test(t, func(t *testing.T) {
-		cloneStory(t, func(*http.Request) (int, bool) { total++; return 0, false })
+		cloneStory(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
 	})
-	require.Greater(t, total, 12)
+	require.Greater(t, total.Load(), int64(12))
 	for _, status := range []int{596, 500, -1} {
 		for _, effect := range []bool{false, true} {
-			for at := 1; at <= total; at++ {
+			for at := int64(1); at <= total.Load(); at++ {
 				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						n := 0
+						var n atomic.Int64
 						cloneStory(t, func(*http.Request) (int, bool) {
-							if n++; n == at {
+							if n.Add(1) == at {
 								return status, effect
 							}
 							return 0, false

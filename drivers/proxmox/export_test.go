@@ -39,6 +39,11 @@ func (d *Driver) Post(ctx context.Context, path string, p map[string]any) (strin
 	return d.c.post(ctx, path, p)
 }
 
+// Remove sends a DELETE as the driver does.
+func (d *Driver) Remove(ctx context.Context, path string) (string, error) {
+	return d.c.remove(ctx, path, nil)
+}
+
 // Get sends a GET as the driver does.
 func (d *Driver) Get(ctx context.Context, path string, into any) error {
 	return d.c.get(ctx, path, into)

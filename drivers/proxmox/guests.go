@@ -296,19 +296,24 @@ func (j *judge) guest(g listed, cfg config) {
 	}
 	notes, m, found := splitDescription(cfg.next["description"])
 	ok, why, claims := j.id.prove(m, found, g.vmid, uuidOf(cfg.next["smbios1"]))
-	if ok {
+	lock := cfg.now["lock"]
+	if ok && lock != "create" && lock != "clone" {
 		j.proven[m.addr()] = append(j.proven[m.addr()], observedVM(g, cfg, notes, m))
 		return
 	}
 	f := model.Foreign{VMID: g.vmid, Name: name, Kind: "vm", Why: why, Node: g.node, Claims: claims}
+	lock = or(lock, g.lock)
 	switch {
-	case g.lock == "create" || g.lock == "clone":
+	case lock == "create" || lock == "clone":
 		f.Unfinished = true
-		f.Why = "unfinished: its configuration is locked by a " + g.lock + " that runs or died"
-		f.Claims = j.wanted.vmids[g.vmid]
+		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
+		f.Claims = or(claims, j.wanted.vmids[g.vmid])
 		f.Fix = fmt.Sprintf("if no task works on it any more: qm unlock %d && qm destroy %d on node %s", g.vmid, g.vmid, g.node)
 	case claims != (model.Address{}):
 		f.Fix = "remove the mark from the description of the copy, or the copy itself"
+	case found && !m.readable() && (m.Site == "" || m.Site == j.id.site): // ours before somebody, or a newer version, wrote in it
+		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.vmid]))
+		f.Fix = "put the last line of its description back from a backup or snapshot; if a newer version of this program wrote it, use that one"
 	case j.wanted.vmids[g.vmid] != (model.Address{}):
 		f.Claims = j.wanted.vmids[g.vmid]
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)

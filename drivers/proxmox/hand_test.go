@@ -1,6 +1,8 @@
 package proxmox_test
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -42,8 +44,8 @@ func TestDiskDetachedByHandIsNotReplacedByAnEmptyOne(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
 		w.apply()
+		volume := w.guest(10000).Config["scsi1"]
 		w.host.Edit(func(e *pvesim.Edit) {
-			volume := w.guest(10000).Config["scsi1"]
 			e.Set(10000, "scsi1", "")
 			e.Set(10000, "unused0", strings.Split(volume, ",")[0])
 		})
@@ -54,7 +56,7 @@ func TestDiskDetachedByHandIsNotReplacedByAnEmptyOne(t *testing.T) {
 	})
 }
 
-// TestPowerOfWhoeverHasTheVMIDNow: between plan and step the guest went and somebody
+// TestStepsWithoutADigestProveAnew: between plan and step the guest went and somebody
 // else's got its VMID.
 func TestStepsWithoutADigestProveAnew(t *testing.T) {
 	for name, edit := range map[string]func(*proxmox.VM){
@@ -105,5 +107,94 @@ func TestDisksOfAProtectedGuestStay(t *testing.T) {
 		require.Empty(t, p.Steps, "%s", describe(p))
 		require.True(t, p.Findings.HasErrors())
 		require.Contains(t, p.Findings[0].Summary, "protected")
+	})
+}
+
+// TestHiddenIsNotGone: a guest that was taken out of the token's pool looks removed,
+// and is not.
+func TestHiddenIsNotGone(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.drop("web-1")
+		p := w.plan()
+		answer := func(r *http.Request, status int, body string) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		}
+		d, err := proxmox.Open(proxmox.Config{
+			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				switch path := r.URL.Path; {
+				case strings.HasSuffix(path, "/access/permissions"):
+					return answer(r, http.StatusOK, `{"data":{"/pool/prod":{"VM.Audit":1}}}`)
+				case strings.HasSuffix(path, "/cluster/resources"):
+					return answer(r, http.StatusOK, `{"data":[{"type":"node","node":"father","status":"online"}]}`)
+				case strings.Contains(path, "/qemu/10000"):
+					return answer(r, http.StatusForbidden, `{"data":null,"message":"Permission check failed (/vms/10000, VM.Audit)\n"}`)
+				default:
+					return w.host.RoundTrip(r)
+				}
+			}),
+		})
+		require.NoError(t, err)
+		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), "may not see it any more")
+		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		require.NoError(t, d.Apply(t.Context(), p.Steps[0]), "now it is gone")
+	})
+}
+
+// TestPoolThatChangedHands is not written to.
+func TestPoolThatChangedHands(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		addr := model.Address{Kind: "pool", Name: "prod"}
+		spec := &proxmox.Pool{Host: "father", Comment: "what pays\n"}
+		w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
+		w.apply()
+		w.converged() // blanks at the end are no difference
+		spec.Comment = "what earns"
+		p := w.plan()
+		for _, write := range []func() (string, error){
+			func() (string, error) { return w.d.Remove(t.Context(), "/pools/prod") },
+			func() (string, error) {
+				return w.d.Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "theirs"})
+			},
+		} {
+			_, err := write()
+			require.NoError(t, err)
+		}
+		require.ErrorContains(t, w.run(p)[addr], "not ours any more")
+		require.Equal(t, "theirs", w.host.Snapshot().Pools[0].Comment)
+	})
+}
+
+// TestCloneThatDiedIsNamed: the mark is there already, but so is the lock that no
+// token can lift. It is neither changed nor made a second time.
+func TestCloneThatDiedIsNamed(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "clone") })
+		w.vm("web-1").Cores = 8
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Len(t, p.Foreign, 1)
+		require.True(t, p.Foreign[0].Unfinished)
+		require.Contains(t, p.Foreign[0].Fix, "qm unlock 10000")
+	})
+}
+
+// TestAddressPartsOfOthersStay: what somebody added to a key that we share is kept
+// by changes of something else.
+func TestAddressPartsOfOthersStay(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=auto,ip=dhcp") })
+		w.converged()
+		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
+		w.apply()
+		require.Equal(t, "ip6=auto,ip=dhcp", w.guest(10000).Config["ipconfig0"])
+		require.Contains(t, w.guest(10000).Config["net0"], "tag=7")
+		w.converged()
 	})
 }

@@ -39,11 +39,8 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	g.SetLimit(d.width)
 	for i, id := range ask {
 		g.Go(func() error {
-			err := d.c.get(gctx, fmt.Sprintf("/cluster/nextid?vmid=%d", id), nil)
-			if c := classOf(err); c == classInvalid || c == classExists {
-				taken[i] = true
-				return nil
-			}
+			var err error
+			taken[i], err = d.taken(gctx, id)
 			return err
 		})
 	}
@@ -60,6 +57,15 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 		}
 	}
 	return nil
+}
+
+// taken asks PVE whether some guest has a VMID, be it one that the token may not see.
+func (d *Driver) taken(ctx context.Context, vmid int) (bool, error) {
+	err := d.c.get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
+	if c := classOf(err); c == classInvalid || c == classExists {
+		return true, nil
+	}
+	return false, err
 }
 
 // candidates are the VMIDs that look free and may be those of wanted guests which

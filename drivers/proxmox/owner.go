@@ -42,6 +42,12 @@ type markDestroy struct {
 	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
 }
 
+// readable reports whether this program understands the mark. A newer version may
+// mean something else by the same words; and only guests carry marks of guests.
+func (m mark) readable() bool {
+	return m.V == 1 && m.Site != "" && m.Node != "" && (m.Type == "vm" || m.Type == "pve")
+}
+
 func (m mark) addr() model.Address { return model.Address{Kind: m.Type, Name: m.Node} }
 
 // line is the mark as the last line of a description.
@@ -129,7 +135,7 @@ func (id identity) prove(m mark, found bool, vmid int, uuid string) (ok bool, wh
 	switch {
 	case !found:
 		return false, "no owner mark", model.Address{}
-	case m.V != 1 || m.Site == "" || m.Node == "" || m.Type == "":
+	case !m.readable():
 		return false, "its owner mark cannot be read", model.Address{}
 	case m.Site != id.site:
 		return false, "belongs to site " + m.Site, model.Address{}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -21,7 +22,12 @@ type Pool struct {
 var poolKind = kind[Pool]{
 	model: model.Kind{
 		Name: "pool", Block: "pool", Doc: "A resource pool.",
-		New:   func() any { return &Pool{} },
+		New: func() any { return &Pool{} },
+		Resolve: func(spec any, _ model.Scope) []model.Problem {
+			p := spec.(*Pool)
+			p.Comment = strings.TrimRight(p.Comment, " \t\r\n") // as it is read back
+			return nil
+		},
 		Brief: func(spec any) string { return spec.(*Pool).Comment },
 	},
 	list: listPools,
@@ -36,6 +42,9 @@ var poolKind = kind[Pool]{
 		return attempt("creating pool "+s.Address.Name, err)
 	},
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, _ *Pool) error {
+		if _, ours, err := d.pool(ctx, s.Address.Name); err != nil || !ours {
+			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not ours any more (no owner mark in its comment): left alone")))
+		}
 		_, err := d.c.put(ctx, "/pools/"+url.PathEscape(s.Address.Name), params{"comment": d.poolComment(s, want)})
 		return attempt("changing pool "+s.Address.Name, err)
 	},

@@ -71,6 +71,11 @@ func decodeKeys(s string) []string {
 	if err != nil {
 		plain = s
 	}
+	return keyLines(plain)
+}
+
+// keyLines takes a text apart into the keys on its lines.
+func keyLines(plain string) []string {
 	out := []string{}
 	for line := range strings.Lines(plain) {
 		if line = strings.TrimSpace(line); line != "" {

@@ -17,10 +17,16 @@ const (
 )
 
 // taskError is a task that ended badly. Status is PVE's exit status.
-type taskError struct{ UPID, Type, Status string }
+type taskError struct {
+	UPID, Type, Status string
+	Err                error // why its end could not be seen; nil if it was
+}
 
 // Error says which task ended how, and where its log is.
 func (e *taskError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log %s`)", e.Type, e.Err, e.UPID)
+	}
 	return fmt.Sprintf("task %s ended with: %s (log: `pvenode task log %s`)", e.Type, e.Status, e.UPID)
 }
 
@@ -98,7 +104,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		case err != nil && classOf(err) == classUnknown:
 			continue
 		case err != nil:
-			return &taskError{UPID: upid, Type: kind, Status: ""}
+			return &taskError{UPID: upid, Type: kind, Err: err}
 		case !v.ended:
 			seen = time.Now()
 		case v.exit == "OK" || strings.HasPrefix(v.exit, "WARNINGS: "):

@@ -96,11 +96,15 @@ func (v *view) readResources(list []map[string]json.RawMessage) {
 // word. A token that may see no guest anywhere sees an empty host.
 func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 	for path, privs := range rights {
-		if _, ok := privs["VM.Audit"]; !ok {
+		propagates, ok := privs["VM.Audit"]
+		if !ok {
 			continue
 		}
 		switch {
-		case path == "/", path == "/vms":
+		case path == "/" || path == "/vms":
+			if text(propagates) == "0" {
+				continue // of the path alone, and of no guest below it
+			}
 			v.narrow = false
 			return
 		case strings.HasPrefix(path, "/vms/"), strings.HasPrefix(path, "/pool/"):

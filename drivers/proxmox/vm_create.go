@@ -21,7 +21,7 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 	m.Owner, m.UUID = d.id.owner, uuid.NewString()
 	var err error
 	if want.Template != "" {
-		err = d.clone(ctx, s, want, at, m)
+		err = d.clone(ctx, want, at, m)
 	} else {
 		err = d.createFromImage(ctx, want, at, m)
 	}
@@ -47,7 +47,9 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 	p := want.params(m)
 	p["vmid"] = at.vmid
 	root := m.Slots["disk.root"]
-	p["boot"] = "order=" + root
+	if _, declared := want.Options["boot"]; !declared {
+		p["boot"] = "order=" + root
+	}
 	p["ide2"] = want.storage + ":cloudinit"
 	for _, disk := range want.Disks {
 		p[m.Slots["disk."+disk.Name]] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
@@ -63,7 +65,7 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 }
 
 // clone copies a template, and gives the copy its identity.
-func (d *Driver) clone(ctx context.Context, s plan.Step, want *VM, at place, m mark) error {
+func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 	early := m
 	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
 	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": true}
@@ -79,14 +81,25 @@ func (d *Driver) clone(ctx context.Context, s plan.Step, want *VM, at place, m m
 	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
 		return err
 	}
+	return d.dress(ctx, want, at, m)
+}
+
+// dress makes a bare copy of a template what the files say: its identity, what it
+// lacks, and without what only the template has. All of it is one request, so that
+// a copy is either still bare, which its mark tells, or complete.
+func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	cfg, err := d.readConfig(ctx, at.node, at.vmid)
 	if err != nil {
-		return fmt.Errorf("reading the clone back: %w", err)
+		return fmt.Errorf("reading the clone %d back: %w", at.vmid, err)
 	}
 	m.Slots = slots(want, cfg, nil)
 	set := want.params(m)
-	delete(set, "name")
-	set["digest"] = cfg.digest
+	var gone []string
+	for key := range cfg.next {
+		if set[key] == nil && ownedKey(key) {
+			gone = append(gone, key)
+		}
+	}
 	for key, val := range set {
 		if strings.HasPrefix(key, "net") && cfg.next[key] != "" { // keep the address that PVE made up for the copy
 			set[key] = card(cfg.next[key], want.nic(m, key))
@@ -104,20 +117,26 @@ func (d *Driver) clone(ctx context.Context, s plan.Step, want *VM, at place, m m
 			set[slot] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
 		}
 	}
-	var gone []string
-	for key := range cfg.next {
-		if strings.HasPrefix(key, "net") && set[key] == nil {
-			gone = append(gone, key) // a card of the template that the files do not have
-		}
-	}
 	if len(gone) > 0 {
 		slices.Sort(gone)
 		set["delete"] = strings.Join(gone, ",")
 	}
+	set["digest"] = cfg.digest
 	if _, err := d.c.put(ctx, at.path("config"), set); err != nil {
-		return fmt.Errorf("configuring the clone %d of %s: %w", at.vmid, s.Want.Spec.(*VM).Template, err)
+		return fmt.Errorf("configuring VM %d, a clone of %s: %w", at.vmid, want.Template, err)
 	}
 	return nil
+}
+
+// ownedKey reports whether a PVE key says something that the files always decide,
+// so that a template's value must not stay where they say nothing.
+func ownedKey(key string) bool {
+	switch strings.TrimRight(key, "0123456789") {
+	case "net", "ipconfig", "startup", "nameserver", "searchdomain", "sshkeys":
+		return true
+	default:
+		return false
+	}
 }
 
 // born judges the outcome of a create. When the answer was lost or the VMID was

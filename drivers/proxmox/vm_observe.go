@@ -35,10 +35,14 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	slices.Sort(v.Tags)
 	v.Tags = slices.Compact(v.Tags)
 	slices.Sort(v.Keys)
+	v.Keys = slices.Compact(v.Keys)
+	if m.UUID == "" { // a bare clone: its mark does not know the template's slots
+		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
+	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	v.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
 	for k, val := range c {
-		if !isTyped(k) && !invented[k] && !isDrive(k) {
+		if !isTyped(k) && !invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
 		}
 	}
@@ -53,7 +57,11 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 }
 
 // invented are keys that PVE makes up by itself (qemu-server, API2/Qemu.pm, create_vm).
-var invented = map[string]bool{"meta": true, "vmgenid": true, "boot": true, "bootdisk": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
+var invented = map[string]bool{"meta": true, "bootdisk": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
+
+// stateDrive reports whether a drive holds the firmware's or the TPM's state. These
+// two are options; all other drives are disks.
+func stateDrive(key string) bool { return key == "efidisk0" || key == "tpmstate0" }
 
 func isDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
@@ -185,7 +193,8 @@ func (v *VM) align(have *VM) {
 		switch {
 		case !wanted && !slices.Contains(have.mark.Options, k):
 			delete(have.Options, k)
-		case wanted && sameProperty(w, val):
+		case wanted && (sameProperty(w, val) || k == "cipassword" || stateDrive(k)):
+			// PVE never shows a password, and of a drive shows the volume and not the order: what is there counts.
 			have.Options[k] = w
 		}
 	}
@@ -268,6 +277,11 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 		for _, wd := range w.Disks {
 			i := slices.IndexFunc(h.Disks, func(d Disk) bool { return d.Name == wd.Name })
 			switch {
+			case i < 0 && wd.Name != "root" && !replaced && h.mark.Slots["disk."+wd.Name] != "" && h.unused() != "":
+				out = append(out, model.Problem{
+					Path: "disk." + wd.Name, Summary: "disk " + wd.Name + " was detached by hand",
+					Detail: fmt.Sprintf("its data may be on %s of VM %d, so no empty disk is put in its place: attach that one as %s again, or remove it", h.unused(), have.Guest.VMID, h.mark.Slots["disk."+wd.Name]),
+				})
 			case i < 0 && wd.Name == "root" && !replaced:
 				out = append(out, model.Problem{
 					Path: "disk.root", Summary: "its root disk is gone",
@@ -282,13 +296,35 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 		}
 	}
 	if d := h.mark.Destroy; replaced && d != nil && strings.HasPrefix(d.Policy, "requires_") && !strings.HasPrefix(h.mark.Owner, "cli:") {
-		out = append(out, model.Problem{Path: "decommission.policy", Summary: "its decommission policy is " + d.Policy,
-			Detail: "that is not made for you yet: do it by hand, then set policy = \"allow_immediate_destroy\", let that be applied, and remove it"})
+		out = append(out, model.Problem{
+			Path: "decommission.policy", Summary: "its decommission policy is " + d.Policy,
+			Detail: "that is not made for you yet: do it by hand, then set policy = \"allow_immediate_destroy\", let that be applied, and remove it",
+		})
+	}
+	for _, hd := range h.Disks {
+		if h.Protection && !replaced && !want.Spec.(*VM).hasDisk("disk."+hd.Name) {
+			out = append(out, model.Problem{
+				Path: "disk", Summary: fmt.Sprintf("it is protected, and so is its disk %s", hd.Name),
+				Detail: "set protection = false in the files, let that be applied, then remove the disk",
+			})
+		}
 	}
 	if replaced && h.Protection {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}
 	return out
+}
+
+// unused names the volumes that belong to the guest and are attached nowhere; "" for none.
+func (v *VM) unused() string {
+	var out []string
+	for key := range v.observe.next {
+		if strings.HasPrefix(key, "unused") {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
 }
 
 // pending lists what PVE holds back until the next full restart.

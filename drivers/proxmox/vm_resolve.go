@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -26,7 +27,7 @@ func (r *vmResolver) errorf(path, summary, detail string, args ...any) {
 }
 
 func (r *vmResolver) resolve() {
-	r.Name = r.in.Name
+	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
 	r.size()
 	r.disks()
 	r.nics()
@@ -207,14 +208,14 @@ func (r *vmResolver) cloudInit() {
 	}
 	if keys == nil {
 		for _, k := range all {
-			r.Keys = append(r.Keys, strings.TrimSpace(k))
+			r.Keys = append(r.Keys, keyLines(k)...)
 		}
 	} else {
 		for _, k := range *keys {
 			if v, ok := all[k]; ok {
 				k = v
 			}
-			r.Keys = append(r.Keys, strings.TrimSpace(k))
+			r.Keys = append(r.Keys, keyLines(k)...)
 		}
 	}
 	slices.Sort(r.Keys)
@@ -253,16 +254,19 @@ func (r *vmResolver) enums() {
 		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", markPrefix)
 	}
 	if len(r.Description) > 6000 {
-		r.errorf("description", "description too long", "PVE keeps 8192 characters, and the owner mark needs some: at most 6000")
+		r.errorf("description", "description too long", "PVE keeps %d characters, and the owner mark needs some: at most 6000", maxDescription)
 	}
 }
+
+// maxDescription is how many characters PVE takes (qemu-server, QemuServer.pm).
+const maxDescription = 8192
 
 // isTyped reports whether a PVE key has an attribute of its own here, or is ours to write.
 func isTyped(key string) bool {
 	switch strings.TrimRight(key, "0123456789") {
 	case "name", "cores", "memory", "tags", "description", "onboot", "startup", "protection", "agent",
 		"ciuser", "sshkeys", "nameserver", "searchdomain", "smbios", "lock", "digest", "template", "vmid", "node",
-		"start", "pool", "storage", "archive", "force", "unique", "net", "ipconfig", "scsi", "ide", "unused":
+		"start", "pool", "storage", "archive", "force", "unique", "net", "ipconfig", "scsi", "ide", "virtio", "sata", "unused":
 		return true
 	default:
 		return false
@@ -293,13 +297,15 @@ func (r *vmResolver) options() {
 		return
 	}
 	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
+	change, _, _ := pveapi.Lookup("PUT", "/nodes/n/qemu/100/config")
 	for k, v := range r.Options {
 		p, ok := m.Param(k)
+		_, stays := change.Param(k) // what only a create knows is of the request, not of the guest
 		switch {
 		case isTyped(k):
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of %s", r.kind)
 			continue
-		case !ok:
+		case !ok, !stays:
 			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
 			continue
 		}
@@ -349,6 +355,10 @@ func (r *vmResolver) owner() {
 	slices.SortFunc(m.Needs, model.Address.Compare)
 	m.Needs = slices.Compact(m.Needs)
 	r.mark, r.Terms = m, m.terms()
+	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.VM, config{}, nil), slices.Sorted(maps.Keys(r.Options))
+	if n := utf8.RuneCountInString(describe(r.Description, m)); n > maxDescription {
+		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, maxDescription)
+	}
 }
 
 func or[T comparable](a, b T) T {

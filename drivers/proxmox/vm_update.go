@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -20,8 +22,12 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	at := place{s.Have.Guest.Node, s.Have.Guest.VMID}
 	m := want.mark
 	m.Owner, m.UUID = d.id.owner, have.mark.UUID
-	if m.UUID == "" {
-		m.UUID = uuidOf(have.observe.next["smbios1"]) // a clone whose making was cut off: it gets its identity now
+	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
+		m.UUID = or(uuidOf(have.observe.next["smbios1"]), uuid.NewString())
+		if err := d.dress(ctx, want, at, m); err != nil {
+			return err
+		}
+		return d.complete(ctx, s, want, at)
 	}
 	m.Slots = slots(want, have.observe, have.mark.Slots)
 	ch := change{want: want, have: have, m: m, set: params{}, gone: map[string]bool{}}
@@ -29,6 +35,11 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		ch.add(c.Path)
 	}
 	ch.describe()
+	if len(ch.set)+len(ch.gone) == 0 { // no request with a digest says that it still is what was observed
+		if err := d.stillOurs(ctx, at, s.Address); err != nil {
+			return fmt.Errorf("changing VM %d: %w", at.vmid, err)
+		}
+	}
 	if err := d.write(ctx, at, ch, s.Have); err != nil {
 		return fmt.Errorf("changing VM %d: %w", at.vmid, err)
 	}
@@ -42,6 +53,19 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return d.start(ctx, at)
 	case s.Class == model.ClassRestart && s.Have.Guest.Running:
 		return d.restart(ctx, at, have.mark)
+	}
+	return nil
+}
+
+// stillOurs proves once more that the guest at a place is the one of an address.
+func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) error {
+	cfg, err := d.readConfig(ctx, at.node, at.vmid)
+	if err != nil {
+		return fmt.Errorf("looking at it first: %w", err)
+	}
+	_, m, found := splitDescription(cfg.next["description"])
+	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != addr {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, or(why, "it is "+m.addr().String()))
 	}
 	return nil
 }
@@ -90,8 +114,8 @@ func (c *change) add(path string) {
 	case "options":
 		c.text(rest, w.Options[rest])
 	case "nic":
-		name, _, _ := strings.Cut(rest, ".")
-		c.nic(name)
+		name, attr, _ := strings.Cut(rest, ".")
+		c.nic(name, attr)
 	case "disk":
 		name, attr, _ := strings.Cut(rest, ".")
 		c.disk(name, attr)
@@ -115,7 +139,7 @@ func (c *change) describe() {
 	}
 }
 
-func (c *change) nic(name string) {
+func (c *change) nic(name, attr string) {
 	i := slices.IndexFunc(c.want.NICs, func(n NIC) bool { return n.Name == name })
 	if i < 0 { // left the files, or was added by hand
 		slot := or(c.have.mark.Slots["nic."+name], name)
@@ -126,14 +150,11 @@ func (c *change) nic(name string) {
 		return
 	}
 	n, slot := c.want.NICs[i], c.m.Slots["nic."+name]
-	old := c.have.observe.next[slot]
-	if val := card(old, n); !sameProperty(val, old) {
-		c.set[slot] = val
+	if attr == "ip" || attr == "gateway" {
+		c.text("ipconfig"+strings.TrimPrefix(slot, "net"), n.ipconfig())
+		return
 	}
-	ip := "ipconfig" + strings.TrimPrefix(slot, "net")
-	if val := n.ipconfig(); !sameProperty(val, c.have.observe.next[ip]) {
-		c.text(ip, val)
-	}
+	c.set[slot] = card(c.have.observe.next[slot], n)
 }
 
 func (c *change) disk(name, attr string) {
@@ -265,6 +286,9 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 		}
 		return fmt.Errorf("VM %d is not provably %s any more (%s): left alone", at.vmid, s.Address, or(why, "it is "+m.addr().String()))
 	}
+	if cfg.next["protection"] == "1" { // asked before the guest is shut down for nothing
+		return fmt.Errorf("removing VM %d: it is protected: set protection = false in the files and let that be applied first", at.vmid)
+	}
 	if err := d.stop(ctx, at, m); err != nil {
 		return err
 	}
@@ -274,8 +298,8 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 	if err == nil {
 		return nil
 	}
-	if _, lookErr := d.readConfig(ctx, at.node, at.vmid); classOf(lookErr) == classNotFound {
-		return nil
+	if _, lookErr := d.readConfig(ctx, at.node, at.vmid); classOf(lookErr) == classNotFound || classOf(lookErr) == classDenied {
+		return d.mustBeGone(ctx, at, err)
 	}
 	return fmt.Errorf("removing VM %d: %w", at.vmid, err)
 }
@@ -295,6 +319,15 @@ func (d *Driver) mustBeGone(ctx context.Context, at place, why error) error {
 	}
 	if g, there := v.guests[at.vmid]; there {
 		return fmt.Errorf("VM %d is on node %s, but cannot be read there: %w", at.vmid, g.node, why)
+	}
+	if !v.narrow {
+		return nil
+	}
+	switch hidden, err := d.taken(ctx, at.vmid); {
+	case err != nil:
+		return fmt.Errorf("asking whether VM %d is gone: %w", at.vmid, err)
+	case hidden:
+		return fmt.Errorf("VM %d exists, but the token may not see it any more (VM.Audit): was it taken out of its pool? (%w)", at.vmid, why)
 	}
 	return nil
 }

@@ -249,6 +249,7 @@ func (p *planner) find(addr model.Address, f diag.Finding) {
 // document finishes the plan: everything counted, and each list in its order.
 func (p *planner) document() *Plan {
 	d := p.plan
+	gone := map[model.Address]bool{}
 	for i := range d.Steps {
 		switch d.Steps[i].Action {
 		case Create:
@@ -259,9 +260,12 @@ func (p *planner) document() *Plan {
 			d.Summary.Replace++
 		case Delete:
 			d.Summary.Delete++
+			gone[d.Steps[i].Address] = true
 		default: // Make plans nothing else
 		}
 	}
+	// What goes as a whole waits for no restart any more.
+	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] })
 	d.Summary.Foreign = len(d.Foreign)
 	slices.SortStableFunc(d.Unknown, byScope)
 	for i := range d.Pending {

@@ -151,6 +151,19 @@ func TestPendingIsNoStep(t *testing.T) {
 	require.Equal(t, "old", in.Have.Pending[0].Before, "the input is only read")
 }
 
+func TestWhatGoesWaitsForNoRestart(t *testing.T) {
+	stays := guest("vm.b", 101, &VM{Cores: 2})
+	in := input(state(stays), state(guest("vm.a", 100, &VM{Cores: 2}), stays))
+	in.Have.Pending = []model.Pending{
+		{Address: addr("vm.a"), Path: "cores", Before: 2, After: 4, Why: "set"},
+		{Address: addr("vm.b"), Path: "cores", Before: 2, After: 4, Why: "set"},
+	}
+	p := plan.Make(in)
+	require.Equal(t, []string{"vm.b"}, []string{p.Pending[0].Address.String()})
+	require.Len(t, p.Pending, 1)
+	require.Equal(t, plan.Delete, p.Steps[0].Action)
+}
+
 func TestDriftThatIsOnlyReported(t *testing.T) {
 	want := guest("vm.a", 0, &VM{Cores: 4, Password: "new"})
 	want.At = at(3)

@@ -3,9 +3,9 @@
 host "father" {
   api = "https://192.0.2.10:8006"
 
-  # How its certificate is known. On the host:
-  #   openssl x509 -in /etc/pve/local/pve-ssl.pem -noout -fingerprint -sha256
-  # fingerprint = "sha256:…"
+  # How its certificate is recognised: on the host, "pvenode cert info" prints the
+  # fingerprint.
+  # fingerprint = "12:34:…"
 
   # Where things are kept. These are the defaults of a fresh installation; the
   # storage for images needs the content type "import" (PVE 8.4 and later).

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// The live line tells how long steps usually take as soon as one of the kind is done.
+func TestTheLiveLineLearns(t *testing.T) {
+	now := time.Unix(1000, 0)
+	step := func(kind, name string, a plan.Action) plan.Step {
+		return plan.Step{Address: model.Address{Kind: kind, Name: name}, Action: a}
+	}
+	p := &progress{ui: &ui{}, took: map[work]spent{}, left: 4, running: []running{
+		{step("vm", "a", plan.Create), now.Add(-3 * time.Second)},
+		{step("vm", "b", plan.Delete), now.Add(-time.Second)},
+	}}
+	require.Equal(t, "2 running, 4 to come · vm.a creating 3 s · vm.b destroying 1 s", p.live(now))
+	for _, took := range []time.Duration{4 * time.Second, 8 * time.Second} {
+		p.learn(apply.Event{Step: step("vm", "c", plan.Create), Result: apply.Result{Duration: took}})
+	}
+	p.learn(apply.Event{Step: step("image", "d", plan.Delete), Result: apply.Result{Duration: time.Hour}})
+	require.Equal(t, "2 running, 4 to come · vm.a creating 3 s (usually 6 s) · vm.b destroying 1 s", p.live(now))
+}
+
+// Before the steps it tells what is waited for, once that takes long.
+func TestTheLiveLineTellsOfALongLook(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := &progress{ui: &ui{}, phase: lookingAt("father"), since: now.Add(-900 * time.Millisecond)}
+	require.Empty(t, p.live(now))
+	require.Equal(t, "looking at host father, 2 s", p.live(now.Add(1500*time.Millisecond)))
+	p.ui.verbose = true
+	require.Empty(t, p.live(now.Add(1500*time.Millisecond)), "other lines tell it")
+}

@@ -1,0 +1,7 @@
+//go:build race
+
+package proxmox_test
+
+// stride: the race detector makes the fault sweep ten times as slow and is after
+// other things, so it takes every ninth place only.
+const stride = 9
