@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -250,6 +251,8 @@ func explain(err error) error {
 		return fp
 	case errors.As(err, &unknownCA):
 		return fmt.Errorf("%w: set fingerprint (or ca) in the host block; `pvenode cert info` on the host prints it", err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: does pveproxy run there, and is the port in api right (8006 unless changed)?", err)
 	case errors.As(err, &dns):
 		return fmt.Errorf("%w: is the name in api right?", err)
 	case errors.Is(err, context.DeadlineExceeded):

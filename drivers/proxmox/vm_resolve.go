@@ -250,6 +250,13 @@ func (r *vmResolver) enums() {
 			r.errorf(path, fmt.Sprintf("%s = %q is not possible", path, c.value), "%s", diag.DidYouMean(c.value, c.known))
 		}
 	}
+	if st := r.Startup; st != nil {
+		for path, n := range map[string]*int{"order": st.Order, "up": st.Up, "down": st.Down} {
+			if n != nil && *n < 0 {
+				r.errorf("startup."+path, fmt.Sprintf("startup.%s = %d is not possible", path, *n), "it is a count: 0 or more")
+			}
+		}
+	}
 	if strings.Contains(r.Description, markPrefix) {
 		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", markPrefix)
 	}

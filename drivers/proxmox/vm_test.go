@@ -315,3 +315,26 @@ func TestProtectedGuestIsNotDeleted(t *testing.T) {
 		require.True(t, p.Findings.HasErrors())
 	})
 }
+
+func TestMovingACableIsHotEvenWithoutHotplug(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"hotplug": "disk"} })
+		w.apply()
+		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
+		p := w.apply()
+		require.Equal(t, model.ClassHot, p.Steps[0].Class)
+		w.converged()
+		require.Empty(t, w.guest(10000).Pending)
+		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}, {Name: "dmz"}}
+		require.Equal(t, model.ClassPending, w.plan().Steps[0].Class)
+	})
+}
+
+func TestNumbersThatAreNone(t *testing.T) {
+	less := -1
+	v := proxmox.Kinds().Get("vm").New().(*proxmox.VM)
+	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &proxmox.Startup{Order: &less}
+	problems := proxmox.Kinds().Get("vm").Resolve(v, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
+	require.Len(t, problems, 1)
+	require.Equal(t, "startup.order", problems[0].Path)
+}
