@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // cloneStory makes one guest from a template while one request is faulted, until
@@ -77,4 +78,19 @@ func TestEveryRequestOfACloneMayFail(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTemplateOnAnotherNode(t *testing.T) {
+	shared := pvesim.Storage{Name: "nas", Type: "nfs", Content: []string{"images"}, Shared: true}
+	c := pvesim.Config{Nodes: []string{"mother"}, Storages: append(pvesim.DefaultStorages(), shared)}
+	inTime(t, c, func(t *testing.T, w *world) {
+		h := w.site.Hosts["father"]
+		h.Nodes, h.Storage = []string{"father", "mother"}, &model.Storage{Disks: "nas"}
+		w.reopen()
+		w.templateOn("mother", "nas", 9000, "golden")
+		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.apply()
+		require.Equal(t, "father", w.guest(10000).Node)
+		w.converged()
+	})
 }

@@ -198,3 +198,17 @@ func TestAddressPartsOfOthersStay(t *testing.T) {
 		w.converged()
 	})
 }
+
+func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		before := w.guest(10000).Config["description"]
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", before+"\nask Ann before a restart") })
+		p := w.apply()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		require.Equal(t, []string{"description"}, paths(p.Steps[0]))
+		require.Equal(t, before, w.guest(10000).Config["description"])
+		w.converged()
+	})
+}

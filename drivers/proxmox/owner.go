@@ -88,22 +88,24 @@ func (m mark) terms() string {
 	return strings.Join(parts, ", ")
 }
 
-// splitDescription takes a description apart: what people wrote, and the mark if
-// the last line is one. found is true also for a mark that cannot be read.
+// splitDescription takes a description apart: what people wrote, and the mark, which
+// is written as the last line but found on any (the last one counts), since people
+// add their notes at the end. found is true also for a mark that cannot be read.
 func splitDescription(s string) (notes string, m mark, found bool) {
-	s = strings.TrimRight(s, " \t\r\n")
-	head, last := "", s
-	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
-		head, last = s[:i], s[i+1:]
+	lines := strings.Split(strings.TrimRight(s, " \t\r\n"), "\n")
+	at := len(lines) - 1
+	for at >= 0 && !strings.HasPrefix(lines[at], markPrefix) {
+		at--
 	}
-	doc, ok := strings.CutPrefix(last, markPrefix)
-	if !ok {
-		return s, mark{}, false
+	if at < 0 {
+		return strings.Join(lines, "\n"), mark{}, false
 	}
-	if err := json.Unmarshal([]byte(doc), &m); err != nil {
-		return strings.TrimRight(head, " \t\r\n"), mark{}, true
+	doc := strings.TrimPrefix(lines[at], markPrefix)
+	notes = strings.TrimRight(strings.Join(slices.Delete(lines, at, at+1), "\n"), " \t\r\n")
+	if json.Unmarshal([]byte(doc), &m) != nil {
+		return notes, mark{}, true
 	}
-	return strings.TrimRight(head, " \t\r\n"), m, true
+	return notes, m, true
 }
 
 // describe joins notes and mark; PVE cuts trailing white space, so there is none.

@@ -31,11 +31,15 @@ func TestMarkSurvivesADescription(t *testing.T) {
 }
 
 func TestDescriptionWithoutMark(t *testing.T) {
-	for _, s := range []string{"", "just notes", "homestak-gitops is nice", "homestak-gitops: {}\nsomething below"} {
+	for _, s := range []string{"", "just notes", "homestak-gitops is nice", "see homestak-gitops: {}"} {
 		_, _, found := proxmox.SplitDescription(s)
 		require.False(t, found, s)
 	}
-	notes, m, found := proxmox.SplitDescription("notes\nhomestak-gitops: {broken")
+	notes, m, found := proxmox.SplitDescription("above\n" + proxmox.Mark{V: 1, Node: "web-1"}.Line() + "\nsomething below\n")
+	require.True(t, found)
+	require.Equal(t, "web-1", m.Node)
+	require.Equal(t, "above\nsomething below", notes)
+	notes, m, found = proxmox.SplitDescription("notes\nhomestak-gitops: {broken")
 	require.True(t, found)
 	require.Equal(t, proxmox.Mark{}, m)
 	require.Equal(t, "notes", notes)

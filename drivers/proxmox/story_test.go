@@ -184,12 +184,17 @@ func paths(s plan.Step) []string {
 // template makes a VM template as an administrator does.
 func (w *world) template(vmid int, name string) {
 	w.t.Helper()
+	w.templateOn("father", "local-lvm", vmid, name)
+}
+
+func (w *world) templateOn(node, storage string, vmid int, name string) {
+	w.t.Helper()
 	for _, call := range []struct {
 		path string
 		p    map[string]any
 	}{
-		{"/nodes/father/qemu", map[string]any{"vmid": vmid, "name": name, "scsi0": "local-lvm:2", "boot": "order=scsi0", "net0": "virtio,bridge=vmbr0", "net1": "virtio,bridge=vmbr0"}},
-		{fmt.Sprintf("/nodes/father/qemu/%d/template", vmid), map[string]any{}},
+		{"/nodes/" + node + "/qemu", map[string]any{"vmid": vmid, "name": name, "scsi0": storage + ":2", "boot": "order=scsi0", "net0": "virtio,bridge=vmbr0", "net1": "virtio,bridge=vmbr0"}},
+		{fmt.Sprintf("/nodes/%s/qemu/%d/template", node, vmid), map[string]any{}},
 	} {
 		upid, err := w.d.Post(w.t.Context(), call.path, call.p)
 		require.NoError(w.t, err)
