@@ -78,16 +78,17 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 		p["pool"] = d.host.Pool
 	}
 	from := place{at.node, want.templateVMID}
-	if len(d.host.Nodes) > 1 { // only the node that has the template can copy it; to another one where the storage is shared
-		v, err := d.readView(ctx)
-		if err != nil {
-			return fmt.Errorf("finding template %d: %w", from.vmid, err)
+	upid, err := d.c.post(ctx, from.path("clone"), p)
+	if classOf(err) == classNotFound { // only the node that has the template can copy it, and to another one where the storage is shared
+		v, lookErr := d.readView(ctx)
+		if lookErr != nil {
+			return fmt.Errorf("finding template %d: %w", from.vmid, lookErr)
 		}
 		if g, there := v.guests[from.vmid]; there && g.node != at.node {
 			from.node, p["target"] = g.node, at.node
+			upid, err = d.c.post(ctx, from.path("clone"), p)
 		}
 	}
-	upid, err := d.c.post(ctx, from.path("clone"), p)
 	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
 		return err
 	}
