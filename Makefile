@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race lint fmt fuzz bench docs docs-check integration cover check clean
+.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration cover check clean
 
 SHELL    := bash
 GO       ?= go
@@ -46,6 +46,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x $$pkg; \
 		done; \
 	done
+
+policy-test: ## the shipped rules under the real opa
+	$(GO) run github.com/open-policy-agent/opa@v1.22.0 test policy/shipped
 
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench

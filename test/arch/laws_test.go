@@ -42,6 +42,7 @@ var layers = []layer{
 		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/model", "engine/plan", "drivers/proxmox/pveapi"},
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
+	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/model", "engine/plan"}},
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
@@ -66,6 +67,7 @@ type library struct {
 var libraries = []library{
 	{path: "github.com/luthermonson/go-proxmox", owners: []string{"drivers/proxmox"}, tests: true, why: "its answers are made trustworthy in one transport; tests hold the simulator against it"},
 	{path: "github.com/hashicorp/hcl/v2", owners: []string{"hcl"}, why: "the language is read in one place"},
+	{path: "github.com/open-policy-agent/opa", owners: []string{"policy"}, why: "rules are judged in one place, with what has effects taken out"},
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl"}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl"}, why: "files of the site, secrets among them, are read in one place"},
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source"}, tests: true, why: "one package says what a commit is; tests build repositories"},

@@ -1,0 +1,120 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// root is the first part of the names of all packages that are asked.
+const root = "homestak"
+
+// asked lists the packages that are asked.
+func asked() []string { return []string{sitePackage, planPackage, guardPackage, authPackage} }
+
+// extensible are the rules that a site may add to in each of those packages. Every
+// other shipped rule is there for these, and what it means must not change.
+func extensible(pkg string) []string {
+	if pkg == authPackage {
+		return []string{allowRule, denyRule}
+	}
+	return []string{denyRule, warnRule}
+}
+
+// check finds rules of the site that would compile and be silent: in packages that
+// nobody asks, under names of shipped ones, about fields that no input has, by other
+// rules that do not exist.
+func (s *Set) check(known shapes) diag.List {
+	var found diag.List
+	ours := map[string]bool{}
+	for _, r := range s.rules {
+		if r.shipped {
+			ours[r.pkg+"."+r.name] = true
+		}
+	}
+	for _, name := range sortedKeys(s.compiler.Modules) {
+		m := s.compiler.Modules[name]
+		if s.shipped(name) {
+			continue
+		}
+		found = append(found, s.checkPackage(m)...)
+		for _, r := range s.rules {
+			if r.at.File == name && ours[r.pkg+"."+r.name] && !slices.Contains(extensible(r.pkg), r.name) {
+				found = append(found, s.refused(r.at, fmt.Sprintf("%s changes the shipped rule %s of package %s", name, r.name, r.pkg),
+					"What it adds would change what shipped rules say: give it another name."))
+			}
+		}
+	}
+	found = append(found, s.checkReferences()...)
+	return append(found, s.checkFields(known)...)
+}
+
+// checkPackage holds a module against the packages that are asked.
+func (s *Set) checkPackage(m *ast.Module) diag.List {
+	pkg, at := packageOf(m), m.Package.Location
+	if slices.Contains(asked(), pkg) {
+		return nil
+	}
+	if pkg == root || strings.HasPrefix(pkg, root+".") {
+		return diag.List{s.refused(at, "nobody asks package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
+			"; what they share, in packages that do not begin with "+root+". "+diag.DidYouMean(pkg, asked()))}
+	}
+	var found diag.List
+	for _, r := range s.rules {
+		if r.at.File == at.File && (r.name == denyRule || r.name == warnRule) {
+			f := s.refused(r.at, fmt.Sprintf("nobody asks rule %s of package %s", r.name, pkg), "Only the rules of "+strings.Join(asked(), ", ")+" are asked.")
+			f.Severity = diag.Warning // a library may call its own rules so
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// checkReferences finds references to rules that do not exist. There are no data beside
+// the rules, so such a reference can only be a mistake.
+func (s *Set) checkReferences() diag.List {
+	var found diag.List
+	for _, name := range sortedKeys(s.compiler.Modules) {
+		if s.shipped(name) {
+			continue
+		}
+		ast.WalkTerms(s.compiler.Modules[name], func(t *ast.Term) bool {
+			ref, ok := t.Value.(ast.Ref)
+			if !ok || !ref.HasPrefix(ast.DefaultRootRef) || len(ref) < 2 || s.exists(ref) {
+				return false
+			}
+			found = append(found, s.refused(t.Location, fmt.Sprintf("%s refers to %s, and there is no such rule", name, ref), "A condition on it can never hold."))
+			return false
+		})
+	}
+	return found
+}
+
+// exists reports whether a reference can lead to a rule or a package with rules.
+func (s *Set) exists(ref ast.Ref) bool {
+	ground := ref.GroundPrefix()
+	if len(s.compiler.GetRulesForVirtualDocument(ground)) > 0 || len(s.compiler.GetRulesWithPrefix(ground)) > 0 {
+		return true
+	}
+	node := s.compiler.RuleTree
+	for _, t := range ground {
+		if node = node.Child(t.Value); node == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// refused is a denial at a place in a policy of the site.
+func (s *Set) refused(at *ast.Location, summary, detail string) diag.Finding {
+	f := denial(diag.FromPolicy, summary, detail)
+	f.At, f.Code = s.place(at)
+	return f
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

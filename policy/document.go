@@ -1,0 +1,284 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Version is that of the documents that rules get as their input. It changes when a
+// rule written for an older one would misread it; further fields do not change it.
+const Version = 1
+
+// Commit is where a site comes from.
+type Commit struct {
+	ID         string // "" for a folder that is no checkout
+	Parents    []string
+	Author     Person
+	Signer     *string // whose verified signature it carries; nil: none
+	Trailers   map[string]string
+	AgeSeconds int
+}
+
+// Person is the author of a commit.
+type Person struct{ Name, Email string }
+
+// Request is what rules are told beside site and plan.
+type Request struct {
+	Commit       Commit
+	Now          time.Time
+	Unattended   bool // nobody watches: an agent's pass
+	Destroy      bool // the removal was asked for by name, by destroy or at the end of test
+	AllowDeletes int  // so many removals are granted by flag or trailer
+	OwnedCount   int  // guests on the host that are ours; known, and told, only where there is a plan
+
+	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
+	Want *model.Want
+}
+
+// Input is the document that rules judge: site, plan (nil before there is one) and
+// request. Every field is always there, null where nothing is known. What was made
+// from a secret, or may hold one, reads "(sensitive)".
+func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
+	planned, err := planDocument(p)
+	if err != nil {
+		return nil, err
+	}
+	var owned any
+	if p != nil {
+		owned = r.OwnedCount
+	}
+	var signer any
+	if r.Commit.Signer != nil {
+		signer = *r.Commit.Signer
+	}
+	trailers := make(map[string]any, len(r.Commit.Trailers))
+	for k, v := range r.Commit.Trailers {
+		trailers[k] = v
+	}
+	return map[string]any{
+		"version": Version,
+		"site":    siteDocument(site, r.Want),
+		"plan":    planned,
+		"owned":   map[string]any{"count": owned},
+		"commit": map[string]any{
+			"id":          text(r.Commit.ID),
+			"parents":     append([]string{}, r.Commit.Parents...),
+			"author":      map[string]any{"name": text(r.Commit.Author.Name), "email": text(r.Commit.Author.Email)},
+			"signer":      signer,
+			"trailers":    trailers,
+			"age_seconds": r.Commit.AgeSeconds,
+		},
+		"now":           r.Now.UTC().Format(time.RFC3339),
+		"unattended":    r.Unattended,
+		"destroy":       r.Destroy,
+		"allow_deletes": r.AllowDeletes,
+	}, nil
+}
+
+// siteDocument tells the site block, hosts, postures, and the nodes of all deployed
+// manifests, each resolved on its host.
+func siteDocument(s *model.Site, w *model.Want) any {
+	if s == nil {
+		return nil
+	}
+	d := describe(reflect.ValueOf(s).Elem(), "", open)
+	d["name"] = s.Name
+	hosts := make(map[string]any, len(s.Hosts))
+	for name, h := range s.Hosts {
+		doc := describe(reflect.ValueOf(h).Elem(), "", open)
+		doc["at"] = placeDocument(h.At)
+		hosts[name] = doc
+	}
+	postures := make(map[string]any, len(s.Postures))
+	for name, p := range s.Postures {
+		postures[name] = postureDocument(p)
+	}
+	nodes := map[string]any{}
+	specs := map[string]map[string]any{}
+	for _, m := range s.Manifests {
+		if m.Host == "" {
+			continue // a recipe: nobody deploys it
+		}
+		for _, n := range m.Nodes {
+			d := nodeDocument(m, n)
+			if spec := s.Specs[n.Spec]; spec != nil {
+				if specs[n.Spec] == nil {
+					specs[n.Spec] = specDocument(s, spec)
+				}
+				d["spec"] = named(specs[n.Spec], n.Name)
+			}
+			if r := resolved(s, w, m, n); r != nil {
+				d["attributes"] = describe(reflect.ValueOf(r.Spec).Elem(), "", secretsOf(r.Sensitive))
+			}
+			nodes[n.Name] = d
+		}
+	}
+	d["hosts"], d["postures"], d["nodes"] = hosts, postures, nodes
+	return d
+}
+
+// nodeDocument tells of a node what all node types have in common.
+func nodeDocument(m *model.Manifest, n *model.Node) map[string]any {
+	d := describe(reflect.ValueOf(n).Elem(), "", open)
+	delete(d, "execution") // its outcome is the mode
+	d["manifest"], d["host"], d["mode"], d["at"] = m.Name, m.Host, text(n.Mode), placeDocument(n.At)
+	d["spec"], d["attributes"] = nil, nil
+	return d
+}
+
+// resolved gives the complete form of a node's resource. What is wrong with it, the
+// loader has told.
+func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *model.Resource {
+	r, host := n.Resource, s.Hosts[m.Host]
+	if r == nil {
+		return nil
+	}
+	if w != nil && w.Host == host && w.Nodes[r.Addr] == n && w.State[r.Addr] != nil {
+		return w.State[r.Addr]
+	}
+	if s.Kinds.Get(r.Addr.Kind) == nil {
+		return r
+	}
+	if !n.Root() {
+		host = nil // it lives on a guest, which may not exist yet
+	}
+	r, _ = s.Resolve(r, host, n)
+	return r
+}
+
+// named gives the spec of one node: without a hostname of its own it has the node's.
+func named(spec map[string]any, node string) map[string]any {
+	identity := spec["identity"].(map[string]any)
+	if identity["hostname"] != nil {
+		return spec
+	}
+	spec, identity = maps.Clone(spec), maps.Clone(identity)
+	identity["hostname"] = node
+	spec["identity"] = identity
+	return spec
+}
+
+// specDocument resolves a spec as far as it is the same for all its nodes: what it
+// leaves open is the site's, and its posture is expanded.
+func specDocument(s *model.Site, spec *model.Spec) map[string]any {
+	c := model.Clone(spec).(*model.Spec)
+	c.Identity, c.Access, c.Platform, c.Config = or(c.Identity), or(c.Access), or(c.Platform), or(c.Config)
+	if c.Identity.Domain == "" {
+		c.Identity.Domain = s.Domain
+	}
+	if c.Config.Timezone == "" {
+		c.Config.Timezone = s.Timezone
+	}
+	if n := c.Network; n != nil {
+		if n.Gateway == "" {
+			n.Gateway = s.Gateway
+		}
+		if len(n.DNS) == 0 {
+			n.DNS = s.DNS
+		}
+	}
+	name := c.Access.Posture
+	if name == "" {
+		name = "dev" // language.md: unless set, where the site has it
+	}
+	posture := s.Postures[name]
+	packages := slices.Clone(s.Packages)
+	if posture != nil {
+		packages = append(packages, posture.Packages...)
+	}
+	c.Platform.Packages = unique(append(packages, c.Platform.Packages...))
+	d := describe(reflect.ValueOf(c).Elem(), "", secretsOf(spec.Sensitive))
+	d["name"] = spec.Name
+	d["access"].(map[string]any)["posture"] = nil
+	if posture != nil {
+		d["access"].(map[string]any)["posture"] = postureDocument(posture)
+	}
+	return d
+}
+
+func postureDocument(p *model.Posture) map[string]any {
+	d := describe(reflect.ValueOf(p).Elem(), "", open)
+	d["name"], d["at"] = p.Name, placeDocument(p.At)
+	return d
+}
+
+// planDocument is the plan as plan --json has it, with null for what that leaves out;
+// each step also says whether what it deletes or replaces is protected.
+func planDocument(p *plan.Plan) (any, error) {
+	if p == nil {
+		return nil, nil //nolint:nilnil // null is what the document has where there is no plan
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("write the plan for policies: %w", err)
+	}
+	var d map[string]any
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(&d); err != nil {
+		return nil, fmt.Errorf("read the plan for policies: %w", err)
+	}
+	for i, entry := range d["steps"].([]any) {
+		step := entry.(map[string]any)
+		step["protected"] = protected(&p.Steps[i])
+		fill(step, "at")
+	}
+	for _, finding := range d["findings"].([]any) {
+		fill(finding.(map[string]any), "at", "address", "code")
+	}
+	return d, nil
+}
+
+// fill writes null for fields that are not there, or hold nothing.
+func fill(d map[string]any, names ...string) {
+	for _, name := range names {
+		if o, isObject := d[name].(map[string]any); d[name] == nil || isObject && len(o) == 0 {
+			d[name] = nil
+		}
+	}
+}
+
+// protected tells whether the guest that a step works on is protected against
+// removal: true as soon as either side has it, null if the host's side is not known.
+func protected(s *plan.Step) any {
+	var known any
+	for _, r := range []*model.Resource{s.Have, s.Want} {
+		if r == nil {
+			continue
+		}
+		if flag(r.Spec, "protection") {
+			return true
+		}
+		if r == s.Have {
+			known = false
+		}
+	}
+	return known
+}
+
+// flag finds a boolean attribute of a spec; one that its kind has not is not set.
+func flag(spec any, name string) bool {
+	v := reflect.ValueOf(spec).Elem()
+	for _, f := range model.Fields(v.Type()) {
+		if field := v.Field(f.Index); f.Name == name && field.Kind() == reflect.Bool {
+			return field.Bool()
+		}
+	}
+	return false
+}
+
+func placeDocument(at diag.Range) any {
+	if at.IsZero() {
+		return nil
+	}
+	return map[string]any{"file": at.File, "line": at.Start.Line}
+}

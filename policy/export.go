@@ -1,0 +1,66 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+)
+
+// seal begins the last line of an exported file. It holds the hash of all before it,
+// so that a file which nobody has changed can be told from any other.
+const seal = "# exported by homestak-gitops policy export, sha256:"
+
+// Export writes the shipped rules and their tests into a folder, which it makes if need
+// be, for editors and for the real `opa test`. A file there that is not an unchanged
+// export is left alone: then nothing is written, and the error names all of them.
+// In a site's folder policy/ unchanged exports are ignored, as they are shipped anyway.
+func Export(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder for policies: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("open the folder for policies: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	files, _ := load(nil)
+	var foreign []error
+	for _, f := range files {
+		name := path.Base(f.name)
+		old, err := root.ReadFile(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			foreign = append(foreign, fmt.Errorf("look at %s: %w", name, err))
+		case !exported(string(old)):
+			foreign = append(foreign, fmt.Errorf("%s is there already, and is not what was exported: move it away, or export into another folder", path.Join(dir, name)))
+		}
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("export policies: nothing is written: %w", errors.Join(foreign...))
+	}
+	for _, f := range files {
+		if err := root.WriteFile(path.Base(f.name), []byte(sealed(f.text)), 0o644); err != nil {
+			return fmt.Errorf("export policies: %w", err)
+		}
+	}
+	return nil
+}
+
+func sealed(text string) string { return text + seal + hashOf(text) + "\n" }
+
+// exported reports whether a file is as it was exported, by this or an older version.
+func exported(text string) bool {
+	i := strings.LastIndex(text, seal)
+	return i >= 0 && text[i:] == seal+hashOf(text[:i])+"\n"
+}
+
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// failure is the denial by policies that could not be evaluated, in the name of the
+// rule that was at work.
+func (s *Set) failure(packages []string, err error) diag.Finding {
+	why := firstLine(err)
+	stop, isStopped := errors.AsType[*stopped](err)
+	if isStopped {
+		why = stop.why
+	}
+	var at *ast.Location
+	culprit, fix := rule{pkg: packages[0]}, "A policy that cannot be evaluated denies: mend it, or take it out of the site."
+	if failed, ok := errors.AsType[*topdown.Error](err); ok {
+		if !isStopped {
+			first, rest, _ := strings.Cut(clip(failed.Message), "\n") // of a conflict, the values follow
+			why, fix = clean(strings.TrimSuffix(first, ":")), strings.TrimLeft(cleanLines(rest)+"\n"+fix, "\n")
+		}
+		culprit, at = s.culprit(failed, culprit)
+	}
+	source := diag.FromPolicy
+	if slices.Contains(packages, culprit.pkg) {
+		source = sourceOf(culprit.pkg)
+	}
+	if culprit.at == nil {
+		return s.unlocated(packages, source, why, fix)
+	}
+	f := denial(source, fmt.Sprintf("%s denies (rule %s): %s", culprit.at.File, culprit.name, why), fix+"\n("+culprit.String()+")")
+	f.At, f.Code = s.place(at)
+	return f
+}
+
+// unlocated is the denial by rules of which nobody knows which one it was: they did
+// not even notice that they were stopped. It names the files it may be.
+func (s *Set) unlocated(packages []string, source, why, fix string) diag.Finding {
+	var names []string
+	for _, r := range s.rules {
+		if !r.shipped && slices.Contains(packages, r.pkg) && !slices.Contains(names, r.at.File) {
+			names = append(names, r.at.File)
+		}
+	}
+	const most = 5
+	who := strings.Join(names, " or ")
+	if len(names) == 0 || len(names) > most {
+		who = "some rule of " + strings.Join(packages, ", ")
+	}
+	f := denial(source, who+" denies: "+why, fix)
+	if len(names) == 1 {
+		f.At, f.Code = s.place(ast.NewLocation(nil, names[0], 1, 1))
+	}
+	return f
+}
+
+// culprit finds the rule that began what failed, and the place where it failed.
+func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location) {
+	places := []*ast.Location{failed.Location} // innermost first
+	for _, frame := range failed.StackTrace {
+		places = append(places, frame.Location)
+	}
+	found, at := unknown, (*ast.Location)(nil)
+	for _, l := range places {
+		if l == nil {
+			continue
+		}
+		for _, r := range s.rules {
+			if r.at.File == l.File && r.at.Row <= l.Row && l.Row <= r.end {
+				found = r // the outermost stays
+				if at == nil && !r.shipped {
+					at = l
+				}
+			}
+		}
+	}
+	if found.shipped && failed.Code == topdown.ConflictErr {
+		for _, r := range s.rules {
+			if !r.shipped && r.pkg == found.pkg && r.name == found.name {
+				return r, r.at // shipped rules do not contradict each other
+			}
+		}
+	}
+	if found.at != nil && at == nil {
+		at = found.at
+	}
+	return found, at
+}
+
+// findingsOf makes denials of errors of the compiler.
+func (s *Set) findingsOf(errs ast.Errors) diag.List {
+	var out diag.List
+	for _, e := range errs {
+		name := "a policy"
+		if e.Location != nil && e.Location.File != "" {
+			name = e.Location.File
+		}
+		detail := "A policy that does not compile denies everything: mend it, or take it out of the site."
+		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
+			detail = "Policies see their input and nothing else: no network, clock, chance or environment, and no call that makes much out of little.\n" + detail
+		}
+		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, clean(clip(firstLine(errors.New(e.Message))))), detail)
+		f.At, f.Code = s.place(e.Location)
+		out = append(out, f)
+	}
+	return out
+}

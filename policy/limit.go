@@ -1,0 +1,175 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/topdown"
+)
+
+// The limits of one evaluation where Options name no others.
+const (
+	defaultTime   = 5 * time.Second
+	defaultMemory = 256 << 20
+)
+
+// look is how often an evaluation at work is looked at. What it can allocate in
+// between adds to its limit.
+const look = 10 * time.Millisecond
+
+// grace is how long an evaluation may take to notice that it was stopped, and to say
+// where it was.
+const grace = 2 * time.Second
+
+// limits keep what policies do within time and memory. Evaluations may run side by
+// side; each is watched by the goroutine that asked for it.
+type limits struct {
+	time   time.Duration
+	memory uint64
+
+	// stray counts evaluations that were stopped and have not ended. Nothing can end
+	// a goroutine that does not look, so it is left behind; as long as it runs, no
+	// further one is begun.
+	stray atomic.Int32
+}
+
+// stopped is an evaluation that was ended from outside.
+type stopped struct{ why string }
+
+// Error says why it was ended.
+func (s *stopped) Error() string { return s.why }
+
+// brake is how an evaluation is stopped, or held for a moment: OPA asks it before every
+// step, in the goroutine of the evaluation. Its mutex is what a held one waits for; the
+// watcher alone locks it for longer than that.
+type brake struct {
+	state atomic.Int32
+	hold  sync.Mutex
+}
+
+const (
+	rolling = iota
+	held
+	ended
+)
+
+// Cancel stops the evaluation for good.
+func (b *brake) Cancel() { b.state.Store(ended) }
+
+// Cancelled reports whether it was stopped. While it is held, the answer is not known,
+// and waited for.
+func (b *brake) Cancelled() bool {
+	if b.state.Load() == held {
+		b.hold.Lock()
+		defer b.hold.Unlock()
+	}
+	return b.state.Load() == ended
+}
+
+// still runs a function while the evaluation makes no further step.
+func (b *brake) still(f func()) {
+	b.hold.Lock()
+	defer b.hold.Unlock()
+	b.state.CompareAndSwap(rolling, held)
+	f()
+	b.state.CompareAndSwap(held, rolling)
+}
+
+// within runs an evaluation in a goroutine of its own and waits for its end, or for
+// that of its limits: then context and cancel tell it to stop. A panic in it is an error.
+func within[T any](ctx context.Context, l *limits, run func(context.Context, topdown.Cancel) (T, error)) (T, error) {
+	var none T
+	if l.stray.Load() > 0 {
+		return none, &stopped{"a policy that was stopped before is still at work; nothing is judged until it has ended"}
+	}
+	type outcome struct {
+		value T
+		err   error
+	}
+	inner, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	stop, done := &brake{}, make(chan outcome, 1)
+	began, base, gone := time.Now(), heap(), ctx.Done()
+	go func() {
+		var o outcome
+		defer func() {
+			if p := recover(); p != nil {
+				o.err = fmt.Errorf("internal error of the policy engine: %v\n%s", p, debug.Stack())
+			}
+			done <- o
+		}()
+		o.value, o.err = run(inner, stop)
+	}()
+
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	var why error       // it was told to stop
+	var since time.Time // when
+	for {
+		select {
+		case o := <-done:
+			if why == nil {
+				return o.value, o.err
+			}
+			debug.FreeOSMemory() // what it has left behind must not be charged to the next one, nor kept
+			if o.err != nil {
+				o.err = errors.Join(why, o.err) // the second one knows where it was
+			}
+			return o.value, o.err
+		case <-gone:
+			why, gone = ctx.Err(), nil
+		case <-tick.C:
+			if why == nil {
+				why = l.exceeded(time.Since(began), base, stop)
+			}
+		}
+		switch {
+		case why == nil:
+		case since.IsZero():
+			since = time.Now()
+			stop.Cancel()
+			end()
+		case time.Since(since) > grace:
+			l.stray.Add(1)
+			go func() {
+				<-done
+				l.stray.Add(-1)
+			}()
+			return none, why
+		}
+	}
+}
+
+// exceeded tells which limit an evaluation has passed, nil for none.
+func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
+	if took > l.time {
+		return &stopped{fmt.Sprintf("it did not end within %s", l.time)}
+	}
+	if heap() < base+l.memory {
+		return nil
+	}
+	var err error
+	stop.still(func() {
+		runtime.GC() // what it has dropped is not counted; this happens once in so many MiB
+		if heap() >= base+l.memory {
+			err = &stopped{fmt.Sprintf("it took more than %d MiB of memory", l.memory>>20)}
+			stop.Cancel()
+		}
+	})
+	return err
+}
+
+// heap is how many bytes the objects of this process take, those that are dropped and
+// not yet freed included. What other goroutines keep meanwhile is charged to the policy.
+func heap() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}

@@ -1,0 +1,262 @@
+// Package policy judges: values in, findings out. It is the only user of OPA.
+//
+// Policies are rules in Rego: some are shipped with this program (shipped/), a site
+// adds its own in policy/*.rego. A rule says deny or warn in one of four packages,
+// and the package says when it is asked:
+//
+//	homestak.site    Set.Site       the site as it is declared, before anything is looked at
+//	homestak.plan    Set.Plan       what is going to be done
+//	homestak.guard   Set.Plan       the same, for what stops accidents
+//	homestak.auth    Set.Authorize  a request to the server
+//
+// Input makes the document that the first three judge. Compile makes a Set of all
+// rules, once a commit; the Set then answers any number of questions, each with one
+// prepared query over the whole document.
+//
+// Everything fails closed. What does not compile, ends in an error, runs too long, takes
+// too much memory or says something of another shape than a finding denies, by the
+// name of its file and rule; so does the zero Set. The pieces of that:
+//
+//	load.go       which files are policies, and how large they may be
+//	check.go      a rule that nobody would ever ask is an error, not a rule that holds
+//	fields.go     so is a field that no input has (shape.go says what it has)
+//	functions.go  what policies may call: nothing with effects, clocks or chance
+//	bounds.go     what one call may make
+//	limit.go      what one evaluation may take
+//	verdict.go    what a rule may say
+package policy
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// The packages that are asked.
+const (
+	sitePackage  = "homestak.site"
+	planPackage  = "homestak.plan"
+	guardPackage = "homestak.guard"
+	authPackage  = "homestak.auth"
+)
+
+// Options are what policies are compiled with.
+type Options struct {
+	Site   fs.FS         // the site's tree, of which policy/ is read; nil: the shipped rules alone
+	Kinds  model.Kinds   // so that attributes of nodes are checked too; nil: they are not
+	Limit  time.Duration // for one evaluation; 0: 5 s
+	Memory int64         // by which the heap may grow in one evaluation, in bytes; 0: 256 MiB
+}
+
+// Set is all rules of a commit, ready to be asked. It may be used by several
+// goroutines. The zero Set denies everything, and so does one that did not compile.
+type Set struct {
+	limits   limits
+	files    []file
+	compiler *ast.Compiler
+	rules    []rule
+	queries  map[string]rego.PreparedEvalQuery // by the package that is asked; guard is asked with plan
+	broken   diag.List                         // why it does not work
+	decided  decisions
+}
+
+// Compile compiles the shipped rules and those of a site. The findings tell what is
+// wrong with the site's; they are errors, and the Set then denies everything with the
+// same findings. Reading and compiling are limited as evaluations are.
+func Compile(ctx context.Context, o Options) (*Set, diag.List) {
+	s := &Set{limits: limits{time: o.Limit, memory: uint64(max(o.Memory, 0))}}
+	if s.limits.time <= 0 {
+		s.limits.time = defaultTime
+	}
+	if s.limits.memory == 0 {
+		s.limits.memory = defaultMemory
+	}
+	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
+		install()
+		return s.compile(ctx, o), nil
+	})
+	if err != nil {
+		// What is left behind may still write to s.
+		found = diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+firstLine(err), "Make them smaller or simpler.")}
+		return &Set{broken: found}, found
+	}
+	if found.HasErrors() {
+		s.broken = found
+	}
+	return s, found
+}
+
+func (s *Set) compile(ctx context.Context, o Options) diag.List {
+	files, found := load(o.Site)
+	s.files = files
+	modules, l := s.parse(func(f file) bool { return !f.test })
+	if found = append(found, l...); found.HasErrors() {
+		return found.Sorted()
+	}
+	s.rules = rulesOf(modules, s.shipped)
+	s.compiler = compiler()
+	s.compiler.Compile(modules)
+	if s.compiler.Failed() {
+		return append(found, s.findingsOf(s.compiler.Errors)...).Sorted()
+	}
+	found = append(found, s.check(shapesOf(o.Kinds))...).Sorted()
+	if found.HasErrors() {
+		return found
+	}
+	forgetText(s.compiler.Modules)
+	s.queries = map[string]rego.PreparedEvalQuery{}
+	for asked, text := range map[string]string{
+		sitePackage: s.question(sitePackage),
+		planPackage: s.question(planPackage, guardPackage),
+		authPackage: authQuestion,
+	} {
+		q, err := s.prepare(ctx, text)
+		if err != nil {
+			return append(found, denial(diag.FromPolicy, "the rules of "+asked+" cannot be asked: "+firstLine(err), ""))
+		}
+		s.queries[asked] = q
+	}
+	return found
+}
+
+// forgetText takes the source texts out of compiled rules, but for their places. When
+// an evaluation fails, OPA puts the values of variables into the text of each query on
+// its stack: of a value with a million elements that takes longer than the evaluation.
+func forgetText(modules map[string]*ast.Module) {
+	for _, m := range modules {
+		ast.WalkExprs(m, func(e *ast.Expr) bool {
+			if e.Location != nil {
+				e.Location.Text = nil
+			}
+			return false
+		})
+	}
+}
+
+// compiler gives one that knows only what policies may use.
+func compiler() *ast.Compiler {
+	const mostErrors = 100
+	return ast.NewCompiler().WithCapabilities(capabilities()).WithDefaultRegoVersion(ast.RegoV1).SetErrorLimit(mostErrors)
+}
+
+// prepare compiles a query over the rules. It gives terms, not Go values: how much of
+// them is read is for their reader to limit.
+func (s *Set) prepare(ctx context.Context, query string) (rego.PreparedEvalQuery, error) {
+	return rego.New(
+		rego.Compiler(s.compiler), rego.Capabilities(s.compiler.Capabilities()), rego.Query(query),
+		rego.StrictBuiltinErrors(true), rego.StackTraces(true),
+		rego.GenerateJSON(func(t *ast.Term, _ *rego.EvalContext) (any, error) { return t, nil }),
+	).PrepareForEval(ctx)
+}
+
+// question asks packages for all they deny and warn of.
+func (s *Set) question(packages ...string) string {
+	var asked []string
+	for _, p := range packages {
+		var said []string
+		for _, name := range s.said(p) {
+			said = append(said, fmt.Sprintf("%q: data.%s.%s", name, p, name))
+		}
+		asked = append(asked, fmt.Sprintf("%q: {%s}", p, strings.Join(said, ", ")))
+	}
+	return "{" + strings.Join(asked, ", ") + "}"
+}
+
+// said lists which of deny and warn a package has: what has no rule at all would make
+// the whole question undefined.
+func (s *Set) said(pkg string) []string {
+	names := map[string]bool{}
+	for _, r := range s.rules {
+		if r.pkg == pkg && (r.name == denyRule || r.name == warnRule) {
+			names[r.name] = true
+		}
+	}
+	return sortedKeys(names)
+}
+
+// Site judges a site that loaded without errors.
+func (s *Set) Site(ctx context.Context, site *model.Site, r Request) diag.List {
+	return s.judge(ctx, []string{sitePackage}, site, nil, r)
+}
+
+// Plan judges a plan, and the accidents it may be. A denial by a guard has the source
+// guard, any other the source policy.
+func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) diag.List {
+	if p == nil {
+		return diag.List{denial(diag.FromPolicy, "there is no plan to judge", "")}
+	}
+	return s.judge(ctx, []string{planPackage, guardPackage}, site, p, r)
+}
+
+func (s *Set) judge(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) diag.List {
+	if !s.works() {
+		return slices.Clone(s.whyNot())
+	}
+	if site == nil {
+		return diag.List{denial(diag.FromPolicy, "there is no site to judge", "")}
+	}
+	input, err := inputValue(site, p, r)
+	if err != nil {
+		return diag.List{denial(diag.FromPolicy, "policies have nothing to judge: "+firstLine(err), "")}
+	}
+	answer, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (*ast.Term, error) {
+		return ask(ctx, s.queries[packages[0]], input, stop)
+	})
+	if err != nil {
+		return diag.List{s.failure(packages, err)}
+	}
+	found := s.verdict(packages, answer)
+	places := placesOf(site, p)
+	for i := range found {
+		if found[i].Address != "" && found[i].At.IsZero() {
+			found[i].At = places(found[i].Address)
+		}
+	}
+	return found.Sorted()
+}
+
+// inputValue is the document as OPA has it. An object of it becomes one of OPA's when a
+// rule looks into it: of a large site, rules read little.
+func inputValue(site *model.Site, p *plan.Plan, r Request) (ast.Value, error) {
+	doc, err := Input(site, p, r)
+	if err != nil {
+		return nil, err
+	}
+	return ast.LazyObject(doc), nil
+}
+
+func (s *Set) works() bool { return s != nil && len(s.queries) > 0 && !s.broken.HasErrors() }
+
+func (s *Set) whyNot() diag.List {
+	if s != nil && len(s.broken) > 0 {
+		return s.broken
+	}
+	return diag.List{denial(diag.FromPolicy, "no policies were compiled, so everything is denied", "")}
+}
+
+// ask evaluates a prepared query of one expression.
+func ask(ctx context.Context, q rego.PreparedEvalQuery, input ast.Value, stop topdown.Cancel) (*ast.Term, error) {
+	rs, err := q.Eval(ctx, rego.EvalParsedInput(input), rego.EvalExternalCancel(stop))
+	if err != nil {
+		return nil, err
+	}
+	if len(rs) != 1 || len(rs[0].Expressions) != 1 {
+		return nil, errUndefined
+	}
+	t, ok := rs[0].Expressions[0].Value.(*ast.Term)
+	if !ok {
+		return nil, errUndefined
+	}
+	return t, nil
+}

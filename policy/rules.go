@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+// rule is a rule that says something, and where it stands.
+type rule struct {
+	pkg, name string // homestak.site, deny
+	label     string // the rule it names in what it says, where that is written out
+	at        *ast.Location
+	end       int // the last line before the next rule of the file
+	shipped   bool
+}
+
+// String names it for people.
+func (r rule) String() string {
+	name := r.name
+	if r.label != "" {
+		name = r.label
+	}
+	if r.shipped {
+		return fmt.Sprintf("rule %s, shipped with this program, package %s", name, r.pkg)
+	}
+	return fmt.Sprintf("rule %s at %s:%d, package %s", name, r.at.File, r.at.Row, r.pkg)
+}
+
+// rulesOf lists all rules, in the order of files and lines. The compiler must not have
+// seen them: it moves what a rule says out of its head.
+func rulesOf(modules map[string]*ast.Module, shipped func(file string) bool) []rule {
+	var out []rule
+	for _, name := range sortedKeys(modules) {
+		m, first := modules[name], len(out)
+		for _, r := range m.Rules {
+			out = append(out, rule{
+				pkg: packageOf(m), name: headName(r), label: labelOf(r), at: r.Loc(), end: r.Loc().Row, shipped: shipped(r.Loc().File),
+			})
+		}
+		of := out[first:]
+		slices.SortStableFunc(of, func(a, b rule) int { return a.at.Row - b.at.Row })
+		for i := range of {
+			of[i].end = 1 << 30
+			if i+1 < len(of) {
+				of[i].end = max(of[i].at.Row, of[i+1].at.Row-1)
+			}
+		}
+	}
+	return out
+}
+
+func packageOf(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }
+
+func headName(r *ast.Rule) string {
+	ref := r.Head.Ref().GroundPrefix()
+	if len(ref) == 0 {
+		return ""
+	}
+	switch v := ref[0].Value.(type) {
+	case ast.Var:
+		return string(v)
+	case ast.String:
+		return string(v)
+	default:
+		return ""
+	}
+}
+
+// labelOf is the name that a rule writes into what it says.
+func labelOf(r *ast.Rule) string {
+	if r.Head.Key == nil {
+		return ""
+	}
+	o, ok := r.Head.Key.Value.(ast.Object)
+	if !ok {
+		return ""
+	}
+	name, _ := stringOf(o.Get(ast.StringTerm("rule")))
+	return clean(clip(name))
+}

@@ -1,0 +1,87 @@
+package homestak.auth_test
+
+import data.homestak.auth
+
+request(method, kind, valid, of) := {
+	"version": 1,
+	"method": "GET",
+	"path": "/spec/web-1",
+	"identity": "web-1",
+	"remote": "10.0.12.5",
+	"posture": {"name": "p", "auth": {"method": method, "networks": []}},
+	"credential": {"kind": kind, "valid": valid, "identity": of},
+}
+
+none(method) := request(method, "none", false, null)
+
+with_path(r, path) := object.union(r, {"path": path})
+
+from(r, remote) := object.union(r, {"remote": remote})
+
+networks(r, list) := json.patch(r, [{"op": "replace", "path": "/posture/auth/networks", "value": list}])
+
+allowed(r) if {
+	auth.allow with input as r
+	count(auth.deny) == 0 with input as r
+}
+
+codes(r) := {d.code | some d in denied} if denied := auth.deny with input as r
+
+test_allowed[note] if {
+	some note, r in {
+		"network: from a private network": none("network"),
+		"network: IPv6": from(none("network"), "fd00::5"),
+		"network: a named network": networks(from(none("network"), "203.0.113.9"), ["203.0.113.0/24"]),
+		"network: list of specs": with_path(none("network"), "/specs"),
+		"network: site token from elsewhere": from(request("network", "site_token", true, null), "203.0.113.9"),
+		"network: node token from elsewhere": from(request("network", "node_token", true, "web-1"), "203.0.113.9"),
+		"site_token": request("site_token", "site_token", true, null),
+		"node_token": request("node_token", "node_token", true, "web-1"),
+		"provisioning under network": request("network", "provisioning", true, "web-1"),
+		"provisioning under site_token": request("site_token", "provisioning", true, "web-1"),
+		"provisioning under node_token": request("node_token", "provisioning", true, "web-1"),
+		"provisioning for the bundle": with_path(request("site_token", "provisioning", true, "web-1"), "/config/web-1"),
+		"provisioning without a posture": object.union(request("network", "provisioning", true, "web-1"), {"posture": null}),
+	}
+	allowed(r)
+}
+
+test_refused[note] if {
+	some note, r in {
+		"network: from elsewhere": from(none("network"), "203.0.113.9"),
+		"network: from nowhere": from(none("network"), null),
+		"network: not one of the named": networks(none("network"), ["203.0.113.0/24"]),
+		"network: the bundle": with_path(none("network"), "/config/web-1"),
+		"network: a report": with_path(none("network"), "/report/web-1"),
+		"network: no posture": object.union(none("network"), {"posture": null}),
+		"site_token: nothing shown": none("site_token"),
+		"site_token: a node token": request("site_token", "node_token", true, "web-1"),
+		"site_token: the bundle": with_path(request("site_token", "site_token", true, null), "/config/web-1"),
+		"node_token: nothing shown": none("node_token"),
+		"node_token: the site's": request("node_token", "site_token", true, null),
+		"unknown method": none("whatever"),
+		"unknown kind": request("network", "cookie", true, "web-1"),
+		"of no node, for no node": object.union(request("network", "provisioning", true, ""), {"identity": ""}),
+		"of nobody, for nobody": object.union(request("network", "provisioning", true, null), {"identity": null}),
+	}
+	not allowed(r)
+}
+
+test_invalid_credentials[kind] if {
+	some kind in ["site_token", "node_token", "provisioning"]
+	r := request("network", kind, false, "web-1")
+	not allowed(r)
+	codes(r) == {401}
+}
+
+test_credentials_of_another[kind] if {
+	some kind in ["node_token", "provisioning"]
+	r := request("network", kind, true, "web-2")
+	not allowed(r)
+	codes(r) == {403}
+}
+
+test_who_shows_nothing_is_not_denied_but_not_allowed if {
+	count(auth.deny) == 0 with input as none("node_token")
+	not auth.allow with input as none("node_token")
+}

@@ -1,0 +1,88 @@
+# What stops accidents: a commit that takes away more than anybody can have meant. The
+# input is that of the plan. A denial ends the pass with exit 4, nothing is carried out,
+# and the way on is named.
+#
+# Counted are guests that a plan deletes or replaces: of both nothing is left. Images,
+# pools and the like can be made again and are not counted.
+package homestak.guard
+
+# METADATA
+# title: A protected guest is not deleted
+# description: |
+#   Protection is a flag on the guest itself (protection = true), so it holds also when
+#   the files that declared it are gone, and for an explicit destroy. Where it cannot be
+#   told whether a guest has it, it counts as protected.
+# scope: rule
+deny contains {
+	"rule": "protected",
+	"message": sprintf("%s is protected, and the plan would %s it", [step.address, step.action]),
+	"address": step.address,
+	"fix": "Keep the node with protection = false until that has been applied, and take it away with a commit after that.",
+} if {
+	some step in removals
+	not step.protected == false
+}
+
+# METADATA
+# title: One pass removes a few guests at most
+# description: |
+#   At most max_deletes of the site block, 3 unless set; never more than half of the
+#   guests that we own on the host, but one is always allowed by that half. An explicit
+#   destroy says what it means and is not capped.
+# scope: rule
+deny contains {
+	"rule": "deletion-cap",
+	"message": sprintf("the plan removes %d of %d owned guests, at most %d are allowed in one pass", [count(removals), owned, cap]),
+	"fix": way_on,
+} if {
+	unasked
+	count(removals) > cap
+}
+
+# METADATA
+# title: An empty site removes nothing
+# description: |
+#   A site without any deployed node, over guests that we own, is a wrong branch, a wrong
+#   folder or a bad merge more often than it is meant.
+# scope: rule
+deny contains {
+	"rule": "empty-site",
+	"message": sprintf("the site declares no node at all, and %d guests on this host are ours", [owned]),
+	"fix": concat(" ", ["Look whether branch and path are right.", way_on]),
+} if {
+	unasked
+	count(removals) > 0
+	owned > 0
+	count(object.keys(input.site.nodes)) == 0
+}
+
+removals contains step if {
+	some step in input.plan.steps
+	step.action in {"delete", "replace"}
+	step.vmid != null
+}
+
+# Nobody has asked for as many removals: neither by destroying something by its name,
+# nor by granting a number of them.
+unasked if {
+	not input.destroy
+	not granted
+}
+
+granted if count(removals) <= input.allow_deletes
+
+cap := min([limit, max([1, floor(owned / 2)])])
+
+limit := input.site.max_deletes if {
+	is_number(input.site.max_deletes)
+} else := 3
+
+# What could not be counted is nothing, which allows the least.
+owned := input.owned.count if {
+	is_number(input.owned.count)
+} else := 0
+
+way_on := sprintf(
+	"To remove %d guests all the same: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
+	[count(removals), count(removals), count(removals)],
+)

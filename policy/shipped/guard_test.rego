@@ -1,0 +1,112 @@
+package homestak.guard_test
+
+import data.homestak.guard
+
+step(i, action, protected) := {
+	"address": sprintf("vm.web-%d", [i]),
+	"action": action,
+	"vmid": 10000 + i,
+	"protected": protected,
+}
+
+deletions(n) := [step(i, "delete", false) | some i in numbers.range(1, 100); i <= n]
+
+# A plan of these steps on a host with so many owned guests, from a site with a node.
+doc(steps, owned) := {
+	"version": 1,
+	"site": {"name": "home", "max_deletes": null, "nodes": {"db": {"type": "vm"}}},
+	"plan": {"steps": steps},
+	"owned": {"count": owned},
+	"destroy": false,
+	"allow_deletes": 0,
+}
+
+max_deletes(d, n) := json.patch(d, [{"op": "replace", "path": "/site/max_deletes", "value": n}])
+
+granted(d, n) := json.patch(d, [{"op": "replace", "path": "/allow_deletes", "value": n}])
+
+destroyed(d) := json.patch(d, [{"op": "replace", "path": "/destroy", "value": true}])
+
+emptied(d) := json.patch(d, [{"op": "replace", "path": "/site/nodes", "value": {}}])
+
+rules(denied) := {d.rule | some d in denied}
+
+test_caps[note] if {
+	some note, case in {
+		"nothing": {"doc": doc([], 12), "want": set()},
+		"three of many": {"doc": doc(deletions(3), 12), "want": set()},
+		"four of many": {"doc": doc(deletions(4), 12), "want": {"deletion-cap"}},
+		"half of four": {"doc": doc(deletions(2), 4), "want": set()},
+		"more than half of four": {"doc": doc(deletions(3), 4), "want": {"deletion-cap"}},
+		"half of three, rounded down": {"doc": doc(deletions(2), 3), "want": {"deletion-cap"}},
+		"one of two": {"doc": doc(deletions(1), 2), "want": set()},
+		"the only one": {"doc": doc(deletions(1), 1), "want": set()},
+		"two of two": {"doc": doc(deletions(2), 2), "want": {"deletion-cap"}},
+		"one of uncounted": {"doc": doc(deletions(1), null), "want": set()},
+		"two of uncounted": {"doc": doc(deletions(2), null), "want": {"deletion-cap"}},
+		"as many as the site allows": {"doc": max_deletes(doc(deletions(10), 40), 10), "want": set()},
+		"more than the site allows": {"doc": max_deletes(doc(deletions(11), 40), 10), "want": {"deletion-cap"}},
+		"half, whatever the site allows": {"doc": max_deletes(doc(deletions(7), 12), 100), "want": {"deletion-cap"}},
+		"a site that allows none": {"doc": max_deletes(doc(deletions(1), 12), 0), "want": {"deletion-cap"}},
+		"as many as granted": {"doc": granted(doc(deletions(9), 10), 9), "want": set()},
+		"fewer granted": {"doc": granted(doc(deletions(9), 10), 8), "want": {"deletion-cap"}},
+		"asked for": {"doc": destroyed(doc(deletions(10), 10)), "want": set()},
+	}
+	denied := guard.deny with input as case.doc
+	rules(denied) == case.want
+}
+
+test_replaced_guests_count if {
+	steps := [step(1, "replace", false), step(2, "replace", false), step(3, "delete", false), step(4, "replace", false)]
+	denied := guard.deny with input as doc(steps, 12)
+	rules(denied) == {"deletion-cap"}
+}
+
+test_what_stays_does_not_count if {
+	steps := [step(i, action, false) | some i, action in ["create", "update", "update", "adopt", "delete"]]
+	count(guard.deny) == 0 with input as doc(steps, 2)
+}
+
+test_what_is_no_guest_does_not_count if {
+	steps := [{"address": sprintf("image.i%d", [i]), "action": "delete", "vmid": null, "protected": null} | some i in numbers.range(1, 9)]
+	count(guard.deny) == 0 with input as doc(steps, 2)
+}
+
+test_the_way_on_is_named if {
+	denied := guard.deny with input as doc(deletions(4), 12)
+	some d in denied
+	d.message == "the plan removes 4 of 12 owned guests, at most 3 are allowed in one pass"
+	contains(d.fix, "Allow-Deletes: 4")
+	contains(d.fix, "--allow-deletes 4")
+}
+
+test_emptied_sites[note] if {
+	some note, case in {
+		"the last guest": {"doc": emptied(doc(deletions(1), 1)), "want": {"empty-site"}},
+		"one of several": {"doc": emptied(doc(deletions(1), 5)), "want": {"empty-site"}},
+		"all": {"doc": emptied(doc(deletions(9), 9)), "want": {"empty-site", "deletion-cap"}},
+		"nothing to remove": {"doc": emptied(doc([], 9)), "want": set()},
+		"granted": {"doc": granted(emptied(doc(deletions(9), 9)), 9), "want": set()},
+		"asked for": {"doc": destroyed(emptied(doc(deletions(9), 9))), "want": set()},
+	}
+	denied := guard.deny with input as case.doc
+	rules(denied) == case.want
+}
+
+test_protection[note] if {
+	some note, case in {
+		"deleted": {"steps": [step(1, "delete", true)], "want": {"vm.web-1"}},
+		"replaced": {"steps": [step(1, "replace", true)], "want": {"vm.web-1"}},
+		"not known": {"steps": [step(1, "delete", null)], "want": {"vm.web-1"}},
+		"changed": {"steps": [step(1, "update", true)], "want": set()},
+		"one of two": {"steps": [step(1, "delete", false), step(2, "delete", true)], "want": {"vm.web-2"}},
+	}
+	denied := guard.deny with input as doc(case.steps, 12)
+	{d.address | some d in denied; d.rule == "protected"} == case.want
+}
+
+test_protection_holds_for_what_was_asked_for_or_granted if {
+	protected := doc([step(1, "delete", true)], 12)
+	rules(guard.deny) == {"protected"} with input as destroyed(protected)
+	rules(guard.deny) == {"protected"} with input as granted(protected, 9)
+}
