@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -91,6 +94,15 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(err)
 	}
+	var mu sync.Mutex // requests are recorded from the goroutines that serve them
+	var wrong []error
+	cfg.Record = func(r *http.Request, _ []byte, _ int) {
+		if err := pveapi.ValidateRequest(r); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			wrong = append(wrong, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, err))
+		}
+	}
 	h := &simulated{Host: pvesim.New(cfg)}
 	ts.Value(hostsKey{}).(map[string]*simulated)[name] = h
 	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -101,6 +113,7 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() {
 		cancel()
 		ts.Check(<-served)
+		ts.Check(errors.Join(wrong...)) // every request of every script is one that the API table knows
 	})
 	api := "https://" + ln.Addr().String()
 	ts.Setenv("API", api)

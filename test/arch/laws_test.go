@@ -48,7 +48,7 @@ var layers = []layer{
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag",
 		"engine/model", "engine/plan", "engine/source", "examples", "hcl",
-	}},
+	}, tests: []string{"drivers/proxmox/pveapi"}}, // the table that every request of a script is held against
 }
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
