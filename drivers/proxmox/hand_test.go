@@ -212,3 +212,24 @@ func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
 		w.converged()
 	})
 }
+
+func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.vm("web-1").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+		p := w.plan()
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi1": "local-lvm:7"})
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		byHand := w.guest(10000).Config["scsi1"]
+		require.Contains(t, byHand, "size=7G")
+
+		failed := w.run(p)
+		require.ErrorContains(t, failed[p.Steps[0].Address], "plan again")
+		require.Equal(t, byHand, w.guest(10000).Config["scsi1"])
+		w.apply()
+		require.Equal(t, byHand, w.guest(10000).Config["scsi1"], "the next pass takes a free slot")
+		w.converged()
+	})
+}

@@ -173,6 +173,24 @@ func (c *change) disk(name, attr string) {
 	}
 }
 
+// touched reports whether a key that is about to be written or deleted is not what
+// it was when the change was worked out. Attributes do not tell: a disk attached by
+// hand is none of ours, but may stand in the slot that was free then.
+func (c *change) touched(now config) bool {
+	old := c.have.observe.next
+	for key := range c.set {
+		if key != "digest" && key != "delete" && now.next[key] != old[key] {
+			return true
+		}
+	}
+	for key := range c.gone {
+		if now.next[key] != old[key] {
+			return true
+		}
+	}
+	return false
+}
+
 // write sends the keys, with the digest they were planned on. When that digest
 // moved although nothing we look at changed (PVE renews it also for its own
 // bookkeeping), it is sent once more with the new one.
@@ -197,7 +215,7 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 		return fmt.Errorf("%w; it is not provably ours any more", err)
 	}
 	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running}, cfg, notes, m)
-	if !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
+	if ch.touched(cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
 		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
 	}
 	ch.set["digest"] = cfg.digest
