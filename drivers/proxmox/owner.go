@@ -151,3 +151,23 @@ func (id identity) prove(m mark, found bool, vmid int, uuid string) (ok bool, wh
 		return true, "", m.addr()
 	}
 }
+
+// proof is the judgement of one guest, as read right before something is done to it.
+type proof struct {
+	notes   string
+	mark    mark
+	ours    bool
+	against string
+}
+
+func (d *Driver) proof(cfg config, vmid int) proof {
+	notes, m, found := splitDescription(cfg.next["description"])
+	ours, against, _ := d.id.prove(m, found, vmid, uuidOf(cfg.next["smbios1"]))
+	return proof{notes, m, ours, against}
+}
+
+// of reports whether the guest is provably the one of an address.
+func (p proof) of(addr model.Address) bool { return p.ours && p.mark.addr() == addr }
+
+// why says what speaks against it: no proof at all, or of another one of ours.
+func (p proof) why() string { return or(p.against, "it is "+p.mark.addr().String()) }

@@ -164,16 +164,15 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 	if lookErr != nil {
 		return fmt.Errorf("creating VM %d: %w; and it cannot be looked at: %w", at.vmid, err, lookErr)
 	}
-	_, found, ok := splitDescription(cfg.next["description"])
-	proven, why, _ := d.id.prove(found, ok, at.vmid, uuidOf(cfg.next["smbios1"]))
+	is := d.proof(cfg, at.vmid)
 	switch {
-	case proven && found.addr() == m.addr():
+	case is.of(m.addr()):
 		return nil
 	case cfg.now["lock"] != "":
 		return fmt.Errorf("creating VM %d: %w; its configuration is locked (%s): if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
 			at.vmid, err, cfg.now["lock"], at.vmid, at.vmid, at.node)
 	default:
-		return fmt.Errorf("VM %d was taken by another guest since the plan was made (%s): plan again, it will choose another VMID or say what to do", at.vmid, or(why, "it is "+found.addr().String()))
+		return fmt.Errorf("VM %d was taken by another guest since the plan was made (%s): plan again, it will choose another VMID or say what to do", at.vmid, is.why())
 	}
 }
 
@@ -184,19 +183,19 @@ func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) 
 	if err != nil {
 		return fmt.Errorf("reading VM %d back: %w", at.vmid, err)
 	}
-	notes, m, found := splitDescription(cfg.next["description"])
-	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != s.Address {
+	is := d.proof(cfg, at.vmid)
+	if !is.of(s.Address) {
 		return fmt.Errorf("VM %d is not what was ordered (%s): its creation died half-way; if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
-			at.vmid, or(why, "it is "+m.addr().String()), at.vmid, at.vmid, at.node)
+			at.vmid, is.why(), at.vmid, at.vmid, at.node)
 	}
-	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, notes, m).Spec.(*VM)
+	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, is.notes, is.mark).Spec.(*VM)
 	digest := cfg.digest
 	for _, disk := range want.Disks {
 		for _, h := range have.Disks {
 			if h.Name != disk.Name || disk.Size <= h.Size {
 				continue
 			}
-			if err := d.resize(ctx, at, m.Slots["disk."+disk.Name], disk.Size, digest); err != nil {
+			if err := d.resize(ctx, at, is.mark.Slots["disk."+disk.Name], disk.Size, digest); err != nil {
 				return err
 			}
 			digest = "" // our own write moved it

@@ -63,9 +63,8 @@ func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) er
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)
 	}
-	_, m, found := splitDescription(cfg.next["description"])
-	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != addr {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, or(why, "it is "+m.addr().String()))
+	if is := d.proof(cfg, at.vmid); !is.of(addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
 	}
 	return nil
 }
@@ -210,11 +209,11 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
-	notes, m, found := splitDescription(cfg.next["description"])
-	if ok, _, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok {
-		return fmt.Errorf("%w; it is not provably ours any more", err)
+	is := d.proof(cfg, at.vmid)
+	if !is.of(have.Addr) {
+		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
-	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running}, cfg, notes, m)
+	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running}, cfg, is.notes, is.mark)
 	if ch.touched(cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
 		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
 	}
@@ -297,17 +296,17 @@ func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
 	if err != nil {
 		return fmt.Errorf("removing VM %d: looking at it first: %w", at.vmid, err)
 	}
-	_, m, found := splitDescription(cfg.next["description"])
-	if ok, why, _ := d.id.prove(m, found, at.vmid, uuidOf(cfg.next["smbios1"])); !ok || m.addr() != s.Address {
+	is := d.proof(cfg, at.vmid)
+	if !is.of(s.Address) {
 		if s.Have == nil || s.Have.Guest.Digest == "" {
 			return nil // taking back a create, which was never observed, that did not get far: what stands there is somebody else's
 		}
-		return fmt.Errorf("VM %d is not provably %s any more (%s): left alone", at.vmid, s.Address, or(why, "it is "+m.addr().String()))
+		return fmt.Errorf("VM %d is not provably %s any more (%s): left alone", at.vmid, s.Address, is.why())
 	}
 	if cfg.next["protection"] == "1" { // asked before the guest is shut down for nothing
 		return fmt.Errorf("removing VM %d: it is protected: set protection = false in the files and let that be applied first", at.vmid)
 	}
-	if err := d.stop(ctx, at, m); err != nil {
+	if err := d.stop(ctx, at, is.mark); err != nil {
 		return err
 	}
 	// Only disks that the configuration names go; PVE's other option also takes every volume that carries the VMID.
