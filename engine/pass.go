@@ -44,6 +44,7 @@ type Desired struct {
 	Site     *model.Site // nil if nothing could be read
 	Commit   string      // "" if the folder is no checkout
 	Findings diag.List   // an error among them: it must not converge
+	Judge    Judge       // holds plans against the rules of the commit; nil: nothing is ever denied
 }
 
 // ErrInterrupted is why a pass ends when Pass.Stop is closed. Who cancels the
@@ -64,8 +65,14 @@ type Pass struct {
 	Load func(context.Context) Desired
 	Open func(*model.Host) (Driver, error)
 
-	// Verdict judges the plan: true lets it be carried out. Nil means that a plan is
-	// all that was asked for.
+	// What rules are told of the pass; see Question. The commit of a site is known to
+	// them by Desired.Commit alone where Commit is nil.
+	Commit       *model.Commit
+	AllowDeletes int
+	Unattended   bool
+
+	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
+	// Nil means that a plan is all that was asked for.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
 
 	Width  int               // how many steps run at once; see apply.Options
@@ -107,8 +114,11 @@ func (p *Pass) Run(ctx context.Context) Report {
 	if err != nil {
 		return r.end(Failed, why(looking, err))
 	}
+	if denied := p.judge(looking, desired, want, r); looking.Err() == nil && denied != "" && !p.RefreshOnly {
+		return r.end(denied, nil)
+	}
 	asked := time.Now()
-	granted, err := p.judge(looking, r.Plan)
+	granted, err := p.grant(looking, r.Plan)
 	r.began = r.began.Add(time.Since(asked)) // a person who thinks is no work of ours
 	if err != nil || looking.Err() != nil {
 		return r.end(Failed, why(looking, err))
@@ -144,8 +154,26 @@ func setAside(p *plan.Plan) int {
 	return n
 }
 
-// judge asks whether a plan may be carried out.
-func (p *Pass) judge(ctx context.Context, made *plan.Plan) (bool, error) {
+// judge holds the plan against the rules of its commit: what they find stands in
+// plan and report. It tells how the pass must end if they deny it, "" if they do not.
+func (p *Pass) judge(ctx context.Context, d Desired, w *model.Want, r *Report) Outcome {
+	if d.Judge == nil {
+		return ""
+	}
+	commit := model.Commit{ID: d.Commit}
+	if p.Commit != nil {
+		commit = *p.Commit
+	}
+	found := d.Judge(ctx, Question{
+		Site: d.Site, Want: w, Have: r.Have, Plan: r.Plan, Commit: commit,
+		Destroy: p.Destroy, AllowDeletes: p.AllowDeletes, Unattended: p.Unattended,
+	})
+	r.judged(found)
+	return Held(found)
+}
+
+// grant asks whether a plan may be carried out.
+func (p *Pass) grant(ctx context.Context, made *plan.Plan) (bool, error) {
 	if p.Verdict == nil {
 		return false, nil
 	}

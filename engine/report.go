@@ -93,6 +93,13 @@ func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
 	r.Plan, r.want, r.Have = p, w, have
 }
 
+// judged takes in what the rules say of the plan.
+func (r *Report) judged(found diag.List) {
+	r.found(found)
+	r.Findings = r.Findings.Sorted()
+	r.Plan.Findings = r.Findings
+}
+
 // applied takes in the results of the steps. What went wrong with a node stands
 // there; what went wrong beside the nodes becomes a finding.
 func (r *Report) applied(results []apply.Result) {

@@ -27,8 +27,9 @@ type layer struct {
 // for tests and for the verbs that run a simulator, never for the driver itself.
 var layers = []layer{
 	{pkg: "engine/diag"},
-	{pkg: "engine/source"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},
+	{pkg: "engine/source", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "engine/ledger", may: []string{"engine/diag"}},
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
 	{
@@ -43,7 +44,7 @@ var layers = []layer{
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
-	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/model", "engine/plan"}},
+	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/ledger", "engine/model", "engine/plan"}},
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag",

@@ -1,0 +1,22 @@
+package model
+
+import "time"
+
+// Commit is a commit of the site's repository, as far as anybody but git cares.
+type Commit struct {
+	ID       string // in full, hex
+	Parents  []string
+	Author   Person
+	At       time.Time // when it was committed, as its committer's clock had it
+	Subject  string    // first line of its message
+	Trailers map[string]string
+}
+
+// Person is who wrote a commit.
+type Person struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+}
+
+// Short is the beginning of the id that people recognise.
+func (c Commit) Short() string { return c.ID[:min(len(c.ID), 8)] }
