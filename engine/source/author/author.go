@@ -1,0 +1,166 @@
+// Package author is somebody who writes a site: a bare repository that an agent
+// looks at, a checkout of it to edit, and pushes from the one to the other.
+//
+// A push here is one: the receiving side of git's protocol takes a pack and moves the
+// branch. Both sides run in this process, so that no git need be installed; whoever has
+// git may clone the same repository and push to it.
+package author
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/revlist"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	"github.com/go-git/go-git/v5/plumbing/transport/server"
+)
+
+// Branch is the branch that an author works on.
+const Branch = "main"
+
+// Author is a checkout and the repository behind it. It belongs to one goroutine.
+type Author struct {
+	Name, Email string // of the commits to come
+
+	bare, dir string
+	repo      *git.Repository
+}
+
+// Begin makes an empty bare repository and a checkout of it, which holds the files of
+// tree. Nothing is committed yet. Neither folder may hold anything.
+func Begin(bare, dir string, tree fs.FS) (*Author, error) {
+	head := plumbing.NewBranchReferenceName(Branch)
+	if _, err := git.PlainInitWithOptions(bare, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
+		return nil, fmt.Errorf("make repository %s: %w", bare, err)
+	}
+	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: head}})
+	if err == nil {
+		_, err = repo.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{bare}})
+	}
+	if err == nil {
+		err = os.CopyFS(dir, tree)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make checkout %s: %w", dir, err)
+	}
+	return &Author{Name: "A. Homelab", Email: "admin@example.org", bare: bare, dir: dir, repo: repo}, nil
+}
+
+// Push commits the checkout as it is, deletions included, and pushes it. It gives the
+// id of the commit. That nothing changed is no error, and makes an empty commit.
+func (a *Author) Push(ctx context.Context, message string) (string, error) {
+	id, err := a.commit(message)
+	if err == nil {
+		err = a.push(ctx, id)
+	}
+	if err != nil {
+		return "", fmt.Errorf("push %s: %w", a.dir, err)
+	}
+	return id.String(), nil
+}
+
+func (a *Author) commit(message string) (plumbing.Hash, error) {
+	tree, err := a.repo.Worktree()
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	if err := tree.AddWithOptions(&git.AddOptions{All: true}); err != nil {
+		return plumbing.ZeroHash, err
+	}
+	who := &object.Signature{Name: a.Name, Email: a.Email, When: time.Now()}
+	return tree.Commit(message, &git.CommitOptions{Author: who, Committer: who, AllowEmptyCommits: true})
+}
+
+// push sends what the repository lacks of a commit, and moves the branch to it. Like
+// git's, it refuses where the branch holds what the commit does not build on.
+func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
+	at, err := transport.NewEndpoint(a.bare)
+	if err != nil {
+		return err
+	}
+	session, err := server.NewClient(server.DefaultLoader).NewReceivePackSession(at, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	there, err := session.AdvertisedReferencesContext(ctx)
+	if err != nil && !errors.Is(err, transport.ErrEmptyRemoteRepository) {
+		return err
+	}
+	branch := plumbing.NewBranchReferenceName(Branch)
+	var old plumbing.Hash
+	if there != nil {
+		old = there.References[branch.String()]
+	}
+	missing, err := a.since(old, id)
+	if err != nil {
+		return err
+	}
+	req := packp.NewReferenceUpdateRequest()
+	if err := req.Capabilities.Set(capability.ReportStatus); err != nil {
+		return err
+	}
+	req.Commands = []*packp.Command{{Name: branch, Old: old, New: id}}
+	pack, done := a.pack(missing)
+	req.Packfile = pack
+	status, err := session.ReceivePack(ctx, req)
+	_ = pack.Close() // ends the packer also where nobody read to the end
+	if perr := <-done; err == nil {
+		err = perr
+	}
+	if err == nil && status != nil {
+		err = status.Error()
+	}
+	return err
+}
+
+// since lists the objects of a commit that one of its ancestors has not.
+func (a *Author) since(old, id plumbing.Hash) ([]plumbing.Hash, error) {
+	if old.IsZero() {
+		return revlist.Objects(a.repo.Storer, []plumbing.Hash{id}, nil)
+	}
+	theirs, err := a.repo.CommitObject(old)
+	if err != nil {
+		return nil, fmt.Errorf("somebody else pushed %.8s: %w", old, err)
+	}
+	ours, err := a.repo.CommitObject(id)
+	if err != nil {
+		return nil, err
+	}
+	if on, err := theirs.IsAncestor(ours); err != nil || !on {
+		return nil, errors.Join(err, fmt.Errorf("the branch is at %.8s, which %.8s does not build on", old, id))
+	}
+	have, err := revlist.Objects(a.repo.Storer, []plumbing.Hash{old}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return revlist.Objects(a.repo.Storer, []plumbing.Hash{id}, have)
+}
+
+// pack writes objects as one pack into a pipe. Closing it ends the writer, whose error
+// comes on the channel.
+func (a *Author) pack(ids []plumbing.Hash) (io.ReadCloser, <-chan error) {
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := packfile.NewEncoder(w, a.repo.Storer, false).Encode(ids, 0)
+		_ = w.CloseWithError(err)
+		if errors.Is(err, io.ErrClosedPipe) {
+			err = nil // the reader says why it went away
+		}
+		done <- err
+	}()
+	return r, done
+}
