@@ -1,207 +1,109 @@
-// Package source says which commit a site is at. It is the only user of go-git.
+// Package source says which commit a site is at, and gives its files. It is the
+// only user of git.
 //
-// On the command line a site is a folder as it lies on disk: what is in the files
-// counts, committed or not. Open finds the git checkout around such a folder, if
-// there is one; Commit names the commit the folder stands at, and says by the
-// suffix -dirty that the folder holds something else than that commit; Tracks
-// tells whether git knows a file, which a file of secrets must never be.
+// On the command line a site is a folder as it lies on disk: Open finds the git
+// checkout around it, if there is one, and Worktree names its commit.
+//
+// An agent follows a repository instead. OpenRepository makes a Repository, which
+// holds a local copy of one branch: Head asks the remote, by file, https or ssh, and
+// brings what is new; Files gives the files of a commit, read straight from the copy
+// without a checkout; Since lists the commits between two; Keep says what must stay,
+// and everything else is forgotten in time, so that the copy stays small.
+//
+// A Memory is a repository without a remote, for commits that nobody pushed: the
+// synthetic ones of a test.
+//
+// What can go wrong with the remote is a *RemoteError: of a kind, such as ErrDenied, with
+// a text that says what to do.
 package source
 
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path"
-	"path/filepath"
-	"strings"
-
-	"github.com/go-git/go-git/v5"
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/object"
+	"log/slog"
+	"time"
 )
 
-// Dirty is the suffix of a commit id whose folder differs from that commit.
-const Dirty = "-dirty"
+// Options say which repository is followed, and how.
+type Options struct {
+	// Dir is the folder of the local copy. It belongs to one Repository alone: two
+	// that share it would take each other's files away. It may be deleted while no
+	// program uses it. Nothing is locked here; who runs agents sees to it.
+	Dir string
 
-// Worktree is a folder on disk and the git checkout that it is in.
-type Worktree struct {
-	dir    string          // absolute, without symbolic links
-	inside string          // the folder as seen from the root of the checkout, with slashes; "." for the root itself
-	repo   *git.Repository // nil where no checkout is
+	// URL is where the repository is: a folder or file://, https://, ssh://, or
+	// user@host:path. http:// is accepted for loopback addresses only.
+	URL    string
+	Branch string // "main" if empty
+	Path   string // the folder of the site inside the repository; its root if empty
+
+	Auth Auth
+
+	// Timeout bounds one question to the remote, 60 s if zero. Connecting may take a
+	// quarter of it and silence half of it; a download may take ten times as long as
+	// long as bytes come.
+	Timeout time.Duration
+
+	MaxPack int64 // bytes of one download, 512 MiB if zero
+	MaxFile int64 // bytes of one file of the site, 64 MiB if zero
+
+	Log *slog.Logger // told when a damaged copy is thrown away; nil: discard
+
+	packs int // so many may lie side by side, mostPacks if zero
 }
 
-// Open looks for the git checkout around a folder. That there is none is no
-// error; that there is one which cannot be read is.
-func Open(dir string) (*Worktree, error) {
-	abs, err := filepath.Abs(dir)
-	if err == nil {
-		abs, err = filepath.EvalSymlinks(abs)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open site folder: %w", err)
-	}
-	w := &Worktree{dir: abs}
-	w.repo, err = git.PlainOpenWithOptions(abs, &git.PlainOpenOptions{DetectDotGit: true, EnableDotGitCommonDir: true})
-	if errors.Is(err, git.ErrRepositoryNotExists) {
-		return w, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the git checkout around %s: %w", abs, err)
-	}
-	tree, err := w.repo.Worktree()
-	if errors.Is(err, git.ErrIsBareRepository) {
-		w.repo = nil // a folder inside a bare repository is no checkout of it
-		return w, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the git checkout around %s: %w", abs, err)
-	}
-	root, err := filepath.EvalSymlinks(tree.Filesystem.Root())
-	if err == nil {
-		w.inside, err = filepath.Rel(root, abs)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("place %s in its git checkout: %w", abs, err)
-	}
-	w.inside = filepath.ToSlash(w.inside)
-	return w, nil
+// Auth names files rather than secrets, and they are read at every use: who replaces
+// one need not restart anything.
+type Auth struct {
+	TokenFile string // https: a token or password, on the first line
+	Username  string // https: goes with the token; "git" if empty
+
+	KeyFile        string // ssh: the private key; those of ~/.ssh if empty
+	KnownHostsFile string // ssh: the host keys; ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts if empty
+
+	CAFile string // https: certificates trusted beside the system's
 }
 
-// Tracks reports whether git has a file of the folder in its index; name is
-// relative to the folder.
-func (w *Worktree) Tracks(name string) (bool, error) {
-	if w.repo == nil {
-		return false, nil
-	}
-	index, err := w.repo.Storer.Index()
-	if err != nil {
-		return false, fmt.Errorf("read the git index of %s: %w", w.dir, err)
-	}
-	full := path.Join(w.inside, filepath.ToSlash(name))
-	for _, e := range index.Entries {
-		if e.Name == full {
-			return true, nil
-		}
-	}
-	return false, nil
-}
+// Bounds of what is read from a repository that somebody else fills.
+const (
+	defaultTimeout = 60 * time.Second
+	defaultPack    = 512 << 20
+	defaultFile    = 64 << 20
+	maxPlain       = 32 << 20 // a commit or a tree
+)
 
-// Commit is the id of the commit that is checked out, with the suffix Dirty where
-// the folder holds anything else; "" where there is no checkout or no commit yet.
-//
-// The folder differs when a file of the commit has other contents or is gone, or
-// when it has an HCL file that the commit lacks. Changes elsewhere in the checkout
-// do not count, and neither do permissions.
-func (w *Worktree) Commit() (string, error) {
-	if w.repo == nil {
-		return "", nil
+func (o Options) withDefaults() (Options, error) {
+	if o.Dir == "" {
+		return o, errors.New("open repository: no folder for the local copy is named")
 	}
-	head, err := w.repo.Head()
-	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return "", nil
+	if o.Branch == "" {
+		o.Branch = "main"
 	}
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.MaxPack <= 0 {
+		o.MaxPack = defaultPack
+	}
+	if o.MaxFile <= 0 {
+		o.MaxFile = defaultFile
+	}
+	if o.packs <= 0 {
+		o.packs = mostPacks
+	}
+	if o.Auth.Username == "" {
+		o.Auth.Username = "git"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := checkBranch(o.Branch); err != nil {
+		return o, err
+	}
+	path, err := cleanPath(o.Path)
 	if err != nil {
-		return "", fmt.Errorf("read the commit of %s: %w", w.dir, err)
+		return o, fmt.Errorf("open repository: %w", err)
 	}
-	id := head.Hash().String()
-	same, err := w.matches(head.Hash())
-	if err != nil {
-		return "", fmt.Errorf("compare %s with commit %.8s: %w", w.dir, id, err)
-	}
-	if !same {
-		id += Dirty
-	}
-	return id, nil
-}
-
-func (w *Worktree) matches(commit plumbing.Hash) (bool, error) {
-	c, err := w.repo.CommitObject(commit)
-	if err != nil {
-		return false, err
-	}
-	tree, err := c.Tree()
-	if err == nil && w.inside != "." {
-		tree, err = tree.Tree(w.inside)
-	}
-	if errors.Is(err, object.ErrDirectoryNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	known := map[string]bool{}
-	walker := object.NewTreeWalker(tree, true, nil)
-	defer walker.Close()
-	for {
-		name, entry, err := walker.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return false, err
-		}
-		if entry.Mode == filemode.Dir || entry.Mode == filemode.Submodule {
-			continue
-		}
-		known[name] = true
-		same, err := sameBlob(filepath.Join(w.dir, filepath.FromSlash(name)), entry)
-		if err != nil || !same {
-			return false, err
-		}
-	}
-	return w.onlyKnown(known)
-}
-
-// onlyKnown reports whether each HCL file of the folder is one of the commit's.
-// Hidden folders are no part of a site.
-func (w *Worktree) onlyKnown(known map[string]bool) (bool, error) {
-	all := true
-	err := fs.WalkDir(os.DirFS(w.dir), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case !d.IsDir() && path.Ext(name) == ".hcl" && !known[name]:
-			all = false
-			return fs.SkipAll
-		}
-		return nil
-	})
-	return all, err
-}
-
-// sameBlob compares a file with an entry of a tree by git's hash of its contents;
-// of a symbolic link those are its target.
-func sameBlob(file string, entry object.TreeEntry) (bool, error) {
-	info, err := os.Lstat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if isLink := info.Mode()&fs.ModeSymlink != 0; isLink || entry.Mode == filemode.Symlink {
-		if !isLink || entry.Mode != filemode.Symlink {
-			return false, nil
-		}
-		target, err := os.Readlink(file)
-		return plumbing.ComputeHash(plumbing.BlobObject, []byte(target)) == entry.Hash, err
-	}
-	if !info.Mode().IsRegular() {
-		return false, nil
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = f.Close() }()
-	h := plumbing.NewHasher(plumbing.BlobObject, info.Size())
-	if _, err := io.Copy(h, f); err != nil {
-		return false, err
-	}
-	return h.Sum() == entry.Hash, nil
+	o.Path = path
+	return o, nil
 }

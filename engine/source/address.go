@@ -1,0 +1,179 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// The ways to a repository.
+const (
+	byFile = "file"
+	byHTTP = "http"
+	bySSH  = "ssh"
+)
+
+// address is a repository's URL, taken apart. Its credentials are in no text.
+type address struct {
+	by   string // byFile, byHTTP or bySSH
+	path string // of the repository: on disk, or as ssh's remote command gets it
+
+	url *url.URL // byHTTP: without credentials
+
+	host, port string // bySSH
+	user       string // of the URL, for http and ssh; may be empty
+	password   string // byHTTP, of the URL; may be empty
+	shown      string
+}
+
+// String gives the URL without credentials.
+func (a address) String() string { return a.shown }
+
+// scp is the short form of ssh: user@host:path, where no slash comes before the colon.
+var scp = regexp.MustCompile(`^(?:([^@/:\s]+)@)?(\[[0-9a-fA-F:.]+\]|[^@/:\s\[\]]+):(.+)$`)
+
+// parseAddress reads the URL of a repository. Its errors do not repeat the URL where
+// that could hold a password.
+func parseAddress(text string) (address, error) {
+	scheme, rest, hasScheme := strings.Cut(text, "://")
+	switch {
+	case text == "":
+		return address{}, errors.New("no URL of a repository is given")
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return address{}, errors.New("the URL of the repository holds control characters")
+	case !hasScheme:
+		return parsePlain(text)
+	}
+	switch strings.ToLower(scheme) {
+	case "file":
+		return parseFile(rest)
+	case "http", "https":
+		return parseHTTP(text)
+	case "ssh", "git+ssh", "ssh+git":
+		return parseSSH(text)
+	default:
+		return address{}, fmt.Errorf("repositories are not read by %s://: use https://, ssh:// or a folder", oneLine(scheme))
+	}
+}
+
+// parsePlain reads user@host:path or the name of a folder. As in git, a slash before
+// the first colon makes it a folder.
+func parsePlain(text string) (address, error) {
+	m := scp.FindStringSubmatch(text)
+	if m == nil || strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") {
+		abs, err := filepath.Abs(text)
+		if err != nil {
+			return address{}, fmt.Errorf("find the repository's folder: %w", err)
+		}
+		return address{by: byFile, path: abs, shown: abs}, nil
+	}
+	host := strings.Trim(m[2], "[]")
+	if strings.HasPrefix(host, "-") || strings.HasPrefix(m[3], "-") {
+		return address{}, errors.New("the URL of the repository has a host or path that begins with a dash")
+	}
+	return address{by: bySSH, user: m[1], host: host, port: "22", path: m[3], shown: text}, nil
+}
+
+func parseFile(rest string) (address, error) {
+	rest = strings.TrimPrefix(rest, "localhost")
+	name, err := url.PathUnescape(rest)
+	if err != nil || !path.IsAbs(name) || strings.Contains(name, "\x00") {
+		return address{}, errors.New("a file URL needs the whole path of a folder: file:///srv/git/site.git")
+	}
+	name = path.Clean(name)
+	return address{by: byFile, path: name, shown: "file://" + (&url.URL{Path: name}).EscapedPath()}, nil
+}
+
+func parseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if why, ok := errors.AsType[*url.Error](err); ok {
+		err = why.Err // without the URL, which may hold a password
+	}
+	switch {
+	case err != nil:
+		// Even the reason may quote a part of it: net/url shows a bad port or host.
+		return nil, errors.New("the URL of the repository cannot be read: look at its host, port and % signs")
+	case u.Hostname() == "":
+		return nil, errors.New("the URL of the repository names no host")
+	case strings.HasPrefix(u.Hostname(), "-"):
+		return nil, errors.New("the URL of the repository has a host that begins with a dash")
+	}
+	return u, nil
+}
+
+func parseHTTP(text string) (address, error) {
+	u, err := parseURL(text)
+	if err != nil {
+		return address{}, err
+	}
+	if u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
+		return address{}, errors.New("the URL of a repository has no ? or # part")
+	}
+	a := address{by: byHTTP, user: u.User.Username()}
+	a.password, _ = u.User.Password()
+	u.User = nil
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath = strings.TrimRight(u.RawPath, "/")
+	a.url, a.shown = u, u.String()
+	if u.Scheme == "http" && !loopback(u.Hostname()) {
+		return address{}, fmt.Errorf("%s: anybody on the way could change the site: use https://%s%s", a.shown, u.Host, u.EscapedPath())
+	}
+	return a, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func parseSSH(text string) (address, error) {
+	u, err := parseURL(text)
+	if err != nil {
+		return address{}, err
+	}
+	if _, has := u.User.Password(); has {
+		return address{}, errors.New("an ssh URL takes no password: name a key file instead")
+	}
+	if u.Path == "" || u.Path == "/" {
+		return address{}, errors.New("the ssh URL names no path: ssh://user@host/path/site.git")
+	}
+	a := address{by: bySSH, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
+	if a.port == "" {
+		a.port = "22"
+	}
+	if strings.HasPrefix(a.path, "/~") {
+		a.path = a.path[1:] // as git: a path below somebody's home
+	}
+	u.RawQuery, u.Fragment = "", ""
+	a.shown = u.String()
+	return a, nil
+}
+
+// checkBranch accepts what git accepts, as far as it could do harm here: the name
+// becomes a line of a file.
+func checkBranch(name string) error {
+	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
+		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
+		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })
+	if bad {
+		return fmt.Errorf("%q is no name of a branch: give it as git does, such as main", name)
+	}
+	return nil
+}
+
+// cleanPath gives the sub-folder with slashes, "." for the root.
+func cleanPath(name string) (string, error) {
+	p := path.Clean("/" + filepath.ToSlash(name))[1:]
+	if strings.HasPrefix(path.Clean(filepath.ToSlash(name)), "..") {
+		return "", fmt.Errorf("the folder %q lies outside of the repository", name)
+	}
+	if p == "" {
+		return ".", nil
+	}
+	return p, nil
+}

@@ -1,0 +1,80 @@
+package source
+
+import (
+	"errors"
+	"strings"
+)
+
+// The kinds of RemoteError, for errors.Is.
+var (
+	ErrNotFound    = errors.New("no such repository")
+	ErrDenied      = errors.New("not permitted")
+	ErrNoBranch    = errors.New("no such branch")
+	ErrEmpty       = errors.New("no commit yet")
+	ErrUntrusted   = errors.New("the server's certificate is not trusted")
+	ErrHostKey     = errors.New("the server's host key is not trusted")
+	ErrTimeout     = errors.New("took too long")
+	ErrUnreachable = errors.New("cannot be reached")
+	ErrNotGit      = errors.New("not a git server")
+	ErrDumb        = errors.New("serves git as plain files")
+	ErrTooLarge    = errors.New("too large")
+	ErrCut         = errors.New("the connection ended early")
+	ErrLogin       = errors.New("the credentials cannot be used")
+)
+
+// Errors that are about commits and the local copy, not about the remote.
+var (
+	// ErrUnrelated is why Since cannot tell what lies between two commits: the older
+	// one was never seen, or the branch was rewritten.
+	ErrUnrelated = errors.New("not known to be an ancestor")
+	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.
+	ErrUnknown = errors.New("no such commit here")
+	// ErrDamaged is of a local copy that cannot be read. The next Head replaces it.
+	ErrDamaged = errors.New("the local copy is damaged")
+)
+
+// RemoteError is why the remote could not be asked, or its answer not used. Nothing that
+// was here before is lost by one.
+type RemoteError struct {
+	Kind   error  // one of the kinds above
+	Where  string // the repository, without credentials
+	Detail string // what was seen; may be empty
+	Advice string // what to do next
+	Err    error  // the cause, for errors.As; may be nil
+
+	temporary bool
+}
+
+// Error gives where, what, the detail and the advice in one line.
+func (f *RemoteError) Error() string {
+	s := f.Where + ": " + f.Kind.Error()
+	if f.Detail != "" {
+		s += ": " + oneLine(f.Detail)
+	}
+	if f.Advice != "" {
+		s += "; " + f.Advice
+	}
+	return s
+}
+
+// Unwrap gives the kind and the cause.
+func (f *RemoteError) Unwrap() []error {
+	if f.Err == nil {
+		return []error{f.Kind}
+	}
+	return []error{f.Kind, f.Err}
+}
+
+// Temporary reports whether trying again, with nothing changed here, may help.
+func (f *RemoteError) Temporary() bool { return f.temporary }
+
+// oneLine makes text of a server safe to print: one line, no control characters,
+// not long.
+func oneLine(s string) string {
+	const longest = 300
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
+	if r := []rune(s); len(r) > longest {
+		return string(r[:longest]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,316 @@
+package source_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
+)
+
+// fault asks for the head, which must fail in a known way, and gives what was said.
+func fault(t *testing.T, r *source.Repository, kind error, temporary bool) string {
+	t.Helper()
+	_, err := r.Head(t.Context())
+	require.ErrorIs(t, err, kind)
+	var f *source.RemoteError
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, temporary, f.Temporary(), err.Error())
+	require.NotContains(t, err.Error(), "\n")
+	require.NotEmpty(t, f.Advice, "it must say what to do: %s", err)
+	require.Equal(t, r.String(), f.Where)
+	return err.Error()
+}
+
+func TestARepositoryThatIsNotThere(t *testing.T) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+		id := r.Commit(map[string]string{"a": "1"}, "first")
+		repo := openRepository(t, o)
+		head(t, repo)
+		r.Remove()
+		fault(t, repo, source.ErrNotFound, false)
+		require.Equal(t, "1", readFile(t, repo, id, "a"), "what is here stays readable")
+		r.Restore()
+		require.Equal(t, id, head(t, repo).ID)
+	})
+}
+
+func TestABranchThatIsNotThere(t *testing.T) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+		repo := openRepository(t, o)
+		require.Contains(t, fault(t, repo, source.ErrEmpty, true), "push a first commit")
+		id := r.Commit(map[string]string{"a": "1"}, "first")
+		require.Equal(t, id, head(t, repo).ID)
+		r.SetBranch("stable", id)
+		r.RemoveBranch("main")
+		require.Contains(t, fault(t, repo, source.ErrNoBranch, false), `"main"; known: stable`)
+		require.Equal(t, "1", readFile(t, repo, id, "a"))
+		o.Dir, o.Branch = filepath.Join(t.TempDir(), "x"), "stabel"
+		require.Contains(t, fault(t, openRepository(t, o), source.ErrNoBranch, false), `did you mean "stable"?`)
+	})
+}
+
+func TestAFolderThatIsNoRepository(t *testing.T) {
+	repo := openRepository(t, source.Options{URL: t.TempDir()})
+	require.Contains(t, fault(t, repo, source.ErrNotFound, false), "is no git repository")
+}
+
+func TestAPackThatIsTooLarge(t *testing.T) {
+	overAll(t, func(t *testing.T, r *sourcetest.Repo, o source.Options) {
+		id := r.Commit(map[string]string{"a": "1"}, "first")
+		o.MaxPack = 64 << 10
+		repo := openRepository(t, o)
+		head(t, repo)
+		require.NoError(t, repo.Keep(id))
+		big := noise(t, 50_000)
+		r.Commit(map[string]string{"big": big}, "too much")
+		next := r.Commit(map[string]string{"big": big, "b": noise(t, 50_001)}, "too much at once")
+		fault(t, repo, source.ErrTooLarge, false)
+		require.Equal(t, "1", readFile(t, repo, id, "a"))
+
+		// Two large commits, of which the newer one alone is small enough.
+		r.Reset(id)
+		require.Equal(t, id, head(t, repo).ID)
+		r.Reset(next)
+		last := r.Commit(map[string]string{"b": sourcetest.Gone}, "less")
+		require.Equal(t, last, head(t, repo).ID, "it begins anew with the head alone")
+		_, err := repo.Since(t.Context(), id, last)
+		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.Equal(t, "1", readFile(t, repo, id, "a"))
+		fsck(t, o.Dir)
+	})
+}
+
+// noise is text that cannot be made smaller.
+func noise(t *testing.T, n int) string {
+	t.Helper()
+	b := make([]byte, n)
+	_, err := io.ReadFull(noiseSource(n), b)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func httpsRepository(t *testing.T, change func(o *source.Options)) (*sourcetest.Repo, *sourcetest.HTTPServer, *source.Repository) {
+	t.Helper()
+	r := sourcetest.New(t)
+	s := r.HTTPS()
+	o := source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}, Timeout: 20 * time.Second}
+	if change != nil {
+		change(&o)
+	}
+	return r, s, openRepository(t, o)
+}
+
+func TestOneRequestWhereNothingChanged(t *testing.T) {
+	r, s, repo := httpsRepository(t, nil)
+	r.Commit(map[string]string{"a": "1"}, "first")
+	id := head(t, repo).ID
+	before := s.Requests()
+	require.Equal(t, id, head(t, repo).ID)
+	require.Equal(t, 1, s.Requests()-before)
+	require.Equal(t, "GET /site.git/info/refs?service=git-upload-pack", s.Seen()[before])
+}
+
+func TestTheConnectionIsKept(t *testing.T) {
+	conns := make(chan struct{}, 100)
+	r := sourcetest.New(t)
+	s := r.HTTPS()
+	s.CountConnections(func() { conns <- struct{}{} })
+	r.Commit(map[string]string{"a": "1"}, "first")
+	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	for range 5 {
+		head(t, repo)
+	}
+	require.Len(t, conns, 1)
+	s.CloseConnections()
+	head(t, repo) // a connection that died in between is no fault
+}
+
+func TestLogins(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	r, s, repo := httpsRepository(t, func(o *source.Options) { o.Auth.TokenFile = token })
+	r.Commit(map[string]string{"a": "1"}, "first")
+	s.SetLogin("git", "s3cret")
+	require.Contains(t, fault(t, repo, source.ErrLogin, false), "no such file")
+	require.NoError(t, os.WriteFile(token, []byte("\n"), 0o600))
+	require.Contains(t, fault(t, repo, source.ErrLogin, false), "is empty")
+	require.NoError(t, os.WriteFile(token, []byte("wrong\n"), 0o600))
+	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "wrong")
+	require.NoError(t, os.WriteFile(token, []byte("s3cret\nand a note\n"), 0o600))
+	head(t, repo)
+	s.SetLogin("git", "rotated")
+	fault(t, repo, source.ErrDenied, false)
+	require.NoError(t, os.WriteFile(token, []byte("rotated"), 0o600))
+	r.Commit(map[string]string{"a": "2"}, "second")
+	head(t, repo) // without a restart
+
+	plain := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	require.Contains(t, fault(t, plain, source.ErrDenied, false), "it wants a login")
+}
+
+func TestCredentialsOfTheURLAreNotShown(t *testing.T) {
+	r, s, _ := httpsRepository(t, nil)
+	r.Commit(map[string]string{"a": "1"}, "first")
+	s.SetLogin("bob", "s3cret")
+	with := strings.Replace(s.URL, "https://", "https://bob:s3cret@", 1)
+	repo := openRepository(t, source.Options{URL: with, Auth: source.Auth{CAFile: s.CAFile}})
+	head(t, repo)
+	require.Equal(t, s.URL, repo.String())
+	s.SetLogin("bob", "other")
+	require.NotContains(t, fault(t, repo, source.ErrDenied, false), "s3cret")
+	for _, bad := range []string{"https://bob:s3cret@host:port/x", "https://bob:s3cret@/x", "https://bob:s3cret@ho st/x", "https://bob:s3cret@host/%zz", "http://bob:s3cret@git.example.org/x", "ssh://bob:s3cret@host/x", "ftp://bob:s3cret@host/x"} {
+		_, err := source.OpenRepository(source.Options{Dir: t.TempDir(), URL: bad})
+		require.Error(t, err, bad)
+		require.NotContains(t, err.Error(), "s3cret")
+	}
+}
+
+func TestHTTPFaults(t *testing.T) {
+	answer := func(code int, kind, text string) sourcetest.Fault {
+		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	const smart = "application/x-git-upload-pack-advertisement"
+	for name, c := range map[string]struct {
+		fault     sourcetest.Fault
+		kind      error
+		temporary bool
+	}{
+		"forbidden":       {answer(403, "text/plain", ""), source.ErrDenied, false},
+		"not found":       {answer(404, "text/plain", ""), source.ErrNotFound, false},
+		"overloaded":      {answer(503, "text/html", "<html>"), source.ErrUnreachable, true},
+		"too many":        {answer(429, "text/html", ""), source.ErrUnreachable, true},
+		"a page":          {answer(200, "text/html; charset=utf-8", "<html>Please log in</html>"), source.ErrNotGit, false},
+		"plain files":     {answer(200, "text/plain", strings.Repeat("a", 40)+"\trefs/heads/main\n"), source.ErrDumb, false},
+		"nonsense":        {answer(200, smart, "zzzz nonsense"), source.ErrCut, true},
+		"an error line":   {answer(200, smart, "0036ERR access denied or repository not exported: xx\n\n"), source.ErrDenied, false},
+		"a short list":    {answer(200, smart, "001e# service=git-upload-pack\n0000"), source.ErrCut, true},
+		"a teapot":        {answer(418, "text/plain", ""), source.ErrNotGit, false},
+		"a login page":    {loginPage, source.ErrNotGit, false},
+		"no encryption":   {redirect("http://git.example.org/x/info/refs"), source.ErrNotGit, false},
+		"a circle":        {redirect("/site.git/info/refs?service=git-upload-pack"), source.ErrNotGit, false},
+		"cut in the list": {func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }, source.ErrUnreachable, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s, repo := httpsRepository(t, nil)
+			id := r.Commit(map[string]string{"a": "1"}, "first")
+			head(t, repo)
+			s.SetFault(c.fault)
+			t.Log(fault(t, repo, c.kind, c.temporary))
+			require.Equal(t, "1", readFile(t, repo, id, "a"))
+			s.SetFault(nil)
+			head(t, repo)
+		})
+	}
+}
+
+func loginPage(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+	if r.URL.Path != "/login" {
+		http.Redirect(w, r, "/login?back=%2F", http.StatusFound)
+	}
+	w.Header().Set("Content-Type", "text/html")
+	_, _ = io.WriteString(w, "<html>Who are you?</html>")
+}
+
+func redirect(to string) sourcetest.Fault {
+	return func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		http.Redirect(w, r, to, http.StatusFound)
+	}
+}
+
+// A repository that moved is followed. The login does not go along to another server.
+func TestRedirects(t *testing.T) {
+	r, s, repo := httpsRepository(t, func(o *source.Options) { o.URL = strings.Replace(o.URL, "site.git", "old.git", 1) })
+	id := r.Commit(map[string]string{"a": "1"}, "first")
+	s.SetFault(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if moved, ok := strings.CutPrefix(r.URL.Path, "/old.git/"); ok {
+			http.Redirect(w, r, "/site.git/"+moved+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	require.Equal(t, id, head(t, repo).ID)
+
+	logins := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		logins <- r.Header.Get("Authorization")
+		http.NotFound(w, r)
+	}))
+	defer other.Close()
+	from := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+"/x/info/refs", http.StatusFound)
+	}))
+	defer from.Close()
+	away := openRepository(t, source.Options{URL: strings.Replace(from.URL, "http://", "http://bob:s3cret@", 1) + "/x"})
+	fault(t, away, source.ErrNotFound, false)
+	require.Empty(t, <-logins)
+}
+
+func TestCertificates(t *testing.T) {
+	r, s, _ := httpsRepository(t, nil)
+	r.Commit(map[string]string{"a": "1"}, "first")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	repo := openRepository(t, source.Options{URL: s.URL})
+	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "ca_file")
+	repo = openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: ca}})
+	fault(t, repo, source.ErrUntrusted, false)
+	require.NoError(t, os.WriteFile(ca, []byte("no certificate"), 0o600))
+	require.Contains(t, fault(t, repo, source.ErrUntrusted, false), "holds no certificate")
+	text, err := os.ReadFile(s.CAFile)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(ca, text, 0o600))
+	head(t, repo) // without a restart
+	plain := openRepository(t, source.Options{URL: strings.Replace(s.URL, "https", "http", 1)})
+	fault(t, plain, source.ErrNotGit, false)
+}
+
+func TestAConnectionThatIsCutInAPack(t *testing.T) {
+	for _, after := range []int{0, 1, 8, 30, 100, 5000} {
+		r, s, repo := httpsRepository(t, nil)
+		id := r.Commit(map[string]string{"a": "1"}, "first")
+		head(t, repo)
+		next := r.Commit(map[string]string{"a": noise(t, 20_000)}, "second")
+		s.SetFault(sourcetest.Cut(after))
+		_, err := repo.Head(t.Context())
+		require.True(t, errors.Is(err, source.ErrCut) || errors.Is(err, source.ErrUnreachable), "%v", err)
+		require.Equal(t, "1", readFile(t, repo, id, "a"))
+		s.SetFault(nil)
+		require.Equal(t, next, head(t, repo).ID)
+	}
+}
+
+func TestAServerThatIsSilent(t *testing.T) {
+	r, s, repo := httpsRepository(t, func(o *source.Options) { o.Timeout = 100 * time.Millisecond })
+	r.Commit(map[string]string{"a": "1"}, "first")
+	release := make(chan struct{})
+	s.SetFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	fault(t, repo, source.ErrTimeout, true)
+}
+
+func TestAnAddressWhereNobodyIs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	fault(t, openRepository(t, source.Options{URL: "https://" + addr + "/x"}), source.ErrUnreachable, true)
+}

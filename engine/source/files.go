@@ -1,0 +1,319 @@
+package source
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// longestLinks is how many symbolic links one name may lead through, as in Linux.
+const longestLinks = 40
+
+// longestTarget is how long the target of a symbolic link may be.
+const longestTarget = 4096
+
+// files is the fs.FS of a folder of a commit. It holds on to the objects as they were
+// when it was made, so it needs nobody's leave to read them.
+type files struct {
+	store *store
+	root  plumbing.Hash // the tree of the whole commit
+	sub   string        // the folder that is shown
+	at    time.Time
+	limit int64
+
+	folders sync.Map // plumbing.Hash → []item: any goroutine may read, and trees never change
+}
+
+// filesOf gives the files of a commit.
+func filesOf(s *store, id string, o Options) (*files, error) {
+	h, err := parseID(id)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.commit(h)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &files{store: s, root: c.TreeHash, sub: ".", at: c.Committer.When, limit: o.MaxFile}
+	if err := f.below(o.Path); err != nil {
+		return nil, fmt.Errorf("commit %.8s: %w", id, err)
+	}
+	f.sub = o.Path
+	return f, nil
+}
+
+// below fails if a folder of the commit is not there, and says what is.
+func (f *files) below(folder string) error {
+	if folder == "." {
+		_, err := f.folder(f.root)
+		return err
+	}
+	at := "."
+	for part := range strings.SplitSeq(folder, "/") {
+		next := path.Join(at, part)
+		n, err := f.find(next, true)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("it has no folder %q%s: %w", next, f.instead(at, part), fs.ErrNotExist)
+		case err != nil:
+			return err
+		case n.mode != modeFolder:
+			return fmt.Errorf("%q is no folder; name the one that the site is in: %w", next, fs.ErrNotExist)
+		}
+		at = next
+	}
+	return nil
+}
+
+// instead says what a folder holds where something was not found.
+func (f *files) instead(at, name string) string {
+	n, err := f.find(at, true)
+	if err != nil {
+		return ""
+	}
+	items, err := f.folder(n.id)
+	if err != nil {
+		return ""
+	}
+	var folders []string
+	for _, i := range items {
+		if i.folder() && !strings.HasPrefix(i.name, ".") {
+			folders = append(folders, i.name)
+		}
+	}
+	if say := diag.DidYouMean(name, folders); say != "" {
+		return ", " + say
+	}
+	return ", nor any other there"
+}
+
+func (f *files) folder(id plumbing.Hash) ([]item, error) {
+	if items, ok := f.folders.Load(id); ok {
+		return items.([]item), nil
+	}
+	items, err := f.store.tree(id)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.name, b.name) }) // git sorts folders as if a slash followed
+	f.folders.Store(id, items)
+	return items, nil
+}
+
+// find follows a path, which begins at the root of the commit. Symbolic links on the
+// way are followed, and also the last one if follow says so.
+func (f *files) find(name string, follow bool) (item, error) {
+	here := []item{{mode: modeFolder, name: ".", id: f.root}} // the folders on the way, the root first
+	todo, links := strings.Split(name, "/"), 0
+	for len(todo) > 0 {
+		part := todo[0]
+		todo = todo[1:]
+		last := here[len(here)-1]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			if len(here) == 1 {
+				return item{}, errLeaves
+			}
+			here = here[:len(here)-1]
+			continue
+		}
+		next, err := f.child(last, part)
+		if err != nil {
+			return item{}, err
+		}
+		if next.mode != modeLink || len(todo) == 0 && !follow {
+			here = append(here, next)
+			continue
+		}
+		if links++; links > longestLinks {
+			return item{}, errLoop
+		}
+		target, err := f.target(next)
+		if err != nil {
+			return item{}, err
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+	}
+	return here[len(here)-1], nil
+}
+
+// What is wrong with a symbolic link.
+var (
+	errLeaves = errors.New("a symbolic link leads out of the repository; put the file itself there")
+	errLoop   = errors.New("symbolic links lead in a circle")
+)
+
+func (f *files) child(folder item, name string) (item, error) {
+	if folder.mode != modeFolder {
+		return item{}, fs.ErrNotExist // a file, or a submodule, which is an empty folder
+	}
+	items, err := f.folder(folder.id)
+	if err != nil {
+		return item{}, err
+	}
+	i, ok := slices.BinarySearchFunc(items, name, func(e item, name string) int { return strings.Compare(e.name, name) })
+	if !ok {
+		return item{}, fs.ErrNotExist
+	}
+	return items[i], nil
+}
+
+// target is where a link leads, which must not be out of the repository at once.
+func (f *files) target(link item) (string, error) {
+	data, err := f.store.typed(link.id, plumbing.BlobObject, longestTarget)
+	if err != nil {
+		return "", err
+	}
+	if path.IsAbs(string(data)) {
+		return "", errLeaves
+	}
+	return string(data), nil
+}
+
+func (f *files) look(op, name string, follow bool) (item, error) {
+	if !fs.ValidPath(name) {
+		return item{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	i, err := f.find(path.Join(f.sub, name), follow)
+	if err != nil {
+		return item{}, &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	i.name = path.Base(name) // a link keeps its own name
+	return i, nil
+}
+
+// Open opens a file or folder.
+func (f *files) Open(name string) (fs.File, error) {
+	i, err := f.look("open", name, true)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.info(i)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	if info.IsDir() {
+		list, err := f.ReadDir(name)
+		return &openFolder{info, list}, err
+	}
+	return &openFile{f: f, item: i, info: info, path: name}, nil
+}
+
+// ReadFile reads a file; no other object is read for it but the folders above.
+func (f *files) ReadFile(name string) ([]byte, error) {
+	i, err := f.look("read", name, true)
+	if err != nil {
+		return nil, err
+	}
+	if i.mode == modeFolder || i.mode == modeSubmodule {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a folder")}
+	}
+	data, err := f.content(i)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
+	}
+	return bytes.Clone(data), nil
+}
+
+func (f *files) content(i item) ([]byte, error) {
+	data, err := f.store.typed(i.id, plumbing.BlobObject, f.limit)
+	if errors.Is(err, errTooLong) {
+		return nil, fmt.Errorf("%w: more than %d MiB in one file; a site has no use for it", ErrTooLarge, f.limit>>20)
+	}
+	return data, err
+}
+
+// ReadDir lists a folder by name. A submodule has no files.
+func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
+	i, err := f.look("readdir", name, true)
+	if err != nil {
+		return nil, err
+	}
+	if i.mode == modeSubmodule {
+		return []fs.DirEntry{}, nil
+	}
+	if i.mode != modeFolder {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: errors.New("is no folder")}
+	}
+	items, err := f.folder(i.id)
+	if err != nil {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: err}
+	}
+	out := make([]fs.DirEntry, 0, len(items))
+	for _, i := range items {
+		out = append(out, &dirEntry{f, i})
+	}
+	return out, nil
+}
+
+// Stat tells of a file; of a symbolic link, of what it leads to.
+func (f *files) Stat(name string) (fs.FileInfo, error) { return f.stat("stat", name, true) }
+
+// Lstat tells of a file, or of the symbolic link itself.
+func (f *files) Lstat(name string) (fs.FileInfo, error) { return f.stat("lstat", name, false) }
+
+func (f *files) stat(op, name string, follow bool) (fs.FileInfo, error) {
+	i, err := f.look(op, name, follow)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.info(i)
+	if err != nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	return info, nil
+}
+
+// ReadLink gives the target of a symbolic link.
+func (f *files) ReadLink(name string) (string, error) {
+	i, err := f.look("readlink", name, false)
+	if err != nil {
+		return "", err
+	}
+	if i.mode != modeLink {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
+	}
+	data, err := f.store.typed(i.id, plumbing.BlobObject, longestTarget)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: err}
+	}
+	return string(data), nil
+}
+
+func (f *files) info(i item) (*fileInfo, error) {
+	info := &fileInfo{name: i.name, mode: fileMode(i.mode), at: f.at, id: i.id.String()}
+	if info.mode.IsDir() {
+		return info, nil
+	}
+	n, err := f.store.length(i.id)
+	info.size = n
+	return info, err
+}
+
+func fileMode(m uint32) fs.FileMode {
+	switch {
+	case m == modeFolder, m == modeSubmodule:
+		return fs.ModeDir | 0o555
+	case m == modeLink:
+		return fs.ModeSymlink | 0o777
+	case m&modeExec != 0:
+		return 0o555
+	default:
+		return 0o444
+	}
+}

@@ -1,0 +1,63 @@
+package source
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// lfsHead is how the files begin that git-lfs leaves in place of the real ones.
+const lfsHead = "version https://git-lfs.github.com/spec/v1\n"
+
+// longestPointer is how long such a file is at most.
+const longestPointer = 1024
+
+// notesOf warns of what is in a commit but not in its files.
+func notesOf(s *store, id string, o Options) diag.List {
+	f, err := filesOf(s, id, o)
+	if err != nil {
+		return nil // Files says so, as an error
+	}
+	var out diag.List
+	_ = fs.WalkDir(f, ".", func(name string, d fs.DirEntry, err error) error {
+		if e, ok := d.(*dirEntry); ok && err == nil {
+			out = append(out, f.note(name, e.item)...)
+		}
+		return nil
+	})
+	return out
+}
+
+func (f *files) note(name string, i item) diag.List {
+	at := diag.Range{File: name, Start: diag.Pos{Line: 1, Column: 1}}
+	switch i.mode {
+	case modeFolder:
+		return nil
+	case modeSubmodule:
+		return diag.List{diag.Warnf(at, "a submodule is not read", "%s is another repository, and counts as an empty folder; put its files into this one.", name)}
+	case modeLink:
+		_, err := f.Stat(name)
+		switch {
+		case errors.Is(err, errLeaves):
+			return diag.List{diag.Warnf(at, "a symbolic link leads out of the repository", "%s cannot be read; put the file itself there.", name)}
+		case errors.Is(err, errLoop):
+			return diag.List{diag.Warnf(at, "symbolic links lead in a circle", "%s cannot be read.", name)}
+		case errors.Is(err, fs.ErrNotExist):
+			return diag.List{diag.Warnf(at, "a symbolic link leads nowhere", "%s cannot be read.", name)}
+		}
+		return nil
+	}
+	n, err := f.store.length(i.id)
+	if err != nil || n > longestPointer {
+		return nil
+	}
+	data, err := f.store.typed(i.id, plumbing.BlobObject, longestPointer)
+	if err == nil && bytes.HasPrefix(data, []byte(lfsHead)) {
+		return diag.List{diag.Warnf(at, "a file is a pointer of git-lfs", "%s is not the file itself: those of git-lfs are not fetched. Commit it without git-lfs.", name)}
+	}
+	return nil
+}

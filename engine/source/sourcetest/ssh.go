@@ -1,0 +1,175 @@
+package sourcetest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// SSHServer is a real sshd, one process for each connection. It ends with the test.
+type SSHServer struct {
+	URL            string // of the repository, with the user
+	KeyFile        string // a private key that is let in
+	KnownHostsFile string // with the server's host key
+	HostKeyFile    string // the server's private key; SetHostKey makes another
+	Log            string // what sshd wrote
+
+	t      testing.TB
+	dir    string
+	sshd   string
+	listen net.Listener
+
+	mu    sync.Mutex // the accepting goroutine reads what a test sets
+	wrap  func(net.Conn) net.Conn
+	conns int
+	wait  sync.WaitGroup
+}
+
+// SSH serves the repository. Where sshd, ssh-keygen or git are not installed, or sshd
+// cannot run, the test is skipped.
+func (r *Repo) SSH() *SSHServer {
+	r.t.Helper()
+	for _, name := range []string{"git", "ssh-keygen"} {
+		if _, err := exec.LookPath(name); err != nil {
+			r.t.Skip("nothing serves a repository by ssh here:", err)
+		}
+	}
+	s := &SSHServer{t: r.t, dir: r.t.TempDir(), sshd: sshd(r.t)}
+	me, err := user.Current()
+	r.check(err)
+	s.KeyFile = s.Key("client")
+	s.HostKeyFile = s.Key("host")
+	public, err := os.ReadFile(s.KeyFile + ".pub")
+	r.check(err)
+	r.check(os.WriteFile(filepath.Join(s.dir, "authorized"), public, 0o600))
+	s.Log = filepath.Join(s.dir, "sshd.log")
+	s.configure(s.HostKeyFile)
+
+	s.listen, err = net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it ends with the test
+	r.check(err)
+	port := s.listen.Addr().(*net.TCPAddr).Port
+	s.URL = fmt.Sprintf("ssh://%s@127.0.0.1:%d%s", me.Username, port, r.Dir)
+	s.KnownHostsFile = filepath.Join(s.dir, "known_hosts")
+	hostKey, err := os.ReadFile(s.HostKeyFile + ".pub")
+	r.check(err)
+	r.check(os.WriteFile(s.KnownHostsFile, fmt.Appendf(nil, "[127.0.0.1]:%d %s", port, hostKey), 0o600))
+	s.wait.Go(s.accept)
+	r.t.Cleanup(func() {
+		_ = s.listen.Close()
+		s.wait.Wait()
+	})
+	return s
+}
+
+// sshd finds the server, and what it needs to run as root.
+func sshd(t testing.TB) string {
+	t.Helper()
+	file, err := exec.LookPath("sshd")
+	if err != nil {
+		file = "/usr/sbin/sshd"
+		if _, err := os.Stat(file); err != nil {
+			t.Skip("sshd is not installed, so nothing serves a repository by ssh:", err)
+		}
+	}
+	if os.Geteuid() == 0 {
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+			t.Skip("sshd does not run as root without /run/sshd:", err)
+		}
+	}
+	return file
+}
+
+// Key makes a key pair without a passphrase and returns the file of the private key.
+func (s *SSHServer) Key(name string) string { return s.LockedKey(name, "") }
+
+// LockedKey makes a key pair with a passphrase.
+func (s *SSHServer) LockedKey(name, passphrase string) string {
+	s.t.Helper()
+	file := filepath.Join(s.dir, name)
+	out, err := exec.CommandContext(s.t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", name, "-f", file).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("ssh-keygen: %v: %s", err, out)
+	}
+	return file
+}
+
+// SetHostKey makes the server show another key from now on.
+func (s *SSHServer) SetHostKey(file string) {
+	s.t.Helper()
+	s.configure(file)
+}
+
+func (s *SSHServer) configure(hostKey string) {
+	s.t.Helper()
+	text := strings.Join([]string{
+		"HostKey " + hostKey,
+		"AuthorizedKeysFile " + filepath.Join(s.dir, "authorized"),
+		"PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
+		"PermitRootLogin prohibit-password", "LogLevel ERROR",
+	}, "\n") + "\n"
+	if err := os.WriteFile(filepath.Join(s.dir, "config"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// SetWrap puts something around each connection from now on, to cut or count what
+// goes through it; nil takes it away.
+func (s *SSHServer) SetWrap(wrap func(net.Conn) net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wrap = wrap
+}
+
+// Connections counts those so far.
+func (s *SSHServer) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns
+}
+
+func (s *SSHServer) accept() {
+	for {
+		conn, err := s.listen.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.conns++
+		wrap := s.wrap
+		s.mu.Unlock()
+		if wrap != nil {
+			conn = wrap(conn)
+		}
+		s.wait.Go(func() { s.serve(conn) })
+	}
+}
+
+// serve gives a connection to an sshd of its own, by a pair of sockets: so it may be
+// wrapped.
+func (s *SSHServer) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	ours, theirs, err := socketPair()
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer func() { _ = ours.Close() }()
+	//nolint:noctx // it ends with its connection, which ends with the test
+	cmd := exec.Command(s.sshd, "-i", "-f", filepath.Join(s.dir, "config"), "-E", s.Log)
+	cmd.Stdin, cmd.Stdout = theirs, theirs
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1")
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	pump(conn, ours)
+	_ = cmd.Wait() // sshd reports how the session went; the client's side counts here
+}

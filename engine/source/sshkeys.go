@@ -1,0 +1,158 @@
+package source
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// keys reads the private keys to log in with: the one that is named, or those that
+// ssh would take.
+func (r *sshRemote) keys() ([]ssh.Signer, error) {
+	files := []string{r.o.Auth.KeyFile}
+	if r.o.Auth.KeyFile == "" {
+		files = nil
+		for _, name := range []string{"id_ed25519", "id_ecdsa", "id_rsa"} {
+			if home, err := os.UserHomeDir(); err == nil {
+				files = append(files, filepath.Join(home, ".ssh", name))
+			}
+		}
+	}
+	var out []ssh.Signer
+	for _, file := range files {
+		key, err := r.key(file)
+		if r.o.Auth.KeyFile == "" && err != nil {
+			continue // one of several places to look at
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, key)
+	}
+	if len(out) == 0 {
+		return nil, r.fault(ErrLogin, "there is no private key that can be used without a passphrase", "name one in key_file; ssh-keygen -t ed25519 -N '' makes one", nil)
+	}
+	return out, nil
+}
+
+func (r *sshRemote) key(file string) (ssh.Signer, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, r.fault(ErrLogin, err.Error(), "put the private key there, readable for this program", err)
+	}
+	key, err := ssh.ParsePrivateKey(text)
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
+		return nil, r.fault(ErrLogin, file+" is protected by a passphrase, and nobody is here to type it", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
+	}
+	if err != nil {
+		// What the library says may quote what it found; a key is a secret.
+		return nil, r.fault(ErrLogin, file+" is no private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
+	}
+	return key, nil
+}
+
+// hostKeys gives what decides whether a host is the one it says, and which kinds of
+// keys it is known by: a host that has several must show one of those.
+func (r *sshRemote) hostKeys() (ssh.HostKeyCallback, []string, error) {
+	files, err := r.knownHosts()
+	if err != nil {
+		return nil, nil, err
+	}
+	check, err := knownhosts.New(files...)
+	if err != nil {
+		return nil, nil, r.fault(ErrHostKey, err.Error(), "mend that line of the file", err)
+	}
+	callback := func(host string, addr net.Addr, key ssh.PublicKey) error {
+		return r.judged(check(host, addr, key), key)
+	}
+	return callback, r.knownKinds(check), nil
+}
+
+// knownHosts lists the files of host keys that are there.
+func (r *sshRemote) knownHosts() ([]string, error) {
+	if file := r.o.Auth.KnownHostsFile; file != "" {
+		f, err := os.Open(file)
+		if err == nil {
+			return []string{file}, f.Close()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, r.fault(ErrHostKey, file+" does not exist", "make it: "+r.scan(), err)
+		}
+		return nil, r.fault(ErrHostKey, err.Error(), "let this program's user read it", err)
+	}
+	var out []string
+	places := []string{"/etc/ssh/ssh_known_hosts"}
+	if home, err := os.UserHomeDir(); err == nil {
+		places = append(places, filepath.Join(home, ".ssh", "known_hosts"))
+	}
+	for _, file := range places {
+		if _, err := os.Stat(file); err == nil {
+			out = append(out, file)
+		}
+	}
+	return out, nil
+}
+
+// scan is the line that accepts the host's keys.
+func (r *sshRemote) scan() string {
+	file := r.o.Auth.KnownHostsFile
+	if file == "" {
+		file = "/etc/ssh/ssh_known_hosts"
+	}
+	return fmt.Sprintf("ssh-keyscan %s%s >> %s", r.port(), r.from.host, file)
+}
+
+// knownKinds asks for a key that nobody has: the refusal lists those that are known.
+func (r *sshRemote) knownKinds(check ssh.HostKeyCallback) []string {
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil
+	}
+	probe, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return nil
+	}
+	var why *knownhosts.KeyError
+	if !errors.As(check(net.JoinHostPort(r.from.host, r.from.port), &net.TCPAddr{IP: net.IPv4zero}, probe), &why) {
+		return nil
+	}
+	var out []string
+	for _, k := range why.Want {
+		if kind := k.Key.Type(); kind == ssh.KeyAlgoRSA {
+			out = append(out, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
+		} else {
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// judged says what to do about a host key that was not accepted.
+func (r *sshRemote) judged(err error, key ssh.PublicKey) error {
+	if err == nil {
+		return nil
+	}
+	shown := ssh.FingerprintSHA256(key)
+	var why *knownhosts.KeyError
+	var revoked *knownhosts.RevokedError
+	switch {
+	case errors.As(err, &why) && len(why.Want) > 0:
+		w := why.Want[0]
+		return r.fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s says otherwise; somebody may be in between", shown, w.Line, w.Filename),
+			fmt.Sprintf("if the server was set up anew, remove that line, then run %s", r.scan()), err)
+	case errors.As(err, &why):
+		return r.fault(ErrHostKey, "it is not known: the server shows "+shown,
+			fmt.Sprintf("compare that with the server's own, then run %s", r.scan()), err)
+	case errors.As(err, &revoked):
+		return r.fault(ErrHostKey, "it was revoked: "+shown, "do not use this server before you know why", err)
+	}
+	return r.fault(ErrHostKey, err.Error(), "look at the server's keys", err)
+}

@@ -1,0 +1,200 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+)
+
+// Dirty is the suffix of a commit id whose folder differs from that commit.
+const Dirty = "-dirty"
+
+// Worktree is a folder on disk and the git checkout that it is in.
+type Worktree struct {
+	dir    string          // absolute, without symbolic links
+	inside string          // the folder as seen from the root of the checkout, with slashes; "." for the root itself
+	repo   *git.Repository // nil where no checkout is
+}
+
+// Open looks for the git checkout around a folder. That there is none is no
+// error; that there is one which cannot be read is.
+func Open(dir string) (*Worktree, error) {
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open site folder: %w", err)
+	}
+	w := &Worktree{dir: abs}
+	w.repo, err = git.PlainOpenWithOptions(abs, &git.PlainOpenOptions{DetectDotGit: true, EnableDotGitCommonDir: true})
+	if errors.Is(err, git.ErrRepositoryNotExists) {
+		return w, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the git checkout around %s: %w", abs, err)
+	}
+	tree, err := w.repo.Worktree()
+	if errors.Is(err, git.ErrIsBareRepository) {
+		w.repo = nil // a folder inside a bare repository is no checkout of it
+		return w, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the git checkout around %s: %w", abs, err)
+	}
+	root, err := filepath.EvalSymlinks(tree.Filesystem.Root())
+	if err == nil {
+		w.inside, err = filepath.Rel(root, abs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("place %s in its git checkout: %w", abs, err)
+	}
+	w.inside = filepath.ToSlash(w.inside)
+	return w, nil
+}
+
+// Tracks reports whether git has a file of the folder in its index; name is
+// relative to the folder.
+func (w *Worktree) Tracks(name string) (bool, error) {
+	if w.repo == nil {
+		return false, nil
+	}
+	index, err := w.repo.Storer.Index()
+	if err != nil {
+		return false, fmt.Errorf("read the git index of %s: %w", w.dir, err)
+	}
+	full := path.Join(w.inside, filepath.ToSlash(name))
+	for _, e := range index.Entries {
+		if e.Name == full {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Commit is the id of the commit that is checked out, with the suffix Dirty where
+// the folder holds anything else; "" where there is no checkout or no commit yet.
+//
+// The folder differs when a file of the commit has other contents or is gone, or
+// when it has an HCL file that the commit lacks. Changes elsewhere in the checkout
+// do not count, and neither do permissions.
+func (w *Worktree) Commit() (string, error) {
+	if w.repo == nil {
+		return "", nil
+	}
+	head, err := w.repo.Head()
+	if errors.Is(err, plumbing.ErrReferenceNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the commit of %s: %w", w.dir, err)
+	}
+	id := head.Hash().String()
+	same, err := w.matches(head.Hash())
+	if err != nil {
+		return "", fmt.Errorf("compare %s with commit %.8s: %w", w.dir, id, err)
+	}
+	if !same {
+		id += Dirty
+	}
+	return id, nil
+}
+
+func (w *Worktree) matches(commit plumbing.Hash) (bool, error) {
+	c, err := w.repo.CommitObject(commit)
+	if err != nil {
+		return false, err
+	}
+	tree, err := c.Tree()
+	if err == nil && w.inside != "." {
+		tree, err = tree.Tree(w.inside)
+	}
+	if errors.Is(err, object.ErrDirectoryNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	known := map[string]bool{}
+	walker := object.NewTreeWalker(tree, true, nil)
+	defer walker.Close()
+	for {
+		name, entry, err := walker.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return false, err
+		}
+		if entry.Mode == filemode.Dir || entry.Mode == filemode.Submodule {
+			continue
+		}
+		known[name] = true
+		same, err := sameBlob(filepath.Join(w.dir, filepath.FromSlash(name)), entry)
+		if err != nil || !same {
+			return false, err
+		}
+	}
+	return w.onlyKnown(known)
+}
+
+// onlyKnown reports whether each HCL file of the folder is one of the commit's.
+// Hidden folders are no part of a site.
+func (w *Worktree) onlyKnown(known map[string]bool) (bool, error) {
+	all := true
+	err := fs.WalkDir(os.DirFS(w.dir), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case !d.IsDir() && path.Ext(name) == ".hcl" && !known[name]:
+			all = false
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return all, err
+}
+
+// sameBlob compares a file with an entry of a tree by git's hash of its contents;
+// of a symbolic link those are its target.
+func sameBlob(file string, entry object.TreeEntry) (bool, error) {
+	info, err := os.Lstat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if isLink := info.Mode()&fs.ModeSymlink != 0; isLink || entry.Mode == filemode.Symlink {
+		if !isLink || entry.Mode != filemode.Symlink {
+			return false, nil
+		}
+		target, err := os.Readlink(file)
+		return plumbing.ComputeHash(plumbing.BlobObject, []byte(target)) == entry.Hash, err
+	}
+	if !info.Mode().IsRegular() {
+		return false, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	h := plumbing.NewHasher(plumbing.BlobObject, info.Size())
+	if _, err := io.Copy(h, f); err != nil {
+		return false, err
+	}
+	return h.Sum() == entry.Hash, nil
+}
