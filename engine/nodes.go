@@ -122,7 +122,8 @@ func (r *Report) node(addr model.Address, s *plan.Step) Node {
 // not.
 func (r *Report) held(addr model.Address) string {
 	for _, f := range r.Plan.Findings {
-		if f.Address == addr.String() && (f.Severity == diag.Error || f.Source == diag.FromGuard) {
+		held := f.Severity == diag.Error || f.Source == diag.FromGuard
+		if held && f.Address == addr.String() && !slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) }) {
 			return f.Summary
 		}
 	}

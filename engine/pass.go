@@ -13,12 +13,24 @@
 // a failure, a crash or a lost answer is to make another Pass. Every verb that
 // looks at a host is one: plan is a Pass without a verdict, apply and destroy ask
 // a person, test makes several of them.
+//
+// An Agent makes passes again and again, with the commits of a repository:
+//
+//	agent.go     what it is made of, and what may be asked of it
+//	loop.go      when it looks, and when again after a failure
+//	converge.go  one cycle: head, or else the last good commit
+//	commits.go   what it asks the repository, and what trailers grant
+//	book.go      what it writes down of a pass
+//	desk.go      what others say to it while it works: suspend, resume, hold
+//	progress.go, sentence.go, nodestatus.go  what it tells of itself
+//	guarded.go   what becomes of a panic
 package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -91,12 +103,15 @@ func (p *Pass) Run(ctx context.Context) Report {
 	defer release()
 
 	desired := p.Load(looking)
+	if looking.Err() != nil {
+		return r.end(Failed, why(looking, nil)) // what was found is about the hurry, not the site
+	}
 	if r.loaded(desired); !r.sound() {
-		return r.end(Invalid, nil)
+		return r.deny(Invalid)
 	}
 	want, found := desired.Site.Want(p.Host)
 	if r.found(found); !r.sound() {
-		return r.end(Invalid, nil)
+		return r.deny(Invalid)
 	}
 	driver, err := p.Open(want.Host)
 	if err != nil {
@@ -114,9 +129,11 @@ func (p *Pass) Run(ctx context.Context) Report {
 	if err != nil {
 		return r.end(Failed, why(looking, err))
 	}
-	if denied := p.judge(looking, desired, want, r); looking.Err() == nil && denied != "" && !p.RefreshOnly {
-		return r.end(denied, nil)
+	denied := p.judge(looking, desired, want, r)
+	if looking.Err() == nil && denied != "" && !p.RefreshOnly {
+		return r.deny(denied)
 	}
+	r.accepted = looking.Err() == nil && !slices.ContainsFunc(have.Unknown, func(u model.Unknown) bool { return u.All })
 	asked := time.Now()
 	granted, err := p.grant(looking, r.Plan)
 	r.began = r.began.Add(time.Since(asked)) // a person who thinks is no work of ours
@@ -193,13 +210,16 @@ func (p *Pass) options(s *model.Site) apply.Options {
 			}
 			return apply.Stop
 		},
-		Deadline: func(st plan.Step) time.Duration {
-			if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
-				return m.Settings.Timeout
-			}
-			return stepTime
-		},
+		Deadline: func(st plan.Step) time.Duration { return limit(s, st) },
 	}
+}
+
+// limit is how long a step may take.
+func limit(s *model.Site, st plan.Step) time.Duration {
+	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
+		return m.Settings.Timeout
+	}
+	return stepTime
 }
 
 // blind is the observation of a host that could not be seen: nothing is known of

@@ -46,10 +46,16 @@ type Report struct {
 	Aside   int            `json:"-"` // differences that were told and left, since only looking was asked for
 	Results []apply.Result `json:"-"`
 
-	began time.Time
-	pass  *Pass
-	want  *model.Want
-	kinds model.Kinds
+	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
+	// of Invalid or Refused means that single steps were kept back, and everything else was done.
+	Denied bool `json:"-"`
+
+	accepted bool // a plan was made of what could be seen, and no rule denies it
+	began    time.Time
+	pass     *Pass
+	want     *model.Want
+	kinds    model.Kinds
+	ruled    diag.List // what the rules said: it holds no single step back
 }
 
 // Failure is the report of a verb that could not even begin its pass.
@@ -96,8 +102,15 @@ func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
 // judged takes in what the rules say of the plan.
 func (r *Report) judged(found diag.List) {
 	r.found(found)
+	r.ruled = found
 	r.Findings = r.Findings.Sorted()
 	r.Plan.Findings = r.Findings
+}
+
+// deny closes the report of what is forbidden as a whole.
+func (r *Report) deny(o Outcome) Report {
+	r.Denied = true
+	return r.end(o, nil)
 }
 
 // applied takes in the results of the steps. What went wrong with a node stands
@@ -187,8 +200,10 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	doc := document(r)
 	doc.Nodes = append([]Node{}, r.Nodes...)
 	doc.Findings = append(diag.List{}, r.Findings...)
-	if len(r.Results) == 0 {
-		doc.Findings = append(doc.Findings, FindingOf(r.Err)...)
+	for _, f := range FindingOf(r.Err) {
+		if len(r.Results) == 0 && !slices.ContainsFunc(r.Findings, func(g diag.Finding) bool { return same(f, g) }) {
+			doc.Findings = append(doc.Findings, f)
+		}
 	}
 	return json.Marshal(doc)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const (
@@ -84,6 +86,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 	if upid == "" {
 		return nil
 	}
+	model.NoteTask(ctx, upid)
 	parts := strings.Split(upid, ":")
 	if len(parts) < 8 {
 		return fmt.Errorf("the API answered %q where the id of a task was expected", upid)

@@ -51,6 +51,7 @@ type Result struct {
 	Err      error         // of what failed or was skipped
 	Started  time.Time     // zero for what was skipped
 	Duration time.Duration // without that of rolling back
+	Tasks    []string      // ids of the host's tasks that it was done by, and rolled back by, as far as Do noted them (model.NoteTask)
 }
 
 // What a manifest may want when one of its steps fails.
@@ -135,9 +136,10 @@ type task struct {
 	undo    bool // rolls that result back
 	state   state
 	started time.Time
-	waits   int     // predecessors that are not over
-	then    []*task // successors
-	before  []*task // predecessors
+	tasks   []string // of the host, once it is over
+	waits   int      // predecessors that are not over
+	then    []*task  // successors
+	before  []*task  // predecessors
 }
 
 type state int
@@ -150,8 +152,9 @@ const (
 
 // answer is what a worker sends, once.
 type answer struct {
-	task *task
-	err  error
+	task  *task
+	err   error
+	tasks []string
 }
 
 func (r *run) prepare(steps []plan.Step) {
@@ -251,9 +254,10 @@ func (r *run) start(ctx context.Context, t *task) {
 	r.notify(Event{What: Started, Step: t.step})
 	go func() {
 		// Stands if Do ends its goroutine (runtime.Goexit), as a failed test does.
-		a := answer{t, fmt.Errorf("%s: ended without an answer", t.step.Address)}
-		defer func() { r.answers <- a }()
-		a.err = attempt(ctx, limit, r.do, t.step)
+		a := answer{task: t, err: fmt.Errorf("%s: ended without an answer", t.step.Address)}
+		var tasks model.Tasks
+		defer func() { a.tasks = tasks.IDs(); r.answers <- a }()
+		a.err = attempt(tasks.With(ctx), limit, r.do, t.step)
 	}()
 }
 

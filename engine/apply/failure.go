@@ -26,6 +26,7 @@ func (r *run) take(a answer) {
 	t.state = over
 	r.running--
 	m.running--
+	t.tasks = a.tasks
 	switch {
 	case t.undo:
 		r.undone(t, a.err)
@@ -55,7 +56,7 @@ func (r *run) free(t *task) {
 
 // end writes the result of a step and tells it.
 func (r *run) end(t *task, s Status, err error) {
-	res := Result{Step: t.step, Status: s, Err: err, Started: t.started}
+	res := Result{Step: t.step, Status: s, Err: err, Started: t.started, Tasks: t.tasks}
 	if !t.started.IsZero() {
 		res.Duration = time.Since(t.started)
 	}
@@ -206,7 +207,8 @@ func undoing(s plan.Step, failed model.Address) plan.Step {
 // nothing behind is no success. The event tells of the removal itself.
 func (r *run) undone(t *task, err error) {
 	res := &r.results[t.index]
-	event := Result{Step: t.step, Status: RolledBack, Started: t.started, Duration: time.Since(t.started)}
+	res.Tasks = slices.Concat(res.Tasks, t.tasks)
+	event := Result{Step: t.step, Status: RolledBack, Started: t.started, Duration: time.Since(t.started), Tasks: t.tasks}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("roll back %s: %w", t.step.Address, err)

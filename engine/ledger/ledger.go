@@ -1,10 +1,21 @@
 // Package ledger is the memory of an agent: what it did (receipts), and the little
 // it wants to know again after a restart (State). None of it is needed to be right:
 // who loses the folder loses history, and never a guest.
+//
+// The folder holds state.json, and receipts/TIME-PLAN.json, one for each pass that
+// changed something; by their names they stand in the order in which they were
+// written, and each holds the hash of the one before. Every file is written beside
+// its place and then moved there, so that a reader, in this process or another, sees
+// the whole of it or nothing. Writers take turns: whoever may write to the host
+// writes its receipt before it gives that up.
 package ledger
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -71,7 +82,9 @@ type State struct {
 	Head      Mark         `json:"head"`
 	Good      Mark         `json:"good"`
 	Converged Mark         `json:"converged"`
-	Spent     int          `json:"spent"` // removals that trailers since Converged granted and passes used up
+	Aside     []string     `json:"aside"`   // manifests that were suspended when Converged took its place
+	Unknown   Mark         `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
+	Spent     int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
 	Suspended []Suspension `json:"suspended"`
 }
 
@@ -81,33 +94,58 @@ type Mark struct {
 	Since time.Time `json:"since"`
 }
 
-// Ledger is a folder of receipts and one file of state. One process writes it.
-type Ledger struct{ dir string }
+// Ledger is a folder of receipts and one file of state. One process writes it; any
+// number read it.
+//
+// Its methods may be called from any goroutine: receipts come from the one that makes
+// passes, the state also from whoever suspends. So there are locks: write makes of
+// changes of the folder one after the other, and usual guards the medians, which
+// are read at every event of a pass and must not wait for a disk.
+type Ledger struct {
+	dir      string
+	o        Options
+	readOnly bool
 
-var errNotBuilt = errors.New("not built")
+	write sync.Mutex
+	usual medians
+}
 
-// Open opens a folder, making it (mode 0700) if need be.
-func Open(dir string) (*Ledger, error) { return &Ledger{dir}, errNotBuilt }
+// Options bound what is kept. The zero value is ready for use.
+type Options struct {
+	Files int   // receipts; 1,000 unless set
+	Bytes int64 // of all receipts together; 64 MiB unless set
+}
 
-// Write keeps a receipt: its Version, Previous and ID are set here. It is whole on
-// disk, or not there. The oldest go where there are more than the folder keeps.
-func (l *Ledger) Write(r Receipt) (Receipt, error) { return r, errNotBuilt }
+// ErrReadOnly is the answer to a write into a ledger that was opened by Read.
+var ErrReadOnly = errors.New("the ledger is open for reading only")
 
-// Last gives the newest n receipts that match, newest first; n 0 gives all, match
-// nil takes every one. Files that cannot be read are named in the error, beside all
-// others.
-func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) { return nil, errNotBuilt }
+// Open opens a folder, making it (mode 0700) if need be, with the usual bounds.
+func Open(dir string) (*Ledger, error) { return Options{}.Open(dir) }
 
-// Usual is the median time that steps of this kind and action took, by the newest
-// receipts; 0 if there is none. It reads no files: it is cheap enough for every event.
-func (l *Ledger) Usual(kind, action string) time.Duration { return 0 }
+// Open opens a folder, making it (mode 0700) if need be. What a writer that died
+// left half-written is taken away.
+func (o Options) Open(dir string) (*Ledger, error) {
+	if o.Files <= 0 {
+		o.Files = 1000
+	}
+	if o.Bytes <= 0 {
+		o.Bytes = 64 << 20
+	}
+	l := &Ledger{dir: dir, o: o}
+	if err := os.MkdirAll(l.receipts(), 0o700); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	for _, d := range []string{dir, l.receipts()} {
+		if err := sweep(d); err != nil {
+			return nil, fmt.Errorf("open ledger: %w", err)
+		}
+	}
+	return l, nil
+}
 
-// Verify reads the chain of receipts, and says how many hold and which do not.
-func (l *Ledger) Verify() (held int, broken []string, err error) { return 0, nil, errNotBuilt }
+// Read gives a ledger that only reads, beside a process that may be writing: it
+// makes nothing, changes nothing, and needs no right to. A folder that does not
+// exist is an empty ledger.
+func Read(dir string) *Ledger { return &Ledger{dir: dir, readOnly: true} }
 
-// State reads the state; the zero State if there is none. One that cannot be read is
-// an error, and the caller goes on with the zero State.
-func (l *Ledger) State() (State, error) { return State{}, errNotBuilt }
-
-// SetState keeps the state, whole or not at all.
-func (l *Ledger) SetState(s State) error { return errNotBuilt }
+func (l *Ledger) receipts() string { return filepath.Join(l.dir, "receipts") }

@@ -33,6 +33,7 @@ type Site struct {
 	Objects    State // blocks that are kinds of their own, not yet bound to a host
 	Secrets    *Secrets
 	Kinds      Kinds
+	Suspended  []string         // manifests that are left as they are on every host, beside those that say so themselves
 	Resolved   map[string]*Want // what the hosts shall hold, where that was worked out while loading; only read
 	SourceHash string           // over all files that were read; changes with any byte of them
 }

@@ -39,6 +39,12 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", host), "%s", diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))}
 	}
 	var found diag.List
+	for _, name := range s.Suspended {
+		w.Suspended[name] = true
+		if m := s.Manifests[name]; m == nil || m.Host != host {
+			w.Deferred = append(w.Deferred, Deferred{"manifest." + name, "suspended: what is left of it stays"})
+		}
+	}
 	applied := 0
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
@@ -155,7 +161,7 @@ func (s *Site) Bind(manifest, host string) (*Site, error) {
 		nn.Manifest = &b
 		b.Nodes[i] = &nn
 	}
-	c.Manifests, c.Resolved = map[string]*Manifest{manifest: &b}, nil
+	c.Manifests, c.Suspended, c.Resolved = map[string]*Manifest{manifest: &b}, nil, nil
 	return &c, nil
 }
 

@@ -112,6 +112,19 @@ type Summary struct {
 	Foreign   int `json:"foreign"`
 }
 
+// Rules counts the rules that a plan and its site were held against, each once, by
+// the worst that it said.
+type Rules struct {
+	OK      int // said nothing
+	Warning int // warned, and did not deny
+	Denied  int
+}
+
+// Plus adds up two counts.
+func (r Rules) Plus(more Rules) Rules {
+	return Rules{r.OK + more.OK, r.Warning + more.Warning, r.Denied + more.Denied}
+}
+
 // Plan is the plan document. Steps stand in an order in which they can be carried
 // out one by one; peers, which may go side by side, by address.
 type Plan struct {
@@ -128,6 +141,8 @@ type Plan struct {
 	Deferred      []model.Deferred `json:"deferred"` // declared, but not done by this kind of pass
 	Findings      diag.List        `json:"findings"`
 	Summary       Summary          `json:"summary"`
+
+	Rules *Rules `json:"-"` // set by who judged it; nil: nobody did
 }
 
 // Input is all that a plan depends on. Make only reads it.

@@ -41,7 +41,7 @@ type line struct {
 //	  father
 //	    ~ vm db-1  (10002)    cores 4 → 8               pending (restart = never)
 //	    + vm web-3            vm-small, debian-12       create
-//	plan: 1 add, 1 change, 0 destroy
+//	plan: 1 add, 1 change, 0 destroy · policy: 14 ok
 func (p *Plan) Text(w io.Writer, o TextOptions) {
 	var b bytes.Buffer
 	if lines := p.lines(); p.silent() {
@@ -76,8 +76,30 @@ func (p *Plan) source() string {
 
 func limit(s string, n int) string { return s[:min(len(s), n)] }
 
-// last sums the plan up.
+// last sums the plan up, with how it was judged.
 func (p *Plan) last() string {
+	if p.Rules == nil {
+		return p.sum()
+	}
+	return p.sum() + " · policy: " + p.Rules.String()
+}
+
+// String tells the count in words: 12 ok, 1 warning, 1 denied.
+func (r Rules) String() string {
+	text := fmt.Sprintf("%d ok", r.OK)
+	switch {
+	case r.Warning == 1:
+		text += ", 1 warning"
+	case r.Warning > 1:
+		text += fmt.Sprintf(", %d warnings", r.Warning)
+	}
+	if r.Denied > 0 {
+		text += fmt.Sprintf(", %d denied", r.Denied)
+	}
+	return text
+}
+
+func (p *Plan) sum() string {
 	s := p.Summary
 	var also []string
 	for _, part := range []struct {

@@ -39,6 +39,28 @@ func TestPictureOfTheDesign(t *testing.T) {
 	golden(t, "picture.txt", text(plan.Make(picture()), plan.TextOptions{}))
 }
 
+// The last line tells how the plan was judged, in text and in Markdown.
+func TestRulesAreCounted(t *testing.T) {
+	p := plan.Make(picture())
+	for _, c := range []struct {
+		rules plan.Rules
+		want  string
+	}{
+		{plan.Rules{OK: 14}, "14 ok"},
+		{plan.Rules{OK: 12, Warning: 1, Denied: 1}, "12 ok, 1 warning, 1 denied"},
+		{plan.Rules{OK: 9}.Plus(plan.Rules{Warning: 2, Denied: 3}), "9 ok, 2 warnings, 3 denied"},
+		{plan.Rules{}, "0 ok"},
+	} {
+		p.Rules = &c.rules
+		lines := strings.Split(strings.TrimSpace(text(p, plan.TextOptions{})), "\n")
+		require.Equal(t, "plan: 1 add, 2 change, 1 destroy, 1 foreign · policy: "+c.want, lines[len(lines)-1])
+		var b strings.Builder
+		p.Markdown(&b)
+		require.Contains(t, b.String(), "**plan: 1 add, 2 change, 1 destroy, 1 foreign · policy: "+c.want+"**")
+		require.Empty(t, p.Moved(plan.Make(picture())), "how it was judged is no part of what it says")
+	}
+}
+
 func TestPictureInColour(t *testing.T) {
 	p := plan.Make(picture())
 	colour := text(p, plan.TextOptions{Color: true})

@@ -1,0 +1,302 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+func open(t *testing.T, dir string) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(dir)
+	require.NoError(t, err)
+	return l
+}
+
+func at(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC) }
+
+// took is a receipt of one step that took so long.
+func took(minute int, seconds float64) ledger.Receipt {
+	return ledger.Receipt{
+		Verb: "apply", Plan: fmt.Sprintf("ab%02d", minute), Began: at(minute), Outcome: "done",
+		Steps: []ledger.Step{{Address: "vm.web", Action: "create", Status: "done", Seconds: seconds}},
+	}
+}
+
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "receipts"))
+	require.NoError(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestAReceiptComesBackAsItWasWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "ledger")
+	l := open(t, dir)
+	in := ledger.Receipt{
+		Verb: "agent", By: "father", Host: "father", Site: "home", Commit: "c0ffee", Subject: "more", Author: "Ada",
+		Plan: "12ab34cd56ef", Began: at(4), Seconds: 1.5, Outcome: "partly", Drift: true,
+		Steps: []ledger.Step{{
+			Address: "vm.web", VMID: 100, Action: "update", Class: "hot", Reason: "memory differs",
+			Changes: []ledger.Change{{Path: "memory", Before: "1", After: "2"}, {Path: "password", Sensitive: true}},
+			Tasks:   []string{"UPID:x"}, Status: "failed", Error: "locked", Began: at(4), Seconds: 1,
+		}},
+		Findings: diag.List{{Severity: diag.Warning, Summary: "careful", Source: diag.FromPolicy}},
+	}
+	out, err := l.Write(in)
+	require.NoError(t, err)
+	require.Equal(t, "20260102T030400.000Z-12ab34cd56ef", out.ID)
+	require.Empty(t, out.Previous)
+	in.Version, in.ID = 1, out.ID
+	got, err := l.Last(0, nil)
+	require.NoError(t, err)
+	require.Equal(t, []ledger.Receipt{in}, got)
+
+	require.Equal(t, []string{out.ID + ".json"}, files(t, dir))
+	info, err := os.Stat(filepath.Join(dir, "receipts", out.ID+".json"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+	info, err = os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	_, err = l.Write(ledger.Receipt{Began: at(5)})
+	require.NoError(t, err)
+	b, err := os.ReadFile(filepath.Join(dir, "receipts", "20260102T030500.000Z-noplan.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"steps": [],`, "a list is never null")
+}
+
+func TestTheNewestComeFirst(t *testing.T) {
+	l := open(t, t.TempDir())
+	for i := range 5 {
+		_, err := l.Write(took(i, 1))
+		require.NoError(t, err)
+	}
+	got, err := l.Last(2, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"ab04", "ab03"}, []string{got[0].Plan, got[1].Plan})
+	got, err = l.Last(1, func(r *ledger.Receipt) bool { return r.Plan == "ab01" })
+	require.NoError(t, err)
+	require.Len(t, got, 1)
+	require.Equal(t, "ab01", got[0].Plan)
+}
+
+// A clock that is set back does not change what came after what.
+func TestTheOrderIsThatOfWriting(t *testing.T) {
+	l := open(t, t.TempDir())
+	for _, minute := range []int{9, 3, 3, 12} {
+		_, err := l.Write(took(minute, 1))
+		require.NoError(t, err)
+	}
+	got, err := l.Last(0, nil)
+	require.NoError(t, err)
+	var ids []string
+	for _, r := range got {
+		ids = append(ids, r.ID)
+	}
+	require.Equal(t, []string{
+		"20260102T031200.000Z-ab12", "20260102T030900.002Z-ab03", "20260102T030900.001Z-ab03", "20260102T030900.000Z-ab09",
+	}, ids)
+	held, broken, err := l.Verify()
+	require.NoError(t, err)
+	require.Empty(t, broken)
+	require.Equal(t, 4, held)
+}
+
+func TestTheChainTellsOfChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(t *testing.T, path func(i int) string)
+		held   int
+		broken string
+	}{
+		"a changed one": {func(t *testing.T, path func(int) string) {
+			t.Helper()
+			b, err := os.ReadFile(path(1))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path(1), []byte(strings.Replace(string(b), "apply", "agent", 1)), 0o600))
+		}, 4, "ab01: it is not what"},
+		"one that is gone": {func(t *testing.T, path func(int) string) { t.Helper(); require.NoError(t, os.Remove(path(2))) }, 3, "ab01: it is not what"},
+		"garbage": {func(t *testing.T, path func(int) string) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(path(3), []byte("{"), 0o600))
+		}, 4, "ab03: "},
+		"the oldest gone": {func(t *testing.T, path func(int) string) { t.Helper(); require.NoError(t, os.Remove(path(0))) }, 4, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l := open(t, dir)
+			for i := range 5 {
+				_, err := l.Write(took(i, 1))
+				require.NoError(t, err)
+			}
+			c.spoil(t, func(i int) string {
+				return filepath.Join(dir, "receipts", fmt.Sprintf("20260102T030%d00.000Z-ab%02d.json", i, i))
+			})
+			held, broken, err := ledger.Read(dir).Verify()
+			require.NoError(t, err)
+			require.Equal(t, c.held, held, "%v", broken)
+			require.Equal(t, c.broken != "", len(broken) > 0)
+			require.Contains(t, strings.Join(broken, "\n"), c.broken)
+
+			_, err = l.Write(took(9, 1)) // it goes on
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestWhatCannotBeReadIsNamedBesideTheRest(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	_, err := l.Write(took(1, 1))
+	require.NoError(t, err)
+	for name, text := range map[string]string{
+		"20260102T030000.000Z-aa.json": "{", "20260102T040000.000Z-bb.json": `{"version": 7}`,
+		"notes.json": "{", "20260102T030000.000Z-aa.txt": "{", ".new-123": "{", // none of ours
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "receipts", name), []byte(text), 0o600))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "receipts", "20260102T050000.000Z-cc.json"), 0o700))
+	got, err := l.Last(0, nil)
+	require.Len(t, got, 1)
+	require.ErrorContains(t, err, "20260102T030000.000Z-aa")
+	require.ErrorContains(t, err, "20260102T040000.000Z-bb: its version is 7")
+	require.Equal(t, 1, strings.Count(err.Error(), "\n"))
+}
+
+func TestTheOldestGo(t *testing.T) {
+	dir := t.TempDir()
+	l, err := ledger.Options{Files: 10}.Open(dir)
+	require.NoError(t, err)
+	for i := range 35 {
+		_, err := l.Write(took(i, 1))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(files(t, dir)), 10)
+	}
+	require.Equal(t, "20260102T032500.000Z-ab25.json", files(t, dir)[0])
+	held, broken, err := l.Verify()
+	require.NoError(t, err)
+	require.Empty(t, broken)
+	require.Equal(t, 10, held)
+
+	big := took(50, 1)
+	big.Subject = strings.Repeat("x", 5000)
+	l, err = ledger.Options{Bytes: 6000}.Open(dir)
+	require.NoError(t, err)
+	_, err = l.Write(big)
+	require.NoError(t, err)
+	require.Less(t, len(files(t, dir)), 4)
+	big.Subject = strings.Repeat("x", 50000)
+	_, err = l.Write(big)
+	require.NoError(t, err)
+	require.Len(t, files(t, dir), 1, "the newest stays, however large")
+}
+
+func TestHalfWrittenFilesAreSwept(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	old, young := filepath.Join(dir, "receipts", ".new-1"), filepath.Join(dir, ".new-2")
+	require.NoError(t, os.WriteFile(old, nil, 0o600))
+	require.NoError(t, os.WriteFile(young, nil, 0o600))
+	hour := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(old, hour, hour))
+	open(t, dir)
+	require.NoFileExists(t, old)
+	require.FileExists(t, young, "another process may be writing it")
+}
+
+func TestAReaderNeedsNothingAndMakesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nothing")
+	l := ledger.Read(dir)
+	got, err := l.Last(0, nil)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	s, err := l.State()
+	require.NoError(t, err)
+	require.Equal(t, ledger.State{}, s)
+	held, broken, err := l.Verify()
+	require.NoError(t, err)
+	require.Zero(t, held)
+	require.Empty(t, broken)
+	require.Zero(t, l.Usual("vm", "create"))
+	_, err = l.Write(took(1, 1))
+	require.ErrorIs(t, err, ledger.ErrReadOnly)
+	require.ErrorIs(t, l.SetState(ledger.State{}), ledger.ErrReadOnly)
+	require.NoDirExists(t, dir)
+}
+
+// While one process writes, others read: whole files, and never an error.
+func TestReadersDoNotMindAWriter(t *testing.T) {
+	dir := t.TempDir()
+	l, err := ledger.Options{Files: 5}.Open(dir)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			r := ledger.Read(dir)
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if _, err := r.Last(0, nil); err != nil {
+					t.Error(err)
+				}
+				if _, err := r.State(); err != nil {
+					t.Error(err)
+				}
+				if _, broken, err := r.Verify(); err != nil || len(broken) > 0 {
+					t.Error(broken, err)
+				}
+				r.Usual("vm", "create")
+			}
+		})
+	}
+	for i := range 60 {
+		_, err := l.Write(took(i%60, float64(i)))
+		require.NoError(t, err)
+		require.NoError(t, l.SetState(ledger.State{Spent: i}))
+		l.Usual("vm", "create")
+	}
+	close(done)
+	readers.Wait()
+}
+
+func TestTheStateIsKept(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	until := at(9)
+	s := ledger.State{
+		Identity: "father", Head: ledger.Mark{ID: "c2", Since: at(1)}, Good: ledger.Mark{ID: "c1", Since: at(0)}, Spent: 3,
+		Aside: []string{"web"}, Suspended: []ledger.Suspension{{Manifest: "db", Reason: "x", By: "ops", Since: at(2), Until: &until}},
+	}
+	require.NoError(t, l.SetState(s))
+	s.Version = 1
+	got, err := ledger.Read(dir).State()
+	require.NoError(t, err)
+	require.Equal(t, s, got)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte("nonsense"), 0o600))
+	_, err = l.State()
+	require.ErrorContains(t, err, "state.json")
+	b, err := json.Marshal(ledger.State{})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), b, 0o600))
+	_, err = l.State()
+	require.ErrorContains(t, err, "its version is 0")
+}

@@ -1,0 +1,222 @@
+package ledger
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+const (
+	receiptVersion = 1
+	suffix         = ".json"
+	// stamp is the time in a name: fixed in length, so that names sort by it.
+	stamp = "20060102T150405.000Z"
+)
+
+// Write keeps a receipt: its Version, Previous and ID are set here. It is whole on
+// disk, or not there. The oldest go where there are more than the folder keeps; that
+// this failed is told beside a receipt that is kept.
+func (l *Ledger) Write(r Receipt) (Receipt, error) {
+	if l.readOnly {
+		return r, ErrReadOnly
+	}
+	l.write.Lock()
+	defer l.write.Unlock()
+	ids, err := l.ids()
+	if err != nil {
+		return r, fmt.Errorf("write receipt: %w", err)
+	}
+	newest := ""
+	r.Previous = ""
+	if len(ids) > 0 {
+		newest = ids[len(ids)-1]
+		if b, err := get(l.file(newest)); err == nil { // else the chain breaks here, which Verify tells
+			r.Previous = digest(b)
+		}
+	}
+	r.Version, r.ID = receiptVersion, name(r, newest)
+	b, err := json.MarshalIndent(r.listed(), "", "  ")
+	if err != nil {
+		return r, fmt.Errorf("write receipt: %w", err)
+	}
+	if err := put(l.file(r.ID), append(b, '\n')); err != nil {
+		return r, fmt.Errorf("write receipt: %w", err)
+	}
+	l.usual.learn(l, append(ids, r.ID))
+	if err := l.rotate(append(ids, r.ID)); err != nil {
+		return r, fmt.Errorf("take away old receipts: %w", err)
+	}
+	return r, nil
+}
+
+// listed has empty lists where there are none: the file has no null for a list.
+func (r Receipt) listed() Receipt {
+	r.Findings = append(diag.List{}, r.Findings...)
+	r.Steps = append([]Step{}, r.Steps...)
+	for i := range r.Steps {
+		r.Steps[i].Changes = append([]Change{}, r.Steps[i].Changes...)
+		r.Steps[i].Tasks = append([]string{}, r.Steps[i].Tasks...)
+	}
+	return r
+}
+
+// name gives a receipt the name of its file: when it began, and its plan. It comes
+// after the newest one there is, also where the clock was set back or stands still.
+func name(r Receipt, newest string) string {
+	at := r.Began.UTC()
+	if at.IsZero() {
+		at = time.Now().UTC()
+	}
+	before, _, _ := strings.Cut(newest, "-")
+	if at.Format(stamp) <= before {
+		if last, err := time.Parse(stamp, before); err == nil {
+			at = last.Add(time.Millisecond)
+		}
+	}
+	plan := strings.Map(func(c rune) rune {
+		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' {
+			return c
+		}
+		return -1
+	}, r.Plan)
+	if plan == "" {
+		plan = "noplan"
+	}
+	return at.Format(stamp) + "-" + plan[:min(len(plan), 16)]
+}
+
+// Last gives the newest n receipts that match, newest first; n 0 gives all, match
+// nil takes every one. Files that cannot be read are named in the error, beside all
+// others.
+func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) {
+	ids, err := l.ids()
+	if err != nil {
+		return nil, fmt.Errorf("read receipts: %w", err)
+	}
+	var out []Receipt
+	var errs []error
+	for i := len(ids) - 1; i >= 0 && (n <= 0 || len(out) < n); i-- {
+		r, _, err := l.read(ids[i])
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // taken away meanwhile, since it is old
+		case err != nil:
+			errs = append(errs, err)
+		case match == nil || match(&r):
+			out = append(out, r)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// Verify reads the chain of receipts, and says how many hold and which do not, each
+// with what is wrong: "ID: why". A receipt is held by the next one, which knows its
+// hash; so nothing can be said against a change of the newest, or that the oldest
+// ones are missing.
+func (l *Ledger) Verify() (held int, broken []string, err error) {
+	ids, err := l.ids()
+	if err != nil {
+		return 0, nil, fmt.Errorf("read receipts: %w", err)
+	}
+	before, hash := "", ""
+	sound := false // what stands before
+	for _, id := range ids {
+		r, b, err := l.read(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			before, sound = "", false // a writer takes the oldest away meanwhile; so what stood before is gone, too
+			continue
+		}
+		if before != "" && err == nil && r.Previous != hash {
+			if sound {
+				held--
+			}
+			broken = append(broken, fmt.Sprintf("%s: it is not what %s says came before it: it was changed, or one between them is gone", before, id))
+		}
+		if sound = err == nil; sound {
+			held++
+		} else {
+			broken = append(broken, id+": "+err.Error())
+		}
+		before, hash = id, digest(b)
+	}
+	return held, broken, nil
+}
+
+// ids lists the receipts by name, oldest first. Files with other names are not ours.
+func (l *Ledger) ids() ([]string, error) {
+	entries, err := os.ReadDir(l.receipts()) // in the order of names
+	if err != nil {
+		return nil, ignoreAbsent(err)
+	}
+	out := make([]string, 0, len(entries)+1)
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), suffix)
+		at, _, _ := strings.Cut(id, "-")
+		if _, err := time.Parse(stamp, at); ok && err == nil && e.Type().IsRegular() {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+func (l *Ledger) file(id string) string { return filepath.Join(l.receipts(), id+suffix) }
+
+// read gives a receipt and the bytes of its file.
+func (l *Ledger) read(id string) (Receipt, []byte, error) {
+	b, err := get(l.file(id))
+	if err != nil {
+		return Receipt{}, nil, err
+	}
+	r, err := readReceipt(b)
+	if err != nil {
+		return Receipt{}, b, fmt.Errorf("receipt %s: %w", id, err)
+	}
+	return r, b, nil
+}
+
+func readReceipt(b []byte) (Receipt, error) {
+	var r Receipt
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Receipt{}, err
+	}
+	if r.Version != receiptVersion {
+		return Receipt{}, fmt.Errorf("its version is %d, this program reads %d", r.Version, receiptVersion)
+	}
+	return r, nil
+}
+
+// rotate takes the oldest receipts away until the others are few and small enough;
+// the newest stays in any case.
+func (l *Ledger) rotate(ids []string) error {
+	var total int64
+	var errs []error
+	keep := len(ids)
+	for keep > 0 && len(ids)-keep < l.o.Files {
+		info, err := os.Lstat(l.file(ids[keep-1]))
+		if err == nil {
+			total += info.Size()
+		}
+		errs = append(errs, ignoreAbsent(err))
+		if total > l.o.Bytes && keep < len(ids) {
+			break
+		}
+		keep--
+	}
+	for _, id := range ids[:keep] { // the oldest first: who reads meanwhile finds no gap
+		errs = append(errs, ignoreAbsent(os.Remove(l.file(id))))
+	}
+	return errors.Join(append(errs, sweep(l.receipts()))...)
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+const stateVersion = 1
+
+func (l *Ledger) stateFile() string { return filepath.Join(l.dir, "state.json") }
+
+// State reads the state; the zero State if there is none. One that cannot be read is
+// an error, and the caller goes on with the zero State.
+func (l *Ledger) State() (State, error) {
+	b, err := get(l.stateFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("read state: %w", err)
+	}
+	s, err := readState(b)
+	if err != nil {
+		return State{}, fmt.Errorf("read state in %s: %w", l.stateFile(), err)
+	}
+	return s, nil
+}
+
+func readState(b []byte) (State, error) {
+	var s State
+	if err := json.Unmarshal(b, &s); err != nil {
+		return State{}, err
+	}
+	if s.Version != stateVersion {
+		return State{}, fmt.Errorf("its version is %d, this program reads %d", s.Version, stateVersion)
+	}
+	s.Spent = max(s.Spent, 0)
+	return s, nil
+}
+
+// SetState keeps the state, whole or not at all.
+func (l *Ledger) SetState(s State) error {
+	if l.readOnly {
+		return ErrReadOnly
+	}
+	s.Version = stateVersion
+	s.Aside = append([]string{}, s.Aside...)
+	s.Suspended = append([]Suspension{}, s.Suspended...)
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("keep state: %w", err)
+	}
+	l.write.Lock()
+	defer l.write.Unlock()
+	if err := put(l.stateFile(), append(b, '\n')); err != nil {
+		return fmt.Errorf("keep state: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package model
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// AgentFile is agent.hcl: what an agent is told about itself. Everything else comes
+// from the site. A field that is not declared is zero; what holds then is not known
+// here, since it depends on the machine.
+//
+// An attribute whose name ends in _file or _dir is a path; one that does not begin
+// with a slash starts at the folder of the file it stands in.
+type AgentFile struct {
+	Identity    string           `hcl:"identity,optional" doc:"The host of the site that it converges; the short name of the machine unless set."`
+	DataDir     string           `hcl:"data_dir,optional" doc:"Folder of the clone, receipts, locks and suspensions; losing it loses history only. /var/lib/homestak-gitops unless set, for others than root ~/.local/state/homestak-gitops."`
+	Listen      string           `hcl:"listen,optional" doc:"Address of the server for children, such as :44443; none unless set. It has no effect yet."`
+	Repository  *AgentRepository `hcl:"repository,block" doc:"Where the site is."`
+	Parent      *AgentParent     `hcl:"parent,block" doc:"The agent above, of a child. It has no effect yet."`
+	SecretsFile string           `hcl:"secrets_file,optional" doc:"Secrets, read again at every look. Unless set: secrets.yaml among the credentials of the systemd unit, or else /etc/homestak-gitops/secrets.yaml, if it is there."`
+	Access      *AgentAccess     `hcl:"access,block" doc:"Keys of the server. It has no effect yet."`
+	DriftEvery  time.Duration    `hcl:"drift_every,optional" doc:"Time between two full checks of the host, also without a new commit; at least 1s."`
+	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
+	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`
+
+	Places []Place // where each declared attribute stands, by its path: repository.auth.token_file
+}
+
+// AgentRepository is the repository that holds the site.
+type AgentRepository struct {
+	URL    string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Without credentials: those stand in auth."`
+	Branch string        `hcl:"branch,optional" doc:"The branch that counts."`
+	Path   string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
+	Poll   time.Duration `hcl:"poll,optional" doc:"Time between two looks at the repository, give or take a tenth; at least 1s."`
+	Auth   *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
+}
+
+// AgentAuth is how a repository is opened. It names files; what is in them stays there.
+type AgentAuth struct {
+	TokenFile      string `hcl:"token_file,optional" doc:"https: file with a token or password."`
+	Username       string `hcl:"username,optional" doc:"https: the user that the token is of, where the server wants to know."`
+	KeyFile        string `hcl:"key_file,optional" doc:"ssh: file with a private key without passphrase."`
+	KnownHostsFile string `hcl:"known_hosts_file,optional" doc:"ssh: file with the keys of the server, as ssh-keyscan prints them."`
+	CAFile         string `hcl:"ca_file,optional" doc:"https: file with the CA certificates (PEM) that the server is checked by; those of the system unless set."`
+}
+
+// AgentParent is the agent above a child.
+type AgentParent struct {
+	URL       string   `hcl:"url,optional" doc:"URL of its server."`
+	Pins      []string `hcl:"pins,optional" doc:"SHA-256 fingerprints of its certificate."`
+	TokenFile string   `hcl:"token_file,optional" doc:"File with the token it is asked with."`
+}
+
+// AgentAccess names the keys of the server.
+type AgentAccess struct {
+	ReadKeyFile     string `hcl:"read_key_file,optional" doc:"File with the key that may read."`
+	OperatorKeyFile string `hcl:"operator_key_file,optional" doc:"File with the key that may also act."`
+}
+
+// AgentLog is what is logged.
+type AgentLog struct {
+	Level  string `hcl:"level,optional" doc:"debug, info, warn or error."`
+	Format string `hcl:"format,optional" doc:"text or json."`
+}
+
+// At tells where an attribute was declared; the zero Range if it was not.
+func (f *AgentFile) At(path string) diag.Range {
+	for _, p := range f.Places {
+		if p.Path == path {
+			return p.At
+		}
+	}
+	return diag.Range{}
+}

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// The phases of a node.
+const (
+	phaseCreate  = "create"  // wanted, and not there yet
+	phaseRun     = "run"     // there
+	phaseDestroy = "destroy" // there, and to go
+)
+
+// nodeStatus tells how every node stands after the pass, in the order of addresses;
+// nil for a pass that did not see the host. Before is what was told last: a node
+// that is as ready as then keeps its Since.
+func (r *Report) nodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
+	if r.Plan == nil || slices.ContainsFunc(r.Have.Unknown, func(u model.Unknown) bool { return u.All }) {
+		return nil
+	}
+	since := make(map[string]*NodeStatus, len(before))
+	for i := range before {
+		since[before[i].Address] = &before[i]
+	}
+	steps := make(map[model.Address]*plan.Step, len(r.Plan.Steps))
+	for i := range r.Plan.Steps {
+		steps[r.Plan.Steps[i].Address] = &r.Plan.Steps[i]
+	}
+	results := make(map[model.Address]*apply.Result, len(r.Results))
+	for i := range r.Results {
+		results[r.Results[i].Step.Address] = &r.Results[i]
+	}
+	out := make([]NodeStatus, 0, len(r.want.State))
+	for _, addr := range r.everyNode() {
+		n, there := r.nodeNow(addr, steps[addr], results[addr])
+		if !there {
+			continue
+		}
+		n.Since = now
+		if old := since[n.Address]; old != nil && old.Ready == n.Ready {
+			n.Since = old.Since
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// everyNode lists what is wanted or there and comes from a node.
+func (r *Report) everyNode() []model.Address {
+	out := make([]model.Address, 0, len(r.want.State))
+	for addr, res := range r.want.State {
+		if res.Node != "" {
+			out = append(out, addr)
+		}
+	}
+	for addr, res := range r.Have.State {
+		if res.Node != "" && r.want.State[addr] == nil {
+			out = append(out, addr)
+		}
+	}
+	slices.SortFunc(out, model.Address.Compare)
+	return out
+}
+
+// nodeNow tells how one node stands; false if it is gone and nobody wants it.
+func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (NodeStatus, bool) {
+	want, have := r.want.State[addr], r.Have.State[addr]
+	if res != nil && (res.Status == apply.Done || res.Status == apply.RolledBack) {
+		if have = s.Want; res.Status == apply.RolledBack {
+			have = nil
+		}
+		s = nil
+	}
+	n := NodeStatus{Address: addr.String(), Node: addr.Name, Phase: phaseRun}
+	for _, known := range []*model.Resource{want, have} {
+		if known != nil {
+			n.Node = known.Node
+			if known.Guest != nil && known.Guest.VMID != 0 {
+				n.VMID = known.Guest.VMID
+			}
+		}
+	}
+	if s != nil && s.VMID != 0 {
+		n.VMID = s.VMID
+	}
+	switch {
+	case want == nil && have == nil:
+		return n, false
+	case want == nil && r.want.Suspended[have.Manifest]:
+		n.Error = "manifest " + have.Manifest + " is suspended: left as it is"
+	case want == nil:
+		n.Phase = phaseDestroy
+	case have == nil:
+		n.Phase = phaseCreate
+	}
+	if have != nil && have.Guest != nil {
+		n.Place = have.Guest.Node
+	}
+	held := ""
+	if s == nil && n.Error == "" {
+		held = r.held(addr)
+	}
+	switch {
+	case s != nil && n.Phase == phaseRun:
+		n.Drift = len(s.Changes)
+	case held != "" && n.Phase == phaseRun:
+		n.Drift = 1 // that it differs is all that is left of a step that was held back
+	}
+	switch {
+	case res != nil && res.Err != nil:
+		n.Error = res.Err.Error()
+	case held != "":
+		n.Error = held
+	}
+	n.Ready = s == nil && n.Error == "" && n.Phase == phaseRun
+	return n, true
+}

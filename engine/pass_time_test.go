@@ -1,0 +1,46 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := site(map[string]int{"a": 1})
+		s.Manifests["web"].Settings = &model.Settings{Timeout: 3 * time.Second}
+		h := &host{during: func(ctx context.Context, s plan.Step) error {
+			if s.Node == "" {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		r := pass(s, h).Run(t.Context())
+		require.Equal(t, engine.Partly, r.Outcome)
+		require.InDelta(t, 3, r.Nodes[0].Seconds, 0.1)
+		require.Contains(t, r.Nodes[0].Error, "gave up after 3s")
+	})
+}
+
+// A person who looks at the plan for an hour is no hour of work.
+func TestAskingIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pass(site(map[string]int{"a": 1}), &host{})
+		p.Verdict = func(context.Context, *plan.Plan) (bool, error) {
+			<-time.After(time.Hour)
+			return true, nil
+		}
+		r := p.Run(t.Context())
+		require.Equal(t, engine.Done, r.Outcome)
+		require.Less(t, r.Seconds, 60.0)
+	})
+}
