@@ -68,8 +68,8 @@ func BenchmarkJudge(b *testing.B) {
 			"plan": bare(b, `x := {"plan": data.homestak.plan.deny, "guard": data.homestak.guard.deny}`),
 		}
 		for name, judge := range map[string]func(context.Context) int{
-			"site": func(ctx context.Context) int { return len(ours.Site(ctx, s, r)) },
-			"plan": func(ctx context.Context) int { return len(ours.Plan(ctx, s, p, r)) },
+			"site": func(ctx context.Context) int { return len(lines(ours.Site(ctx, s, r))) },
+			"plan": func(ctx context.Context) int { return len(lines(ours.Plan(ctx, s, p, r))) },
 		} {
 			perNode := func(b *testing.B) {
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/node")

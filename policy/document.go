@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -48,6 +49,11 @@ type Request struct {
 // request. Every field is always there, null where nothing is known. What was made
 // from a secret, or may hold one, reads "(sensitive)".
 func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
+	return document(site, p, r, nodeDocuments)
+}
+
+// document is Input with the nodes as the function tells them.
+func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site, *model.Want) map[string]any) (map[string]any, error) {
 	planned, err := planDocument(p)
 	if err != nil {
 		return nil, err
@@ -66,7 +72,7 @@ func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	}
 	return map[string]any{
 		"version": Version,
-		"site":    siteDocument(site, r.Want),
+		"site":    siteDocument(site, func() map[string]any { return nodes(site, r.Want) }),
 		"plan":    planned,
 		"owned":   map[string]any{"count": owned},
 		"commit": map[string]any{
@@ -84,9 +90,8 @@ func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	}, nil
 }
 
-// siteDocument tells the site block, hosts, postures, and the nodes of all deployed
-// manifests, each resolved on its host.
-func siteDocument(s *model.Site, w *model.Want) any {
+// siteDocument tells the site block, hosts, postures, and nodes.
+func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	if s == nil {
 		return nil
 	}
@@ -102,28 +107,55 @@ func siteDocument(s *model.Site, w *model.Want) any {
 	for name, p := range s.Postures {
 		postures[name] = postureDocument(p)
 	}
+	d["hosts"], d["postures"], d["nodes"] = hosts, postures, nodes()
+	return d
+}
+
+// nodeDocuments tells the nodes of all deployed manifests, each resolved on its host.
+func nodeDocuments(s *model.Site, w *model.Want) map[string]any {
 	nodes := map[string]any{}
 	specs := map[string]map[string]any{}
-	for _, m := range s.Manifests {
-		if m.Host == "" {
-			continue // a recipe: nobody deploys it
+	for m, n := range deployed(s) {
+		d := nodeDocument(m, n)
+		if spec := s.Specs[n.Spec]; spec != nil {
+			if specs[n.Spec] == nil {
+				specs[n.Spec] = specDocument(s, spec)
+			}
+			d["spec"] = named(specs[n.Spec], n.Name)
 		}
-		for _, n := range m.Nodes {
-			d := nodeDocument(m, n)
-			if spec := s.Specs[n.Spec]; spec != nil {
-				if specs[n.Spec] == nil {
-					specs[n.Spec] = specDocument(s, spec)
+		if r := resolved(s, w, m, n); r != nil {
+			d["attributes"] = describe(reflect.ValueOf(r.Spec).Elem(), "", secretsOf(r.Sensitive))
+		}
+		nodes[n.Name] = d
+	}
+	return nodes
+}
+
+// shippedNodes tells of the same nodes what shipped rules ask for, which is little: a
+// large site without rules of its own need not be described at length.
+func shippedNodes(s *model.Site, _ *model.Want) map[string]any {
+	nodes := map[string]any{}
+	for _, n := range deployed(s) {
+		var vmid any
+		if n.VMID != 0 {
+			vmid = n.VMID
+		}
+		nodes[n.Name] = map[string]any{"type": n.Type, "vmid": vmid, "vmid_range": text(n.VMIDRange)}
+	}
+	return nodes
+}
+
+// deployed gives the nodes that a host shall hold; those of recipes are nobody's.
+func deployed(s *model.Site) iter.Seq2[*model.Manifest, *model.Node] {
+	return func(yield func(*model.Manifest, *model.Node) bool) {
+		for _, m := range s.Manifests {
+			for _, n := range m.Nodes {
+				if m.Host != "" && !yield(m, n) {
+					return
 				}
-				d["spec"] = named(specs[n.Spec], n.Name)
 			}
-			if r := resolved(s, w, m, n); r != nil {
-				d["attributes"] = describe(reflect.ValueOf(r.Spec).Elem(), "", secretsOf(r.Sensitive))
-			}
-			nodes[n.Name] = d
 		}
 	}
-	d["hosts"], d["postures"], d["nodes"] = hosts, postures, nodes
-	return d
 }
 
 // nodeDocument tells of a node what all node types have in common.
@@ -142,8 +174,10 @@ func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *m
 	if r == nil {
 		return nil
 	}
-	if w != nil && w.Host == host && w.Nodes[r.Addr] == n && w.State[r.Addr] != nil {
-		return w.State[r.Addr]
+	for _, w := range []*model.Want{w, s.Resolved[m.Host]} {
+		if w != nil && w.Host == host && w.Nodes[r.Addr] == n && w.State[r.Addr] != nil {
+			return w.State[r.Addr]
+		}
 	}
 	if s.Kinds.Get(r.Addr.Kind) == nil {
 		return r

@@ -73,6 +73,11 @@ func TestInputOfAHostThatWasResolved(t *testing.T) {
 	got, err = policy.Input(s, nil, r)
 	require.NoError(t, err)
 	require.NotEqual(t, want, got, "it is really used")
+
+	s.Resolved, r.Want = map[string]*model.Want{"father": r.Want}, nil
+	again, err := policy.Input(s, nil, r)
+	require.NoError(t, err)
+	require.Equal(t, got, again, "and so is what the loader resolved")
 }
 
 func TestInputWithoutAPlanOrACommit(t *testing.T) {

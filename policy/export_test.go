@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -70,6 +71,28 @@ func misfits(path string, s *shape, doc any, out *[]string) {
 		}
 	default:
 	}
+}
+
+// UntoldToShipped lists what shipped rules ask of nodes beyond what they are told where
+// there are no others.
+func UntoldToShipped(site *model.Site) []string {
+	s, _ := Compile(context.Background(), Options{})
+	fields := map[string]*shape{}
+	for _, node := range shippedNodes(site, nil) {
+		for name := range node.(map[string]any) {
+			fields[name] = plain
+		}
+	}
+	known := shapesOf(nil)
+	known.pass.fields["site"].fields["nodes"] = listOf(object(fields))
+	var out []string
+	w := s.walker(known)
+	s.eachRule(func(m *ast.Module, r *ast.Rule) {
+		w.misses(m, r, func(t *ast.Term, field string, _ *shape) {
+			out = append(out, fmt.Sprintf("%s: %s", t.Location, field))
+		})
+	})
+	return out
 }
 
 // Document is what rules get of a request.

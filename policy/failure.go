@@ -36,7 +36,7 @@ func (s *Set) failure(packages []string, err error) diag.Finding {
 	if culprit.at == nil {
 		return s.unlocated(packages, source, why, fix)
 	}
-	f := denial(source, fmt.Sprintf("%s denies (rule %s): %s", culprit.at.File, culprit.name, why), fix+"\n("+culprit.String()+")")
+	f := denial(source, fmt.Sprintf("%s denies (rule %s): %s", culprit.at.File, culprit.title(), why), fix+"\n("+culprit.String()+")")
 	f.At, f.Code = s.place(at)
 	return f
 }

@@ -18,13 +18,7 @@ import (
 // It reads the compiled rules: there "some k, v in xs" is v = xs[k], and a variable has
 // one name in one rule.
 func (s *Set) checkFields(known shapes) diag.List {
-	w := &walker{known: known, params: map[string][]*shape{}}
-	s.eachRule(func(_ *ast.Module, r *ast.Rule) { w.replaced = w.replaced || replaces(r) })
-	const rounds = 4 // as deep as calls are followed
-	for range rounds {
-		s.eachRule(func(m *ast.Module, r *ast.Rule) { w.calls(m, r) })
-		w.settle()
-	}
+	w := s.walker(known)
 	var found diag.List
 	s.eachRule(func(m *ast.Module, r *ast.Rule) {
 		asked := slices.Contains(asked(), packageOf(m)) && slices.Contains(extensible(packageOf(m)), headName(r))
@@ -59,6 +53,18 @@ type walker struct {
 	params   map[string][]*shape // of functions: what is handed to them by all callers
 	next     map[string][]*shape // the same, being collected
 	replaced bool                // some rule asks others with another input
+}
+
+// walker gives one that knows what functions are called with.
+func (s *Set) walker(known shapes) *walker {
+	w := &walker{known: known, params: map[string][]*shape{}}
+	s.eachRule(func(_ *ast.Module, r *ast.Rule) { w.replaced = w.replaced || replaces(r) })
+	const rounds = 4 // as deep as calls are followed
+	for range rounds {
+		s.eachRule(func(m *ast.Module, r *ast.Rule) { w.calls(m, r) })
+		w.settle()
+	}
+	return w
 }
 
 // replaces reports whether a rule asks others with something else than there is:

@@ -57,6 +57,11 @@ type Options struct {
 	Kinds  model.Kinds   // so that attributes of nodes are checked too; nil: they are not
 	Limit  time.Duration // for one evaluation; 0: 5 s
 	Memory int64         // by which the heap may grow in one evaluation, in bytes; 0: 256 MiB
+
+	// Last is a Set that was compiled with the same options but for Site. It is given
+	// again if the policies are the same; not if it is broken, since that may have been
+	// for want of time or memory. May be nil.
+	Last *Set
 }
 
 // Set is all rules of a commit, ready to be asked. It may be used by several
@@ -68,6 +73,7 @@ type Set struct {
 	rules    []rule
 	queries  map[string]rego.PreparedEvalQuery // by the package that is asked; guard is asked with plan
 	broken   diag.List                         // why it does not work
+	found    diag.List                         // what was found when it was compiled
 	decided  decisions
 }
 
@@ -82,24 +88,33 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	if s.limits.memory == 0 {
 		s.limits.memory = defaultMemory
 	}
+	again := false
 	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
+		files, found := load(o.Site)
+		if again = o.Last.works() && !found.HasErrors() && slices.Equal(files, o.Last.files); again {
+			return nil, nil
+		}
 		install()
-		return s.compile(ctx, o), nil
+		s.files = files
+		return s.compile(ctx, o, found), nil
 	})
+	if err == nil && again {
+		return o.Last, slices.Clone(o.Last.found)
+	}
 	if err != nil {
 		// What is left behind may still write to s.
 		found = diag.List{denial(diag.FromPolicy, "the policies of the site cannot be compiled: "+firstLine(err), "Make them smaller or simpler.")}
 		return &Set{broken: found}, found
 	}
+	s.found = slices.Clone(found)
 	if found.HasErrors() {
-		s.broken = found
+		s.broken = s.found
 	}
 	return s, found
 }
 
-func (s *Set) compile(ctx context.Context, o Options) diag.List {
-	files, found := load(o.Site)
-	s.files = files
+// compile compiles the files of the set; found has what was wrong with reading them.
+func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List {
 	modules, l := s.parse(func(f file) bool { return !f.test })
 	if found = append(found, l...); found.HasErrors() {
 		return found.Sorted()
@@ -185,51 +200,65 @@ func (s *Set) said(pkg string) []string {
 	return sortedKeys(names)
 }
 
-// Site judges a site that loaded without errors.
-func (s *Set) Site(ctx context.Context, site *model.Site, r Request) diag.List {
+// Constant reports whether what Site says of a site follows from that site alone, so
+// that asking about it again is no use: it does as long as only shipped rules are asked.
+func (s *Set) Constant() bool {
+	return s.works() && !slices.ContainsFunc(s.rules, func(r rule) bool { return r.pkg == sitePackage && !r.shipped })
+}
+
+// Site judges a site that loaded without errors, and counts the rules that did.
+func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List, plan.Rules) {
 	return s.judge(ctx, []string{sitePackage}, site, nil, r)
 }
 
 // Plan judges a plan, and the accidents it may be. A denial by a guard has the source
 // guard, any other the source policy.
-func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) diag.List {
+func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if p == nil {
-		return diag.List{denial(diag.FromPolicy, "there is no plan to judge", "")}
+		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to judge", "")})
 	}
 	return s.judge(ctx, []string{planPackage, guardPackage}, site, p, r)
 }
 
-func (s *Set) judge(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) diag.List {
+// denied is a verdict where no rule has answered: one of them is to blame, and of the
+// others nobody knows what they would have said.
+func denied(found diag.List) (diag.List, plan.Rules) { return found, plan.Rules{Denied: 1} }
+
+func (s *Set) judge(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if !s.works() {
-		return slices.Clone(s.whyNot())
+		return denied(slices.Clone(s.whyNot()))
 	}
 	if site == nil {
-		return diag.List{denial(diag.FromPolicy, "there is no site to judge", "")}
+		return denied(diag.List{denial(diag.FromPolicy, "there is no site to judge", "")})
 	}
-	input, err := inputValue(site, p, r)
+	input, err := s.inputValue(site, p, r)
 	if err != nil {
-		return diag.List{denial(diag.FromPolicy, "policies have nothing to judge: "+firstLine(err), "")}
+		return denied(diag.List{denial(diag.FromPolicy, "policies have nothing to judge: "+firstLine(err), "")})
 	}
 	answer, err := within(ctx, &s.limits, func(ctx context.Context, stop topdown.Cancel) (*ast.Term, error) {
 		return ask(ctx, s.queries[packages[0]], input, stop)
 	})
 	if err != nil {
-		return diag.List{s.failure(packages, err)}
+		return denied(diag.List{s.failure(packages, err)})
 	}
-	found := s.verdict(packages, answer)
+	found, rules := s.verdict(packages, answer)
 	places := placesOf(site, p)
 	for i := range found {
 		if found[i].Address != "" && found[i].At.IsZero() {
 			found[i].At = places(found[i].Address)
 		}
 	}
-	return found.Sorted()
+	return found.Sorted(), rules
 }
 
 // inputValue is the document as OPA has it. An object of it becomes one of OPA's when a
 // rule looks into it: of a large site, rules read little.
-func inputValue(site *model.Site, p *plan.Plan, r Request) (ast.Value, error) {
-	doc, err := Input(site, p, r)
+func (s *Set) inputValue(site *model.Site, p *plan.Plan, r Request) (ast.Value, error) {
+	nodes := nodeDocuments
+	if !slices.ContainsFunc(s.rules, func(r rule) bool { return !r.shipped }) {
+		nodes = shippedNodes
+	}
+	doc, err := document(site, p, r, nodes)
 	if err != nil {
 		return nil, err
 	}

@@ -17,16 +17,20 @@ type rule struct {
 	shipped   bool
 }
 
-// String names it for people.
-func (r rule) String() string {
-	name := r.name
+// title is what people call it.
+func (r rule) title() string {
 	if r.label != "" {
-		name = r.label
+		return r.label
 	}
+	return r.name
+}
+
+// String names it for people, and where it is.
+func (r rule) String() string {
 	if r.shipped {
-		return fmt.Sprintf("rule %s, shipped with this program, package %s", name, r.pkg)
+		return fmt.Sprintf("rule %s, shipped with this program, package %s", r.title(), r.pkg)
 	}
-	return fmt.Sprintf("rule %s at %s:%d, package %s", name, r.at.File, r.at.Row, r.pkg)
+	return fmt.Sprintf("rule %s at %s:%d, package %s", r.title(), r.at.File, r.at.Row, r.pkg)
 }
 
 // rulesOf lists all rules, in the order of files and lines. The compiler must not have

@@ -32,6 +32,19 @@ type Tally struct {
 
 	Coverage float64  // percent of lines, with TestOptions.Coverage
 	Missed   []string // rules' lines that no test reached, FILE:FIRST-LAST, with TestOptions.Coverage
+
+	Tests []TestResult // by file and line
+}
+
+// TestResult is how one test went.
+type TestResult struct {
+	Name    string   `json:"name"` // data.homestak.site_test.test_x
+	File    string   `json:"file"` // from the root of the site; of shipped ones shipped/NAME
+	Line    int      `json:"line"`
+	Outcome string   `json:"outcome"`          // passed, failed, skipped or error
+	Error   string   `json:"error,omitempty"`  // why it could not be evaluated
+	Failed  []string `json:"failed,omitempty"` // its cases that failed, if it has cases
+	Shipped bool     `json:"shipped"`
 }
 
 // OK reports whether nothing went wrong. Skipped tests are not wrong here; `opa test`
@@ -54,6 +67,7 @@ func (s *Set) Test(ctx context.Context, w io.Writer, o TestOptions) (Tally, erro
 	t := results.tally
 	for _, r := range results.list {
 		t.count(r)
+		t.Tests = append(t.Tests, s.result(r))
 		tell(w, r, o.Verbose)
 	}
 	return t, nil
@@ -151,6 +165,28 @@ func (t *Tally) count(r *tester.Result) {
 	default:
 		t.Passed++
 	}
+}
+
+// result is how a test went, as a value.
+func (s *Set) result(r *tester.Result) TestResult {
+	out := TestResult{
+		Name: r.Package + "." + r.Name, File: r.Location.File, Line: r.Location.Row,
+		Outcome: "passed", Shipped: s.shipped(r.Location.File),
+	}
+	for name, sub := range r.SubResults.Iter {
+		if sub.Fail && len(sub.SubResults) == 0 {
+			out.Failed = append(out.Failed, clean(strings.Join(name, ", ")))
+		}
+	}
+	switch {
+	case r.Skip:
+		out.Outcome = "skipped"
+	case r.Error != nil:
+		out.Outcome, out.Error = "error", cleanLines(clip(r.Error.Error()))
+	case r.Fail:
+		out.Outcome = "failed"
+	}
+	return out
 }
 
 // tell writes how a test went, with what it printed.

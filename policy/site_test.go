@@ -203,7 +203,7 @@ func set(t testing.TB, files ...string) *policy.Set {
 }
 
 // lines writes findings one a line, as the tests compare them.
-func lines(found diag.List) []string {
+func lines(found diag.List, _ ...plan.Rules) []string {
 	var out []string
 	for _, f := range found {
 		out = append(out, fmt.Sprintf("%s [%s]", f, f.Source))

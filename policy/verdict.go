@@ -34,20 +34,23 @@ func stringOf(t *ast.Term) (string, bool) {
 	return string(s), ok
 }
 
-// verdict reads the answer to a question.
-func (s *Set) verdict(packages []string, answer *ast.Term) diag.List {
+// verdict reads the answer to a question, and counts the rules that gave it.
+func (s *Set) verdict(packages []string, answer *ast.Term) (diag.List, plan.Rules) {
 	var found diag.List
+	n := s.counter(packages)
 	for _, pkg := range packages {
 		for _, name := range s.said(pkg) {
 			set, ok := at(answer, pkg, name).(ast.Set)
 			if !ok {
-				found = append(found, s.misshapen(pkg, name, nil, "it is no set: write "+name+" contains … if { … }"))
+				f := s.misshapen(pkg, name, nil, "it is no set: write "+name+" contains … if { … }")
+				found = append(found, f)
+				n.said(pkg, name, "", f.Severity)
 				continue
 			}
-			found = append(found, s.entries(pkg, name, set)...)
+			found = append(found, s.entries(pkg, name, set, n)...)
 		}
 	}
-	return found
+	return found, n.rules()
 }
 
 // at walks down an object; nil where there is nothing.
@@ -64,14 +67,16 @@ func at(t *ast.Term, path ...string) ast.Value {
 	return t.Value
 }
 
-func (s *Set) entries(pkg, name string, set ast.Set) diag.List {
+func (s *Set) entries(pkg, name string, set ast.Set, n *counter) diag.List {
 	var found diag.List
 	seen := 0
 	set.Until(func(t *ast.Term) bool {
 		if seen++; seen > maxEntries {
 			return true
 		}
-		found = append(found, s.entry(pkg, name, t))
+		f, label := s.entry(pkg, name, t)
+		found = append(found, f)
+		n.said(pkg, name, label, f.Severity)
 		return false
 	})
 	if more := set.Len() - maxEntries; more > 0 {
@@ -85,22 +90,22 @@ func (s *Set) entries(pkg, name string, set ast.Set) diag.List {
 }
 
 // entry makes a finding of what a rule says: a text, or an object with the message and
-// perhaps the name of the rule, an address, and what to do.
-func (s *Set) entry(pkg, name string, t *ast.Term) diag.Finding {
-	f := denial(sourceOf(pkg), "", "")
+// perhaps the name of the rule, an address, and what to do. It gives that name, too.
+func (s *Set) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string) {
+	f = denial(sourceOf(pkg), "", "")
 	if name == warnRule {
 		f.Severity = diag.Warning
 	}
 	if message, ok := stringOf(t); ok {
 		if strings.TrimSpace(message) == "" {
-			return s.misshapen(pkg, name, t, "its finding is an empty text")
+			return s.misshapen(pkg, name, t, "its finding is an empty text"), ""
 		}
 		say(&f, message, s.who(pkg, name, ""), "")
-		return f
+		return f, ""
 	}
 	o, ok := t.Value.(ast.Object)
 	if !ok {
-		return s.misshapen(pkg, name, t, "its finding is neither a text nor an object with a message")
+		return s.misshapen(pkg, name, t, "its finding is neither a text nor an object with a message"), ""
 	}
 	said := map[string]string{"rule": "", "message": "", "address": "", "fix": ""}
 	problem := ""
@@ -126,11 +131,11 @@ func (s *Set) entry(pkg, name string, t *ast.Term) diag.Finding {
 		}
 	}
 	if problem != "" {
-		return s.misshapen(pkg, name, t, problem)
+		return s.misshapen(pkg, name, t, problem), said["rule"]
 	}
 	f.Address = clean(clip(said["address"]))
 	say(&f, said["message"], s.who(pkg, name, said["rule"]), said["fix"])
-	return f
+	return f, said["rule"]
 }
 
 // say puts a message into a finding: its first line is the summary. What it says and

@@ -49,7 +49,7 @@ error: memory is dear
 
 warning: nowhere
   (rule warn at policy/say.rego:15, package homestak.site; or rule warn at policy/say.rego:17, package homestak.site)
-`, shown(s.Site(t.Context(), site(), request())))
+`, shown(only(s.Site(t.Context(), site(), request()))))
 }
 
 func TestAddressesHavePlaces(t *testing.T) {
@@ -60,7 +60,7 @@ func TestAddressesHavePlaces(t *testing.T) {
 	}
 	for address, want := range places {
 		s := set(t, "policy/x.rego", "package homestak.site\ndeny contains {\"message\": \"m\", \"address\": \""+address+"\"} if true\n")
-		found := s.Site(t.Context(), site(), request())
+		found, _ := s.Site(t.Context(), site(), request())
 		require.Len(t, found, 1)
 		require.Equal(t, want, found[0].At.String(), address)
 		require.Equal(t, address, found[0].Address)
@@ -83,7 +83,7 @@ func TestFindingsOfAnotherShapeDeny(t *testing.T) {
 		{"a warning that may be undefined", `warn := "careful" if input.site.name == "nosuch"`, "policy/x.rego:1:1: error: policy/x.rego denies: the rules gave no answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			found := set(t, "policy/x.rego", "package homestak.site\n"+c.body+"\n").Site(t.Context(), site(), request())
+			found, _ := set(t, "policy/x.rego", "package homestak.site\n"+c.body+"\n").Site(t.Context(), site(), request())
 			require.Len(t, found, 1)
 			require.Contains(t, found[0].String(), c.want)
 			require.Equal(t, diag.Error, found[0].Severity)
@@ -97,7 +97,7 @@ func TestMessagesAreTamed(t *testing.T) {
 deny contains {"rule": "r\u001b[2J", "message": "red \u001b[31m\u202e text", "fix": "line\r\n\u0007line"} if true
 deny contains concat("", ["long " | some i in numbers.range(1, 1000)]) if true
 `)
-	found := s.Site(t.Context(), site(), request())
+	found, _ := s.Site(t.Context(), site(), request())
 	require.Len(t, found, 2)
 	require.Equal(t, "red ?[31m? text", found[1].Summary)
 	require.Contains(t, found[1].Detail, "line\n?line\n(rule r?[2J at policy/x.rego:2")
@@ -107,7 +107,7 @@ deny contains concat("", ["long " | some i in numbers.range(1, 1000)]) if true
 
 func TestManyFindingsAreCounted(t *testing.T) {
 	s := set(t, "policy/x.rego", "package homestak.site\nwarn contains sprintf(\"%05d\", [i]) if some i in numbers.range(1, 1500)\n")
-	found := s.Site(t.Context(), site(), request())
+	found, _ := s.Site(t.Context(), site(), request())
 	require.Len(t, found, 1001)
 	require.Equal(t, "warning: 500 further findings of warn in package homestak.site [policy]", lines(found)[1000])
 	require.False(t, found.HasErrors())
@@ -119,7 +119,7 @@ func TestSourcesOfFailures(t *testing.T) {
 	for pkg, want := range map[string]string{"plan": diag.FromPolicy, "guard": diag.FromGuard} {
 		site := site()
 		s := set(t, "policy/x.rego", "package homestak."+pkg+"\ndeny contains \"x\" if to_number(input.site.name) == 3\n")
-		found := s.Plan(t.Context(), site, planned(t, site), request())
+		found, _ := s.Plan(t.Context(), site, planned(t, site), request())
 		require.Len(t, found, 1)
 		require.Equal(t, want, found[0].Source)
 		require.Contains(t, found[0].Summary, "policy/x.rego denies (rule deny): to_number")

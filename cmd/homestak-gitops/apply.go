@@ -28,10 +28,11 @@ Ctrl-C once: nothing new is started, what runs is finished. Twice: leave now.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := f.limit(c.Context())
 			defer cancel()
-			return because(ctx, a.apply(ctx, f, scope{Manifest: f.manifest, Targets: targets}, args))
+			return because(ctx, a.apply(ctx, f, scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args))
 		},
 	}
 	f.change(a, c)
+	f.grant(c)
 	c.Flags().StringArrayVar(&targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
 	completeTargets(c, f)
 	return c
@@ -42,8 +43,8 @@ func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) 
 	a.ui.document = func(err error) any { return engine.Failure("apply", s.commit(), found(err)) }
 	var kept *plan.Plan
 	if len(args) > 0 {
-		if f.manifest != "" || len(sc.Targets) > 0 {
-			return errors.New("a plan file says by itself what it is about: leave out -M and --target")
+		if f.manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 {
+			return errors.New("a plan file says by itself what it is about, and what was granted to it: leave out -M, --target and --allow-deletes")
 		}
 		doc, err := readPlan(args[0])
 		if err != nil {
@@ -55,7 +56,7 @@ func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) 
 		kept, sc, f.host = doc.plan, doc.scope, doc.plan.Host
 		f.manifest = sc.Manifest
 	}
-	s, err := a.open(f)
+	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -105,6 +106,10 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 	progress.waits(lookingAt(h.Name))
 	r := p.Run(ctx)
 	progress.close()
+	if r.Denied && r.Plan != nil { // nobody was asked, so nobody has seen it
+		a.ui.findings(r.Findings)
+		a.ui.planned(p, r.Plan)
+	}
 	return a.report(r)
 }
 

@@ -36,7 +36,7 @@ func (a *app) destroy(ctx context.Context, f *siteFlags) error {
 	if f.manifest == "" {
 		return errors.New("destroy what? name a manifest with -M")
 	}
-	s, err := a.open(f)
+	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
 	}

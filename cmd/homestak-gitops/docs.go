@@ -76,16 +76,7 @@ func builtAt() *time.Time {
 func commandsPage(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# The command line\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
-	for _, c := range root.Commands() {
-		if !c.IsAvailableCommand() || c.Name() == "help" {
-			continue
-		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n    %s\n", c.Name(), c.Short, c.UseLine())
-		if c.Long != "" {
-			fmt.Fprintf(&b, "\n%s\n", c.Long)
-		}
-		flagTable(&b, c.NonInheritedFlags())
-	}
+	verbPages(&b, root, "##")
 	fmt.Fprint(&b, "\n## Everywhere\n")
 	flagTable(&b, root.PersistentFlags())
 	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
@@ -93,6 +84,24 @@ func commandsPage(root *cobra.Command) []byte {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
 	}
 	return b.Bytes()
+}
+
+// verbPages writes a section on every verb, and below it on the verbs of that verb.
+func verbPages(b *bytes.Buffer, of *cobra.Command, level string) {
+	for _, c := range of.Commands() {
+		if !c.IsAvailableCommand() || c.Name() == "help" {
+			continue
+		}
+		name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, c.UseLine())
+		if c.Long != "" {
+			fmt.Fprintf(b, "\n%s\n", c.Long)
+		}
+		flagTable(b, c.NonInheritedFlags())
+		if c.Name() != "completion" { // its verbs are the shells, which its own help tells
+			verbPages(b, c, level+"#")
+		}
+	}
 }
 
 func flagTable(b *bytes.Buffer, fs *pflag.FlagSet) {

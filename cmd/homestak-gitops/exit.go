@@ -32,10 +32,10 @@ func exitCodes() []struct {
 		Meaning string
 	}{
 		{exitDone, "done, or nothing to do"},
-		{exitError, "error; validate: the site is invalid"},
+		{exitError, "error; validate: the site is invalid, or a policy denies it"},
 		{exitPending, "changes pending (plan --detailed-exitcode, fmt --check), or drift"},
 		{exitInvalid, "the site is invalid, or a policy denies"},
-		{exitRefused, "a guard refused (ownership, a moved plan, another writer)"},
+		{exitRefused, "a guard refused (deletions, protection, ownership, a moved plan, another writer)"},
 		{exitPartly, "partly applied: some steps are done, others are not"},
 		{exitDenied, "not permitted, or not authenticated"},
 		{exitInterrupted, "interrupted"},
@@ -92,8 +92,14 @@ func endingOf(r engine.Report) error {
 	case engine.Done, engine.Planned:
 		return nil
 	case engine.Invalid:
+		if r.Denied && r.Plan != nil {
+			return &ending{exitInvalid, errors.New("a policy denies the plan, so nothing of it is done: see the findings above")}
+		}
 		return &ending{exitInvalid, errors.New("the site says something that cannot be done: see the findings above")}
 	case engine.Refused:
+		if r.Denied {
+			return &ending{exitRefused, errors.New("a guard refuses the plan, so nothing of it is done: see the findings above")}
+		}
 		return &ending{exitRefused, errors.New("a guard refused something: see the findings above")}
 	case engine.Partly:
 		return &ending{exitPartly, untold(r)}
@@ -126,5 +132,18 @@ type invalidSiteError struct {
 
 // Error counts; the findings themselves are shown before.
 func (e *invalidSiteError) Error() string {
-	return fmt.Sprintf("the site in %s is not valid: %s", e.Name, count(e.Found.Errors(), "error"))
+	return fmt.Sprintf("the site in %s is %s: %s", e.Name, notGood(e.Found), count(e.Found.Errors(), "error"))
+}
+
+// notGood says in which way a site with errors is not good.
+func notGood(found diag.List) string {
+	for _, f := range found {
+		if f.Severity == diag.Error && f.Source != diag.FromPolicy {
+			return "not valid"
+		}
+	}
+	if found.HasErrors() {
+		return "denied by its policies"
+	}
+	return "not valid" // there is none
 }

@@ -24,6 +24,8 @@ type siteFlags struct {
 
 	sim bool // on verbs that reach a host
 	yes bool // on verbs that change one
+
+	allowDeletes int // on verbs that plan
 }
 
 // read adds the flags of every verb that reads a site.
@@ -52,10 +54,19 @@ func (f *siteFlags) change(a *app, c *cobra.Command) {
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
 
+// grant adds the flag of verbs whose plans may remove many guests. What a destroy
+// removes was asked for by name: it needs no such grant.
+func (f *siteFlags) grant(c *cobra.Command) {
+	c.Flags().IntVar(&f.allowDeletes, "allow-deletes", 0, "let `N` guests be removed at once, where the cap on deletions is lower")
+}
+
 // check finds values that cannot be right before any work is done.
 func (f *siteFlags) check() error {
 	if f.mode != "" && f.mode != "push" && f.mode != "pull" {
 		return fmt.Errorf("--mode %s: want push or pull", f.mode)
+	}
+	if f.allowDeletes < 0 {
+		return fmt.Errorf("--allow-deletes %d: a number of guests cannot be negative", f.allowDeletes)
 	}
 	if f.timeout < 0 {
 		return fmt.Errorf("--timeout %s: a time span cannot be negative", f.timeout)

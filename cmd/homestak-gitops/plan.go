@@ -45,6 +45,7 @@ or the host moved: homestak-gitops apply FILE.`,
 		},
 	}
 	f.reach(a, c)
+	f.grant(c)
 	fs := c.Flags()
 	fs.StringVar(&o.out, "out", "", "keep the plan in `FILE`, for apply")
 	fs.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 2 if changes are pending")
@@ -68,7 +69,7 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	default:
 		return fmt.Errorf("--format %s: want text or markdown", o.format)
 	}
-	s, err := a.open(f)
+	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	if err := deployed(m, "plan", h); err != nil {
 		return err
 	}
-	sc := scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly}
+	sc := scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly, AllowDeletes: f.allowDeletes}
 	p, err := sc.limit(s.pass(h, h.Name))
 	if err != nil {
 		return err
@@ -104,11 +105,15 @@ func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) erro
 	p.Findings = append(p.Findings, engine.FindingOf(r.Err)...)
 	a.ui.findings(r.Findings)
 	doc := planDocument{p, sc}
-	if o.out != "" && r.Outcome == engine.Planned {
+	switch {
+	case o.out == "":
+	case r.Outcome == engine.Planned:
 		if err := keepPlan(o.out, doc); err != nil {
 			return err
 		}
 		a.ui.notef("plan %s is kept in %s; apply it with: homestak-gitops apply %s", p.ID, o.out, o.out)
+	case r.Denied && r.Plan != nil:
+		a.ui.notef("the plan is not kept in %s: apply would refuse it", o.out)
 	}
 	switch {
 	case a.ui.json:
@@ -181,12 +186,14 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 	}
 }
 
-// scope is what a plan was limited to. It stands in the plan document beside the
+// scope is what a plan was limited to, and what was granted to it. It stands in the plan document beside the
 // plan, since a plan from a file can be compared only with one made alike.
 type scope struct {
 	Manifest    string   `json:"manifest,omitempty"`
 	Targets     []string `json:"targets,omitempty"`
 	RefreshOnly bool     `json:"refresh_only,omitempty"`
+
+	AllowDeletes int `json:"allow_deletes,omitempty"` // what was granted when it was made: it is judged again in the same way
 }
 
 // limit narrows a pass to a scope.
@@ -195,7 +202,7 @@ func (sc scope) limit(p *engine.Pass) (*engine.Pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Manifest, p.Targets, p.RefreshOnly = sc.Manifest, targets, sc.RefreshOnly
+	p.Manifest, p.Targets, p.RefreshOnly, p.AllowDeletes = sc.Manifest, targets, sc.RefreshOnly, sc.AllowDeletes
 	return p, nil
 }
 

@@ -29,13 +29,16 @@ type session struct {
 	app     *app
 	flags   *siteFlags
 	root    *os.Root // of the site; files outside of it are never read
+	reader  reader
+	reading reading
 	desired engine.Desired
 	sims    map[string]*pvesim.Host // with --sim: the simulator of each host, made when it is reached
 }
 
-// open loads the site of a verb. What is wrong with the site is in its findings;
-// an error means that there is no such folder, or flags that make no sense.
-func (a *app) open(f *siteFlags) (*session, error) {
+// open loads the site of a verb and holds it against its policies. What is wrong with
+// the site is in its findings; an error means that there is no such folder, or flags
+// that make no sense.
+func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
 	vars, err := f.variables()
 	if err := errors.Join(f.check(), err); err != nil {
 		return nil, err
@@ -46,18 +49,19 @@ func (a *app) open(f *siteFlags) (*session, error) {
 	}
 	s := &session{app: a, flags: f, root: root, sims: map[string]*pvesim.Host{}}
 	var found diag.List
+	var commit model.Commit
 	tree, err := source.Open(f.dir)
 	if err == nil {
-		s.desired.Commit, err = tree.Commit()
+		commit.ID, err = tree.Commit()
 	}
 	if err != nil {
 		found = append(found, diag.Warnf(diag.Range{}, "the commit of the site is not known", "%v", err))
 	}
 	secrets, l := s.secrets(tree)
 	found = append(found, l...)
-	site, l := hcl.Load(root.FS(), hcl.Options{Kinds: proxmox.Kinds(), Secrets: secrets, Vars: vars})
-	s.desired.Site = withMode(site, f.mode)
-	s.desired.Findings = append(found, l...).Sorted()
+	s.reading = reading{Commit: commit, Secrets: secrets, Vars: vars, Mode: f.mode, Found: found}
+	s.desired = s.reader.read(ctx, root.FS(), s.reading)
+	s.reader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site
 	return s, nil
 }
 
@@ -140,9 +144,27 @@ func withMode(site *model.Site, mode string) *model.Site {
 // choose finds the host of this run and, with -M, the manifest. A site that must not
 // converge is refused here.
 func (s *session) choose() (*model.Manifest, *model.Host, error) {
-	if s.desired.Findings.HasErrors() || s.desired.Site == nil {
-		return nil, nil, &invalidSiteError{s.flags.siteName(), s.desired.Findings}
+	if err := s.sound(s.desired.Findings); err != nil {
+		return nil, nil, err
 	}
+	return s.choice()
+}
+
+// loaded refuses a site that did not load. That policies deny it does not matter here.
+func (s *session) loaded() error {
+	return s.sound(slices.DeleteFunc(slices.Clone(s.desired.Findings), func(f diag.Finding) bool { return f.Source == diag.FromPolicy }))
+}
+
+// sound refuses a site of which this was found.
+func (s *session) sound(l diag.List) error {
+	if l.HasErrors() || s.desired.Site == nil {
+		return &invalidSiteError{s.flags.siteName(), l}
+	}
+	return nil
+}
+
+// choice finds host and manifest of a site that loaded.
+func (s *session) choice() (*model.Manifest, *model.Host, error) {
 	m, err := s.manifest()
 	if err != nil {
 		return nil, nil, err
@@ -216,7 +238,7 @@ or run it once: homestak-gitops test -M %[1]s --host %[4]s`, m.Name, at, verb, h
 // pass begins a pass of this session; the verb adds what it is about.
 func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 	p := &engine.Pass{
-		Host: h.Name,
+		Host: h.Name, Commit: &s.reading.Commit,
 		Load: func(context.Context) engine.Desired { return s.desired },
 		Open: func(h *model.Host) (engine.Driver, error) { return s.drive(h, owner) },
 		Stop: s.app.stopping.once,

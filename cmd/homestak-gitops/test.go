@@ -52,6 +52,13 @@ func (s *session) bind(m *model.Manifest, h *model.Host) error {
 	return err
 }
 
+// judgeBound holds the site as it is bound against its policies: before, a recipe was
+// nobody's deployment, and so not asked about.
+func (s *session) judgeBound(ctx context.Context) error {
+	s.desired = s.reader.judged(ctx, s.root.FS(), s.desired, s.reading)
+	return s.sound(s.desired.Findings)
+}
+
 // phase is a part of a test.
 type phase struct {
 	Name string
@@ -77,7 +84,7 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 	if f.manifest == "" {
 		return errors.New("test what? name a manifest with -M")
 	}
-	s, err := a.open(f)
+	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -87,6 +94,9 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 		return err
 	}
 	if err := s.bind(m, h); err != nil {
+		return err
+	}
+	if err := s.judgeBound(ctx); err != nil {
 		return err
 	}
 	if !f.sim {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -20,19 +21,19 @@ func (a *app) validateVerb() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a site, and tell everything that is wrong with it at once",
-		Long: `Loads the site, resolves what every host shall hold, and tells everything that
-is wrong, with file, line and column. It reaches no host and needs no secrets.
-Exits 0 if the site is valid, else 1.`,
+		Long: `Loads the site, resolves what every host shall hold, asks the policies, and tells
+everything that is wrong, with file, line and column. It reaches no host and needs
+no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.validate(f) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.validate(c.Context(), f) },
 	}
 	f.read(a, c)
 	return c
 }
 
-func (a *app) validate(f *siteFlags) error {
+func (a *app) validate(ctx context.Context, f *siteFlags) error {
 	a.ui.document = func(err error) any { return verdict{Findings: found(err)} }
-	s, err := a.open(f)
+	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
 	errs := all.Errors()
 	warnings := count(len(all)-errs, "warning")
 	if !valid {
-		u.notef("the site in %s is not valid: %s, %s", s.flags.siteName(), count(errs, "error"), warnings)
+		u.notef("the site in %s is %s: %s, %s", s.flags.siteName(), notGood(all), count(errs, "error"), warnings)
 		return
 	}
 	site := s.desired.Site

@@ -22,10 +22,15 @@ networks(r, list) := json.patch(r, [{"op": "replace", "path": "/posture/auth/net
 
 allowed(r) if {
 	auth.allow with input as r
-	count(auth.deny) == 0 with input as r
+	codes(auth.deny) == set() with input as r
 }
 
-codes(r) := {d.code | some d in denied} if denied := auth.deny with input as r
+# A site may have rules of its own in this package, which say what they like of the
+# documents here: looked at is what shipped ones deny. What a site allows counts.
+codes(denied) := {d.code |
+	some d in denied
+	d.rule in {"credential-invalid", "credential-of-another"}
+}
 
 test_allowed[note] if {
 	some note, r in {
@@ -71,17 +76,17 @@ test_invalid_credentials[kind] if {
 	some kind in ["site_token", "node_token", "provisioning"]
 	r := request("network", kind, false, "web-1")
 	not allowed(r)
-	codes(r) == {401}
+	codes(auth.deny) == {401} with input as r
 }
 
 test_credentials_of_another[kind] if {
 	some kind in ["node_token", "provisioning"]
 	r := request("network", kind, true, "web-2")
 	not allowed(r)
-	codes(r) == {403}
+	codes(auth.deny) == {403} with input as r
 }
 
 test_who_shows_nothing_is_not_denied_but_not_allowed if {
-	count(auth.deny) == 0 with input as none("node_token")
+	codes(auth.deny) == set() with input as none("node_token")
 	not auth.allow with input as none("node_token")
 }

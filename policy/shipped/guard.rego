@@ -32,7 +32,7 @@ deny contains {
 # scope: rule
 deny contains {
 	"rule": "deletion-cap",
-	"message": sprintf("the plan removes %d of %d owned guests, at most %d are allowed in one pass", [count(removals), owned, cap]),
+	"message": sprintf("the plan removes %d of %d owned guests, at most %d in one pass", [count(removals), owned, cap]),
 	"fix": way_on,
 } if {
 	unasked
@@ -47,7 +47,7 @@ deny contains {
 # scope: rule
 deny contains {
 	"rule": "empty-site",
-	"message": sprintf("the site declares no node at all, and %d guests on this host are ours", [owned]),
+	"message": sprintf("the site declares no node at all, and the plan removes %d of %d owned guests", [count(removals), owned]),
 	"fix": concat(" ", ["Look whether branch and path are right.", way_on]),
 } if {
 	unasked
@@ -83,6 +83,6 @@ owned := input.owned.count if {
 } else := 0
 
 way_on := sprintf(
-	"To remove %d guests all the same: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
-	[count(removals), count(removals), count(removals)],
+	"If that is meant: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
+	[count(removals), count(removals)],
 )

@@ -29,7 +29,13 @@ destroyed(d) := json.patch(d, [{"op": "replace", "path": "/destroy", "value": tr
 
 emptied(d) := json.patch(d, [{"op": "replace", "path": "/site/nodes", "value": {}}])
 
-rules(denied) := {d.rule | some d in denied}
+# A site may have rules of its own in this package, which say what they like of the
+# documents here: looked at is what shipped rules say.
+ours := {"protected", "deletion-cap", "empty-site"}
+
+shipped(denied) := {d | some d in denied; d.rule in ours}
+
+rules(denied) := {d.rule | some d in shipped(denied)}
 
 test_caps[note] if {
 	some note, case in {
@@ -64,18 +70,18 @@ test_replaced_guests_count if {
 
 test_what_stays_does_not_count if {
 	steps := [step(i, action, false) | some i, action in ["create", "update", "update", "adopt", "delete"]]
-	count(guard.deny) == 0 with input as doc(steps, 2)
+	rules(guard.deny) == set() with input as doc(steps, 2)
 }
 
 test_what_is_no_guest_does_not_count if {
 	steps := [{"address": sprintf("image.i%d", [i]), "action": "delete", "vmid": null, "protected": null} | some i in numbers.range(1, 9)]
-	count(guard.deny) == 0 with input as doc(steps, 2)
+	rules(guard.deny) == set() with input as doc(steps, 2)
 }
 
 test_the_way_on_is_named if {
 	denied := guard.deny with input as doc(deletions(4), 12)
-	some d in denied
-	d.message == "the plan removes 4 of 12 owned guests, at most 3 are allowed in one pass"
+	some d in shipped(denied)
+	d.message == "the plan removes 4 of 12 owned guests, at most 3 in one pass"
 	contains(d.fix, "Allow-Deletes: 4")
 	contains(d.fix, "--allow-deletes 4")
 }
@@ -102,7 +108,7 @@ test_protection[note] if {
 		"one of two": {"steps": [step(1, "delete", false), step(2, "delete", true)], "want": {"vm.web-2"}},
 	}
 	denied := guard.deny with input as doc(case.steps, 12)
-	{d.address | some d in denied; d.rule == "protected"} == case.want
+	{d.address | some d in shipped(denied); d.rule == "protected"} == case.want
 }
 
 test_protection_holds_for_what_was_asked_for_or_granted if {

@@ -8,6 +8,10 @@ doc(action, vmid) := {
 	"plan": {"steps": [{"address": "vm.web", "action": action, "vmid": vmid}]},
 }
 
+# A site may have rules of its own in this package, which say what they like of the
+# documents here: looked at is what the shipped rule says.
+shipped(denied) := {d | some d in denied; d.rule == "vmid-range"}
+
 test_vmids[note] if {
 	some note, case in {
 		"created inside": {"doc": doc("create", 10000), "want": 0},
@@ -17,15 +21,15 @@ test_vmids[note] if {
 		"no guest": {"doc": doc("create", null), "want": 0},
 	}
 	denied := plan.deny with input as case.doc
-	count(denied) == case.want
+	count(shipped(denied)) == case.want
 }
 
 test_vmids_are_free_without_ranges if {
 	free := json.patch(doc("create", 100), [{"op": "replace", "path": "/site/vmid_range", "value": {}}])
-	count(plan.deny) == 0 with input as free
+	shipped(plan.deny) == set() with input as free
 }
 
 test_a_finding_names_its_step if {
 	denied := plan.deny with input as doc("create", 100)
-	{[d.rule, d.address] | some d in denied} == {["vmid-range", "vm.web"]}
+	{[d.rule, d.address] | some d in shipped(denied)} == {["vmid-range", "vm.web"]}
 }

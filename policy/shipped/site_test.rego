@@ -24,25 +24,31 @@ nodes(n) := {"version": 1, "site": {
 	"naming": {"pattern": "[a-z][a-z0-9-]*"},
 }}
 
-rules(denied) := {d.rule | some d in denied}
+# A site may have rules of its own in this package, which say what they like of the
+# documents here: looked at is what shipped rules say.
+ours := {"prod-no-password", "prod-no-network-auth", "node-name", "vmid-range"}
+
+shipped(denied) := {d | some d in denied; d.rule in ours}
+
+rules(denied) := {d.rule | some d in shipped(denied)}
 
 test_a_strict_production_posture_is_fine if {
-	count(site.deny) == 0 with input as postures({"prod": strict, "prod-db": strict})
+	rules(site.deny) == set() with input as postures({"prod": strict, "prod-db": strict})
 }
 
 test_a_lax_posture_of_another_name_is_fine if {
-	count(site.deny) == 0 with input as postures({"dev": lax, "production": lax, "product": lax})
+	rules(site.deny) == set() with input as postures({"dev": lax, "production": lax, "product": lax})
 }
 
 test_production_refuses_passwords_and_network if {
 	denied := site.deny with input as postures({"prod": lax})
 	rules(denied) == {"prod-no-password", "prod-no-network-auth"}
-	{d.address | some d in denied} == {"posture.prod"}
+	{d.address | some d in shipped(denied)} == {"posture.prod"}
 }
 
 test_production_is_also_what_begins_with_it if {
 	denied := site.deny with input as postures({"prod-db": lax})
-	{d.address | some d in denied} == {"posture.prod-db"}
+	{d.address | some d in shipped(denied)} == {"posture.prod-db"}
 }
 
 test_what_is_not_known_to_be_closed_is_open if {
@@ -52,7 +58,7 @@ test_what_is_not_known_to_be_closed_is_open if {
 
 test_a_site_token_will_do_in_production if {
 	posture := object.union(strict, {"auth": {"method": "site_token"}})
-	count(site.deny) == 0 with input as postures({"prod": posture})
+	rules(site.deny) == set() with input as postures({"prod": posture})
 }
 
 test_names[name] if {
@@ -71,7 +77,7 @@ test_names[name] if {
 
 test_names_are_free_without_a_pattern if {
 	free := json.patch(nodes({"Web": {"type": "vm", "vmid": null, "vmid_range": null}}), [{"op": "replace", "path": "/site/naming", "value": null}])
-	count(site.deny) == 0 with input as free
+	rules(site.deny) == set() with input as free
 }
 
 test_vmids[note] if {
@@ -92,12 +98,12 @@ test_vmids[note] if {
 
 test_vmids_are_free_without_ranges if {
 	free := json.patch(nodes({"web": {"type": "vm", "vmid": 1, "vmid_range": null}}), [{"op": "replace", "path": "/site/vmid_range", "value": {}}])
-	count(site.deny) == 0 with input as free
+	rules(site.deny) == set() with input as free
 }
 
 test_a_finding_names_its_node if {
 	denied := site.deny with input as nodes({"web": {"type": "ct", "vmid": 5, "vmid_range": null}})
-	denied == {{
+	shipped(denied) == {{
 		"rule": "vmid-range",
 		"message": "VMID 5 of web is outside of the site's ranges",
 		"address": "ct.web",

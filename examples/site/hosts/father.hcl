@@ -15,7 +15,7 @@ host "father" {
     images = "local"
   }
 
-  # What the machine has. Nothing is derived from it yet; policies will read it.
+  # What the machine has. Nothing is derived from it; policy/capacity.rego reads it.
   hardware {
     cpu_cores = 8
     memory_gb = 64

@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// counter counts the rules of a question by the worst that each has said. Rules that
+// write the same name into what they say are one rule, in several pieces. Of rules
+// without a name nobody can tell which one has spoken: every finding counts as that of
+// another one, as long as there are others.
+type counter struct {
+	named   map[spoken]diag.Severity
+	unnamed map[spoken]*unnamed // by package and name of the rules, without label
+}
+
+// spoken is a rule, as far as what it says tells.
+type spoken struct{ pkg, name, label string }
+
+// unnamed are rules of one package and name that write no name into what they say.
+type unnamed struct{ rules, denied, warned int }
+
+func (s *Set) counter(packages []string) *counter {
+	n := &counter{map[spoken]diag.Severity{}, map[spoken]*unnamed{}}
+	for _, r := range s.rules {
+		switch {
+		case !slices.Contains(packages, r.pkg) || r.name != denyRule && r.name != warnRule:
+		case r.label != "":
+			n.named[spoken{r.pkg, r.name, r.label}] = ""
+		default:
+			n.group(r.pkg, r.name).rules++
+		}
+	}
+	return n
+}
+
+func (n *counter) group(pkg, name string) *unnamed {
+	k := spoken{pkg: pkg, name: name}
+	if n.unnamed[k] == nil {
+		n.unnamed[k] = &unnamed{}
+	}
+	return n.unnamed[k]
+}
+
+// said notes a finding.
+func (n *counter) said(pkg, name, label string, as diag.Severity) {
+	k := spoken{pkg, name, clean(clip(label))}
+	before, known := n.named[k]
+	switch {
+	case known && before != diag.Error:
+		n.named[k] = as
+	case known:
+	case as == diag.Error:
+		n.group(pkg, name).denied++
+	default:
+		n.group(pkg, name).warned++
+	}
+}
+
+// rules gives the count.
+func (n *counter) rules() plan.Rules {
+	var out plan.Rules
+	for as := range maps.Values(n.named) {
+		switch as {
+		case diag.Error:
+			out.Denied++
+		case diag.Warning:
+			out.Warning++
+		default:
+			out.OK++
+		}
+	}
+	for g := range maps.Values(n.unnamed) {
+		rules := max(g.rules, 1) // who says something is there
+		denied := min(g.denied, rules)
+		warned := min(g.warned, rules-denied)
+		out = out.Plus(plan.Rules{OK: rules - denied - warned, Warning: warned, Denied: denied})
+	}
+	return out
+}
