@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration cover check clean
+.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration cover check clean install uninstall guest
 
 SHELL    := bash
 GO       ?= go
@@ -65,12 +65,21 @@ docs-check: build ## fail if make docs would change anything
 integration: ## the acceptance stories, one line each
 	$(GO) test -count=1 -v ./test/integration
 
+guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
+	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest
+
 cover: ## how much of each package the tests reach
 	@mkdir -p dist
 	$(GO) test -coverpkg=./... -coverprofile=dist/cover.out ./...
 	$(GO) tool cover -func=dist/cover.out | tail -n 1
 
 check: lint test race docs-check ## all that must hold before a commit
+
+install: ## program, units and example into PREFIX (/usr/local) below DESTDIR; first make build
+	systemd/install.sh $(BIN)
+
+uninstall: ## take them away again; what it made and what you wrote stays
+	systemd/install.sh --uninstall
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -1,0 +1,92 @@
+#!/bin/sh
+# install.sh [BINARY]     puts program, units and an example agent.hcl in place
+# install.sh --uninstall  takes them away again
+#
+# PREFIX (/usr/local) is where program and units go, and DESTDIR a folder to put all of
+# it under, for packages: then nothing is asked of the systemd that runs here. Both ways
+# may be gone any number of times. What was written in /etc/homestak-gitops stays.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=${DESTDIR:-}
+prefix=${PREFIX:-/usr/local}
+units="homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer"
+
+bin=$root$prefix/bin
+unitdir=$root$prefix/lib/systemd/system
+userdir=$root$prefix/lib/sysusers.d
+etc=$root/etc/homestak-gitops
+
+# live reports whether this is about the machine itself, with systemd at work.
+live() {
+  [ -z "$root" ] && [ -d /run/systemd/system ]
+}
+
+# place MODE FILE TARGET: whole or not at all, also while the old one is in use.
+place() {
+  install -D -m "$1" "$2" "$3.new"
+  mv -f "$3.new" "$3"
+}
+
+put() {
+  program=${1:-$here/../bin/homestak-gitops}
+  if [ ! -x "$program" ]; then
+    echo "$program is not there: run make build, or name the program: install.sh FILE" >&2
+    exit 1
+  fi
+  place 0755 "$program" "$bin/homestak-gitops"
+  for unit in $units; do
+    place 0644 "$here/$unit" "$unitdir/$unit"
+  done
+  place 0644 "$here/homestak-gitops.sysusers.conf" "$userdir/homestak-gitops.conf"
+  if [ ! -e "$etc/agent.hcl" ]; then
+    place 0644 "$here/agent.hcl" "$etc/agent.hcl"
+  fi
+  if live; then
+    systemd-sysusers "$userdir/homestak-gitops.conf"
+    systemctl daemon-reload
+    if systemctl --quiet is-active homestak-gitops.service; then
+      echo "the agent still runs as it was: systemctl restart homestak-gitops"
+      return
+    fi
+  fi
+  echo "installed. Next: edit /etc/homestak-gitops/agent.hcl, put secrets into"
+  echo "/etc/homestak-gitops/secrets.yaml (root's, mode 0600), then"
+  echo "systemctl enable --now homestak-gitops"
+}
+
+take() {
+  if live; then
+    # Stopping waits for the steps that run. A unit that is not there is no failure.
+    for unit in homestak-gitops.timer homestak-gitops-once.service homestak-gitops.service; do
+      if [ -e "$unitdir/$unit" ]; then
+        systemctl disable --quiet --now "$unit"
+      fi
+    done
+  fi
+  for unit in $units; do
+    rm -f "$unitdir/$unit"
+  done
+  rm -f "$bin/homestak-gitops" "$userdir/homestak-gitops.conf"
+  if cmp -s "$here/agent.hcl" "$etc/agent.hcl"; then
+    rm -f "$etc/agent.hcl"
+  fi
+  if [ -d "$etc" ]; then
+    rmdir --ignore-fail-on-non-empty "$etc"
+  fi
+  if live; then
+    systemctl daemon-reload
+    systemctl reset-failed homestak-gitops.service homestak-gitops-once.service homestak-gitops.timer 2>/dev/null || true
+  fi
+  echo "removed. What it made stays: /var/lib/homestak-gitops (history, its clone), the"
+  echo "user homestak-gitops, and what you wrote in /etc/homestak-gitops."
+}
+
+case ${1:-} in
+--uninstall) take ;;
+-*)
+  echo "usage: install.sh [BINARY] | install.sh --uninstall" >&2
+  exit 1
+  ;;
+*) put "${1:-}" ;;
+esac

@@ -1,0 +1,274 @@
+package guest_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long anything may take here before it counts as never: much more
+// than it does on a busy machine.
+const patience = 40 * time.Second
+
+// machine is a Debian with systemd as its first process, in namespaces of its own: its
+// network is loopback only, and what it writes is gone with it.
+type machine struct {
+	t       *testing.T
+	name    string
+	nspawn  *exec.Cmd
+	ended   chan struct{} // closed when nspawn has ended
+	leader  int           // its first process, as this machine counts
+	space   string        // the pid namespace of its processes
+	console bytes.Buffer  // to be read after the end
+	cgroups []string
+}
+
+// machines counts those of this run, for their names.
+var machines atomic.Int64
+
+// bind shows a folder of this machine in a guest.
+type bind struct {
+	from, to string
+	write    bool
+}
+
+// boot starts a guest and waits until its systemd says that it is up. It is powered
+// off when the test is over.
+func boot(t *testing.T, binds ...bind) *machine {
+	t.Helper()
+	needGuest(t)
+	base := rootfs(t)
+	m := &machine{t: t, name: fmt.Sprintf("hs-%d-%d", os.Getpid(), machines.Add(1)), ended: make(chan struct{})}
+	m.cgroups = ownCgroups(t, m.name)
+	t.Cleanup(func() { require.NoError(t, removeCgroups(m.cgroups)) })
+	heard := listenNotify(t)
+	m.start(base, heard.LocalAddr().String(), binds)
+	ready := m.hear(heard)
+	t.Cleanup(m.end)
+	m.awaitReady(ready)
+	return m
+}
+
+// start starts systemd-nspawn, as a child in the cgroups of the guest.
+func (m *machine) start(base, notify string, binds []bind) {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id)
+	// nspawn keeps what it knows of its guests in /run. In cgroup.procs, 0 is who writes.
+	const join = `mount -t proc proc /proc && mount -t tmpfs tmpfs /run || exit; while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
+	args := append([]string{"-c", join, "sh"}, m.cgroups...)
+	args = append(args, "--", "systemd-nspawn", "--quiet", "--directory="+base, "--volatile=overlay", "--machine="+m.name,
+		"--register=no", "--keep-unit", "--boot", "--notify-ready=yes", "--uuid="+hex.EncodeToString(id),
+		"--private-network", "--resolv-conf=off", "--timezone=off", "--console=pipe")
+	for _, b := range binds {
+		how := "--bind-ro="
+		if b.write {
+			how = "--bind="
+		}
+		args = append(args, how+b.from+":"+b.to)
+	}
+	m.nspawn = exec.Command("sh", args...)
+	m.nspawn.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
+	m.nspawn.Stdout, m.nspawn.Stderr = &m.console, &m.console
+	// In namespaces of its own, nothing outlives it: neither processes, whose init it is,
+	// nor mounts. So killing it is enough, and it is killed when this process is.
+	m.nspawn.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL,
+	}
+	require.NoError(m.t, m.nspawn.Start())
+	go func() {
+		defer close(m.ended)
+		_ = m.nspawn.Wait() // how it ended is in its state
+	}()
+}
+
+// listenNotify opens the socket on which nspawn tells of its guest, see sd_notify(3).
+func listenNotify(t *testing.T) *net.UnixConn {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hs-") // a short name: sockets have no long ones
+	require.NoError(t, err)
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return c
+}
+
+// hear takes in what nspawn tells, until the test is over: nspawn would stop at a socket
+// that nobody reads. The channel is closed when the guest is up.
+func (m *machine) hear(heard *net.UnixConn) <-chan struct{} {
+	ready, drained := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(drained)
+		up := false
+		for buf := make([]byte, 4096); ; {
+			n, err := heard.Read(buf)
+			if err != nil {
+				return // it was closed
+			}
+			if !up && slices.Contains(strings.Split(string(buf[:n]), "\n"), "READY=1") {
+				up = true
+				close(ready)
+			}
+		}
+	}()
+	m.t.Cleanup(func() {
+		require.NoError(m.t, heard.Close())
+		<-drained
+	})
+	return ready
+}
+
+// awaitReady waits until the guest is up, and finds its processes.
+func (m *machine) awaitReady(ready <-chan struct{}) {
+	m.t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-ready:
+	case <-m.ended:
+		m.t.Fatalf("the guest ended before it was up:\n%s", &m.console)
+	case <-late.C:
+		m.t.Fatal("the guest does not come up")
+	}
+	m.leader = childOf(m.t, m.nspawn.Process.Pid)
+	var err error
+	m.space, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.leader))
+	require.NoError(m.t, err)
+}
+
+// childOf finds the one child of nspawn that is the first process of its namespace. What
+// nspawn itself tells of it is a number of another namespace.
+func childOf(t *testing.T, parent int) int {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/status")
+	require.NoError(t, err)
+	for _, name := range all {
+		text, err := os.ReadFile(name)
+		if err != nil || !bytes.Contains(text, fmt.Appendf(nil, "\nPPid:\t%d\n", parent)) {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if as := strings.Fields(line); as[0] == "NSpid:" && as[len(as)-1] == "1" {
+				pid, err := strconv.Atoi(as[1])
+				require.NoError(t, err)
+				return pid
+			}
+		}
+	}
+	t.Fatalf("process %d has no guest", parent)
+	return 0
+}
+
+// end powers the guest off, and sees to it that it is gone.
+func (m *machine) end() {
+	_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn tells the guest to power off
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-m.ended:
+	case <-late.C:
+		m.t.Errorf("%s did not power off: it is killed", m.name)
+		_ = m.nspawn.Process.Kill()
+		<-m.ended
+	}
+	m.t.Logf("console of %s:\n%s", m.name, &m.console)
+}
+
+// processesIn finds the processes of a pid namespace.
+func processesIn(t *testing.T, space string) []int {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/ns/pid")
+	require.NoError(t, err)
+	var in []int
+	for _, name := range all {
+		if of, err := os.Readlink(name); err != nil || of != space {
+			continue // another one, or gone meanwhile
+		}
+		pid, err := strconv.Atoi(strings.Split(name, "/")[2])
+		require.NoError(t, err)
+		in = append(in, pid)
+	}
+	return in
+}
+
+// command is a command in the guest, as root.
+func (m *machine) command(args ...string) *exec.Cmd {
+	enter := []string{"--target=" + strconv.Itoa(m.leader), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
+	cmd := exec.Command("nsenter", append(enter, args...)...) // it ends with the guest
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LC_ALL=C.UTF-8", "SYSTEMD_COLORS=0", "HOME=/root"}
+	return cmd
+}
+
+// try runs a command in the guest, and gives what it said and its exit code.
+func (m *machine) try(args ...string) (said string, code int) {
+	m.t.Helper()
+	text, err := m.command(args...).CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return string(text), exit.ExitCode()
+	case err != nil:
+		require.NoError(m.t, err, "%v in the guest", args)
+	}
+	return string(text), 0
+}
+
+// run runs a command in the guest, and requires that it goes well.
+func (m *machine) run(args ...string) string {
+	m.t.Helper()
+	said, code := m.try(args...)
+	require.Zero(m.t, code, "%v in the guest:\n%s", args, said)
+	return strings.TrimSuffix(said, "\n")
+}
+
+// write makes a file in the guest, with the mode and root as its owner.
+func (m *machine) write(name string, perm os.FileMode, text string) {
+	m.t.Helper()
+	name = fmt.Sprintf("/proc/%d/root%s", m.leader, name)
+	require.NoError(m.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(m.t, os.WriteFile(name, []byte(text), perm))
+	require.NoError(m.t, os.Chmod(name, perm))
+}
+
+// until waits for something to be true of the guest.
+func (m *machine) until(what string, holds func() bool) {
+	m.t.Helper()
+	await(m.t, what, func() bool {
+		select {
+		case <-m.ended:
+			m.t.Fatalf("the guest ended; waited for: %s", what)
+		default:
+		}
+		return holds()
+	})
+}
+
+// await waits for something to be true: it looks again and again, but not for ever.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for !holds() {
+		select {
+		case <-again.C:
+		case <-late.C:
+			t.Fatalf("it never came to be: %s", what)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package guest_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The environment variables that say what guests are booted from.
+const (
+	readyRootfs = "HOMESTAK_GUEST_ROOTFS" // a folder with a Debian in it: nothing is made
+	cacheDir    = "HOMESTAK_GUEST_CACHE"  // where it is made otherwise, and kept
+	suiteName   = "HOMESTAK_GUEST_SUITE"  // of Debian; bookworm, which Proxmox VE 8 stands on, unless set
+)
+
+// packages is what a guest has beside the essential ones: systemd and what its units
+// call. They are few, since each makes the first run slower.
+const packages = "systemd,systemd-sysv,dbus,procps"
+
+// made is the folder that all guests of this run are booted from.
+var made struct {
+	once   sync.Once
+	dir    string
+	lacks  string // why it cannot be made here
+	failed error
+}
+
+// rootfs gives the folder that guests are booted from. It is made once on a machine.
+// Guests never write to it: each has a layer of its own above it.
+func rootfs(t *testing.T) string {
+	t.Helper()
+	made.once.Do(func() {
+		if made.dir = os.Getenv(readyRootfs); made.dir == "" {
+			made.dir, made.lacks, made.failed = keptRootfs(t.Logf)
+		}
+	})
+	if made.lacks != "" {
+		without(t, made.lacks)
+	}
+	require.NoError(t, made.failed)
+	return made.dir
+}
+
+func keptRootfs(say func(format string, args ...any)) (dir, lacks string, err error) {
+	suite := os.Getenv(suiteName)
+	if suite == "" {
+		suite = "bookworm"
+	}
+	cache := os.Getenv(cacheDir)
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			user = "/var/cache"
+		}
+		cache = filepath.Join(user, "homestak-gitops", "guest")
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", "", err
+	}
+	unlock, err := lock(filepath.Join(cache, "lock"))
+	if err != nil {
+		return "", "", err
+	}
+	defer unlock()
+	dir = filepath.Join(cache, fmt.Sprintf("debian-%s-%s-%.4x", suite, runtime.GOARCH, sha256.Sum256([]byte(packages))))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, "", nil
+	}
+	mirror := mirrorOf(os.DirFS("/etc/apt"), suite)
+	if mirror == "" {
+		return "", "no apt source of this machine leads to a Debian mirror: name a ready folder in " + readyRootfs, nil
+	}
+	say("making %s, once on this machine", dir)
+	return dir, "", debootstrap(cache, dir, suite, mirror)
+}
+
+// lock waits until nobody else makes a folder in this cache. It ends with the process.
+func lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// debootstrap makes the folder beside its place and moves it there when it is whole.
+// What it mounts is in a namespace of its own, and so is gone with it, however it ends.
+func debootstrap(cache, dir, suite, mirror string) error {
+	const beside = "making-"
+	left, err := filepath.Glob(filepath.Join(cache, beside+"*")) // by one that was killed
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		if err := os.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	temp, err := os.MkdirTemp(cache, beside)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+packages, suite, temp, mirror)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	if text, err := cmd.CombinedOutput(); err != nil {
+		lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+		last := bytes.Join(lines[max(0, len(lines)-5):], []byte("; "))
+		return errors.Join(fmt.Errorf("debootstrap: %w: %s", err, last), os.RemoveAll(temp))
+	}
+	// Each guest gets an id of its own, from nspawn.
+	if err := os.WriteFile(filepath.Join(temp, "etc/machine-id"), nil, 0o444); err != nil {
+		return err
+	}
+	if err := os.Chmod(temp, 0o755); err != nil { // it becomes /, and the agent is not root
+		return err
+	}
+	return os.Rename(temp, dir)
+}
