@@ -45,7 +45,8 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 		}
 	}
 	p.functions()
-	_, err := io.WriteString(w, p.out.String())
+	p.agent()
+	_, err := io.WriteString(w, strings.TrimRight(p.out.String(), "\n")+"\n")
 	return err
 }
 
@@ -229,6 +230,20 @@ func typeName(f model.Field, rule string) string {
 	default:
 		return "whole number"
 	}
+}
+
+// agent writes what agent.hcl may hold: a file of each machine, not of the site.
+func (p *page) agent() {
+	p.printf("\n# agent.hcl\n\nWhat an agent is told about itself; it is a file of the machine that it runs on, and no part of the site. ")
+	p.printf("Every attribute may be left out. A flag of `agent` goes before the environment, which goes before the file: the variable of ")
+	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
+	p.printf("`homestak-gitops agent --print-config` shows what holds and where it is from. ")
+	p.printf("A path that does not begin with a slash starts at the folder of this file. The file holds values only, no references and no functions.\n\n")
+	file := p.schema(reflect.TypeFor[model.AgentFile]())
+	p.head(false)
+	p.rows(file, agentRule, reflect.Value{}, false)
+	p.printf("\n")
+	p.inner(file, agentRule, reflect.Value{}, "agent.hcl", false)
 }
 
 func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }

@@ -20,6 +20,7 @@ import (
 type valueRule struct {
 	oneOf    []string
 	min, max int                 // of a number; both 0: any
+	least    time.Duration       // of a duration
 	check    func(string) string // end of a sentence that begins with the attribute; "" if the text is fine
 	def      any
 }
@@ -119,6 +120,18 @@ var valueRules = map[string]valueRule{
 	"node.hypervisor.bridge":   {check: word, def: "vmbr0"},
 	"node.check.timeout":       {def: 5 * time.Minute},
 	"node.check.interval":      {def: 5 * time.Second},
+
+	"agent.identity":          {check: name},
+	"agent.drift_every":       {least: time.Second, def: 5 * time.Minute},
+	"agent.concurrency":       {min: 1, max: 64, def: 8},
+	"agent.repository.url":    {check: repositoryURL},
+	"agent.repository.branch": {check: word, def: "main"},
+	"agent.repository.path":   {check: inside},
+	"agent.repository.poll":   {least: time.Second, def: time.Minute},
+	"agent.parent.url":        {check: webURL},
+	"agent.parent.pins":       {check: fingerprint},
+	"agent.log.level":         {oneOf: []string{"debug", "info", "warn", "error"}, def: "info"},
+	"agent.log.format":        {oneOf: []string{"text", "json"}, def: "text"},
 }
 
 var (
@@ -146,6 +159,11 @@ func (d *decoding) checkValue(field reflect.Value, rule, name string, at hclv2.R
 		if n := int(field.Int()); r.max != 0 && (n < r.min || n > r.max) {
 			d.bad = true
 			d.errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
+		}
+	case reflect.Int64:
+		if t := time.Duration(field.Int()); t < r.least {
+			d.bad = true
+			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at least %s.", r.least)
 		}
 	default:
 	}

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -16,47 +17,96 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// holder is who changes a host, as written into its lock file.
+// holder is who holds a lock, as written into its file.
 type holder struct {
-	PID   int       `json:"pid"`
-	Verb  string    `json:"verb"`
-	User  string    `json:"user"`
-	Since time.Time `json:"since"`
+	PID    int       `json:"pid"`
+	Verb   string    `json:"verb"`
+	User   string    `json:"user"`
+	Since  time.Time `json:"since"`
+	Socket string    `json:"socket,omitempty"` // of an agent: where it is spoken to
 }
 
-// lock makes this process the one writer of a host until the returned function
-// is called. The lock is the kernel's (flock) and ends with the process; the
-// contents of the file only tell others who holds it.
+// lock makes this process the one writer of a host until the returned function is
+// called: towards the agent of that host, if one runs on this machine, and towards
+// every other process by the lock file. Waiting ends with the process's context.
 //
-// The file is named after the host and its API, since two sites may use one name
-// for different machines.
+//nolint:contextcheck // as it says
 func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
-	dir, err := a.dataDir()
+	resume, err := a.hold(h, verb)
 	if err != nil {
 		return nil, err
 	}
-	dir = filepath.Join(dir, "locks")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of locks: %w\nset HOMESTAK_DATA_DIR to a folder that you may write", err)
+	dir, err := a.dataDir()
+	if err != nil {
+		resume()
+		return nil, err
 	}
-	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
-	l := flock.New(name, flock.SetPermissions(0o600))
-	got, err := l.TryLock()
+	unlock, err := lockHost(dir, h, verb)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	return func() { unlock(); resume() }, nil
+}
+
+// lockHost takes the lock file of a host. It is named after the host and its API,
+// since two sites may use one name for different machines.
+func lockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
+	name := fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/"))))
+	release, err = lockFile(filepath.Join(dataDir, "locks", name), holder{Verb: verb})
+	if held, ok := errors.AsType[*heldError](err); ok {
+		return nil, &ending{exitRefused, fmt.Errorf("host %s is being changed %w\nwait until it is done; one writer at a time keeps plans true", h.Name, held)}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock host %s: %w\nset HOMESTAK_DATA_DIR to a folder that you may write", h.Name, err)
 	}
-	if !got {
-		return nil, &ending{exitRefused, fmt.Errorf("host %s is being changed %s\nwait until it is done; one writer at a time keeps plans true", h.Name, holderOf(name))}
+	return release, nil
+}
+
+// lockFile takes a lock, without waiting. The lock is the kernel's (flock) and ends
+// with the process; the contents of the file only tell others who holds it. The error
+// is a *heldError if somebody does.
+func lockFile(name string, by holder) (release func(), err error) {
+	dir := filepath.Dir(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	if err := writeHolder(name, holder{os.Getpid(), verb, whoami(), time.Now().UTC().Truncate(time.Second)}); err != nil {
+	l := flock.New(name, flock.SetPermissions(0o600))
+	got, err := l.TryLock()
+	if err != nil {
+		return nil, err
+	}
+	if !got {
+		return nil, readHolder(name)
+	}
+	shareWithOwner(dir, name)
+	by.PID, by.User, by.Since = os.Getpid(), whoami(), time.Now().UTC().Truncate(time.Second)
+	if err := writeHolder(name, by); err != nil {
 		_ = l.Unlock()
-		return nil, fmt.Errorf("lock host %s: %w", h.Name, err)
+		return nil, err
 	}
 	return func() {
 		// The file stays: removing it would let two processes lock two files of one name.
 		_ = os.Truncate(name, 0)
 		_ = l.Unlock()
 	}, nil
+}
+
+// shareWithOwner gives what root made in somebody's data folder to the owner of that
+// folder: an agent that is not root could not lock the file otherwise.
+func shareWithOwner(dir, name string) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	info, err := os.Stat(filepath.Dir(dir))
+	if err != nil {
+		return
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 {
+		for _, path := range []string{dir, name} {
+			_ = os.Lchown(path, int(owner.Uid), int(owner.Gid)) // where it does not work, the agent says so
+		}
+	}
 }
 
 func writeHolder(name string, h holder) error {
@@ -67,24 +117,43 @@ func writeHolder(name string, h holder) error {
 	return os.WriteFile(name, append(b, '\n'), 0o600)
 }
 
-// holderOf says who holds a lock, as far as its file tells.
-func holderOf(name string) string {
-	var h holder
-	b, err := os.ReadFile(name)
-	if err == nil {
-		err = json.Unmarshal(b, &h)
-	}
-	if err != nil {
-		return "by another process"
-	}
-	return fmt.Sprintf("by %s: pid %d, %s, since %s", h.User, h.PID, h.Verb, h.Since.Local().Format(time.DateTime))
+// heldError is a lock that somebody else has.
+type heldError struct {
+	by    holder
+	known bool // by was readable
 }
 
-// dataDir is where this machine keeps what is about no site: locks.
+// Error says who it is, as far as the file tells: "by …".
+func (e *heldError) Error() string {
+	if !e.known {
+		return "by another process"
+	}
+	return fmt.Sprintf("by %s: pid %d, %s, since %s", e.by.User, e.by.PID, e.by.Verb, e.by.Since.Local().Format(time.DateTime))
+}
+
+// readHolder says who holds a lock.
+func readHolder(name string) *heldError {
+	var e heldError
+	b, err := os.ReadFile(name)
+	e.known = err == nil && json.Unmarshal(b, &e.by) == nil
+	return &e
+}
+
+// dataDir is where this machine keeps what is about no site: locks. Root shares it
+// with the agent, so that agent.hcl counts too.
 func (a *app) dataDir() (string, error) {
 	if dir := a.env("HOMESTAK_DATA_DIR"); dir != "" {
 		return dir, nil
 	}
+	if os.Geteuid() != 0 {
+		return a.ownDataDir()
+	}
+	c, _ := a.agentConfig(&agentFlags{}) // what is wrong with it is for the agent to say
+	return c.DataDir, nil
+}
+
+// ownDataDir is the data folder of whoever runs the program, where nothing else is said.
+func (a *app) ownDataDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/homestak-gitops", nil
 	}

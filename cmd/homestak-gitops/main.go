@@ -28,6 +28,10 @@ type process struct {
 	env            func(string) string
 	signals        <-chan os.Signal // nil: none ever comes
 
+	// subscribe gives the signals of another sort from now on, until the returned
+	// function is called. Nil: none ever comes.
+	subscribe func(os.Signal) (<-chan os.Signal, func())
+
 	inTerminal, outTerminal, errTerminal bool
 	width                                int // columns of the terminal, 0 if unknown
 }
@@ -38,7 +42,7 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	p := process{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals, subscribe: subscribe,
 		inTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		outTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		errTerminal: term.IsTerminal(int(os.Stderr.Fd())),
@@ -59,6 +63,12 @@ func paceCollector() {
 		debug.SetGCPercent(200)
 		debug.SetMemoryLimit(256 << 20)
 	}
+}
+
+func subscribe(s os.Signal) (<-chan os.Signal, func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, s)
+	return c, func() { signal.Stop(c) }
 }
 
 // run is the program: it gives the exit code.
@@ -115,6 +125,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 	root.AddGroup(
 		&cobra.Group{ID: "site", Title: "A site:"},
 		&cobra.Group{ID: "host", Title: "A host:"},
+		&cobra.Group{ID: "agent", Title: "An agent:"},
 		&cobra.Group{ID: "try", Title: "Trying things:"},
 	)
 	add := func(group string, verbs ...*cobra.Command) {
@@ -123,8 +134,9 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 			root.AddCommand(v)
 		}
 	}
-	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb())
+	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb(), a.policyVerb())
 	add("host", a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
+	add("agent", a.agentVerb(), a.statusVerb(), a.historyVerb(), a.whyVerb(), a.reconcileVerb(), a.suspendVerb(), a.resumeVerb())
 	add("try", a.simVerb(), a.demoVerb())
 	add("", a.versionVerb(), docsVerb(), exitCodesTopic())
 	return root

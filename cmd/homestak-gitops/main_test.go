@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 //	quiet NAME                        the host got no request that writes since the last time
 //	same DOCUMENT GOLDEN              two JSON documents agree but for times, ids and fingerprints
 //	commit DIR FILE...                make DIR a git checkout, and commit these files
+//	push MESSAGE                      commit the folder site, and push it to site.git; needs git
+//	until CODE [/TEXT] PROGRAM ARG... run a program until it exits so, and says this
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -53,7 +55,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pve": cmdPVE, "exits": cmdExits, "guests": cmdGuests, "hand": cmdHand, "quiet": cmdQuiet,
-			"same": cmdSame, "commit": cmdCommit,
+			"same": cmdSame, "commit": cmdCommit, "until": cmdUntil, "push": cmdPush,
 		},
 	})
 }

@@ -12,7 +12,8 @@ import (
 // nothing new, finish what runs. Twice means: leave now; then the context that
 // watch gave is cancelled.
 type stopping struct {
-	once  chan struct{} // closed at the first signal
+	ctx   context.Context // of the process; ends at the second signal
+	once  chan struct{}   // closed at the first signal
 	leave context.CancelCauseFunc
 	done  chan struct{}
 }
@@ -20,7 +21,7 @@ type stopping struct {
 // watch counts the signals of a process until close.
 func watch(ctx context.Context, p process) (context.Context, *stopping) {
 	ctx, leave := context.WithCancelCause(ctx)
-	s := &stopping{once: make(chan struct{}), leave: leave, done: make(chan struct{})}
+	s := &stopping{ctx: ctx, once: make(chan struct{}), leave: leave, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		select {

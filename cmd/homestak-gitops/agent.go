@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source"
+)
+
+// agentRun are the flags of the verb agent beside those of its configuration.
+type agentRun struct {
+	agentFlags
+	once, print, sim bool
+}
+
+func (a *app) agentVerb() *cobra.Command {
+	f := &agentRun{}
+	c := &cobra.Command{
+		Use:   "agent [--once]",
+		Short: "Follow a repository, and make a host become what it says, again and again",
+		Long: `Looks at the repository, and makes the host that is named by its identity become what
+the newest commit says; again at every new commit, and whenever something was changed
+on the host. A commit that is not valid, or that a policy denies, converges nothing: the
+last good one stays in force, and "status" says why. SIGHUP means: look now.
+
+What it must know of itself stands in agent.hcl, in the environment (HOMESTAK_…) or in
+flags, see docs/reference.md; everything else comes from the site. To try it as any user:
+
+    homestak-gitops agent --repository URL --identity HOST --sim`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.agent(c.Context(), f) },
+	}
+	f.all(c)
+	fs := c.Flags()
+	fs.BoolVar(&f.once, "once", false, "look and converge once, report, and end")
+	fs.BoolVar(&f.print, "print-config", false, "print what holds, as an agent.hcl, with where each value is from")
+	fs.BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")
+	a.ui.jsonFlag(c)
+	return c
+}
+
+func (a *app) agent(ctx context.Context, f *agentRun) error {
+	a.ui.document = func(err error) any { return engine.Failure("agent", "", found(err)) }
+	cfg, found := a.agentConfig(&f.agentFlags)
+	switch {
+	case a.ui.json && !f.once:
+		return errors.New("--json is for the report of --once; ask a running agent with: homestak-gitops status --json")
+	case !found.HasErrors() && f.print:
+		a.ui.findings(found)
+		a.ui.printf("%s", cfg.text())
+		return nil
+	case !found.HasErrors() && cfg.Repository.URL == "":
+		found = append(found, plain(errors.New("which repository? none is named\nname one: --repository URL, or repository { url = … } in agent.hcl")))
+	}
+	a.ui.findings(found)
+	if found.HasErrors() {
+		return &ending{exitError, fmt.Errorf("the agent cannot start: %s in what it is told", count(found.Errors(), "mistake"))}
+	}
+	socket := a.socketOf(&f.agentFlags, cfg)
+	verb := "agent"
+	if f.once {
+		socket, verb = "", "agent --once"
+	}
+	release, err := a.onlyAgent(cfg, verb, socket)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, err := a.assemble(cfg, f)
+	if err != nil {
+		return err
+	}
+	if f.once {
+		return a.once(ctx, s)
+	}
+	return a.daemon(ctx, s, socket)
+}
+
+// onlyAgent makes this process the one agent of its data folder.
+func (*app) onlyAgent(c *agentConfig, verb, socket string) (release func(), err error) {
+	release, err = lockFile(filepath.Join(c.DataDir, agentLock), holder{Verb: verb, Socket: socket})
+	held, isHeld := errors.AsType[*heldError](err)
+	switch {
+	case isHeld && verb != "agent" && held.by.Verb == "agent":
+		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\nlet it look now instead: homestak-gitops reconcile", c.DataDir, held)}
+	case isHeld:
+		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, held)}
+	case err != nil:
+		return nil, fmt.Errorf("use data folder %s: %w\nname a folder that you may write: data_dir in agent.hcl, or --data-dir", c.DataDir, err)
+	}
+	return release, nil
+}
+
+// assembly is an agent with all that it is made of.
+type assembly struct {
+	cfg    *agentConfig
+	agent  *engine.Agent
+	ledger *ledger.Ledger
+	knows  *knowledge
+	log    *slog.Logger
+	tell   func(engine.AgentStatus) // set before the agent runs; called on its goroutine
+}
+
+func (a *app) assemble(c *agentConfig, f *agentRun) (*assembly, error) {
+	s := &assembly{cfg: c, log: a.logger(c.Log.Level, c.Log.Format), knows: &knowledge{identity: c.Identity}, tell: func(engine.AgentStatus) {}}
+	if f.once && !a.ui.verbose && c.from["log.level"] == "" {
+		s.log = slog.New(slog.DiscardHandler) // the report tells it
+	}
+	var err error
+	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, ledgerDir)); err != nil {
+		return nil, fmt.Errorf("open the receipts: %w", err)
+	}
+	r := c.Repository
+	repo, err := source.OpenRepository(source.Options{
+		Dir: filepath.Join(c.DataDir, cloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, Log: s.log,
+		Auth: source.Auth{
+			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
+			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	site := &agentSite{
+		files: repo.Files, notes: repo.Notes, identity: c.Identity, secrets: c.SecretsFile, sim: f.sim,
+		log: s.log, knows: s.knows, sims: map[string]*pvesim.Host{},
+	}
+	o := engine.AgentOptions{
+		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
+		Source: repository{repo, site}, Load: site.load, Open: site.open, Ledger: s.ledger,
+		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
+		Tell: func(st engine.AgentStatus) { s.tell(st) },
+	}
+	if !f.sim {
+		o.Exclusive = s.exclusive
+	}
+	if s.agent, err = engine.NewAgent(o); err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	return s, nil
+}
+
+// lockEvery is how often the agent tries a host that somebody else has locked.
+const lockEvery = 500 * time.Millisecond
+
+// exclusive makes the agent the one writer of its host; see engine.AgentOptions. It is
+// the lock file that apply and destroy take, which also holds where they began before
+// the agent did and so did not ask it.
+func (s *assembly) exclusive(ctx context.Context, blocked func(holder string)) (release func(), err error) {
+	ticker := time.NewTicker(lockEvery)
+	defer ticker.Stop()
+	for told := false; ; {
+		release, err := s.lock()
+		held, isHeld := errors.AsType[*heldError](err)
+		if !isHeld {
+			return release, err
+		}
+		if !told {
+			told = true
+			blocked("changed " + held.Error())
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// lock takes the lock file of the host. As long as no commit was read that declares it,
+// its API is not known, and so neither is which of the files with its name: then it
+// is all that are there.
+func (s *assembly) lock() (release func(), err error) {
+	api, _ := s.knows.host()
+	if api != "" {
+		return lockHost(s.cfg.DataDir, &model.Host{Name: s.cfg.Identity, API: api}, "agent")
+	}
+	var locked []func()
+	release = func() {
+		for _, unlock := range locked {
+			unlock()
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(s.cfg.DataDir, "locks", s.cfg.Identity+"-????????.lock"))
+	for _, name := range files {
+		unlock, err := lockFile(name, holder{Verb: "agent"})
+		if err != nil {
+			release()
+			return nil, err
+		}
+		locked = append(locked, unlock)
+	}
+	return release, err
+}
+
+// once looks and converges once, and reports as apply does.
+func (a *app) once(ctx context.Context, s *assembly) error {
+	box, done := make(mailbox, 1), make(chan struct{})
+	told, end := context.WithCancel(ctx)
+	s.tell = box.put
+	w := &passWatch{ui: a.ui}
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case st := <-box:
+				w.tell(st, time.Now())
+			case <-told.Done():
+				w.erase()
+				return
+			}
+		}
+	}()
+	r := s.agent.Once(ctx, a.stopping.once)
+	end()
+	<-done
+	for _, res := range r.Results {
+		a.ui.notef("%s", printable(ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
+	}
+	err := a.report(r)
+	if errors.Is(r.Err, engine.ErrUnknownIdentity) {
+		return &ending{exitError, r.Err} // a mistake in what the agent is told, if the site is right
+	}
+	return err
+}
+
+// daemon runs the agent until it is told to end.
+func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
+	h := &herald{
+		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: a.stopping.once,
+		notify: sdNotify, stuck: s.agent.Stuck, log: s.log,
+	}
+	var err error
+	if h.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
+		return fmt.Errorf("read what the service manager wants: %w", err)
+	}
+	s.tell = h.statuses.put
+	c := &control{
+		agent: s.agent, suspends: s.agent, receipts: s.ledger, known: s.knows, log: s.log,
+		card: agentCard{Version: 1, Program: buildOf(debug.ReadBuildInfo()).Version, Identity: s.cfg.Identity, DataDir: s.cfg.DataDir, PID: os.Getpid()},
+	}
+	beside, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer end()
+	if socket != noSocket {
+		ln, err := listenControl(ctx, socket)
+		if err != nil {
+			return err
+		}
+		group.Go(func() {
+			if err := c.serve(beside, ln); err != nil {
+				s.log.Error("the control socket does not answer any more", "error", err)
+			}
+		})
+	}
+	group.Go(func() { h.run(beside) })
+	hangups, unsubscribe := a.hangups()
+	defer unsubscribe()
+	group.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				s.log.Info("asked to look", "over", "SIGHUP")
+				select {
+				case h.reloads <- time.Now():
+				default: // one is open already
+				}
+				s.agent.Look()
+			case <-beside.Done():
+				return
+			}
+		}
+	})
+	s.log.Info("asked over", "socket", socket, "data_dir", s.cfg.DataDir)
+	err = s.agent.Run(ctx, a.stopping.once)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // it left what ran
+	}
+	return err
+}
+
+// hangups gives the SIGHUPs of the process from now on: of other verbs they are the
+// end, since their terminal is gone.
+func (a *app) hangups() (<-chan os.Signal, func()) {
+	if a.subscribe == nil {
+		return nil, func() {}
+	}
+	return a.subscribe(syscall.SIGHUP)
+}

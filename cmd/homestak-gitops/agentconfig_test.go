@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// runIn runs the program with an environment, to its end.
+func runIn(t *testing.T, env map[string]string, args ...string) (code int, out, stderr string) {
+	t.Helper()
+	var o, e stream
+	p := process{stdin: strings.NewReader(""), stdout: &o, stderr: &e, env: func(key string) string { return env[key] }}
+	code = run(t.Context(), args, p)
+	return code, o.String(), e.String()
+}
+
+// What is told last counts: flags before environment before file before the machine.
+func TestAgentConfigPrecedence(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	state, credentials := filepath.Join(dir, "state"), filepath.Join(dir, "credentials")
+	require.NoError(t, os.MkdirAll(credentials, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(credentials, "secrets.yaml"), nil, 0o600))
+	file := filepath.Join(dir, "agent.hcl")
+	require.NoError(t, os.WriteFile(file, []byte(`
+identity    = "file"
+drift_every = "7m"
+repository {
+  url    = "site.git"
+  branch = "file"
+  path   = "file"
+  auth {
+    token_file = "tokens/git"
+  }
+}
+`), 0o600))
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	env := map[string]string{
+		"HOMESTAK_CONFIG": file, "HOMESTAK_REPOSITORY_BRANCH": "environment", "HOMESTAK_REPOSITORY_PATH": "environment",
+		"HOMESTAK_REPOSITORY_AUTH_KEY_FILE": "key", "HOMESTAK_LOG_LEVEL": "debug",
+		"STATE_DIRECTORY": state + ":/elsewhere", "CREDENTIALS_DIRECTORY": credentials,
+	}
+	code, out, stderr := runIn(t, env, "agent", "--print-config", "--path", "flag")
+	require.Zero(t, code, stderr)
+	require.Equal(t, squeezed(fmt.Sprintf(`# what holds for the agent of this machine; file: %[1]s/agent.hcl
+identity = "file" # %[1]s/agent.hcl:2:1
+data_dir = "%[1]s/state" # STATE_DIRECTORY
+# listen is not set
+repository {
+  url    = "%[1]s/site.git" # %[1]s/agent.hcl:5:3
+  branch = "environment" # HOMESTAK_REPOSITORY_BRANCH
+  path   = "flag" # --path
+  poll   = "1m" # default
+  auth {
+    token_file = "%[1]s/tokens/git" # %[1]s/agent.hcl:9:5
+    # username is not set
+    key_file = "%[2]s/key" # HOMESTAK_REPOSITORY_AUTH_KEY_FILE
+    # known_hosts_file is not set
+    # ca_file is not set
+  }
+}
+parent {
+  # url is not set
+  # pins is not set
+  # token_file is not set
+}
+secrets_file = "%[1]s/credentials/secrets.yaml" # CREDENTIALS_DIRECTORY
+access {
+  # read_key_file is not set
+  # operator_key_file is not set
+}
+drift_every = "7m" # %[1]s/agent.hcl:3:1
+concurrency = 8 # default
+log {
+  level  = "debug" # HOMESTAK_LOG_LEVEL
+  format = "text" # default
+}
+`, dir, here)), squeezed(out))
+
+	// What is printed is an agent.hcl that says the same.
+	again, found := hcl.ParseAgent("agent.hcl", []byte(out))
+	require.Empty(t, found)
+	require.Equal(t, "flag", again.Repository.Path)
+	require.Equal(t, 7*time.Minute, again.DriftEvery)
+	again2 := filepath.Join(dir, "again.hcl")
+	require.NoError(t, os.WriteFile(again2, []byte(out), 0o600))
+	code, printed, _ := runIn(t, nil, "agent", "--print-config", "--config", again2)
+	require.Zero(t, code)
+	require.Equal(t, values(out), values(printed))
+}
+
+// squeezed takes away the spaces that lay the text out.
+func squeezed(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		fmt.Fprintln(&b, strings.Join(strings.Fields(line), " "))
+	}
+	return b.String()
+}
+
+// values takes away comments and alignment.
+func values(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		value, _, _ := strings.Cut(line, "#")
+		if value = strings.TrimSpace(value); value != "" {
+			fmt.Fprintln(&b, strings.Join(strings.Fields(value), " "))
+		}
+	}
+	return b.String()
+}
+
+// All that is wrong is told at once, wherever it was said, and no secret with it.
+func TestAgentConfigMistakes(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "agent.hcl")
+	require.NoError(t, os.WriteFile(file, []byte("identiti = \"father\"\nlisten = \":1\"\nparent {\n  url = \"https://mother:44443\"\n}\n"), 0o600))
+	env := map[string]string{"HOMESTAK_CONCURRENCY": "lots", "HOME": "/nowhere", "HOMESTAK_REPOSITORY_URL": "https://x:hunter2@git.example/a.git"}
+	code, out, stderr := runIn(t, env, "agent", "--config", file, "--log-level", "loud", "--identity", "father")
+	require.Equal(t, exitError, code)
+	require.Empty(t, out)
+	for _, want := range []string{
+		file + `:1:1: error: unknown attribute "identiti" in agent.hcl`, `did you mean "identity"?`,
+		"error: HOMESTAK_CONCURRENCY: concurrency must be a whole number",
+		`error: --log-level: level = "loud" is not possible`, "known: debug, error, info, warn",
+		"error: HOMESTAK_REPOSITORY_URL: url = ", "name a file in auth { token_file = … }",
+		file + ":2:1: warning: listen has no effect yet", file + ":4:3: warning: parent.url has no effect yet",
+		"error: the agent cannot start: 4 mistakes in what it is told",
+	} {
+		require.Contains(t, stderr, want)
+	}
+	require.NotContains(t, stderr, "hunter2")
+
+	_, _, stderr = runIn(t, nil, "agent", "--config", "/nowhere/agent.hcl")
+	require.Contains(t, stderr, "read what the agent is told: open /nowhere/agent.hcl")
+	_, _, stderr = runIn(t, map[string]string{"HOME": t.TempDir()}, "agent", "--identity", "father")
+	require.Contains(t, stderr, "which repository? none is named")
+	_, _, stderr = runIn(t, nil, "agent", "--json", "--identity", "father")
+	require.Contains(t, stderr, "homestak-gitops status --json")
+}
+
+func TestAgentLog(t *testing.T) {
+	for _, c := range []struct {
+		level, format string
+		want          string
+	}{
+		{"info", "text", `2026-01-02 03:04:05 INFO  step ended  address=vm.a took=2s
+2026-01-02 03:04:05 WARN  two words  host=father why="a\nb"
+`},
+		{"warn", "text", `2026-01-02 03:04:05 WARN  two words  host=father why="a\nb"
+`},
+		{"info", "json", `{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"step ended","address":"vm.a","took":2000000000}
+{"time":"2026-01-02T03:04:05Z","level":"WARN","msg":"two words","host":"father","why":"a\nb"}
+`},
+	} {
+		var out bytes.Buffer
+		a := &app{process: process{stderr: &out, env: func(string) string { return "" }}}
+		logTwo(t, a.logger(c.level, c.format))
+		require.Equal(t, c.want, out.String())
+	}
+}
+
+// The journal has time and priority of its own, and knows the stream by its inode.
+func TestAgentLogInTheJournal(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "journal"))
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	at := info.Sys().(*syscall.Stat_t)
+	stream := fmt.Sprintf("%d:%d", at.Dev, at.Ino)
+	require.False(t, journals(stream, &bytes.Buffer{}))
+	require.False(t, journals("1:2", f), "inherited, but written elsewhere")
+	a := &app{process: process{stderr: f, env: func(key string) string { return map[string]string{"JOURNAL_STREAM": stream}[key] }}}
+	logTwo(t, a.logger("debug", "text"))
+	logTwo(t, a.logger("error", "text"))
+	logTwo(t, a.logger("info", "json"))
+	text, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	require.Equal(t, `<6>step ended  address=vm.a took=2s
+<4>two words  host=father why="a\nb"
+<6>{"level":"INFO","msg":"step ended","address":"vm.a","took":2000000000}
+<4>{"level":"WARN","msg":"two words","host":"father","why":"a\nb"}
+`, string(text))
+}
+
+func logTwo(t *testing.T, l *slog.Logger) {
+	t.Helper()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	step := slog.NewRecord(at, slog.LevelInfo, "step ended", 0)
+	step.AddAttrs(slog.String("address", "vm.a"), slog.Duration("took", 2*time.Second))
+	words := slog.NewRecord(at, slog.LevelWarn, "two words", 0)
+	words.AddAttrs(slog.String("why", "a\nb"))
+	for h, r := range map[slog.Handler]slog.Record{l.Handler(): step} {
+		if h.Enabled(context.Background(), r.Level) {
+			require.NoError(t, h.Handle(context.Background(), r))
+		}
+	}
+	if h := l.With("host", "father").Handler(); h.Enabled(context.Background(), words.Level) {
+		require.NoError(t, h.Handle(context.Background(), words))
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
+)
+
+// text writes what holds as an agent.hcl, each value with where it is from in a
+// comment. What has no value stands there as a comment. Files are named and never
+// read, so there is no secret in it.
+func (c *agentConfig) text() string {
+	var b strings.Builder
+	file := c.file
+	if file == "" {
+		file = "none"
+	}
+	fmt.Fprintf(&b, "# what holds for the agent of this machine; file: %s\n", file)
+	c.block(&b, "", reflect.ValueOf(&c.AgentFile).Elem())
+	out, _ := hcl.Format([]byte(b.String()), "agent.hcl")
+	return string(out)
+}
+
+func (c *agentConfig) block(b *strings.Builder, prefix string, v reflect.Value) {
+	for _, f := range model.Fields(v.Type()) {
+		path, field := prefix+f.Name, v.Field(f.Index)
+		switch {
+		case f.Block:
+			fmt.Fprintf(b, "%s {\n", f.Name)
+			c.block(b, path+".", field.Elem())
+			fmt.Fprint(b, "}\n")
+		case field.IsZero() && c.from[path] == "":
+			fmt.Fprintf(b, "# %s is not set\n", f.Name)
+		default:
+			from := c.from[path]
+			if from == "" {
+				from = "default"
+			}
+			fmt.Fprintf(b, "%s = %s # %s\n", f.Name, literal(field), from)
+		}
+	}
+}
+
+// literal writes a value as the language has it.
+func literal(v reflect.Value) string {
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		text := value.String()
+		for _, zero := range []string{"m0s", "h0m"} { // 1h rather than 1h0m0s
+			if strings.HasSuffix(text, zero) {
+				text = text[:len(text)-2]
+			}
+		}
+		return strconv.Quote(text)
+	case []string:
+		quoted := make([]string, len(value))
+		for i, s := range value {
+			quoted[i] = quoteText(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	case string:
+		return quoteText(value)
+	default:
+		return fmt.Sprint(value)
+	}
+}
+
+// quoteText quotes a text; a dollar or percent sign before a brace would begin a
+// template.
+func quoteText(s string) string {
+	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
+}

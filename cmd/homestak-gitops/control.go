@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+// steered is the agent, as far as the socket looks at it and steers it.
+type steered interface {
+	Status() engine.AgentStatus
+	Look()
+	Reconcile(ctx context.Context) (engine.PassStatus, error)
+	Hold(ctx context.Context, who string) (release func(), err error)
+}
+
+// suspender is the agent, as far as it can be told to leave things as they are.
+type suspender interface {
+	Suspend(s ledger.Suspension) error
+	Resume(manifest string) (bool, error)
+}
+
+// receipts is the memory of what was done.
+type receipts interface {
+	Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
+	Verify() (held int, broken []string, err error)
+}
+
+// control answers on the agent's socket: HTTP with JSON bodies. Who may open the
+// socket may do all of it, so what keeps others away is the mode of the file.
+//
+//	GET  /agent            who this is: agentCard
+//	GET  /status           engine.AgentStatus
+//	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
+//	GET  /history/verify   whether the chain of receipts holds: chain
+//	GET  /why/ADDRESS      where an object comes from and what was done to it: reasons
+//	POST /reconcile        look now; with ?wait the answer is the engine.PassStatus of that look
+//	POST /suspend          a ledger.Suspension, without since
+//	POST /resume           {"manifest": "…"}, "" for everything
+//	POST /hold             be the one writer: who=, verb=; granted when the headers come, until the connection ends
+//
+// Whatever goes wrong is a problem with a status of 4xx or 5xx.
+type control struct {
+	agent    steered
+	suspends suspender
+	receipts receipts
+	known    *knowledge
+	card     agentCard
+	log      *slog.Logger
+}
+
+// agentCard says which agent answers.
+type agentCard struct {
+	Version   int      `json:"version"` // of this interface: 1
+	Program   string   `json:"program"` // version of the program
+	Identity  string   `json:"identity"`
+	API       string   `json:"api"` // of the host that it converges, "" as long as no site was read
+	DataDir   string   `json:"data_dir"`
+	PID       int      `json:"pid"`
+	Manifests []string `json:"manifests"` // those that it deploys; null as long as no site was read
+}
+
+// history is the answer of /history.
+type history struct {
+	Receipts []ledger.Receipt `json:"receipts"`
+	Problem  string           `json:"problem"` // receipts that cannot be read, "" for none
+}
+
+// chain is the answer of /history/verify.
+type chain struct {
+	Held   int      `json:"held"`
+	Broken []string `json:"broken"`
+}
+
+// The bounds of what clients may ask and take.
+const (
+	controlBody  = 64 << 10         // bytes of a request
+	controlRead  = 10 * time.Second // to send it
+	controlWrite = 20 * time.Second // to take the answer
+	controlConns = 64               // connections at once; the next ones wait
+	controlEnd   = 2 * time.Second  // for answers under way when the agent stops
+)
+
+// serve answers until ctx ends, and then ends what waits. It closes the listener.
+func (c *control) serve(ctx context.Context, ln net.Listener) error {
+	s := &http.Server{
+		Handler: c.routes(), BaseContext: func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
+		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(bounded(ln, controlConns)) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve the control socket: %w", err)
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlEnd)
+	defer cancel()
+	if s.Shutdown(end) != nil {
+		_ = s.Close() // somebody does not take the answer
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the control socket: %w", err)
+	}
+	return nil
+}
+
+func (c *control) routes() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, answer func(w http.ResponseWriter, r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, controlBody)
+			doc, err := answer(w, r)
+			switch p, ok := errors.AsType[*problem](err); {
+			case ok:
+				p.write(w)
+			case err != nil:
+				(&problem{Status: http.StatusInternalServerError, Code: "failed", Message: err.Error()}).write(w)
+			case doc != nil:
+				writeAnswer(w, http.StatusOK, doc)
+			}
+		})
+	}
+	handle("GET /agent", func(http.ResponseWriter, *http.Request) (any, error) { return c.self(), nil })
+	handle("GET /status", func(http.ResponseWriter, *http.Request) (any, error) { return c.agent.Status(), nil })
+	handle("GET /history", c.history)
+	handle("GET /history/verify", c.verify)
+	handle("GET /why/{address}", c.why)
+	handle("POST /reconcile", c.reconcile)
+	handle("POST /suspend", c.suspend)
+	handle("POST /resume", c.resume)
+	handle("POST /hold", c.hold)
+	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return nil, &problem{
+			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
+			Hint: "the agent that runs is version " + c.card.Program,
+		}
+	})
+	return mux
+}
+
+func (c *control) self() agentCard {
+	card := c.card
+	card.API, card.Manifests = c.known.host()
+	return card
+}
+
+// history tells of the receipts that touched an address, or of all.
+func (c *control) history(_ http.ResponseWriter, r *http.Request) (any, error) {
+	n := 20
+	if text := r.URL.Query().Get("n"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 0 {
+			return nil, badRequest("n is not a number of receipts", "leave it out for 20, or say 0 for all")
+		}
+	}
+	return remembered(c.receipts, n, r.URL.Query().Get("address")), nil
+}
+
+// remembered reads receipts; those that cannot be read are told beside the others.
+func remembered(from receipts, n int, address string) history {
+	list, err := from.Last(n, touches(address))
+	h := history{Receipts: append([]ledger.Receipt{}, list...)}
+	if err != nil {
+		h.Problem = err.Error()
+	}
+	return h
+}
+
+// touches finds the receipts with a step about an address, nil for "".
+func touches(address string) func(*ledger.Receipt) bool {
+	if address == "" {
+		return nil
+	}
+	return func(r *ledger.Receipt) bool {
+		return slices.ContainsFunc(r.Steps, func(s ledger.Step) bool { return s.Address == address })
+	}
+}
+
+func (c *control) verify(http.ResponseWriter, *http.Request) (any, error) {
+	held, broken, err := c.receipts.Verify()
+	return chain{held, append([]string{}, broken...)}, err
+}
+
+func (c *control) why(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return reasonsOf(r.PathValue("address"), c.agent.Status(), c.known, c.receipts), nil
+}
+
+// reconcile looks now; with ?wait for as long as the client stays.
+func (c *control) reconcile(w http.ResponseWriter, r *http.Request) (any, error) {
+	c.log.Info("asked to look", "over", "socket")
+	if !r.URL.Query().Has("wait") {
+		c.agent.Look()
+		writeAnswer(w, http.StatusAccepted, struct{}{})
+		return nil, nil //nolint:nilnil // the answer is written
+	}
+	patient(w)
+	pass, err := c.agent.Reconcile(r.Context())
+	if errors.Is(err, engine.ErrInterrupted) || r.Context().Err() != nil {
+		return nil, stoppingProblem()
+	}
+	return pass, err
+}
+
+func (c *control) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
+	var s ledger.Suspension
+	if err := readBody(r, &s); err != nil {
+		return nil, err
+	}
+	s.Since = time.Now().UTC().Truncate(time.Second)
+	_, manifests := c.known.host()
+	switch {
+	case s.Reason == "":
+		return nil, badRequest("a suspension needs a reason", "whoever finds it wants to know why: --reason TEXT")
+	case s.Until != nil && !s.Until.After(s.Since):
+		return nil, badRequest("the end of the suspension is over already", "say --for 2h, or nothing for until it is resumed")
+	case s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest):
+		return nil, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
+	}
+	if err := c.agentError(c.suspends.Suspend(s)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c *control) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
+	var what struct {
+		Manifest string `json:"manifest"`
+		By       string `json:"by"`
+	}
+	if err := readBody(r, &what); err != nil {
+		return nil, err
+	}
+	c.log.Info("asked to go on", "over", "socket", "by", what.By)
+	was, err := c.suspends.Resume(what.Manifest)
+	if err := c.agentError(err); err != nil {
+		return nil, err
+	}
+	if !was {
+		hint := "nothing is suspended"
+		if list := c.agent.Status().Suspended; len(list) > 0 {
+			names := map[string]bool{}
+			for _, s := range list {
+				names[suspendedWhat(s.Manifest)] = true
+			}
+			hint = fmt.Sprintf("suspended is: %s", joined(slices.Sorted(maps.Keys(names))))
+		}
+		return nil, &problem{Status: http.StatusNotFound, Code: "not_suspended", Message: suspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
+	}
+	return struct{}{}, nil
+}
+
+// agentError is for changes of what the agent keeps on disk.
+func (*control) agentError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the agent cannot keep it: %w", err)
+}
+
+// hold makes the client the one writer for as long as its connection lives.
+func (c *control) hold(w http.ResponseWriter, r *http.Request) (any, error) {
+	who, verb := r.URL.Query().Get("who"), r.URL.Query().Get("verb")
+	if who == "" || len(who)+len(verb) > 200 {
+		return nil, badRequest("who holds?", "name who= and verb=, shortly")
+	}
+	patient(w)
+	release, err := c.agent.Hold(r.Context(), printable(who+" ("+verb+")"))
+	if err != nil {
+		if r.Context().Err() != nil {
+			return nil, stoppingProblem()
+		}
+		return nil, err
+	}
+	defer release()
+	c.log.Info("held", "by", who, "verb", verb)
+	w.WriteHeader(http.StatusOK)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return nil, nil //nolint:nilnil // the client is gone: nobody waits for an answer
+	}
+	<-r.Context().Done()
+	c.log.Info("released", "by", who, "verb", verb)
+	return nil, nil //nolint:nilnil // the answer was its headers
+}
+
+// patient takes the deadlines off a connection: its client waits as long as it likes,
+// and its end is noticed all the same.
+func patient(w http.ResponseWriter) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Time{})
+}
+
+// readBody reads the one JSON document of a request.
+func readBody(r *http.Request, into any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return &problem{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
+	}
+	if err != nil || d.More() {
+		return badRequest("the body is not the JSON document that is asked for", fmt.Sprint(err))
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// problem is an answer that is none.
+type problem struct {
+	Status  int    `json:"-"`
+	Code    string `json:"code"`
+	Message string `json:"message"` // what, as an error says it
+	Hint    string `json:"hint"`    // what to do next, "" if there is nothing to say
+}
+
+// Error gives the message, and the hint on the next line.
+func (p *problem) Error() string {
+	if p.Hint == "" {
+		return p.Message
+	}
+	return p.Message + "\n" + p.Hint
+}
+
+// problemDocument is how a problem looks on the wire.
+type problemDocument struct {
+	Error *problem `json:"error"`
+}
+
+func (p *problem) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
+
+func badRequest(message, hint string) *problem {
+	return &problem{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}
+}
+
+func stoppingProblem() *problem {
+	return &problem{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
+}
+
+func writeAnswer(w http.ResponseWriter, status int, doc any) {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"failed","message":"the answer cannot be written","hint":""}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // who does not take the answer has none
+}
+
+// longestSocket is what the kernel takes as the name of a socket (unix(7)), less the
+// zero at its end.
+const longestSocket = 107
+
+// listenControl makes the control socket, for its owner and group. What a dead agent
+// left there is replaced; where a live one answers, it is left alone.
+func listenControl(ctx context.Context, name string) (net.Listener, error) {
+	if len(name) > longestSocket {
+		return nil, fmt.Errorf("make the control socket: %s is too long, the system takes %d bytes\nname a shorter one with --socket or HOMESTAK_SOCKET", name, longestSocket)
+	}
+	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", name); err == nil {
+		_ = conn.Close()
+		return nil, &ending{exitRefused, fmt.Errorf("make the control socket: another program answers on %s\nname another one with --socket or HOMESTAK_SOCKET", name)}
+	}
+	if info, err := os.Lstat(name); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("make the control socket: %s is there already, and is no socket\nremove it, or name another one with --socket or HOMESTAK_SOCKET", name)
+		}
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("make the control socket: %w", err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, fmt.Errorf("make the control socket: %w\nname another one with --socket or HOMESTAK_SOCKET", err)
+	}
+	// The file comes into being with what mode the socket has, less the umask: so it is
+	// open to nobody else at any time.
+	in := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }), err)
+	}}
+	ln, err := in.Listen(ctx, "unix", name)
+	if err == nil {
+		if err = os.Chmod(name, socketMode); err != nil {
+			_ = ln.Close()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the control socket: %w\nname another one with --socket or HOMESTAK_SOCKET", err)
+	}
+	return ln, nil
+}
+
+// socketMode lets the owner and the group in.
+const socketMode = 0o660
+
+// bounded gives a listener that accepts only so many connections at once.
+func bounded(ln net.Listener, n int) net.Listener {
+	return &boundedListener{Listener: ln, slots: make(chan struct{}, n), closed: make(chan struct{})}
+}
+
+type boundedListener struct {
+	net.Listener
+	slots  chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Accept waits for a slot, then for a connection.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &boundedConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// Close ends the waiting too.
+func (l *boundedListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+type boundedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close gives the slot back.
+func (c *boundedConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}

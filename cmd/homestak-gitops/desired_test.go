@@ -1,0 +1,115 @@
+package main
+
+import (
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// told is a policy that warns of all that rules are told of commit and pass.
+const told = `package homestak.site
+warn contains sprintf("%s by %s, %d s old, %s, at %s, unattended %v", [
+	input.commit.id, input.commit.author.name, input.commit.age_seconds, input.commit.trailers.Ticket, input.now, input.unattended,
+])
+`
+
+const toldOfPlans = `package homestak.guard
+warn contains {
+	"message": sprintf("%s owns %d, %d granted, destroy %v, unattended %v", [input.commit.id, input.owned.count, input.allow_deletes, input.destroy, input.unattended]),
+	"address": "site.home",
+}
+`
+
+func folder(files ...string) fstest.MapFS {
+	tree := fstest.MapFS{"site.hcl": {Data: []byte("\nsite \"home\" {\n}\n")}}
+	for i := 0; i+1 < len(files); i += 2 {
+		tree[files[i]] = &fstest.MapFile{Data: []byte(files[i+1])}
+	}
+	return tree
+}
+
+func summaries(d engine.Desired) []string {
+	var out []string
+	for _, f := range d.Findings {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+// What an agent reads: a commit, of which its rules are told everything that is known.
+func TestRulesAreToldOfCommitAndPass(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	commit := model.Commit{
+		ID: "3f2c1a9", Author: model.Person{Name: "Ana"}, At: now.Add(-time.Minute), Trailers: map[string]string{"Ticket": "HOME-7"},
+	}
+	o := reading{Commit: commit, Unattended: true, Now: func() time.Time { return now }}
+	var r reader
+	tree := folder("policy/site.rego", told, "policy/guard.rego", toldOfPlans)
+	d := r.read(t.Context(), tree, o)
+	require.Equal(t, "3f2c1a9", d.Commit)
+	require.Equal(t, []string{"warning: 3f2c1a9 by Ana, 60 s old, HOME-7, at 2026-01-02T03:04:05Z, unattended true"}, summaries(d))
+
+	vm := func(name string) *model.Resource {
+		return &model.Resource{Addr: model.Address{Kind: "vm", Name: name}, Guest: &model.Guest{VMID: 1}}
+	}
+	have := model.State{
+		{Kind: "vm", Name: "a"}: vm("a"), {Kind: "vm", Name: "b"}: vm("b"),
+		{Kind: "image", Name: "c"}: {Addr: model.Address{Kind: "image", Name: "c"}},
+	}
+	p := &plan.Plan{}
+	found := d.Judge(t.Context(), engine.Question{
+		Site: d.Site, Plan: p, Have: model.Observed{State: have}, Commit: commit, AllowDeletes: 4, Destroy: true, Unattended: true,
+	})
+	require.Len(t, found, 1)
+	require.Equal(t, "site.hcl:2:1: warning: 3f2c1a9 owns 2, 4 granted, destroy true, unattended true", found[0].String())
+	require.Equal(t, `site "home" {`, found[0].Code, "the line is shown, as that of a finding of the loader")
+	require.Equal(t, &plan.Rules{OK: 8, Warning: 2}, p.Rules, "those of the site, too")
+
+	now = now.Add(time.Hour)
+	d = r.read(t.Context(), tree, o)
+	require.Equal(t, []string{"warning: 3f2c1a9 by Ana, 3660 s old, HOME-7, at 2026-01-02T04:04:05Z, unattended true"}, summaries(d), "time goes on also where no file changed")
+}
+
+// An agent reads again and again. Only what changed costs anything, and nothing of
+// what was found is forgotten.
+func TestReadingAgain(t *testing.T) {
+	const library = "package lib\ndeny contains \"x\" if input.version == 1\n"
+	var r reader
+	tree := folder("policy/lib.rego", library)
+	first := r.read(t.Context(), tree, reading{})
+	require.Len(t, first.Findings, 1)
+	set, on := r.set, r.last.on
+	require.NotNil(t, on)
+	again := r.read(t.Context(), tree, reading{})
+	require.Same(t, set, r.set)
+	require.Equal(t, summaries(first), summaries(again))
+	p := &plan.Plan{}
+	require.Empty(t, again.Judge(t.Context(), engine.Question{Site: again.Site, Plan: p}))
+	require.Equal(t, &plan.Rules{OK: 8}, p.Rules)
+
+	for range 2 { // what is broken stays broken, until it is mended
+		d := r.read(t.Context(), folder("policy/lib.rego", "package lib\nx :="), reading{})
+		require.Positive(t, d.Findings.Errors())
+		denied := d.Judge(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}})
+		require.Equal(t, d.Findings.Errors(), denied.Errors(), "who judges a plan all the same is denied")
+	}
+	require.Zero(t, r.read(t.Context(), tree, reading{}).Findings.Errors())
+
+	// The site changes under the same policies.
+	tree["site.hcl"] = &fstest.MapFile{Data: []byte("site \"home\" {\n}\nposture \"prod\" {\n}\n")}
+	d := r.read(t.Context(), tree, reading{})
+	require.Equal(t, 1, d.Findings.Errors(), "%v", summaries(d))
+	tree["site.hcl"] = &fstest.MapFile{Data: []byte("site \"home\" {\n")}
+	d = r.read(t.Context(), tree, reading{})
+	require.Positive(t, d.Findings.Errors())
+	for _, f := range d.Findings {
+		require.False(t, f.Severity == diag.Error && f.Source == diag.FromPolicy, "what does not load is not asked about")
+	}
+}

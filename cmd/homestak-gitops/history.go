@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+func (a *app) historyVerb() *cobra.Command {
+	f := &agentFlags{}
+	var n int
+	c := &cobra.Command{
+		Use:   "history [ADDRESS]",
+		Short: "Tell what the agent changed: when, by which commit, and how it went",
+		Long: `Tells of the passes that changed something, or tried to, the newest first; with ADDRESS
+only of those that touched it. Each is a receipt, a file in the agent's data folder.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.history(c.Context(), f, n, strings.Join(args, ""))
+		},
+	}
+	f.find(c)
+	c.Flags().IntVarP(&n, "number", "n", 20, "tell of `N` passes at most; 0: all")
+	c.Flags().BoolVar(&a.ui.json, "json", false, "print the receipts as JSON lines on stdout")
+	c.ValidArgsFunction = a.completeAddresses(f)
+	c.AddCommand(a.verifyVerb())
+	return c
+}
+
+func (a *app) verifyVerb() *cobra.Command {
+	f := &agentFlags{}
+	c := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that no receipt was changed or taken out",
+		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain holds, 1 if a
+receipt was changed, is missing or cannot be read.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.verify(c.Context(), f) },
+	}
+	f.find(c)
+	a.ui.jsonFlag(c)
+	return c
+}
+
+func (a *app) history(ctx context.Context, f *agentFlags, n int, address string) error {
+	ctx, cancel := a.stopping.soon(ctx)
+	defer cancel()
+	if n < 0 {
+		return fmt.Errorf("--number %d: want a number of passes, or 0 for all", n)
+	}
+	r, cfg, err := a.agentHere(ctx, f)
+	var h history
+	switch {
+	case err == nil:
+		err = r.get(ctx, "/history?n="+strconv.Itoa(n)+"&address="+url.QueryEscape(address), &h)
+	case errors.Is(err, errNoAgent):
+		var m *memory
+		if m, err = a.recall(cfg); err == nil {
+			a.ui.notef("no agent is running here; this is what it knew at %s", when(m.status.At))
+			h = remembered(m.ledger, n, address)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if a.ui.json {
+		a.ui.written = true
+		for _, r := range h.Receipts {
+			if err := json.NewEncoder(a.ui.stdout).Encode(r); err != nil {
+				return fmt.Errorf("write the receipts: %w", err)
+			}
+		}
+	} else {
+		a.ui.history(h.Receipts, address)
+	}
+	if h.Problem != "" {
+		return fmt.Errorf("not all receipts can be read: %s\nsee: homestak-gitops history verify", h.Problem)
+	}
+	return nil
+}
+
+// history draws receipts as a table.
+func (u *ui) history(list []ledger.Receipt, address string) {
+	if len(list) == 0 {
+		what := "nothing was changed yet"
+		if address != "" {
+			what = "no receipt tells of " + address
+		}
+		u.notef("%s", printable(what))
+		return
+	}
+	rows := [][]string{{"WHEN", "COMMIT", "BY", "OUTCOME", "TOOK", "WHAT"}}
+	for _, r := range list {
+		by := r.By
+		if r.Verb != "agent" {
+			by += " " + r.Verb
+		}
+		rows = append(rows, []string{when(r.Began), short(r.Commit), by, r.Outcome, span(time.Duration(r.Seconds * float64(time.Second))), receiptLine(r, address)})
+	}
+	_, color := u.text()
+	p := paint(color)
+	var b strings.Builder
+	table(&b, rows, func(row, column int, text string) string {
+		switch {
+		case row == 0:
+			return p.as(dim, text)
+		case column == 3 && text == "done":
+			return p.as(good, text)
+		case column == 3:
+			return p.as(bad, text)
+		default:
+			return text
+		}
+	})
+	u.printf("%s", b.String())
+}
+
+// receiptLine says what a pass did: to all, or to one address.
+func receiptLine(r ledger.Receipt, address string) string {
+	var s plan.Summary
+	var one []string
+	for _, st := range r.Steps {
+		switch plan.Action(st.Action) {
+		case plan.Create:
+			s.Create++
+		case plan.Update, plan.Adopt:
+			s.Update++
+		case plan.Replace:
+			s.Replace++
+		case plan.Delete:
+			s.Delete++
+		}
+		if st.Address == address {
+			one = append(one, st.Action+" "+st.Status)
+		}
+	}
+	text := summaryLine(s)
+	if address != "" {
+		text = strings.Join(one, ", ")
+	}
+	if r.Drift {
+		text += " (drift put back)"
+	}
+	if r.Subject != "" {
+		text += "  “" + r.Subject + "”"
+	}
+	if r.Author != "" {
+		text += " (" + r.Author + ")"
+	}
+	return text
+}
+
+func (a *app) verify(ctx context.Context, f *agentFlags) error {
+	ctx, cancel := a.stopping.soon(ctx)
+	defer cancel()
+	r, cfg, err := a.agentHere(ctx, f)
+	var c chain
+	switch {
+	case err == nil:
+		err = r.get(ctx, "/history/verify", &c)
+	case errors.Is(err, errNoAgent):
+		var m *memory
+		if m, err = a.recall(cfg); err == nil {
+			c.Held, c.Broken, err = m.ledger.Verify()
+			c.Broken = append([]string{}, c.Broken...)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if a.ui.json {
+		if err := a.ui.emit(c); err != nil {
+			return err
+		}
+	} else if len(c.Broken) == 0 {
+		a.ui.printf("the chain holds: %s\n", count(c.Held, "receipt"))
+	}
+	if len(c.Broken) > 0 {
+		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", count(len(c.Broken), "receipt"), count(c.Held, "receipt"), strings.Join(c.Broken, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// startWith runs the program as stage.start does, with more in its environment.
+func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *execution {
+	t.Helper()
+	e := &execution{t: t, signals: make(chan os.Signal, 2), out: &stream{}, err: &stream{}, ended: make(chan int, 1)}
+	env["HOMESTAK_DATA_DIR"] = st.data
+	p := process{
+		stdin: strings.NewReader(""), stdout: e.out, stderr: e.err, signals: e.signals,
+		env: func(key string) string { return env[key] },
+	}
+	ctx := t.Context()
+	go func() { e.ended <- run(ctx, args, p) }()
+	return e
+}
+
+// The command line and the agent of a host are never at work at once.
+func TestApplyWaitsForTheAgent(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{TaskTime: 200 * time.Millisecond}, 1)
+	f := newFakeAgent()
+	f.status.Running = &engine.Running{Steps: 5, Done: 2, Seconds: 90}
+	socket, _ := served(t, f, "")
+	env := map[string]string{"HOMESTAK_SOCKET": socket}
+	<-f.free // the agent is at work
+	e := st.startWith(t, env, "apply", "--site", st.site, "--yes")
+	e.says(e.err, "the agent is converging host father, 2 of 5 steps done, about 90 s left; waiting")
+	require.NotContains(t, e.err.String(), "creating")
+	f.free <- struct{}{}
+	e.says(e.err, "an agent converges host father: what git does not say, it puts back at its next look")
+	e.says(e.err, "image.debian: creating")
+	require.Empty(t, f.free, "the agent must not begin now")
+	require.Equal(t, exitDone, e.end(), e.err)
+	<-f.free // and is free again
+	f.free <- struct{}{}
+	require.Equal(t, []string{whoami() + " (apply)"}, f.holders)
+}
+
+func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{}, 1)
+	f := newFakeAgent()
+	socket, _ := served(t, f, "")
+	<-f.free
+	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
+	e.says(e.err, "the agent of host father is at work; waiting")
+	e.signals <- os.Interrupt
+	require.Equal(t, exitInterrupted, e.end(), e.err)
+}
+
+// The agent of another host, or of another machine of the same name, is left alone.
+func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
+	t.Parallel()
+	_, st := serve(t, pvesim.Config{}, 1)
+	for _, api := range []string{"", "https://192.0.2.99:8006"} {
+		f := newFakeAgent()
+		socket, _ := served(t, f, api)
+		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
+		require.Equal(t, exitDone, e.end(), e.err)
+		require.Equal(t, api == "", len(f.holders) == 1)
+	}
+	for _, socket := range []string{noSocket, "/nowhere/agent.sock"} {
+		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
+		require.Equal(t, exitDone, e.end(), e.err)
+	}
+}
+
+func TestTheAgentAllowsToDestroy(t *testing.T) {
+	t.Parallel()
+	f := newFakeAgent()
+	socket, end := served(t, f, "https://a:8006")
+	var stderr stream
+	a := &app{process: process{stderr: &stderr, env: func(key string) string {
+		return map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": "/nowhere"}[key]
+	}}}
+	a.ui = &ui{process: a.process}
+	host := &model.Host{Name: "father", API: "https://a:8006/"}
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "kept-test", false), "a recipe is not deployed by it")
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), &model.Host{Name: "mother"}, "web", false), "another host")
+
+	err := a.agentAllowsDestroy(t.Context(), host, "web", false)
+	require.Equal(t, exitRefused, codeOf(err))
+	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or say --suspend")
+	require.Empty(t, f.Status().Suspended)
+
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", true))
+	require.Contains(t, stderr.String(), "homestak-gitops resume -M web")
+	require.Len(t, f.Status().Suspended, 1)
+	require.Equal(t, "web", f.Status().Suspended[0].Manifest)
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "it is suspended already")
+	_, _ = f.Resume("web")
+	require.NoError(t, f.Suspend(ledger.Suspension{Reason: "all of it"}))
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "everything is")
+	end()
+	_, _ = f.Resume("")
+	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "no agent runs")
+}
+
+// Who may not open the socket is told who may, and does not write beside the agent.
+func TestASocketThatMayNotBeOpened(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() == 0 {
+		t.Skip("root may open everything")
+	}
+	socket, _ := served(t, newFakeAgent(), "")
+	require.NoError(t, os.Chmod(socket, 0))
+	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket, "HOME": t.TempDir()}, "status")
+	require.Equal(t, exitDenied, code)
+	require.Contains(t, stderr, "may not be opened by "+whoami()+"\n  run this as root")
+}
+
+// What root makes in the folder of an agent that is not root belongs to the agent.
+func TestLocksBelongToTheDataFolder(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Chown(dir, 1234, 1234))
+	release, err := lockHost(dir, &model.Host{Name: "father"}, "apply")
+	require.NoError(t, err)
+	defer release()
+	files, err := filepath.Glob(filepath.Join(dir, "locks", "*"))
+	require.NoError(t, err)
+	for _, name := range append(files, filepath.Join(dir, "locks")) {
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		require.Equal(t, uint32(1234), info.Sys().(*syscall.Stat_t).Uid, name)
+	}
+	_, err = lockHost(dir, &model.Host{Name: "father"}, "agent")
+	require.ErrorContains(t, err, fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+func (a *app) statusVerb() *cobra.Command {
+	f := &agentFlags{}
+	var watch bool
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Tell how the agent of this machine and its nodes are",
+		Long: `Asks the agent of this machine over its socket: which commit it converges to, what it
+does, what it refused and why, and how each node is. Where no agent runs, it tells what
+the last one left behind.
+
+Exits 0 if the agent runs and is healthy: its last pass came to its end, and nothing is
+refused. Otherwise, and where no agent runs, it exits 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.status(c.Context(), f, watch) },
+	}
+	f.find(c)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
+	a.ui.jsonFlag(c)
+	return c
+}
+
+// watchEvery is how often --watch looks.
+const watchEvery = time.Second
+
+func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
+	ctx, cancel := a.stopping.soon(ctx)
+	defer cancel()
+	if !watch {
+		s, err := a.statusOf(ctx, f)
+		if err != nil {
+			return err
+		}
+		return a.tellStatus(s)
+	}
+	if a.ui.json {
+		return errors.New("--watch and --json: a document is printed once, choose one of them")
+	}
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		s, err := a.statusOf(ctx, f)
+		switch {
+		case ctx.Err() != nil:
+			return nil // Ctrl-C is how one leaves
+		case err != nil:
+			return err
+		}
+		if a.outTerminal {
+			a.ui.printf("\x1b[H\x1b[2J")
+		}
+		_ = a.tellStatus(s) // the text says it too
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// agentHere finds the agent that the flags are about, and what is known of it by
+// configuration; errNoAgent if none runs.
+func (a *app) agentHere(ctx context.Context, f *agentFlags) (*remote, *agentConfig, error) {
+	cfg, _ := a.agentConfig(f)
+	if f.config != "" && cfg.file == "" {
+		if _, _, err := a.agentFile(f); err != nil {
+			return nil, cfg, err
+		}
+	}
+	r, err := a.findAgent(ctx, f, cfg)
+	return r, cfg, err
+}
+
+// statusOf asks the agent, or tells what the last one left.
+func (a *app) statusOf(ctx context.Context, f *agentFlags) (engine.AgentStatus, error) {
+	var s engine.AgentStatus
+	r, cfg, err := a.agentHere(ctx, f)
+	if errors.Is(err, errNoAgent) {
+		m, err := a.recall(cfg)
+		if err != nil {
+			return s, err
+		}
+		return m.status, nil
+	}
+	if err == nil {
+		err = r.get(ctx, "/status", &s)
+	}
+	return s, err
+}
+
+// tellStatus prints a status, and ends well if all is.
+func (a *app) tellStatus(s engine.AgentStatus) error {
+	if a.ui.json {
+		if err := a.ui.emit(s); err != nil {
+			return err
+		}
+	} else {
+		_, color := a.ui.text()
+		a.ui.printf("%s", statusText(s, time.Now(), paint(color)))
+	}
+	switch {
+	case s.State == absent:
+		return &ending{Code: exitError}
+	case !s.Healthy:
+		return &ending{Code: exitError}
+	default:
+		return nil
+	}
+}
+
+// paint gives text its colour, or leaves it as it is.
+type paint bool
+
+func (p paint) as(code, text string) string {
+	if !p || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+const (
+	good = "32"
+	bad  = "31;1"
+	busy = "36"
+	dim  = "2"
+)
+
+// statusText draws a status for people.
+func statusText(s engine.AgentStatus, now time.Time, p paint) string {
+	var b strings.Builder
+	health := p.as(good, "healthy")
+	switch {
+	case s.State == absent:
+		health = p.as(bad, "no agent is running here; this is what it knew at "+when(s.At))
+	case !s.Healthy:
+		health = p.as(bad, "not healthy")
+	}
+	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), health)
+	if s.State != absent {
+		fmt.Fprintf(&b, "  %s  %s", p.as(busy, string(s.State)), p.as(dim, fmt.Sprintf("pid %d, up %s, %s", s.PID, ago(now, s.Started), s.Agent)))
+	}
+	fmt.Fprintln(&b)
+	if s.Summary != "" {
+		fmt.Fprintf(&b, "  %s\n", printable(s.Summary))
+	}
+	fmt.Fprintln(&b)
+	row := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-11s %s\n", label, printable(fmt.Sprintf(format, args...)))
+	}
+	if s.Repository.URL != "" {
+		place := s.Repository.URL + "  " + s.Repository.Branch
+		if s.Repository.Path != "" && s.Repository.Path != "." {
+			place += "  " + s.Repository.Path + "/"
+		}
+		row("repository", "%s", place)
+		row("", "%s", looks(s, now))
+	}
+	commits(row, s, now)
+	fmt.Fprint(&b, refusal(s, p))
+	if s.Running != nil {
+		fmt.Fprint(&b, runningText(*s.Running, now, p))
+	}
+	if s.Last != nil {
+		row("last pass", "%s", passLine(*s.Last, now))
+	}
+	for _, sus := range s.Suspended {
+		row("suspended", "%s", suspensionLine(sus, now))
+	}
+	nodesText(&b, s.Nodes, now, p)
+	return b.String()
+}
+
+// looks tells of the looks at repository and host.
+func looks(s engine.AgentStatus, now time.Time) string {
+	var parts []string
+	if r := s.Repository; r.Error != "" {
+		since := ""
+		if r.Failing != nil {
+			since = " for " + ago(now, *r.Failing)
+		}
+		parts = append(parts, fmt.Sprintf("does not answer%s: %s", since, r.Error))
+	} else if r.Checked != nil {
+		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
+	}
+	if s.NextLook != nil {
+		parts = append(parts, "next look "+until(now, *s.NextLook))
+	}
+	if s.NextFull != nil {
+		parts = append(parts, "next full check "+until(now, *s.NextFull))
+	}
+	if len(parts) == 0 {
+		return "not looked at yet"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// commits tells of head, the one in force and the converged one; in one line where
+// all are the same.
+func commits(row func(label, format string, args ...any), s engine.AgentStatus, now time.Time) {
+	line := func(label string, c *engine.CommitStatus) {
+		if c != nil {
+			row(label, "%s, %s ago", commitLine(c), ago(now, c.Since))
+		}
+	}
+	same := func(a, b *engine.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
+	switch {
+	case same(s.Head, s.InForce) && same(s.InForce, s.Converged):
+		line("commit", s.Converged)
+		return
+	case same(s.Head, s.InForce):
+		line("in force", s.InForce)
+	default:
+		line("head", s.Head)
+		line("in force", s.InForce)
+	}
+	if !same(s.InForce, s.Converged) {
+		line("converged", s.Converged)
+	}
+}
+
+// suspensionLine tells of a suspension.
+func suspensionLine(s ledger.Suspension, now time.Time) string {
+	end := "until it is resumed"
+	if s.Until != nil {
+		end = "ends " + until(now, *s.Until)
+	}
+	return fmt.Sprintf("%s by %s, %s ago, %s: %s", suspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
+
+func before(d time.Duration) time.Time { return noon.Add(-d) }
+
+// busyStatus is of an agent that converges a good commit and refused the newest.
+func busyStatus() engine.AgentStatus {
+	place := diag.Range{File: "manifests/web.hcl", Start: diag.Pos{Line: 3, Column: 5}, End: diag.Pos{Line: 3, Column: 8}}
+	f := diag.Errorf(place, "unknown preset \"smal\"", "did you mean \"small\"?")
+	f.Code = "    preset = preset.smal"
+	return engine.AgentStatus{
+		Version: 1, Agent: "v0.3.0", Identity: "father", PID: 4711, Started: before(26 * time.Hour), At: noon, State: engine.Converging,
+		Summary: "converges 3f2c1a9d; 55aa55aa is not valid",
+		Repository: engine.RepositoryStatus{
+			URL: "https://git.example/site.git", Branch: "main", Path: "home", Checked: new(before(5 * time.Second)),
+		},
+		Head:      &engine.CommitStatus{ID: "55aa55aa00", Subject: "Web 3", Author: "B. Hasty", Since: before(5 * time.Second)},
+		InForce:   &engine.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: before(time.Minute)},
+		Converged: &engine.CommitStatus{ID: "11223344", Subject: "Begin", Author: "A. Homelab", Since: before(72 * time.Hour)},
+		Refused:   &engine.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Since: before(5 * time.Second), Findings: diag.List{f}},
+		Running: &engine.Running{
+			Commit: "3f2c1a9d00", Since: before(42 * time.Second), Steps: 9, Done: 1, Seconds: 130,
+			Now:  []engine.StepNow{{Address: "vm.web-2", Action: plan.Create, Since: before(12 * time.Second), Usually: 20}, {Address: "pool.p", Action: plan.Update, Since: before(time.Second)}},
+			Next: []string{"vm.a", "vm.b", "vm.c", "vm.d", "vm.e", "vm.f", "vm.g"},
+		},
+		Last: &engine.PassStatus{
+			Commit: "11223344", Outcome: engine.Partly, Ended: before(6 * time.Minute), Seconds: 3.25, Error: "create vm.x: 500", Drift: true,
+			Summary: plan.Summary{Create: 2, Delete: 1, Foreign: 1}, Unknown: 2, Pending: 1,
+		},
+		Suspended: []ledger.Suspension{{Manifest: "db", Reason: "restore", By: "me@here", Since: before(time.Hour), Until: new(noon.Add(90 * time.Minute))}},
+		NextLook:  new(noon.Add(48 * time.Second)),
+		Nodes: []engine.NodeStatus{
+			{Address: "vm.web-1", Node: "web-1", VMID: 10001, Place: "pve1", Ready: true, Since: before(50 * time.Hour)},
+			{Address: "vm.web-2", Node: "web-2", Phase: "create", Since: before(time.Minute)},
+			{Address: "vm.db", Node: "db", VMID: 10003, Place: "pve1", Phase: "run", Drift: 2, Error: "locked by backup\x1b[2J"},
+		},
+	}
+}
+
+func TestStatusText(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `father  not healthy  converging  pid 4711, up 26 h 0 min, v0.3.0
+  converges 3f2c1a9d; 55aa55aa is not valid
+
+  repository  https://git.example/site.git  main  home/
+              answered 5.0 s ago, next look in 48 s
+  head        55aa55aa “Web 3” (B. Hasty), 5.0 s ago
+  in force    3f2c1a9d “Web 2” (A. Homelab), 60 s ago
+  converged   11223344 “Begin” (A. Homelab), 3 days ago
+  refused     55aa55aa is invalid since 2026-01-02 11:59:55
+    manifests/web.hcl:3:5: error: unknown preset "smal"
+      3 |     preset = preset.smal
+        |     ^^^
+      did you mean "small"?
+  running     pass on 3f2c1a9d for 42 s, 1 of 9 steps done, about 2 min left
+    now   vm.web-2 creating for 12 s (usually 20 s)
+    now   pool.p changing for 1.0 s
+    next  vm.a
+    next  vm.b
+    next  vm.c
+    next  vm.d
+    next  vm.e
+    next  and 2 more
+  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 foreign, put back what was changed on the host, 2 not seen, 1 pending: create vm.x: 500
+  suspended   manifest db by me@here, 60 min ago, ends in 90 min: restore
+
+  NODE      VMID   ON    SINCE   STATE
+  vm.web-1  10001  pve1  2 days  ready
+  vm.web-2         -     60 s    to be created
+  vm.db     10003  pve1          2 differences: locked by backup?[2J
+`, statusText(busyStatus(), noon, false))
+
+	s := engine.AgentStatus{
+		Identity: "father", Healthy: true, State: engine.Idle, PID: 1, Started: noon, Agent: "v1",
+		Repository: engine.RepositoryStatus{URL: "/srv/site.git", Branch: "main", Error: "no such repository", Failing: new(before(time.Hour))},
+	}
+	for _, c := range []**engine.CommitStatus{&s.Head, &s.InForce, &s.Converged} {
+		*c = &engine.CommitStatus{ID: "11223344", Since: before(time.Minute)}
+	}
+	require.Equal(t, `father  healthy  idle  pid 1, up 0.0 s, v1
+
+  repository  /srv/site.git  main
+              does not answer for 60 min: no such repository
+  commit      11223344, 60 s ago
+`, statusText(s, noon, false))
+	require.Contains(t, statusText(s, noon, true), "\x1b[32mhealthy\x1b[0m")
+}
+
+func TestStatusTellsHealthByItsExitCode(t *testing.T) {
+	t.Parallel()
+	f := newFakeAgent()
+	socket, end := served(t, f, "")
+	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
+	code, out, _ := runIn(t, env, "status")
+	require.Equal(t, exitDone, code)
+	require.Contains(t, out, "father is as it should be")
+	f.mu.Lock()
+	f.status.Healthy = false
+	f.mu.Unlock()
+	code, out, _ = runIn(t, env, "status", "--json")
+	require.Equal(t, exitError, code)
+	var s engine.AgentStatus
+	require.NoError(t, json.Unmarshal([]byte(out), &s))
+	require.Equal(t, "father", s.Identity)
+	end()
+	code, _, stderr := runIn(t, env, "status")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "no agent is running here, and none was")
+	for _, args := range [][]string{{"reconcile"}, {"suspend", "--reason", "x"}, {"resume"}} {
+		code, _, stderr = runIn(t, env, args...)
+		require.Equal(t, exitError, code)
+		require.Contains(t, stderr, "no agent is running here (data folder "+env["HOMESTAK_DATA_DIR"]+")\n  start it: ")
+	}
+}
+
+func TestStatusWatches(t *testing.T) {
+	t.Parallel()
+	f := newFakeAgent()
+	socket, _ := served(t, f, "")
+	e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "status", "-w")
+	e.says(e.out, "father is as it should be")
+	f.mu.Lock()
+	f.status.Summary = "something new"
+	f.mu.Unlock()
+	e.says(e.out, "something new")
+	e.signals <- syscall.SIGINT
+	require.Equal(t, exitDone, e.end())
+}
+
+func TestReconcileEndsAsThePassDid(t *testing.T) {
+	t.Parallel()
+	for outcome, want := range map[engine.Outcome]int{
+		engine.Done: exitDone, engine.Planned: exitDone, engine.Invalid: exitInvalid, engine.Refused: exitRefused, engine.Partly: exitPartly, engine.Failed: exitError,
+	} {
+		f := newFakeAgent()
+		f.status.Running = &engine.Running{Steps: 1, Now: []engine.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
+		f.pass = engine.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
+		socket, _ := served(t, f, "")
+		e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
+		e.says(e.err, "vm.a: creating")
+		close(f.passing)
+		require.Equal(t, want, e.end(), outcome)
+		require.Contains(t, e.out.String(), "01234567: "+string(outcome))
+		require.Contains(t, e.err.String(), "look here")
+	}
+	f := newFakeAgent()
+	socket, _ := served(t, f, "")
+	code, out, _ := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
+	require.Zero(t, code)
+	require.Equal(t, "the agent of host father looks now\n", out)
+	require.Equal(t, 1, f.looked())
+}
+
+func TestSuspendAndResume(t *testing.T) {
+	t.Parallel()
+	f := newFakeAgent()
+	socket, _ := served(t, f, "")
+	env := map[string]string{"HOMESTAK_SOCKET": socket}
+	code, _, stderr := runIn(t, env, "suspend")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "--reason TEXT")
+	code, out, stderr := runIn(t, env, "suspend", "-M", "web", "--reason", "restore", "--for", "2h")
+	require.Zero(t, code)
+	require.True(t, strings.HasPrefix(out, "manifest web is suspended until 20"), out)
+	require.Contains(t, stderr, "homestak-gitops resume -M web")
+	code, _, stderr = runIn(t, env, "resume")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "everything is not suspended\n  suspended is: manifest web")
+	code, out, _ = runIn(t, env, "resume", "-M", "web")
+	require.Zero(t, code)
+	require.Equal(t, "manifest web is not suspended any more; the agent looks now\n", out)
+	code, _, stderr = runIn(t, env, "suspend", "-M", "wep", "--reason", "x")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, `did you mean "web"?`)
+}

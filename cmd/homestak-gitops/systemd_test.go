@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+)
+
+// heralded is a herald at work in a bubble, with what it told.
+type heralded struct {
+	*herald
+	said []string
+	log  bytes.Buffer
+	stop chan struct{}
+	ill  time.Time
+	end  func()
+}
+
+func startHerald(watchdog time.Duration) *heralded {
+	g := &heralded{stop: make(chan struct{})}
+	g.herald = &herald{
+		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
+		notify: func(state string) error {
+			line, _, _ := strings.Cut(state, "MONOTONIC_USEC=")
+			g.said = append(g.said, strings.TrimSpace(line))
+			return nil
+		},
+		stuck: func() time.Time { return g.ill },
+		log:   slog.New(slog.NewTextHandler(&g.log, nil)),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		g.run(ctx)
+	}()
+	g.end = func() { cancel(); <-over }
+	return g
+}
+
+// heard gives what was told since the last time.
+func (g *heralded) heard() []string {
+	synctest.Wait()
+	out := g.said
+	g.said = nil
+	return out
+}
+
+// after lets time pass.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestReadyAfterTheFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startHerald(0)
+		defer g.end()
+		g.statuses.put(engine.AgentStatus{State: engine.Starting, Summary: "starts"})
+		require.Equal(t, []string{"STATUS=starts"}, g.heard())
+		g.statuses.put(engine.AgentStatus{State: engine.Idle, Summary: "no\nanswer", Repository: engine.RepositoryStatus{Error: "refused"}})
+		require.Equal(t, []string{"READY=1", "STATUS=no answer"}, g.heard(), "a repository that is away does not keep the unit from starting")
+		g.statuses.put(engine.AgentStatus{State: engine.Idle, Summary: "no\nanswer"})
+		after(time.Hour)
+		require.Empty(t, g.heard(), "nothing is said twice")
+		close(g.stop)
+		require.Equal(t, []string{"STOPPING=1"}, g.heard())
+	})
+}
+
+func TestReadyAtLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startHerald(0)
+		defer g.end()
+		after(readyPatience)
+		require.Equal(t, []string{"READY=1"}, g.heard())
+	})
+}
+
+func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startHerald(0)
+		defer g.end()
+		now := time.Now()
+		g.statuses.put(engine.AgentStatus{State: engine.Idle, Repository: engine.RepositoryStatus{Checked: &now}})
+		require.Equal(t, []string{"READY=1"}, g.heard())
+		g.reloads <- time.Now()
+		require.Equal(t, []string{"RELOADING=1"}, g.heard())
+		g.statuses.put(engine.AgentStatus{State: engine.Looking, Repository: engine.RepositoryStatus{Checked: &now}})
+		require.Equal(t, []string{"READY=1"}, g.heard())
+		after(time.Minute)
+		require.Empty(t, g.heard(), "once")
+
+		g.reloads <- time.Now()
+		after(time.Millisecond)
+		later := time.Now()
+		g.statuses.put(engine.AgentStatus{State: engine.Idle, Repository: engine.RepositoryStatus{Checked: &later}})
+		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "a look that was over so soon that its state was not seen")
+
+		g.reloads <- time.Now()
+		g.statuses.put(engine.AgentStatus{State: engine.Converging})
+		after(reloadPatience)
+		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "the look comes after a pass that takes its time")
+	})
+}
+
+func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startHerald(20 * time.Second)
+		defer g.end()
+		g.statuses.put(engine.AgentStatus{Repository: engine.RepositoryStatus{Error: "away"}})
+		require.Equal(t, []string{"READY=1"}, g.heard())
+		after(41 * time.Second)
+		require.Equal(t, []string{"WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"}, g.heard())
+		g.ill = time.Now()
+		after(20 * time.Second)
+		require.Empty(t, g.heard())
+		require.Equal(t, 1, strings.Count(g.log.String(), "the watchdog is not fed any more"), g.log.String())
+		g.ill = time.Time{}
+		after(10 * time.Second)
+		require.Equal(t, []string{"WATCHDOG=1"}, g.heard())
+	})
+}
+
+func TestMailboxHoldsTheNewest(t *testing.T) {
+	m := make(mailbox, 1)
+	for _, s := range []string{"a", "b", "c"} {
+		m.put(engine.AgentStatus{Summary: s})
+	}
+	require.Equal(t, "c", (<-m).Summary)
+	require.Empty(t, m)
+}
+
+func TestNotifySocket(t *testing.T) {
+	require.NoError(t, sdNotify("READY=1"), "without a service manager it goes nowhere")
+	name := filepath.Join(shortDir(t), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	t.Setenv("NOTIFY_SOCKET", name)
+	require.NoError(t, sdNotify("READY=1"))
+	buf := make([]byte, 100)
+	n, err := conn.Read(buf)
+	require.NoError(t, err)
+	require.Equal(t, "READY=1", string(buf[:n]))
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// aPast is a fake agent with a commit in force, three receipts, and a stranger.
+func aPast(t *testing.T) (*fakeAgent, *knowledge) {
+	t.Helper()
+	f := newFakeAgent()
+	f.status.InForce = &engine.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: noon}
+	f.status.Nodes = []engine.NodeStatus{{Address: "vm.one", Node: "one", VMID: 10001, Ready: true}}
+	receipt := func(id, outcome string, drift bool, steps ...ledger.Step) ledger.Receipt {
+		return ledger.Receipt{
+			Version: 1, ID: id, Verb: "agent", By: "father", Host: "father", Commit: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab",
+			Began: noon, Seconds: 12.5, Outcome: outcome, Drift: drift, Steps: steps,
+		}
+	}
+	f.list = []ledger.Receipt{
+		receipt("3", "done", true, ledger.Step{Address: "vm.one", Action: "update", Status: "done", Reason: "memory differs", Seconds: 1.5, Changes: []ledger.Change{
+			{Path: "memory", Before: 512, After: 1024}, {Path: "cipassword", Sensitive: true}, {Path: "tags", Before: nil, After: ""},
+		}}),
+		receipt("2", "partly", false,
+			ledger.Step{Address: "vm.old", Action: "delete", Status: "done", Reason: "left the site", Seconds: 2},
+			ledger.Step{Address: "vm.two", Action: "create", Status: "failed", Error: "no space", Seconds: 3, Changes: []ledger.Change{{Path: "cores", After: 1}}}),
+		receipt("1", "done", false, ledger.Step{Address: "vm.one", Action: "create", Status: "done", Reason: "is not there", Seconds: 4}),
+	}
+	f.list[2].Verb, f.list[2].By = "apply", "cli:me@here"
+	k := &knowledge{identity: "father"}
+	k.site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
+	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no owner mark"}}})
+	return f, k
+}
+
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	f, k := aPast(t)
+	tell := func(address string) string {
+		var out stream
+		u := &ui{process: process{stdout: &out}}
+		u.reasons(reasonsOf(address, f.Status(), k, f))
+		return out.String()
+	}
+	one := `vm.one (10001), of manifest web
+  declared   site.hcl:14:3
+  by commit  3f2c1a9d “Web 2” (A. Homelab)
+  is         ready
+last done
+  2026-01-02 12:00:00  update done in 1.5 s, to put back what was changed on the host
+      by father with commit 3f2c1a9d “Web 2” (A. Homelab)
+      because memory differs
+      memory: 512 → 1024
+      cipassword: (sensitive) → (sensitive)
+      tags: nothing → nothing
+  2026-01-02 12:00:00  create done in 4.0 s
+      by cli:me@here with commit 3f2c1a9d “Web 2” (A. Homelab)
+      because is not there
+`
+	for _, name := range []string{"vm.one", "one", "10001"} {
+		require.Equal(t, one, tell(name))
+	}
+	require.Equal(t, `vm.two, of manifest web
+  declared   site.hcl:20:3
+  by commit  3f2c1a9d “Web 2” (A. Homelab)
+last done
+  2026-01-02 12:00:00  create failed in 3.0 s
+      by father with commit 3f2c1a9d “Web 2” (A. Homelab)
+      error: no space
+`, tell("two"))
+	require.Equal(t, `vm.old
+  removed    with commit 3f2c1a9d “Web 2” (A. Homelab)
+last done
+  2026-01-02 12:00:00  delete done in 2.0 s
+      by father with commit 3f2c1a9d “Web 2” (A. Homelab)
+      because left the site
+`, tell("vm.old"))
+	for _, name := range []string{"999", "scratch", "vm.scratch"} {
+		require.Equal(t, name+"\n  foreign    vm scratch (999): no owner mark; it is left alone\n", tell(name))
+	}
+	r := reasonsOf("vm.onne", f.Status(), k, f)
+	require.True(t, r.NotFound)
+	require.Equal(t, `did you mean "vm.one"?`, r.Hint)
+	require.Len(t, f.list[1].Steps, 2, "the receipts themselves stay whole")
+}
+
+func TestHistoryTable(t *testing.T) {
+	t.Parallel()
+	f, _ := aPast(t)
+	var out stream
+	u := &ui{process: process{stdout: &out}}
+	u.history(f.list, "")
+	require.Equal(t, `  WHEN                 COMMIT    BY                 OUTCOME  TOOK  WHAT
+  2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift put back)  “Web 2” (A. Homelab)
+  2026-01-02 12:00:00  3f2c1a9d  father             partly   12 s  1 add, 1 destroy  “Web 2” (A. Homelab)
+  2026-01-02 12:00:00  3f2c1a9d  cli:me@here apply  done     12 s  1 add  “Web 2” (A. Homelab)
+`, out.String())
+
+	socket, _ := served(t, f, "")
+	env := map[string]string{"HOMESTAK_SOCKET": socket}
+	code, lines, _ := runIn(t, env, "history", "--json", "vm.two")
+	require.Zero(t, code)
+	var r ledger.Receipt
+	require.NoError(t, json.Unmarshal([]byte(lines), &r))
+	require.Equal(t, "2", r.ID)
+	require.Equal(t, 1, strings.Count(lines, "\n"), "one line a receipt")
+	code, _, stderr := runIn(t, env, "history", "vm.nothing")
+	require.Zero(t, code)
+	require.Contains(t, stderr, "no receipt tells of vm.nothing")
+
+	code, text, _ := runIn(t, env, "history", "verify")
+	require.Zero(t, code)
+	require.Equal(t, "the chain holds: 3 receipts\n", text)
+	f.broken = []string{"2: is not what its successor says it was"}
+	code, text, stderr = runIn(t, env, "history", "verify", "--json")
+	require.Equal(t, exitError, code)
+	require.Contains(t, text, `"broken": [`)
+	require.Contains(t, stderr, "the chain is broken at 1 receipt; 3 receipts hold")
+	code, _, stderr = runIn(t, env, "why", "nobody")
+	require.Equal(t, exitError, code)
+	require.Contains(t, stderr, "nothing is known of \"nobody\"")
+}
+
+// What an agent left is told as far as it goes.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	f, _ := aPast(t)
+	s := left(ledger.State{
+		Identity: "father", Head: ledger.Mark{ID: "55aa", Since: noon}, Good: ledger.Mark{ID: "3f2c1a9d00", Since: noon.Add(-time.Hour)},
+	}, f.list[1:2])
+	require.Equal(t, noon.Add(12500*time.Millisecond), s.At)
+	require.Equal(t, absent, s.State)
+	require.Equal(t, "Web 2", s.InForce.Subject)
+	require.Nil(t, s.Converged)
+	text := statusText(s, noon.Add(time.Hour), false)
+	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is what it knew at 2026-01-02 12:00:12\n"), text)
+	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
+}

@@ -1,0 +1,218 @@
+package hcl
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	hclv2 "github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// agentRule is the first part of the agent's paths in the table of values.go.
+const agentRule = "agent"
+
+// ParseAgent reads agent.hcl; name is what findings call it. All that is wrong is told
+// at once. What has a value on every machine unless it is declared has that value; the
+// blocks are never nil. The file holds values only: neither references nor functions.
+func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {
+	l := agentLoad(name, data)
+	file = &model.AgentFile{}
+	defer func() {
+		if recover() != nil {
+			l.errorf(fileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			found = l.finish(nil)
+		}
+		l.agentDefaults(file)
+	}()
+	switch i := unreadable(data); {
+	case len(data) > maxOther:
+		l.errorf(fileStart(name), "unreadable file", "At most %d MiB are read.", maxOther>>20)
+		return file, l.finish(nil)
+	case i >= 0:
+		l.errorf(spot(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		return file, l.finish(nil)
+	case !l.checkFile(name, data):
+		return file, l.finish(nil)
+	}
+	f, diags := hclsyntax.ParseConfig(data, name, hclv2.InitialPos)
+	l.library(diags, false)
+	body, ok := f.Body.(*hclsyntax.Body)
+	if !ok {
+		return file, l.finish(nil)
+	}
+	d := decoding{load: l, what: filepath.Base(name), scope: l.base}
+	d.onlyValues(body)
+	d.body(body, body.SrcRange, nil, partOf(l.Loader, file, agentRule))
+	d.sorted()
+	file.Places = d.places
+	return file, l.finish(logins(string(data)))
+}
+
+// SetAgent writes an attribute, named by its path such as repository.auth.token_file,
+// from a text: that of a flag or of the environment. Elements of a list are parted by
+// commas. The findings have no place.
+func SetAgent(file *model.AgentFile, path, text string) diag.List {
+	l := agentLoad("", nil)
+	d := decoding{load: l, scope: l.base}
+	p := partOf(l.Loader, file, agentRule)
+	names := strings.Split(path, ".")
+	last := len(names) - 1
+	for _, block := range names[:last] {
+		i, ok := p.inner[block]
+		if !ok {
+			panic("agent.hcl has no block " + path)
+		}
+		f := p.blocks[i]
+		field := p.value.Field(f.Index)
+		if field.IsNil() {
+			field.Set(reflect.New(f.Elem))
+		}
+		p = part{schema: f.schema, value: field.Elem(), rule: p.rule + "." + block}
+	}
+	i, ok := p.byName[names[last]]
+	if !ok {
+		panic("agent.hcl has no attribute " + path)
+	}
+	field := p.value.Field(p.attrs[i].Index)
+	v := cty.StringVal(text)
+	if field.Kind() == reflect.Slice {
+		var list []cty.Value
+		for one := range strings.SplitSeq(text, ",") {
+			list = append(list, cty.StringVal(strings.TrimSpace(one)))
+		}
+		v = cty.TupleVal(list)
+	}
+	if problem := d.assign(field, v); problem != "" {
+		d.errorf(hclv2.Range{}, names[last]+" "+problem, "%s", p.attrs[i].Doc)
+	} else {
+		d.checkValue(field, p.rule+"."+names[last], names[last], hclv2.Range{})
+	}
+	return l.finish(logins(text))
+}
+
+// agentLoad is a load of one file, without a site around it.
+func agentLoad(name string, data []byte) *load {
+	return &load{
+		Loader:   &Loader{schemas: map[reflect.Type]*schema{}},
+		findings: findings{sources: map[string][]byte{name: data}},
+		current:  name, whole: true, base: &scope{ctx: &hclv2.EvalContext{}},
+		texts: map[string]string{}, defaults: map[string]bool{},
+	}
+}
+
+// agentDefaults fills in what does not depend on the machine.
+func (l *load) agentDefaults(file *model.AgentFile) {
+	for _, block := range []any{&file.Repository, &file.Parent, &file.Access, &file.Log} {
+		notNil(reflect.ValueOf(block).Elem())
+	}
+	notNil(reflect.ValueOf(&file.Repository.Auth).Elem())
+	l.fill(reflect.ValueOf(file).Elem(), agentRule)
+}
+
+func notNil(pointer reflect.Value) {
+	if pointer.IsNil() {
+		pointer.Set(reflect.New(pointer.Type().Elem()))
+	}
+}
+
+// onlyValues takes out of a body, and of the blocks in it, what refers to anything:
+// there is nothing to refer to.
+func (d *decoding) onlyValues(b *hclsyntax.Body) {
+	for _, a := range sortedAttributes(b) {
+		references := a.Expr.Variables()
+		if len(references) == 0 {
+			continue
+		}
+		detail := "Values stand in this file as they are; there is nothing to refer to."
+		if t := references[0]; len(t) == 1 {
+			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(t.RootName()))
+		}
+		d.errorf(references[0].SourceRange(), "unknown reference "+quote(spell(references[0])), "%s", detail)
+		d.placeAt(a.Name, a.SrcRange)
+		delete(b.Attributes, a.Name)
+	}
+	for _, inner := range b.Blocks {
+		d.onlyValues(inner.Body)
+	}
+}
+
+var sshPlace = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
+
+// repositoryURL holds the place of a repository against what can be fetched from. No
+// credentials: status and logs show it.
+func repositoryURL(s string) string {
+	if sshPlace.MatchString(s) {
+		return ""
+	}
+	if !strings.Contains(s, "://") {
+		return filePathOf(s)
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return "must be a URL"
+	case u.Scheme == "file" && u.Host == "":
+		return filePathOf(u.Path)
+	case strings.HasPrefix(u.Scheme, "http") && u.User != nil:
+		return "must not hold a user, password or token, since it is shown: name a file in auth { token_file = … }"
+	case u.User != nil && hasPassword(u):
+		return "must not hold a password, since it is shown: name a key in auth { key_file = … }"
+	case u.Scheme == "http" && onThisMachine(u.Hostname()):
+		return ""
+	case u.Hostname() == "" || !slices.Contains([]string{"https", "ssh"}, u.Scheme):
+		return "must begin with https:// or ssh://, or be a folder of this machine"
+	default:
+		return ""
+	}
+}
+
+var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
+
+// logins finds what stands before the @ of URLs, and may be a token: no finding
+// repeats it.
+func logins(text string) []string {
+	var out []string
+	for _, hit := range urlUser.FindAllStringSubmatch(text, maxFindings) {
+		if hit[1] != "git" { // what everybody writes, and a part of other words
+			out = append(out, hit[1])
+		}
+	}
+	return out
+}
+
+func hasPassword(u *url.URL) bool {
+	_, has := u.User.Password()
+	return has
+}
+
+// onThisMachine reports whether nobody else is on the way to a host.
+func onThisMachine(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func filePathOf(s string) string {
+	if s == "" || strings.ContainsAny(s, "\x00\n") {
+		return "must name a folder"
+	}
+	return ""
+}
+
+// inside refuses what leads out of the repository.
+func inside(s string) string {
+	if !fs.ValidPath(strings.TrimSuffix(s, "/")) {
+		return "must be a folder of the repository, such as sites/home: no / at its beginning and no .. in it"
+	}
+	return ""
+}
