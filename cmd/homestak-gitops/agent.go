@@ -82,7 +82,15 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 		return err
 	}
 	defer release()
-	s, err := a.assemble(cfg, f)
+	var sims map[string]*pvesim.Host
+	if f.sim {
+		sims = map[string]*pvesim.Host{}
+	}
+	log := a.logger(cfg.Log.Level, cfg.Log.Format)
+	if f.once && !a.ui.verbose && cfg.from["log.level"] == "" {
+		log = slog.New(slog.DiscardHandler) // the report tells it
+	}
+	s, err := a.assemble(cfg, sims, log)
 	if err != nil {
 		return err
 	}
@@ -117,11 +125,10 @@ type assembly struct {
 	tell   func(engine.AgentStatus) // set before the agent runs; called on its goroutine
 }
 
-func (a *app) assemble(c *agentConfig, f *agentRun) (*assembly, error) {
-	s := &assembly{cfg: c, log: a.logger(c.Log.Level, c.Log.Format), knows: &knowledge{identity: c.Identity}, tell: func(engine.AgentStatus) {}}
-	if f.once && !a.ui.verbose && c.from["log.level"] == "" {
-		s.log = slog.New(slog.DiscardHandler) // the report tells it
-	}
+// assemble makes an agent. With sims its hosts are simulators: those that are in it,
+// and new ones for the others.
+func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Logger) (*assembly, error) {
+	s := &assembly{cfg: c, log: log, knows: &knowledge{identity: c.Identity}, tell: func(engine.AgentStatus) {}}
 	var err error
 	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, ledgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -138,8 +145,8 @@ func (a *app) assemble(c *agentConfig, f *agentRun) (*assembly, error) {
 		return nil, err
 	}
 	site := &agentSite{
-		files: repo.Files, notes: repo.Notes, identity: c.Identity, secrets: c.SecretsFile, sim: f.sim,
-		log: s.log, knows: s.knows, sims: map[string]*pvesim.Host{},
+		files: repo.Files, notes: repo.Notes, identity: c.Identity, secrets: c.SecretsFile,
+		log: s.log, knows: s.knows, sims: sims,
 	}
 	o := engine.AgentOptions{
 		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
@@ -147,7 +154,7 @@ func (a *app) assemble(c *agentConfig, f *agentRun) (*assembly, error) {
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
 		Tell: func(st engine.AgentStatus) { s.tell(st) },
 	}
-	if !f.sim {
+	if sims == nil {
 		o.Exclusive = s.exclusive
 	}
 	if s.agent, err = engine.NewAgent(o); err != nil {

@@ -211,7 +211,7 @@ func TestTheWayToTheHostIsKept(t *testing.T) {
 	t.Parallel()
 	site := load(t, twoNodes)
 	other := load(t, strings.Replace(twoNodes, "192.0.2.10", "192.0.2.11", 1))
-	s := &agentSite{files: filesOfNothing, sim: true, knows: &knowledge{identity: "father"}, sims: map[string]*pvesim.Host{}}
+	s := &agentSite{files: filesOfNothing, knows: &knowledge{identity: "father"}, sims: map[string]*pvesim.Host{}}
 	s.log = (&app{process: process{stderr: &stream{}, env: func(string) string { return "" }}}).logger("info", "text")
 	open := func(site *model.Site, commit string) *way {
 		_, err := s.open(engine.Desired{Site: site, Commit: commit}, site.Hosts["father"])

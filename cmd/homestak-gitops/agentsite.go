@@ -55,14 +55,13 @@ type agentSite struct {
 	notes    func(commit string) diag.List
 	identity string
 	secrets  string // file, "" for none
-	sim      bool   // hosts are simulators in this process
 	log      *slog.Logger
 	knows    *knowledge
 
 	reader reader
 	tree   liveFiles
 	way    *way
-	sims   map[string]*pvesim.Host
+	sims   map[string]*pvesim.Host // nil: hosts are real
 }
 
 // way is the way to a host, and for whom it was made.
@@ -123,7 +122,7 @@ func (s *agentSite) open(d engine.Desired, h *model.Host) (engine.Driver, error)
 		return watched{w.driver, s.knows}, nil
 	}
 	cfg := proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Files: &s.tree}
-	if s.sim {
+	if s.sims != nil {
 		sim := s.sims[h.Name]
 		if sim == nil {
 			sim = pvesim.New(simOf(d.Site, h))

@@ -1,11 +1,13 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,60 +18,119 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/source/author"
 	"github.com/homestak/homestak-gitops/examples"
 )
 
 func (a *app) demoVerb() *cobra.Command {
-	return &cobra.Command{
+	var serve bool
+	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Tell the whole story on a simulated host",
-		Long: `Applies the example site to a simulated Proxmox VE host, changes it, mends what
-somebody changed by hand, and removes it all again. After every chapter the
-simulated host itself is checked, not what this program says about it. It needs
-no privileges, no network, and leaves nothing behind. Exits 0 if all of it held.`,
+		Short: "Tell the whole story: a repository, pushes, an agent, a simulated host",
+		Long: `Makes a repository of the example site and a simulated Proxmox VE host, starts an
+agent between them, and then only pushes: what is new is made, what is edited is changed,
+what was changed by hand is put back, bad commits are refused, what leaves the site
+leaves the host. After every chapter the simulated host itself is checked, not what this
+program says about it. It needs no privileges, no network, not even git, and leaves
+nothing behind. Exits 0 if all of it held.
+
+With --serve repository, agent and host stay up afterwards, for pushes of your own.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.demo(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), serve) },
 	}
+	c.Flags().BoolVar(&serve, "serve", false, "keep all of it up after the story, until Ctrl-C")
+	return c
 }
 
-// demoHost is the host of the example site.
-const demoHost = "father"
+const (
+	demoHost  = "father"               // the host of the example site
+	demoPoll  = 200 * time.Millisecond // a person watches; an agent at work takes a minute
+	demoDrift = time.Second
+	demoTask  = 100 * time.Millisecond // how long a task takes on the simulated host
+	demoWait  = 30 * time.Second       // for anything that a chapter waits for
+)
 
-// demo is the story under way.
+// demo is the story under way. All of it belongs to the goroutine that tells it, but
+// for the agent and the simulated host, which keep themselves.
 type demo struct {
 	app      *app
-	dir      string // the site, a copy that is edited
+	bare     string // the repository
+	dir      string // the author's checkout of it
+	author   *author.Author
 	sim      *pvesim.Host
+	agent    *engine.Agent
+	receipts *ledger.Ledger
+	news     mailbox              // what the agent tells of itself
 	stranger map[int]pvesim.Guest // what was on the host before us
 	chapter  int
 	failed   int // checks that did not hold
-	grant    int // so many deletions are allowed
 }
 
-func (a *app) demo(ctx context.Context) error {
-	// One story, one stream: progress between the lines of the tale.
+func (a *app) demo(ctx context.Context, serve bool) (err error) {
+	// One story, one stream: what the agent says stands between the lines of the tale.
 	a.ui.stderr, a.ui.errTerminal = a.ui.stdout, a.ui.outTerminal
 	began := time.Now()
-	dir, err := os.MkdirTemp("", "homestak-demo-")
+	work, err := os.MkdirTemp("", "homestak-demo-")
 	if err != nil {
-		return fmt.Errorf("make a folder for the site: %w", err)
+		return fmt.Errorf("make a folder for the demo: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	d := &demo{app: a, bare: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"), news: make(mailbox, 1), stranger: map[int]pvesim.Guest{}}
+	if err := d.set(filepath.Join(work, "agent")); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() { ended <- d.agent.Run(ctx, stop) }()
+	err = d.story(ctx)
+	if err == nil {
+		a.ui.printf("\nAll of it held, in %.1f s.\n", time.Since(began).Seconds())
+		if serve {
+			err = d.serve(ctx)
+		} else {
+			a.ui.printf("Now try it yourself: homestak-gitops demo --serve, or homestak-gitops init my-site\n")
+		}
+	}
+	close(stop)
+	return errors.Join(err, <-ended)
+}
+
+// set makes repository, host and agent.
+func (d *demo) set(data string) error {
 	site, err := fs.Sub(examples.Site, "site")
 	if err == nil {
-		err = os.CopyFS(dir, site)
+		d.author, err = author.Begin(d.bare, d.dir, site)
 	}
 	if err != nil {
-		return fmt.Errorf("unpack the example site: %w", err)
+		return fmt.Errorf("make the repository of the demo: %w", err)
 	}
-	d := &demo{app: a, dir: dir, stranger: map[int]pvesim.Guest{}}
-	d.sim = pvesim.New(pvesim.Config{Node: demoHost, Guests: 3, TaskTime: 150 * time.Millisecond})
+	d.sim = pvesim.New(pvesim.Config{Node: demoHost, Guests: 3, TaskTime: demoTask})
 	for _, g := range d.sim.Snapshot().Guests {
 		d.stranger[g.VMID] = g
 	}
-	a.ui.printf("A simulated Proxmox VE host, %q, with %s of somebody else on it, and the\nexample site, which the host knows nothing of yet.\n", demoHost, count(len(d.stranger), "guest"))
-	for _, tell := range []func(context.Context) error{d.birth, d.edit, d.drift, d.farewell} {
+	cfg := &agentConfig{AgentFile: model.AgentFile{Identity: demoHost, DataDir: data, DriftEvery: demoDrift, Concurrency: 8}}
+	cfg.Repository = &model.AgentRepository{URL: d.bare, Branch: author.Branch, Poll: demoPoll, Auth: &model.AgentAuth{}}
+	s, err := d.app.assemble(cfg, map[string]*pvesim.Host{demoHost: d.sim}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	s.tell = d.news.put
+	d.agent, d.receipts = s.agent, s.ledger
+	d.app.ui.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
+A repository, %s, and a checkout of it with the example site.
+An agent that looks at the repository %d times a second. From here on there are only pushes.
+`, demoHost, count(len(d.stranger), "guest"), d.bare, time.Second/demoPoll)
+	return nil
+}
+
+// story tells the chapters, until one does not hold.
+func (d *demo) story(ctx context.Context) error {
+	for _, tell := range []func(context.Context) error{
+		d.birth, d.edit, d.drift, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell,
+	} {
 		if err := tell(ctx); err != nil {
 			return err
 		}
@@ -78,8 +139,51 @@ func (a *app) demo(ctx context.Context) error {
 			return &ending{exitError, fmt.Errorf("the story broke off: %s did not hold", count(d.failed, "check"))}
 		}
 	}
-	a.ui.printf("\nAll of it held, in %.1f s. Now try it yourself: homestak-gitops init my-site\n", time.Since(began).Seconds())
 	return nil
+}
+
+// serve keeps all of it up, and tells what the agent makes of the user's pushes.
+func (d *demo) serve(ctx context.Context) error {
+	manifests, err := fs.Sub(examples.Site, "site/manifests")
+	if err == nil {
+		err = os.CopyFS(filepath.Join(d.dir, "manifests"), manifests)
+	}
+	if err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.app.ui.printf("\nThe manifests come back, for pushes of your own.\n")
+	if _, err := d.push(ctx, "Bring the manifests back"); err != nil {
+		return err
+	}
+	d.app.ui.printf(`In another terminal:
+
+    git clone %[1]s my-site && cd my-site
+    ${EDITOR:-vi} manifests/web.hcl
+    git commit -a -m "My first change" && git push
+
+Ctrl-C ends it, and removes all of it.
+
+`, d.bare)
+	last, _ := d.receipt()
+	told := d.agent.Status().Summary
+	for {
+		select {
+		case st := <-d.news:
+			if r, err := d.receipt(); err == nil && r.ID != last.ID {
+				last = r
+				d.app.ui.printf("%s: %s\n", short(r.Commit), steps(r))
+			}
+			if st.State == engine.Idle && st.Summary != told {
+				told = st.Summary
+				d.app.ui.printf("%s\n", told)
+				d.findings(st)
+			}
+		case <-d.app.stopping.once:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // title begins a chapter.
@@ -99,102 +203,100 @@ func (d *demo) check(holds bool, format string, args ...any) {
 	d.app.ui.printf("  %s %s\n", sign, fmt.Sprintf(format, args...))
 }
 
-// birth: a host becomes what the site says.
-func (d *demo) birth(ctx context.Context) error {
-	d.title("The site says what shall be, and apply makes it so")
-	if _, err := d.apply(ctx); err != nil {
-		return err
+// push commits the checkout, pushes it, and waits until the agent is done with it: the
+// host is as the commit says, or the commit is refused.
+func (d *demo) push(ctx context.Context, message string) (engine.AgentStatus, error) {
+	id, err := d.author.Push(ctx, message)
+	if err != nil {
+		return engine.AgentStatus{}, err
 	}
-	ours := d.ours()
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(ours))
-	d.check(all(ours, func(g pvesim.Guest) bool { return g.Running }), "all of them run")
-	d.check(all(ours, marked), "each carries its owner mark")
-	d.check(d.tasks("download") == 2, "each image was downloaded once")
-	return d.again(ctx)
+	subject, _, _ := strings.Cut(message, "\n")
+	d.app.ui.printf("  git push  [%s] %s\n\n", short(id), subject)
+	st, err := d.until(ctx, "the agent is done with "+short(id), func(s engine.AgentStatus) bool {
+		return s.State == engine.Idle && (is(s.Converged, id) || s.Refused != nil && s.Refused.Commit == id)
+	})
+	if err == nil {
+		d.app.ui.printf("  agent     %s\n\n", st.Summary)
+	}
+	return st, err
 }
 
-// again: what is so already is left alone.
-func (d *demo) again(ctx context.Context) error {
-	before := d.sim.Snapshot().Writes
-	r, err := d.look(ctx)
-	if err != nil {
-		return err
+func is(c *engine.CommitStatus, id string) bool { return c != nil && c.ID == id }
+
+// until waits until what the agent tells of itself is as wanted.
+func (d *demo) until(ctx context.Context, what string, wanted func(engine.AgentStatus) bool) (engine.AgentStatus, error) {
+	limit := time.NewTimer(demoWait)
+	defer limit.Stop()
+	for st := d.agent.Status(); ; {
+		if wanted(st) {
+			return st, nil
+		}
+		select {
+		case st = <-d.news:
+		case <-d.app.stopping.once:
+			return st, engine.ErrInterrupted
+		case <-ctx.Done():
+			return st, context.Cause(ctx)
+		case <-limit.C:
+			return st, fmt.Errorf("waited %s until %s; the agent says: %s", demoWait, what, st.Summary)
+		}
 	}
-	d.check(r.Plan.InSync(), "a second plan is empty")
-	d.check(d.sim.Snapshot().Writes == before, "and looking wrote nothing")
+}
+
+// show draws the plan of what lies in the checkout, as the verb plan does before
+// anything is pushed.
+func (d *demo) show(ctx context.Context) (*plan.Plan, error) {
+	s, err := d.app.open(ctx, &siteFlags{dir: d.dir, host: demoHost, sim: true})
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	s.sims[demoHost] = d.sim
+	_, h, err := s.choose()
+	if err != nil {
+		return nil, err
+	}
+	d.app.ui.printf("  homestak-gitops plan\n\n")
+	r := s.pass(h, h.Name).Run(ctx)
+	if r.Plan == nil {
+		return nil, cmp.Or(r.Err, errors.New("no plan could be made"))
+	}
+	d.app.ui.plan(r.Plan)
+	d.app.ui.printf("\n")
+	return r.Plan, r.Err
+}
+
+// rewrite edits a file of the checkout, as its author would, and tells.
+func (d *demo) rewrite(name, before, after string) error {
+	d.app.ui.printf("  edit      %s: %s → %s\n", name, before, after)
+	return d.replace(name, before, after)
+}
+
+// replace edits a file of the checkout.
+func (d *demo) replace(name, before, after string) error {
+	file := filepath.Join(d.dir, filepath.FromSlash(name))
+	text, err := os.ReadFile(file)
+	if err == nil && !strings.Contains(string(text), before) {
+		err = fmt.Errorf("%s does not say %s any more", name, before)
+	}
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.Replace(string(text), before, after, 1)), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
 	return nil
 }
 
-// edit: the site changes, and the host follows.
-func (d *demo) edit(ctx context.Context) error {
-	d.title("Somebody edits the site: a third web server, another tag")
-	before := d.ours()
-	if err := d.rewrite("site.hcl", "default = 2", "default = 3"); err != nil {
-		return err
-	}
-	if err := d.rewrite("manifests/web.hcl", `["web"]`, `["web", "public"]`); err != nil {
-		return err
-	}
-	r, err := d.apply(ctx)
-	if err != nil {
-		return err
-	}
-	d.check(steps(r) == "create vm.web-3, update vm.web-1, update vm.web-2", "the plan held just that: %s", steps(r))
-	ours := d.ours()
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
-	d.check(strings.Contains(ours["web-1"].Config["tags"], "public"), "web-1 has the tags %s", ours["web-1"].Config["tags"])
-	d.check(ours["web-1"].VMID == before["web-1"].VMID && ours["web-1"].Running, "web-1 is the same guest as before, and ran on")
-	d.check(ours["db"].Digest == before["db"].Digest, "db was not touched")
-	return d.again(ctx)
-}
-
-// drift: somebody changes the host by hand, and it is put back.
-func (d *demo) drift(ctx context.Context) error {
-	d.title("Somebody works on the host by hand: web-2 is gone, ns-a is off, db renamed")
-	before := d.ours()
-	d.sim.Edit(func(e *pvesim.Edit) {
-		e.Delete(before["web-2"].VMID)
-		e.Stop(before["ns-a"].VMID)
-		e.Set(before["db"].VMID, "name", "database")
-	})
-	r, err := d.apply(ctx)
-	if err != nil {
-		return err
-	}
-	d.check(steps(r) == "create vm.web-2, update vm.db, update vm.ns-a", "found within one look: %s", steps(r))
-	ours := d.ours()
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
-	d.check(all(ours, func(g pvesim.Guest) bool { return g.Running }), "all of them run")
-	return d.again(ctx)
-}
-
-// farewell: what leaves the site leaves the host.
-func (d *demo) farewell(ctx context.Context) error {
-	d.title("The manifests are deleted from the site")
-	if err := os.RemoveAll(filepath.Join(d.dir, "manifests")); err != nil {
-		return fmt.Errorf("edit the site: %w", err)
-	}
-	r, err := d.look(ctx)
-	if err != nil {
-		return err
-	}
-	d.check(r.Denied && r.Outcome == engine.Refused, "a guard refuses to remove so many guests at once")
-	d.grant = len(d.ours())
-	d.app.ui.printf("\n  Said again with --allow-deletes %d:\n\n", d.grant)
-	if _, err := d.apply(ctx); err != nil {
-		return err
-	}
-	ours := d.ours()
-	disks := 0
-	for _, list := range d.sim.Snapshot().Volumes {
-		for _, v := range list {
-			if _, stranger := d.stranger[v.VMID]; v.VMID != 0 && !stranger {
-				disks++
-			}
+// ours are the guests on the host that were not there before, by name.
+func (d *demo) ours() map[string]pvesim.Guest {
+	out := map[string]pvesim.Guest{}
+	for _, g := range d.sim.Snapshot().Guests {
+		if _, stranger := d.stranger[g.VMID]; !stranger {
+			out[g.Name()] = g
 		}
 	}
-	d.check(len(ours) == 0 && disks == 0, "nothing of ours is left: %s, %s", count(len(ours), "guest"), count(disks, "disk"))
-	return d.again(ctx)
+	return out
 }
 
 // strangersStay: what is not ours is as it was, byte for byte.
@@ -208,79 +310,6 @@ func (d *demo) strangersStay() {
 		same = same && now[id].Digest == g.Digest && now[id].Running == g.Running
 	}
 	d.check(same, "somebody else's guests are as they were")
-}
-
-// apply plans the site as it is now, shows the plan and carries it out.
-func (d *demo) apply(ctx context.Context) (engine.Report, error) {
-	progress := d.app.ui.watch()
-	r, err := d.pass(ctx, func(p *engine.Pass) {
-		p.Notify = progress.notify
-		p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) {
-			d.app.ui.plan(made)
-			return true, nil
-		}
-	})
-	progress.close()
-	if err != nil {
-		return r, err
-	}
-	if end := endingOf(r); end != nil {
-		return r, end
-	}
-	d.app.ui.printf("\n")
-	return r, nil
-}
-
-// look plans, and does nothing.
-func (d *demo) look(ctx context.Context) (engine.Report, error) {
-	r, err := d.pass(ctx, func(*engine.Pass) {})
-	return r, errors.Join(err, r.Err)
-}
-
-// pass loads the site anew and makes a pass over the simulated host.
-func (d *demo) pass(ctx context.Context, with func(*engine.Pass)) (engine.Report, error) {
-	s, err := d.app.open(ctx, &siteFlags{dir: d.dir, host: demoHost, sim: true})
-	if err != nil {
-		return engine.Report{}, err
-	}
-	defer s.close()
-	s.sims[demoHost] = d.sim
-	_, h, err := s.choose()
-	if err != nil {
-		return engine.Report{}, err
-	}
-	p := s.pass(h, h.Name)
-	p.Verb, p.AllowDeletes = "apply", d.grant
-	with(p)
-	return p.Run(ctx), nil
-}
-
-// rewrite edits a file of the site, as its author would.
-func (d *demo) rewrite(name, before, after string) error {
-	file := filepath.Join(d.dir, filepath.FromSlash(name))
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("edit the site: %w", err)
-	}
-	if !bytes.Contains(text, []byte(before)) {
-		return fmt.Errorf("edit the site: %s does not say %s any more", name, before)
-	}
-	if err := os.WriteFile(file, bytes.Replace(text, []byte(before), []byte(after), 1), 0o644); err != nil {
-		return fmt.Errorf("edit the site: %w", err)
-	}
-	d.app.ui.printf("  %s: %s → %s\n\n", name, before, after)
-	return nil
-}
-
-// ours are the guests on the host that were not there before, by name.
-func (d *demo) ours() map[string]pvesim.Guest {
-	out := map[string]pvesim.Guest{}
-	for _, g := range d.sim.Snapshot().Guests {
-		if _, stranger := d.stranger[g.VMID]; !stranger {
-			out[g.Name()] = g
-		}
-	}
-	return out
 }
 
 // tasks counts the tasks of a type that the host has run.
@@ -298,6 +327,8 @@ func marked(g pvesim.Guest) bool {
 	return strings.Contains(g.Config["description"], `"owner":"`+demoHost+`"`)
 }
 
+func isRunning(g pvesim.Guest) bool { return g.Running }
+
 func all(guests map[string]pvesim.Guest, holds func(pvesim.Guest) bool) bool {
 	for _, g := range guests {
 		if !holds(g) {
@@ -308,20 +339,5 @@ func all(guests map[string]pvesim.Guest, holds func(pvesim.Guest) bool) bool {
 }
 
 func names(guests map[string]pvesim.Guest) string {
-	out := make([]string, 0, len(guests))
-	for name := range guests {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return strings.Join(out, " ")
-}
-
-// steps names what a plan did, sorted.
-func steps(r engine.Report) string {
-	var out []string
-	for _, res := range r.Results {
-		out = append(out, fmt.Sprintf("%s %s", res.Step.Action, res.Step.Address))
-	}
-	slices.Sort(out)
-	return strings.Join(out, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(guests)), " ")
 }

@@ -21,6 +21,7 @@ import (
 // policies are compiled only if one of theirs changed. The zero reader is ready to
 // use, by one goroutine at a time.
 type reader struct {
+	kinds model.Kinds // made once: a loader takes others for other options
 	files hcl.Loader
 	set   *policy.Set // the policies of the last tree
 	last  judgement   // on the last site
@@ -49,13 +50,16 @@ type reading struct {
 // of it, and how its plans are judged. Policies are compiled while the site is loaded,
 // and asked about one that loaded without errors.
 func (r *reader) read(ctx context.Context, tree fs.FS, o reading) engine.Desired {
+	if r.kinds == nil {
+		r.kinds = proxmox.Kinds()
+	}
 	var denied diag.List
 	compiled := make(chan struct{})
 	go func() {
 		defer close(compiled)
-		r.set, denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: proxmox.Kinds(), Last: r.set})
+		r.set, denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: r.kinds, Last: r.set})
 	}()
-	site, found := r.files.Load(tree, hcl.Options{Kinds: proxmox.Kinds(), Secrets: o.Secrets, Vars: o.Vars})
+	site, found := r.files.Load(tree, hcl.Options{Kinds: r.kinds, Secrets: o.Secrets, Vars: o.Vars})
 	<-compiled
 	d := engine.Desired{Site: withMode(site, o.Mode), Commit: o.Commit.ID}
 	for _, l := range []diag.List{o.Found, found, denied} {

@@ -88,7 +88,8 @@ func TestReadingAgain(t *testing.T) {
 	set, on := r.set, r.last.on
 	require.NotNil(t, on)
 	again := r.read(t.Context(), tree, reading{})
-	require.Same(t, set, r.set)
+	require.Same(t, first.Site, again.Site, "not loaded again")
+	require.Same(t, set, r.set, "not compiled again")
 	require.Equal(t, summaries(first), summaries(again))
 	p := &plan.Plan{}
 	require.Empty(t, again.Judge(t.Context(), engine.Question{Site: again.Site, Plan: p}))

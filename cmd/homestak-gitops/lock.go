@@ -30,7 +30,7 @@ type holder struct {
 // called: towards the agent of that host, if one runs on this machine, and towards
 // every other process by the lock file. Waiting ends with the process's context.
 //
-//nolint:contextcheck // as it says
+//nolint:contextcheck,nolintlint // it is meant; the linter looks for this line at its callers
 func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
 	resume, err := a.hold(h, verb)
 	if err != nil {

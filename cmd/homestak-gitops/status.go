@@ -112,14 +112,10 @@ func (a *app) tellStatus(s engine.AgentStatus) error {
 		_, color := a.ui.text()
 		a.ui.printf("%s", statusText(s, time.Now(), paint(color)))
 	}
-	switch {
-	case s.State == absent:
+	if !s.Healthy {
 		return &ending{Code: exitError}
-	case !s.Healthy:
-		return &ending{Code: exitError}
-	default:
-		return nil
 	}
+	return nil
 }
 
 // paint gives text its colour, or leaves it as it is.
@@ -146,6 +142,8 @@ func statusText(s engine.AgentStatus, now time.Time, p paint) string {
 	switch {
 	case s.State == absent:
 		health = p.as(bad, "no agent is running here; this is what it knew at "+when(s.At))
+	case !s.Healthy && s.Last == nil:
+		health = p.as(busy, "no pass has ended yet")
 	case !s.Healthy:
 		health = p.as(bad, "not healthy")
 	}

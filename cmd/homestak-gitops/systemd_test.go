@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,20 @@ import (
 // heralded is a herald at work in a bubble, with what it told.
 type heralded struct {
 	*herald
-	said []string
-	log  bytes.Buffer
+	log  bytes.Buffer // read when the herald rests
 	stop chan struct{}
-	ill  time.Time
 	end  func()
+
+	mu   sync.Mutex
+	said []string
+	ill  time.Time
+}
+
+// stuckSince makes the agent one that does not come on.
+func (g *heralded) stuckSince(t time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ill = t
 }
 
 func startHerald(watchdog time.Duration) *heralded {
@@ -31,11 +41,17 @@ func startHerald(watchdog time.Duration) *heralded {
 	g.herald = &herald{
 		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
 		notify: func(state string) error {
+			g.mu.Lock()
+			defer g.mu.Unlock()
 			line, _, _ := strings.Cut(state, "MONOTONIC_USEC=")
 			g.said = append(g.said, strings.TrimSpace(line))
 			return nil
 		},
-		stuck: func() time.Time { return g.ill },
+		stuck: func() time.Time {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.ill
+		},
 		log:   slog.New(slog.NewTextHandler(&g.log, nil)),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,6 +67,8 @@ func startHerald(watchdog time.Duration) *heralded {
 // heard gives what was told since the last time.
 func (g *heralded) heard() []string {
 	synctest.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	out := g.said
 	g.said = nil
 	return out
@@ -75,6 +93,12 @@ func TestReadyAfterTheFirstLook(t *testing.T) {
 		require.Empty(t, g.heard(), "nothing is said twice")
 		close(g.stop)
 		require.Equal(t, []string{"STOPPING=1"}, g.heard())
+		for range 20 {
+			g := startHerald(0)
+			close(g.stop)
+			g.end()
+			require.Equal(t, []string{"STOPPING=1"}, g.heard(), "also where all ends at once")
+		}
 	})
 }
 
@@ -122,11 +146,11 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(41 * time.Second)
 		require.Equal(t, []string{"WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"}, g.heard())
-		g.ill = time.Now()
+		g.stuckSince(time.Now())
 		after(20 * time.Second)
 		require.Empty(t, g.heard())
 		require.Equal(t, 1, strings.Count(g.log.String(), "the watchdog is not fed any more"), g.log.String())
-		g.ill = time.Time{}
+		g.stuckSince(time.Time{})
 		after(10 * time.Second)
 		require.Equal(t, []string{"WATCHDOG=1"}, g.heard())
 	})

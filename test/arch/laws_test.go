@@ -53,7 +53,7 @@ var layers = []layer{
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag", "engine/ledger",
-		"engine/model", "engine/plan", "engine/source", "examples", "hcl", "policy",
+		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox/pveapi"}}, // the table that every request of a script is held against
 }
 

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// The chapters of the demo, in the order in which they are told.
+
+// birth: a host becomes what the site says.
+func (d *demo) birth(ctx context.Context) error {
+	d.title("The first push, and the host becomes what the site says")
+	if _, err := d.push(ctx, "The example site"); err != nil {
+		return err
+	}
+	ours := d.ours()
+	d.check(names(ours) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(ours))
+	d.check(all(ours, isRunning), "all of them run")
+	d.check(all(ours, marked), "each carries its owner mark")
+	d.check(d.tasks("download") == 2, "each image was downloaded once")
+	return d.rest(ctx)
+}
+
+// rest: what is so already is left alone, by however many looks.
+func (d *demo) rest(ctx context.Context) error {
+	before := d.sim.Snapshot().Writes
+	last, err := d.agent.Reconcile(ctx)
+	if err != nil {
+		return err
+	}
+	d.check(last.Outcome == engine.Done && d.sim.Snapshot().Writes == before, "the agent looks again, and writes nothing")
+	return nil
+}
+
+// edit: the site changes, and the host follows.
+func (d *demo) edit(ctx context.Context) error {
+	d.title("An edit: a third web server, another tag")
+	before := d.ours()
+	if err := d.rewrite("site.hcl", "default = 2", "default = 3"); err != nil {
+		return err
+	}
+	if err := d.rewrite("manifests/web.hcl", `["web"]`, `["web", "public"]`); err != nil {
+		return err
+	}
+	p, err := d.show(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := d.push(ctx, "A third web server, all of them public"); err != nil {
+		return err
+	}
+	ours := d.ours()
+	receipt, err := d.receipt()
+	if err != nil {
+		return err
+	}
+	d.check(p.Summary.Create == 1 && p.Summary.Update == 2 && steps(receipt) == "create vm.web-3, update vm.web-1, update vm.web-2", "done was what the plan showed: %s", steps(receipt))
+	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
+	d.check(strings.Contains(ours["web-1"].Config["tags"], "public"), "web-1 has the tags %s", ours["web-1"].Config["tags"])
+	d.check(ours["web-1"].VMID == before["web-1"].VMID && ours["web-1"].Running, "web-1 is the same guest as before, and ran on")
+	d.check(ours["db"].Digest == before["db"].Digest, "db was not touched")
+	return d.rest(ctx)
+}
+
+// drift: somebody changes the host by hand, and nobody pushes anything.
+func (d *demo) drift(ctx context.Context) error {
+	d.title("Somebody works on the host by hand: web-2 is gone, ns-a is off, db renamed")
+	before := d.ours()
+	d.sim.Edit(func(e *pvesim.Edit) {
+		e.Delete(before["web-2"].VMID)
+		e.Stop(before["ns-a"].VMID)
+		e.Set(before["db"].VMID, "name", "database")
+	})
+	_, err := d.until(ctx, "drift is put back", func(s engine.AgentStatus) bool {
+		return s.State == engine.Idle && s.Last != nil && s.Last.Outcome == engine.Done && mended(d.ours())
+	})
+	if err != nil {
+		return err
+	}
+	receipt, err := d.receipt()
+	if err != nil {
+		return err
+	}
+	d.app.ui.printf("  agent     put back by the full check that comes every %s here\n\n", demoDrift)
+	d.check(receipt.Drift && steps(receipt) == "create vm.web-2, update vm.db, update vm.ns-a", "its receipt calls it drift: %s", steps(receipt))
+	ours := d.ours()
+	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
+	d.check(all(ours, isRunning), "all of them run")
+	return d.rest(ctx)
+}
+
+// receipt is the newest of the agent's.
+func (d *demo) receipt() (ledger.Receipt, error) {
+	list, err := d.receipts.Last(1, nil)
+	if err == nil && len(list) == 0 {
+		err = errors.New("the agent has written no receipt")
+	}
+	if err != nil {
+		return ledger.Receipt{}, err
+	}
+	return list[0], nil
+}
+
+// steps names what a pass did, sorted.
+func steps(r ledger.Receipt) string {
+	var out []string
+	for _, s := range r.Steps {
+		out = append(out, s.Action+" "+s.Address)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// mended reports whether the damage of the chapter drift is undone.
+func mended(ours map[string]pvesim.Guest) bool {
+	return ours["web-2"].Running && ours["ns-a"].Running && ours["db"].Running
+}
+
+// mistake: a commit that is not valid changes nothing, and the last good one is kept up.
+func (d *demo) mistake(ctx context.Context) error {
+	d.title("A typo: the commit is refused, and the last good one stays in force")
+	if err := d.rewrite("manifests/web.hcl", "preset = preset.vm-medium", "preset = preset.vm-medum"); err != nil {
+		return err
+	}
+	before, was := d.sim.Snapshot().Writes, d.agent.Status().InForce
+	st, err := d.push(ctx, "A larger database")
+	if err != nil {
+		return err
+	}
+	d.findings(st)
+	d.check(st.Refused != nil && st.Refused.Outcome == engine.Invalid && strings.Contains(text(st.Refused), "vm-medum"), "it is refused for what is wrong, with file, line and column")
+	d.check(was != nil && is(st.InForce, was.ID), "in force is the commit before it")
+	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
+	off := d.ours()["ns-b"].VMID
+	d.sim.Edit(func(e *pvesim.Edit) { e.Stop(off) })
+	_, err = d.until(ctx, "ns-b runs again", func(s engine.AgentStatus) bool { return s.State == engine.Idle && d.ours()["ns-b"].Running })
+	if err != nil {
+		return err
+	}
+	d.check(true, "somebody switched ns-b off meanwhile, and it runs again")
+	return d.rewrite("manifests/web.hcl", "preset = preset.vm-medum", "preset = preset.vm-medium")
+}
+
+// forbidden: a policy says no.
+func (d *demo) forbidden(ctx context.Context) error {
+	d.title("A posture of production that lets people in by password: a policy says no")
+	const before = "permit_root_login       = \"no\"\n    password_authentication = \"no\""
+	const after = "permit_root_login       = \"no\"\n    password_authentication = \"yes\""
+	writes := d.sim.Snapshot().Writes
+	if err := d.replace("postures.hcl", before, after); err != nil {
+		return err
+	}
+	d.app.ui.printf("  edit      postures.hcl: posture prod, password_authentication = \"yes\"\n")
+	st, err := d.push(ctx, "Easier logins")
+	if err != nil {
+		return err
+	}
+	d.findings(st)
+	d.check(st.Refused != nil && strings.Contains(text(st.Refused), "password"), "it is refused by the shipped rule prod-no-password")
+	d.check(d.sim.Snapshot().Writes == writes, "nothing was written to the host")
+	return d.replace("postures.hcl", after, before)
+}
+
+// accident: a commit that takes away too much is held back until somebody means it.
+func (d *demo) accident(ctx context.Context) error {
+	d.title("An accident: a merge loses all manifests")
+	kept, folder := filepath.Join(filepath.Dir(d.dir), "kept"), filepath.Join(d.dir, "manifests")
+	if err := os.Rename(folder, kept); err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.app.ui.printf("  edit      manifests/ is gone\n")
+	writes := d.sim.Snapshot().Writes
+	st, err := d.push(ctx, "Merge branch 'spring-cleaning'")
+	if err != nil {
+		return err
+	}
+	d.findings(st)
+	ours := d.ours()
+	d.check(st.Refused != nil && st.Refused.Outcome == engine.Refused && strings.Contains(text(st.Refused), "Allow-Deletes"), "a guard refuses it, and names the way on")
+	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3" && d.sim.Snapshot().Writes == writes, "all guests are still there: %s", names(ours))
+	if err := os.Rename(kept, folder); err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	_, err = d.push(ctx, "Bring the manifests back")
+	d.check(d.sim.Snapshot().Writes == writes, "after the next push all is as it was, without one write")
+	return err
+}
+
+// stranded: a guest that is not ours, in the range that is.
+func (d *demo) stranded(ctx context.Context) error {
+	d.title("Somebody makes a guest by hand, with a VMID of the site's own range")
+	const vmid = 10500
+	d.sim.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": "scratch", "memory": "512"}, Running: true})
+	})
+	for _, g := range d.sim.Snapshot().Guests {
+		if g.VMID == vmid {
+			d.stranger[vmid] = g
+		}
+	}
+	p, err := d.show(ctx)
+	if err != nil {
+		return err
+	}
+	told := slices.ContainsFunc(p.Foreign, func(f model.Foreign) bool { return f.VMID == vmid })
+	d.check(told && len(p.Steps) == 0, "it is told as foreign, and nothing is to be done about it")
+	return d.rest(ctx)
+}
+
+// farewell: what leaves the site leaves the host.
+func (d *demo) farewell(ctx context.Context) error {
+	d.title("A node leaves the site, and then everything does")
+	if err := d.rewrite("manifests/dns.hcl", "{ a = 53, b = 54 }", "{ a = 53 }"); err != nil {
+		return err
+	}
+	if _, err := d.push(ctx, "One name server is enough"); err != nil {
+		return err
+	}
+	d.check(names(d.ours()) == "db ns-a web-1 web-2 web-3", "ns-b left, the others stay: %s", names(d.ours()))
+	if err := os.RemoveAll(filepath.Join(d.dir, "manifests")); err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.app.ui.printf("\n  edit      manifests/ is gone, and this time it is meant: the commit says so\n")
+	if _, err := d.push(ctx, "Farewell\n\nAllow-Deletes: 5"); err != nil {
+		return err
+	}
+	disks := 0
+	for _, list := range d.sim.Snapshot().Volumes {
+		for _, v := range list {
+			if _, stranger := d.stranger[v.VMID]; v.VMID != 0 && !stranger {
+				disks++
+			}
+		}
+	}
+	d.check(len(d.ours()) == 0 && disks == 0, "nothing of ours is left: %s, %s", count(len(d.ours()), "guest"), count(disks, "disk"))
+	return d.rest(ctx)
+}
+
+// findings tells why a commit is refused.
+func (d *demo) findings(st engine.AgentStatus) {
+	if st.Refused != nil {
+		d.app.ui.printf("%s\n", indent(text(st.Refused)))
+	}
+}
+
+func text(r *engine.Refusal) string {
+	var b strings.Builder
+	diag.Text(&b, slices.DeleteFunc(slices.Clone(r.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error }))
+	return b.String()
+}
+
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line != "\n" {
+			line = "    " + line
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

@@ -1,0 +1,36 @@
+package proxmox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/apply"
+)
+
+// What the host ran for a step stands in its result, so that a receipt leads to the
+// logs of PVE.
+func TestResultsNameTheTasksThatTheHostRan(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.node("web-2", nil)
+		seen := 0
+		for _, change := range []func(){func() {}, func() { w.drop("web-2") }} {
+			change()
+			var noted []string
+			for _, r := range apply.Run(t.Context(), w.plan().Steps, apply.Options{}, w.d.Apply) {
+				require.NoError(t, r.Err)
+				require.NotEmpty(t, r.Tasks, r.Step.Address)
+				noted = append(noted, r.Tasks...)
+			}
+			var ran []string
+			for _, task := range w.host.Snapshot().Tasks[seen:] {
+				ran = append(ran, task.UPID)
+			}
+			require.ElementsMatch(t, ran, noted)
+			seen += len(ran)
+		}
+	})
+}
