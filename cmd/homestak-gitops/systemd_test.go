@@ -52,7 +52,7 @@ func startHerald(watchdog time.Duration) *heralded {
 			defer g.mu.Unlock()
 			return g.ill
 		},
-		log:   slog.New(slog.NewTextHandler(&g.log, nil)),
+		log: slog.New(slog.NewTextHandler(&g.log, nil)),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})

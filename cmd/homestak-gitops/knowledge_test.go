@@ -1,0 +1,73 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func TestKnowledgeKeepsTwoCommits(t *testing.T) {
+	site := load(t, twoNodes)
+	k := &knowledge{identity: "father"}
+	_, manifests := k.host()
+	require.Nil(t, manifests, "nothing is known before a site was read")
+	for _, id := range []string{"a", "b", "a", "c"} {
+		k.site(engine.Desired{Site: site, Commit: id})
+	}
+	k.site(engine.Desired{Site: site, Commit: "d", Findings: diag.List{diag.Errorf(diag.Range{}, "bad", "")}})
+	api, manifests := k.host()
+	require.Equal(t, "https://192.0.2.10:8006", api)
+	require.Equal(t, []string{"web"}, manifests)
+	at, all, ok := k.declared("a", "vm.one")
+	require.True(t, ok, "the one that came again is kept")
+	require.Equal(t, "site.hcl:14:3", at.At.String())
+	require.Equal(t, []string{"image.debian", "vm.one", "vm.two"}, all)
+	_, _, ok = k.declared("b", "vm.one")
+	require.False(t, ok)
+	_, _, ok = k.declared("d", "vm.one")
+	require.False(t, ok, "what does not converge is not known")
+	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
+	strangers, _ := k.beyond()
+	require.Equal(t, []foreign{{7, "x", "vm", "no mark"}}, strangers)
+}
+
+const twoNodes = `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url = "https://example.org/debian.qcow2"
+}
+manifest "web" {
+  pattern = "flat"
+  host    = "father"
+
+  node "one" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+  node "two" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+manifest "recipe" {
+  pattern = "flat"
+  node "three" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+`
