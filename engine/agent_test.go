@@ -46,7 +46,7 @@ func TestAPushIsAllThatIsNeeded(t *testing.T) {
 
 func TestABadCommitLeavesTheLastGoodOneInForce(t *testing.T) {
 	live(t, func(w *world) {
-		bad := diag.List{diag.Errorf(diag.Range{File: "a.hcl"}, "no such thing", "")}
+		bad := diag.List{diag.Errorf(diag.Range{File: "a.hcl", Start: diag.Pos{Line: 7, Column: 3}}, "no such thing", "")}
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.repo.push("bad", engine.Desired{Findings: bad})
@@ -56,7 +56,7 @@ func TestABadCommitLeavesTheLastGoodOneInForce(t *testing.T) {
 		require.Equal(t, engine.Invalid, s.Refused.Outcome)
 		require.Equal(t, bad, s.Refused.Findings)
 		require.False(t, s.Healthy)
-		require.Equal(t, "commit bad refused: no such thing; good stays in force", s.Summary)
+		require.Equal(t, "commit bad refused: a.hcl:7:3: no such thing; good stays in force", s.Summary)
 
 		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
 		s = w.pass(6 * time.Minute)

@@ -227,10 +227,15 @@ func (a *Agent) logChanges(c model.Commit, r Report, drift bool) {
 		"done", n[apply.Done], "failed", n[apply.Failed], "skipped", n[apply.Skipped], "rolled_back", n[apply.RolledBack])
 }
 
+// firstError is the first error in a line, with its place.
 func firstError(l diag.List) string {
 	for _, f := range l {
-		if f.Severity == diag.Error {
+		switch {
+		case f.Severity != diag.Error:
+		case f.At.IsZero():
 			return f.Summary
+		default:
+			return f.At.String() + ": " + f.Summary
 		}
 	}
 	return ""

@@ -73,12 +73,12 @@ func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) 
 		return err
 	}
 	p.Verb = "apply"
-	return a.carryOut(ctx, s, h, p, kept)
+	return a.carryOut(ctx, s, h, p, kept, nil)
 }
 
 // carryOut runs a pass that changes a host: as its one writer, after the plan was
 // shown and agreed to, with progress, and with a report at the end.
-func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine.Pass, kept *plan.Plan) error {
+func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine.Pass, kept *plan.Plan, agreed func(context.Context) error) error {
 	if !s.flags.sim {
 		release, err := a.lock(h, p.Verb)
 		if err != nil {
@@ -98,10 +98,15 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 			}
 			return true, nil // who kept it has seen it
 		}
-		if s.flags.yes || len(made.Steps) == 0 {
-			return true, nil
+		if !s.flags.yes && len(made.Steps) > 0 {
+			if err := a.confirm(ctx, p, made); err != nil {
+				return false, err
+			}
 		}
-		return true, a.confirm(ctx, p, made)
+		if agreed != nil {
+			return true, agreed(ctx)
+		}
+		return true, nil
 	}
 	progress.waits(lookingAt(h.Name))
 	r := p.Run(ctx)

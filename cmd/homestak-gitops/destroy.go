@@ -11,6 +11,7 @@ import (
 
 func (a *app) destroyVerb() *cobra.Command {
 	f := &siteFlags{}
+	suspend := false
 	c := &cobra.Command{
 		Use:   "destroy -M MANIFEST",
 		Short: "Remove the guests of a manifest from its host, children first",
@@ -18,19 +19,22 @@ func (a *app) destroyVerb() *cobra.Command {
 what proves to be ours is removed; what is gone already is fine.
 
 Of a recipe it removes what "test --keep" left behind. For good, a deployed
-manifest is removed in the site: the next apply would make it again.`,
+manifest is removed in the site: the next apply would make it again, and an agent
+at its next look. Where an agent runs, --suspend makes it leave the manifest alone
+until "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := f.limit(c.Context())
 			defer cancel()
-			return because(ctx, a.destroy(ctx, f))
+			return because(ctx, a.destroy(ctx, f, suspend))
 		},
 	}
 	f.change(a, c)
+	c.Flags().BoolVar(&suspend, "suspend", false, "let the agent of the host leave the manifest alone from now on")
 	return c
 }
 
-func (a *app) destroy(ctx context.Context, f *siteFlags) error {
+func (a *app) destroy(ctx context.Context, f *siteFlags, suspend bool) error {
 	var s *session
 	a.ui.document = func(err error) any { return engine.Failure("destroy", s.commit(), found(err)) }
 	if f.manifest == "" {
@@ -54,5 +58,15 @@ func (a *app) destroy(ctx context.Context, f *siteFlags) error {
 	}
 	p := s.pass(h, owner)
 	p.Verb, p.Manifest, p.Destroy = "destroy", m.Name, true
-	return a.carryOut(ctx, s, h, p, nil)
+	if f.sim || m.Host == "" {
+		return a.carryOut(ctx, s, h, p, nil, nil)
+	}
+	if !suspend {
+		if err := a.agentAllowsDestroy(ctx, h, m.Name, false); err != nil {
+			return err
+		}
+	}
+	return a.carryOut(ctx, s, h, p, nil, func(ctx context.Context) error {
+		return a.agentAllowsDestroy(ctx, h, m.Name, suspend)
+	})
 }

@@ -52,7 +52,7 @@ func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
 	var commit model.Commit
 	tree, err := source.Open(f.dir)
 	if err == nil {
-		commit.ID, err = tree.Commit()
+		commit, err = tree.Commit()
 	}
 	if err != nil {
 		found = append(found, diag.Warnf(diag.Range{}, "the commit of the site is not known", "%v", err))

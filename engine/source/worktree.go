@@ -14,6 +14,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Dirty is the suffix of a commit id whose folder differs from that commit.
@@ -82,39 +84,40 @@ func (w *Worktree) Tracks(name string) (bool, error) {
 	return false, nil
 }
 
-// Commit is the id of the commit that is checked out, with the suffix Dirty where
-// the folder holds anything else; "" where there is no checkout or no commit yet.
+// Commit is the commit that is checked out. Where the folder holds anything else, only
+// an id is known, which has the suffix Dirty; the zero Commit where there is no checkout
+// or no commit yet.
 //
 // The folder differs when a file of the commit has other contents or is gone, or
 // when it has an HCL file that the commit lacks. Changes elsewhere in the checkout
 // do not count, and neither do permissions.
-func (w *Worktree) Commit() (string, error) {
+func (w *Worktree) Commit() (model.Commit, error) {
 	if w.repo == nil {
-		return "", nil
+		return model.Commit{}, nil
 	}
 	head, err := w.repo.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return "", nil
+		return model.Commit{}, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the commit of %s: %w", w.dir, err)
+		return model.Commit{}, fmt.Errorf("read the commit of %s: %w", w.dir, err)
 	}
 	id := head.Hash().String()
-	same, err := w.matches(head.Hash())
+	c, err := w.repo.CommitObject(head.Hash())
+	same := false
+	if err == nil {
+		same, err = w.matches(c)
+	}
 	if err != nil {
-		return "", fmt.Errorf("compare %s with commit %.8s: %w", w.dir, id, err)
+		return model.Commit{}, fmt.Errorf("compare %s with commit %.8s: %w", w.dir, id, err)
 	}
 	if !same {
-		id += Dirty
+		return model.Commit{ID: id + Dirty}, nil
 	}
-	return id, nil
+	return about(c), nil
 }
 
-func (w *Worktree) matches(commit plumbing.Hash) (bool, error) {
-	c, err := w.repo.CommitObject(commit)
-	if err != nil {
-		return false, err
-	}
+func (w *Worktree) matches(c *object.Commit) (bool, error) {
 	tree, err := c.Tree()
 	if err == nil && w.inside != "." {
 		tree, err = tree.Tree(w.inside)

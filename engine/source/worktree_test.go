@@ -10,6 +10,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
 )
 
@@ -43,9 +44,9 @@ func commitOf(t *testing.T, dir string) string {
 	t.Helper()
 	w, err := source.Open(dir)
 	require.NoError(t, err)
-	id, err := w.Commit()
+	c, err := w.Commit()
 	require.NoError(t, err)
-	return id
+	return c.ID
 }
 
 func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
@@ -57,6 +58,22 @@ func TestCommitOfAPlainFolderIsEmpty(t *testing.T) {
 	tracked, err := w.Tracks("secrets.yaml")
 	require.NoError(t, err)
 	require.False(t, tracked)
+}
+
+func TestTheCommitOfACleanFolderIsKnownWhole(t *testing.T) {
+	dir, id := repository(t)
+	w, err := source.Open(filepath.Join(dir, "home"))
+	require.NoError(t, err)
+	c, err := w.Commit()
+	require.NoError(t, err)
+	require.Equal(t, model.Commit{
+		ID: id, Author: model.Person{Name: "a", Email: "a@example.org"}, At: c.At, Subject: "first", Trailers: c.Trailers,
+	}, c)
+	require.Equal(t, int64(1), c.At.Unix())
+	write(t, dir, "home/motd.txt", "other\n")
+	c, err = w.Commit()
+	require.NoError(t, err)
+	require.Equal(t, model.Commit{ID: id + source.Dirty}, c, "what is not committed has no author")
 }
 
 func TestCommitBeforeTheFirstCommitIsEmpty(t *testing.T) {

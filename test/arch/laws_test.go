@@ -54,7 +54,7 @@ var layers = []layer{
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
-	}, tests: []string{"drivers/proxmox/pveapi"}}, // the table that every request of a script is held against
+	}, tests: []string{"drivers/proxmox/pveapi", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the

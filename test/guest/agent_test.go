@@ -165,8 +165,8 @@ func TestLinesOfTheJournalHavePriorities(t *testing.T) {
 	w.has("web-1")
 	refused := w.push("bad.hcl", bad)
 	w.run("systemctl", "reload", service)
-	w.until("the finding is in the journal", func() bool { return w.finding(service, "vm-smal") != nil })
-	require.Contains(t, []string{"3", "4"}, w.finding(service, "vm-smal").Priority)
+	w.until("the finding is in the journal", func() bool { return w.finding(service, "bad.hcl:6") != nil })
+	require.Contains(t, []string{"3", "4"}, w.finding(service, "bad.hcl:6").Priority)
 	w.says(refused)
 
 	uid := w.run("id", "-u", "homestak-gitops")
