@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration cover check clean install uninstall guest
+.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest
 
 SHELL    := bash
 GO       ?= go
@@ -68,6 +68,9 @@ integration: ## the acceptance stories, one line each
 
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest
+
+library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
+	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim
 
 cover: ## how much of each package the tests reach
 	@mkdir -p dist

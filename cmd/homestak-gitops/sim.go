@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +20,9 @@ type simFlags struct {
 	listen   string
 	node     string
 	nodes    []string
+	offline  []string
+	noQuorum bool
+	version  string
 	latency  time.Duration
 	taskTime time.Duration
 	workers  int
@@ -44,9 +49,10 @@ func (a *app) simVerb() *cobra.Command {
 		Long: `Serves a simulated Proxmox VE host behind the real protocol (TLS, tokens and
 tickets, /api2/json) until it is interrupted. All of it is in memory.
 
-A storage is NAME:TYPE:CONTENT[:SIZE in GiB], content separated by commas.
-Without --storage there are local (dir: iso, vztmpl, backup, snippets, import)
-and local-lvm (lvmthin: images, rootdir).
+A storage is NAME:TYPE:CONTENT[:SIZE in GiB][:shared], content separated by
+commas, type dir, zfspool, lvmthin, nfs and the like. Without --storage there
+are local (dir: iso, vztmpl, backup, snippets, import) and local-lvm (lvmthin:
+images, rootdir).
 
 A fault is "METHOD PATH-PATTERN [nth=N] status=S [apply]": METHOD may be *, in
 the pattern * stands for one segment and ** for the rest, nth counts matching
@@ -58,7 +64,10 @@ effect all the same: its answer was lost.`,
 	fs := c.Flags()
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
 	fs.StringVar(&f.node, "node", "father", "`NAME` of the node that answers")
-	fs.StringSliceVar(&f.nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas")
+	fs.StringSliceVar(&f.nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
+	fs.StringSliceVar(&f.offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
+	fs.BoolVar(&f.noQuorum, "no-quorum", false, "let the cluster be without quorum: nothing can be written")
+	fs.StringVar(&f.version, "pve-version", "9.1", "`VERSION` of Proxmox VE that answers: 8.4 or 9.1")
 	fs.DurationVar(&f.latency, "latency", 0, "`TIME` that every request takes")
 	fs.DurationVar(&f.taskTime, "task-time", time.Second, "`TIME` that a task takes")
 	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
@@ -79,15 +88,23 @@ var (
 // config checks the flags: pvesim takes only what makes sense.
 func (f *simFlags) config() (pvesim.Config, error) {
 	c := pvesim.Config{
-		Node: f.node, Nodes: f.nodes, Seed: f.seed, TaskTime: f.taskTime, Latency: f.latency,
-		Workers: f.workers, Guests: f.guests, Token: f.token,
+		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
+		TaskTime: f.taskTime, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
 	}
 	seen := map[string]bool{}
-	for _, n := range append([]string{f.node}, f.nodes...) {
+	for _, n := range append([]string{f.node}, c.Nodes...) {
 		if !nodeName.MatchString(n) || seen[n] {
 			return c, fmt.Errorf("node %q: want names of nodes, each once", n)
 		}
 		seen[n] = true
+	}
+	for _, n := range f.offline {
+		if !seen[n] || n == f.node {
+			return c, fmt.Errorf("--offline: %q is none of the further nodes %s", n, strings.Join(c.Nodes, ", "))
+		}
+	}
+	if f.version != "8.4" && f.version != "9.1" {
+		return c, fmt.Errorf("--pve-version: %q is neither 8.4 nor 9.1", f.version)
 	}
 	if f.token != "" && !tokenForm.MatchString(f.token) {
 		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")
@@ -119,6 +136,26 @@ func (f *simFlags) config() (pvesim.Config, error) {
 		c.Fault = pvesim.Faults(faults...)
 	}
 	return c, nil
+}
+
+// mostNodes is how many nodes --nodes makes; corosync is not built for more.
+const mostNodes = 32
+
+// furtherNodes are the names of the nodes beside the first: as given, or numbered
+// from 2 when only their number is.
+func (f *simFlags) furtherNodes() []string {
+	if len(f.nodes) != 1 {
+		return f.nodes
+	}
+	count, err := strconv.Atoi(f.nodes[0])
+	if err != nil || count < 1 || count > mostNodes {
+		return f.nodes
+	}
+	var names []string
+	for n := 2; n <= count; n++ {
+		names = append(names, fmt.Sprint(f.node, n))
+	}
+	return names
 }
 
 func (a *app) simulate(ctx context.Context, f *simFlags) error {

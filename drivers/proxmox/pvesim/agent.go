@@ -133,8 +133,8 @@ func (w *world) addresses(g *guest, n int, mac string) []map[string]any {
 		}
 	}
 	if ip["ip"] == "dhcp" || len(list) == 0 {
-		h := sample{vmid: g.vmid}.hash(int64(n) + w.cfg.Seed)
-		list = append(list, address(fmt.Sprintf("10.0.%d.%d", h>>8&255, 2+h%250), 16))
+		lease := w.leased(g, n)
+		list = append(list, address(lease.Addr().String(), lease.Bits()))
 	}
 	return append(list, address(linkLocal(mac), 64))
 }
@@ -154,6 +154,8 @@ var agentCommands = map[string]handler{
 	"ping": agentCall(agentPing), "info": agentCall(agentInfo), "get-host-name": agentCall(agentHostname),
 	"get-osinfo": agentCall(agentOS), "get-time": agentCall(agentTime), "get-timezone": agentCall(agentZone),
 	"get-users": agentCall(agentUsers), "get-vcpus": agentCall(agentVCPUs), "network-get-interfaces": agentCall(agentInterfaces),
+	"get-fsinfo": agentCall(agentFilesystems), "fsfreeze-status": agentCall(agentThawed), "fsfreeze-freeze": agentCall(agentFrozen),
+	"fsfreeze-thaw": agentCall(agentFrozen), "fstrim": agentCall(agentTrim),
 }
 
 // apiAgentCommand is POST …/agent with the command as a parameter.

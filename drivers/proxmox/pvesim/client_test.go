@@ -1,12 +1,7 @@
 package pvesim_test
 
 import (
-	"context"
-	"crypto/sha256"
-	"crypto/tls"
-	"encoding/hex"
-	"errors"
-	"net"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,39 +14,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
-// serve runs a host behind TLS and returns its address and a transport that
-// pins the certificate.
-func serve(t *testing.T, h *pvesim.Host) (address string, transport *http.Transport) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, ln) }()
-	transport = &http.Transport{TLSClientConfig: &tls.Config{
-		InsecureSkipVerify: true, //nolint:gosec // Pinned below.
-		VerifyConnection: func(state tls.ConnectionState) error {
-			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
-			if "sha256:"+hex.EncodeToString(sum[:]) != h.Fingerprint() {
-				return errors.New("another certificate")
-			}
-			return nil
-		},
-	}}
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-served)
-		transport.CloseIdleConnections()
-	})
-	return "https://" + ln.Addr().String(), transport
-}
-
 // TestLibrary: the typed calls of go-proxmox, with a token and with a password,
 // work against a host over TLS.
 func TestLibrary(t *testing.T) {
 	h := pvesim.New(pvesim.Config{Guests: 3, Password: "secret"})
 	address, transport := serve(t, h)
 	id, secret, _ := strings.Cut(h.Token(), "=")
+	c := &client{t: t, h: h, token: h.Token()}
+	c.done("POST", "/nodes/father/aplinfo", form{"storage": "local", "template": debianTemplate})
 	logins := map[int]proxmox.Option{ // By the id of the VM that is made with it.
 		500: proxmox.WithAPIToken(id, secret),
 		600: proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
@@ -60,7 +30,9 @@ func TestLibrary(t *testing.T) {
 		for vmid, option := range logins {
 			t.Run(strconv.Itoa(vmid), func(t *testing.T) {
 				t.Parallel()
-				libraryStory(t, proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option), vmid)
+				client := proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option)
+				libraryStory(t, client, vmid)
+				libraryContainer(t, client, vmid+10)
 			})
 		}
 	})
@@ -112,6 +84,11 @@ func libraryStory(t *testing.T, c *proxmox.Client, id int) {
 	interfaces, err := vm.AgentGetNetworkIFaces(ctx)
 	require.NoError(t, err)
 	require.Len(t, interfaces, 1, "the library leaves out the loopback")
+	pid, err := vm.AgentExec(ctx, []string{"cat", "/etc/hostname"}, "")
+	require.NoError(t, err)
+	run, err := vm.WaitForAgentExecExit(ctx, pid, 5)
+	require.NoError(t, err)
+	require.Equal(t, "lib\n", run.OutData)
 	finish(t, "shutdown")(vm.Shutdown(ctx))
 
 	newID, task, err := vm.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: id + 1000, Name: "copy", Full: true})
@@ -135,5 +112,48 @@ func finish(t *testing.T, what string) func(*proxmox.Task, error) {
 		require.NotNil(t, task, what)
 		require.NoError(t, task.Wait(t.Context(), 10*time.Millisecond, 20*time.Second), what)
 		require.True(t, task.IsSuccessful, "%s: %s", what, task.ExitStatus)
+	}
+}
+
+// libraryContainer is the life of a container by typed calls, with the firewall, the
+// HA manager and snapshots beside it.
+func libraryContainer(t *testing.T, c *proxmox.Client, id int) {
+	t.Helper()
+	ctx := t.Context()
+	node, err := c.Node(ctx, "father")
+	require.NoError(t, err)
+	finish(t, "create")(node.NewContainer(ctx, id,
+		proxmox.ContainerOption{Name: "ostemplate", Value: "local:vztmpl/" + debianTemplate},
+		proxmox.ContainerOption{Name: "hostname", Value: "lib"},
+		proxmox.ContainerOption{Name: "rootfs", Value: "local-lvm:1"},
+		proxmox.ContainerOption{Name: "unprivileged", Value: 1},
+		proxmox.ContainerOption{Name: "net0", Value: "name=eth0,bridge=vmbr0,ip=dhcp"}))
+	ct, err := node.Container(ctx, id)
+	require.NoError(t, err)
+	require.Equal(t, "lib", ct.Name)
+	finish(t, "start")(ct.Start(ctx))
+	interfaces, err := ct.Interfaces(ctx)
+	require.NoError(t, err)
+	require.Len(t, interfaces, 2)
+	finish(t, "snapshot")(ct.NewSnapshot(ctx, "one"))
+	snapshots, err := ct.Snapshots(ctx)
+	require.NoError(t, err)
+	require.Len(t, snapshots, 2)
+	finish(t, "resize")(ct.Resize(ctx, "rootfs", "+1G"))
+	finish(t, "stop")(ct.Stop(ctx))
+	copyID, task, err := ct.Clone(ctx, &proxmox.ContainerCloneOptions{NewID: id + 1, Hostname: "copy"})
+	finish(t, "clone")(task, err)
+	copied, err := node.Container(ctx, copyID)
+	require.NoError(t, err)
+
+	cluster, err := c.Cluster(ctx)
+	require.NoError(t, err)
+	require.NoError(t, cluster.NewHAResource(ctx, &proxmox.HAResourceCreateOption{SID: fmt.Sprint("ct:", copyID), State: new("stopped")}))
+	managed, err := cluster.HAResources(ctx, "ct")
+	require.NoError(t, err)
+	require.Len(t, managed, 1)
+	require.NoError(t, cluster.HAResourceDelete(ctx, managed[0].SID, false))
+	for _, gone := range []*proxmox.Container{copied, ct} {
+		finish(t, "delete")(gone.Delete(ctx, nil))
 	}
 }

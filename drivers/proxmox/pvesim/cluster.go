@@ -5,7 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
+
+// apiNone is a list without entries, for what a host never has here.
+func apiNone(*world, *call) (any, error) { return []any{}, nil }
 
 // apiClusterStatus is GET /cluster/status.
 func apiClusterStatus(w *world, _ *call) (any, error) {
@@ -39,11 +43,13 @@ func apiNextID(w *world, c *call) (any, error) {
 		}
 		return strconv.Itoa(vmid), nil
 	}
-	for vmid := 100; ; vmid++ {
+	lower, upper := w.idRange()
+	for vmid := lower; vmid < upper; vmid++ {
 		if w.guests[vmid] == nil {
 			return strconv.Itoa(vmid), nil
 		}
 	}
+	return nil, fail("unable to get any free VMID in range [%d, %d]", lower, upper-1)
 }
 
 // apiClusterIndex is GET /cluster.
@@ -70,5 +76,12 @@ func apiOptions(w *world, _ *call) (any, error) {
 	if allowed == nil {
 		allowed = []string{}
 	}
-	return map[string]any{"mac_prefix": "BC:24:11", "description": "", "allowed-tags": allowed}, nil
+	entry := map[string]any{"mac_prefix": w.macPrefix(), "description": "", "allowed-tags": allowed}
+	for key, value := range w.options {
+		entry[key] = value
+	}
+	if text := w.options["description"]; text != "" {
+		entry["description"] = strings.TrimRight(text, "\n") + "\n"
+	}
+	return entry, nil
 }

@@ -42,6 +42,13 @@ type Config struct {
 	Password string
 	Guests   int // Foreign guests at the start, of varied kind and state.
 
+	// Exec answers for the programs that the guest agent of a VM is asked to run, by
+	// the VM's id, the command and what it reads: what it writes to its two outputs,
+	// and its exit status. known is false for a program that it does not know; then a
+	// few simple ones are there (true, false, echo, cat, hostname, sh -c "exit N"),
+	// and no others.
+	Exec func(vmid int, command []string, input string) (out, err string, code int, known bool)
+
 	// Fault may turn a request into a failure. It is asked once per request,
 	// before anything else. Status 0 means no fault; a status of 100 and more is
 	// answered, with PVE's empty body where it is a pseudo status of pveproxy
@@ -52,6 +59,10 @@ type Config struct {
 	// nothing) and the status that was answered (negative: connection dropped).
 	// Fault and Record are called by many goroutines at once.
 	Record func(r *http.Request, body []byte, status int)
+	// Promise hears of every good answer that is not what the API table promises of
+	// its method (types, members that must be there), but for what PVE itself does not
+	// keep. It is for tests, and is called by many goroutines at once.
+	Promise func(deviation string)
 }
 
 // Storage is one entry of storage.cfg.
@@ -84,14 +95,16 @@ var storageTypes = map[string]struct{ files, shared bool }{
 	"zfs": {shared: true}, "rbd": {shared: true}, "iscsi": {shared: true},
 }
 
-// ParseStorage reads "name:type:content[:size]", content separated by commas,
-// size in GiB: "fast:zfspool:images,rootdir:500".
+// ParseStorage reads "name:type:content[:size][:shared]", content separated by
+// commas, size in GiB: "fast:zfspool:images,rootdir:500". Network types are shared
+// without saying so.
 func ParseStorage(s string) (Storage, error) {
-	parts := strings.Split(s, ":")
+	plain, shared := strings.CutSuffix(s, ":shared")
+	parts := strings.Split(plain, ":")
 	if len(parts) < 3 || len(parts) > 4 || parts[0] == "" {
-		return Storage{}, fmt.Errorf("storage %q: want name:type:content[:size in GiB]", s)
+		return Storage{}, fmt.Errorf("storage %q: want name:type:content[:size in GiB][:shared]", s)
 	}
-	st := Storage{Name: parts[0], Type: parts[1], Content: strings.Split(parts[2], ",")}
+	st := Storage{Name: parts[0], Type: parts[1], Content: strings.Split(parts[2], ","), Shared: shared}
 	if len(parts) == 4 {
 		gib, err := strconv.ParseInt(parts[3], 10, 32)
 		if err != nil || gib < 1 {

@@ -192,6 +192,9 @@ func parseSize(s string) (bytes int64, ok bool) {
 // diskName is the name of the n-th disk of a guest on a storage.
 func diskName(st *store, vmid, n int, format string) string {
 	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
+	if format == "subvol" {
+		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)
+	}
 	if st.files() {
 		return fmt.Sprintf("%d/%s.%s", vmid, name, format)
 	}

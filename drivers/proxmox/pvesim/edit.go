@@ -122,10 +122,20 @@ func (e *Edit) Offline(node string, down bool) {
 		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
 	}
 	n.offline = down
+	for _, vmid := range e.w.vmids {
+		if g := e.w.guests[vmid]; g.node == node {
+			e.w.haNotice(g)
+		}
+	}
 }
 
 // Quorum takes the cluster's quorum or gives it back.
-func (e *Edit) Quorum(have bool) { e.w.quorum = have }
+func (e *Edit) Quorum(have bool) {
+	e.w.quorum = have
+	for _, vmid := range e.w.vmids {
+		e.w.haNotice(e.w.guests[vmid])
+	}
+}
 
 // Fill takes all free space of a storage; with false it gives it back.
 func (e *Edit) Fill(storage string, full bool) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,8 @@ func FuzzRequests(f *testing.F) {
 	f.Add(uint16(100), "mother", "999", "net0=virtio,bridge=vmbr0&boot=order=scsi0", "delete=scsi0", true)
 	f.Add(uint16(250), "father", "100", `{"scsi0":"local-lvm:0,import-from=local:import/d.qcow2","description":["a"]}`, "revert=memory", true)
 	f.Add(uint16(300), "father", "local-lvm:vm-100-disk-0", "content=images&size=1G&filename=vm-100-disk-9", "vmid=100", false)
+	f.Add(uint16(140), "father", "one", "target=mother&online=1&newid=400&hostname=x&size=%2B1G&disk=mp0", "", true)
+	f.Add(uint16(180), "father", "one", "vmid=400&ostemplate=local:vztmpl/"+debianTemplate+"&storage=local-lvm&rootfs=1&snapname=two&mp1=local-lvm:1,mp=/x", "force=1&purge=1", false)
 	f.Fuzz(func(t *testing.T, which uint16, node, id, body, query string, running bool) {
 		if !utf8.ValidString(query + body) {
 			return
@@ -34,7 +37,17 @@ func FuzzRequests(f *testing.F) {
 			if running {
 				c.h.Edit(func(e *pvesim.Edit) { e.Start(200) })
 			}
-			path := strings.NewReplacer("{node}", url.PathEscape(node), "{vmid}", "200", "{storage}", "local-lvm").Replace(m.Path)
+			c.ct("300", form{"mp0": "local-lvm:1,mp=/srv"})
+			c.done("POST", vmURL("200", "/snapshot"), form{"snapname": "one"})
+			c.done("POST", "/nodes/father/vzdump", form{"vmid": "300", "storage": "local"})
+			c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:200"})
+			c.ok("POST", vmURL("200", "/firewall/rules"), form{"type": "in", "action": "DROP"})
+			vmid := "200"
+			if strings.Contains(m.Path, "/lxc/") {
+				vmid = "300"
+			}
+			path := strings.NewReplacer("{node}", url.PathEscape(node), "{vmid}", vmid, "{storage}", "local-lvm", "{snapname}", "one",
+				"{sid}", "vm:200", "{pos}", "0").Replace(m.Path)
 			for strings.Contains(path, "{") {
 				from, to := strings.Index(path, "{"), strings.Index(path, "}")
 				path = path[:from] + url.PathEscape(id) + path[to+1:]
@@ -59,6 +72,8 @@ func FuzzRequests(f *testing.F) {
 			}
 			require.GreaterOrEqual(t, response.StatusCode, 200)
 			c.h.Snapshot()
+			time.Sleep(time.Minute) // What it started comes to its end.
+			c.list("/cluster/resources")
 		})
 	})
 }

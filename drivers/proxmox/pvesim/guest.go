@@ -28,7 +28,10 @@ type guest struct {
 	pend  config // Waiting for a full stop; the key "delete" lists keys to go.
 	cloud config // What the cloud-init drive still says otherwise ([special:cloudinit]).
 
+	snapshots []*snapshot // In the order in which they were taken.
+
 	run  *process // nil while it is stopped.
+	in   *inside  // What its system keeps; nil until somebody asks it.
 	file *task    // The task that holds the lock file, nil if none.
 
 	raw    string // The file as text; empty when it has to be rendered.
@@ -63,6 +66,10 @@ func (g *guest) text() string {
 		if len(g.cloud) > 0 {
 			b.WriteString("\n[special:cloudinit]\n")
 			writeSection(&b, g.cloud, true)
+		}
+		for _, s := range g.snapshots {
+			b.WriteString("\n[" + s.name + "]\n")
+			writeSection(&b, s.conf, false)
 		}
 		g.raw = b.String()
 		sum := sha1.Sum([]byte(g.raw)) //nolint:gosec // As above.
@@ -114,8 +121,17 @@ func encodeText(s string) string {
 // reread brings a section into the form in which it comes back from the file
 // (parse_vm_config in PVE/QemuServer.pm): blanks around a value are lost, of an
 // empty one a blank is left, an empty description is none.
-func (c config) reread(pending bool) {
+func (c config) reread(kind string, pending bool) {
 	for key, value := range c {
+		if key == "description" && kind == "lxc" {
+			// Every line of a container's ends with a line break, the last one too.
+			if value = strings.TrimRight(value, "\n"); value == "" {
+				delete(c, key)
+				continue
+			}
+			c[key] = value + "\n"
+			continue
+		}
 		if key == "description" {
 			value = strings.TrimRight(value, " \t\r\n\f\v")
 			if !pending && (value == "" || value == "0") {
@@ -139,8 +155,11 @@ func (w *world) write(g *guest) {
 	used := map[string]bool{}
 	for _, section := range []config{g.conf, g.pend} {
 		for key, value := range section {
-			if isDrive(key) {
+			switch {
+			case g.kind == "qemu" && isDrive(key):
 				used[parseDrive(key, value).file] = true
+			case g.kind == "lxc" && isMount(key):
+				used[parseMount(key, value).volume] = true
 			}
 		}
 	}
@@ -149,9 +168,9 @@ func (w *world) write(g *guest) {
 			delete(g.conf, key)
 		}
 	}
-	g.conf.reread(false)
-	g.pend.reread(true)
-	g.cloud.reread(true)
+	g.conf.reread(g.kind, false)
+	g.pend.reread(g.kind, true)
+	g.cloud.reread(g.kind, true)
 	w.touch(g)
 }
 
@@ -169,8 +188,13 @@ func method(name string) *pveapi.Method {
 
 // keyType is the declared type of a configuration key; "" for an unknown one.
 func keyType(kind, key string) string {
-	if key == "lock" || key == "digest" || key == "meta" {
+	switch key {
+	case "lock", "digest", "meta":
 		return "string"
+	case "memory", "swap", "cores":
+		if kind == "lxc" {
+			return "integer"
+		}
 	}
 	if v, ok := configParams[kind]().Param(key); ok {
 		return v.Type
@@ -255,11 +279,7 @@ func (g *guest) setDeletions(keys map[string]bool) {
 // checkLock fails while the configuration carries a lock.
 func (g *guest) checkLock() error {
 	if lock := g.conf["lock"]; lock != "" {
-		what := "VM"
-		if g.kind == "lxc" {
-			what = "CT"
-		}
-		return fail("%s is locked (%s)", what, lock)
+		return fail("%s is locked (%s)", g.title(), lock)
 	}
 	return nil
 }

@@ -93,7 +93,9 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 		if held, ok := errors.AsType[*lockedError](err); ok && wait(ctx, held.until) == nil {
 			continue
 		}
-		return newAnswer(c, data, err)
+		a := newAnswer(c, data, err)
+		h.promise(c, a)
+		return a
 	}
 }
 
@@ -162,7 +164,7 @@ func (w *world) dispatch(c *call) (any, error) {
 		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
 	}
 	c.settle()
-	handler, ok := routes[req.method+" "+m.Path]
+	handler, ok := allRoutes()[req.method+" "+m.Path]
 	if !ok {
 		return nil, c.unimplemented("")
 	}

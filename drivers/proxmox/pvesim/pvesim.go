@@ -23,9 +23,19 @@
 // asks (auth.go), finds the method in the API table ([pveapi]), checks
 // privileges (rights.go) and parameters by that table, and calls the handler
 // from the route table (route.go). The checks that PVE makes in code, and all
-// effects, are the handlers', one file per family (qemu_config.go, storage.go,
-// pools.go, …). What a handler returns is encoded, with PVE's header lines, by
-// answer.go.
+// effects, are the handlers'. What a handler returns is encoded, with PVE's
+// header lines, by answer.go; promise.go holds it against the API table.
+//
+// # Where to look
+//
+// VMs are in qemu_*.go, containers in ct_*.go, what both have in common in
+// guest.go (the configuration file with its digest), snapshots*.go, backup.go
+// and restore.go, migrate.go. Storages are in storage*.go and upload.go; users,
+// roles, groups, pools in access*.go, rights.go and pools.go; tasks in task.go
+// and tasks.go. ha.go is the manager that decides about guests under it,
+// firewall*.go files of rules that are kept and shown, resources.go and
+// sample.go the lists that lag behind. config.go, fault.go, edit.go and
+// snapshot.go are what a test holds in its hands.
 //
 // A method of the API that has no handler answers 501 and says so; Snapshot
 // lists such calls. There are no pretended successes.

@@ -100,8 +100,13 @@ func (c *call) checkClone(g *guest, cl cloning) error {
 	if (g.run != nil) != cl.running {
 		return fail("unexpected state change")
 	}
+	source := g.conf
 	if cl.snapshot != "" {
-		return fail("snapshot '%s' does not exist", cl.snapshot)
+		s := g.snapshot(cl.snapshot)
+		if s == nil {
+			return fail("snapshot '%s' does not exist", cl.snapshot)
+		}
+		source = s.conf
 	}
 	full := cl.isFull(g)
 	if !full && cl.storage != "" {
@@ -110,13 +115,13 @@ func (c *call) checkClone(g *guest, cl cloning) error {
 	if !full && cl.format != "" {
 		return fail("parameter 'format' not allowed for linked clones")
 	}
-	shared, err := c.mayCloneDisks(g.conf, cl.storage)
+	shared, err := c.mayCloneDisks(source, cl.storage)
 	if err != nil {
 		return err
 	}
 	nets := map[string]string{}
-	for _, key := range indexedKeys(g.conf, "net") {
-		nets[key] = g.conf[key]
+	for _, key := range indexedKeys(source, "net") {
+		nets[key] = source[key]
 	}
 	if err := c.mayUseBridges(nets); err != nil {
 		return err
@@ -127,8 +132,8 @@ func (c *call) checkClone(g *guest, cl cloning) error {
 	if w.guests[cl.newid] != nil {
 		return fail("unable to create VM %d: config file already exists", cl.newid)
 	}
-	for _, key := range driveNames(g.conf) {
-		d := parseDrive(key, g.conf[key])
+	for _, key := range driveNames(source) {
+		d := parseDrive(key, source[key])
 		if !full && !d.cdrom() && !w.clonable(d.file) {
 			return fail("Linked clone feature is not supported for '%s' (%s)", d.file, key)
 		}
@@ -195,14 +200,21 @@ func (w *world) clonable(volid string) bool {
 	return err == nil && parsed.base
 }
 
+// notCloned are keys of the source alone.
+var notCloned = []string{"template", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu"}
+
 // cloneVM copies configuration and disks. Identity is never copied: hardware
 // addresses, uuid and generation id are new.
 func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) error {
-	conf := maps.Clone(g.conf)
-	for _, key := range slices.Sorted(maps.Keys(g.conf)) { // In order, for what is invented follows it.
-		family, value := familyOf(key), g.conf[key]
+	source := g.conf
+	if s := g.snapshot(cl.snapshot); s != nil {
+		source = s.conf
+	}
+	conf := maps.Clone(source)
+	for _, key := range slices.Sorted(maps.Keys(source)) { // In order, for what is invented follows it.
+		family, value := familyOf(key), source[key]
 		switch {
-		case family == "unused" || key == "template" || key == "lock":
+		case family == "unused" || slices.Contains(notCloned, key):
 			delete(conf, key)
 		case family == "net" && key != family:
 			n := parseProperty(key, value)
@@ -218,17 +230,17 @@ func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) 
 	}
 	conf["name"] = cl.name
 	if cl.name == "" {
-		source := g.conf["name"]
-		if source == "" {
-			source = fmt.Sprint(g.vmid)
+		name := source["name"]
+		if name == "" {
+			name = fmt.Sprint(g.vmid)
 		}
-		conf["name"] = "Copy-of-VM-" + source
+		conf["name"] = "Copy-of-VM-" + name
 	}
 	if cl.description != "" {
 		conf["description"] = cl.description
 	}
 	var made []string
-	keys := driveNames(g.conf)
+	keys := driveNames(source)
 	slices.Sort(keys)
 	for _, key := range keys {
 		d := parseDrive(key, conf[key])
@@ -246,6 +258,7 @@ func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) 
 		conf[key] = d.String()
 	}
 	copied.conf = conf
+	w.copyFirewall(g, copied)
 	if cl.target != "" {
 		copied.node = cl.target
 	}
@@ -282,7 +295,9 @@ func (w *world) cloneDisk(g, copied *guest, key string, d *drive, cl cloning, lo
 		log("create full clone of drive %s (%s)", key, d.file)
 		if cl.storage != "" {
 			storage = cl.storage
-			st = w.stores[storage]
+			if st, err = w.store(storage); err != nil {
+				return "", err
+			}
 		}
 		format := st.formatFor(cl.format, source.format)
 		if d.cloudinit() {

@@ -12,12 +12,12 @@ func apiGetConfig(_ *world, c *call) (any, error) {
 	if c.flag("current") && c.has("snapshot") {
 		return nil, badParam("snapshot", "cannot use 'snapshot' parameter with 'current'")
 	}
-	g, err := c.vm()
+	g, err := c.guestCall()
 	if err != nil {
 		return nil, err
 	}
 	if name := c.in["snapshot"]; name != "" {
-		return nil, fail("snapshot '%s' does not exist", name)
+		return g.snapshotConfig(name)
 	}
 	conf := g.conf
 	if !c.flag("current") {
@@ -27,6 +27,17 @@ func apiGetConfig(_ *world, c *call) (any, error) {
 	for key, value := range conf {
 		result[key] = masked(key, typed(g.kind, key, value))
 	}
+	result["digest"] = g.sum()
+	return result, nil
+}
+
+// snapshotConfig is the configuration of a snapshot, with the digest of the file.
+func (g *guest) snapshotConfig(name string) (any, error) {
+	s := g.snapshot(name)
+	if s == nil {
+		return nil, fail("snapshot '%s' does not exist", name)
+	}
+	result := s.shown(g.kind)
 	result["digest"] = g.sum()
 	return result, nil
 }
@@ -42,7 +53,7 @@ func masked(key string, value any) any {
 // apiPending is GET …/pending: each key with what waits for it
 // (config_with_pending_array in PVE/GuestHelpers.pm).
 func apiPending(_ *world, c *call) (any, error) {
-	g, err := c.vm()
+	g, err := c.guestCall()
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +155,16 @@ func (w *world) runningStatus(g *guest, s sample, v map[string]any) {
 		balloon = int64(mib) << 20
 	}
 	v["balloon"] = balloon
-	v["ballooninfo"] = map[string]any{"actual": balloon, "max_mem": s.maxmem}
+	info := map[string]any{"actual": balloon, "max_mem": s.maxmem}
+	if g.run.system && !w.now.Before(g.run.booted) { // The guest's driver tells more.
+		free := s.maxmem - s.mem(w.now)
+		maps.Copy(info, map[string]any{
+			"free_mem": free, "total_mem": s.maxmem - s.maxmem/8, "mem_swapped_in": 0, "mem_swapped_out": 0, "major_page_faults": 0,
+			"minor_page_faults": 700, "last_update": w.now.Unix(),
+		})
+		v["freemem"] = free
+	}
+	v["ballooninfo"] = info
 	blocks := map[string]any{}
 	for key := range g.run.disks {
 		blocks[key] = map[string]any{
@@ -175,7 +195,7 @@ func apiCurrent(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	v := w.vmStatus(g, true)
-	v["ha"] = map[string]any{"managed": 0}
+	v["ha"] = w.ha.status(g)
 	if agentEnabled(g) {
 		v["agent"] = 1
 	}

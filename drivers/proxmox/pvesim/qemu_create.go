@@ -13,11 +13,15 @@ import (
 func apiCreateVM(w *world, c *call) (any, error) {
 	node, vmid := c.take("node"), atoi(c.take("vmid"))
 	archive, pool, storage := c.take("archive"), c.take("pool"), c.take("storage")
-	for _, key := range []string{"bwlimit", "force", "unique", "live-restore", "import-working-storage"} {
+	r := restoring{force: c.take("force") == "1", unique: c.take("unique") == "1", archive: archive, storage: storage, pool: pool}
+	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
 		c.take(key)
 	}
-	if c.take("ha-managed") == "1" {
-		return nil, c.unimplemented("there is no HA manager for ha-managed")
+	managed := c.take("ha-managed") == "1"
+	if managed {
+		if err := c.need("/", "Sys.Console"); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.checkKeys(c.in); err != nil {
 		return nil, err
@@ -30,7 +34,8 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	}
 	start := c.take("start") == "1"
 	if archive != "" {
-		return nil, c.restore(vmid, node, archive)
+		r.start, r.set = start, c.in
+		return w.restoreVM(c, node, vmid, r)
 	}
 	if len(c.null) > 0 {
 		return nil, fail("unable to parse value of '%s' - got undefined value", c.null[0])
@@ -67,6 +72,9 @@ func apiCreateVM(w *world, c *call) (any, error) {
 		if pool != "" {
 			w.joinPool(pool, vmid)
 		}
+		if managed {
+			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
+		}
 		if start {
 			t.logf("Execute autostart")
 			w.fork(c, node, w.startJob(g, c))
@@ -96,20 +104,6 @@ func (c *call) mayCreate(vmid int, pool, storage string) error {
 	return forbidden("")
 }
 
-// restore would make a guest of a backup.
-func (c *call) restore(vmid int, node, archive string) error {
-	if archive == "-" {
-		return fail("pipe requires cli environment")
-	}
-	if _, err := c.mayReadVolume(vmid, archive, "backup"); err != nil {
-		return err
-	}
-	if c.w.volume(node, archive) == nil {
-		return fail("volume '%s' does not exist", archive)
-	}
-	return c.unimplemented("backups cannot be restored")
-}
-
 // unusedID fails when a guest has the id, on whatever node (check_vmid_unused
 // in PVE/Cluster.pm).
 func (w *world) unusedID(vmid int) error {
@@ -117,11 +111,7 @@ func (w *world) unusedID(vmid int) error {
 	if g == nil {
 		return nil
 	}
-	kind := "VM"
-	if g.kind == "lxc" {
-		kind = "CT"
-	}
-	return fail("%s %d already exists on node '%s'", kind, vmid, g.node)
+	return fail("%s %d already exists on node '%s'", g.title(), vmid, g.node)
 }
 
 // buildVM writes the configuration of a new VM: what was asked for, and what
@@ -186,6 +176,9 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 		if g.run != nil {
 			return fail("VM %d is running - destroy failed", g.vmid)
 		}
+		if w.ha.of(g) != nil && !c.flag("purge") {
+			return fail("unable to remove VM %d - used in HA resources and purge parameter not set.", g.vmid)
+		}
 		return nil
 	}
 	if err := early(); err != nil {
@@ -212,6 +205,7 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 			w.freeDisks(g, unreferenced, t.logf)
 			if purge {
 				t.logf("purging VM %d from related configurations..", g.vmid)
+				w.purge(g)
 			}
 			w.remove(g)
 			return nil
@@ -224,11 +218,10 @@ func (w *world) mayFree(g *guest) error {
 	if g.conf["template"] != "1" {
 		return nil
 	}
-	for _, key := range driveOrder(g.conf) {
-		d := parseDrive(key, g.conf[key])
-		storage, name, ok := volumeID(d.file)
-		if ok && !d.cdrom() && w.stores[storage] != nil && w.stores[storage].inUse(g.node, name) {
-			return fail("base volume '%s' is still in use by linked cloned", d.file)
+	for _, volid := range w.owned(g) {
+		storage, name, _ := volumeID(volid)
+		if w.stores[storage].inUse(g.node, name) {
+			return fail("base volume '%s' is still in use by linked cloned", volid)
 		}
 	}
 	return nil
@@ -242,12 +235,9 @@ func (w *world) freeDisks(g *guest, unreferenced bool, log func(string, ...any))
 			log("Could not remove disk '%s', check manually: %s", volid, err)
 		}
 	}
-	for _, section := range []config{g.conf, g.pend} {
-		for _, key := range driveOrder(section) {
-			d := parseDrive(key, section[key])
-			if w.owns(g, d.file) && (!d.cdrom() || d.cloudinit()) && w.volume(g.node, d.file) != nil {
-				release(d.file)
-			}
+	for _, volid := range w.owned(g) {
+		if w.volume(g.node, volid) != nil {
+			release(volid)
 		}
 	}
 	if !unreferenced {

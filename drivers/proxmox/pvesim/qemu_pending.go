@@ -306,5 +306,12 @@ func (c *call) deallocate(g *guest, key string, d drive) error {
 			return fail("unable to delete '%s' - volume is still in use (snapshot?)", d.file)
 		}
 	}
+	for _, s := range g.snapshots {
+		for _, volid := range g.disks(s.conf) {
+			if volid == d.file {
+				return fail("unable to delete '%s' - volume is still in use (snapshot?)", d.file)
+			}
+		}
+	}
 	return c.w.free(g.node, d.file)
 }

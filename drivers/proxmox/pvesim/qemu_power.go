@@ -32,6 +32,9 @@ func apiStart(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g != nil && w.ha.managed(g) {
+		return w.haRequest(c, g, "started"), nil
+	}
 	if g == nil {
 		node, vmid := c.in["node"], c.vmid()
 		return w.fork(c, node, job{kind: "qmstart", id: id, begin: func(*task) error { return missing(node, "qemu", vmid) }}), nil
@@ -102,7 +105,7 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 	}
 	for _, key := range indexedKeys(g.conf, "net") {
 		bridge := parseProperty(key, g.conf[key])["bridge"]
-		if bridge != "" && !slices.Contains(w.bridges, bridge) {
+		if bridge != "" && !w.hasBridge(bridge) {
 			log("bridge '%s' does not exist", bridge)
 			log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status 512",
 				key, g.vmid, strings.TrimPrefix(key, "net"))
@@ -119,6 +122,7 @@ func (w *world) powerOn(g *guest) {
 	if strings.Contains(g.conf["machine"], "q35") {
 		p.machine = "pc-q35-" + w.machineVersion() + "+pve0"
 	}
+	p.system = g.kind == "lxc"
 	for _, key := range driveNames(g.conf) {
 		p.disks[key] = true
 		if v := w.volume(g.node, parseDrive(key, g.conf[key]).file); v != nil && v.system {
@@ -131,16 +135,25 @@ func (w *world) powerOn(g *guest) {
 	}
 	g.run = p
 	w.touch(g)
+	w.haNotice(g)
 }
 
-// powerOff ends the process. Waiting changes are made if it was PVE that ended it.
+// powerOff ends the process. Waiting changes of a VM are made if it was PVE that
+// ended it, those of a container in any case: PVE hears of the end of each.
 func (w *world) powerOff(g *guest, c *call) {
 	g.run = nil
-	if c != nil && len(g.pend) > 0 {
+	switch {
+	case len(g.pend) == 0:
+	case g.kind == "lxc":
+		w.coldplugCT(g, nil, map[string]string{})
+	case c != nil:
 		c.coldplug(g, map[string]string{})
 	}
 	w.write(g)
+	w.haNotice(g)
 }
+
+func (w *world) hasBridge(name string) bool { return slices.Contains(w.bridges, name) }
 
 // cpus is how many the guest sees.
 func (g *guest) cpus() int {
@@ -173,11 +186,10 @@ func apiStop(w *world, c *call) (any, error) {
 	}
 	node, vmid, skipLock := c.in["node"], c.vmid(), c.flag("skiplock")
 	if c.flag("overrule-shutdown") {
-		for _, t := range w.tasks.all {
-			if t.running() && t.kind == "qmshutdown" && t.guest == g && c.who.owns(t.who) {
-				t.kill()
-			}
-		}
+		w.overrule(c, g, "qmshutdown")
+	}
+	if g != nil && w.ha.managed(g) {
+		return w.haRequest(c, g, "stopped"), nil
 	}
 	return w.fork(c, node, job{kind: "qmstop", id: id, guest: g, begin: func(*task) error {
 		if g == nil {
@@ -195,6 +207,15 @@ func apiStop(w *world, c *call) (any, error) {
 	}}), nil
 }
 
+// overrule stops the caller's own attempts to shut a guest down.
+func (w *world) overrule(c *call, g *guest, kind string) {
+	for _, t := range w.tasks.all {
+		if t.running() && t.kind == kind && t.guest == g && c.who.owns(t.who) {
+			t.kill()
+		}
+	}
+}
+
 // apiShutdown is POST …/status/shutdown: the guest is asked, and has time to
 // obey; then the task fails, or with forceStop it is stopped.
 func apiShutdown(w *world, c *call) (any, error) {
@@ -202,15 +223,24 @@ func apiShutdown(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, vmid, force := c.in["node"], c.vmid(), c.flag("forceStop")
-	if g != nil && g.run != nil && g.run.paused && !force {
+	force := c.flag("forceStop")
+	if g == nil {
+		node, vmid := c.in["node"], c.vmid()
+		return w.fork(c, node, job{kind: "qmshutdown", id: id, begin: func(*task) error { return lost(node, vmid) }}), nil
+	}
+	if g.run != nil && g.run.paused && !force {
 		return nil, fail("VM is paused - cannot shutdown")
 	}
+	if w.ha.managed(g) {
+		return w.haRequest(c, g, "stopped"), nil
+	}
+	return w.fork(c, g.node, w.shutdownJob(g, c, force)), nil
+}
+
+// shutdownJob asks a VM to end, with force it is ended when it does not.
+func (w *world) shutdownJob(g *guest, c *call, force bool) job {
 	patience, failed := shutdownTime(g, c), false
-	return w.fork(c, node, job{kind: "qmshutdown", id: id, guest: g, begin: func(t *task) error {
-		if g == nil {
-			return lost(node, vmid)
-		}
+	return job{kind: "qmshutdown", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
 		if g.run == nil {
 			return nil
 		}
@@ -231,7 +261,7 @@ func apiShutdown(w *world, c *call) (any, error) {
 		}
 		w.powerOff(g, c)
 		return nil
-	}}), nil
+	}}
 }
 
 // shutdownTakes is how long the guest takes to obey, 0 for as long as tasks

@@ -17,6 +17,9 @@ func apiTemplate(w *world, c *call) (any, error) {
 		if err := g.checkLock(); err != nil {
 			return err
 		}
+		if len(g.snapshots) > 0 {
+			return fail("unable to create template, because VM contains snapshots")
+		}
 		if g.conf["template"] == "1" && only == "" {
 			return fail("you can't convert a template to a template")
 		}
@@ -36,35 +39,43 @@ func apiTemplate(w *world, c *call) (any, error) {
 		w.write(g)
 		return nil
 	}, end: func(*task) error {
-		for _, key := range driveNames(g.conf) {
-			d := parseDrive(key, g.conf[key])
-			if d.cdrom() || only != "" && only != key {
-				continue
-			}
-			w.makeBase(g, &d)
-			g.conf[key] = d.String()
-		}
+		w.templateVM(g, only)
 		w.write(g)
 		return nil
 	}}), nil
 }
 
-// makeBase turns a disk into a base of clones: it gets another name
-// (vdisk_create_base in PVE/Storage.pm).
-func (w *world) makeBase(g *guest, d *drive) {
-	storage, name, _ := volumeID(d.file)
+// templateVM makes bases of the disks of a VM, or of one of them.
+func (w *world) templateVM(g *guest, only string) {
+	for _, key := range driveNames(g.conf) {
+		d := parseDrive(key, g.conf[key])
+		if d.cdrom() || only != "" && only != key {
+			continue
+		}
+		d.file = w.baseOf(g, d.file)
+		g.conf[key] = d.String()
+	}
+}
+
+// baseOf turns a volume into a base of clones: it gets another name
+// (vdisk_create_base in PVE/Storage.pm). The new one is returned.
+func (w *world) baseOf(g *guest, volid string) string {
+	storage, name, _ := volumeID(volid)
 	st := w.stores[storage]
 	if st == nil || st.Type == "lvm" {
-		return
+		return volid
 	}
-	v := st.find(g.node, name)
-	last := path.Base(name)
-	if v == nil || !strings.HasPrefix(last, "vm-") {
-		return
+	v, last := st.find(g.node, name), path.Base(name)
+	for plain, base := range map[string]string{"vm-": "base-", "subvol-": "basevol-"} {
+		rest, found := strings.CutPrefix(last, plain)
+		if v == nil || !found {
+			continue
+		}
+		delete(st.volumes, st.key(g.node, name))
+		v.name = strings.TrimSuffix(name, last) + base + rest
+		v.ctime = w.now.Unix()
+		st.put(g.node, v)
+		return storage + ":" + v.name
 	}
-	delete(st.volumes, st.key(g.node, name))
-	v.name = strings.TrimSuffix(name, last) + "base-" + strings.TrimPrefix(last, "vm-")
-	v.ctime = w.now.Unix()
-	st.put(g.node, v)
-	d.file = storage + ":" + v.name
+	return volid
 }

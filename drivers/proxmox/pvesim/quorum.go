@@ -24,6 +24,13 @@ func (w *world) needWritable(g *guest) error {
 	return fail("unable to open file '/etc/pve/nodes/%s/%s/%d.conf.tmp.%d' - Permission denied", g.node, dir, g.vmid, w.lastID)
 }
 
+// writingTasks are the tasks that write the configuration of their guest before they
+// do anything, and that check nothing else first.
+var writingTasks = map[string]bool{
+	"qmtemplate": true, "qmmove": true, "resize": true, "qmrollback": true, "vzrollback": true, "qmdelsnapshot": true,
+	"vzdelsnapshot": true, "vztemplate": true, "move_volume": true, "qmsuspend": true,
+}
+
 // needUserLock is what a change of users, roles, pools or the access list runs
 // into (lock_user_config in PVE/AccessControl.pm).
 func (w *world) needUserLock(what string) error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,76 +20,85 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
-// stories are the recordings to replay. An exchange or a whole story that the
-// simulator does not answer as recorded is excused with a reason; an excuse that
-// is not needed any more fails the test.
-var stories = map[string]struct {
-	later   string // Why the whole story is left out.
-	excused map[int]string
-}{
-	"vm-life":  {},
-	"vm-clone": {},
-	"vm-iso":   {},
-	"rights":   {},
-	"errors":   {},
-	"ct-life":  {later: "containers cannot be created yet"},
-}
+// excused are the exchanges that the simulator does not answer as recorded, each
+// with the reason. An excuse that is not needed any more fails the test.
+var excused = map[string]map[int]string{}
 
-// TestReplay sends the requests of each story to a simulated host, in a bubble
-// whose clock jumps, and holds the answers against the recorded ones: one subtest
-// per exchange.
+// TestReplay sends the requests of each story to a host without guests, in a
+// bubble whose clock jumps, and holds the answers against the recorded ones: one
+// subtest per exchange; once in process and once over the wire.
 func TestReplay(t *testing.T) {
-	for name, plan := range stories {
-		t.Run(name, func(t *testing.T) {
-			s := readStory(t, name)
-			results := replay(t, s)
-			agreed, differing := 0, 0
-			for i, result := range results {
-				t.Run(s.title(i), func(t *testing.T) {
-					for _, note := range result.notes {
-						t.Log(note)
-					}
-					why, excused := plan.excused[i]
-					switch {
-					case len(result.found) == 0:
-						agreed++
-						require.False(t, excused, "the excuse %q is not needed", why)
-					case excused:
-						t.Skip(why)
-					case plan.later != "":
-						differing++
-						t.Log(strings.Join(result.found, "\n"))
-						t.Skip(plan.later)
-					default:
-						require.Fail(t, "not as recorded: "+s.Exchanges[i].Note, strings.Join(result.found, "\n"))
-					}
+	ways := map[string]func(*testing.T, *pvesim.Host) replayed{
+		"in process": func(_ *testing.T, h *pvesim.Host) replayed { return h },
+		"served":     func(t *testing.T, h *pvesim.Host) replayed { return wire(t, h) },
+	}
+	for _, way := range slices.Sorted(maps.Keys(ways)) {
+		t.Run(way, func(t *testing.T) {
+			all, agreed := 0, 0
+			for _, name := range storyNames(t) {
+				t.Run(name, func(t *testing.T) {
+					s := readStory(t, name)
+					equal := s.judge(t, replay(t, s, ways[way]), excused[name])
+					t.Logf("%d of %d exchanges agree, %d are excused", equal, len(s.Exchanges), len(excused[name]))
+					all, agreed = all+len(s.Exchanges), agreed+equal
 				})
 			}
-			t.Logf("%d of %d exchanges agree, %d are excused", agreed, len(results), len(plan.excused))
-			if plan.later != "" {
-				require.NotZero(t, differing, "the excuse %q is not needed", plan.later)
-				t.Skip(plan.later)
-			}
+			t.Logf("%d of %d exchanges agree", agreed, all)
 		})
 	}
 }
 
-// TestReplayCoversStories: every recorded story is in the table.
-func TestReplayCoversStories(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(readStory(t, "vm-life").folder, "*.json"))
-	require.NoError(t, err)
-	var recorded []string
-	for _, file := range files {
-		recorded = append(recorded, strings.TrimSuffix(filepath.Base(file), ".json"))
+// judge makes a subtest of each exchange and counts those that agree.
+func (s *story) judge(t *testing.T, results []*comparison, excuses map[int]string) (agreed int) {
+	t.Helper()
+	for i, result := range results {
+		t.Run(s.title(i), func(t *testing.T) {
+			for _, note := range result.notes {
+				t.Log(note)
+			}
+			why, excused := excuses[i]
+			switch {
+			case len(result.found) == 0:
+				agreed++
+				require.False(t, excused, "the excuse %q is not needed", why)
+			case excused:
+				t.Skip(why)
+			default:
+				require.Fail(t, "not as recorded: "+s.Exchanges[i].Note, strings.Join(result.found, "\n"))
+			}
+		})
 	}
-	require.ElementsMatch(t, recorded, slices.Collect(maps.Keys(stories)))
+	return agreed
+}
+
+// TestReplayKept: the stories that are kept here are those beside the repository.
+func TestReplayKept(t *testing.T) {
+	kept, err := filepath.Glob(filepath.Join("testdata", "stories", "*.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, kept)
+	recorded, err := filepath.Glob(filepath.Join(beside, "stories", "*.json"))
+	require.NoError(t, err)
+	if len(recorded) == 0 {
+		t.Skip("needs the recordings beside the repository")
+	}
+	require.Len(t, kept, len(recorded))
+	for _, file := range kept {
+		text, err := readPacked(file)
+		require.NoError(t, err)
+		original, err := os.ReadFile(filepath.Join(beside, "stories", strings.TrimSuffix(filepath.Base(file), ".gz")))
+		require.NoError(t, err)
+		require.Equal(t, original, text, file)
+	}
 }
 
 // replay plays a whole story on a new host.
-func replay(t *testing.T, s *story) []*comparison {
+func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed) []*comparison {
+	t.Helper()
 	results := make([]*comparison, len(s.Exchanges))
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlayer(s, pvesim.New(s.config()))
+		c := s.config()
+		c.Promise = func(deviation string) { t.Error("not what the API promises:", deviation) }
+		p := newPlayer(s, way(t, pvesim.New(c)))
 		for i := range s.Exchanges {
 			results[i] = p.play(t, i)
 		}

@@ -24,6 +24,7 @@ type guestEntry struct {
 	Pool   string `json:"pool,omitempty"`
 	Lock   string `json:"lock,omitempty"`
 	Tags   string `json:"tags,omitempty"`
+	HA     string `json:"hastate,omitempty"`
 	*guestStats
 }
 
@@ -31,7 +32,7 @@ type guestStats struct {
 	Name      string  `json:"name"`
 	Template  int     `json:"template"`
 	CPU       float64 `json:"cpu"`
-	MaxCPU    int     `json:"maxcpu"`
+	MaxCPU    float64 `json:"maxcpu"`
 	Mem       int64   `json:"mem"`
 	MaxMem    int64   `json:"maxmem"`
 	MemHost   *int64  `json:"memhost,omitempty"` // Since PVE 9.
@@ -74,8 +75,12 @@ type storageEntry struct {
 	Content    string `json:"content"`
 	Shared     int    `json:"shared"`
 	Status     string `json:"status"`
-	Disk       int64  `json:"disk,omitempty"`
-	MaxDisk    int64  `json:"maxdisk,omitempty"`
+	*storageStats
+}
+
+type storageStats struct {
+	Disk    int64 `json:"disk"`
+	MaxDisk int64 `json:"maxdisk"`
 }
 
 type poolEntry struct {
@@ -87,7 +92,7 @@ type poolEntry struct {
 
 type poolStats struct {
 	CPU    float64 `json:"cpu"`
-	MaxCPU int     `json:"maxcpu"`
+	MaxCPU float64 `json:"maxcpu"`
 	Mem    int64   `json:"mem"`
 	MaxMem int64   `json:"maxmem"`
 	Uptime int64   `json:"uptime"`
@@ -118,6 +123,9 @@ func apiResources(w *world, c *call) (any, error) {
 			}
 			if !c.can(vmPath(vmid), "VM.Audit") {
 				continue
+			}
+			if managed := w.ha.of(g); managed != nil {
+				r.HA = managed.crm
 			}
 			r.Lock, r.Tags = g.conf["lock"], strings.TrimSpace(g.conf["tags"])
 			if name := of[vmid]; name != "" && c.can("/pool/"+name, "Pool.Audit") {
@@ -157,7 +165,7 @@ func (p *poolEntry) count(g *guestEntry) {
 	if p.poolStats == nil {
 		p.poolStats = &poolStats{}
 	}
-	p.CPU = (p.CPU*float64(p.MaxCPU) + g.CPU*float64(g.MaxCPU)) / float64(p.MaxCPU+g.MaxCPU)
+	p.CPU = (p.CPU*p.MaxCPU + g.CPU*g.MaxCPU) / (p.MaxCPU + g.MaxCPU)
 	p.MaxCPU += g.MaxCPU
 	p.Mem += g.Mem
 	p.MaxMem += g.MaxMem
@@ -177,7 +185,7 @@ func (w *world) guestEntry(g *guest) *guestEntry {
 	r.Status = s.status
 	r.guestStats = &guestStats{
 		Name: s.name, Template: boolInt(s.template), CPU: s.cpu(at), MaxCPU: s.cpus, Mem: s.mem(at), MaxMem: s.maxmem,
-		MaxDisk: s.maxdisk, DiskRead: traffic, DiskWrite: traffic / 4, NetIn: traffic, NetOut: traffic / 2, Uptime: s.uptime(at),
+		Disk: s.disk, MaxDisk: s.maxdisk, DiskRead: traffic, DiskWrite: traffic / 4, NetIn: traffic, NetOut: traffic / 2, Uptime: s.uptime(at),
 	}
 	if w.v9() {
 		r.MemHost = &r.Mem
@@ -214,10 +222,10 @@ func (w *world) memoryUsed(node string) int64 {
 func (w *world) storageEntry(s *store, n *node) *storageEntry {
 	r := &storageEntry{
 		ID: "storage/" + n.name + "/" + s.Name, Type: "storage", Node: n.name, Storage: s.Name, PluginType: s.Type,
-		Content: strings.Join(s.Content, ","), Shared: boolInt(s.Shared), Status: "available", Disk: s.used(n.name), MaxDisk: s.Size,
+		Content: strings.Join(s.Content, ","), Shared: boolInt(s.Shared), Status: "available", storageStats: &storageStats{s.used(n.name), s.Size},
 	}
-	if n.offline && w.now.Sub(n.sampled) > forgotten {
-		r.Status, r.Disk, r.MaxDisk = "unknown", 0, 0
+	if s.disabled() || n.offline && w.now.Sub(n.sampled) > forgotten {
+		r.Status, r.storageStats = "unknown", nil
 	}
 	return r
 }

@@ -3,6 +3,7 @@ package pvesim
 import (
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -12,20 +13,20 @@ type sample struct {
 	name     string
 	status   string
 	template bool
-	cpus     int
+	cpus     float64 // Of a container with a limit perhaps half a one.
 	maxmem   int64
 	maxdisk  int64
+	disk     int64     // What is used of it; known of containers only.
 	since    time.Time // Start of the process; zero while stopped.
 	vmid     int
 }
 
 // sample looks at a guest.
 func (g *guest) sample() sample {
-	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: g.cpus()}
+	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: float64(g.cpus())}
 	if g.kind == "lxc" {
 		s.name = g.conf["hostname"]
-		s.maxmem = int64(max(atoi(g.conf["memory"]), 1)) << 20
-		s.maxdisk, _ = parseSize(optionOf(g.conf["rootfs"], "size"))
+		s.ctSize(g)
 	} else {
 		s.maxmem = int64(memoryMiB(g.conf["memory"])) << 20
 		s.maxdisk = bootDiskSize(g.conf)
@@ -40,6 +41,24 @@ func (g *guest) sample() sample {
 		s.status, s.since = "running", g.run.since
 	}
 	return s
+}
+
+// ctSize fills in the sizes of a container. While it runs its file system is asked.
+func (s *sample) ctSize(g *guest) {
+	s.maxmem = int64(512) << 20
+	if mib := atoi(g.conf["memory"]); mib > 0 {
+		s.maxmem = int64(mib) << 20
+	}
+	if limit, err := strconv.ParseFloat(g.conf["cpulimit"], 64); err == nil && limit > 0 && atoi(g.conf["cores"]) == 0 {
+		s.cpus = limit
+	}
+	s.maxdisk, _ = parseSize(optionOf(g.conf["rootfs"], "size"))
+	if g.run != nil {
+		s.disk = min(2150400, s.maxdisk)
+		if !strings.Contains(g.conf["rootfs"], "subvol-") {
+			s.maxdisk = ext4Usable(s.maxdisk)
+		}
+	}
 }
 
 // bootDiskSize is the size of the first disk to boot from.

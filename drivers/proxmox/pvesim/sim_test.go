@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -29,6 +28,7 @@ type client struct {
 
 func newClient(t *testing.T, c pvesim.Config) *client {
 	t.Helper()
+	c.Promise = func(deviation string) { t.Error("not what the API promises:", deviation) }
 	h := pvesim.New(c)
 	return &client{t: t, h: h, token: h.Token()}
 }
@@ -86,11 +86,6 @@ func (c *client) send(r *http.Request) answer {
 		}
 		require.NoError(c.t, json.Unmarshal(body, &parsed))
 		a.data, a.errors, a.message = parsed.Data, parsed.Errors, parsed.Message
-	}
-	if a.status == http.StatusOK {
-		if m, _, _ := pveapi.Lookup(r.Method, strings.TrimPrefix(r.URL.EscapedPath(), "/api2/json")); m != nil {
-			require.Empty(c.t, m.CheckReturn(a.data), "%s %s answers %s", r.Method, r.URL.Path, body)
-		}
 	}
 	return a
 }

@@ -39,6 +39,9 @@ type Guest struct {
 	Lock    string
 	Pool    string
 	Digest  string
+
+	Snapshots []string // In the order in which they were taken.
+	HA        string   // What the HA manager shall do with it; empty if it is not managed.
 }
 
 // Name is the guest's name, as PVE shows it.
@@ -97,9 +100,14 @@ func (h *Host) Snapshot() Snapshot {
 	of := w.poolOf()
 	for _, vmid := range w.vmids {
 		g := w.guests[vmid]
+		managed := ""
+		if r := w.ha.of(g); r != nil {
+			managed = r.state()
+		}
 		s.Guests = append(s.Guests, Guest{
 			VMID: vmid, Node: g.node, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pend),
 			Running: g.run != nil, Lock: g.conf["lock"], Pool: of[vmid], Digest: g.sum(),
+			Snapshots: g.snapshotNames(), HA: managed,
 		})
 	}
 	for name, st := range w.stores {

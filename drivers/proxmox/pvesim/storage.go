@@ -15,7 +15,8 @@ import (
 type store struct {
 	Storage
 	volumes map[volumeKey]*volume
-	filled  int64 // Bytes that something else takes, see Edit.Fill.
+	extra   config // Options that change nothing here, as they were written.
+	filled  int64  // Bytes that something else takes, see Edit.Fill.
 }
 
 // volumeKey is where a volume lies; the node is empty on a shared storage.
@@ -36,7 +37,8 @@ type volume struct {
 	ctime     int64
 	notes     string
 	protected bool
-	url       string // Where it was downloaded from.
+	url       string  // Where it was downloaded from.
+	backup    *backup // What an archive holds of a guest.
 }
 
 func newStore(s Storage) *store {
@@ -152,11 +154,21 @@ func (s *store) freeDisk(node string, vmid int, format string) string {
 	return diskName(s, vmid, n, format)
 }
 
+// contentOf is the kind of content of a volume: a disk belongs to a VM or, as a
+// rootdir, to a container.
+func (w *world) contentOf(v *volume) string {
+	if g := w.guests[v.vmid]; v.content == "images" && g != nil && g.kind == "lxc" {
+		return "rootdir"
+	}
+	return v.content
+}
+
 var (
 	diskPart   = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
 	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
 	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
 	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
+	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
 	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
@@ -230,6 +242,11 @@ func fileFormat(content, file string) string {
 		return ext
 	case "snippets":
 		return "snippet"
+	case "backup":
+		if m := backupForm.FindStringSubmatch(file); m != nil {
+			return m[1]
+		}
+		return ext
 	default:
 		return ext
 	}
@@ -243,10 +260,14 @@ func volumeID(volid string) (storage, name string, ok bool) {
 
 // store finds a storage (storage_config in PVE/Storage.pm).
 func (w *world) store(name string) (*store, error) {
-	if s := w.stores[name]; s != nil {
-		return s, nil
+	s := w.stores[name]
+	switch {
+	case s == nil:
+		return nil, fail("storage '%s' does not exist", name)
+	case s.disabled():
+		return nil, fail("storage '%s' is disabled", name)
 	}
-	return nil, fail("storage '%s' does not exist", name)
+	return s, nil
 }
 
 // volume finds a volume by its id, seen from a node; nil if there is none.

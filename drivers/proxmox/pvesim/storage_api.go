@@ -1,8 +1,6 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // PVE's digest is SHA-1.
-	"encoding/hex"
 	"slices"
 	"strings"
 )
@@ -10,9 +8,9 @@ import (
 // status is what a node says about a storage. It is no sample: PVE asks the
 // storage at each call.
 func (s *store) status(node string) map[string]any {
-	used := s.used(node)
+	used, on := s.used(node), boolInt(!s.disabled())
 	return map[string]any{
-		"active": 1, "enabled": 1, "shared": boolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","),
+		"active": on, "enabled": on, "shared": boolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","),
 		"total": s.Size, "used": used, "avail": s.Size - used,
 	}
 }
@@ -75,7 +73,7 @@ func apiListContent(w *world, c *call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, v := range s.list(c.in["node"]) {
-		content := v.content
+		content := w.contentOf(v)
 		if want := c.in["content"]; want != "" && want != content {
 			continue
 		}
@@ -85,14 +83,14 @@ func apiListContent(w *world, c *call) (any, error) {
 		if _, err := c.mayReadVolume(0, s.Name+":"+v.name, ""); err != nil {
 			continue
 		}
-		list = append(list, v.listed(s))
+		list = append(list, v.listed(s, content))
 	}
 	return list, nil
 }
 
 // listed is a volume as a listing shows it.
-func (v *volume) listed(s *store) map[string]any {
-	entry := map[string]any{"volid": s.Name + ":" + v.name, "content": v.content, "format": v.format, "ctime": v.ctime, "size": v.size}
+func (v *volume) listed(s *store, content string) map[string]any {
+	entry := map[string]any{"volid": s.Name + ":" + v.name, "content": content, "format": v.format, "ctime": v.ctime, "size": v.size}
 	if v.content == "images" {
 		entry["vmid"], entry["parent"] = v.vmid, nil
 		if s.files() {
@@ -110,6 +108,12 @@ func (v *volume) listed(s *store) map[string]any {
 	entry["size"] = v.length
 	if v.notes != "" {
 		entry["notes"] = v.notes
+	}
+	if m := backupName.FindStringSubmatch(strings.TrimPrefix(v.name, "backup/")); v.content == "backup" && m != nil {
+		entry["vmid"], entry["subtype"] = v.vmid, strings.Split(v.name, "-")[1]
+		if v.protected {
+			entry["protected"] = 1
+		}
 	}
 	return entry
 }
@@ -146,12 +150,15 @@ func apiGetVolume(_ *world, c *call) (any, error) {
 		return nil, fail("volume_size_info on '%s:%s' failed - no format", s.Name, name)
 	}
 	format := v.format
-	if v.content == "iso" || v.content == "vztmpl" {
+	if v.content == "iso" || v.content == "vztmpl" || v.content == "backup" {
 		format = "raw"
 	}
 	entry := map[string]any{"path": s.path(name), "format": format, "size": v.size, "used": v.used}
 	if v.notes != "" {
 		entry["notes"] = v.notes
+	}
+	if v.protected {
+		entry["protected"] = 1
 	}
 	return entry, nil
 }
@@ -299,9 +306,9 @@ func apiStorageConfigs(w *world, c *call) (any, error) {
 
 // apiStorageConfig is GET /storage/{storage}.
 func apiStorageConfig(w *world, c *call) (any, error) {
-	s, err := w.store(c.in["storage"])
-	if err != nil {
-		return nil, err
+	s := w.stores[c.in["storage"]]
+	if s == nil {
+		return nil, fail("storage '%s' does not exist", c.in["storage"])
 	}
 	return w.storageConfig(s), nil
 }
@@ -319,6 +326,12 @@ func (w *world) storageConfig(s *store) map[string]any {
 	default:
 		entry["path"] = s.Path
 	}
+	for key, value := range s.extra {
+		entry[key] = value
+		if v, ok := method("POST /storage").Param(key); ok && (v.Type == "boolean" || v.Type == "integer") {
+			entry[key] = atoi(value)
+		}
+	}
 	if s.Shared {
 		entry["shared"] = 1
 	}
@@ -328,9 +341,7 @@ func (w *world) storageConfig(s *store) map[string]any {
 func (w *world) storageDigest() string {
 	var b strings.Builder
 	for _, name := range w.storeNames() {
-		s := w.stores[name]
-		b.WriteString(s.Type + ": " + name + "\n\tcontent " + strings.Join(s.Content, ",") + "\n\tpath " + s.Path + "\n")
+		b.WriteString(w.stores[name].text())
 	}
-	sum := sha1.Sum([]byte(b.String())) //nolint:gosec // As above.
-	return hex.EncodeToString(sum[:])
+	return sumOf(b.String())
 }

@@ -3,6 +3,8 @@ package pvesim
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -60,16 +62,27 @@ const forkTime = 50 * time.Millisecond
 // fork starts a task and returns its UPID (fork_worker in
 // PVE/RESTEnvironment.pm). Its work begins after this request is answered: with
 // a task time a moment later, without one before the next request is served.
-func (w *world) fork(c *call, node string, j job) string {
-	t := &task{job: j, w: w, node: node, pid: w.pid(), start: w.now, who: c.who}
+func (w *world) fork(c *call, node string, j job) string { return w.forkAs(c.who, node, j) }
+
+// forkAs is fork for somebody: what nobody asked for, the HA manager does as root.
+func (w *world) forkAs(who identity, node string, j job) string {
+	t := &task{job: j, w: w, node: node, pid: w.pid(), start: w.now, who: who}
 	t.due = w.now.Add(w.taskTime(j.kind))
 	t.since = int64(w.now.Sub(w.boot) / (10 * time.Millisecond))
-	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, t.since, w.now.Unix(), j.kind, j.id, c.who)
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.pid, t.since, w.now.Unix(), j.kind, j.id, who)
 	w.tasks.all = append(w.tasks.all, t)
 	w.tasks.byID[t.upid] = t
 	w.countTask(t.kind, +1)
 	w.at(w.now.Add(w.forkTime(j.kind)), t.enter)
 	return t.upid
+}
+
+// rootIdentity is who the node's own services are.
+var rootIdentity = identity{user: "root@pam"}
+
+// rootCall stands for a request in what a service of the node does.
+func (w *world) rootCall() *call {
+	return &call{w: w, who: rootIdentity, req: &request{begun: w.now}, in: map[string]string{}, values: map[string]any{}}
 }
 
 // taskTime is how long a task of a type takes in all.
@@ -133,6 +146,12 @@ func (t *task) work() {
 		t.finish(missing(g.node, g.kind, g.vmid))
 		return
 	}
+	if t.guest != nil && writingTasks[t.kind] {
+		if err := t.w.needWritable(t.guest); err != nil {
+			t.finish(err)
+			return
+		}
+	}
 	takes := t.w.taskTime(t.kind) - t.w.forkTime(t.kind)
 	if t.begin != nil {
 		if err := t.begin(t); err != nil {
@@ -176,8 +195,8 @@ func (t *task) finish(err error) {
 // taskText is a failure as a task tells it, without what only HTTP needs.
 func taskText(err error) string {
 	if e, ok := errors.AsType[*apiError](err); ok {
-		for name, text := range e.errors {
-			return fmt.Sprintf("400 Parameter verification failed.\n%s: %s", name, text)
+		for _, name := range slices.Sorted(maps.Keys(e.errors)) {
+			return fmt.Sprintf("400 Parameter verification failed.\n%s: %s", name, e.errors[name])
 		}
 	}
 	return err.Error()

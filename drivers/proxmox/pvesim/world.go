@@ -31,6 +31,12 @@ type world struct {
 	pools   map[string]*pool
 	access  *access
 	tasks   taskList
+	ha      *haManager
+	jobs    backupJobs
+	options config // datacenter.cfg.
+	// firewalls are the files of the firewall: the cluster's, those of nodes by name
+	// and those of guests by their path.
+	firewalls map[string]*firewall
 
 	due    events
 	seen   map[int]sample   // What the last broadcast said of each guest.
@@ -66,7 +72,7 @@ func newWorld(c Config) *world {
 		now: time.Now(), quorum: !c.NoQuorum,
 		nodes: map[string]*node{}, guests: map[int]*guest{}, stores: map[string]*store{},
 		bridges: slices.Clone(c.Bridges), pools: map[string]*pool{},
-		tasks: newTaskList(), seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		tasks: newTaskList(), ha: newHA(), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		count: counters{
 			requests: map[string]int{}, unimplemented: map[string]struct{}{},
 			running: map[string]int{}, peakTasks: map[string]int{},
@@ -209,6 +215,7 @@ func (w *world) remove(g *guest) {
 		w.vmids = slices.Delete(w.vmids, i, i+1)
 	}
 	w.stale[g.vmid] = struct{}{}
+	delete(w.firewalls, vmPath(g.vmid))
 	w.forgetGuest(g)
 }
 
@@ -227,11 +234,18 @@ func (w *world) uuid() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&(1<<48-1))
 }
 
-// mac invents a hardware address with Proxmox' own prefix, the default of
-// mac_prefix in datacenter.cfg.
+// mac invents a hardware address with the prefix of datacenter.cfg, which is
+// Proxmox' own unless it was changed.
 func (w *world) mac() string {
 	n := w.rng.Uint32()
-	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", n>>16&0xff, n>>8&0xff, n&0xff)
+	return fmt.Sprintf("%s:%02X:%02X:%02X", w.macPrefix(), n>>16&0xff, n>>8&0xff, n&0xff)
+}
+
+func (w *world) macPrefix() string {
+	if prefix := w.options["mac_prefix"]; prefix != "" {
+		return strings.ToUpper(prefix)
+	}
+	return "BC:24:11"
 }
 
 // hex invents n hexadecimal digits.

@@ -1,0 +1,244 @@
+package pvesim
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// execution is a program that an agent has run. Its outcome can be asked for once.
+type execution struct {
+	out, err string
+	code     int
+}
+
+// inside is what a guest's system keeps while it lives: files that somebody wrote
+// through the agent, and programs that were run.
+type inside struct {
+	files map[string]string
+	runs  map[int]execution
+	last  int
+}
+
+func (g *guest) system() *inside {
+	if g.in == nil {
+		g.in = &inside{files: map[string]string{}, runs: map[int]execution{}, last: 140}
+	}
+	return g.in
+}
+
+// file is the content of a file in a guest: one that was written, or one that every
+// system has.
+func (g *guest) readFile(name string) (string, bool) {
+	if content, ok := g.system().files[name]; ok {
+		return content, true
+	}
+	switch name {
+	case "/etc/hostname":
+		return guestHostname(g) + "\n", true
+	case "/etc/os-release":
+		return "PRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"13\"\nID=debian\n", true
+	}
+	return "", false
+}
+
+// run runs a program in a guest: what the configuration of the host says, else one
+// of a few that every system has. ok is false for one that is not there.
+func (w *world) run(g *guest, command []string, input string) (e execution, ok bool) {
+	if w.cfg.Exec != nil {
+		if out, err, code, known := w.cfg.Exec(g.vmid, slices.Clone(command), input); known {
+			return execution{out, err, code}, true
+		}
+	}
+	name, args := command[0], command[1:]
+	switch name[strings.LastIndexByte(name, '/')+1:] {
+	case "true":
+		return execution{}, true
+	case "false":
+		return execution{code: 1}, true
+	case "echo":
+		return execution{out: strings.Join(args, " ") + "\n"}, true
+	case "hostname":
+		return execution{out: guestHostname(g) + "\n"}, true
+	case "cat":
+		return g.cat(args, input), true
+	case "sh", "bash":
+		return g.shell(args), true
+	default:
+		return execution{}, false
+	}
+}
+
+func (g *guest) cat(names []string, input string) execution {
+	if len(names) == 0 {
+		return execution{out: input}
+	}
+	e := execution{}
+	for _, name := range names {
+		content, ok := g.readFile(name)
+		if !ok {
+			e.err, e.code = e.err+"cat: "+name+": No such file or directory\n", 1
+		}
+		e.out += content
+	}
+	return e
+}
+
+// shell knows exit, and nothing else.
+func (*guest) shell(args []string) execution {
+	e := execution{}
+	if len(args) == 2 && args[0] == "-c" {
+		if code, ok := strings.CutPrefix(args[1], "exit "); ok {
+			e.code = atoi(code)
+		}
+	}
+	return e
+}
+
+// words is a parameter that is a list.
+func (c *call) words(name string) []string {
+	switch value := c.values[name].(type) {
+	case []any:
+		list := make([]string, len(value))
+		for i := range value {
+			list[i] = text(value[i])
+		}
+		return list
+	case nil:
+		return nil
+	default:
+		return strings.Split(text(value), "\x00")
+	}
+}
+
+// apiAgentExec is POST …/agent/exec. The agent's answer about a program that is
+// not there has typographic quotes; pvedaemon cannot put them into its status line
+// and drops the connection, so that pveproxy answers 596.
+func apiAgentExec(w *world, c *call) (any, error) {
+	g, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	command := c.words("command")
+	if len(command) == 0 {
+		return nil, badParam("command", "property is missing and it is not optional")
+	}
+	e, ok := w.run(g, command, c.in["input-data"])
+	if !ok {
+		return nil, &apiError{status: 596, message: "Broken pipe", bare: true}
+	}
+	in := g.system()
+	in.last += 4
+	in.runs[in.last] = e
+	return map[string]any{"pid": in.last}, nil
+}
+
+// apiAgentExecStatus is GET …/agent/exec-status.
+func apiAgentExecStatus(_ *world, c *call) (any, error) {
+	g, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	e, ok := g.system().runs[c.num("pid", 0)]
+	if !ok {
+		return nil, fail("Agent error: Invalid parameter 'pid'")
+	}
+	delete(g.in.runs, c.num("pid", 0))
+	result := map[string]any{"exited": 1, "exitcode": e.code}
+	if e.out != "" {
+		result["out-data"], result["out-truncated"] = e.out, 0
+	}
+	if e.err != "" {
+		result["err-data"], result["err-truncated"] = e.err, 0
+	}
+	return result, nil
+}
+
+// apiAgentRead is GET …/agent/file-read.
+func apiAgentRead(_ *world, c *call) (any, error) {
+	g, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	content, ok := g.readFile(c.in["file"])
+	if !ok {
+		return nil, fail("Agent error: failed to open file '%s' (mode: 'r'): No such file or directory", c.in["file"])
+	}
+	return map[string]any{"content": content, "bytes-read": len(content)}, nil
+}
+
+// apiAgentWrite is POST …/agent/file-write. With encode=0 the content is base64.
+func apiAgentWrite(_ *world, c *call) (any, error) {
+	g, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	content := c.in["content"]
+	if c.has("encode") && !c.flag("encode") {
+		plain, err := base64.StdEncoding.DecodeString(content)
+		if err != nil {
+			return nil, fail("Agent error: Invalid base64 data in 'buf-b64'")
+		}
+		content = string(plain)
+	}
+	g.system().files[c.in["file"]] = content
+	return nil, nil
+}
+
+// apiAgentPassword is POST …/agent/set-user-password.
+func apiAgentPassword(_ *world, c *call) (any, error) {
+	if _, err := c.agent(); err != nil {
+		return nil, err
+	}
+	return map[string]any{"result": map[string]any{}}, nil
+}
+
+// apiAgentShutdown is POST …/agent/shutdown: no task tells of it.
+func apiAgentShutdown(w *world, c *call) (any, error) {
+	g, err := c.agent()
+	if err != nil {
+		return nil, err
+	}
+	w.at(w.now.Add(w.taskTime("qmshutdown")), func() {
+		if g.run != nil && w.guests[g.vmid] == g {
+			w.powerOff(g, nil)
+		}
+	})
+	return map[string]any{"result": nil}, nil
+}
+
+func agentFilesystems(_ *world, g *guest) any {
+	list := []map[string]any{}
+	for i, key := range driveNames(g.conf) {
+		d := parseDrive(key, g.conf[key])
+		if size, _ := parseSize(d.opts["size"]); !d.cdrom() && size > 0 {
+			disk := map[string]any{
+				"dev": fmt.Sprintf("/dev/sd%c1", 'a'+i), "bus-type": familyOf(key), "bus": 0, "target": 0, "unit": i,
+				"pci-controller": map[string]any{"bus": 0, "domain": 0, "function": 0, "slot": 5},
+			}
+			list = append(list, map[string]any{
+				"name": fmt.Sprintf("sd%c1", 'a'+i), "mountpoint": "/", "type": "ext4", "total-bytes": size, "used-bytes": size / 4, "disk": []any{disk},
+			})
+			break
+		}
+	}
+	return list
+}
+
+func agentThawed(*world, *guest) any { return "thawed" }
+
+func agentFrozen(_ *world, g *guest) any { return len(g.disks(g.conf)) }
+
+func agentTrim(*world, *guest) any { return map[string]any{"paths": []any{}} }
+
+// agentMethod is the table's name of an agent command.
+func agentMethod(name string) string {
+	verb := http.MethodGet
+	switch name {
+	case "ping", "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim":
+		verb = http.MethodPost
+	}
+	return verb + " /nodes/{node}/qemu/{vmid}/agent/" + name
+}

@@ -1,0 +1,282 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// ct is the container that a call is about.
+func (c *call) ct() (*guest, error) {
+	if g := c.w.guest(c.in["node"], "lxc", c.vmid()); g != nil {
+		return g, nil
+	}
+	return nil, missing(c.in["node"], "lxc", c.vmid())
+}
+
+// apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
+// task for it (update_vm in PVE/API2/LXC/Config.pm).
+func apiSetLXCConfig(w *world, c *call) (any, error) {
+	node, vmid, digest := c.take("node"), atoi(c.take("vmid")), c.take("digest")
+	if len(c.in)+len(c.null) == 0 {
+		return nil, fail("no options specified")
+	}
+	removed, reverted := c.take("delete"), c.take("revert")
+	ch := change{set: c.in}
+	if err := ch.namesOfCT(removed, reverted); err != nil {
+		return nil, err
+	}
+	if units, ok := ch.set["cpuunits"]; ok {
+		ch.set["cpuunits"] = fmt.Sprint(min(max(atoi(units), 1), 10000))
+	}
+	g := w.guest(node, "lxc", vmid)
+	if g == nil {
+		return nil, missing(node, "lxc", vmid)
+	}
+	rights := ctChange{vmid: vmid, old: g.conf, set: ch.set, remove: ch.remove, unprivileged: g.conf["unprivileged"] == "1"}
+	if err := c.mayConfigureCT(rights); err != nil {
+		return nil, err
+	}
+	if err := c.lockFile(g); err != nil {
+		return nil, err
+	}
+	if err := g.checkLock(); err != nil {
+		return nil, err
+	}
+	if digest != "" && digest != g.sum() {
+		return nil, fail("detected modified configuration - file changed by other user? Try again.")
+	}
+	if err := w.needWritable(g); err != nil {
+		return nil, err
+	}
+	return nil, w.changeCT(g, ch)
+}
+
+// namesOfCT reads the lists of keys to delete and to revert.
+func (ch *change) namesOfCT(removed, reverted string) error {
+	for _, key := range splitList(reverted) {
+		switch {
+		case !isCTOption(key):
+			return badParam("revert", "unknown option '"+key+"'")
+		case ch.has(key):
+			return badParam("revert", "you can't use '-"+key+"' and '-revert "+key+"' at the same time")
+		}
+		ch.revert = append(ch.revert, key)
+	}
+	for _, key := range splitList(removed) {
+		switch {
+		case ch.has(key):
+			return badParam("delete", "you can't use '-"+key+"' and -delete "+key+"' at the same time")
+		case slices.Contains(ch.revert, key):
+			return badParam("revert", "you can't use '-delete "+key+"' and '-revert "+key+"' at the same time")
+		case !isCTOption(key):
+			return badParam("delete", "unknown option '"+key+"'")
+		}
+		ch.remove = append(ch.remove, key)
+	}
+	return nil
+}
+
+// isCTOption says whether a key can stand in the configuration of a container.
+func isCTOption(key string) bool {
+	switch key {
+	case "node", "vmid", "ostemplate", "password", "ssh-public-keys", "storage", "pool", "start", "restore", "unique", "force",
+		"bwlimit", "ignore-unpack-errors", "ha-managed", "digest":
+		return false
+	case "lock", "parent", "snaptime":
+		return true
+	}
+	return keyType("lxc", key) != ""
+}
+
+// changeCT lets all changes wait, then makes those that can be made now
+// (update_pct_config in PVE/LXC/Config.pm). Nothing is written when one of them is
+// refused; one that fails later keeps waiting.
+func (w *world) changeCT(g *guest, ch change) error {
+	pend, going := maps.Clone(g.pend), g.deletions()
+	for _, key := range ch.revert {
+		delete(pend, key)
+		delete(going, key)
+	}
+	modified := map[string]bool{}
+	for _, key := range ch.remove {
+		_, set := g.conf[key]
+		if _, waiting := pend[key]; !set && !waiting {
+			continue // PVE warns in its log.
+		}
+		if err := g.mayRemoveCT(key); err != nil {
+			return err
+		}
+		modified[key] = true
+		delete(pend, key)
+		going[key] = false
+	}
+	for _, key := range slices.Sorted(maps.Keys(ch.set)) {
+		if err := w.maySetCTValue(g, key, ch.set[key]); err != nil {
+			return err
+		}
+		modified[key] = true
+		pend[key] = w.ctCanonical(key, ch.set[key])
+		delete(going, key)
+	}
+	g.pend = pend
+	g.setDeletions(going)
+	g.cleanupPending()
+	problems := map[string]string{}
+	if g.run != nil {
+		w.hotplugCT(g, modified, problems)
+	} else {
+		w.coldplugCT(g, modified, problems)
+	}
+	w.write(g)
+	if len(problems) > 0 {
+		return &apiError{status: 400, errors: problems}
+	}
+	return nil
+}
+
+func (g *guest) mayRemoveCT(key string) error {
+	switch {
+	case key == "memory" || key == "rootfs" || key == "ostype":
+		return fail("unable to delete required option '%s'", key)
+	case key == "unprivileged":
+		return fail("unable to delete read-only option: '%s'", key)
+	case (isMount(key) || strings.HasPrefix(key, "unused")) && g.conf["protection"] == "1":
+		return fail("can't remove CT %d drive '%s' - protection mode enabled", g.vmid, key)
+	}
+	return nil
+}
+
+func (w *world) maySetCTValue(g *guest, key, value string) error {
+	switch {
+	case key == "unprivileged":
+		return fail("unable to modify read-only option: '%s'", key)
+	case isMount(key) && g.conf["protection"] == "1":
+		return fail("can't update CT %d drive '%s' - protection mode enabled", g.vmid, key)
+	case isMount(key):
+		m := parseMount(key, value)
+		storage, _, managed := volumeID(m.volume)
+		if m.kind() != "volume" || !managed {
+			return nil
+		}
+		st, err := w.store(storage)
+		if err == nil && !st.holds("rootdir") {
+			err = fail("storage '%s' does not allow content type 'rootdir' (Container)", storage)
+		}
+		return err
+	}
+	return nil
+}
+
+// fastCT are the keys that mean nothing to a running container, hotCT those that
+// can be changed under it.
+var (
+	fastCT = map[string]bool{
+		"description": true, "onboot": true, "startup": true, "protection": true, "hostname": true, "hookscript": true,
+		"cores": true, "tags": true, "lock": true,
+	}
+	hotCT = map[string]bool{"cpulimit": true, "cpuunits": true, "swap": true}
+)
+
+// hotplugCT makes what can be changed while the container runs.
+func (w *world) hotplugCT(g *guest, modified map[string]bool, problems map[string]string) {
+	going := g.deletions()
+	for _, key := range slices.Sorted(maps.Keys(going)) {
+		family := familyOf(key)
+		if modified[key] && (fastCT[key] || hotCT[key] || family == "net" || family == "unused") {
+			w.dropCT(g, key, "unable to hotplug ", going, problems)
+		}
+	}
+	g.setDeletions(going)
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		family := familyOf(key)
+		hot := fastCT[key] || hotCT[key] || key == "memory" || family == "net" || family == "dev"
+		if family == "mp" {
+			_, there := g.conf[key]
+			hot = !there // A mount point can be added, not changed.
+		}
+		if key != "delete" && modified[key] && hot {
+			w.takeCT(g, key, "unable to hotplug ", problems)
+		}
+	}
+}
+
+// coldplugCT makes the waiting changes of a container that does not run; all of
+// them when modified is nil.
+func (w *world) coldplugCT(g *guest, modified map[string]bool, problems map[string]string) {
+	going := g.deletions()
+	for _, key := range slices.Sorted(maps.Keys(going)) {
+		if modified == nil || modified[key] {
+			w.dropCT(g, key, "unable to apply pending change ", going, problems)
+		}
+	}
+	g.setDeletions(going)
+	g.cleanupPending()
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		if key != "delete" && (modified == nil || modified[key]) {
+			w.takeCT(g, key, "unable to apply pending change ", problems)
+		}
+	}
+}
+
+// dropCT takes a key out of the configuration: the volume of a mount point stays
+// as unused, that of an unused one is freed.
+func (w *world) dropCT(g *guest, key, trouble string, going map[string]bool, problems map[string]string) {
+	value := g.conf[key]
+	switch {
+	case isMount(key):
+		if m := parseMount(key, value); m.kind() == "volume" && !g.mounts(m.volume, key) {
+			addUnused(g.conf, m.volume)
+		}
+	case strings.HasPrefix(key, "unused"):
+		if !g.mounts(value, key) {
+			if err := w.free(g.node, value); err != nil {
+				problems[key] = trouble + key + " : " + err.Error() + "\n"
+				return
+			}
+		}
+	}
+	delete(g.conf, key)
+	delete(going, key)
+}
+
+// takeCT puts a waiting value into force. What a mount point names is made, what
+// it named before stays as unused.
+func (w *world) takeCT(g *guest, key, trouble string, problems map[string]string) {
+	value := g.pend[key]
+	if isMount(key) {
+		made, _, err := w.makeMount(g, parseMount(key, value), func(string, ...any) {})
+		if err != nil {
+			problems[key] = trouble + key + " : " + err.Error() + "\n"
+			return
+		}
+		value = made
+		now := parseMount(key, value).volume
+		if old, ok := g.conf[key]; ok {
+			if m := parseMount(key, old); m.kind() == "volume" && m.volume != now && !g.mounts(m.volume, key) {
+				addUnused(g.conf, m.volume)
+			}
+		}
+	}
+	g.conf[key] = value
+	delete(g.pend, key)
+}
+
+// mounts says whether a mount point other than one names a volume, now or in a
+// snapshot.
+func (g *guest) mounts(volid, but string) bool {
+	for _, key := range mountNames(g.conf) {
+		if key != but && parseMount(key, g.conf[key]).volume == volid {
+			return true
+		}
+	}
+	for _, s := range g.snapshots {
+		for _, key := range mountNames(s.conf) {
+			if parseMount(key, s.conf[key]).volume == volid {
+				return true
+			}
+		}
+	}
+	return false
+}

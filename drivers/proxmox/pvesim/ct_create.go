@@ -1,0 +1,268 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ctOrder is what a new container is made of.
+type ctOrder struct {
+	template string            // The volume with its system, or the backup.
+	restore  bool              // It is a backup.
+	unique   bool              // A restored one gets new hardware addresses.
+	storage  string            // For what names none.
+	set      map[string]string // The keys of its configuration but mount points.
+	mounts   map[string]string
+	pool     string
+	managed  bool // The HA manager gets it.
+}
+
+var bareSize = regexp.MustCompile(`^\d+(?:\.\d+)?$`)
+
+// apiCreateLXC is POST /nodes/{node}/lxc. As with a VM the id is taken when the
+// UPID is back. The secrets go into the system of the container, never into its
+// configuration.
+func apiCreateLXC(w *world, c *call) (any, error) {
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	node, vmid := c.take("node"), atoi(c.take("vmid"))
+	for _, key := range []string{"bwlimit", "ignore-unpack-errors", "password"} {
+		c.take(key)
+	}
+	managed := c.take("ha-managed") == "1"
+	if managed {
+		if err := c.need("/", "Sys.Console"); err != nil {
+			return nil, err
+		}
+	}
+	start, force := c.take("start") == "1", c.take("force") == "1"
+	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed}
+	unprivileged, said := c.in["unprivileged"], c.has("unprivileged")
+	c.take("unprivileged")
+	if units, ok := c.in["cpuunits"]; ok {
+		c.in["cpuunits"] = fmt.Sprint(min(max(atoi(units), 1), 10000))
+	}
+	old, err := w.replaced(c, node, vmid, order.restore && force)
+	if err != nil {
+		return nil, err
+	}
+	if keys := c.take("ssh-public-keys"); keys != "" {
+		if err := checkPublicKeys(keys); err != nil {
+			return nil, err
+		}
+	}
+	order.pool = c.take("pool")
+	if err := c.mayCreate(vmid, order.pool, ""); err != nil {
+		return nil, err
+	}
+	if order.storage = c.take("storage"); order.storage == "" {
+		order.storage = "local"
+	}
+	order.set = c.in
+	// PVE takes a missing "unprivileged" for privileged here, and so do the rights.
+	if err := c.mayConfigureCT(ctChange{vmid: vmid, pool: order.pool, set: order.set, unprivileged: unprivileged == "1"}); err != nil {
+		return nil, err
+	}
+	if err := c.mayUseTemplate(vmid, order); err != nil {
+		return nil, err
+	}
+	if err := c.splitMounts(&order); err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(order.set)) {
+		order.set[key] = w.ctCanonical(key, order.set[key])
+	}
+	if said {
+		order.set["unprivileged"] = unprivileged
+	}
+	return w.forkCreateCT(c, node, vmid, old, order, start), nil
+}
+
+// replaced is the container that a restore by force takes the place of; nil when
+// the id has to be free.
+func (w *world) replaced(c *call, node string, vmid int, force bool) (*guest, error) {
+	g := w.guest(node, "lxc", vmid)
+	if g == nil || !force {
+		return nil, w.unusedID(vmid)
+	}
+	switch {
+	case g.run != nil:
+		return nil, fail("can't overwrite running container")
+	case g.conf["protection"] == "1":
+		return nil, fail("unable to restore CT %d - protection mode enabled", vmid)
+	}
+	return g, c.lockFile(g)
+}
+
+// checkPublicKeys: those of a container come as they are, not percent-encoded.
+func checkPublicKeys(keys string) error {
+	for line := range strings.SplitSeq(keys, "\n") {
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(strings.TrimSpace(line), "#") && !isPublicKey(line) {
+			return fail("SSH public key validation error")
+		}
+	}
+	return nil
+}
+
+func (c *call) mayUseTemplate(vmid int, order ctOrder) error {
+	if order.template == "-" {
+		return fail("pipe requires cli environment")
+	}
+	content := "vztmpl"
+	if order.restore {
+		content = "backup"
+	}
+	_, err := c.mayReadVolume(vmid, order.template, content)
+	return err
+}
+
+// splitMounts takes the mount points out of what is to be set and checks the
+// storages that they, or the root that was not named, will lie on.
+func (c *call) splitMounts(order *ctOrder) error {
+	order.mounts = map[string]string{}
+	for key, value := range order.set {
+		switch {
+		case isMount(key):
+			if bareSize.MatchString(value) {
+				value = order.storage + ":" + value
+			}
+			order.mounts[key] = value
+			delete(order.set, key)
+		case strings.HasPrefix(key, "unused"):
+			delete(order.set, key)
+		}
+	}
+	if len(order.mounts) == 0 {
+		return c.mayHoldCT(order.storage)
+	}
+	if order.mounts["rootfs"] == "" {
+		return fail("mount points configured, but 'rootfs' not set - aborting")
+	}
+	for _, key := range mountNames(order.mounts) {
+		m := parseMount(key, order.mounts[key])
+		if m.kind() != "volume" {
+			if !c.root() {
+				return fail("Only root can pass arbitrary filesystem paths.")
+			}
+			continue
+		}
+		storage, _, _ := volumeID(m.volume)
+		if err := c.mayHoldCT(storage); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) mayHoldCT(storage string) error {
+	st, err := c.w.store(storage)
+	if err != nil {
+		return err
+	}
+	if !st.holds("rootdir") {
+		return badParam("storage", "storage '"+storage+"' does not support container directories")
+	}
+	return c.need("/storage/"+storage, "Datastore.AllocateSpace")
+}
+
+// forkCreateCT takes the id and starts the task that does the rest.
+func (w *world) forkCreateCT(c *call, node string, vmid int, old *guest, order ctOrder, start bool) string {
+	kind, what := "vzcreate", "create"
+	if order.restore {
+		kind, what = "vzrestore", "restore"
+	}
+	g := old
+	if g == nil {
+		g = newGuest(node, "lxc", vmid)
+		w.add(g)
+	}
+	g.conf["lock"] = "create"
+	w.write(g)
+	drop := func(*task) {
+		if old == nil {
+			w.remove(g)
+		}
+	}
+	return w.fork(c, node, job{kind: kind, id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
+		if err := w.buildCT(g, order, t.logf); err != nil {
+			delete(g.conf, "lock")
+			drop(t)
+			return fail("unable to %s CT %d - %s", what, vmid, taskText(err))
+		}
+		if order.pool != "" {
+			w.joinPool(order.pool, vmid)
+		}
+		if order.managed {
+			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
+		}
+		if start {
+			w.fork(c, node, w.startCTJob(g, c))
+		}
+		return nil
+	}})
+}
+
+// buildCT makes the volumes of a new container and writes its configuration.
+func (w *world) buildCT(g *guest, order ctOrder, log func(string, ...any)) error {
+	conf := config(maps.Clone(order.set))
+	mounts := maps.Clone(order.mounts)
+	var from *backup
+	if order.restore {
+		var err error
+		if from, err = w.recoverCT(g, order, conf, mounts, log); err != nil {
+			return err
+		}
+	} else if len(mounts) == 0 {
+		mounts["rootfs"] = order.storage + ":4"
+	}
+	made := []string{}
+	undo := func(err error) error {
+		for _, volid := range made {
+			_ = w.free(g.node, volid)
+		}
+		return err
+	}
+	for _, key := range mountNames(mounts) {
+		value, volid, err := w.makeMount(g, parseMount(key, mounts[key]), log)
+		if err != nil {
+			return undo(err)
+		}
+		if volid != "" {
+			made = append(made, volid)
+		}
+		conf[key] = value
+	}
+	if w.volume(g.node, order.template) == nil {
+		return undo(fail("volume '%s' does not exist", order.template))
+	}
+	if from != nil { // What a restore takes the place of goes now.
+		w.freeDisks(g, false, log)
+		w.mergeCT(from, conf, order, log)
+	} else {
+		w.unpackCT(conf, order, log)
+	}
+	g.conf, g.pend, g.snapshots = conf, config{}, nil
+	if from != nil && from.conf["template"] == "1" {
+		w.templateCT(g)
+	}
+	w.write(g)
+	return nil
+}
+
+// unpackCT fills in what a template tells and what PVE sets by default.
+func (w *world) unpackCT(conf config, order ctOrder, log func(string, ...any)) {
+	storage, name, _ := volumeID(order.template)
+	ostype, arch := ctSystem(name)
+	log("extracting archive '%s'", w.stores[storage].path(name))
+	log("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
+	for key, value := range map[string]string{"arch": arch, "ostype": ostype, "memory": "512", "swap": "512"} {
+		if conf[key] == "" {
+			conf[key] = value
+		}
+	}
+	log("Detected container architecture: %s", conf["arch"])
+}

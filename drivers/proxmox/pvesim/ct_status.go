@@ -1,0 +1,112 @@
+package pvesim
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// apiNodeLXC is GET /nodes/{node}/lxc.
+func apiNodeLXC(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, vmid := range w.vmids {
+		g := w.guests[vmid]
+		if g.node != c.in["node"] || g.kind != "lxc" || !c.can(vmPath(vmid), "VM.Audit") {
+			continue
+		}
+		list = append(list, w.ctStatus(g))
+	}
+	return list, nil
+}
+
+// ctStatus is what vmstatus in PVE/LXC.pm says about a container.
+func (w *world) ctStatus(g *guest) map[string]any {
+	s := g.sample()
+	traffic := s.traffic(w.now)
+	entry := map[string]any{
+		"vmid": g.vmid, "name": s.name, "status": s.status, "type": "lxc", "cpus": s.cpus, "cpu": s.cpu(w.now), "mem": s.mem(w.now),
+		"maxmem": s.maxmem, "disk": s.disk, "maxdisk": s.maxdisk, "swap": 0, "maxswap": int64(atoi(g.conf["swap"])) << 20,
+		"netin": traffic, "netout": traffic / 2, "diskread": 0, "diskwrite": 0, "uptime": s.uptime(w.now),
+	}
+	for _, key := range []string{"tags", "lock"} {
+		if value, ok := g.conf[key]; ok {
+			entry[key] = value
+		}
+	}
+	if g.conf["template"] == "1" {
+		entry["template"] = 1
+	}
+	if g.run != nil {
+		entry["pid"] = g.run.pid
+	}
+	return entry
+}
+
+// apiLXCCurrent is GET /nodes/{node}/lxc/{vmid}/status/current.
+func apiLXCCurrent(w *world, c *call) (any, error) {
+	g, err := c.ct()
+	if err != nil {
+		return nil, err
+	}
+	entry := w.ctStatus(g)
+	entry["ha"] = w.ha.status(g)
+	return entry, nil
+}
+
+// apiLXCIndex is GET /nodes/{node}/lxc/{vmid}.
+func apiLXCIndex(*world, *call) (any, error) {
+	return subdirs("subdir", "config", "pending", "status", "vncproxy", "termproxy", "vncwebsocket", "spiceproxy", "migrate", "clone",
+		"rrd", "rrddata", "firewall", "snapshot", "resize", "interfaces"), nil
+}
+
+// apiLXCStatusIndex is GET /nodes/{node}/lxc/{vmid}/status.
+func apiLXCStatusIndex(*world, *call) (any, error) {
+	return subdirs("subdir", "current", "start", "stop", "shutdown", "reboot", "migrate"), nil
+}
+
+// apiLXCInterfaces is GET /nodes/{node}/lxc/{vmid}/interfaces: nothing of a
+// container that does not run.
+func apiLXCInterfaces(w *world, c *call) (any, error) {
+	g, err := c.ct()
+	if err != nil || g.run == nil {
+		return nil, err
+	}
+	list := []map[string]any{ctInterface("lo", "00:00:00:00:00:00", "127.0.0.1/8", "::1/128")}
+	for _, key := range indexedKeys(g.conf, "net") {
+		n := ctProperty(key, g.conf[key])
+		addresses := []string{}
+		for _, family := range []string{"ip", "ip6"} {
+			if _, err := netip.ParsePrefix(n[family]); err == nil {
+				addresses = append(addresses, n[family])
+			}
+		}
+		if _, index := splitKey(key); n["ip"] == "dhcp" {
+			addresses = append(addresses, w.leased(g, index).String())
+		}
+		mac := strings.ToLower(n["hwaddr"])
+		list = append(list, ctInterface(n["name"], mac, append(addresses, linkLocal(mac)+"/64")...))
+	}
+	return list, nil
+}
+
+func ctInterface(name, mac string, addresses ...string) map[string]any {
+	entry := map[string]any{"name": name, "hwaddr": mac, "hardware-address": mac}
+	list := []map[string]any{}
+	for _, address := range addresses {
+		family := "inet"
+		if strings.Contains(address, ":") {
+			family = "inet6"
+		}
+		ip, prefix, _ := strings.Cut(address, "/")
+		entry[family] = address
+		list = append(list, map[string]any{"ip-address": ip, "ip-address-type": family, "prefix": prefix})
+	}
+	entry["ip-addresses"] = list
+	return entry
+}
+
+// leased is the address that DHCP gives the n-th interface of a guest.
+func (w *world) leased(g *guest, n int) netip.Prefix {
+	h := sample{vmid: g.vmid}.hash(int64(n) + w.cfg.Seed)
+	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
+}

@@ -1,0 +1,377 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// digestOf is the digest of a file with sections.
+func digestOf(sections map[string]config) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(sections)) {
+		b.WriteString(name + "\n")
+		writeSection(&b, sections[name], false)
+	}
+	return sumOf(b.String())
+}
+
+func (h *haManager) digest() string {
+	sections := map[string]config{}
+	for sid, r := range h.resources {
+		sections[sid] = r.opts
+	}
+	return digestOf(sections)
+}
+
+// modified fails when a call names another digest than that in force.
+func (c *call) modified(digest string) error {
+	if c.has("digest") && c.in["digest"] != digest {
+		return fail("detected modified configuration - file changed by other user? Try again.")
+	}
+	return nil
+}
+
+// sectionNumbers are the options of sections that are no text.
+var sectionNumbers = []string{"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all"}
+
+// section is one of a file as the API shows it.
+func section(conf config, beside map[string]any) map[string]any {
+	entry := maps.Clone(beside)
+	for key, value := range conf {
+		entry[key] = value
+		if slices.Contains(sectionNumbers, key) {
+			entry[key] = atoi(value)
+		}
+	}
+	return entry
+}
+
+// update takes over what a call sets in a section and removes what it deletes.
+func (c *call) update(conf config, but ...string) {
+	for key, value := range c.in {
+		if key != "digest" && key != "delete" && !slices.Contains(but, key) {
+			conf[key] = value
+		}
+	}
+	for _, key := range c.list("delete") {
+		delete(conf, key)
+	}
+}
+
+// sid reads the id of a resource, which may come without its type.
+func (w *world) sid(text string) string {
+	if strings.Contains(text, ":") {
+		return text
+	}
+	if g := w.guests[atoi(text)]; g != nil && g.kind == "lxc" {
+		return "ct:" + text
+	}
+	return "vm:" + text
+}
+
+func (w *world) resource(c *call) (*haResource, error) {
+	sid := w.sid(c.in["sid"])
+	if r := w.ha.resources[sid]; r != nil {
+		return r, nil
+	}
+	return nil, fail("no such resource '%s'", sid)
+}
+
+func (w *world) showResource(r *haResource) map[string]any {
+	kind, _, _ := strings.Cut(r.sid, ":")
+	return section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": w.ha.digest()})
+}
+
+// apiHAResources is GET /cluster/ha/resources.
+func apiHAResources(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
+		if kind := c.in["type"]; kind == "" || strings.HasPrefix(sid, kind+":") {
+			list = append(list, w.showResource(w.ha.resources[sid]))
+		}
+	}
+	return list, nil
+}
+
+// apiCreateHAResource is POST /cluster/ha/resources.
+func apiCreateHAResource(w *world, c *call) (any, error) {
+	sid := w.sid(c.in["sid"])
+	kind, id, _ := strings.Cut(sid, ":")
+	g := w.guests[atoi(id)]
+	switch {
+	case c.has("type") && c.in["type"] != kind:
+		return nil, fail("types does not match")
+	case g == nil:
+		return nil, fail("resource '%s' does not exist in cluster", id)
+	case haSID(g) != sid:
+		return nil, fail("resource '%s' is not a %s", id, kind)
+	case w.ha.resources[sid] != nil:
+		return nil, fail("resource ID '%s' already defined", sid)
+	case c.has("group") && w.v9():
+		return nil, badParam("group", "ha groups have been migrated to rules")
+	case c.has("group") && w.ha.groups[c.in["group"]] == nil:
+		return nil, fail("ha group '%s' does not exist", c.in["group"])
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	r := &haResource{sid: sid, vmid: g.vmid, opts: config{}, crm: "queued"}
+	c.update(r.opts, "sid", "type")
+	w.ha.resources[sid] = r
+	w.haNotice(g)
+	return nil, nil
+}
+
+// apiHAResource is GET /cluster/ha/resources/{sid}.
+func apiHAResource(w *world, c *call) (any, error) {
+	r, err := w.resource(c)
+	if err != nil {
+		return nil, err
+	}
+	return w.showResource(r), nil
+}
+
+// apiUpdateHAResource is PUT /cluster/ha/resources/{sid}.
+func apiUpdateHAResource(w *world, c *call) (any, error) {
+	r, err := w.resource(c)
+	if err == nil {
+		err = c.modified(w.ha.digest())
+	}
+	if err == nil {
+		err = w.needQuorum()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.update(r.opts, "sid")
+	r.tries = 0
+	if g := w.guests[r.vmid]; g != nil {
+		w.haNotice(g)
+	}
+	return nil, nil
+}
+
+// apiDeleteHAResource is DELETE /cluster/ha/resources/{sid}. The guest stays as it
+// is.
+func apiDeleteHAResource(w *world, c *call) (any, error) {
+	r, err := w.resource(c)
+	if err == nil {
+		err = w.needQuorum()
+	}
+	if err != nil {
+		return nil, err
+	}
+	delete(w.ha.resources, r.sid)
+	return nil, nil
+}
+
+// apiMoveHAResource is POST …/migrate and …/relocate.
+func apiMoveHAResource(w *world, c *call) (any, error) {
+	r, err := w.resource(c)
+	if err != nil {
+		return nil, err
+	}
+	node := c.in["node"]
+	if w.nodes[node] == nil {
+		return nil, fail("no such cluster node '%s'", node)
+	}
+	r.target = node
+	if g := w.guests[r.vmid]; g != nil {
+		w.haNotice(g)
+	}
+	if w.v9() {
+		return map[string]any{"sid": r.sid, "requested-node": node}, nil
+	}
+	return nil, nil
+}
+
+// apiHAGroups is GET /cluster/ha/groups. PVE 9 has rules instead.
+func apiHAGroups(w *world, _ *call) (any, error) {
+	if w.v9() {
+		return nil, fail("cannot index groups: ha groups have been migrated to rules")
+	}
+	list := []map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(w.ha.groups)) {
+		list = append(list, section(w.ha.groups[name], map[string]any{"group": name, "type": "group", "digest": digestOf(w.ha.groups)}))
+	}
+	return list, nil
+}
+
+// haGroup is what the calls about one group begin with.
+func (w *world) haGroup(c *call, what string) (config, error) {
+	name := c.in["group"]
+	if w.v9() {
+		return nil, fail("cannot %s group: ha groups have been migrated to rules", what)
+	}
+	group, ok := w.ha.groups[name]
+	switch {
+	case what == "create" && ok:
+		return nil, fail("ha group ID '%s' already defined", name)
+	case what != "create" && !ok:
+		return nil, fail("no such ha group '%s'", name)
+	}
+	return group, nil
+}
+
+func apiCreateHAGroup(w *world, c *call) (any, error) {
+	if _, err := w.haGroup(c, "create"); err != nil {
+		return nil, err
+	}
+	group := config{}
+	c.update(group, "group", "type")
+	w.ha.groups[c.in["group"]] = group
+	return nil, nil
+}
+
+func apiHAGroup(w *world, c *call) (any, error) {
+	group, err := w.haGroup(c, "read")
+	if err != nil {
+		return nil, err
+	}
+	return section(group, map[string]any{"group": c.in["group"], "type": "group", "digest": digestOf(w.ha.groups)}), nil
+}
+
+func apiUpdateHAGroup(w *world, c *call) (any, error) {
+	group, err := w.haGroup(c, "update")
+	if err == nil {
+		err = c.modified(digestOf(w.ha.groups))
+	}
+	if err == nil {
+		c.update(group, "group")
+	}
+	return nil, err
+}
+
+func apiDeleteHAGroup(w *world, c *call) (any, error) {
+	if _, err := w.haGroup(c, "delete"); err != nil {
+		return nil, err
+	}
+	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
+		if w.ha.resources[sid].opts["group"] == c.in["group"] {
+			return nil, fail("ha group is used by '%s'", sid)
+		}
+	}
+	delete(w.ha.groups, c.in["group"])
+	return nil, nil
+}
+
+// apiHARules is GET /cluster/ha/rules.
+func apiHARules(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(w.ha.rules)) {
+		rule := w.ha.rules[name]
+		if c.has("type") && rule["type"] != c.in["type"] || c.has("resource") && !slices.Contains(splitList(rule["resources"]), c.in["resource"]) {
+			continue
+		}
+		list = append(list, section(rule, map[string]any{"rule": name, "digest": digestOf(w.ha.rules)}))
+	}
+	return list, nil
+}
+
+// haRule is the rule of a call.
+func (w *world) haRule(c *call) (config, error) {
+	if rule, ok := w.ha.rules[c.in["rule"]]; ok {
+		return rule, c.modified(digestOf(w.ha.rules))
+	}
+	return nil, fail("no such ha rule '%s'", c.in["rule"])
+}
+
+func apiCreateHARule(w *world, c *call) (any, error) {
+	name := c.in["rule"]
+	if w.ha.rules[name] != nil {
+		return nil, fail("HA rule '%s' already defined", name)
+	}
+	for _, sid := range c.list("resources") {
+		if w.ha.resources[w.sid(sid)] == nil {
+			return nil, fail("cannot use unmanaged resource(s) %s.", sid)
+		}
+	}
+	rule := config{}
+	c.update(rule, "rule")
+	w.ha.rules[name] = rule
+	return nil, nil
+}
+
+func apiHARule(w *world, c *call) (any, error) {
+	rule, err := w.haRule(c)
+	if err != nil {
+		return nil, err
+	}
+	return section(rule, map[string]any{"rule": c.in["rule"], "digest": digestOf(w.ha.rules)}), nil
+}
+
+func apiUpdateHARule(w *world, c *call) (any, error) {
+	rule, err := w.haRule(c)
+	if err == nil {
+		c.update(rule, "rule")
+	}
+	return nil, err
+}
+
+func apiDeleteHARule(w *world, c *call) (any, error) {
+	if _, err := w.haRule(c); err != nil {
+		return nil, err
+	}
+	delete(w.ha.rules, c.in["rule"])
+	return nil, nil
+}
+
+// apiHAStatusIndex is GET /cluster/ha/status.
+func apiHAStatusIndex(*world, *call) (any, error) {
+	return subdirs("name", "current", "manager_status"), nil
+}
+
+// apiHAStatus is GET /cluster/ha/status/current: the quorum, and once there is
+// something to manage the manager, its hands on every node, and the resources.
+func apiHAStatus(w *world, _ *call) (any, error) {
+	text := map[bool]string{true: "OK", false: "No quorum on node '" + w.cfg.Node + "'!"}[w.quorum]
+	list := []map[string]any{{"id": "quorum", "type": "quorum", "node": w.cfg.Node, "status": text, "quorate": boolInt(w.quorum)}}
+	if len(w.ha.resources) == 0 {
+		return list, nil
+	}
+	at := w.now.UTC().Format("Mon Jan _2 15:04:05 2006")
+	list = append(list, map[string]any{
+		"id": "master", "type": "master", "node": w.cfg.Node, "timestamp": w.now.Unix(), "status": fmt.Sprintf("%s (active, %s)", w.cfg.Node, at),
+	})
+	for _, name := range w.nodeNames() {
+		state := "active"
+		if w.nodes[name].offline {
+			state = "old timestamp - dead?"
+		}
+		list = append(list, map[string]any{
+			"id": "lrm:" + name, "type": "lrm", "node": name, "timestamp": w.now.Unix(), "status": fmt.Sprintf("%s (%s, %s)", name, state, at),
+		})
+	}
+	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
+		r := w.ha.resources[sid]
+		node := ""
+		if g := w.guests[r.vmid]; g != nil {
+			node = g.node
+		}
+		list = append(list, map[string]any{
+			"id": "service:" + sid, "type": "service", "sid": sid, "node": node, "state": r.crm, "crm_state": r.crm, "request_state": r.state(),
+			"status": fmt.Sprintf("%s (%s, %s)", sid, node, r.crm),
+		})
+	}
+	return list, nil
+}
+
+// apiHAManager is GET /cluster/ha/status/manager_status.
+func apiHAManager(w *world, _ *call) (any, error) {
+	services, nodes := map[string]any{}, map[string]any{}
+	for sid, r := range w.ha.resources {
+		if g := w.guests[r.vmid]; g != nil {
+			services[sid] = map[string]any{"node": g.node, "state": r.crm}
+		}
+	}
+	for name, n := range w.nodes {
+		nodes[name] = map[bool]string{true: "unknown", false: "online"}[n.offline]
+	}
+	status := map[string]any{"master_node": w.cfg.Node, "timestamp": w.now.Unix(), "node_status": nodes, "service_status": services}
+	return map[string]any{
+		"manager_status": status, "lrm_status": map[string]any{},
+		"quorum": map[string]any{"node": w.cfg.Node, "quorate": fmt.Sprint(boolInt(w.quorum))},
+	}, nil
+}

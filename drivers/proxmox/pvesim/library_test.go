@@ -1,0 +1,134 @@
+package pvesim_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// libraryFails are the library's own integration tests that fail, each with the
+// reason, and libraryCannot those that cannot be run at all.
+var (
+	libraryFails = map[string]string{
+		"TestClusterResources": "it does not expect entries of type sdn, which a real PVE 8.4 lists as well",
+	}
+	libraryCannot = map[string]string{
+		"TestTask":                   "it wants a download of half a minute, where others wait five seconds for theirs, and its log in the moment it starts",
+		"TestNode_TermProxy":         "there are no terminals behind websockets",
+		"TestNode_VncProxy":          "there are no screens behind websockets",
+		"TestNode_NewVirtualMachine": "it goes through the terminal of a VM; its other steps are in TestLibrary",
+	}
+)
+
+// libraryHelpers are what the tests of the library use and no file of it has.
+const libraryHelpers = `package integration
+
+import (
+	"math/rand/v2"
+	"os"
+)
+
+const (
+	tinycoreURL     = "https://images.test/tinycore.iso"
+	ubuntuURL       = "https://images.test/ubuntu.iso"
+	alpineAppliance = "https://images.test/alpine.tar.xz"
+)
+
+func nameGenerator(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = "abcdefghijklmnopqrstuvwxyz"[rand.IntN(26)]
+	}
+	return string(b)
+}
+
+func createTestISO(file string) error { return os.WriteFile(file, []byte("an image"), 0o600) }
+`
+
+// TestLibraryIntegration runs the integration tests of go-proxmox, as they are in the
+// module cache, against a host that serves. They are copied into a temporary folder,
+// with what they lack beside them and one call brought up to the library's own
+// signature.
+func TestLibraryIntegration(t *testing.T) {
+	if os.Getenv("HOMESTAK_LIBRARY_TESTS") == "" {
+		t.Skip("takes half a minute of real time: set HOMESTAK_LIBRARY_TESTS=1")
+	}
+	folder := copyLibrary(t)
+	cannot := strings.Join(slices.Sorted(maps.Keys(libraryCannot)), "|")
+	passed, failed := runLibrary(t, folder, pvesim.Config{TaskTime: 300 * time.Millisecond}, "-skip", "^("+cannot+")$")
+	t.Logf("passed: %s", strings.Join(passed, " "))
+	for name, why := range libraryCannot {
+		t.Logf("not run: %s: %s", name, why)
+	}
+	require.GreaterOrEqual(t, len(passed), 17)
+	require.ElementsMatch(t, slices.Collect(maps.Keys(libraryFails)), failed)
+}
+
+// copyLibrary makes a module of the library's integration tests.
+func copyLibrary(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/luthermonson/go-proxmox").Output()
+	files, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "tests", "integration", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Skip("the module cache has no sources of go-proxmox")
+	}
+	folder := t.TempDir()
+	write := func(name string, content []byte) {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), content, 0o600))
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		write(filepath.Base(file), bytes.ReplaceAll(content, []byte("vm.Delete(context.TODO())"), []byte("vm.Delete(context.TODO(), nil)")))
+	}
+	write("helpers_test.go", []byte(libraryHelpers))
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join("..", "..", "..", name))
+		require.NoError(t, err)
+		write(name, content)
+	}
+	return folder
+}
+
+// runLibrary runs tests in a folder against a new host.
+func runLibrary(t *testing.T, folder string, c pvesim.Config, which ...string) (passed, failed []string) {
+	t.Helper()
+	c.Node, c.Token, c.Password = "pve", "root@pam!lib=secret", "secret"
+	c.Storages = []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "images", "rootdir"}}}
+	address, _ := serve(t, pvesim.New(c))
+	args := append([]string{"test", "-count=1", "-json", "-tags", "nodes,vms,containers"}, which...)
+	command := exec.CommandContext(t.Context(), "go", append(args, ".")...)
+	command.Dir = folder
+	command.Env = append(os.Environ(), "PROXMOX_URL="+address+"/api2/json", "PROXMOX_USERNAME=root@pam", "PROXMOX_PASSWORD=secret",
+		"PROXMOX_TOKENID=root@pam!lib", "PROXMOX_SECRET=secret", "PROXMOX_NODE_NAME=pve", "PROXMOX_NODE_STORAGE=local",
+		"TZ=Etc/GMT+7") // Where its author lives: two tests compare local times.
+	out, _ := command.Output() // A test that fails shows below.
+	scanner := bufio.NewScanner(bytes.NewReader(out))
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		var event struct{ Action, Test string }
+		if json.Unmarshal(scanner.Bytes(), &event) != nil || event.Test == "" || strings.Contains(event.Test, "/") {
+			continue
+		}
+		switch event.Action {
+		case "pass":
+			passed = append(passed, event.Test)
+		case "fail":
+			failed = append(failed, event.Test)
+		}
+	}
+	require.NotEmpty(t, passed, string(out))
+	return passed, failed
+}

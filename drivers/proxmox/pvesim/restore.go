@@ -1,0 +1,230 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// restoring is what a VM is to be restored from, and how.
+type restoring struct {
+	archive, storage, pool string
+	force, unique, start   bool
+	set                    map[string]string // Keys that replace those of the backup.
+}
+
+// restoreVM goes on with POST /nodes/{node}/qemu when it names an archive.
+func (w *world) restoreVM(c *call, node string, vmid int, r restoring) (any, error) {
+	for key := range r.set {
+		if isDrive(key) {
+			return nil, badParam(key, "option conflicts with option 'archive'")
+		}
+	}
+	if r.archive == "-" {
+		return nil, fail("pipe requires cli environment")
+	}
+	if _, err := c.mayReadVolume(vmid, r.archive, "backup"); err != nil {
+		return nil, err
+	}
+	if err := c.mayConfigure(vmid, r.pool, slices.Collect(maps.Keys(r.set))); err != nil {
+		return nil, err
+	}
+	v := w.volume(node, r.archive)
+	if v == nil || v.backup == nil || v.backup.kind != "qemu" {
+		return nil, fail("volume '%s' does not exist", r.archive)
+	}
+	g, err := w.claimVM(node, vmid, r.force)
+	if err != nil {
+		return nil, fail("unable to restore VM %d - %s", vmid, err)
+	}
+	before := maps.Clone(g.conf)
+	g.conf["lock"] = "create"
+	w.write(g)
+	drop := func(*task) {
+		if len(before) == 0 {
+			w.remove(g)
+			return
+		}
+		g.conf = before
+		w.write(g)
+	}
+	return w.fork(c, node, job{kind: "qmrestore", id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
+		if err := w.unpackVM(g, v.backup, r, t.logf); err != nil {
+			drop(t)
+			return fail("unable to restore VM %d - %s", vmid, taskText(err))
+		}
+		if r.pool != "" {
+			w.joinPool(r.pool, vmid)
+		}
+		if r.start {
+			w.fork(c, node, w.startJob(g, c))
+		}
+		return nil
+	}}), nil
+}
+
+// claimVM takes an id, with force also that of a VM that is there.
+func (w *world) claimVM(node string, vmid int, force bool) (*guest, error) {
+	g := w.guest(node, "qemu", vmid)
+	switch {
+	case g == nil || !force:
+		if err := w.unusedID(vmid); err != nil {
+			return nil, err
+		}
+		g = newGuest(node, "qemu", vmid)
+		w.add(g)
+		return g, nil
+	case g.run != nil:
+		return nil, fail("vm is running")
+	case g.conf["protection"] == "1":
+		return nil, fail("protection mode enabled")
+	default:
+		return g, g.checkLock()
+	}
+}
+
+// unpackVM makes the disks of a backup anew and writes its configuration. The id
+// of the generation is new in any case, addresses and uuid only when they have to
+// be unique.
+func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...any)) error {
+	conf := maps.Clone(b.conf)
+	storageOf := func(s saved) string {
+		name, _, _ := volumeID(s.volid)
+		if r.storage != "" {
+			return r.storage
+		}
+		return name
+	}
+	w.freeDisks(g, false, log) // Of a VM that is overwritten they go first.
+	made := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(b.disks)) {
+		volid, err := w.restoreDisk(g, key, storageOf(b.disks[key]), b.disks[key], log)
+		if err != nil {
+			for _, volid := range made {
+				_ = w.free(g.node, volid)
+			}
+			return err
+		}
+		made[key] = volid
+		log("new volume ID is '%s'", volid)
+	}
+	for key, value := range b.conf {
+		switch family := familyOf(key); {
+		case key == "lock", key == "parent", family == "unused":
+			delete(conf, key)
+		case key == "vmgenid" && value != "0":
+			conf[key] = w.uuid()
+		case made[key] != "":
+			d := parseDrive(key, value)
+			d.file = made[key]
+			conf[key] = d.String()
+		}
+	}
+	if r.unique {
+		w.makeUnique(conf)
+	}
+	for key, value := range r.set {
+		conf[key] = canonical("qemu", key, value)
+		if family := familyOf(key); family == "net" && key != family {
+			conf[key] = printNet(w.parseNet(value))
+		}
+	}
+	g.conf, g.pend, g.cloud, g.snapshots = conf, config{}, config{}, nil
+	if conf["template"] == "1" {
+		w.templateVM(g, "")
+	}
+	w.write(g)
+	return nil
+}
+
+// makeUnique gives a configuration what no two guests may have in common.
+func (w *world) makeUnique(conf config) {
+	for _, key := range indexedKeys(conf, "net") {
+		n := parseProperty(key, conf[key])
+		n["macaddr"] = w.mac()
+		conf[key] = printNet(n)
+	}
+	if conf["smbios1"] != "" {
+		smbios := parseProperty("smbios1", conf["smbios1"])
+		smbios["uuid"] = w.uuid()
+		conf["smbios1"] = printOptions(smbios)
+	}
+}
+
+// restoreDisk makes one disk of a backup.
+func (w *world) restoreDisk(g *guest, key, storage string, s saved, log func(string, ...any)) (string, error) {
+	st, err := w.store(storage)
+	if err != nil {
+		return "", err
+	}
+	if !st.holds("images") {
+		return "", fail("Content type 'images' is not available on storage '%s'", storage)
+	}
+	format := st.formatFor("", s.format)
+	if cloudFile.MatchString(s.volid) {
+		name := fmt.Sprintf("vm-%d-cloudinit", g.vmid)
+		if st.files() {
+			name = fmt.Sprintf("%d/%s.%s", g.vmid, name, format)
+		}
+		_, err := w.allocateAs(g.node, st, name, g.vmid, format, s.size, log)
+		return storage + ":" + name, err
+	}
+	v, err := w.allocate(g.node, st, g.vmid, format, s.size, log)
+	if err != nil {
+		return "", err
+	}
+	v.used, v.system = max(v.used, s.used), s.system
+	log("map 'drive-%s' to '%s' (write zeros = 0)", key, st.path(v.name))
+	return storage + ":" + v.name, nil
+}
+
+// recoverCT reads the backup of a container: which mount points to make, unless
+// the call named its own.
+func (w *world) recoverCT(g *guest, order ctOrder, conf config, mounts map[string]string, log func(string, ...any)) (*backup, error) {
+	v := w.volume(g.node, order.template)
+	if v == nil || v.backup == nil || v.backup.kind != "lxc" {
+		return nil, fail("volume '%s' does not exist", order.template)
+	}
+	log("recovering backed-up configuration from '%s'", order.template)
+	if conf["unprivileged"] == "" && v.backup.conf["unprivileged"] != "" {
+		conf["unprivileged"] = v.backup.conf["unprivileged"]
+	}
+	if len(mounts) > 0 {
+		return v.backup, nil
+	}
+	for _, key := range mountNames(v.backup.conf) {
+		m := parseMount(key, v.backup.conf[key])
+		if m.kind() != "volume" {
+			continue // A bind mount is for root to restore.
+		}
+		gib := float64(v.backup.disks[key].size) / (1 << 30)
+		m.volume = fmt.Sprintf("%s:%v", order.storage, gib)
+		delete(m.opts, "size")
+		mounts[key] = m.String()
+	}
+	return v.backup, nil
+}
+
+// mergeCT fills a configuration with what a backup has beside it
+// (restore_configuration in PVE/LXC/Create.pm).
+func (w *world) mergeCT(b *backup, conf config, order ctOrder, log func(string, ...any)) {
+	log("restoring '%s' now..", order.template)
+	log("merging backed-up and given configuration..")
+	for _, key := range slices.Sorted(maps.Keys(b.conf)) {
+		family := familyOf(key)
+		switch {
+		case isMount(key), family == "unused", key == "template", key == "parent", key == "unprivileged", key == "lock",
+			strings.HasPrefix(key, "snap"):
+			continue
+		case family == "net" && key != family && order.unique:
+			n := ctProperty(key, b.conf[key])
+			n["hwaddr"] = w.mac()
+			conf[key] = printCTNet(n)
+		default:
+			if _, given := conf[key]; !given {
+				conf[key] = b.conf[key]
+			}
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// snapshot is one snapshot of a guest: its configuration then, and how large its
+// volumes were. (The type Snapshot is something else: what a test sees.)
+type snapshot struct {
+	name  string
+	conf  config // With snaptime, and parent, description and vmstate if it has them.
+	sizes map[string]int64
+}
+
+func (g *guest) snapshot(name string) *snapshot {
+	for _, s := range g.snapshots {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+func (g *guest) snapshotNames() []string {
+	var names []string
+	for _, s := range g.snapshots {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// notInSnapshots says which keys a snapshot neither takes nor gives back
+// (__snapshot_copy_config in PVE/AbstractConfig.pm).
+func notInSnapshots(key string) bool {
+	switch key {
+	case "description", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu", "digest":
+		return true
+	}
+	return strings.HasPrefix(key, "unused")
+}
+
+// disks are the volumes that a snapshot of a guest is one of, by key: no CD
+// drives, but for that of cloud-init.
+func (g *guest) disks(c config) map[string]string {
+	found := map[string]string{}
+	if g.kind == "lxc" {
+		for _, key := range mountNames(c) {
+			if m := parseMount(key, c[key]); m.kind() == "volume" {
+				found[key] = m.volume
+			}
+		}
+		return found
+	}
+	for _, key := range driveNames(c) {
+		d := parseDrive(key, c[key])
+		if _, _, managed := volumeID(d.file); managed && (!d.cdrom() || d.cloudinit()) {
+			found[key] = d.file
+		}
+	}
+	return found
+}
+
+// owned are all volumes that the file of a guest names and that are its own, in
+// force, waiting, unused or in a snapshot.
+func (w *world) owned(g *guest) []string {
+	var list []string
+	sections := []config{g.conf, g.pend}
+	for _, s := range g.snapshots {
+		sections = append(sections, s.conf)
+	}
+	for _, section := range sections {
+		found := maps.Clone(g.disks(section))
+		for _, key := range indexedKeys(section, "unused") {
+			found[key] = section[key]
+		}
+		if state := section["vmstate"]; state != "" {
+			found["vmstate"] = state
+		}
+		for _, key := range slices.Sorted(maps.Keys(found)) {
+			if volid := found[key]; w.owns(g, volid) && !slices.Contains(list, volid) {
+				list = append(list, volid)
+			}
+		}
+	}
+	return list
+}
+
+// snapshots says whether snapshots of a volume can be made (volume_has_feature in
+// PVE/Storage.pm).
+func (s *store) snapshots(v *volume) bool {
+	switch s.Type {
+	case "lvm", "iscsi":
+		return false
+	case "lvmthin", "zfspool", "zfs", "rbd", "btrfs", "cephfs":
+		return true
+	default:
+		return v.format == "qcow2"
+	}
+}
+
+// snapshotable fails unless all disks of a guest can be in a snapshot.
+func (w *world) snapshotable(g *guest) error {
+	for key, volid := range g.disks(g.conf) {
+		v := w.volume(g.node, volid)
+		storage, _, _ := volumeID(volid)
+		if v == nil || key != "tpmstate0" && !parseDrive(key, g.conf[key]).cloudinit() && !w.stores[storage].snapshots(v) {
+			return fail("snapshot feature is not available")
+		}
+	}
+	return nil
+}
+
+// guestCall is the VM or container that a call is about, by its path.
+func (c *call) guestCall() (*guest, error) {
+	if strings.HasPrefix(c.m.Path, "/nodes/{node}/lxc") {
+		return c.ct()
+	}
+	return c.vm()
+}
+
+// word is what begins the types of a guest's tasks.
+func (g *guest) word() string {
+	if g.kind == "lxc" {
+		return "vz"
+	}
+	return "qm"
+}
+
+// title is how messages name a kind of guest.
+func (g *guest) title() string {
+	if g.kind == "lxc" {
+		return "CT"
+	}
+	return "VM"
+}
+
+// apiSnapshots is GET …/snapshot: the snapshots, and the present state.
+func apiSnapshots(_ *world, c *call) (any, error) {
+	g, err := c.guestCall()
+	if err != nil {
+		return nil, err
+	}
+	list := []map[string]any{}
+	for _, s := range g.snapshots {
+		entry := map[string]any{"name": s.name, "snaptime": atoi(s.conf["snaptime"]), "description": s.conf["description"]}
+		if g.kind == "qemu" {
+			entry["vmstate"] = boolInt(s.conf["vmstate"] != "")
+		}
+		if parent := s.conf["parent"]; parent != "" {
+			entry["parent"] = parent
+		}
+		list = append(list, entry)
+	}
+	current := map[string]any{"name": "current", "description": "You are here!", "digest": g.sum(), "running": boolInt(g.run != nil)}
+	if parent := g.conf["parent"]; parent != "" {
+		current["parent"] = parent
+	}
+	return append(list, current), nil
+}
+
+// apiCreateSnapshot is POST …/snapshot. What is wrong shows in the task.
+func apiCreateSnapshot(w *world, c *call) (any, error) {
+	name, description, withState := c.in["snapname"], c.in["description"], c.flag("vmstate")
+	if name == "current" || name == "pending" || name == "vzdump" {
+		return nil, fail("unable to use snapshot name '%s' (reserved name)", name)
+	}
+	g, err := c.guestCall()
+	if err != nil {
+		return nil, err
+	}
+	unlock := func(*task) {
+		if g.conf["lock"] == "snapshot" {
+			delete(g.conf, "lock")
+			w.write(g)
+		}
+	}
+	return w.fork(c, g.node, job{kind: g.word() + "snapshot", id: fmt.Sprint(g.vmid), guest: g, abort: unlock, begin: func(*task) error {
+		if err := w.maySnapshot(g, name); err != nil {
+			return err
+		}
+		g.conf["lock"] = "snapshot"
+		w.write(g)
+		return nil
+	}, end: func(t *task) error {
+		unlock(t)
+		return w.takeSnapshot(g, name, description, withState && g.run != nil, t.logf)
+	}}), nil
+}
+
+func (w *world) maySnapshot(g *guest, name string) error {
+	if err := g.checkLock(); err != nil {
+		return err
+	}
+	switch {
+	case g.conf["template"] == "1":
+		return fail("you can't take a snapshot if it's a template")
+	case g.snapshot(name) != nil:
+		return fail("snapshot name '%s' already used", name)
+	}
+	if err := w.needWritable(g); err != nil {
+		return err
+	}
+	return w.snapshotable(g)
+}
+
+func (w *world) takeSnapshot(g *guest, name, description string, withState bool, log func(string, ...any)) error {
+	s := &snapshot{name: name, conf: maps.Clone(g.conf), sizes: map[string]int64{}}
+	maps.DeleteFunc(s.conf, func(key, _ string) bool { return notInSnapshots(key) })
+	s.conf["snaptime"] = fmt.Sprint(w.now.Unix())
+	if parent := g.conf["parent"]; parent != "" {
+		s.conf["parent"] = parent
+	}
+	if description != "" {
+		s.conf["description"] = description
+	}
+	if withState {
+		if err := w.saveState(g, s, log); err != nil {
+			return err
+		}
+	}
+	disks := g.disks(g.conf)
+	for _, key := range slices.Sorted(maps.Keys(disks)) {
+		if v := w.volume(g.node, disks[key]); v != nil {
+			s.sizes[disks[key]] = v.size
+			if g.kind == "qemu" && !parseDrive(key, g.conf[key]).cdrom() {
+				log("snapshotting 'drive-%s' (%s)", key, disks[key])
+			}
+		}
+	}
+	g.snapshots = append(g.snapshots, s)
+	g.conf["parent"] = name
+	w.write(g)
+	return nil
+}
+
+// saveState keeps the memory of a running VM, on the storage of its first disk.
+func (w *world) saveState(g *guest, s *snapshot, log func(string, ...any)) error {
+	storage := g.conf["vmstatestorage"]
+	for _, key := range driveNames(g.conf) {
+		if name, _, managed := volumeID(parseDrive(key, g.conf[key]).file); managed && storage == "" {
+			storage = name
+		}
+	}
+	st := w.stores[storage]
+	if st == nil {
+		return fail("no target storage found for VM state")
+	}
+	name := fmt.Sprintf("vm-%d-state-%s", g.vmid, s.name)
+	if st.files() {
+		name = fmt.Sprintf("%d/%s.raw", g.vmid, name)
+	}
+	size := int64(memoryMiB(g.conf["memory"])*2+500) << 20
+	if _, err := w.allocateAs(g.node, st, name, g.vmid, "raw", size, log); err != nil {
+		return err
+	}
+	log("saving VM state and RAM using storage '%s'", storage)
+	s.conf["vmstate"] = storage + ":" + name
+	s.conf["runningmachine"] = g.run.machine
+	return nil
+}
+
+// apiSnapshotIndex is GET …/snapshot/{snapname}.
+func apiSnapshotIndex(*world, *call) (any, error) { return subdirs("cmd", "rollback", "config"), nil }
+
+// apiSnapshotConfig is GET …/snapshot/{snapname}/config.
+func apiSnapshotConfig(_ *world, c *call) (any, error) {
+	g, err := c.guestCall()
+	if err != nil {
+		return nil, err
+	}
+	s := g.snapshot(c.in["snapname"])
+	if s == nil {
+		return nil, fail("snapshot '%s' does not exist", c.in["snapname"])
+	}
+	return s.shown(g.kind), nil
+}
+
+func (s *snapshot) shown(kind string) map[string]any {
+	entry := map[string]any{}
+	for key, value := range s.conf {
+		entry[key] = masked(key, typed(kind, key, value))
+	}
+	entry["snaptime"] = atoi(s.conf["snaptime"])
+	return entry
+}
+
+// apiSetSnapshot is PUT …/snapshot/{snapname}/config: its description.
+func apiSetSnapshot(w *world, c *call) (any, error) {
+	g, err := c.guestCall()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.lockFile(g); err != nil {
+		return nil, err
+	}
+	if err := g.checkLock(); err != nil {
+		return nil, err
+	}
+	s := g.snapshot(c.in["snapname"])
+	if s == nil {
+		return nil, fail("snapshot '%s' does not exist", c.in["snapname"])
+	}
+	if c.has("description") {
+		s.conf["description"] = c.in["description"]
+		w.touch(g)
+	}
+	return nil, nil
+}

@@ -1,0 +1,138 @@
+package pvesim
+
+import (
+	"slices"
+	"strings"
+)
+
+// needed are the options without which an entry of storage.cfg makes no sense.
+var needed = map[string][]string{
+	"dir": {"path"}, "btrfs": {"path"}, "nfs": {"server", "export"}, "cifs": {"server", "share"}, "lvm": {"vgname"},
+	"lvmthin": {"vgname", "thinpool"}, "zfspool": {"pool"}, "zfs": {"pool", "portal", "target", "iscsiprovider"}, "iscsi": {"portal", "target"},
+}
+
+// defaultContent is what a new storage may hold when nothing is said.
+func defaultContent(kind string) []string {
+	switch {
+	case kind == "iscsi":
+		return []string{"images"}
+	case kind == "cifs" || kind == "nfs":
+		return []string{"images"}
+	case storageTypes[kind].files:
+		return []string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import"}
+	default:
+		return []string{"images", "rootdir"}
+	}
+}
+
+// apiCreateStorage is POST /storage. Nothing is mounted: the new storage is there,
+// and empty.
+func apiCreateStorage(w *world, c *call) (any, error) {
+	name, kind := c.in["storage"], c.in["type"]
+	if _, ok := storageTypes[kind]; !ok {
+		return nil, c.unimplemented("a storage of type " + kind)
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	for _, option := range needed[kind] {
+		if c.in[option] == "" {
+			return nil, fail("missing value for required option '%s'", option)
+		}
+	}
+	if w.stores[name] != nil {
+		return nil, fail("create storage failed: storage ID '%s' already defined", name)
+	}
+	s := newStore(Storage{Name: name, Type: kind, Path: c.in["path"], Content: defaultContent(kind), Size: 1 << 40, Shared: storageTypes[kind].shared})
+	if s.Path == "" && s.files() {
+		s.Path = "/mnt/pve/" + name
+	}
+	s.extra = config{}
+	if err := c.setStorage(s); err != nil {
+		return nil, err
+	}
+	w.stores[name] = s
+	return map[string]any{"storage": name, "type": kind}, nil
+}
+
+// setStorage takes over the options of a call.
+func (c *call) setStorage(s *store) error {
+	if c.in["nodes"] != "" {
+		return c.unimplemented("a storage that is on some nodes only")
+	}
+	if c.has("content") {
+		list := c.list("content")
+		for _, content := range list {
+			if !s.mayHold(content) {
+				return badParam("content", "invalid format - storage does not support content type '"+content+"'\n")
+			}
+		}
+		s.Content = slices.DeleteFunc(list, func(content string) bool { return content == "none" })
+	}
+	if c.has("shared") {
+		s.Shared = c.flag("shared")
+	}
+	c.update(s.extra, "storage", "type", "content", "shared", "password", "path")
+	return nil
+}
+
+// mayHold says whether a type of storage can have a kind of content at all.
+func (s *store) mayHold(content string) bool {
+	switch content {
+	case "images", "rootdir", "none":
+		return true
+	default:
+		return s.files()
+	}
+}
+
+// apiUpdateStorage is PUT /storage/{storage}.
+func apiUpdateStorage(w *world, c *call) (any, error) {
+	s := w.stores[c.in["storage"]]
+	if s == nil {
+		return nil, fail("update storage failed: storage '%s' does not exist", c.in["storage"])
+	}
+	if err := c.modified(w.storageDigest()); err != nil {
+		return nil, err
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if s.extra == nil {
+		s.extra = config{}
+	}
+	if err := c.setStorage(s); err != nil {
+		return nil, err
+	}
+	return map[string]any{"storage": s.Name, "type": s.Type}, nil
+}
+
+// apiDeleteStorage is DELETE /storage/{storage}: the entry goes, what lies there
+// does not matter.
+func apiDeleteStorage(w *world, c *call) (any, error) {
+	name := c.in["storage"]
+	if w.stores[name] == nil {
+		return nil, fail("delete storage failed: storage '%s' does not exist", name)
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	delete(w.stores, name)
+	delete(w.access.acl, "/storage/"+name)
+	for _, p := range w.pools {
+		delete(p.storages, name)
+	}
+	w.access.changed()
+	return nil, nil
+}
+
+// disabled says whether a storage is switched off.
+func (s *store) disabled() bool { return s.extra["disable"] == "1" }
+
+// text is the entry of storage.cfg, for the digest.
+func (s *store) text() string {
+	var b strings.Builder
+	b.WriteString(s.Type + ": " + s.Name + "\n\tcontent " + strings.Join(s.Content, ",") + "\n\tpath " + s.Path + "\n")
+	writeSection(&b, s.extra, true)
+	return b.String()
+}
