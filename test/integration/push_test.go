@@ -100,32 +100,34 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 		"595":           {faults: []string{"GET /nodes/*/qemu status=595"}},
 		"nothing works": {faults: []string{"* /** status=-1"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := follow(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond}, byFile())
-			f.deploy("web", vm("web-1")+vm("web-2"))
-			first := f.push("Two")
-			f.begins()
-			f.converged(first)
-			before := f.ours()
+		for _, by := range transports() {
+			t.Run(name+" by "+by.name, func(t *testing.T) {
+				f := follow(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: 20 * time.Millisecond}, by)
+				f.deploy("web", vm("web-1")+vm("web-2"))
+				first := f.push("Two")
+				f.begins()
+				f.converged(first)
+				before := f.ours()
 
-			f.breaks(blind.faults...)
-			if blind.begin != nil {
-				f.byHand(blind.begin)
-			}
-			f.deploy("web", vm("web-1")+vm("web-3"))
-			second := f.push("Another two")
-			f.until("the pass on it has ended", func(s engine.AgentStatus) bool {
-				return s.State == engine.Idle && s.Last != nil && s.Last.Commit == second && (s.Last.Unknown > 0 || s.Last.Error != "" || s.Last.Outcome != engine.Done)
+				f.breaks(blind.faults...)
+				if blind.begin != nil {
+					f.byHand(blind.begin)
+				}
+				f.deploy("web", vm("web-1")+vm("web-3"))
+				second := f.push("Another two")
+				f.until("the pass on it has ended", func(s engine.AgentStatus) bool {
+					return s.State == engine.Idle && s.Last != nil && s.Last.Commit == second && (s.Last.Unknown > 0 || s.Last.Error != "" || s.Last.Outcome != engine.Done)
+				})
+				require.Equal(t, before, f.ours(), "something was done while not all could be seen")
+				f.heals()
+				if blind.end != nil {
+					f.byHand(blind.end)
+				}
+				f.converged(second)
+				require.Equal(t, []string{"web-1", "web-3"}, f.names())
+				f.ends()
 			})
-			require.Equal(t, before, f.ours(), "something was done while not all could be seen")
-			f.heals()
-			if blind.end != nil {
-				f.byHand(blind.end)
-			}
-			f.converged(second)
-			require.Equal(t, []string{"web-1", "web-3"}, f.names())
-			f.ends()
-		})
+		}
 	}
 }
 
