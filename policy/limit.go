@@ -40,11 +40,18 @@ type limits struct {
 	stray atomic.Int32
 }
 
-// stopped is an evaluation that was ended from outside.
-type stopped struct{ why string }
+// stopped is an evaluation that was ended from outside. What it says of its end itself
+// counts for less: it may only say that something in it took too long.
+type stopped struct {
+	why   string
+	cause error // nil for a limit
+}
 
 // Error says why it was ended.
 func (s *stopped) Error() string { return s.why }
+
+// Unwrap gives the cause.
+func (s *stopped) Unwrap() error { return s.cause }
 
 // brake is how an evaluation is stopped, or held for a moment: OPA asks it before every
 // step, in the goroutine of the evaluation. Its mutex is what a held one waits for; the
@@ -87,7 +94,7 @@ func (b *brake) still(f func()) {
 func within[T any](ctx context.Context, l *limits, run func(context.Context, topdown.Cancel) (T, error)) (T, error) {
 	var none T
 	if l.stray.Load() > 0 {
-		return none, &stopped{"a policy that was stopped before is still at work; nothing is judged until it has ended"}
+		return none, &stopped{why: "a policy that was stopped before is still at work; nothing is judged until it has ended"}
 	}
 	type outcome struct {
 		value T
@@ -124,7 +131,7 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 			}
 			return o.value, o.err
 		case <-gone:
-			why, gone = ctx.Err(), nil
+			why, gone = &stopped{ctx.Err().Error(), ctx.Err()}, nil
 		case <-tick.C:
 			if why == nil {
 				why = l.exceeded(time.Since(began), base, stop)
@@ -150,7 +157,7 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 // exceeded tells which limit an evaluation has passed, nil for none.
 func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
 	if took > l.time {
-		return &stopped{fmt.Sprintf("it did not end within %s", l.time)}
+		return &stopped{why: fmt.Sprintf("it did not end within %s", l.time)}
 	}
 	if heap() < base+l.memory {
 		return nil
@@ -159,7 +166,7 @@ func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
 	stop.still(func() {
 		runtime.GC() // what it has dropped is not counted; this happens once in so many MiB
 		if heap() >= base+l.memory {
-			err = &stopped{fmt.Sprintf("it took more than %d MiB of memory", l.memory>>20)}
+			err = &stopped{why: fmt.Sprintf("it took more than %d MiB of memory", l.memory>>20)}
 			stop.Cancel()
 		}
 	})

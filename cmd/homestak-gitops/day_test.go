@@ -222,7 +222,7 @@ func (d *day) rest() {
 }
 
 // pass lets simulated time pass.
-func (d *day) pass(t time.Duration) {
+func (*day) pass(t time.Duration) {
 	<-time.After(t)
 	synctest.Wait()
 }
