@@ -13,6 +13,8 @@
 // host is another one (this test binary again, see TestMain), and so is the floor.
 // Runs of ours and of the floor take turns, so that a bad moment hits both, and
 // what is printed is the median.
+//
+// HOMESTAK_BENCH_ONLY=P9,P13 measures these goals alone, and those measured with them.
 package bench_test
 
 import (
@@ -21,6 +23,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,9 +32,12 @@ import (
 
 // The roles that this binary plays beside that of the test.
 const (
-	roleVar  = "HOMESTAK_BENCH_ROLE"  // host, floor or nothing
+	roleVar  = "HOMESTAK_BENCH_ROLE"  // host, floor, parse or nothing
 	setupVar = "HOMESTAK_BENCH_SETUP" // JSON, what the role needs to know
 )
+
+// onlyVar names the goals to measure, separated by commas; empty for all.
+const onlyVar = "HOMESTAK_BENCH_ONLY"
 
 func TestMain(m *testing.M) {
 	var err error
@@ -41,6 +48,11 @@ func TestMain(m *testing.M) {
 		var host access
 		if err = json.Unmarshal([]byte(os.Getenv(setupVar)), &host); err == nil {
 			err = floor(context.Background(), host)
+		}
+	case "parse":
+		var dir string
+		if err = json.Unmarshal([]byte(os.Getenv(setupVar)), &dir); err == nil {
+			err = parse(dir)
 		}
 	case "nothing":
 	default:
@@ -57,11 +69,36 @@ func TestMain(m *testing.M) {
 func BenchmarkGoals(b *testing.B) {
 	m := &meter{b: b, ctx: b.Context(), dir: b.TempDir()}
 	m.build()
-	m.program()
-	m.check()
-	m.scale()
-	m.create()
+	for _, part := range []struct {
+		goals   string
+		measure func()
+	}{
+		{"P16", m.program},
+		{"P1,P2,P3,P4,P5", m.check},
+		{"P6,P7", m.scale},
+		{"P8", m.create},
+		{"P9", m.deploy},
+		{"P10", m.nothingNew},
+		{"P11,P12", m.idle},
+		{"P13", m.validate},
+		{"P14", m.judge},
+	} {
+		if wanted(part.goals) {
+			part.measure()
+		}
+	}
+	if m.agents > 0 {
+		m.notef("P10: of %d agents that ran, %d had child processes. None could find a program to run.", m.agents, m.parents)
+	}
 	require.NoError(b, write(os.Stdout, m.rows, m.notes))
+}
+
+// wanted reports whether one of some goals is to be measured.
+func wanted(goals string) bool {
+	only := os.Getenv(onlyVar)
+	return only == "" || slices.ContainsFunc(strings.Split(goals, ","), func(goal string) bool {
+		return slices.Contains(strings.Split(only, ","), goal)
+	})
 }
 
 // meter collects the rows of the table.
@@ -73,6 +110,8 @@ type meter struct {
 	self  string
 	rows  []row
 	notes []string
+
+	agents, parents int // that ran, and those of them that had children
 }
 
 func (m *meter) add(rows ...row) { m.rows = append(m.rows, rows...) }

@@ -9,8 +9,10 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"sync"
 	"testing/fstest"
 	"time"
 
@@ -29,6 +31,7 @@ type hosting struct {
 	Latency  time.Duration
 	TaskTime time.Duration
 	Template bool // it has a VM template, of VMID 9000
+	Writes   bool // it notes when it is written to
 }
 
 type access = fleet.Access
@@ -36,6 +39,10 @@ type access = fleet.Access
 // traffic is what a host has counted since it began.
 type traffic struct {
 	Requests, Connections, PeakRequests, PeakTasks, Guests int
+
+	// FirstWrite is when the first request came that would change something, since
+	// the last time that the traffic was asked for; zero if none did.
+	FirstWrite time.Time
 
 	Calls map[string]int // requests by "METHOD /path/{template}"
 }
@@ -116,7 +123,11 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	if err := json.Unmarshal([]byte(setup), &h); err != nil {
 		return fmt.Errorf("read the setup of the host: %w", err)
 	}
+	var first firstWrite
 	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime}
+	if h.Writes {
+		cfg.Fault = first.see
+	}
 	if len(h.Fleet.Nodes) > 0 {
 		cfg.Node, cfg.Nodes = h.Fleet.Nodes[0], h.Fleet.Nodes[1:]
 	}
@@ -139,10 +150,40 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	tell := json.NewEncoder(out)
 	err = tell.Encode(access{API: "https://" + listener.Addr().String(), Token: host.Token(), Fingerprint: host.Fingerprint()})
 	for lines := bufio.NewScanner(in); err == nil && lines.Scan(); {
-		err = tell.Encode(trafficOf(host.Snapshot()))
+		t := trafficOf(host.Snapshot())
+		t.FirstWrite = first.take()
+		err = tell.Encode(t)
 	}
 	stop()
 	return errors.Join(err, <-served)
+}
+
+// firstWrite remembers when the first write came. Every request has a goroutine of
+// its own, hence the lock.
+type firstWrite struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+// see is asked about every request when it arrives; it refuses none.
+func (f *firstWrite) see(r *http.Request) (status int, apply bool) {
+	if r.Method != http.MethodGet {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.at.IsZero() {
+			f.at = time.Now()
+		}
+	}
+	return 0, false
+}
+
+// take gives the time, and begins anew.
+func (f *firstWrite) take() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.at
+	f.at = time.Time{}
+	return at
 }
 
 func trafficOf(s pvesim.Snapshot) traffic {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,7 +77,7 @@ func watchMemory(pid int) func() int64 {
 		for {
 			select {
 			case <-tick.C:
-				last = max(last, highWater(pid))
+				last = max(last, memoryOf(pid, "VmHWM"))
 			case <-stop:
 				peak <- last
 				return
@@ -85,14 +87,15 @@ func watchMemory(pid int) func() int64 {
 	return func() int64 { close(stop); return <-peak }
 }
 
-// highWater reads VmHWM, in bytes; 0 when the process is gone.
-func highWater(pid int) int64 {
+// memoryOf reads one figure about the memory of a process (proc_pid_status(5)), in
+// bytes; 0 when the process is gone.
+func memoryOf(pid int, name string) int64 {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
 			if err == nil {
 				return kib << 10
@@ -102,7 +105,67 @@ func highWater(pid int) int64 {
 	return 0
 }
 
-// median of an odd number of values is the one in the middle.
+// cpuOf is the CPU that a process that runs has used, to the microsecond: what its
+// threads say of themselves. The sum that times(2) gives is counted in steps of 10 ms.
+func cpuOf(pid int) (time.Duration, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err == nil && len(threads) == 0 {
+		err = fs.ErrNotExist
+	}
+	var sum time.Duration
+	for _, name := range threads {
+		text, rerr := os.ReadFile(name)
+		var ns int64
+		if rerr == nil {
+			_, rerr = fmt.Sscan(string(text), &ns)
+		}
+		err, sum = errors.Join(err, rerr), sum+time.Duration(ns)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
+	}
+	return sum, nil
+}
+
+// childrenOf says whether a process had children that it waited for: by the pages
+// that they touched (cminflt in proc_pid_stat(5)), since no process starts without.
+func childrenOf(pid int) (bool, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false, fmt.Errorf("read the children of process %d: %w", pid, err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ") // the name before it may hold anything
+	fields := strings.Fields(rest)
+	const cminflt = 11 - 3 // the first two were cut off, and lists begin with 0
+	if len(fields) <= cminflt {
+		return false, fmt.Errorf("read the children of process %d: %q is not understood", pid, text)
+	}
+	return fields[cminflt] != "0", nil
+}
+
+// sizeOf is how many bytes the files of a folder have.
+func sizeOf(dir string) (int64, error) {
+	var sum int64
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			sum += info.Size()
+		}
+		return err
+	})
+	return sum, err
+}
+
+// at95 is the value that 95 % of the values do not exceed.
+func at95[T int64 | float64 | time.Duration](values []T) T {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(len(sorted)*95+99)/100-1]
+}
+
+// median is the value in the middle; of an even number, the greater of the two.
 func median[T int | int64 | float64 | time.Duration](values []T) T {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]

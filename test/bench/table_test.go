@@ -9,14 +9,14 @@ import (
 )
 
 // row is one line of the table: a goal, what we reach, what nobody could go below,
-// and what the usual tool of others needs for the same work.
+// and what a usual tool of others needs for the same work.
 type row struct {
 	id, what    string
 	goal        string
 	ours, floor float64 // floor 0: there is none
 	unit        unit
 	met         verdict
-	peer        string // OpenTofu with the bpg provider, as recorded on another machine
+	peer        string // OpenTofu with the bpg provider, or who is named; as recorded on another machine
 }
 
 // verdict says whether a goal is met.
@@ -55,7 +55,7 @@ func megabytes(v float64) string { return fmt.Sprintf("%.1f MB", v/1e6) }
 // compared between machines; the figures beside them cannot.
 func write(w io.Writer, rows []row, notes []string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "goal\twhat\tat most\tours\tfloor\tratio\tmet\tOpenTofu + bpg (recorded)")
+	fmt.Fprintln(t, "goal\twhat\tat most\tours\tfloor\tratio\tmet\trecorded: OpenTofu + bpg, or who is named")
 	for _, r := range rows {
 		floor, ratio := "–", "–"
 		if r.floor > 0 {
