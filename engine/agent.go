@@ -102,16 +102,19 @@ type Agent struct {
 	over chan struct{} // closed when Run or Once has ended
 	desk desk
 
-	fails  int    // questions in a row that the repository did not answer
-	tries  int    // passes in a row that did not come to their end
-	lost   error  // why the repository did not answer last
-	kept   string // the commits that Source.Keep was told last
+	fails  int       // questions in a row that the repository did not answer
+	tries  int       // passes in a row that did not come to their end
+	lost   error     // why the repository did not answer last
+	kept   string    // the commits that Source.Keep was told last
+	look   time.Time // when the repository is asked next, by the clock that nobody can set
+	full   time.Time // when the host is checked next, by the same
+	grants allowance // of the pass under way, less what it has used
 	said   said
 	limits func(plan.Step) time.Duration // how long the steps of the pass under way may take
 }
 
 // said is what stands in the log already, so that it is not told at every tick.
-type said struct{ refused, trouble, stranger string }
+type said struct{ refused, trouble, stranger, kept string }
 
 // NewAgent makes an agent; it reads what the ledger knows, and does nothing yet. An
 // agent is for one Run, or one Once.

@@ -48,7 +48,7 @@ func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
 					forever(gate)(ctx, call)
 				}
 			}
-		}, 17 * time.Minute},
+		}, 32 * time.Minute},
 		"a load": {func(w *world, gate chan struct{}) {
 			w.repo.before = func(ctx context.Context, call string) {
 				if call == "load" {

@@ -93,19 +93,17 @@ func (a *Agent) known() {
 
 // booked writes down a pass with a commit: in the receipts if it changed something,
 // in the state, in the status. It is called before anybody else may write.
-func (a *Agent) booked(c model.Commit, r Report, drift bool, granted int, held []ledger.Suspension) {
+func (a *Agent) booked(c model.Commit, r Report, drift bool, held []ledger.Suspension) {
 	if receipt, ok := r.Receipt(a.o.Identity, drift); ok {
 		if _, err := a.o.Ledger.Write(receipt); err != nil {
 			a.o.Log.Warn("the receipt was not kept", "error", err)
 		}
 		a.logChanges(c, r, drift)
 	}
-	spent := min(removals(r.Results), granted)
 	a.note(func(s *ledger.State) {
 		if r.accepted && s.Good.ID != c.ID {
 			s.Good = mark(c.ID)
 		}
-		s.Spent += spent
 		if r.Outcome != Done {
 			return
 		}
@@ -113,7 +111,7 @@ func (a *Agent) booked(c model.Commit, r Report, drift bool, granted int, held [
 		if s.Converged.ID == c.ID {
 			aside = slices.DeleteFunc(aside, func(m string) bool { return !slices.Contains(s.Aside, m) })
 		} else {
-			s.Converged, s.Spent = mark(c.ID), 0
+			a.settle(s, c)
 		}
 		if !slices.Equal(s.Aside, aside) {
 			s.Aside = aside
@@ -124,16 +122,9 @@ func (a *Agent) booked(c model.Commit, r Report, drift bool, granted int, held [
 	}
 }
 
-// removals counts the guests that steps took away.
-func removals(results []apply.Result) int {
-	n := 0
-	for _, res := range results {
-		gone := res.Step.Action == plan.Delete || res.Step.Action == plan.Replace
-		if gone && res.Status == apply.Done && res.Step.Have != nil && res.Step.Have.Guest != nil {
-			n++
-		}
-	}
-	return n
+// removes reports whether a step takes a guest away.
+func removes(s *plan.Step) bool {
+	return (s.Action == plan.Delete || s.Action == plan.Replace) && s.Have != nil && s.Have.Guest != nil
 }
 
 // drifted reports whether a pass found differences that no commit asked for: the host

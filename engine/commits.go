@@ -43,10 +43,13 @@ func (a *Agent) keep() {
 		return
 	}
 	if err := guarded(func() error { return a.o.Source.Keep(ids...) }); err != nil {
-		a.o.Log.Warn("the copy of the repository could not be told what to keep", "error", err)
+		if text := err.Error(); a.said.kept != text { // it is tried again at every look
+			a.said.kept = text
+			a.o.Log.Warn("the copy of the repository could not be told what to keep", "error", err)
+		}
 		return
 	}
-	a.kept = key
+	a.kept, a.said.kept = key, ""
 	a.edit(func(d *desk) {
 		for id := range d.commits {
 			if !slices.Contains(ids, id) {
@@ -75,22 +78,33 @@ func (a *Agent) commit(ctx context.Context, id string) (c model.Commit, err erro
 
 const deletesTrailer = "Allow-Deletes"
 
+// allowance is what trailers allow a pass.
+type allowance struct {
+	removals int
+	by       []string // commits whose trailers are void once the pass has used them, or converged
+}
+
 // grant says how many removals a pass with a commit may make beyond what the rules
 // allow: the sum of the trailers since the last converged commit, without what was
-// used of it. The findings are warnings about trailers that count for nothing.
-func (a *Agent) grant(ctx context.Context, c model.Commit) (int, diag.List) {
-	var from string
-	var spent int
-	a.edit(func(d *desk) { from, spent = d.state.Converged.ID, d.state.Spent })
+// used of it. A branch that goes back and comes again brings no trailer to life
+// again. The findings are warnings about trailers that count for nothing.
+func (a *Agent) grant(ctx context.Context, c model.Commit) (allowance, diag.List) {
+	var s ledger.State
+	a.edit(func(d *desk) { s = d.state }) // its lists are replaced when they change
+	from := s.Converged.ID
 	if from == c.ID {
-		return 0, nil
+		return allowance{}, nil
 	}
 	_, asked := trailer(c)
+	own := allowance{}
+	if asked {
+		own.by = []string{c.ID}
+	}
 	if from == "" {
 		if asked {
-			return 0, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count")}
+			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count")}
 		}
-		return 0, nil
+		return own, nil
 	}
 	var commits []model.Commit
 	err := guarded(func() (err error) {
@@ -99,24 +113,71 @@ func (a *Agent) grant(ctx context.Context, c model.Commit) (int, diag.List) {
 	})
 	switch {
 	case errors.Is(err, ErrUnrelated) && !asked:
-		return 0, nil
+		return own, nil
 	case err != nil && asked:
-		return 0, diag.List{ignored(c, fmt.Sprintf("what lies between it and %s, the last that converged, is not known: %v", short(from), err))}
+		return own, diag.List{ignored(c, fmt.Sprintf("what lies between it and %s, the last that converged, is not known: %v", short(from), err))}
 	case err != nil:
 		a.o.Log.Warn("trailers are not counted", "from", from, "to", c.ID, "error", err)
-		return 0, nil
+		return own, nil
 	}
-	sum := 0
+	return sumOf(commits, s)
+}
+
+// sumOf sums the trailers of commits.
+func sumOf(commits []model.Commit, s ledger.State) (allowance, diag.List) {
+	var sum allowance
 	var found diag.List
 	for _, c := range commits {
 		n, asked := trailer(c)
-		if asked && n == 0 {
+		switch {
+		case !asked:
+		case n == 0:
 			text, _ := trailerText(c)
 			found = append(found, ignored(c, fmt.Sprintf("%q is no positive number", text)))
+		case slices.Contains(s.Void, c.ID):
+			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
+		default:
+			sum.removals += n
+			sum.by = append(sum.by, c.ID)
 		}
-		sum += n
 	}
-	return max(sum-spent, 0), found
+	sum.removals = max(sum.removals-s.Spent, 0)
+	return sum, found
+}
+
+// mostVoid bounds how many used trailers are remembered, the newest.
+const mostVoid = 1000
+
+// spend books that a step of the pass took a guest away, at once: a pass that is killed
+// must not give the whole grant again.
+func (a *Agent) spend() {
+	if a.grants.removals == 0 {
+		return
+	}
+	a.grants.removals--
+	a.note(func(s *ledger.State) {
+		s.Spent++
+		s.Counted = union(s.Counted, a.grants.by)
+	})
+}
+
+// settle makes c the commit that the host converged to: the trailers before it are used
+// up, those of a branch that is no longer there included.
+func (a *Agent) settle(s *ledger.State, c model.Commit) {
+	void := union(union(s.Void, s.Counted), a.grants.by)
+	s.Void = void[max(len(void)-mostVoid, 0):]
+	s.Converged, s.Spent, s.Counted = mark(c.ID), 0, nil
+}
+
+// union is a new list of all that are in one of two, in their order.
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, id := range b {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // mostDeletes bounds one trailer, so that no sum runs over.

@@ -152,7 +152,8 @@ func (a *Agent) attempt(ctx context.Context, c model.Commit, mayWrite bool) Repo
 	}
 	p.Stop = stopped
 	var warned diag.List
-	p.AllowDeletes, warned = a.grant(ctx, c)
+	a.grants, warned = a.grant(ctx, c)
+	p.AllowDeletes = a.grants.removals
 	var d Desired
 	var stranger error
 	p.Load = func(ctx context.Context) Desired {
@@ -169,7 +170,7 @@ func (a *Agent) attempt(ctx context.Context, c model.Commit, mayWrite bool) Repo
 	if p.Verdict == nil && r.Plan != nil {
 		a.edit(func(k *desk) { k.waits = len(r.Plan.Steps) })
 	}
-	a.booked(c, r, drift, p.AllowDeletes, held)
+	a.booked(c, r, drift, held)
 	return r
 }
 
@@ -271,14 +272,17 @@ func (a *Agent) verdict(_ context.Context, p *plan.Plan) (bool, error) {
 
 // notify takes in what a pass tells of its steps.
 func (a *Agent) notify(e apply.Event) {
-	now := time.Now()
+	now, removed := time.Now(), false
 	a.edit(func(d *desk) {
 		var limit time.Duration
 		if a.limits != nil {
 			limit = a.limits(e.Step)
 		}
-		d.running.event(e, now, limit)
+		removed = d.running.event(e, now, limit)
 		d.due = d.running.due(now)
 	})
+	if removed {
+		a.spend()
+	}
 	a.tell()
 }

@@ -34,6 +34,7 @@ type desk struct {
 	holder   string        // who holds the pen by Hold
 	halt     chan struct{} // of the pass under way, closed when it must start nothing new
 	stopping bool
+	unkept   bool // the state on disk is older; under keeping
 }
 
 // ask is what is wanted of the agent: a look at the repository, a full check.
@@ -80,10 +81,12 @@ func (a *Agent) remember(change func(*desk, *ledger.State)) error {
 		after = d.state
 		after.Suspended = slices.Clone(d.state.Suspended)
 	})
-	if reflect.DeepEqual(before, after) {
+	if reflect.DeepEqual(before, after) && !a.desk.unkept {
 		return nil
 	}
-	return a.o.Ledger.SetState(after)
+	err := a.o.Ledger.SetState(after)
+	a.desk.unkept = err != nil // then the next word tries again, also if it changes nothing
+	return err
 }
 
 // note is remember where nobody can be told that it did not last.

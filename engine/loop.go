@@ -80,7 +80,7 @@ func (a *Agent) rest(ctx context.Context, stop <-chan struct{}) (ask, bool) {
 // the next suspension ends (zero: none does).
 func (a *Agent) timers() (look, full, expiry time.Time) {
 	a.edit(func(d *desk) {
-		look, full = *d.status.NextLook, *d.status.NextFull
+		look, full = a.look, a.full
 		for _, s := range d.state.Suspended {
 			if s.Until != nil && (expiry.IsZero() || s.Until.Before(expiry)) {
 				expiry = *s.Until
@@ -123,8 +123,8 @@ func (a *Agent) schedule() {
 	case last.Outcome != Interrupted:
 		a.tries = 0
 	}
-	next := time.Now().UTC().Add(pause)
-	a.edit(func(d *desk) { d.status.NextFull = &next })
+	a.full = time.Now().Add(pause)
+	a.edit(func(d *desk) { d.status.NextFull = shown(a.full) })
 }
 
 // backoff is first, doubled n times, but not more than most.
@@ -187,10 +187,10 @@ func (a *Agent) unanswered(err error) {
 		a.o.Log.Warn("the repository does not answer; the last good commit stays in force", "error", err)
 	}
 	a.lost = err
-	next := time.Now().UTC().Add(jitter(backoff(a.o.Poll, a.fails, max(longRetry, a.o.Poll))))
+	a.look = time.Now().Add(jitter(backoff(a.o.Poll, a.fails, max(longRetry, a.o.Poll))))
 	a.fails++
 	a.edit(func(d *desk) {
-		d.status.Repository.Error, d.status.NextLook = err.Error(), &next
+		d.status.Repository.Error, d.status.NextLook = err.Error(), shown(a.look)
 		if d.status.Repository.Failing == nil {
 			d.status.Repository.Failing = now()
 		}
@@ -202,15 +202,19 @@ func (a *Agent) answered() {
 		a.o.Log.Info("the repository answers again", "repository", a.o.URL)
 	}
 	a.lost, a.fails = nil, 0
-	next := time.Now().UTC().Add(jitter(a.o.Poll))
+	a.look = time.Now().Add(jitter(a.o.Poll))
 	a.edit(func(d *desk) {
 		d.status.Repository.Error, d.status.Repository.Failing, d.status.Repository.Checked = "", nil, now()
-		d.status.NextLook = &next
+		d.status.NextLook = shown(a.look)
 	})
 }
 
-func now() *time.Time {
-	t := time.Now().UTC()
+func now() *time.Time { return shown(time.Now()) }
+
+// shown is a time for people. It is no longer one to wait for: UTC takes the reading of
+// the monotonic clock off, and a wait would be as long as somebody sets the clock back.
+func shown(t time.Time) *time.Time {
+	t = t.UTC()
 	return &t
 }
 

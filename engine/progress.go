@@ -13,7 +13,7 @@ import (
 // itself (a question to the repository, a step) gets that and grace; what does not
 // (reading a site, asking rules, observing a host) gets lookTime for each.
 const (
-	fetchTime = 15 * time.Minute // a download may take ten times as long as an answer
+	fetchTime = 30 * time.Minute // two downloads, of which each may take ten times as long as an answer
 	lookTime  = 10 * time.Minute
 	grace     = 2 * time.Minute // between the end of a step's time and its answer
 )
@@ -35,6 +35,7 @@ type stepProgress struct {
 	usual   time.Duration // what such a step usually takes, 0 if not known
 	over    bool          // begun, or skipped
 	done    bool
+	removes bool // takes a guest away, and has not yet
 }
 
 // running is a step that runs.
@@ -50,17 +51,18 @@ func (p *progress) planned(steps []plan.Step, usual []time.Duration) {
 	p.steps = make([]stepProgress, len(steps))
 	for i := range steps {
 		p.index[steps[i].Address] = i
-		p.steps[i] = stepProgress{address: steps[i].Address.String(), usual: usual[i]}
+		p.steps[i] = stepProgress{address: steps[i].Address.String(), usual: usual[i], removes: removes(&steps[i])}
 	}
 }
 
 func (p *progress) begun() bool { return p.any }
 
-// event takes in what happened to a step that may take as long as limit.
-func (p *progress) event(e apply.Event, now time.Time, limit time.Duration) {
+// event takes in what happened to a step that may take as long as limit. It reports
+// whether that took a guest away; rolling back a creation does not.
+func (p *progress) event(e apply.Event, now time.Time, limit time.Duration) (removed bool) {
 	i, ok := p.index[e.Step.Address]
 	if !ok {
-		return // of no step
+		return false // of no step
 	}
 	step := &p.steps[i]
 	switch e.What {
@@ -74,9 +76,12 @@ func (p *progress) event(e apply.Event, now time.Time, limit time.Duration) {
 		p.now = append(p.now, n)
 	case apply.Finished:
 		step.over, step.done = true, e.Result.Status == apply.Done
+		removed = step.removes && step.done
+		step.removes = step.removes && !removed
 		p.now = slices.DeleteFunc(p.now, func(n running) bool { return n.address == e.Step.Address })
 	default:
 	}
+	return removed
 }
 
 // due is when the pass must have come on: when the first step that runs has
@@ -150,7 +155,7 @@ func (a *Agent) tell() {
 // well. A watchdog is fed as long as it is zero. The agent should have come on:
 //
 //   - while it waits for its next look or check, when that begins;
-//   - 15 minutes after it asked the repository (which bounds itself);
+//   - 30 minutes after it asked the repository (which bounds itself);
 //   - 10 minutes after it began to load a site, to open or observe a host, to ask the
 //     rules, to write down a pass, or to become the one writer without being told
 //     who is in the way;

@@ -85,6 +85,8 @@ type State struct {
 	Aside     []string     `json:"aside"`   // manifests that were suspended when Converged took its place
 	Unknown   Mark         `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
 	Spent     int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
+	Counted   []string     `json:"counted"` // commits whose trailers those were
+	Void      []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
 	Suspended []Suspension `json:"suspended"`
 }
 
@@ -106,8 +108,9 @@ type Ledger struct {
 	o        Options
 	readOnly bool
 
-	write sync.Mutex
-	usual medians
+	write  sync.Mutex
+	looked bool // at the state that was there before; under write
+	usual  medians
 }
 
 // Options bound what is kept. The zero value is ready for use.

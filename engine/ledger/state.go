@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 )
 
@@ -41,13 +42,31 @@ func readState(b []byte) (State, error) {
 	return s, nil
 }
 
-// SetState keeps the state, whole or not at all.
+// setAside gives a state that cannot be read another name, once: a newer program may
+// have written it, and somebody may want to know what was suspended.
+func (l *Ledger) setAside() error {
+	if l.looked {
+		return nil
+	}
+	l.looked = true
+	info, err := os.Lstat(l.stateFile())
+	if err != nil || !info.Mode().IsRegular() {
+		return ignoreAbsent(err)
+	}
+	if _, err := l.State(); err == nil {
+		return nil
+	}
+	return os.Rename(l.stateFile(), filepath.Join(l.dir, "state.unreadable.json"))
+}
+
+// SetState keeps the state, whole or not at all. One before that cannot be read is not
+// written over: it is state.unreadable.json then.
 func (l *Ledger) SetState(s State) error {
 	if l.readOnly {
 		return ErrReadOnly
 	}
 	s.Version = stateVersion
-	s.Aside = append([]string{}, s.Aside...)
+	s.Aside, s.Counted, s.Void = append([]string{}, s.Aside...), append([]string{}, s.Counted...), append([]string{}, s.Void...)
 	s.Suspended = append([]Suspension{}, s.Suspended...)
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -55,7 +74,7 @@ func (l *Ledger) SetState(s State) error {
 	}
 	l.write.Lock()
 	defer l.write.Unlock()
-	if err := put(l.stateFile(), append(b, '\n')); err != nil {
+	if err := errors.Join(l.setAside(), put(l.stateFile(), append(b, '\n'))); err != nil {
 		return fmt.Errorf("keep state: %w", err)
 	}
 	return nil

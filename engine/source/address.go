@@ -72,6 +72,9 @@ func parsePlain(text string) (address, error) {
 		}
 		return address{by: byFile, path: abs, shown: abs}, nil
 	}
+	if first, _, _ := strings.Cut(m[3], "/"); m[1] == "" && strings.Contains(first, "@") {
+		return address{}, errors.New("the URL of the repository looks like user:password@host: put https:// before it, or better the password into token_file")
+	}
 	host := strings.Trim(m[2], "[]")
 	if strings.HasPrefix(host, "-") || strings.HasPrefix(m[3], "-") {
 		return address{}, errors.New("the URL of the repository has a host or path that begins with a dash")

@@ -52,9 +52,11 @@ func TestAddresses(t *testing.T) {
 		"-oProxyCommand=x:y":         "begins with a dash",
 		"git@example.org:--upload=x": "begins with a dash",
 		"https://example.org/\nx":    "control characters",
+		"ada:s3cret@example.org/x":   "put https:// before it",
 	} {
 		_, err := parseAddress(text)
 		require.ErrorContains(t, err, want, text)
+		require.NotContains(t, err.Error(), "s3cret")
 	}
 }
 

@@ -37,7 +37,7 @@ func (r *Repository) compact(changed bool, also ...plumbing.Hash) error {
 	if len(r.objects.packs) <= r.o.packs && have <= 2*bytes+smallCopy {
 		return nil
 	}
-	p, err := r.disk.add(true, func(w io.Writer) error { return writePack(w, r.objects, ids, math.MaxInt64/4) })
+	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, ids, math.MaxInt64/4) })
 	if p == nil || err != nil { // nothing is here: then nothing is in the way either
 		return err
 	}

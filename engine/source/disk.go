@@ -1,19 +1,17 @@
 package source
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 )
 
 // disk is the folder of a local copy: a bare repository that git can read too, with
@@ -22,8 +20,9 @@ import (
 // leaves either the old or the new state behind, and at most some files that nobody
 // needs. What a power cut tears is found by its checksum.
 type disk struct {
-	dir    string
-	branch string
+	dir     string
+	branch  string
+	largest int64 // bytes of an object
 	// before is asked before each change of the folder; its error keeps that change
 	// from happening. It is nil but in tests.
 	before func(op, name string) error
@@ -148,12 +147,39 @@ func (d disk) write(name string, data []byte) error {
 	tmp := tmpPrefix + filepath.Base(name)
 	err := d.do("create", tmp, func() error { return os.WriteFile(d.path(tmp), data, 0o600) })
 	if err == nil {
-		err = d.do("rename", name, func() error { return os.Rename(d.path(tmp), d.path(name)) })
+		err = d.sync(tmp)
+	}
+	if err == nil {
+		err = d.rename(tmp, name)
 	}
 	if err != nil {
 		return fmt.Errorf("write the local copy: %w", err)
 	}
 	return nil
+}
+
+// rename gives a file its name, which lasts.
+func (d disk) rename(tmp, name string) error {
+	if err := d.do("rename", name, func() error { return os.Rename(d.path(tmp), d.path(name)) }); err != nil {
+		return err
+	}
+	return d.sync(path.Dir(name))
+}
+
+// sync makes the contents of a file, or the names in a folder, last over a power cut.
+// The repository may be on a machine that comes back only when this one has started it.
+func (d disk) sync(name string) error {
+	return d.do("sync", name, func() error {
+		f, err := os.Open(d.path(name))
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
+}
+
+func (d disk) remove(name string) error {
+	return d.do("remove", name, func() error { return os.Remove(d.path(name)) })
 }
 
 // save writes the state that follows another. The ends come first: a commit that is
@@ -235,150 +261,6 @@ func (d disk) loadState() (state, error) {
 	}
 	plumbing.HashesSort(s.kept)
 	return s, nil
-}
-
-func (d disk) openPack(name string) (*pack, error) {
-	idx, err := os.Open(d.path(packDir + "/pack-" + name + ".idx"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = idx.Close() }()
-	m := idxfile.NewMemoryIndex()
-	if err := idxfile.NewDecoder(bufio.NewReader(idx)).Decode(m); err != nil {
-		return nil, err
-	}
-	f, err := os.Open(d.path(packDir + "/pack-" + name + ".pack"))
-	if err != nil {
-		return nil, err
-	}
-	p, err := newPack(name, f, m)
-	if err != nil {
-		_ = f.Close()
-	}
-	return p, err
-}
-
-func newPack(name string, f *os.File, m *idxfile.MemoryIndex) (*pack, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	sum, err := checkSum(f, info.Size())
-	if err != nil {
-		return nil, err
-	}
-	if sum != plumbing.Hash(m.PackfileChecksum) {
-		return nil, errors.New("its index belongs to another pack")
-	}
-	index, err := spots(m)
-	if err != nil {
-		return nil, err
-	}
-	starts := make([]int64, len(index))
-	for i, s := range index {
-		starts[i] = s.at
-	}
-	slices.Sort(starts)
-	return &pack{name, f, info.Size(), index, starts}, nil
-}
-
-func (d disk) remove(name string) error {
-	return d.do("remove", name, func() error { return os.Remove(d.path(name)) })
-}
-
-// drop removes packs that are no longer needed. Who reads from them goes on reading.
-func (d disk) drop(packs []*pack, but *pack) error {
-	var errs []error
-	for _, p := range packs {
-		if but != nil && p.name == but.name {
-			continue // what was written anew is what was there
-		}
-		for _, ext := range []string{".idx", ".pack"} { // without its index a pack is nothing
-			if err := d.remove(packDir + "/pack-" + p.name + ext); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// add makes a pack of what fill writes, and puts it beside the others. It gives nil
-// for a pack without objects. An error of fill is given as it is.
-func (d disk) add(durable bool, fill func(w io.Writer) error) (p *pack, err error) {
-	var f *os.File
-	err = d.do("create", packDir+"/"+tmpPrefix, func() error {
-		f, err = os.CreateTemp(d.path(packDir), tmpPrefix+"*.pack")
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("write the local copy: %w", err)
-	}
-	tmp := packDir + "/" + filepath.Base(f.Name())
-	defer func() {
-		if p == nil {
-			err = errors.Join(err, f.Close())
-			_ = d.remove(tmp) // else at the next start
-		}
-	}()
-	if err := fill(f); err != nil {
-		return nil, err
-	}
-	return d.install(f, tmp, durable)
-}
-
-// install checks and indexes a pack that was written, and gives it its name.
-func (d disk) install(f *os.File, tmp string, durable bool) (*pack, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := checkSum(f, info.Size()); err != nil {
-		return nil, fmt.Errorf("%w: what came is no whole pack: %w", errBadPack, err)
-	}
-	if info.Size() == packHead+sumSize {
-		return nil, nil // it has no objects, and that is no error
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	m, err := indexPack(f)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadPack, err)
-	}
-	name := plumbing.Hash(m.PackfileChecksum).String()
-	var idx bytes.Buffer
-	if _, err := idxfile.NewEncoder(&idx).Encode(m); err != nil {
-		return nil, err
-	}
-	if durable {
-		if err := d.do("sync", tmp, f.Sync); err != nil {
-			return nil, fmt.Errorf("write the local copy: %w", err)
-		}
-	}
-	full := packDir + "/pack-" + name
-	if err := d.do("rename", full+".pack", func() error { return os.Rename(d.path(tmp), d.path(full+".pack")) }); err != nil {
-		return nil, fmt.Errorf("write the local copy: %w", err)
-	}
-	p, err := newPack(name, f, m)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.write(full+".idx", idx.Bytes()); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// errBadPack is of a pack that came damaged.
-var errBadPack = errors.New("bad pack")
-
-// size is the bytes of packs on disk, their indexes left out.
-func size(packs []*pack) int64 {
-	var n int64
-	for _, p := range packs {
-		n += p.size
-	}
-	return n
 }
 
 // withHash adds an id to a sorted list without repetition.

@@ -108,12 +108,14 @@ var errParts = errors.New("parts of the commit are missing")
 
 // bring adds a pack to the objects, and looks whether the commit is then whole.
 func (r *Repository) bring(ctx context.Context, t talk, n need) error {
-	p, err := r.disk.add(false, func(w io.Writer) error {
+	p, err := r.disk.add(func(w io.Writer) error {
 		return t.bring(ctx, n, &limited{w: w, left: r.o.MaxPack})
 	})
 	switch {
 	case errors.Is(err, errLimit):
 		return r.fault(ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "take large files out of the repository, or raise the limit", false, err)
+	case errors.Is(err, errTooLong):
+		return r.tooLarge(err)
 	case errors.Is(err, errBadPack):
 		return r.fault(ErrCut, err.Error(), "nothing is lost, it is tried again", true, err)
 	case err != nil:
@@ -127,6 +129,12 @@ func (r *Repository) bring(ctx context.Context, t talk, n need) error {
 	c, err := r.graph.node(n.want)
 	if err == nil && c == nil {
 		err = plumbing.ErrObjectNotFound
+	}
+	if err == nil {
+		_, err = r.objects.extent(c.tree, 1, map[plumbing.Hash]extent{})
+	}
+	if errors.Is(err, errTooLong) {
+		return r.tooLarge(err)
 	}
 	if err == nil {
 		_, err = r.objects.reachable(c.tree, map[plumbing.Hash]bool{})
@@ -176,6 +184,11 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 		return nil // Since says that it cannot tell
 	}
 	return err
+}
+
+// tooLarge is of a commit that no site needs, and that would take all memory or time.
+func (r *Repository) tooLarge(err error) error {
+	return r.fault(ErrTooLarge, err.Error(), "take that out of the repository; a site has no use for it", false, err)
 }
 
 // fault makes an error of the remote's.

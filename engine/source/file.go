@@ -234,7 +234,7 @@ func (c *copying) add(commit, tree plumbing.Hash) error {
 	if err := c.one(commit); err != nil {
 		return err
 	}
-	return c.tree(tree)
+	return c.tree(tree, 1)
 }
 
 // one notes an object to be copied.
@@ -251,9 +251,12 @@ func (c *copying) one(id plumbing.Hash) error {
 	return nil
 }
 
-func (c *copying) tree(id plumbing.Hash) error {
+func (c *copying) tree(id plumbing.Hash, depth int) error {
 	if c.seen[id] || c.n.has(id) {
 		return nil
+	}
+	if depth > deepest {
+		return fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
 	}
 	t, err := object.GetTree(c.from, id)
 	if err != nil {
@@ -266,7 +269,7 @@ func (c *copying) tree(id plumbing.Hash) error {
 		switch {
 		case e.Mode == modeSubmodule || c.seen[e.Hash] || c.n.has(e.Hash):
 		case e.Mode == modeFolder:
-			err = c.tree(e.Hash)
+			err = c.tree(e.Hash, depth+1)
 		default:
 			err = c.one(e.Hash)
 		}

@@ -142,7 +142,7 @@ func (t *httpTalk) bring(ctx context.Context, n need, w io.Writer) error {
 	if err := r.status(res, t.user != nil); err != nil {
 		return err
 	}
-	if err := receive(g.reader(res.Body), ask, w); err != nil {
+	if err := receive(g.reader(res.Body), mostAnswer(r.o.MaxPack), ask, w); err != nil {
 		return r.answer(ctx, g, err)
 	}
 	return nil

@@ -46,7 +46,7 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
-	r := &Repository{o: o, from: from, disk: disk{o.Dir, o.Branch, before}, spoiled: new(atomic.Bool)}
+	r := &Repository{o: o, from: from, disk: disk{o.Dir, o.Branch, o.largest, before}, spoiled: new(atomic.Bool)}
 	switch from.by {
 	case byHTTP:
 		r.remote = &httpRemote{o: o, from: from}
@@ -75,6 +75,9 @@ func (r *Repository) reload() error {
 	if err == nil {
 		r.use(s, packs)
 		err = r.whole()
+	}
+	if err == nil {
+		r.state.ends, err = r.ends(r.state)
 	}
 	if err == nil {
 		return nil

@@ -49,7 +49,8 @@ type Options struct {
 
 	Log *slog.Logger // told when a damaged copy is thrown away; nil: discard
 
-	packs int // so many may lie side by side, mostPacks if zero
+	packs   int   // so many may lie side by side, mostPacks if zero
+	largest int64 // bytes of one object, largestObject if zero
 }
 
 // Auth names files rather than secrets, and they are read at every use: who replaces
@@ -90,6 +91,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.packs <= 0 {
 		o.packs = mostPacks
+	}
+	if o.largest <= 0 {
+		o.largest = largestObject
 	}
 	if o.Auth.Username == "" {
 		o.Auth.Username = "git"

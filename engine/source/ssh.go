@@ -108,7 +108,7 @@ func (t *sshTalk) bring(ctx context.Context, n need, w io.Writer) error {
 	if _, err := t.in.Write(message); err != nil {
 		return t.answer(ctx, err)
 	}
-	if err := receive(t.g.reader(t.out), ask, w); err != nil {
+	if err := receive(t.g.reader(t.out), mostAnswer(t.r.o.MaxPack), ask, w); err != nil {
 		return t.answer(ctx, err)
 	}
 	return nil

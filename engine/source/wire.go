@@ -102,10 +102,14 @@ func encode(req *packp.UploadPackRequest) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// receive reads the answer and copies the pack in it.
-func receive(body io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
+// mostAnswer is how long an answer may be that holds a pack of at most so many bytes:
+// with its packets, and what comes before, which is read into memory.
+func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
+
+// receive reads the answer, of at most so many bytes, and copies the pack in it.
+func receive(body io.Reader, most int64, req *packp.UploadPackRequest, w io.Writer) error {
 	res := packp.NewUploadPackResponse(req)
-	if err := res.Decode(io.NopCloser(body)); err != nil {
+	if err := res.Decode(io.NopCloser(io.LimitReader(body, most))); err != nil {
 		return err
 	}
 	var in io.Reader = res
