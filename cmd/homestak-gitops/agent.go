@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -85,6 +87,8 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	var sims map[string]*pvesim.Host
 	if f.sim {
 		sims = map[string]*pvesim.Host{}
+	} else {
+		a.tellOther(ctx, cfg)
 	}
 	log := a.logger(cfg.Log.Level, cfg.Log.Format)
 	if f.once && !a.ui.verbose && cfg.from["log.level"] == "" {
@@ -92,7 +96,7 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	}
 	s, err := a.assemble(cfg, sims, log)
 	if err != nil {
-		return err
+		return folderError(cfg.DataDir, err)
 	}
 	if f.once {
 		return a.once(ctx, s)
@@ -101,8 +105,8 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 }
 
 // onlyAgent makes this process the one agent of its data folder.
-func (*app) onlyAgent(c *agentConfig, verb, socket string) (release func(), err error) {
-	release, err = lockFile(filepath.Join(c.DataDir, agentLock), holder{Verb: verb, Socket: socket})
+func (a *app) onlyAgent(c *agentConfig, verb, socket string) (release func(), err error) {
+	unlock, err := lockFile(filepath.Join(c.DataDir, agentLock), holder{Verb: verb, Socket: socket})
 	held, isHeld := errors.AsType[*heldError](err)
 	switch {
 	case isHeld && verb != "agent" && held.by.Verb == "agent":
@@ -110,9 +114,38 @@ func (*app) onlyAgent(c *agentConfig, verb, socket string) (release func(), err 
 	case isHeld:
 		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, held)}
 	case err != nil:
-		return nil, fmt.Errorf("use data folder %s: %w\nname a folder that you may write: data_dir in agent.hcl, or --data-dir", c.DataDir, err)
+		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, folderHint(c.DataDir, err))
 	}
-	return release, nil
+	// At the beginning too: a run of root that was killed did not come to its end.
+	if err := handOver(c.DataDir); err != nil {
+		unlock()
+		return nil, err
+	}
+	return func() {
+		if err := handOver(c.DataDir); err != nil {
+			a.ui.notef("%s", printable(err.Error()))
+		}
+		unlock()
+	}, nil
+}
+
+// tellOther warns of another agent on this machine for a host of that name. It may be
+// another host, of another site, so that is for people to judge.
+func (a *app) tellOther(ctx context.Context, c *agentConfig) {
+	sockets := []string{standardSocket}
+	if dir, err := a.ownDataDir(); err == nil {
+		sockets = append(sockets, readHolder(filepath.Join(dir, agentLock)).by.Socket)
+	}
+	for _, socket := range slices.Compact(sockets) {
+		if socket == "" {
+			continue
+		}
+		r, err := dialAgent(ctx, socket)
+		if err != nil || r.card.Identity != c.Identity || r.card.DataDir == c.DataDir {
+			continue // none, or none that can be asked
+		}
+		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, end one of the two: they do not wait for each other", c.Identity, r.card.PID, r.card.DataDir)
+	}
 }
 
 // assembly is an agent with all that it is made of.
@@ -132,6 +165,9 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 	var err error
 	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, ledgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
+	}
+	if _, err := s.ledger.State(); errors.Is(err, fs.ErrPermission) {
+		return nil, err // it is not lost: a suspension may stand there
 	}
 	r := c.Repository
 	repo, err := source.OpenRepository(source.Options{
@@ -244,7 +280,7 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 	}
 	err := a.report(r)
 	if errors.Is(r.Err, engine.ErrUnknownIdentity) {
-		return &ending{exitError, r.Err} // a mistake in what the agent is told, if the site is right
+		return &ending{Code: exitError} // a mistake in what the agent is told, if the site is right; a finding says it
 	}
 	return err
 }
@@ -297,7 +333,9 @@ func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
 			}
 		}
 	})
-	s.log.Info("asked over", "socket", socket, "data_dir", s.cfg.DataDir)
+	if socket != noSocket {
+		s.log.Info("control socket is open", "socket", socket, "data_dir", s.cfg.DataDir)
+	}
 	err = s.agent.Run(ctx, a.stopping.once)
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // it left what ran

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"strings"
 	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
@@ -20,7 +21,7 @@ import (
 
 // repository is a source.Repository as the agent wants its source: with the errors that
 // it knows. A new head is read at once, so that the lock of the host can be named before
-// the pass begins; the pass finds it read already.
+// the pass begins; the pass finds its files parsed already.
 type repository struct {
 	*source.Repository
 	site *agentSite
@@ -29,10 +30,11 @@ type repository struct {
 // Head is as engine.Source wants it.
 func (r repository) Head(ctx context.Context) (model.Commit, error) {
 	c, err := r.Repository.Head(ctx)
-	if err == nil && !r.site.knows.commit(c.ID) {
+	if err == nil && r.site.peeked != c.ID {
+		r.site.peeked = c.ID
 		func() {
 			defer func() { _ = recover() }() // what cannot be read is for the pass to tell
-			r.site.load(ctx, c)
+			r.site.peek(ctx, c)
 		}()
 	}
 	return c, err
@@ -42,10 +44,17 @@ func (r repository) Head(ctx context.Context) (model.Commit, error) {
 func (r repository) Since(ctx context.Context, from, to string) ([]model.Commit, error) {
 	list, err := r.Repository.Since(ctx, from, to)
 	if errors.Is(err, source.ErrUnrelated) {
-		err = fmt.Errorf("%w: %w", engine.ErrUnrelated, err)
+		err = unrelatedError{err}
 	}
 	return list, err
 }
+
+// unrelatedError is a source.ErrUnrelated that is an engine.ErrUnrelated too. Both say
+// the same, so its text is that of one of them.
+type unrelatedError struct{ error }
+
+// Unwrap gives both.
+func (e unrelatedError) Unwrap() []error { return []error{e.error, engine.ErrUnrelated} }
 
 // agentSite reads the sites of commits and opens the ways to their hosts. All of it
 // belongs to the agent's goroutine, which calls load and open; only knows and files
@@ -58,6 +67,7 @@ type agentSite struct {
 	log      *slog.Logger
 	knows    *knowledge
 
+	peeked string // the head that was read when it was new
 	reader reader
 	tree   liveFiles
 	way    *way
@@ -71,12 +81,32 @@ type way struct {
 	driver *proxmox.Driver
 }
 
+// peek learns from a new head where the host is. Rules are asked only where it has moved:
+// a commit that they deny moves nothing.
+func (s *agentSite) peek(ctx context.Context, c model.Commit) {
+	d := s.read(ctx, c, true)
+	if !d.Findings.HasErrors() && s.knows.moved(d.Site) {
+		s.load(ctx, c)
+	}
+}
+
 // load reads the site of a commit; see engine.AgentOptions. The secrets are read each
 // time: where they changed, the loader takes the site for another one.
 func (s *agentSite) load(ctx context.Context, c model.Commit) engine.Desired {
+	d := s.read(ctx, c, false)
+	s.knows.site(d)
+	return d
+}
+
+// read reads the site of a commit; unasked, its rules are not asked.
+func (s *agentSite) read(ctx context.Context, c model.Commit, unasked bool) engine.Desired {
 	tree, err := s.files(c.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		text := strings.TrimSuffix(err.Error(), ": "+fs.ErrNotExist.Error())
+		err = fmt.Errorf("%s\nwhere the site is in the repository says path in agent.hcl, or --path", text)
+	}
 	if err != nil {
-		return engine.Desired{Commit: c.ID, Findings: diag.List{plain(fmt.Errorf("read the files of commit %s: %w", c.Short(), err))}}
+		return engine.Desired{Commit: c.ID, Findings: diag.List{plain(err)}}
 	}
 	found := s.notes(c.ID)
 	if _, err := fs.Stat(tree, secretsName); err == nil {
@@ -84,9 +114,7 @@ func (s *agentSite) load(ctx context.Context, c model.Commit) engine.Desired {
 		found = append(found, trackedSecrets(at))
 	}
 	secrets, l := s.readSecrets()
-	d := s.reader.read(ctx, tree, reading{Commit: c, Secrets: secrets, Unattended: true, Found: append(found, l...)})
-	s.knows.site(d)
-	return d
+	return s.reader.read(ctx, tree, reading{Commit: c, Secrets: secrets, Unattended: true, Found: append(found, l...), Unasked: unasked})
 }
 
 // trackedSecrets is the finding about secrets in the repository.

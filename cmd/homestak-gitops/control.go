@@ -250,7 +250,7 @@ func (c *control) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !was {
-		hint := "nothing is suspended"
+		hint := "the agent is not suspended at all"
 		if list := c.agent.Status().Suspended; len(list) > 0 {
 			names := map[string]bool{}
 			for _, s := range list {
@@ -258,7 +258,7 @@ func (c *control) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 			}
 			hint = fmt.Sprintf("suspended is: %s", joined(slices.Sorted(maps.Keys(names))))
 		}
-		return nil, &problem{Status: http.StatusNotFound, Code: "not_suspended", Message: suspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
+		return nil, &problem{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + suspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
 	}
 	return struct{}{}, nil
 }

@@ -218,7 +218,7 @@ func TestControlRefuses(t *testing.T) {
 		{http.MethodPost, "/suspend", ledger.Suspension{Reason: "x", Until: &yesterday}, 400, "bad_request", "over already"},
 		{http.MethodPost, "/suspend", map[string]string{"reasons": "x"}, 400, "bad_request", `unknown field "reasons"`},
 		{http.MethodPost, "/suspend", ledger.Suspension{Reason: strings.Repeat("x", 1<<20)}, 413, "too_large", "64 KiB"},
-		{http.MethodPost, "/resume", map[string]string{"manifest": "web"}, 404, "not_suspended", "manifest web is not suspended\nnothing is suspended"},
+		{http.MethodPost, "/resume", map[string]string{"manifest": "web"}, 404, "not_suspended", "manifest web is not suspended\nthe agent is not suspended at all"},
 		{http.MethodPost, "/hold", nil, 400, "bad_request", "who holds?"},
 	} {
 		err := r.call(t.Context(), c.method, c.path, c.body, nil)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -29,6 +30,16 @@ func (p *problem) Error() string {
 		return p.Message
 	}
 	return p.Message + "\n" + p.Hint
+}
+
+// problemOf is an error as a document.
+func problemOf(err error) any {
+	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		p = &problem{Code: "failed"}
+		p.Message, p.Hint, _ = strings.Cut(err.Error(), "\n")
+	}
+	return problemDocument{p}
 }
 
 // problemDocument is how a problem looks on the wire.

@@ -95,7 +95,7 @@ func endingOf(r engine.Report) error {
 		if r.Denied && r.Plan != nil {
 			return &ending{exitInvalid, errors.New("a policy denies the plan, so nothing of it is done: see the findings above")}
 		}
-		return &ending{exitInvalid, errors.New("the site says something that cannot be done: see the findings above")}
+		return &ending{exitInvalid, errors.New("the site cannot be converged as it is: see the findings above")}
 	case engine.Refused:
 		if r.Denied {
 			return &ending{exitRefused, errors.New("a guard refuses the plan, so nothing of it is done: see the findings above")}

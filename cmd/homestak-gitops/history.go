@@ -163,6 +163,7 @@ func receiptLine(r ledger.Receipt, address string) string {
 func (a *app) verify(ctx context.Context, f *agentFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = problemOf
 	r, cfg, err := a.agentHere(ctx, f)
 	var c chain
 	switch {

@@ -79,11 +79,19 @@ func (k *knowledge) site(d engine.Desired) {
 	}
 }
 
-// commit reports whether a commit was read, and found valid.
-func (k *knowledge) commit(id string) bool {
+// moved reports whether a site has the host elsewhere than it was known to be. Where
+// nothing was known yet, it learns it.
+func (k *knowledge) moved(s *model.Site) bool {
+	if s == nil || s.Hosts[k.identity] == nil {
+		return false
+	}
+	api := strings.TrimRight(s.Hosts[k.identity].API, "/")
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.ContainsFunc(k.commits, func(c commit) bool { return c.id == id })
+	if k.api == "" {
+		k.api = api
+	}
+	return k.api != api
 }
 
 // observed learns from a look at the host.

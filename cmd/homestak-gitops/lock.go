@@ -52,14 +52,16 @@ func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
 // lockHost takes the lock file of a host. It is named after the host and its API,
 // since two sites may use one name for different machines.
 func lockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
-	name := fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/"))))
-	release, err = lockFile(filepath.Join(dataDir, "locks", name), holder{Verb: verb})
+	dir := filepath.Join(dataDir, "locks")
+	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
+	release, err = lockFile(name, holder{Verb: verb})
 	if held, ok := errors.AsType[*heldError](err); ok {
 		return nil, &ending{exitRefused, fmt.Errorf("host %s is being changed %w\nwait until it is done; one writer at a time keeps plans true", h.Name, held)}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock host %s: %w\nset HOMESTAK_DATA_DIR to a folder that you may write", h.Name, err)
+		return nil, fmt.Errorf("lock host %s: %w\nname a folder that you may write: HOMESTAK_DATA_DIR", h.Name, err)
 	}
+	shareWithOwner(dir, name)
 	return release, nil
 }
 
@@ -79,12 +81,8 @@ func lockFile(name string, by holder) (release func(), err error) {
 	if !got {
 		return nil, readHolder(name)
 	}
-	shareWithOwner(dir, name)
 	by.PID, by.User, by.Since = os.Getpid(), whoami(), time.Now().UTC().Truncate(time.Second)
-	if err := writeHolder(name, by); err != nil {
-		_ = l.Unlock()
-		return nil, err
-	}
+	_ = writeHolder(name, by) // on a full disk nobody is told who it is, but the lock holds
 	return func() {
 		// The file stays: removing it would let two processes lock two files of one name.
 		_ = os.Truncate(name, 0)

@@ -44,7 +44,10 @@ func (*app) recall(c *agentConfig) (*memory, error) {
 	l := ledger.Read(dir)
 	m := &memory{ledger: l}
 	s, err := l.State()
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &ending{exitDenied, fmt.Errorf("no agent is running here, and what the last one knew may not be read: %w\n%s", err, folderHint(c.DataDir, err))}
+	case err != nil:
 		return nil, fmt.Errorf("no agent is running here, and what the last one knew cannot be read: %w", err)
 	}
 	last, _ := l.Last(1, nil) // what cannot be read is for history to tell

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -40,6 +41,7 @@ const lookEvery = 300 * time.Millisecond
 func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = problemOf
 	r, err := a.runningAgent(ctx, f)
 	if err != nil {
 		return err
@@ -92,17 +94,21 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 	}
 }
 
-// tellSteps tells how each step of the newest receipt ended, if its pass began since
-// then.
+// tellSteps tells how each step of the newest receipt ended, if its pass ended since
+// then: the one that was under way when the agent was asked was seen beginning.
 func (a *app) tellSteps(ctx context.Context, r *remote, since time.Time) error {
 	var h history
 	if err := r.get(ctx, "/history?n=1", &h); err != nil {
 		return err
 	}
-	if len(h.Receipts) == 0 || h.Receipts[0].Began.Before(since) {
+	if len(h.Receipts) == 0 {
 		return nil
 	}
-	for _, st := range h.Receipts[0].Steps {
+	last := h.Receipts[0]
+	if last.Began.Add(time.Duration(last.Seconds * float64(time.Second))).Before(since) {
+		return nil
+	}
+	for _, st := range last.Steps {
 		a.ui.notef("%s", printable(stepEnd(st)))
 	}
 	return nil
@@ -140,7 +146,12 @@ func (a *app) tellPass(l engine.PassStatus, after engine.AgentStatus) error {
 			return err
 		}
 	} else {
-		a.ui.printf("%s: %s\n", short(l.Commit), printable(passLine(l, time.Now())))
+		told := l
+		told.Error, _, _ = strings.Cut(l.Error, "\n")
+		if said := after.Refused == nil && after.Repository.Error == ""; said || refusedFor(after, told.Error) {
+			told.Error = "" // the ending says it, or a finding has
+		}
+		a.ui.printf("%s: %s\n", short(l.Commit), printable(passLine(told, time.Now())))
 	}
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
@@ -155,6 +166,11 @@ func (a *app) tellPass(l engine.PassStatus, after engine.AgentStatus) error {
 		r.Err = errors.New(l.Error)
 	}
 	return endingOf(r)
+}
+
+// refusedFor reports whether that is why the newest commit is refused.
+func refusedFor(s engine.AgentStatus, summary string) bool {
+	return s.Refused != nil && slices.ContainsFunc(s.Refused.Findings, func(f diag.Finding) bool { return f.Summary == summary })
 }
 
 // passWatch tells on stderr how a pass comes on, from one status of the agent to the

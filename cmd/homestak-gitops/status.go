@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -24,7 +26,7 @@ does, what it refused and why, and how each node is. Where no agent runs, it tel
 the last one left behind.
 
 Exits 0 if the agent runs and is healthy: its last pass came to its end, and nothing is
-refused. Otherwise, and where no agent runs, it exits 1.`,
+refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.status(c.Context(), f, watch) },
 	}
@@ -40,6 +42,11 @@ const watchEvery = time.Second
 func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = func(err error) any {
+		return engine.AgentStatus{
+			Version: 1, State: absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
+		}
+	}
 	if !watch {
 		s, err := a.statusOf(ctx, f)
 		if err != nil {
@@ -75,13 +82,17 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 // agentHere finds the agent that the flags are about, and what is known of it by
 // configuration; errNoAgent if none runs.
 func (a *app) agentHere(ctx context.Context, f *agentFlags) (*remote, *agentConfig, error) {
-	cfg, _ := a.agentConfig(f)
+	cfg, found := a.agentConfig(f)
 	if f.config != "" && cfg.file == "" {
 		if _, _, err := a.agentFile(f); err != nil {
 			return nil, cfg, err
 		}
 	}
 	r, err := a.findAgent(ctx, f, cfg)
+	if errors.Is(err, errNoAgent) && cfg.file != "" {
+		// Perhaps that is why it does not run, and then its data folder is a guess.
+		a.ui.findings(slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error }))
+	}
 	return r, cfg, err
 }
 
@@ -112,10 +123,15 @@ func (a *app) tellStatus(s engine.AgentStatus) error {
 		_, color := a.ui.text()
 		a.ui.printf("%s", statusText(s, time.Now(), paint(color)))
 	}
-	if !s.Healthy {
+	if !s.Healthy && !beginning(s) {
 		return &ending{Code: exitError}
 	}
 	return nil
+}
+
+// beginning reports whether an agent is at its first pass, and nothing is wrong so far.
+func beginning(s engine.AgentStatus) bool {
+	return s.State != absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
 }
 
 // paint gives text its colour, or leaves it as it is.
@@ -142,7 +158,7 @@ func statusText(s engine.AgentStatus, now time.Time, p paint) string {
 	switch {
 	case s.State == absent:
 		health = p.as(bad, "no agent is running here; this is what it knew at "+when(s.At))
-	case !s.Healthy && s.Last == nil:
+	case beginning(s):
 		health = p.as(busy, "no pass has ended yet")
 	case !s.Healthy:
 		health = p.as(bad, "not healthy")
@@ -173,13 +189,23 @@ func statusText(s engine.AgentStatus, now time.Time, p paint) string {
 		fmt.Fprint(&b, runningText(*s.Running, now, p))
 	}
 	if s.Last != nil {
-		row("last pass", "%s", passLine(*s.Last, now))
+		row("last pass", "%s", passLine(untoldPass(s), now))
 	}
 	for _, sus := range s.Suspended {
 		row("suspended", "%s", suspensionLine(sus, now))
 	}
 	nodesText(&b, s.Nodes, now, p)
 	return b.String()
+}
+
+// untoldPass is the last pass, without an error that the status tells anyway.
+func untoldPass(s engine.AgentStatus) engine.PassStatus {
+	l := *s.Last
+	l.Error, _, _ = strings.Cut(l.Error, "\n")
+	if strings.Contains(s.Summary, l.Error) {
+		l.Error = ""
+	}
+	return l
 }
 
 // looks tells of the looks at repository and host.

@@ -69,7 +69,11 @@ func stepLine(n engine.StepNow, now time.Time) string {
 
 // passLine tells how a pass ended.
 func passLine(l engine.PassStatus, now time.Time) string {
-	text := fmt.Sprintf("%s %s ago in %s: %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))), summaryLine(l.Summary))
+	text := fmt.Sprintf("%s %s ago in %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))))
+	s := l.Summary
+	if whole := l.Outcome == engine.Done || l.Outcome == engine.Planned; whole || s.Create+s.Update+s.Replace+s.Delete > 0 {
+		text += ": " + summaryLine(s) // of a pass that could not even plan it would say that nothing is to be done
+	}
 	if l.Drift {
 		text += ", put back what was changed on the host"
 	}
@@ -240,7 +244,7 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 2*time.Hour:
+	case d <= 90*time.Minute:
 		return fmt.Sprintf("%d min", int(d.Minutes()))
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)

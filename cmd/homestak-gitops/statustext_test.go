@@ -113,19 +113,37 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	f.mu.Lock()
 	f.status.Healthy = false
 	f.mu.Unlock()
+	code, out, _ = runIn(t, env, "status")
+	require.Equal(t, exitDone, code, "its first pass is under way")
+	require.Contains(t, out, "no pass has ended yet")
+	f.mu.Lock()
+	f.status.Last = &engine.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
+	f.status.Summary = "host could not be seen: no route to father"
+	f.mu.Unlock()
+	_, out, _ = runIn(t, env, "status")
+	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "told once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
 	require.Equal(t, exitError, code)
 	var s engine.AgentStatus
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Equal(t, "father", s.Identity)
 	end()
-	code, _, stderr := runIn(t, env, "status")
+	code, out, stderr := runIn(t, env, "status", "--json")
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "no agent is running here, and none was")
+	s = engine.AgentStatus{}
+	require.NoError(t, json.Unmarshal([]byte(out), &s))
+	require.Equal(t, absent, s.State)
+	require.Contains(t, s.Summary, "no agent is running here")
 	for _, args := range [][]string{{"reconcile"}, {"suspend", "--reason", "x"}, {"resume"}} {
 		code, _, stderr = runIn(t, env, args...)
 		require.Equal(t, exitError, code)
 		require.Contains(t, stderr, "no agent is running here (data folder "+env["HOMESTAK_DATA_DIR"]+")\n  start it: ")
+		_, out, _ = runIn(t, env, append(args, "--json")...)
+		var doc problemDocument
+		require.NoError(t, json.Unmarshal([]byte(out), &doc), out)
+		require.Contains(t, doc.Error.Message, "no agent is running here")
+		require.Contains(t, doc.Error.Hint, "start it: ")
 	}
 }
 
@@ -159,9 +177,23 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 		require.Contains(t, e.out.String(), "01234567: "+string(outcome))
 		require.Contains(t, e.err.String(), "look here")
 	}
+	// Why the pass with the last good commit failed is told beside why the newest is refused.
 	f := newFakeAgent()
+	close(f.passing)
+	f.pass = engine.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}
+	f.status.Refused = &engine.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
 	socket, _ := served(t, f, "")
-	code, out, _ := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
+	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
+	require.Equal(t, exitInvalid, code)
+	require.Contains(t, stderr, "a typo")
+	require.Contains(t, out, ": no route to father\n")
+	f.pass.Error = "a typo\nand what to do"
+	_, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
+	require.NotContains(t, out, "a typo", "a finding says it")
+
+	f = newFakeAgent()
+	socket, _ = served(t, f, "")
+	code, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
 	require.Zero(t, code)
 	require.Equal(t, "the agent of host father looks now\n", out)
 	require.Equal(t, 1, f.looked())
@@ -181,10 +213,10 @@ func TestSuspendAndResume(t *testing.T) {
 	require.Contains(t, stderr, "homestak-gitops resume -M web")
 	code, _, stderr = runIn(t, env, "resume")
 	require.Equal(t, exitError, code)
-	require.Contains(t, stderr, "everything is not suspended\n  suspended is: manifest web")
+	require.Contains(t, stderr, "there is nothing to resume: everything is not suspended\n  suspended is: manifest web")
 	code, out, _ = runIn(t, env, "resume", "-M", "web")
 	require.Zero(t, code)
-	require.Equal(t, "manifest web is not suspended any more; the agent looks now\n", out)
+	require.Equal(t, "the agent goes on with manifest web, and looks now\n", out)
 	code, _, stderr = runIn(t, env, "suspend", "-M", "wep", "--reason", "x")
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, `did you mean "web"?`)

@@ -66,6 +66,7 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = problemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
 		return errors.New("why? whoever finds it suspended wants to know: --reason TEXT")
@@ -107,6 +108,7 @@ func (r *remote) suspend(ctx context.Context, s ledger.Suspension, span time.Dur
 func (a *app) resume(ctx context.Context, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = problemOf
 	r, err := a.runningAgent(ctx, &f.agentFlags)
 	if err != nil {
 		return err
@@ -117,7 +119,11 @@ func (a *app) resume(ctx context.Context, f *suspendFlags) error {
 	if a.ui.json {
 		return a.ui.emit(map[string]string{"resumed": f.manifest})
 	}
-	a.ui.printf("%s is not suspended any more; the agent looks now\n", suspendedWhat(f.manifest))
+	what := "the agent goes on"
+	if f.manifest != "" {
+		what += " with manifest " + f.manifest
+	}
+	a.ui.printf("%s, and looks now\n", what)
 	return nil
 }
 

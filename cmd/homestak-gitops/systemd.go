@@ -111,7 +111,7 @@ func (h *herald) state(s engine.AgentStatus) {
 		h.told = text
 		h.tell("STATUS=" + text)
 	}
-	if s.State == engine.Idle && s.Last != nil && s.Last.Ended.After(h.last) {
+	if s.State == engine.Idle && s.Last != nil && !s.Last.Ended.Equal(h.last) { // not After: clocks are set back
 		h.last = s.Last.Ended
 		h.giveBack()
 	}

@@ -178,3 +178,13 @@ func TestNotifySocket(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "READY=1", string(buf[:n]))
 }
+
+// A pass that ended before the last one did is one on a machine whose clock was set back.
+func TestMemoryIsGivenBackAlsoWhereTheClockWasSetBack(t *testing.T) {
+	h := &herald{notify: func(string) error { return nil }}
+	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, at := range []time.Time{ended, ended.Add(-time.Hour)} {
+		h.state(engine.AgentStatus{State: engine.Idle, Last: &engine.PassStatus{Ended: at}})
+		require.Equal(t, at, h.last)
+	}
+}

@@ -143,6 +143,7 @@ commit removed it, of a foreign guest why it is left alone.`,
 func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
+	a.ui.document = problemOf
 	r, cfg, err := a.agentHere(ctx, f)
 	var doc reasons
 	switch {
@@ -199,6 +200,8 @@ func (u *ui) reasons(r reasons) {
 	case r.Removed != nil:
 		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
 	case len(r.Foreign) > 0:
+	case !r.Known && r.Running:
+		row("declared", "not known: the files of commit %s are not at hand; it is after the next pass", commitLine(r.InForce))
 	case !r.Known:
 		row("declared", "not known: no agent is running that could tell")
 	case len(r.Receipts) > 0:

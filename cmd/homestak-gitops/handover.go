@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// folderError adds to an error about the data folder what to do.
+func folderError(dir string, err error) error {
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return fmt.Errorf("%w\n%s", err, folderHint(dir, err))
+}
+
+// folderHint says what to do where the data folder cannot be used.
+func folderHint(dir string, err error) string {
+	if errors.Is(err, syscall.ENOSPC) {
+		return "make room on that disk"
+	}
+	if info, serr := os.Stat(dir); serr == nil && errors.Is(err, fs.ErrPermission) {
+		at, ok := info.Sys().(*syscall.Stat_t)
+		if ok && int(at.Uid) == os.Geteuid() && info.Mode().Perm()&0o700 == 0o700 {
+			return fmt.Sprintf("something in it belongs to another user, as after a run of root; let root say: chown -R --reference=%s %s", dir, dir)
+		}
+	}
+	return "name a folder that you may write: data_dir in agent.hcl, or --data-dir"
+}
+
+// handOver gives what root made in the data folder of another user to that user: its
+// agent could not read it otherwise. It does nothing where the folder is root's, or
+// where the program is not run by root.
+//
+// The owner may change the folder at the same time. So nothing outside of it is
+// reached (os.Root), and a file with a second name is left alone: it may be one of
+// root's from elsewhere.
+func handOver(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || owner.Uid == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		info, err := root.Lstat(name)
+		if err != nil {
+			return nil //nolint:nilerr // gone meanwhile
+		}
+		at, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || at.Uid != 0 || !d.IsDir() && at.Nlink > 1 {
+			return nil
+		}
+		return root.Lchown(name, int(owner.Uid), int(owner.Gid))
+	})
+	if err = errors.Join(err, root.Close()); err != nil {
+		return fmt.Errorf("give %s to its owner: %w\nuntil that is done its agent cannot read it: chown -R --reference=%s %s", dir, err, dir, dir)
+	}
+	return nil
+}
