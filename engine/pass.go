@@ -197,8 +197,13 @@ func (p *Pass) grant(ctx context.Context, made *plan.Plan) (bool, error) {
 	return p.Verdict(ctx, made)
 }
 
-// stepTime is how long a step may take where its manifest says nothing.
-const stepTime = 10 * time.Minute
+const (
+	// stepTime is how long a step may take where its manifest says nothing.
+	stepTime = 10 * time.Minute
+	// besideTime is how long one may take that belongs to no manifest: an image is
+	// downloaded, over whatever line the host has.
+	besideTime = time.Hour
+)
 
 // options takes from the site what its manifests say about failures and waits.
 func (p *Pass) options(s *model.Site) apply.Options {
@@ -218,6 +223,9 @@ func (p *Pass) options(s *model.Site) apply.Options {
 func limit(s *model.Site, st plan.Step) time.Duration {
 	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
 		return m.Settings.Timeout
+	}
+	if st.Manifest == "" {
+		return besideTime
 	}
 	return stepTime
 }

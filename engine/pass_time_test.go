@@ -31,6 +31,23 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 	})
 }
 
+// What belongs to no manifest, as a download does, may take an hour.
+func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &host{during: func(ctx context.Context, s plan.Step) error {
+			if s.Node != "" {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		began := time.Now()
+		r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+		require.NotEqual(t, engine.Done, r.Outcome)
+		require.InDelta(t, time.Hour.Seconds(), time.Since(began).Seconds(), 1)
+	})
+}
+
 // A person who looks at the plan for an hour is no hour of work.
 func TestAskingIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

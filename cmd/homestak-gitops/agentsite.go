@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -67,7 +68,9 @@ type agentSite struct {
 	log      *slog.Logger
 	knows    *knowledge
 
-	peeked string // the head that was read when it was new
+	peeked string    // the head that was read when it was new
+	noted  string    // the commit whose notes were taken last, and
+	note   diag.List // what they are
 	reader reader
 	tree   liveFiles
 	way    *way
@@ -108,13 +111,16 @@ func (s *agentSite) read(ctx context.Context, c model.Commit, unasked bool) engi
 	if err != nil {
 		return engine.Desired{Commit: c.ID, Findings: diag.List{plain(err)}}
 	}
-	found := s.notes(c.ID)
+	if s.noted != c.ID {
+		s.noted, s.note = c.ID, s.notes(c.ID)
+	}
+	found := slices.Clone(s.note)
 	if _, err := fs.Stat(tree, secretsName); err == nil {
 		at := diag.Range{File: secretsName, Start: diag.Pos{Line: 1, Column: 1}, End: diag.Pos{Line: 1, Column: 1}}
 		found = append(found, trackedSecrets(at))
 	}
 	secrets, l := s.readSecrets()
-	return s.reader.read(ctx, tree, reading{Commit: c, Secrets: secrets, Unattended: true, Found: append(found, l...), Unasked: unasked})
+	return s.reader.read(ctx, tree, reading{Commit: c, Tree: c.ID, Secrets: secrets, Unattended: true, Found: append(found, l...), Unasked: unasked})
 }
 
 // trackedSecrets is the finding about secrets in the repository.

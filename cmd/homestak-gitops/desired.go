@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io/fs"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +27,15 @@ type reader struct {
 	files hcl.Loader
 	set   *policy.Set // the policies of the last tree
 	last  judgement   // on the last site
+	was   loaded      // the last tree
+}
+
+// loaded is what came of loading a tree.
+type loaded struct {
+	tree          string // its name; "" if it has none
+	secrets       *model.Secrets
+	site          *model.Site
+	found, denied diag.List // by the loader, and by compiling the policies
 }
 
 // judgement is what policies say of a site.
@@ -38,6 +49,7 @@ type judgement struct {
 // reading is what a site is read with, beside its files.
 type reading struct {
 	Commit     model.Commit // zero for a folder that is no checkout; ID alone where no more is known
+	Tree       string       // names what is in the tree: equal names, equal trees; "" where nothing is known
 	Secrets    *model.Secrets
 	Vars       map[string]string
 	Mode       string           // of one run: push or pull; "" for what the files say
@@ -54,22 +66,33 @@ func (r *reader) read(ctx context.Context, tree fs.FS, o reading) engine.Desired
 	if r.kinds == nil {
 		r.kinds = proxmox.Kinds()
 	}
-	var denied diag.List
-	compiled := make(chan struct{})
-	go func() {
-		defer close(compiled)
-		r.set, denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: r.kinds, Last: r.set})
-	}()
-	site, found := r.files.Load(tree, hcl.Options{Kinds: r.kinds, Secrets: o.Secrets, Vars: o.Vars})
-	<-compiled
-	d := engine.Desired{Site: withMode(site, o.Mode), Commit: o.Commit.ID}
-	for _, l := range []diag.List{o.Found, found, denied} {
-		d.Findings = append(d.Findings, l...)
-	}
+	l := r.load(ctx, tree, o)
+	d := engine.Desired{Site: withMode(l.site, o.Mode), Commit: o.Commit.ID}
+	d.Findings = slices.Concat(diag.List{}, o.Found, l.found, l.denied)
 	if o.Unasked {
 		return d
 	}
 	return r.judged(ctx, tree, d, o)
+}
+
+// load loads a tree and compiles its policies, unless that was done already.
+func (r *reader) load(ctx context.Context, tree fs.FS, o reading) loaded {
+	if o.Tree != "" && o.Tree == r.was.tree && len(o.Vars) == 0 && reflect.DeepEqual(o.Secrets, r.was.secrets) {
+		return r.was
+	}
+	l := loaded{secrets: o.Secrets}
+	compiled := make(chan struct{})
+	go func() {
+		defer close(compiled)
+		r.set, l.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: r.kinds, Last: r.set})
+	}()
+	l.site, l.found = r.files.Load(tree, hcl.Options{Kinds: r.kinds, Secrets: o.Secrets, Vars: o.Vars})
+	<-compiled
+	if len(o.Vars) == 0 && !l.found.HasErrors() && !l.denied.HasErrors() {
+		l.tree = o.Tree // errors may have been for want of time, or of a disk that could be read
+	}
+	r.was = l
+	return l
 }
 
 // judged adds to what a site says what policies say of it, and how they judge plans.

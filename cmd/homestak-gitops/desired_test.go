@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -81,6 +82,43 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 
 // An agent reads again and again. Only what changed costs anything, and nothing of
 // what was found is forgotten.
+// openings counts how often something of a tree is opened.
+type openings struct {
+	fs.FS
+	n *int
+}
+
+func (o openings) Open(name string) (fs.File, error) {
+	*o.n++
+	return o.FS.Open(name)
+}
+
+// A tree that is known by its name is not even looked at again, unless secrets changed
+// or it held errors, which may have been for want of time.
+func TestANamedTreeIsReadOnce(t *testing.T) {
+	var r reader
+	n := 0
+	good := openings{folder("policy/x.rego", "package homestak.site\nwarn contains \"w\" if input.now == null\n"), &n}
+	first := r.read(t.Context(), good, reading{Tree: "a"})
+	require.Zero(t, first.Findings.Errors(), "%v", summaries(first))
+	require.Positive(t, n)
+	n = 0
+	again := r.read(t.Context(), good, reading{Tree: "a", Found: diag.List{diag.Warnf(diag.Range{}, "of this reading", "")}})
+	require.Zero(t, n)
+	require.Same(t, first.Site, again.Site)
+	require.Equal(t, append([]string{"warning: of this reading"}, summaries(first)...), summaries(again))
+	r.read(t.Context(), good, reading{Tree: "a", Secrets: &model.Secrets{}})
+	require.Positive(t, n, "other secrets")
+	bad := openings{folder("site.hcl", "site \"home\" {\n"), &n}
+	r.read(t.Context(), bad, reading{Tree: "b"})
+	n = 0
+	r.read(t.Context(), bad, reading{Tree: "b"})
+	require.Positive(t, n, "errors are not kept")
+	n = 0
+	r.read(t.Context(), good, reading{})
+	require.Positive(t, n, "a tree without a name")
+}
+
 func TestReadingAgain(t *testing.T) {
 	const library = "package lib\ndeny contains \"x\" if input.version == 1\n"
 	var r reader

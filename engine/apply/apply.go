@@ -257,7 +257,7 @@ func (r *run) start(ctx context.Context, t *task) {
 		a := answer{task: t, err: fmt.Errorf("%s: ended without an answer", t.step.Address)}
 		var tasks model.Tasks
 		defer func() { a.tasks = tasks.IDs(); r.answers <- a }()
-		a.err = attempt(tasks.With(ctx), limit, r.do, t.step)
+		a.err = hush(t.step, attempt(tasks.With(ctx), limit, r.do, t.step))
 	}()
 }
 
