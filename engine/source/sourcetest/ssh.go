@@ -25,10 +25,9 @@ type SSHServer struct {
 	sshd   string
 	listen net.Listener
 
-	mu    sync.Mutex // the accepting goroutine reads what a test sets
-	wrap  func(net.Conn) net.Conn
-	conns int
-	wait  sync.WaitGroup
+	mu   sync.Mutex // the accepting goroutine reads what a test sets
+	wrap func(net.Conn) net.Conn
+	wait sync.WaitGroup
 }
 
 // SSH serves the repository. Where sshd, ssh-keygen or git are not installed, or sshd
@@ -126,13 +125,6 @@ func (s *SSHServer) SetWrap(wrap func(net.Conn) net.Conn) {
 	s.wrap = wrap
 }
 
-// Connections counts those so far.
-func (s *SSHServer) Connections() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conns
-}
-
 func (s *SSHServer) accept() {
 	for {
 		conn, err := s.listen.Accept()
@@ -140,7 +132,6 @@ func (s *SSHServer) accept() {
 			return
 		}
 		s.mu.Lock()
-		s.conns++
 		wrap := s.wrap
 		s.mu.Unlock()
 		if wrap != nil {
