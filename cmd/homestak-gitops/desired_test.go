@@ -2,6 +2,7 @@ package main
 
 import (
 	"io/fs"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -85,11 +86,11 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 // openings counts how often something of a tree is opened.
 type openings struct {
 	fs.FS
-	n *int
+	n *atomic.Int64 // policies are read beside the site
 }
 
 func (o openings) Open(name string) (fs.File, error) {
-	*o.n++
+	o.n.Add(1)
 	return o.FS.Open(name)
 }
 
@@ -97,26 +98,26 @@ func (o openings) Open(name string) (fs.File, error) {
 // or it held errors, which may have been for want of time.
 func TestANamedTreeIsReadOnce(t *testing.T) {
 	var r reader
-	n := 0
+	var n atomic.Int64
 	good := openings{folder("policy/x.rego", "package homestak.site\nwarn contains \"w\" if input.now == null\n"), &n}
 	first := r.read(t.Context(), good, reading{Tree: "a"})
 	require.Zero(t, first.Findings.Errors(), "%v", summaries(first))
-	require.Positive(t, n)
-	n = 0
+	require.Positive(t, n.Load())
+	n.Store(0)
 	again := r.read(t.Context(), good, reading{Tree: "a", Found: diag.List{diag.Warnf(diag.Range{}, "of this reading", "")}})
-	require.Zero(t, n)
+	require.Zero(t, n.Load())
 	require.Same(t, first.Site, again.Site)
 	require.Equal(t, append([]string{"warning: of this reading"}, summaries(first)...), summaries(again))
 	r.read(t.Context(), good, reading{Tree: "a", Secrets: &model.Secrets{}})
-	require.Positive(t, n, "other secrets")
+	require.Positive(t, n.Load(), "other secrets")
 	bad := openings{folder("site.hcl", "site \"home\" {\n"), &n}
 	r.read(t.Context(), bad, reading{Tree: "b"})
-	n = 0
+	n.Store(0)
 	r.read(t.Context(), bad, reading{Tree: "b"})
-	require.Positive(t, n, "errors are not kept")
-	n = 0
+	require.Positive(t, n.Load(), "errors are not kept")
+	n.Store(0)
 	r.read(t.Context(), good, reading{})
-	require.Positive(t, n, "a tree without a name")
+	require.Positive(t, n.Load(), "a tree without a name")
 }
 
 func TestReadingAgain(t *testing.T) {
