@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -24,18 +24,18 @@ type config struct {
 }
 
 // readConfig reads both configurations and the digest in one request.
-func (d *Driver) readConfig(ctx context.Context, node string, vmid int) (config, error) {
+func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 	var list []struct {
 		Key     string          `json:"key"`
 		Value   json.RawMessage `json:"value"`
 		Pending json.RawMessage `json:"pending"`
 		Delete  json.RawMessage `json:"delete"`
 	}
-	if err := d.c.get(ctx, seg("nodes", node, "qemu", vmid, "pending"), &list); err != nil {
+	if err := d.c.get(ctx, at.path("pending"), &list); err != nil {
 		return config{}, err
 	}
 	if len(list) == 0 {
-		return config{}, &netError{"GET", seg("nodes", node, "qemu", vmid, "pending"), errors.New("the answer holds no configuration")}
+		return config{}, &netError{"GET", at.path("pending"), errors.New("the answer holds no configuration")}
 	}
 	c := config{now: make(map[string]string, len(list))}
 	for _, e := range list {
@@ -68,7 +68,7 @@ func (d *Driver) readConfig(ctx context.Context, node string, vmid int) (config,
 // foreign, and their configuration is not even asked for.
 func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
 	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
-	fresh, unknown, err := d.readPower(ctx, l.view)
+	fresh, unknown, err := d.readPower(ctx, l)
 	if err != nil {
 		return out, err
 	}
@@ -85,7 +85,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		g := guests[id]
 		out.Taken[id] = g.kind() + " " + g.name
 		switch {
-		case g.lxc || !wanted.may(g):
+		case !wanted.may(g):
 			f := model.Foreign{VMID: id, Name: g.name, Kind: g.kind(), Why: "no owner mark", Node: g.node}
 			if wanted.vmids[id] != (model.Address{}) {
 				f.Claims = wanted.vmids[id]
@@ -93,7 +93,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			}
 			out.Foreign = append(out.Foreign, f)
 		case !l.view.nodes[g.node]:
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("vm %d", id), Why: "its node " + g.node + " is offline", VMID: id, Name: g.name})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Name: g.name})
 		default:
 			maybe = append(maybe, g)
 		}
@@ -103,7 +103,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	g.SetLimit(d.width)
 	for i, guest := range maybe {
 		g.Go(func() error {
-			cfg, err := d.readConfig(gctx, guest.node, guest.vmid)
+			cfg, err := d.readConfig(gctx, guest.place())
 			answers[i] = answer{guest, cfg, err}
 			if classOf(err) == classNoLogin {
 				return err
@@ -117,7 +117,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, proven: map[model.Address][]*model.Resource{}}
 	for _, a := range answers {
 		if a.err != nil {
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("vm %d", a.guest.vmid), Why: a.err.Error(), VMID: a.guest.vmid, Name: a.guest.name})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", a.guest.kind(), a.guest.vmid), Why: a.err.Error(), VMID: a.guest.vmid, Name: a.guest.name})
 			continue
 		}
 		j.guest(a.guest, a.cfg)
@@ -152,10 +152,16 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 			}
 		}
 		born := slices.ContainsFunc(running[f.Node], func(t string) bool {
-			return t == fmt.Sprintf("qmcreate:%d", f.VMID) || t == fmt.Sprintf("qmrestore:%d", f.VMID) || strings.HasPrefix(t, "qmclone:")
+			what, id, _ := strings.Cut(t, ":")
+			switch what {
+			case "qmcreate", "qmrestore", "vzcreate", "vzrestore":
+				return id == strconv.Itoa(f.VMID)
+			default:
+				return what == "qmclone" || what == "vzclone" // these go by the VMID of what is copied
+			}
 		})
 		if born {
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("vm %d", f.VMID), Why: "is being created by a task that runs; look again when it is done", VMID: f.VMID})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "is being created by a task that runs; look again when it is done", VMID: f.VMID})
 			out.Foreign = slices.Delete(out.Foreign, i, i+1)
 			i--
 		}
@@ -164,27 +170,39 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 }
 
 // readPower lists the guests of each node that is online: fresh names and power,
-// and a second opinion on which guests there are.
-func (d *Driver) readPower(ctx context.Context, v *view) (map[int]listed, []model.Unknown, error) {
-	var nodes []string
-	for n, online := range v.nodes {
-		if online {
-			nodes = append(nodes, n)
+// and a second opinion on which guests there are. Containers are asked for only on
+// nodes that show one, or where the site wants some: each such question costs a
+// connection, since PVE closes it after the answer.
+func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []model.Unknown, error) {
+	type question struct {
+		node string
+		lxc  bool
+		list []map[string]json.RawMessage
+		err  error
+	}
+	var asked []*question
+	for _, n := range slices.Sorted(maps.Keys(l.view.nodes)) {
+		if !l.view.nodes[n] {
+			continue
+		}
+		asked = append(asked, &question{node: n})
+		if l.containers(n) {
+			asked = append(asked, &question{node: n, lxc: true})
 		}
 	}
-	slices.Sort(nodes)
-	lists := make([][]map[string]json.RawMessage, len(nodes))
-	dark := make([]error, len(nodes))
 	g, gctx := errgroup.WithContext(ctx)
-	for i, n := range nodes {
+	for _, q := range asked {
 		g.Go(func() error {
-			err := d.c.get(gctx, seg("nodes", n, "qemu"), &lists[i])
-			if err == nil && lists[i] == nil {
-				err = errors.New("the answer is null where a list was expected")
+			kind := "qemu"
+			if q.lxc {
+				kind = "lxc"
 			}
-			dark[i] = err
-			if classOf(err) == classNoLogin {
-				return err
+			q.err = d.c.get(gctx, seg("nodes", q.node, kind), &q.list)
+			if q.err == nil && q.list == nil {
+				q.err = errors.New("the answer is null where a list was expected")
+			}
+			if classOf(q.err) == classNoLogin {
+				return q.err
 			}
 			return gctx.Err()
 		})
@@ -194,20 +212,37 @@ func (d *Driver) readPower(ctx context.Context, v *view) (map[int]listed, []mode
 	}
 	out := map[int]listed{}
 	var unknown []model.Unknown
-	for i, n := range nodes {
-		if dark[i] != nil {
-			unknown = append(unknown, model.Unknown{Scope: "node " + n, Why: dark[i].Error(), All: n == d.host.PVENode(), Node: n})
+	for _, q := range asked {
+		if q.err != nil {
+			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), All: q.node == d.host.PVENode(), Node: q.node})
+			}
 			continue
 		}
-		for _, e := range lists[i] {
-			g := listed{vmid: number(e["vmid"]), node: n, name: text(e["name"]), tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running"}
-			if g.name == fmt.Sprintf("VM %d", g.vmid) {
+		for _, e := range q.list {
+			g := listed{vmid: number(e["vmid"]), node: q.node, lxc: q.lxc, name: text(e["name"]), tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running"}
+			if g.name == g.place().String() {
 				g.name = "" // what PVE shows for a guest without a name
 			}
 			out[g.vmid] = g
 		}
 	}
 	return out, unknown, nil
+}
+
+// containers reports whether a node holds containers, or shall.
+func (l *look) containers(node string) bool {
+	for _, g := range l.view.guests {
+		if g.lxc && g.node == node {
+			return true
+		}
+	}
+	for addr, r := range l.want.State {
+		if addr.Kind == "ct" && r.Guest != nil && (r.Guest.Node == node || slices.Contains(r.Guest.Nodes, node)) {
+			return true
+		}
+	}
+	return false
 }
 
 // unite joins the cluster's list with the nodes' own: whatever either shows
@@ -277,72 +312,4 @@ func (w wanted) may(g listed) bool {
 	_, byID := w.vmids[g.vmid]
 	inRange := slices.ContainsFunc(w.ranges, func(r model.VMIDRange) bool { return g.vmid >= r.From && g.vmid <= r.To })
 	return byName || byID || inRange
-}
-
-// judge sorts the guests that were read into ours and foreign. Two guests that
-// prove the same identity are both left alone.
-type judge struct {
-	id     identity
-	want   *model.Want
-	wanted wanted
-	out    *model.Observed
-	proven map[model.Address][]*model.Resource
-}
-
-func (j *judge) guest(g listed, cfg config) {
-	name := cfg.next["name"]
-	if name == "" {
-		name = g.name
-	}
-	notes, m, found := splitDescription(cfg.next["description"])
-	ok, why, claims := j.id.prove(m, found, g.vmid, uuidOf(cfg.next["smbios1"]))
-	lock := cfg.now["lock"]
-	if ok && lock != "create" && lock != "clone" {
-		j.proven[m.addr()] = append(j.proven[m.addr()], observedVM(g, cfg, notes, m))
-		return
-	}
-	f := model.Foreign{VMID: g.vmid, Name: name, Kind: "vm", Why: why, Node: g.node, Claims: claims}
-	lock = or(lock, g.lock)
-	switch {
-	case lock == "create" || lock == "clone":
-		f.Unfinished = true
-		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
-		f.Claims = or(claims, j.wanted.vmids[g.vmid])
-		f.Fix = fmt.Sprintf("if no task works on it any more: qm unlock %d && qm destroy %d on node %s", g.vmid, g.vmid, g.node)
-	case claims != (model.Address{}):
-		f.Fix = "remove the mark from the description of the copy, or the copy itself"
-	case found && !m.readable() && (m.Site == "" || m.Site == j.id.site): // ours before somebody, or a newer version, wrote in it
-		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.vmid]))
-		f.Fix = "put the last line of its description back from a backup or snapshot; if a newer version of this program wrote it, use that one"
-	case j.wanted.vmids[g.vmid] != (model.Address{}):
-		f.Claims = j.wanted.vmids[g.vmid]
-		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
-	case j.wanted.names[name] != (model.Address{}) && !found:
-		f.Claims = j.wanted.names[name]
-		f.Why = "no owner mark, but the name of " + f.Claims.String()
-		f.Fix = "rename one of the two; if the mark was deleted by hand, put it back from the guest's last backup or snapshot"
-	}
-	j.out.Foreign = append(j.out.Foreign, f)
-}
-
-func (j *judge) close() {
-	for addr, rs := range j.proven {
-		if len(rs) == 1 {
-			j.out.State[addr] = rs[0]
-			j.out.Pending = append(j.out.Pending, rs[0].Spec.(*VM).pending(addr)...)
-			continue
-		}
-		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
-		for _, r := range rs {
-			j.out.Foreign = append(j.out.Foreign, model.Foreign{
-				VMID: r.Guest.VMID, Name: r.Spec.(*VM).Name, Kind: "vm", Node: r.Guest.Node, Claims: addr,
-				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
-				Fix: "remove the one that is not wanted, for instance a restored backup",
-			})
-		}
-		f := diag.Errorf(diag.Range{}, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr), "%s", "usually one of them is a restored backup: remove it, or give it another uuid")
-		f.Source, f.Address = diag.FromGuard, addr.String()
-		j.out.Findings = append(j.out.Findings, f)
-	}
-	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 }

@@ -133,7 +133,7 @@ type identity struct{ site, owner string }
 // prove judges whether a guest is ours: the mark names our site and us, and the
 // guest's own uuid is the one the mark was written for. why says what speaks
 // against it; claims is set when only the proof is missing.
-func (id identity) prove(m mark, found bool, vmid int, uuid string) (ok bool, why string, claims model.Address) {
+func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why string, claims model.Address) {
 	switch {
 	case !found:
 		return false, "no owner mark", model.Address{}
@@ -143,9 +143,11 @@ func (id identity) prove(m mark, found bool, vmid int, uuid string) (ok bool, wh
 		return false, "belongs to site " + m.Site, model.Address{}
 	case m.Owner != id.owner:
 		return false, "belongs to " + m.Owner, m.addr()
-	case m.UUID == "" && m.VMID == vmid:
+	case (m.Type == "ct") != at.lxc:
+		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.addr(), strings.Fields(at.String())[0]), m.addr()
+	case m.UUID == "" && m.VMID == at.vmid:
 		return true, "", m.addr() // a clone that we started and whose identity we had not written yet
-	case m.UUID == "" || !strings.EqualFold(m.UUID, uuid):
+	case m.UUID == "" || !strings.EqualFold(m.UUID, uuidOf(cfg.next["smbios1"])):
 		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its uuid is not the one in the mark): a copy", m.addr()), m.addr()
 	default:
 		return true, "", m.addr()
@@ -160,9 +162,9 @@ type proof struct {
 	against string
 }
 
-func (d *Driver) proof(cfg config, vmid int) proof {
+func (d *Driver) proof(cfg config, at place) proof {
 	notes, m, found := splitDescription(cfg.next["description"])
-	ours, against, _ := d.id.prove(m, found, vmid, uuidOf(cfg.next["smbios1"]))
+	ours, against, _ := d.id.prove(m, found, at, cfg)
 	return proof{notes, m, ours, against}
 }
 

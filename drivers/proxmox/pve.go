@@ -6,5 +6,5 @@ var pveKind = kind[VM]{
 	model:  vmModel("pve", "A virtual machine that becomes a PVE host with children of its own."),
 	create: createVM,
 	update: updateVM,
-	remove: removeVM,
+	remove: removeGuest,
 }

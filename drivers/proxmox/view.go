@@ -32,6 +32,8 @@ func (g listed) kind() string {
 	return "vm"
 }
 
+func (g listed) place() place { return place{g.node, g.vmid, g.lxc} }
+
 // view is what a pass knows of the cluster before it reads any guest.
 type view struct {
 	nodes   map[string]bool // by name: online

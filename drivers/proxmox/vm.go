@@ -73,7 +73,7 @@ var vmKind = kind[VM]{
 	list:   readGuests,
 	create: createVM,
 	update: updateVM,
-	remove: removeVM,
+	remove: removeGuest,
 }
 
 // vmModel is the schema that vm and pve share.

@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,16 +28,6 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 		return err
 	}
 	return d.complete(ctx, s, want, at)
-}
-
-// place is where a guest is.
-type place struct {
-	node string
-	vmid int
-}
-
-func (p place) path(rest ...any) string {
-	return seg(append([]any{"nodes", p.node, "qemu", p.vmid}, rest...)...)
 }
 
 // createFromImage orders the whole machine in one request.
@@ -77,7 +66,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 	if d.host.Pool != "" {
 		p["pool"] = d.host.Pool
 	}
-	from := place{at.node, want.templateVMID}
+	from := place{node: at.node, vmid: want.templateVMID}
 	upid, err := d.c.post(ctx, from.path("clone"), p)
 	if classOf(err) == classNotFound { // only the node that has the template can copy it, and to another one where the storage is shared
 		v, lookErr := d.readView(ctx)
@@ -99,7 +88,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 // lacks, and without what only the template has. All of it is one request, so that
 // a copy is either still bare, which its mark tells, or complete.
 func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
-	cfg, err := d.readConfig(ctx, at.node, at.vmid)
+	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("reading the clone %d back: %w", at.vmid, err)
 	}
@@ -150,43 +139,17 @@ func ownedKey(key string) bool {
 	}
 }
 
-// born judges the outcome of a create. When the answer was lost or the VMID was
-// taken, the guest that has it now decides: ours means that an earlier order got
-// through, anything else that it did not.
-func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, errLost) && classOf(err) != classExists {
-		return fmt.Errorf("creating VM %d: %w", at.vmid, err)
-	}
-	cfg, lookErr := d.readConfig(ctx, at.node, at.vmid)
-	if lookErr != nil {
-		return fmt.Errorf("creating VM %d: %w; and it cannot be looked at: %w", at.vmid, err, lookErr)
-	}
-	is := d.proof(cfg, at.vmid)
-	switch {
-	case is.of(m.addr()):
-		return nil
-	case cfg.now["lock"] != "":
-		return fmt.Errorf("creating VM %d: %w; its configuration is locked (%s): if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
-			at.vmid, err, cfg.now["lock"], at.vmid, at.vmid, at.node)
-	default:
-		return fmt.Errorf("VM %d was taken by another guest since the plan was made (%s): plan again, it will choose another VMID or say what to do", at.vmid, is.why())
-	}
-}
-
 // complete brings a new machine from what was ordered to what is wanted: disks
 // grown to their size, and power.
 func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) error {
-	cfg, err := d.readConfig(ctx, at.node, at.vmid)
+	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("reading VM %d back: %w", at.vmid, err)
 	}
-	is := d.proof(cfg, at.vmid)
+	is := d.proof(cfg, at)
 	if !is.of(s.Address) {
-		return fmt.Errorf("VM %d is not what was ordered (%s): its creation died half-way; if no task works on it any more, `qm unlock %d && qm destroy %d` on node %s clears it",
-			at.vmid, is.why(), at.vmid, at.vmid, at.node)
+		return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it",
+			at, is.why(), at.rescue())
 	}
 	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, is.notes, is.mark).Spec.(*VM)
 	digest := cfg.digest

@@ -216,6 +216,8 @@ func sameProperty(a, b string) bool {
 	return pa.bare == pb.bare && maps.Equal(pa.values, pb.values)
 }
 
+func (v *VM) guestName() string { return v.Name }
+
 // pending lists what PVE holds back until the next full restart.
 func (v *VM) pending(addr model.Address) []model.Pending {
 	if !v.observe.waits {

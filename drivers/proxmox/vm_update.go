@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 // carries the digest of what was observed, then does what is no key: disks moved
 // and grown, power, restart.
 func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
-	at := place{s.Have.Guest.Node, s.Have.Guest.VMID}
+	at := place{node: s.Have.Guest.Node, vmid: s.Have.Guest.VMID}
 	m := want.mark
 	m.Owner, m.UUID = d.id.owner, have.mark.UUID
 	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
@@ -53,18 +52,6 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return d.start(ctx, at)
 	case s.Class == model.ClassRestart && s.Have.Guest.Running:
 		return d.restart(ctx, at, have.mark)
-	}
-	return nil
-}
-
-// stillOurs proves once more that the guest at a place is the one of an address.
-func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) error {
-	cfg, err := d.readConfig(ctx, at.node, at.vmid)
-	if err != nil {
-		return fmt.Errorf("looking at it first: %w", err)
-	}
-	if is := d.proof(cfg, at.vmid); !is.of(addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
 	}
 	return nil
 }
@@ -205,11 +192,11 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 	if classOf(err) != classMoved {
 		return err
 	}
-	cfg, lookErr := d.readConfig(ctx, at.node, at.vmid)
+	cfg, lookErr := d.readConfig(ctx, at)
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
-	is := d.proof(cfg, at.vmid)
+	is := d.proof(cfg, at)
 	if !is.of(have.Addr) {
 		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
@@ -241,110 +228,6 @@ func (d *Driver) moveDisks(ctx context.Context, at place, ch change) error {
 			return err
 		}
 		digest = ""
-	}
-	return nil
-}
-
-// start starts a guest; one that runs already is success.
-func (d *Driver) start(ctx context.Context, at place) error {
-	upid, err := d.c.post(ctx, at.path("status", "start"), nil)
-	err = d.settled(ctx, upid, err)
-	if err != nil && !strings.Contains(err.Error(), "already running") {
-		return fmt.Errorf("starting VM %d: %w", at.vmid, err)
-	}
-	return nil
-}
-
-// stop shuts a guest down, and stops it hard when its time is up.
-func (d *Driver) stop(ctx context.Context, at place, m mark) error {
-	upid, err := d.c.post(ctx, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
-	if err = d.settled(ctx, upid, err); err != nil {
-		return fmt.Errorf("shutting VM %d down: %w", at.vmid, err)
-	}
-	return nil
-}
-
-// restart shuts a guest down and starts it, which applies what is pending.
-func (d *Driver) restart(ctx context.Context, at place, m mark) error {
-	upid, err := d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
-	if err = d.settled(ctx, upid, err); err != nil {
-		return fmt.Errorf("restarting VM %d: %w", at.vmid, err)
-	}
-	return nil
-}
-
-// down is how many seconds a guest gets to shut down.
-func (m mark) down() int {
-	if m.Destroy != nil && m.Destroy.Down > 0 {
-		return m.Destroy.Down
-	}
-	return 60
-}
-
-// removeVM destroys a guest after proving once more that it is ours.
-func removeVM(ctx context.Context, d *Driver, s plan.Step) error {
-	at := place{vmid: s.VMID}
-	for _, r := range []*model.Resource{s.Want, s.Have} {
-		if r != nil && r.Guest != nil {
-			at.node, at.vmid = r.Guest.Node, or(r.Guest.VMID, at.vmid)
-		}
-	}
-	cfg, err := d.readConfig(ctx, at.node, at.vmid)
-	if c := classOf(err); c == classNotFound || c == classDenied {
-		return d.mustBeGone(ctx, at, err)
-	}
-	if err != nil {
-		return fmt.Errorf("removing VM %d: looking at it first: %w", at.vmid, err)
-	}
-	is := d.proof(cfg, at.vmid)
-	if !is.of(s.Address) {
-		if s.Have == nil || s.Have.Guest.Digest == "" {
-			return nil // taking back a create, which was never observed, that did not get far: what stands there is somebody else's
-		}
-		return fmt.Errorf("VM %d is not provably %s any more (%s): left alone", at.vmid, s.Address, is.why())
-	}
-	if cfg.next["protection"] == "1" { // asked before the guest is shut down for nothing
-		return fmt.Errorf("removing VM %d: it is protected: set protection = false in the files and let that be applied first", at.vmid)
-	}
-	if err := d.stop(ctx, at, is.mark); err != nil {
-		return err
-	}
-	// Only disks that the configuration names go; PVE's other option also takes every volume that carries the VMID.
-	upid, err := d.c.remove(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
-	err = d.settled(ctx, upid, err)
-	if err == nil {
-		return nil
-	}
-	if _, lookErr := d.readConfig(ctx, at.node, at.vmid); classOf(lookErr) == classNotFound || classOf(lookErr) == classDenied {
-		return d.mustBeGone(ctx, at, err)
-	}
-	return fmt.Errorf("removing VM %d: %w", at.vmid, err)
-}
-
-// mustBeGone asks the list of guests whether one is gone: an error on the guest
-// itself proves nothing, since with rights on a pool only a missing guest and a
-// hidden one look the same.
-func (d *Driver) mustBeGone(ctx context.Context, at place, why error) error {
-	v, err := d.readView(ctx)
-	if err != nil {
-		return err
-	}
-	for _, u := range v.unknown {
-		if u.All {
-			return fmt.Errorf("whether VM %d is gone cannot be seen: %s (%w)", at.vmid, u.Why, why)
-		}
-	}
-	if g, there := v.guests[at.vmid]; there {
-		return fmt.Errorf("VM %d is on node %s, but cannot be read there: %w", at.vmid, g.node, why)
-	}
-	if !v.narrow {
-		return nil
-	}
-	switch hidden, err := d.taken(ctx, at.vmid); {
-	case err != nil:
-		return fmt.Errorf("asking whether VM %d is gone: %w", at.vmid, err)
-	case hidden:
-		return fmt.Errorf("VM %d exists, but the token may not see it any more (VM.Audit): was it taken out of its pool? (%w)", at.vmid, why)
 	}
 	return nil
 }

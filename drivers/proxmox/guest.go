@@ -1,0 +1,118 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// place is where a guest is, and as what: PVE keeps VMs and containers under two
+// paths of one numbering.
+type place struct {
+	node string
+	vmid int
+	lxc  bool
+}
+
+func (p place) path(rest ...any) string {
+	kind := "qemu"
+	if p.lxc {
+		kind = "lxc"
+	}
+	return seg(append([]any{"nodes", p.node, kind, p.vmid}, rest...)...)
+}
+
+// String names the guest as PVE's own messages do.
+func (p place) String() string {
+	if p.lxc {
+		return fmt.Sprintf("CT %d", p.vmid)
+	}
+	return fmt.Sprintf("VM %d", p.vmid)
+}
+
+// rescue is what an administrator types to be rid of a guest whose making died and
+// left its lock, which no API token may take away.
+func (p place) rescue() string {
+	tool := "qm"
+	if p.lxc {
+		tool = "pct"
+	}
+	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", tool, p.vmid, tool, p.vmid, p.node)
+}
+
+// stillOurs proves once more that the guest at a place is the one of an address.
+func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) error {
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return fmt.Errorf("looking at it first: %w", err)
+	}
+	if is := d.proof(cfg, at); !is.of(addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
+	}
+	return nil
+}
+
+// born judges the outcome of a create. When the answer was lost or the VMID was
+// taken, the guest that has it now decides: ours means that an earlier order got
+// through, anything else that it did not.
+func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, errLost) && classOf(err) != classExists {
+		return fmt.Errorf("creating %s: %w", at, err)
+	}
+	cfg, lookErr := d.readConfig(ctx, at)
+	if lookErr != nil {
+		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
+	}
+	is := d.proof(cfg, at)
+	switch {
+	case is.of(m.addr()):
+		return nil
+	case cfg.now["lock"] != "":
+		return fmt.Errorf("creating %s: %w; its configuration is locked (%s): if no task works on it any more, %s clears it",
+			at, err, cfg.now["lock"], at.rescue())
+	default:
+		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
+	}
+}
+
+// start starts a guest; one that runs already is success.
+func (d *Driver) start(ctx context.Context, at place) error {
+	upid, err := d.c.post(ctx, at.path("status", "start"), nil)
+	err = d.settled(ctx, upid, err)
+	if err != nil && !strings.Contains(err.Error(), "already running") {
+		return fmt.Errorf("starting %s: %w", at, err)
+	}
+	return nil
+}
+
+// stop shuts a guest down, and stops it hard when its time is up.
+func (d *Driver) stop(ctx context.Context, at place, m mark) error {
+	upid, err := d.c.post(ctx, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
+	if err = d.settled(ctx, upid, err); err != nil {
+		return fmt.Errorf("shutting %s down: %w", at, err)
+	}
+	return nil
+}
+
+// restart shuts a guest down and starts it, which applies what is pending.
+func (d *Driver) restart(ctx context.Context, at place, m mark) error {
+	upid, err := d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
+	if err = d.settled(ctx, upid, err); err != nil {
+		return fmt.Errorf("restarting %s: %w", at, err)
+	}
+	return nil
+}
+
+// down is how many seconds a guest gets to shut down.
+func (m mark) down() int {
+	if m.Destroy != nil && m.Destroy.Down > 0 {
+		return m.Destroy.Down
+	}
+	return 60
+}

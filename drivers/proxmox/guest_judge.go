@@ -1,0 +1,96 @@
+package proxmox
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// guestSpec is what the specs of all kinds of guests tell of themselves.
+type guestSpec interface {
+	guestName() string                          // as PVE shows it
+	pending(addr model.Address) []model.Pending // what waits for a restart
+}
+
+// observedGuest reads a proven guest back into the form of its kind.
+func observedGuest(g listed, cfg config, notes string, m mark) *model.Resource {
+	return observedVM(g, cfg, notes, m)
+}
+
+// guestKind is what PVE has for a kind of node: ct, or vm, which a pve node is too.
+func guestKind(addr model.Address) string {
+	if addr.Kind == "ct" {
+		return "ct"
+	}
+	return "vm"
+}
+
+// judge sorts the guests that were read into ours and foreign. Two guests that
+// prove the same identity are both left alone.
+type judge struct {
+	id     identity
+	want   *model.Want
+	wanted wanted
+	out    *model.Observed
+	proven map[model.Address][]*model.Resource
+}
+
+func (j *judge) guest(g listed, cfg config) {
+	name := or(cfg.next["name"], cfg.next["hostname"])
+	if name == "" {
+		name = g.name
+	}
+	notes, m, found := splitDescription(cfg.next["description"])
+	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
+	lock := cfg.now["lock"]
+	if ok && lock != "create" && lock != "clone" {
+		j.proven[m.addr()] = append(j.proven[m.addr()], observedGuest(g, cfg, notes, m))
+		return
+	}
+	f := model.Foreign{VMID: g.vmid, Name: name, Kind: g.kind(), Why: why, Node: g.node, Claims: claims}
+	lock = or(lock, g.lock)
+	switch {
+	case lock == "create" || lock == "clone":
+		f.Unfinished = true
+		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
+		f.Claims = or(claims, j.wanted.vmids[g.vmid])
+		f.Fix = "if no task works on it any more: " + g.place().rescue()
+	case claims != (model.Address{}):
+		f.Fix = "remove the mark from the description of the copy, or the copy itself"
+	case found && !m.readable() && (m.Site == "" || m.Site == j.id.site): // ours before somebody, or a newer version, wrote in it
+		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.vmid]))
+		f.Fix = "put the last line of its description back from a backup or snapshot; if a newer version of this program wrote it, use that one"
+	case j.wanted.vmids[g.vmid] != (model.Address{}):
+		f.Claims = j.wanted.vmids[g.vmid]
+		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
+	case j.wanted.names[name] != (model.Address{}) && !found:
+		f.Claims = j.wanted.names[name]
+		f.Why = "no owner mark, but the name of " + f.Claims.String()
+		f.Fix = "rename one of the two; if the mark was deleted by hand, put it back from the guest's last backup or snapshot"
+	}
+	j.out.Foreign = append(j.out.Foreign, f)
+}
+
+func (j *judge) close() {
+	for addr, rs := range j.proven {
+		if len(rs) == 1 {
+			j.out.State[addr] = rs[0]
+			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
+			continue
+		}
+		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
+		for _, r := range rs {
+			j.out.Foreign = append(j.out.Foreign, model.Foreign{
+				VMID: r.Guest.VMID, Name: r.Spec.(guestSpec).guestName(), Kind: guestKind(addr), Node: r.Guest.Node, Claims: addr,
+				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
+				Fix: "remove the one that is not wanted, for instance a restored backup",
+			})
+		}
+		f := diag.Errorf(diag.Range{}, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr), "%s", "usually one of them is a restored backup: remove it, or give it another uuid")
+		f.Source, f.Address = diag.FromGuard, addr.String()
+		j.out.Findings = append(j.out.Findings, f)
+	}
+	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+}
