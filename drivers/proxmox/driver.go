@@ -88,7 +88,7 @@ func Open(cfg Config) (*Driver, error) {
 		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
 	}
 	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token}
-	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent("homestak-gitops"))
+	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
 	c.tasks = &tasks{c: c, pollers: map[string]*poller{}}
 	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner}, width: width, files: cfg.Files}, nil
 }

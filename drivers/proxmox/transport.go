@@ -74,10 +74,7 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 		return nil, &netError{r.Method, path, explain(err)}
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	if err == nil && len(body) > maxAnswer {
-		err = errors.New("the answer is larger than 64 MiB")
-	}
+	body, err := readAnswer(res)
 	if err != nil {
 		return nil, &netError{r.Method, path, fmt.Errorf("reading the answer: %w", err)}
 	}
@@ -90,8 +87,31 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 			Message: fmt.Sprintf("the answer is no JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type")),
 		}
 	}
-	res.Body = io.NopCloser(bytes.NewReader(body))
+	res.Body = answer{bytes.NewReader(body), body}
 	return res, nil
+}
+
+// answer is a body that was read already; who knows it takes doc as it is.
+type answer struct {
+	*bytes.Reader
+	doc []byte
+}
+
+// Close has nothing to do.
+func (answer) Close() error { return nil }
+
+// readAnswer reads a whole body, at once where its length is told.
+func readAnswer(res *http.Response) ([]byte, error) {
+	if n := res.ContentLength; n > 0 && n <= maxAnswer {
+		body := make([]byte, n)
+		_, err := io.ReadFull(res.Body, body)
+		return body, err
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		err = errors.New("the answer is larger than 64 MiB")
+	}
+	return body, err
 }
 
 // answerError reads PVE's message from the body, or before libpve-http-server
