@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest
+.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients
 
 SHELL    := bash
 GO       ?= go
@@ -71,6 +71,9 @@ guest: ## the installed units on a real Debian with systemd (root, systemd-conta
 
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
 	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim
+
+clients: ## other people's clients against the simulator (ansible and python3-proxmoxer)
+	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/clients
 
 cover: ## how much of each package the tests reach
 	@mkdir -p dist
