@@ -20,7 +20,6 @@ func TestNothingIsLeftToDo(t *testing.T) {
 			w.site.Secrets.Values["ssh_keys"]["both"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx x@home\n\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCy y@home\n"
 		},
 		"boot order": func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"boot": "order=scsi0;net0"} },
-		"password":   func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"cipassword": "secret"} },
 		"UEFI": func(_ *world, v *proxmox.VM) {
 			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		},
@@ -68,7 +67,8 @@ func TestOptionsThatAreNoSettings(t *testing.T) {
 		"virtio0": "local-lvm:5", "sata1": "local-lvm:5", "unused0": "local-lvm:vm-1-disk-0", // each apply would allocate another one
 		"bwlimit": "100", "live-restore": "1", // of a request, not of a guest
 		"delete": "cores", "skiplock": "1", "digest": "x", "revert": "cores",
-		"snaptime": "1",
+		"snaptime": "1", "cipassword": "secret", "args": "-S", "cdrom": "none",
+		"usb0": "host=1234:5678", "hostpci0": "0000:01:00.0", "serial1": "/dev/ttyS0", "efidisk0": "local-lvm:vm-1-disk-0",
 	} {
 		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 			w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{key: value} })

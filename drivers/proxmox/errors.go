@@ -92,7 +92,7 @@ func (e *apiError) class() class {
 		return classNotFound
 	case has("is locked", "can't lock file", "got timeout"):
 		return classBusy
-	case has("checksum mismatch", "detected modified configuration"):
+	case has("checksum mismatch", "checksum missmatch", "detected modified configuration"):
 		return classMoved
 	case e.Status == http.StatusNotFound:
 		return classNotFound

@@ -16,8 +16,8 @@ func (m mark) Line() string { return m.line() }
 // SplitDescription is splitDescription.
 func SplitDescription(s string) (notes string, m Mark, found bool) { return splitDescription(s) }
 
-// SameProperty is sameProperty.
-func SameProperty(a, b string) bool { return sameProperty(a, b) }
+// SameOption is sameOption.
+func SameOption(key, a, b string) bool { return sameOption(key, a, b) }
 
 // GiB is gib.
 func GiB(s string) int { return gib(s) }
@@ -59,3 +59,7 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 func ClassName(err error) string {
 	return [...]string{"other", "not found", "exists", "busy", "moved", "denied", "no login", "unknown", "invalid"}[classOf(err)]
 }
+
+// SpokenFor tells of a key of PVE by its name in the API table who sets it: an
+// attribute, an option, or nobody, and then why.
+func SpokenFor(key string) (attribute, refused string) { return typedKeys[key], refusedKeys[key] }

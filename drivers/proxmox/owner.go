@@ -33,6 +33,8 @@ type mark struct {
 	Destroy  *markDestroy      `json:"destroy,omitempty"`
 	Slots    map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
 	Options  []string          `json:"options,omitempty"`
+	Removes  []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
+	Detached map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
 }
 
 // markDestroy is how a guest wants to go.

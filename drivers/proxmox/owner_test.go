@@ -46,9 +46,6 @@ func TestDescriptionWithoutMark(t *testing.T) {
 }
 
 func TestProperties(t *testing.T) {
-	require.True(t, proxmox.SameProperty("host,flags=+aes", "host,flags=+aes"))
-	require.True(t, proxmox.SameProperty("a=1,b=2", "b=2,a=1"))
-	require.False(t, proxmox.SameProperty("a=1", "a=1,b=2"))
 	for text, want := range map[string]int{"32G": 32, "1T": 1024, "2252M": 2, "1M": 0, "1073741824": 1, "": 0, "x": 0, "4.5G": 4} {
 		require.Equal(t, want, proxmox.GiB(text), text)
 	}

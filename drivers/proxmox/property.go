@@ -36,19 +36,23 @@ func (p property) first(key string) string {
 	return p.bare
 }
 
-// gib reads a size such as 32G, 1T or 2252M in whole GiB, rounded down. Without
-// a unit it is bytes (PVE/JSONSchema.pm, parse_size).
+// gib reads a size such as 32G, 1T or 2252M in whole GiB, rounded down.
 func gib(s string) int {
+	n, _ := byteSize(s)
+	return int(n >> 30)
+}
+
+// byteSize reads a size in bytes; without a unit it is bytes (PVE/JSONSchema.pm, parse_size).
+func byteSize(s string) (int64, bool) {
 	m := sizeText.FindStringSubmatch(s)
 	if m == nil {
-		return 0
+		return 0, false
 	}
 	f, err := strconv.ParseFloat(m[1], 64)
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	shift := map[string]float64{"": 1.0 / (1 << 30), "K": 1.0 / (1 << 20), "M": 1.0 / (1 << 10), "G": 1, "T": 1 << 10}
-	return int(f * shift[m[2]])
+	return int64(f * map[string]float64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[m[2]]), true
 }
 
 var sizeText = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT]?)$`)

@@ -49,6 +49,8 @@ type Disk struct {
 	Name    string `hcl:"name,label"`
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
 	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
+	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set. It is chosen when the disk is made and stays."`
+	Remove  bool   `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the guest, which comes back under the same name. Must be applied before the disk is taken out."`
 }
 
 // NIC is a network card and its address as cloud-init sets it.
@@ -90,6 +92,7 @@ func vmModel(name, doc string) model.Kind {
 		Align:  func(want, have any) { want.(*VM).align(have.(*VM)) },
 		Class:  classVM,
 		Refuse: refuseVM,
+		Note:   noteVM,
 		Brief:  func(spec any) string { return spec.(*VM).brief() },
 	}
 }

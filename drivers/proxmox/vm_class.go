@@ -2,47 +2,121 @@ package proxmox
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// hotOptions take effect on a running guest at once; atOnce concern the host only
-// (qemu-server, QemuServer.pm: vmconfig_hotplug_pending and its fast-plug list).
-var (
-	hotOptions = map[string]bool{"balloon": true, "cpulimit": true, "cpuunits": true, "shares": true}
-	atOnce     = map[string]bool{"hookscript": true, "migrate_downtime": true, "migrate_speed": true, "vmstatestorage": true, "ciupgrade": true, "cicustom": true, "citype": true, "cipassword": true}
-)
+// atOnce are keys without effect on a running guest, so that PVE changes them at
+// once (qemu-server, PVE/QemuServer.pm, $fast_plug_option).
+var atOnce = map[string]bool{
+	"description": true, "migrate_downtime": true, "migrate_speed": true, "name": true, "onboot": true, "protection": true,
+	"shares": true, "startup": true, "tags": true, "vmstatestorage": true,
+}
 
-// classVM refines what a change costs by whether the guest runs.
+// classVM refines what a change costs by whether the guest runs, and by what PVE
+// can do while it does.
 func classVM(want, have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := want.Spec.(*VM), have.Spec.(*VM)
 	option, _ := strings.CutPrefix(path, "options.")
+	head, _, _ := strings.Cut(path, ".")
 	switch {
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.hasDisk(path) && h.hasDisk(path):
 		return cost
+	case head == "options" && stateDrive(option) && w.Options[option] != "" && h.Options[option] != "":
+		return model.ClassMigrate
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
-	case strings.HasPrefix(path, "disk.") && (!w.hasDisk(path) || !h.hasDisk(path)) && h.hotplugs("disk"):
-		return model.ClassHot // added or detached, wherever it lies
-	case path == "power", !have.Guest.Running, atOnce[option]:
+	case path == "power", !have.Guest.Running:
 		return model.ClassNone
-	case hotOptions[option], path == "memory" && h.hotplugs("memory") && h.observe.now["numa"] == "1":
-		return model.ClassHot
-	case h.hasNIC(path) && w.hasNIC(path) && (strings.HasSuffix(path, ".bridge") || strings.HasSuffix(path, ".vlan")):
-		return model.ClassHot // the cable is moved, the card stays
-	case strings.HasPrefix(path, "nic.") && cost == model.ClassHot && !h.hotplugs("network"),
-		strings.HasPrefix(path, "disk.") && cost == model.ClassHot && !h.hotplugs("disk"):
-		cost = model.ClassRestart
+	case path == "pending":
+		return w.restarts()
+	case seeds(want, have, path):
+		return w.restarts() // the host has it at once, the guest reads it when it boots
+	case head == "options":
+		cost = h.plug(option, w.Options[option])
+	case path == "cores", path == "memory", path == "agent":
+		cost = h.plug(path, "x")
+	case head == "nic":
+		cost = h.plugNIC(w, path)
+	case head == "disk":
+		cost = h.plugDisk(w, path)
 	}
-	if cost != model.ClassRestart {
-		return cost
+	if cost == model.ClassRestart {
+		return w.restarts()
 	}
-	if w.Restart == "allowed" {
+	return cost
+}
+
+// restarts is the class of what a running guest only gets by a restart.
+func (v *VM) restarts() model.Class {
+	if v.Restart == "allowed" {
 		return model.ClassRestart
 	}
 	return model.ClassPending
+}
+
+// plug is what PVE does with a key of a running guest, whose present value is known;
+// "" as its new one takes it away (vmconfig_hotplug_pending).
+func (v *VM) plug(key, value string) model.Class {
+	old := v.observe.now[key]
+	hot := false
+	switch family(key) {
+	case "cpuunits", "cpulimit":
+		hot = true
+	case "hotplug": // QEMU must be started with what these two need
+		touches := func(s string) bool { return strings.Contains(s, "cpu") || strings.Contains(s, "memory") }
+		hot = !touches(old) && !touches(value)
+	case "tablet":
+		hot = v.hotplugs("usb")
+	case "usb[n]":
+		hot = v.hotplugs("usb") && slices.Contains([]string{"l26", "win8", "win10", "win11"}, v.observe.now["ostype"])
+	case "vcpus":
+		hot = v.hotplugs("cpu")
+	case "balloon": // 0 is no balloon device at all
+		hot = (old == "0") == (value == "0")
+	case "memory":
+		hot = v.hotplugs("memory") && v.observe.now["numa"] == "1"
+	default:
+		if atOnce[key] {
+			return model.ClassNone
+		}
+	}
+	if hot {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// plugNIC: another cable in the same card always goes, another card by its feature only.
+func (v *VM) plugNIC(w *VM, path string) model.Class {
+	cable := strings.HasSuffix(path, ".bridge") || strings.HasSuffix(path, ".vlan")
+	if v.hasNIC(path) && w.hasNIC(path) && cable || v.hotplugs("network") {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// plugDisk: SCSI and virtio disks come and go by their feature; a disk grows always.
+func (v *VM) plugDisk(w *VM, path string) model.Class {
+	name, _, _ := strings.Cut(strings.TrimPrefix(path, "disk."), ".")
+	here, there := v.hasDisk(path), w.hasDisk(path)
+	slot := v.mark.Slots["disk."+name]
+	switch {
+	case strings.HasSuffix(path, ".remove") && here == there:
+		return model.ClassNone
+	case here && there, !here && !there:
+		return model.ClassHot
+	case there:
+		i := slices.IndexFunc(w.Disks, func(d Disk) bool { return d.Name == name })
+		slot = or(w.Disks[i].Bus, "scsi")
+	}
+	if v.hotplugs("disk") && busOf(slot) != "sata" {
+		return model.ClassHot
+	}
+	return model.ClassRestart
 }
 
 // hasDisk reports whether a machine has the disk that a path is about.
@@ -87,6 +161,11 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 					Path: "disk.root", Summary: "its root disk is gone",
 					Detail: fmt.Sprintf("slot %s of VM %d is empty: attach the disk again, or remove the guest so that it is made anew", h.mark.Slots["disk.root"], have.Guest.VMID),
 				})
+			case i >= 0 && wd.Bus != "" && wd.Bus != h.Disks[i].Bus && !replaced:
+				out = append(out, model.Problem{
+					Path: "disk." + wd.Name + ".bus", Summary: fmt.Sprintf("disk %s cannot go from bus %s to %s", wd.Name, h.Disks[i].Bus, wd.Bus),
+					Detail: "the guest may know it by its place only: take the disk out of the files, let that be applied, and declare it again with the other bus; its data come back",
+				})
 			case i >= 0 && wd.Size != 0 && wd.Size < h.Disks[i].Size && !replaced:
 				out = append(out, model.Problem{
 					Path: "disk." + wd.Name + ".size", Summary: fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, h.Disks[i].Size, wd.Size),
@@ -94,6 +173,9 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 				})
 			}
 		}
+	}
+	if want != nil && !replaced {
+		out = append(out, refuseStates(want.Spec.(*VM), h)...)
 	}
 	if d := h.mark.Destroy; replaced && d != nil && strings.HasPrefix(d.Policy, "requires_") && !strings.HasPrefix(h.mark.Owner, "cli:") {
 		out = append(out, model.Problem{
@@ -115,11 +197,36 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 	return out
 }
 
+// refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
+func refuseStates(w, h *VM) []model.Problem {
+	var out []model.Problem
+	for _, key := range []string{"efidisk0", "tpmstate0"} {
+		order, drive := w.Options[key], h.observe.next[key]
+		if order == "" || drive == "" {
+			continue
+		}
+		if !sameMake(key, order, drive) {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: key + " cannot become of another make",
+				Detail: fmt.Sprintf("it is %q, and would be made anew and empty for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
+			})
+		}
+		if key == "tpmstate0" && storageOf(order) != storageOf(drive) && h.Power == "running" {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
+				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,
+			})
+		}
+	}
+	return out
+}
+
 // unused names the volumes that belong to the guest and are attached nowhere; "" for none.
 func (v *VM) unused() string {
 	var out []string
-	for key := range v.observe.next {
-		if strings.HasPrefix(key, "unused") {
+	known := slices.Collect(maps.Values(v.mark.Detached)) // of other disks: they explain nothing
+	for key, val := range v.observe.next {
+		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
 			out = append(out, key)
 		}
 	}

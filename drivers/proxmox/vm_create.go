@@ -41,9 +41,10 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 	}
 	p["ide2"] = want.storage + ":cloudinit"
 	for _, disk := range want.Disks {
-		p[m.Slots["disk."+disk.Name]] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
+		slot := m.Slots["disk."+disk.Name]
+		p[slot] = disk.order(slot)
 		if disk.Name == "root" {
-			p[root] = fmt.Sprintf("%s:0,import-from=%s,discard=on,iothread=1,ssd=1", disk.Storage, want.imageVolume)
+			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
 	if d.host.Pool != "" {
@@ -114,7 +115,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	}
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
-			set[slot] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", disk.Storage, max(disk.Size, 1))
+			set[slot] = disk.order(slot)
 		}
 	}
 	if len(gone) > 0 {
@@ -152,35 +153,20 @@ func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) 
 			at, is.why(), at.rescue())
 	}
 	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, is.notes, is.mark).Spec.(*VM)
-	digest := cfg.digest
+	ch := newChange(want, have, is.mark)
 	for _, disk := range want.Disks {
 		for _, h := range have.Disks {
-			if h.Name != disk.Name || disk.Size <= h.Size {
-				continue
+			if h.Name == disk.Name && disk.Size > h.Size {
+				if err := d.resize(ctx, at, ch, is.mark.Slots["disk."+disk.Name], disk.Size); err != nil {
+					return err
+				}
 			}
-			if err := d.resize(ctx, at, is.mark.Slots["disk."+disk.Name], disk.Size, digest); err != nil {
-				return err
-			}
-			digest = "" // our own write moved it
 		}
 	}
 	if want.Power != "running" {
 		return nil
 	}
 	return d.start(ctx, at)
-}
-
-// resize grows a disk to a size in GiB; a disk that has it already stays.
-func (d *Driver) resize(ctx context.Context, at place, slot string, size int, digest string) error {
-	p := params{"disk": slot, "size": fmt.Sprintf("%dG", size)}
-	if digest != "" {
-		p["digest"] = digest
-	}
-	upid, err := d.c.put(ctx, at.path("resize"), p)
-	if err = d.settled(ctx, upid, err); err != nil {
-		return fmt.Errorf("growing %s of VM %d to %d GiB: %w", slot, at.vmid, size, err)
-	}
-	return nil
 }
 
 // slots assigns a slot to every disk and nic: those that have one keep it, the
@@ -215,7 +201,7 @@ func slots(want *VM, cfg config, old map[string]string) map[string]string {
 		}
 	}
 	for _, disk := range want.Disks {
-		assign("disk."+disk.Name, "scsi")
+		assign("disk."+disk.Name, or(disk.Bus, "scsi"))
 	}
 	for _, n := range want.NICs {
 		assign("nic."+n.Name, "net")

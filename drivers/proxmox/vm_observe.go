@@ -57,7 +57,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 }
 
 // invented are keys that PVE makes up by itself (qemu-server, API2/Qemu.pm, create_vm).
-var invented = map[string]bool{"meta": true, "bootdisk": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
+var invented = map[string]bool{"meta": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
 
 // stateDrive reports whether a drive holds the firmware's or the TPM's state. These
 // two are options; all other drives are disks.
@@ -84,9 +84,10 @@ func (v *VM) readDisks() []Disk {
 		if !ok || !present {
 			continue
 		}
-		p := parseProperty(drive)
-		storage, _, _ := strings.Cut(p.first("file"), ":")
-		out = append(out, Disk{Name: name, Size: gib(p.values["size"]), Storage: storage})
+		out = append(out, Disk{
+			Name: name, Size: gib(parseProperty(drive).values["size"]), Storage: storageOf(drive),
+			Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
+		})
 	}
 	slices.SortFunc(out, func(a, b Disk) int { return model.CompareNames(a.Name, b.Name) })
 	return out
@@ -183,21 +184,23 @@ func (v *VM) align(have *VM) {
 	}
 	for i := range have.Disks {
 		for _, w := range v.Disks {
-			if w.Name == have.Disks[i].Name && w.Size == 0 {
+			if w.Name != have.Disks[i].Name {
+				continue
+			}
+			if w.Size == 0 {
 				have.Disks[i].Size = 0
+			}
+			if w.Bus == "" {
+				have.Disks[i].Bus = ""
 			}
 		}
 	}
-	for k, val := range have.Options {
-		w, wanted := v.Options[k]
-		switch {
-		case !wanted && !slices.Contains(have.mark.Options, k):
-			delete(have.Options, k)
-		case wanted && (sameProperty(w, val) || k == "cipassword" || stateDrive(k)):
-			// PVE never shows a password, and of a drive shows the volume and not the order: what is there counts.
-			have.Options[k] = w
+	for _, name := range have.left() {
+		if !v.hasDisk("disk." + name) {
+			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
+	v.alignOptions(have)
 	if v.Startup != nil && have.Startup != nil && v.Startup.text() == have.Startup.text() {
 		have.Startup = v.Startup
 	}
@@ -207,13 +210,24 @@ func (v *VM) align(have *VM) {
 	}
 }
 
-// sameProperty compares two values of PVE's form by their members.
-func sameProperty(a, b string) bool {
-	if a == b {
-		return true
+// alignOptions leaves of the options what differs in meaning. An option that the
+// files never spoke of is none of ours; one that they take away, and that means the
+// default already, is gone.
+func (v *VM) alignOptions(have *VM) {
+	for k, val := range have.Options {
+		w, wanted := v.Options[k]
+		switch {
+		case !wanted && (!slices.Contains(have.mark.Options, k) || sameOption(k, val, "")):
+			delete(have.Options, k)
+		case wanted && stateDrive(k) && sameState(k, w, val), wanted && sameOption(k, w, val):
+			have.Options[k] = w
+		}
 	}
-	pa, pb := parseProperty(a), parseProperty(b)
-	return pa.bare == pb.bare && maps.Equal(pa.values, pb.values)
+	for k, w := range v.Options {
+		if _, there := have.Options[k]; !there && sameOption(k, w, "") {
+			have.Options[k] = w
+		}
+	}
 }
 
 func (v *VM) guestName() string { return v.Name }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -100,8 +99,20 @@ func (r *vmResolver) disks() {
 			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
 		}
 	}
-	if len(r.Disks) > 31 {
-		r.errorf("disk", "too many disks", "PVE has 31 SCSI slots, the node declares %d disks", len(r.Disks))
+	count := map[string]int{}
+	for _, d := range r.Disks {
+		bus := or(d.Bus, "scsi")
+		count[bus]++
+		most, known := buses[bus]
+		switch path := "disk." + d.Name; {
+		case !known:
+			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(buses))))
+		case count[bus] == most+1:
+			r.errorf(path, "too many disks", "PVE has %d slots on the bus %s", most, bus)
+		}
+		if d.Name == "root" && d.Remove {
+			r.errorf("disk.root.remove", "the root disk cannot leave the files", "it goes with its guest: take remove out")
+		}
 	}
 	slices.SortStableFunc(r.Disks, func(a, b Disk) int { return boolCompare(b.Name == "root", a.Name == "root") })
 }
@@ -268,69 +279,6 @@ func (r *vmResolver) enums() {
 // maxDescription is how many characters PVE takes (qemu-server, QemuServer.pm).
 const maxDescription = 8192
 
-// isTyped reports whether a PVE key has an attribute of its own here, or is ours to write.
-func isTyped(key string) bool {
-	switch strings.TrimRight(key, "0123456789") {
-	case "name", "cores", "memory", "tags", "description", "onboot", "startup", "protection", "agent",
-		"ciuser", "sshkeys", "nameserver", "searchdomain", "smbios", "lock", "digest", "template", "vmid", "node",
-		"start", "pool", "storage", "archive", "force", "unique", "net", "ipconfig", "scsi", "ide", "virtio", "sata", "unused":
-		return true
-	default:
-		return false
-	}
-}
-
-// defaults are PVE keys that every guest of ours has unless the files say otherwise.
-// They are options like any other, so that drift in them shows.
-func (r *vmResolver) defaults() {
-	cpu := "x86-64-v2-AES" // what PVE's own form proposes: runs on all hosts of the last ten years
-	if r.kind == "pve" {
-		cpu = "host" // its guests need the virtualisation instructions
-	}
-	opts := map[string]string{
-		"cpu":       cpu,
-		"ostype":    "l26",
-		"scsihw":    "virtio-scsi-single", // one controller a disk, which iothread needs
-		"serial0":   "socket",             // the kernel of Debian's cloud images stops without a serial console
-		"ciupgrade": "0",                  // the spec says which packages; PVE would upgrade all at first boot
-	}
-	maps.Copy(opts, r.Options)
-	r.Options = opts
-}
-
-// options checks further PVE keys against the API table and brings values into PVE's form.
-func (r *vmResolver) options() {
-	if len(r.Options) == 0 {
-		return
-	}
-	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
-	change, _, _ := pveapi.Lookup("PUT", "/nodes/n/qemu/100/config")
-	for k, v := range r.Options {
-		p, ok := m.Param(k)
-		_, stays := change.Param(k) // what only a create knows is of the request, not of the guest
-		switch {
-		case isTyped(k):
-			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of %s", r.kind)
-			continue
-		case !ok, !stays:
-			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
-			continue
-		}
-		if p.Type == "boolean" {
-			switch v {
-			case "true":
-				v = "1"
-			case "false":
-				v = "0"
-			}
-			r.Options[k] = v
-		}
-		if text := m.Check(map[string]any{"node": "n", "vmid": "100", k: v})[k]; text != "" {
-			r.errorf("options."+k, fmt.Sprintf("PVE refuses option %s = %q", k, v), "%s", strings.TrimSpace(text))
-		}
-	}
-}
-
 // owner writes down what the files decide of the mark.
 func (r *vmResolver) owner() {
 	m := mark{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, Needs: slices.Clone(r.in.Needs)}
@@ -361,6 +309,7 @@ func (r *vmResolver) owner() {
 	}
 	slices.SortFunc(m.Needs, model.Address.Compare)
 	m.Needs = slices.Compact(m.Needs)
+	m.Removes = r.removes()
 	r.mark, r.Terms = m, m.terms()
 	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.VM, config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	if n := utf8.RuneCountInString(describe(r.Description, m)); n > maxDescription {

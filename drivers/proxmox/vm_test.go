@@ -101,7 +101,7 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 		"disk grows":     {func(v *proxmox.VM) { v.Disk = 12 }, []string{"disk.root.size"}, []string{"scsi0"}, model.ClassHot},
 		"disk added":     {func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} }, []string{"disk.data.size", "disk.data.storage"}, []string{"description", "scsi1"}, model.ClassHot},
 		"vlan":           {func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}} }, []string{"nic.lan.vlan"}, []string{"net0"}, model.ClassHot},
-		"nic added":      {func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}} }, []string{"nic.dmz.bridge", "nic.dmz.ip"}, []string{"description", "ipconfig1", "net1"}, model.ClassHot},
+		"nic added":      {func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}} }, []string{"nic.dmz.bridge", "nic.dmz.ip"}, []string{"description", "ipconfig1", "net1"}, model.ClassPending}, // its address is for cloud-init
 		"option":         {func(v *proxmox.VM) { v.Options = map[string]string{"balloon": "512"} }, []string{"options.balloon"}, []string{"balloon", "description"}, model.ClassHot},
 		"power":          {func(v *proxmox.VM) { v.Power = "stopped" }, []string{"power"}, nil, model.ClassRestart},
 	} {

@@ -28,8 +28,8 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		}
 		return d.complete(ctx, s, want, at)
 	}
-	m.Slots = slots(want, have.observe, have.mark.Slots)
-	ch := change{want: want, have: have, m: m, set: params{}, gone: map[string]bool{}}
+	m.Slots, m.Detached = slots(want, have.observe, have.remembered(want)), map[string]string{}
+	ch := newChange(want, have, m)
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 	}
@@ -42,7 +42,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	if err := d.write(ctx, at, ch, s.Have); err != nil {
 		return fmt.Errorf("changing VM %d: %w", at.vmid, err)
 	}
-	if err := d.moveDisks(ctx, at, ch); err != nil {
+	if err := d.settleDisks(ctx, at, ch); err != nil {
 		return err
 	}
 	switch {
@@ -63,7 +63,20 @@ type change struct {
 	set        params
 	gone       map[string]bool // keys to delete
 	power      bool
-	grow, move []string // names of disks
+
+	move  map[string]string // slot → storage
+	grow  map[string]int    // slot → GiB
+	back  map[string]Disk   // slot → a disk whose old volume is attached again
+	drop  map[string]string // name of a disk → volume to be freed
+	sight sight
+}
+
+func newChange(want, have *VM, m mark) *change {
+	return &change{
+		want: want, have: have, m: m, set: params{}, gone: map[string]bool{},
+		move: map[string]string{}, grow: map[string]int{}, back: map[string]Disk{}, drop: map[string]string{},
+		sight: sight{cfg: have.observe, fresh: true, unsure: map[string]bool{}},
+	}
 }
 
 // add translates the path of one change.
@@ -98,6 +111,10 @@ func (c *change) add(path string) {
 	case "power":
 		c.power = true
 	case "options":
+		if stateDrive(rest) && w.Options[rest] != "" && c.have.observe.next[rest] != "" {
+			c.move[rest] = storageOf(w.Options[rest]) // its content goes along; the order again would be an empty one
+			return
+		}
 		c.text(rest, w.Options[rest])
 	case "nic":
 		name, attr, _ := strings.Cut(rest, ".")
@@ -116,13 +133,16 @@ func (c *change) text(key, val string) {
 	c.set[key] = val
 }
 
-// describe writes notes and mark where either differs: the mark also holds slots
-// and options, which the other changes may have moved.
+// describe writes notes and mark where either differs: the mark also holds slots,
+// options and detached disks, which the other changes may have moved.
 func (c *change) describe() {
 	c.m.Options = slices.Sorted(maps.Keys(c.want.Options))
-	if text := describe(c.want.Description, c.m); text != strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
-		c.set["description"] = text
+	c.keepDetached(false)
+	if describe(c.want.Description, c.m) == strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
+		return
 	}
+	c.keepDetached(true)
+	c.set["description"] = describe(c.want.Description, c.m)
 }
 
 func (c *change) nic(name, attr string) {
@@ -141,22 +161,6 @@ func (c *change) nic(name, attr string) {
 		return
 	}
 	c.set[slot] = card(c.have.observe.next[slot], n)
-}
-
-func (c *change) disk(name, attr string) {
-	isName := func(d Disk) bool { return d.Name == name }
-	i, j := slices.IndexFunc(c.want.Disks, isName), slices.IndexFunc(c.have.Disks, isName)
-	switch {
-	case i < 0: // detached: PVE keeps the volume as an unused disk
-		c.gone[c.have.mark.Slots["disk."+name]] = true
-	case j < 0:
-		d := c.want.Disks[i]
-		c.set[c.m.Slots["disk."+name]] = fmt.Sprintf("%s:%d,discard=on,iothread=1,ssd=1", d.Storage, d.Size)
-	case attr == "size":
-		c.grow = append(c.grow, name)
-	case attr == "storage":
-		c.move = append(c.move, name)
-	}
 }
 
 // touched reports whether a key that is about to be written or deleted is not what
@@ -180,14 +184,14 @@ func (c *change) touched(now config) bool {
 // write sends the keys, with the digest they were planned on. When that digest
 // moved although nothing we look at changed (PVE renews it also for its own
 // bookkeeping), it is sent once more with the new one.
-func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Resource) error {
+func (d *Driver) write(ctx context.Context, at place, ch *change, have *model.Resource) error {
 	if len(ch.gone) > 0 {
 		ch.set["delete"] = strings.Join(slices.Sorted(maps.Keys(ch.gone)), ",")
 	}
 	if len(ch.set) == 0 {
 		return nil
 	}
-	ch.set["digest"] = have.Guest.Digest
+	ch.set["digest"], ch.sight.fresh = have.Guest.Digest, false
 	_, err := d.c.put(ctx, at.path("config"), ch.set)
 	if classOf(err) != classMoved {
 		return err
@@ -207,27 +211,4 @@ func (d *Driver) write(ctx context.Context, at place, ch change, have *model.Res
 	ch.set["digest"] = cfg.digest
 	_, err = d.c.put(ctx, at.path("config"), ch.set)
 	return err
-}
-
-// moveDisks moves disks to their storage and grows them.
-func (d *Driver) moveDisks(ctx context.Context, at place, ch change) error {
-	for _, name := range ch.move {
-		i := slices.IndexFunc(ch.want.Disks, func(d Disk) bool { return d.Name == name })
-		upid, err := d.c.post(ctx, at.path("move_disk"), params{"disk": ch.m.Slots["disk."+name], "storage": ch.want.Disks[i].Storage, "delete": true})
-		if err = d.settled(ctx, upid, err); err != nil {
-			return fmt.Errorf("moving disk %s of VM %d to %s: %w", name, at.vmid, ch.want.Disks[i].Storage, err)
-		}
-	}
-	digest := ch.have.observe.digest
-	if len(ch.set) > 0 || len(ch.move) > 0 {
-		digest = "" // our own write moved it
-	}
-	for _, name := range ch.grow {
-		i := slices.IndexFunc(ch.want.Disks, func(d Disk) bool { return d.Name == name })
-		if err := d.resize(ctx, at, ch.m.Slots["disk."+name], ch.want.Disks[i].Size, digest); err != nil {
-			return err
-		}
-		digest = ""
-	}
-	return nil
 }

@@ -55,6 +55,10 @@ type Kind struct {
 	// described, such as a smaller disk. The plan then holds the finding and no step. May be nil.
 	Refuse func(want, have *Resource) []Problem
 
+	// Note says in a sentence what changes at these paths mean beyond their classes, such as data that go; "" for
+	// nothing. It becomes part of the step's reason. May be nil.
+	Note func(want, have *Resource, paths []string) string
+
 	// Brief names the spec in a few words for the line of a creation, such as "vm-small, debian-12".
 	Brief func(spec any) string
 }

@@ -173,6 +173,11 @@ func (p *planner) update(want, have *model.Resource) {
 		}
 	}
 	s.Reason = paths(changes) + differs(changes) + "from the site"
+	if note := p.kind(want).Note; note != nil && len(rebuilt) == 0 {
+		if text := note(want, have, s.paths()); text != "" {
+			s.Reason += "; " + text
+		}
+	}
 	if len(rebuilt) > 0 {
 		s.Action = Replace
 		s.Reason = paths(rebuilt) + differs(rebuilt) + "from the site and cannot be changed in place"
@@ -200,6 +205,15 @@ func stepOf(r *model.Resource, do Action, reason string) *Step {
 		s.VMID = r.Guest.VMID
 	}
 	return s
+}
+
+// paths lists what a step changes.
+func (s *Step) paths() []string {
+	out := make([]string, len(s.Changes))
+	for i, c := range s.Changes {
+		out[i] = c.Path
+	}
+	return out
 }
 
 // paths names what changes, for the sentence of a reason.

@@ -30,6 +30,12 @@ func (v *Value) ParseProperty(s string) (map[string]string, error) {
 	return parsed, nil
 }
 
+// Members describes the members of a property string by name; nil if v is none.
+func (v *Value) Members() map[string]*Value {
+	m, _ := v.members()
+	return m
+}
+
 // members are those of a property string, and what is verified once each of
 // them is fine; nil if v is none.
 func (v *Value) members() (map[string]*Value, func(version string, members map[string]string) error) {

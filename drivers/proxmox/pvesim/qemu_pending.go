@@ -98,7 +98,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 		if err := c.mayUseBridges(map[string]string{key: value}); err != nil {
 			return err
 		}
-	case family == "serial", family == "usb", family == "hostpci":
+	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs":
 		if err := c.mayUseDevices(g.vmid, "", map[string]string{key: value}, "delete"); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 		if err := c.setDrive(g, key, value, order, modified, log); err != nil {
 			return err
 		}
-	case family == "serial", family == "usb", family == "hostpci":
+	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs":
 		if err := c.mayUseDevices(g.vmid, "", map[string]string{key: value}, "modify"); err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func isCloudKey(key string) bool {
 	return cloudKeys[key] || family == "ipconfig" && key != family
 }
 
-var checkedElsewhere = regexp.MustCompile(`^(?:cdrom|tags|(?:unused|serial|usb|hostpci)\d+)$`)
+var checkedElsewhere = regexp.MustCompile(`^(?:cdrom|tags|(?:unused|serial|usb|hostpci|virtiofs)\d+)$`)
 
 // mayConfigure checks the right to set or delete keys.
 func (c *call) mayConfigure(vmid int, pool string, keys []string) error {
@@ -254,6 +254,8 @@ func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, 
 			default:
 				err = c.needVM(vmid, pool, "VM.Config.HWType")
 			}
+		case "virtiofs":
+			err = c.mayMap(vmid, pool, "dir", parseProperty(key, settings[key])["dirid"])
 		case "hostpci":
 			device := parseProperty(key, settings[key])
 			if device["mapping"] == "" {

@@ -1,0 +1,232 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// value is one option as the files have it, and as somebody might set it by hand.
+type value struct{ declared, byHand string }
+
+// everyOption holds every key of the API table that an option may set.
+var everyOption = map[string]value{
+	"acpi": {"0", "1"}, "allow-ksm": {"0", "1"}, "audio0": {"device=AC97", "device=ich9-intel-hda,driver=spice"},
+	"autostart": {"1", "0"}, "balloon": {"512", "1024"}, "bios": {"ovmf", "seabios"}, "boot": {"order=scsi0;net0", "order=net0;scsi0"},
+	"cicustom": {"vendor=local:snippets/x.yaml", "vendor=local:snippets/y.yaml"}, "citype": {"nocloud", "configdrive2"}, "ciupgrade": {"1", "0"},
+	"cpu": {"x86-64-v2-AES,flags=+aes;-pcid", "host"}, "cpulimit": {"2", "1.5"}, "cpuunits": {"200", "300"},
+	"efidisk0": {"local-lvm:1,efitype=4m,pre-enrolled-keys=1", ""}, // by hand it cannot become another one
+	"freeze":   {"1", "0"}, "hostpci[n]": {"mapping=gpu", "mapping=gpu,pcie=1"}, "hotplug": {"disk,network", "usb"},
+	"keyboard": {"de", "fr"}, "kvm": {"0", "1"}, "localtime": {"1", "0"}, "machine": {"q35", "pc"},
+	"migrate_downtime": {"0.5", "1"}, "migrate_speed": {"10", "20"}, "numa": {"true", "0"}, "numa[n]": {"cpus=0;1,memory=2048", "cpus=0,memory=1024"},
+	"ostype": {"l24", "l26"}, "reboot": {"0", "1"}, "rng0": {"/dev/urandom", "source=/dev/random"}, "scsihw": {"virtio-scsi-pci", "lsi"},
+	"serial[n]": {"socket", ""}, "shares": {"500", "600"}, "sockets": {"2", "1"}, "startdate": {"2020-01-01", "now"},
+	"tablet": {"0", "1"}, "tdf": {"1", "0"}, "tpmstate0": {"local-lvm:1,version=v2.0", ""}, "usb[n]": {"mapping=key", "spice"},
+	"vcpus": {"1", "2"}, "vga": {"virtio,memory=32", "type=std"}, "virtiofs[n]": {"share", "dirid=share,cache=never"},
+	"vmstatestorage": {"local-lvm", "local-zfs"}, "watchdog": {"i6300esb,action=reset", "model=ib700"},
+}
+
+// index names one key of a family: the highest that the defaults leave free.
+func index(key string) string { return strings.Replace(key, "[n]", "1", 1) }
+
+// fullHouse declares a stopped guest that has every option.
+func fullHouse(w *world) {
+	w.node("web-1", func(v *proxmox.VM) {
+		v.Power, v.Options = "stopped", map[string]string{}
+		for key, val := range everyOption {
+			if val.declared != "" {
+				v.Options[index(key)] = val.declared
+			}
+		}
+	})
+}
+
+func twoStorages() pvesim.Config {
+	return pvesim.Config{Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}})}
+}
+
+// TestEveryDocumentedKeyIsSpokenFor: what a VM can be told is an attribute, an
+// option, or refused with a reason; nothing is left to chance.
+func TestEveryDocumentedKeyIsSpokenFor(t *testing.T) {
+	for _, call := range [][2]string{{"POST", "/nodes/n/qemu"}, {"PUT", "/nodes/n/qemu/100/config"}} {
+		m, _, _ := pveapi.Lookup(call[0], call[1])
+		for key, v := range m.Params {
+			if v.Until != "" || key == "background_delay" {
+				continue // PVE 9 dropped it
+			}
+			attribute, refused := proxmox.SpokenFor(key)
+			said := 0
+			for _, is := range []bool{attribute != "", refused != "", everyOption[key].declared != ""} {
+				if is {
+					said++
+				}
+			}
+			require.Equal(t, 1, said, "%s: attribute %q, refused %q, option %v", key, attribute, refused, everyOption[key])
+		}
+	}
+}
+
+// TestEveryKeyConvergesOnce: all of them together are written once, and never differ again.
+func TestEveryKeyConvergesOnce(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		fullHouse(w)
+		w.apply()
+		c := w.guest(10000).Config
+		for key := range w.vm("web-1").Options {
+			require.Contains(t, c, key)
+		}
+		w.converged()
+		writes := w.host.Snapshot().Writes
+		w.apply()
+		require.Equal(t, writes, w.host.Snapshot().Writes)
+		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		w.vm("web-1").Power = "running"
+		w.converged()
+	})
+}
+
+// TestEveryKeyChangedByHandIsFound by its own name and by no other, and put back.
+func TestEveryKeyChangedByHandIsFound(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		fullHouse(w)
+		w.apply()
+		for _, key := range slices.Sorted(maps.Keys(everyOption)) {
+			val, k := everyOption[key], index(key)
+			if val.byHand == "" {
+				continue
+			}
+			was := w.guest(10000).Config[k]
+			for _, other := range []string{val.byHand, ""} {
+				if proxmox.SameOption(k, val.declared, other) {
+					continue
+				}
+				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, k, other) })
+				p := w.plan()
+				require.Len(t, p.Steps, 1, k)
+				require.Equal(t, []string{"options." + k}, paths(p.Steps[0]))
+				require.Empty(t, w.run(p), k)
+				require.Equal(t, was, w.guest(10000).Config[k])
+				w.converged()
+			}
+		}
+	})
+}
+
+// TestAttributesChangedByHandAreFound does the same for the keys with attributes.
+func TestAttributesChangedByHandAreFound(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		order := 2
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Power, v.OnBoot, v.Protection, v.Tags, v.Startup = "stopped", true, true, []string{"web"}, &proxmox.Startup{Order: &order}
+			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "BC:24:11:00:00:09", VLAN: 5}}
+		})
+		w.apply()
+		for _, c := range []struct{ key, byHand, path string }{
+			{"name", "other", "name"}, {"cores", "7", "cores"}, {"cores", "", "cores"}, {"memory", "current=1024", "memory"}, {"memory", "", "memory"},
+			{"tags", "homestak", "tags"}, {"onboot", "0", "onboot"}, {"protection", "", "protection"}, {"agent", "0", "agent"}, {"startup", "order=3", "startup.order"},
+			{"ciuser", "root", "ci_user"}, {"sshkeys", "ssh-rsa%20AAAA", "ssh_keys"}, {"nameserver", "9.9.9.9", "dns"}, {"searchdomain", "x.test", "domain"},
+			{"net0", "virtio=BC:24:11:00:00:08,bridge=vmbr0,tag=5", "nic.lan.mac"}, {"net0", "virtio=BC:24:11:00:00:09,bridge=vmbr0", "nic.lan.vlan"},
+			{"ipconfig0", "ip=10.0.0.6/24,gw=10.0.0.1", "nic.lan.ip"}, {"ipconfig0", "ip=10.0.0.5/24", "nic.lan.gateway"},
+		} {
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.byHand) })
+			p := w.plan()
+			require.Len(t, p.Steps, 1, "%v", c)
+			require.Equal(t, []string{c.path}, paths(p.Steps[0]))
+			require.Empty(t, w.run(p))
+			w.converged()
+		}
+	})
+}
+
+// TestOtherSpellingsAreNoChange: the same thing said otherwise.
+func TestOtherSpellingsAreNoChange(t *testing.T) {
+	for _, c := range [][3]string{
+		{"acpi", "", "1"}, {"kvm", "1", "yes"}, {"cpulimit", "2", "2.0"}, {"cpulimit", "0", ""}, {"cpu", "", "kvm64"}, {"cpu", "host,flags=+aes;-pcid", "flags=-pcid;+aes,cputype=host"},
+		{"cpu", "host", "host,hidden=0"}, {"hotplug", "1", "usb,disk;network"}, {"hotplug", "", "1"}, {"vga", "", "type=std"}, {"vga", "virtio", "type=virtio"},
+		{"cpuunits", "20000", "10000"}, {"cpuunits", "", "100"}, {"watchdog", "i6300esb,action=reset", "action=reset,model=i6300esb"}, {"rng0", "/dev/urandom", "source=/dev/urandom,max_bytes=1024,period=1000"},
+		{"numa0", "cpus=1;0", "cpus=0;1"}, {"audio0", "device=AC97", "driver=spice,device=AC97"}, {"shares", "1000", ""}, {"startdate", "now", ""},
+		{"migrate_downtime", "0.1", ""}, {"usb0", "spice", "host=spice,usb3=0"}, {"hostpci0", "mapping=gpu", "rombar=on,mapping=gpu"}, {"virtiofs0", "share", "cache=auto,dirid=share"},
+	} {
+		require.True(t, proxmox.SameOption(c[0], c[1], c[2]), "%v", c)
+	}
+	for _, c := range [][3]string{
+		{"acpi", "", "0"}, {"cpulimit", "2", "2.5"}, {"cpu", "host", "max"}, {"hotplug", "1", "0"}, {"hotplug", "disk", ""}, {"vga", "virtio", "virtio,memory=64"},
+		{"boot", "order=scsi0;net0", "order=net0;scsi0"}, {"watchdog", "i6300esb", ""}, {"balloon", "0", ""}, {"cpu", "host,flags=+aes", "host,flags=-aes"},
+	} {
+		require.False(t, proxmox.SameOption(c[0], c[1], c[2]), "%v", c)
+	}
+}
+
+// TestOtherSpellingsOnTheHost: attributes that somebody wrote in another form.
+func TestOtherSpellingsOnTheHost(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		order, down := 3, 20
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Description, v.Tags, v.Startup = "notes", []string{"web", "prod"}, &proxmox.Startup{Order: &order, Down: &down}
+			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09"}}
+		})
+		w.site.DNS = []string{"10.0.0.1", "10.0.0.2"}
+		w.apply()
+		was := w.guest(10000).Config
+		keys := proxmox.DecodeKeys(was["sshkeys"])
+		slices.Reverse(keys)
+		for key, other := range map[string]string{
+			"memory": "current=2048", "tags": "WEB prod,homestak;web", "description": was["description"] + "\n \n", "startup": "down=20,order=3",
+			"net0": "bridge=vmbr0,macaddr=bc:24:11:00:00:09,model=virtio", "ipconfig0": "gw=10.0.0.1,ip=10.0.0.5/24", "agent": "enabled=1,type=virtio",
+			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": proxmox.EncodeKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
+			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "meta": "creation-qemu=1", "vmgenid": "11111111-1111-4111-8111-111111111111",
+		} {
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, other) })
+			p := w.plan()
+			require.Empty(t, p.Steps, "%s: %s", key, describe(p))
+		}
+	})
+}
+
+// TestStateDrivesAreOrderedOnce, moved with their content, and never made anew.
+func TestStateDrivesAreOrderedOnce(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m", "tpmstate0": "local-lvm:1,version=v2.0"}
+		})
+		w.apply()
+		w.converged()
+		require.Len(t, volumesOf(w, 10000), 4)
+		w.vm("web-1").Options["efidisk0"] = "local-zfs:1,efitype=4m"
+		p := w.apply()
+		require.Equal(t, []string{"options.efidisk0"}, paths(p.Steps[0]))
+		require.Equal(t, model.ClassMigrate, p.Steps[0].Class)
+		require.Contains(t, w.guest(10000).Config["efidisk0"], "local-zfs:")
+		require.Len(t, volumesOf(w, 10000), 4, "moved, not made anew")
+		w.converged()
+		w.vm("web-1").Options["efidisk0"] = "local-zfs:1,efitype=2m"
+		p = w.plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, fmt.Sprint(p.Findings), "efidisk0")
+		time.Sleep(time.Second)
+	})
+}
+
+// volumesOf lists the volumes that carry a VMID, on all storages.
+func volumesOf(w *world, vmid int) []string {
+	var out []string
+	for _, list := range w.host.Snapshot().Volumes {
+		for _, v := range list {
+			if v.VMID == vmid {
+				out = append(out, v.ID)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
