@@ -23,9 +23,7 @@ func seeds(want, have *model.Resource, path string) bool {
 	}
 	name, attr, _ := strings.Cut(rest, ".")
 	switch attr {
-	case "ip", "gateway":
-		return true
-	case "mac":
+	case "ip", "gateway", "mac":
 		return want.Spec.(*VM).addressed(name) || have.Spec.(*VM).addressed(name)
 	default:
 		return false

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -194,7 +195,7 @@ func (d *Driver) write(ctx context.Context, at place, ch *change, have *model.Re
 	ch.set["digest"], ch.sight.fresh = have.Guest.Digest, false
 	_, err := d.c.put(ctx, at.path("config"), ch.set)
 	if classOf(err) != classMoved {
-		return err
+		return heldBack(err)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
 	if lookErr != nil {
@@ -210,5 +211,16 @@ func (d *Driver) write(ctx context.Context, at place, ch *change, have *model.Re
 	}
 	ch.set["digest"] = cfg.digest
 	_, err = d.c.put(ctx, at.path("config"), ch.set)
-	return err
+	return heldBack(err)
+}
+
+// heldBack explains the one refusal after which the work is done: PVE has the new
+// values, but the running guest did not take one of them. The next plan finds them
+// pending, and tries nothing again.
+func heldBack(err error) error {
+	api, ok := errors.AsType[*apiError](err)
+	if !ok || !slices.ContainsFunc(slices.Collect(maps.Values(api.Params)), func(s string) bool { return strings.HasPrefix(s, "hotplug problem") }) {
+		return err
+	}
+	return fmt.Errorf("the running guest did not take it, so it waits for a restart now: %w", err)
 }

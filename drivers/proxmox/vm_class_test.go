@@ -1,0 +1,255 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// edit is one change of a declared guest, and the PVE keys that it goes into.
+type edit struct {
+	do   func(*proxmox.VM)
+	keys []string
+	seed bool // for cloud-init: PVE has nothing pending, the guest reads it when it boots
+}
+
+func option(key, value string) edit {
+	return edit{do: func(v *proxmox.VM) { v.Options[key] = value }, keys: []string{key}}
+}
+
+func without(key string) edit {
+	return edit{do: func(v *proxmox.VM) { delete(v.Options, key) }, keys: []string{key}}
+}
+
+// edits are changes of the guest that edited declares.
+func edits() map[string]edit {
+	nic := func(n proxmox.NIC) func(*proxmox.VM) {
+		return func(v *proxmox.VM) { v.NICs = []proxmox.NIC{n} }
+	}
+	out := map[string]edit{
+		"cores": {do: func(v *proxmox.VM) { v.Cores = 4 }, keys: []string{"cores"}}, "memory": {do: func(v *proxmox.VM) { v.Memory = 4096 }, keys: []string{"memory"}},
+		"agent": {do: func(v *proxmox.VM) { v.Agent = false }, keys: []string{"agent"}}, "tags": {do: func(v *proxmox.VM) { v.Tags = []string{"x"} }, keys: []string{"tags"}},
+		"description": {do: func(v *proxmox.VM) { v.Description = "x" }, keys: []string{"description"}}, "onboot": {do: func(v *proxmox.VM) { v.OnBoot = true }, keys: []string{"onboot"}},
+		"protection": {do: func(v *proxmox.VM) { v.Protection = true }, keys: []string{"protection"}},
+		"vlan":       {do: nic(proxmox.NIC{Name: "lan", VLAN: 5}), keys: []string{"net0"}}, "mac": {do: nic(proxmox.NIC{Name: "lan", MAC: "BC:24:11:00:00:07"}), keys: []string{"net0"}, seed: true},
+		"ip":          {do: nic(proxmox.NIC{Name: "lan", IP: "10.0.0.9/24"}), keys: []string{"ipconfig0"}, seed: true},
+		"nic added":   {do: func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}} }, keys: []string{"net1"}},
+		"disk added":  {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1}) }, keys: []string{"scsi2"}},
+		"virtio disk": {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1, Bus: "virtio"}) }, keys: []string{"virtio0"}},
+		"sata disk":   {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1, Bus: "sata"}) }, keys: []string{"sata0"}},
+		"disk gone":   {do: func(v *proxmox.VM) { v.Disks = nil }, keys: []string{"scsi1"}}, "disk grown": {do: func(v *proxmox.VM) { v.Disks[0].Size = 6 }, keys: []string{"scsi1"}},
+		"cpulimit gone": without("cpulimit"), "balloon gone": without("balloon"), "tablet gone": without("tablet"), "usb gone": without("usb1"), "vga gone": without("vga"),
+		"ciupgrade": {do: func(v *proxmox.VM) { v.Options["ciupgrade"] = "1" }, keys: []string{"ciupgrade"}, seed: true},
+	}
+	for key, val := range map[string]string{
+		"sockets": "2", "cpu": "host", "numa": "1", "bios": "ovmf", "machine": "q35", "ostype": "l24", "scsihw": "lsi", "vga": "std", "boot": "order=scsi0", "acpi": "0", "kvm": "0",
+		"cpulimit": "2", "cpuunits": "300", "balloon": "1024", "shares": "100", "tablet": "1", "usb0": "spice", "vcpus": "2", "watchdog": "ib700", "serial1": "socket",
+		"migrate_downtime": "1", "vmstatestorage": "local-lvm", "rng0": "/dev/urandom", "efidisk0": "local-lvm:1", "localtime": "1", "keyboard": "de",
+	} {
+		out[key] = option(key, val)
+	}
+	out["hotplug usb"], out["hotplug memory"] = option("hotplug", "usb"), option("hotplug", "memory,disk")
+	out["balloon off"] = option("balloon", "0")
+	return out
+}
+
+func edited(w *world, hotplug, restart, power string) {
+	w.node("web-1", func(v *proxmox.VM) {
+		v.Power, v.Restart = power, restart
+		v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
+		v.Options = map[string]string{"cpulimit": "1", "balloon": "512", "tablet": "0", "usb1": "spice", "vga": "virtio"}
+		if hotplug != "" {
+			v.Options["hotplug"] = hotplug
+		}
+		if strings.Contains(hotplug, "memory") {
+			v.Options["numa"] = "1"
+		}
+	})
+	w.apply()
+	w.converged()
+}
+
+// waiting reports whether PVE holds back any of the keys.
+func waiting(g pvesim.Guest, keys []string) bool {
+	gone := strings.FieldsFunc(g.Pending["delete"], func(r rune) bool { return r == ',' || r == ' ' })
+	return slices.ContainsFunc(keys, func(k string) bool { return g.Pending[k] != "" || slices.Contains(gone, k) })
+}
+
+// TestClassIsWhatPVEDoes compares what the plan says of a change with what the host
+// then does: hold it back, or not.
+func TestClassIsWhatPVEDoes(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		for _, hotplug := range []string{"", "0", "network", "disk,usb", "network,disk,usb,cpu,memory"} {
+			for name, e := range edits() {
+				t.Run(fmt.Sprintf("%s %q %s", power, hotplug, name), func(t *testing.T) {
+					inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+						edited(w, hotplug, "never", power)
+						e.do(w.vm("web-1"))
+						p := w.plan()
+						if len(p.Steps) == 0 {
+							return // it is so already
+						}
+						class := p.Steps[0].Class
+						require.Empty(t, w.run(p))
+						held := waiting(w.guest(10000), e.keys)
+						switch {
+						case power == "stopped":
+							require.Equal(t, model.ClassNone, class)
+							require.False(t, held)
+						case e.seed && !held:
+							require.Equal(t, model.ClassPending, class)
+						default:
+							require.Equal(t, held, class == model.ClassPending, describe(p)+"class %s, pending %v", class, w.guest(10000).Pending)
+						}
+						q := w.plan()
+						require.Empty(t, q.Steps, "%s", describe(q))
+						require.Equal(t, held, len(q.Pending) > 0, "what waits is listed")
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestRestartAllowedAppliesIt by one clean restart, after which nothing waits.
+func TestRestartAllowedAppliesIt(t *testing.T) {
+	for name, e := range edits() {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				edited(w, "", "allowed", "running")
+				before := w.host.Snapshot().Requests
+				e.do(w.vm("web-1"))
+				p := w.plan()
+				if len(p.Steps) == 0 {
+					return
+				}
+				require.NotEqual(t, model.ClassPending, p.Steps[0].Class)
+				require.Empty(t, w.run(p))
+				restarts := 0
+				for call, n := range w.host.Snapshot().Requests {
+					if strings.Contains(call, "reboot") {
+						restarts += n - before[call]
+					}
+				}
+				require.Equal(t, p.Steps[0].Class == model.ClassRestart, restarts == 1, "%d restarts for class %s", restarts, p.Steps[0].Class)
+				require.True(t, w.guest(10000).Running)
+				require.Empty(t, w.guest(10000).Pending)
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestHotplugThatFailsIsPending: PVE keeps the value and says why it is not in force;
+// the next pass has nothing to do.
+func TestHotplugThatFailsIsPending(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		edited(w, "", "never", "running")
+		w.vm("web-1").NICs[0].Bridge = "vmbr9" // which the host does not have
+		p := w.plan()
+		require.Equal(t, model.ClassHot, p.Steps[0].Class)
+		failed := w.run(p)
+		require.ErrorContains(t, failed[p.Steps[0].Address], "waits for a restart")
+		require.ErrorContains(t, failed[p.Steps[0].Address], "hotplug problem")
+		p = w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Len(t, p.Pending, 1)
+	})
+}
+
+// TestSeedingIsSaid: what makes cloud-init start anew is named, and nothing else is.
+func TestSeedingIsSaid(t *testing.T) {
+	const sentence = "first of a new machine"
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		edited(w, "", "never", "running")
+		for name, c := range map[string]struct {
+			do   func()
+			said bool
+		}{
+			"keys":   {func() { delete(w.site.Secrets.Values["ssh_keys"], "dev") }, true},
+			"dns":    {func() { w.site.DNS = []string{"9.9.9.9"} }, true},
+			"domain": {func() { w.site.Domain = "else.test" }, true},
+			"user":   {func() { w.site.VMUser = "ops" }, true},
+			"ip":     {func() { w.vm("web-1").NICs[0].IP = "10.0.0.8/24" }, true},
+			"tags":   {func() { w.vm("web-1").Tags = []string{"a"} }, false},
+			"notes":  {func() { w.vm("web-1").Description = "n" }, false},
+			"onboot": {func() { w.vm("web-1").OnBoot = true }, false},
+			"cores":  {func() { w.vm("web-1").Cores = 3 }, false},
+		} {
+			c.do()
+			p := w.plan()
+			require.Len(t, p.Steps, 1, name)
+			require.Equal(t, c.said, strings.Contains(p.Steps[0].Reason, sentence), "%s: %s", name, p.Steps[0].Reason)
+			if c.said {
+				require.Equal(t, model.ClassPending, p.Steps[0].Class)
+			}
+			require.Empty(t, w.run(p))
+			w.converged()
+		}
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
+		require.Contains(t, w.plan().Steps[0].Reason, sentence)
+	})
+}
+
+// TestMovedDigestMeansLookAgain: PVE renews the digest for its own bookkeeping too.
+// A write that meets another one looks again, goes on if nothing that we look at
+// changed, and else leaves everything to the next plan.
+func TestMovedDigestMeansLookAgain(t *testing.T) {
+	const other = "local-lvm:vm-10000-disk-9,size=5G"
+	for what, of := range map[string]struct {
+		do         func(*proxmox.VM)
+		key, value string // what we look at
+	}{
+		"/config":    {func(v *proxmox.VM) { v.Cores = 4 }, "cores", "7"},
+		"/resize":    {func(v *proxmox.VM) { v.Disks[0].Size = 7 }, "scsi1", other},
+		"/move_disk": {func(v *proxmox.VM) { v.Disks[0].Storage = "local-zfs" }, "scsi1", other},
+	} {
+		for name, c := range map[string]struct {
+			key, value string
+			goesOn     bool
+		}{
+			"bookkeeping": {"meta", "creation-qemu=9", true},
+			"ours":        {of.key, of.value, false},
+			"taken away":  {"description", "", false},
+		} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				var sent atomic.Int32
+				conf := twoStorages()
+				conf.Fault = func(r *http.Request) (int, bool) {
+					if strings.HasSuffix(r.URL.Path, what) && r.Method != http.MethodGet {
+						sent.Add(1)
+					}
+					return 0, false
+				}
+				inTime(t, conf, func(t *testing.T, w *world) {
+					edited(w, "", "never", "running")
+					of.do(w.vm("web-1"))
+					p := w.plan()
+					require.Len(t, p.Steps, 1)
+					sent.Store(0)
+					w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.value) })
+					before := w.guest(10000).Config
+					failed := w.run(p)
+					if c.goesOn {
+						require.Empty(t, failed)
+						require.EqualValues(t, 2, sent.Load(), "once with the old digest, once with the new")
+						w.converged()
+						return
+					}
+					require.Len(t, failed, 1)
+					require.Equal(t, before, w.guest(10000).Config, "nothing was written")
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// file is the volume of a drive.
+func file(drive string) string {
+	volume, _, _ := strings.Cut(drive, ",")
+	return volume
+}
+
+// TestDetachedDiskComesBack with its data: under the same name the old volume is
+// attached, never a new one.
+func TestDetachedDiskComesBack(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		for _, hotplug := range []string{"disk", "network"} { // without disk a running guest lets go at its restart only
+			t.Run(power+" "+hotplug, func(t *testing.T) {
+				inTime(t, twoStorages(), func(t *testing.T, w *world) {
+					w.node("db", func(v *proxmox.VM) {
+						v.Power, v.Options = power, map[string]string{"hotplug": hotplug}
+						v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+					})
+					w.apply()
+					volume, all := file(w.guest(10000).Config["scsi1"]), volumesOf(w, 10000)
+					w.vm("db").Disks = nil
+					w.apply()
+					w.converged()
+					require.Equal(t, all, volumesOf(w, 10000), "its data stay")
+					w.vm("db").Tags = []string{"a"} // the mark is written without forgetting it
+					w.apply()
+
+					w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+					w.apply()
+					w.converged()
+					require.Equal(t, all, volumesOf(w, 10000))
+					require.Equal(t, volume, file(w.guest(10000).Config["scsi1"]))
+					require.Empty(t, w.guest(10000).Config["unused0"])
+					require.Empty(t, w.guest(10000).Pending)
+
+					w.vm("db").Disks = nil
+					w.apply()
+					w.vm("db").Power = "stopped"
+					w.apply()
+					w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Storage: "local-zfs"}} // and it may come back bigger, elsewhere
+					w.apply()
+					w.converged()
+					require.Len(t, volumesOf(w, 10000), len(all))
+					require.Contains(t, w.guest(10000).Config["scsi1"], "local-zfs:")
+					require.Contains(t, w.guest(10000).Config["scsi1"], "size=8G")
+				})
+			})
+		}
+	}
+}
+
+// TestRemovedDiskTakesItsData where the files said so before it left them.
+func TestRemovedDiskTakesItsData(t *testing.T) {
+	for _, hotplug := range []string{"disk", "network"} {
+		t.Run(hotplug, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) {
+					v.Options = map[string]string{"hotplug": hotplug}
+					v.Disks = []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2}}
+				})
+				w.apply()
+				w.vm("db").Disks[0].Remove = true
+				p := w.apply()
+				require.Equal(t, []string{"disk.data.remove"}, paths(p.Steps[0]))
+				require.Equal(t, model.ClassNone, p.Steps[0].Class)
+				w.converged()
+				require.Len(t, volumesOf(w, 10000), 4)
+
+				w.vm("db").Disks = nil
+				p = w.apply()
+				require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
+				require.NotContains(t, p.Steps[0].Reason, "disk logs")
+				w.converged()
+				if hotplug == "network" { // both wait for the restart; then the data of the one go
+					require.Len(t, volumesOf(w, 10000), 4)
+					w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					w.apply() // PVE lets go of them as it starts the guest
+					p = w.apply()
+					require.Equal(t, []string{"disk.data.remove"}, nonZero(p.Steps[0]))
+					require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
+				}
+				w.converged()
+				require.Len(t, volumesOf(w, 10000), 3, "root, cloud-init, logs")
+				_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+				require.NotContains(t, m.Detached, "data")
+				require.Contains(t, m.Detached, "logs")
+				before := w.guest(10000).Config["description"]
+				w.vm("db").OnBoot = true
+				w.apply()
+				require.Equal(t, before, w.guest(10000).Config["description"])
+			})
+		})
+	}
+}
+
+// nonZero are the paths of changes that take something away or bring it.
+func nonZero(s plan.Step) []string {
+	var out []string
+	for _, c := range s.Changes {
+		if c.Before != nil && c.Before != "" && c.Before != int64(0) && c.Before != false {
+			out = append(out, c.Path)
+		}
+	}
+	return out
+}
+
+// TestBusesOfDisks: each has its own slots, and a disk stays where it is.
+func TestBusesOfDisks(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) {
+			v.Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "a", Size: 1, Bus: "sata"}, {Name: "b", Size: 2}}
+		})
+		w.apply()
+		w.converged()
+		c := w.guest(10000).Config
+		require.Contains(t, c["virtio0"], "size=10G")
+		require.Equal(t, "order=virtio0", c["boot"])
+		require.Contains(t, c["sata0"], "size=1G")
+		require.Contains(t, c["scsi0"], "size=2G")
+		w.vm("db").Disks[1].Bus = "virtio"
+		p := w.plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, fmt.Sprint(p.Findings), "bus")
+		w.vm("db").Disks[1].Bus = "floppy"
+		_, found := w.site.Want("father")
+		require.NotZero(t, found.Errors())
+	})
+}
+
+// TestDisksSurviveEveryFault: each request of a disk's life fails once, with and
+// without effect. In the end there is never a second volume, and none too few.
+func TestDisksSurviveEveryFault(t *testing.T) {
+	for _, effect := range []bool{false, true} {
+		t.Run(fmt.Sprintf("effect=%v", effect), func(t *testing.T) {
+			var total atomic.Int32
+			synctest.Test(t, func(t *testing.T) {
+				diskStory(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
+			})
+			for at := int32(1); at <= total.Load(); at += stride {
+				synctest.Test(t, func(t *testing.T) {
+					var n atomic.Int32
+					diskStory(t, func(*http.Request) (int, bool) {
+						if n.Add(1) == at {
+							return 596, effect
+						}
+						return 0, false
+					})
+				})
+			}
+		})
+	}
+}
+
+// diskStory adds, grows, moves, detaches, takes back and removes a disk; each
+// chapter settles before its volumes are counted.
+func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	c := twoStorages()
+	c.TaskTime, c.Fault = time.Second, fault
+	w := newWorld(t, c)
+	w.node("db", nil)
+	settle(w)
+	for i, chapter := range []struct {
+		disks   []proxmox.Disk
+		volumes int
+	}{
+		{[]proxmox.Disk{{Name: "data", Size: 2}}, 3},
+		{[]proxmox.Disk{{Name: "data", Size: 4}, {Name: "logs", Size: 1, Remove: true}}, 4},
+		{[]proxmox.Disk{{Name: "data", Size: 4, Storage: "local-zfs"}, {Name: "logs", Size: 1, Remove: true}}, 4},
+		{nil, 3},
+		{[]proxmox.Disk{{Name: "data", Size: 5}}, 3},
+	} {
+		w.vm("db").Disks = chapter.disks
+		settle(w)
+		require.Len(t, volumesOf(w, 10000), chapter.volumes, "chapter %d", i)
+	}
+	require.Contains(t, w.guest(10000).Config["scsi1"], "size=5G")
+}
