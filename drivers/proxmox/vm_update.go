@@ -128,7 +128,9 @@ func (c *change) add(path string) {
 
 func (c *change) text(key, val string) {
 	if val == "" {
-		c.gone[key] = true
+		if _, there := c.have.observe.next[key]; there {
+			c.gone[key] = true
+		}
 		return
 	}
 	c.set[key] = val
