@@ -221,6 +221,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 		}
 		for _, e := range q.list {
 			g := listed{vmid: number(e["vmid"]), node: q.node, lxc: q.lxc, name: text(e["name"]), tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running"}
+			g.uptime = number(e["uptime"])
 			if g.name == g.place().String() {
 				g.name = "" // what PVE shows for a guest without a name
 			}

@@ -35,6 +35,7 @@ type mark struct {
 	Options  []string          `json:"options,omitempty"`
 	Removes  []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
 	Detached map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
+	Seeded   int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
 }
 
 // markDestroy is how a guest wants to go.

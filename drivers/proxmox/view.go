@@ -23,6 +23,7 @@ type listed struct {
 	tags    []string
 	lock    string
 	running bool
+	uptime  int // seconds since PVE started it; only fresh lists have it
 }
 
 func (g listed) kind() string {

@@ -39,6 +39,7 @@ type VM struct {
 
 	mark         mark   // wanted: without identity and slots; observed: as found
 	observe      config // observed only
+	uptime       int    // observed: seconds since PVE started it
 	storage      string // wanted: where the cloud-init drive goes
 	imageVolume  string // wanted: the volume to import the root disk from
 	templateVMID int    // wanted: the VM template to clone

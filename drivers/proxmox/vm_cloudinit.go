@@ -3,6 +3,7 @@ package proxmox
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -35,12 +36,24 @@ func (v *VM) addressed(name string) bool {
 	return slices.ContainsFunc(v.NICs, func(n NIC) bool { return n.Name == name && n.IP != "" })
 }
 
+const newInstance = "cloud-init takes the next boot for the first of a new machine: new SSH host keys, and its user is set up again"
+
+// unread reports whether something was written for cloud-init since PVE started the
+// guest. PVE tells it too (GET cloudinit), but by one more request for every guest of
+// every check; so the mark holds when we wrote, and the list of guests how long each
+// runs. A restart from inside the guest does not count: PVE writes the drive as it
+// starts a guest.
+func (v *VM) unread() bool {
+	return v.mark.Seeded > time.Now().Unix()-int64(v.uptime)
+}
+
 // noteVM says what changes mean for the guest beyond their class.
 func noteVM(want, have *model.Resource, paths []string) string {
 	w, h := want.Spec.(*VM), have.Spec.(*VM)
 	var out []string
-	if slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) }) {
-		out = append(out, "cloud-init takes the next boot for the first of a new machine: new SSH host keys, and its user is set up again")
+	waits := slices.Contains(paths, "pending") && h.unread()
+	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) }) {
+		out = append(out, newInstance)
 	}
 	for _, d := range h.Disks {
 		if d.Remove && !w.hasDisk("disk."+d.Name) {

@@ -40,7 +40,8 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
+	v.uptime = g.uptime
+	v.Waits = g.running && (cfg.waits && !maps.Equal(cfg.now, cfg.next) || v.unread())
 	for k, val := range c {
 		if !isTyped(k) && !invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
@@ -234,8 +235,12 @@ func (v *VM) guestName() string { return v.Name }
 
 // pending lists what PVE holds back until the next full restart.
 func (v *VM) pending(addr model.Address) []model.Pending {
+	out := []model.Pending{}
+	if v.Power == "running" && v.unread() {
+		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
+	}
 	if !v.observe.waits {
-		return nil
+		return out
 	}
 	keys := map[string]bool{}
 	for k, val := range v.observe.next {
@@ -248,7 +253,6 @@ func (v *VM) pending(addr model.Address) []model.Pending {
 			keys[k] = true
 		}
 	}
-	out := []model.Pending{}
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		p := model.Pending{Address: addr, Path: v.path(k), Why: "set; takes effect at the next full restart", Before: plainValue(v.observe.now, k), After: plainValue(v.observe.next, k)}
 		if k == "sshkeys" || k == "cipassword" {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -30,9 +31,13 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return d.complete(ctx, s, want, at)
 	}
 	m.Slots, m.Detached = slots(want, have.observe, have.remembered(want)), map[string]string{}
+	m.Seeded = have.mark.Seeded
 	ch := newChange(want, have, m)
 	for _, c := range s.Changes {
 		ch.add(c.Path)
+		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) {
+			ch.m.Seeded = time.Now().Unix()
+		}
 	}
 	ch.describe()
 	if len(ch.set)+len(ch.gone) == 0 { // no request with a digest says that it still is what was observed
@@ -207,7 +212,7 @@ func (d *Driver) write(ctx context.Context, at place, ch *change, have *model.Re
 	if !is.of(have.Addr) {
 		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
-	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running}, cfg, is.notes, is.mark)
+	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running, uptime: ch.have.uptime}, cfg, is.notes, is.mark)
 	if ch.touched(cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
 		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
 	}
