@@ -27,7 +27,7 @@ type VM struct {
 	Protection  bool              `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
 	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 
 	Name   string   `plan:"name"`     // as PVE shows it; the node's name
 	User   string   `plan:"ci_user"`  // made at first boot
