@@ -106,8 +106,8 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 			set[key] = card(cfg.next[key], want.nic(m, key))
 			continue
 		}
-		if cfg.next[key] == fmt.Sprint(val) {
-			delete(set, key)
+		if there := cfg.next[key]; there != "" && (stateDrive(key) || sameOption(key, there, fmt.Sprint(val))) {
+			delete(set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
 	if !slices.ContainsFunc(slices.Collect(maps.Values(cfg.next)), func(v string) bool { return strings.Contains(v, "cloudinit") }) {
@@ -241,7 +241,7 @@ func (v *VM) params(m mark) params {
 	p := params{
 		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
 		"description": describe(v.Description, m), "smbios1": "uuid=" + m.UUID,
-		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText(v.Agent), "ciuser": v.User,
+		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText("", v.Agent), "ciuser": v.User,
 	}
 	for key, val := range map[string]string{"startup": v.Startup.text(), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain} {
 		if val != "" {
@@ -254,7 +254,7 @@ func (v *VM) params(m mark) params {
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = card("", n)
-		if ip := n.ipconfig(); ip != "" {
+		if ip := n.ipconfig(""); ip != "" {
 			p["ipconfig"+strings.TrimPrefix(slot, "net")] = ip
 		}
 	}
@@ -264,22 +264,38 @@ func (v *VM) params(m mark) params {
 	return p
 }
 
-func agentText(on bool) string {
+// agentText switches the agent on or off and keeps what else the key holds.
+func agentText(old string, on bool) string {
+	word := "0"
 	if on {
-		return "1"
+		word = "1"
 	}
-	return "0"
+	return joined(parseProperty(old), map[string]string{"enabled": word}, "enabled")
 }
 
-// ipconfig is the card's address in PVE's form; "" for none.
-func (n NIC) ipconfig() string {
-	if n.IP == "" {
-		return ""
+// ipconfig is the card's address in PVE's form, with what else the key holds (an
+// IPv6 address); "" for none.
+func (n NIC) ipconfig(old string) string {
+	return joined(parseProperty(old), map[string]string{"ip": n.IP, "gw": n.Gateway}, "")
+}
+
+// joined writes a property string anew with some members set, or left out where
+// their value is ""; bare is the member that may stand without its name.
+func joined(p property, set map[string]string, bare string) string {
+	maps.Copy(p.values, set)
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(p.values)) {
+		if val := p.values[key]; val != "" {
+			parts = append(parts, key+"="+val)
+		}
 	}
-	if n.Gateway != "" {
-		return "ip=" + n.IP + ",gw=" + n.Gateway
+	if len(parts) == 1 && bare != "" {
+		return strings.TrimPrefix(parts[0], bare+"=")
 	}
-	return "ip=" + n.IP
+	slices.SortStableFunc(parts, func(a, b string) int {
+		return boolCompare(strings.HasPrefix(b, "ip="), strings.HasPrefix(a, "ip=")) // as PVE's own form writes it
+	})
+	return strings.Join(parts, ",")
 }
 
 // card writes a nic's property string. What the old one holds beside bridge, tag

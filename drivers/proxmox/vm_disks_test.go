@@ -174,10 +174,17 @@ func TestDisksSurviveEveryFault(t *testing.T) {
 func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	c := twoStorages()
-	c.TaskTime, c.Fault = time.Second, fault
+	made := false // the making of a guest has a story of its own
+	c.TaskTime, c.Fault = time.Second, func(r *http.Request) (int, bool) {
+		if !made {
+			return 0, false
+		}
+		return fault(r)
+	}
 	w := newWorld(t, c)
 	w.node("db", nil)
 	settle(w)
+	made = true
 	for i, chapter := range []struct {
 		disks   []proxmox.Disk
 		volumes int

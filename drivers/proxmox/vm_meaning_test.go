@@ -217,6 +217,47 @@ func TestStateDrivesAreOrderedOnce(t *testing.T) {
 	})
 }
 
+// TestCloneKeepsItsStateDrives: the template's are copied with the rest, and an order
+// for them makes no second ones.
+func TestCloneKeepsItsStateDrives(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		golden := map[string]any{"vmid": 9000, "name": "golden", "scsi0": "local-lvm:2", "bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
+		for _, path := range []string{"/nodes/father/qemu", "/nodes/father/qemu/9000/template"} {
+			upid, err := w.d.Post(t.Context(), path, golden)
+			require.NoError(t, err)
+			require.NoError(t, w.d.WaitTask(t.Context(), upid))
+			golden = map[string]any{}
+		}
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Template, v.Options = "golden", map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
+		})
+		w.apply()
+		w.converged()
+		require.Len(t, volumesOf(w, 10000), 3, "root, firmware state, cloud-init")
+		require.Empty(t, w.guest(10000).Config["unused0"])
+	})
+}
+
+// TestOtherPartsOfAKeyStay: an attribute that shares its key with what somebody else
+// set writes its own part only.
+func TestOtherPartsOfAKeyStay(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Set(10000, "agent", "enabled=1,fstrim_cloned_disks=1")
+			e.Set(10000, "ipconfig0", "ip=dhcp,ip6=auto")
+		})
+		w.converged()
+		v := w.vm("web-1")
+		v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.9/24"}}
+		w.apply()
+		w.converged()
+		require.Equal(t, "enabled=0,fstrim_cloned_disks=1", w.guest(10000).Config["agent"])
+		require.Equal(t, "ip=10.0.0.9/24,gw=10.0.0.1,ip6=auto", w.guest(10000).Config["ipconfig0"])
+	})
+}
+
 // volumesOf lists the volumes that carry a VMID, on all storages.
 func volumesOf(w *world, vmid int) []string {
 	var out []string

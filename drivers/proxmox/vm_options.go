@@ -123,6 +123,10 @@ func (r *vmResolver) options() {
 			continue
 		}
 		v := strings.TrimSpace(r.Options[k])
+		if v == "" {
+			r.errorf("options."+k, fmt.Sprintf("option %q is empty", k), "take it out: without it PVE's default holds")
+			continue
+		}
 		if p.Type == "boolean" {
 			v = yesNo(v) // of a parameter of its own PVE knows no words
 		}

@@ -103,7 +103,7 @@ func (c *change) add(path string) {
 	case "protection":
 		c.set["protection"] = w.Protection
 	case "agent":
-		c.set["agent"] = agentText(w.Agent)
+		c.set["agent"] = agentText(c.have.observe.next["agent"], w.Agent)
 	case "startup":
 		c.text("startup", w.Startup.text())
 	case "ci_user":
@@ -165,7 +165,8 @@ func (c *change) nic(name, attr string) {
 	}
 	n, slot := c.want.NICs[i], c.m.Slots["nic."+name]
 	if attr == "ip" || attr == "gateway" {
-		c.text("ipconfig"+strings.TrimPrefix(slot, "net"), n.ipconfig())
+		key := "ipconfig" + strings.TrimPrefix(slot, "net")
+		c.text(key, n.ipconfig(c.have.observe.next[key]))
 		return
 	}
 	c.set[slot] = card(c.have.observe.next[slot], n)
