@@ -74,7 +74,7 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		edit := drawVM(rt)
 		turn := func(n int) int { return rapid.IntRange(0, max(n-1, 0)).Draw(rt, "turn") }
-		story := func(t *testing.T, w *world) {
+		story := func(_ *testing.T, w *world) {
 			w.node("web-1", edit)
 			w.apply()
 			w.converged()
