@@ -39,10 +39,14 @@ var everyOption = map[string]value{
 // index names one key of a family: the highest that the defaults leave free.
 func index(key string) string { return strings.Replace(key, "[n]", "1", 1) }
 
-// fullHouse declares a stopped guest that has every option.
+// fullHouse declares a stopped guest that has every option and every attribute.
 func fullHouse(w *world) {
+	order := 3
 	w.node("web-1", func(v *proxmox.VM) {
 		v.Power, v.Options = "stopped", map[string]string{}
+		v.Tags, v.Description, v.OnBoot, v.Startup = []string{"Web", "prod"}, "notes \n", true, &proxmox.Startup{Order: &order}
+		v.Disks = []proxmox.Disk{{Name: "a", Size: 1}, {Name: "b", Size: 1, Bus: "virtio"}, {Name: "c", Size: 1, Bus: "sata", Remove: true}}
+		v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09", VLAN: 5}, {Name: "dmz", IP: "dhcp"}}
 		for key, val := range everyOption {
 			if val.declared != "" {
 				v.Options[index(key)] = val.declared
@@ -83,6 +87,9 @@ func TestEveryKeyConvergesOnce(t *testing.T) {
 		w.apply()
 		c := w.guest(10000).Config
 		for key := range w.vm("web-1").Options {
+			require.Contains(t, c, key)
+		}
+		for _, key := range []string{"name", "cores", "memory", "tags", "description", "onboot", "startup", "agent", "ciuser", "sshkeys", "nameserver", "searchdomain", "net1", "ipconfig1", "scsi1", "virtio0", "sata0"} {
 			require.Contains(t, c, key)
 		}
 		w.converged()
@@ -248,11 +255,15 @@ func TestStateDrivesAreOrderedOnce(t *testing.T) {
 		require.Contains(t, w.guest(10000).Config["efidisk0"], "local-zfs:")
 		require.Len(t, volumesOf(w, 10000), 4, "moved, not made anew")
 		w.converged()
+		w.vm("web-1").Options["tpmstate0"] = "local-zfs:1,version=v2.0"
+		p = w.plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, fmt.Sprint(p.Findings), "cannot be moved while the guest runs")
+		w.vm("web-1").Options["tpmstate0"] = "local-lvm:1,version=v2.0"
 		w.vm("web-1").Options["efidisk0"] = "local-zfs:1,efitype=2m"
 		p = w.plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, fmt.Sprint(p.Findings), "efidisk0")
-		time.Sleep(time.Second)
 	})
 }
 
