@@ -152,6 +152,19 @@ func TestRestartAllowedAppliesIt(t *testing.T) {
 	}
 }
 
+// TestRestartBesideAMove: the step's class is that of the worse of two, and the
+// restart is made all the same.
+func TestRestartBesideAMove(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		edited(w, "", "allowed", "running")
+		w.vm("web-1").Cores, w.vm("web-1").Disks[0].Storage = 5, "local-zfs"
+		p := w.apply()
+		require.Equal(t, model.ClassMigrate, p.Steps[0].Class)
+		w.converged()
+		require.Equal(t, "5", w.guest(10000).Config["cores"])
+	})
+}
+
 // TestHotplugThatFailsIsPending: PVE keeps the value and says why it is not in force;
 // the next pass has nothing to do.
 func TestHotplugThatFailsIsPending(t *testing.T) {

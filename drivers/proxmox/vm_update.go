@@ -56,7 +56,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return d.stop(ctx, at, have.mark)
 	case ch.power:
 		return d.start(ctx, at)
-	case s.Class == model.ClassRestart && s.Have.Guest.Running:
+	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Class == model.ClassRestart }):
 		return d.restart(ctx, at, have.mark)
 	}
 	return nil
