@@ -60,8 +60,8 @@ type NIC struct {
 	Bridge  string `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
 	VLAN    int    `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
 	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up by PVE unless set, and then kept."`
-	IP      string `hcl:"ip,optional" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set."`
-	Gateway string `hcl:"gateway,optional" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+	IP      string `hcl:"ip,optional" cost:"restart" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set. A change is read by cloud-init at the next boot, as on a new machine."`
+	Gateway string `hcl:"gateway,optional" cost:"restart" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
 }
 
 // Startup is PVE's startup property.
