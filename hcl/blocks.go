@@ -44,7 +44,7 @@ func blockTypes(kinds model.Kinds) []blockType {
 		{name: "variable", doc: "A value that --var NAME=VALUE can set, used as var.NAME.", labels: 1},
 	}
 	for _, k := range kinds {
-		if k.Block != nodeBlock {
+		if k.Block != nodeBlock && k.Block != "" { // what no file declares is only ever found on a host
 			types = append(types, blockType{name: k.Block, doc: k.Doc, spec: reflect.TypeOf(k.New()).Elem(), named: true, labels: 1, kind: k})
 		}
 	}

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"net/http"
+	"path"
 )
 
 // The doors to internals that black-box tests need.
@@ -63,3 +64,17 @@ func ClassName(err error) string {
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
 func SpokenFor(key string) (attribute, refused string) { return typedKeys[key], refusedKeys[key] }
+
+// SendSeed uploads an ISO image as the driver does.
+func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
+	return d.sendSeed(ctx, node, volid, image)
+}
+
+// SeedName reads a seed image's name and writes it again, for storage x.
+func SeedName(volid string) (string, bool) {
+	n, ok := parseSeed(volid)
+	return n.volume("x"), ok
+}
+
+// IsImageFile reports whether a volume goes by the name of a declared image.
+func IsImageFile(volid string) bool { return imageFile.MatchString(path.Base(volid)) }

@@ -34,6 +34,9 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 	if cfg.next["protection"] == "1" { // asked before the guest is shut down for nothing
 		return fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", at)
 	}
+	if err := d.dropSeed(ctx, at, is.mark, cfg); err != nil {
+		return err
+	}
 	if err := d.stop(ctx, at, is.mark); err != nil {
 		return err
 	}

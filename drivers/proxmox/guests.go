@@ -123,6 +123,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		j.guest(a.guest, a.cfg)
 	}
 	j.close()
+	if err := d.findSeeds(ctx, l, &out); err != nil {
+		return out, err
+	}
 	if err := d.findHidden(ctx, l, &out); err != nil {
 		return out, err
 	}

@@ -261,6 +261,11 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
+	return d.send(ctx, node, want.Storage, fields, f, info.Size())
+}
+
+// send uploads size bytes to a storage; fields has content, filename and perhaps a checksum.
+func (d *Driver) send(ctx context.Context, node, storage string, fields params, file io.Reader, size int64) error {
 	var frame bytes.Buffer
 	form := multipart.NewWriter(&frame)
 	for _, k := range []string{"content", "checksum", "checksum-algorithm"} {
@@ -272,12 +277,12 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 	head := bytes.Clone(frame.Bytes())
 	_ = form.Close()
 	tail := frame.Bytes()[len(head):]
-	body := io.MultiReader(bytes.NewReader(head), f, bytes.NewReader(tail))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+seg("nodes", node, "storage", want.Storage, "upload"), body)
+	body := io.MultiReader(bytes.NewReader(head), file, bytes.NewReader(tail))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+seg("nodes", node, "storage", storage, "upload"), body)
 	if err != nil {
 		return err
 	}
-	req.ContentLength = int64(len(head)) + info.Size() + int64(len(tail))
+	req.ContentLength = int64(len(head)) + size + int64(len(tail))
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	req.Header.Set("Authorization", "PVEAPIToken="+d.c.token)
 	res, err := d.c.http.Do(req)

@@ -10,6 +10,7 @@ func table() []driverKind {
 		&pveKind,
 		&imageKind,
 		&poolKind,
+		&seedKind,
 	}
 }
 

@@ -36,6 +36,7 @@ type mark struct {
 	Removes  []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
 	Detached map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
 	Seeded   int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
+	Seed     *markSeed         `json:"seed,omitempty"`
 }
 
 // markDestroy is how a guest wants to go.

@@ -25,6 +25,7 @@ type world struct {
 	site *model.Site
 	host *pvesim.Host
 	d    *proxmox.Driver
+	wire *wire // sees all that is sent, if there is one
 }
 
 func newWorld(t *testing.T, c pvesim.Config) *world {
@@ -52,6 +53,9 @@ func (w *world) reopen() {
 	check := proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 		if err := pveapi.ValidateRequest(r); err != nil {
 			w.t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		if w.wire != nil {
+			w.wire.read(w.t, r)
 		}
 		return w.host.RoundTrip(r)
 	})

@@ -28,6 +28,7 @@ type VM struct {
 	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
+	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
 	Name   string   `plan:"name"`     // as PVE shows it; the node's name
 	User   string   `plan:"ci_user"`  // made at first boot
@@ -36,6 +37,7 @@ type VM struct {
 	Domain string   `plan:"domain"`
 	Terms  string   `plan:"mark"`                   // what the files decide of the owner mark
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 
 	mark         mark   // wanted: without identity and slots; observed: as found
 	observe      config // observed only
@@ -43,6 +45,8 @@ type VM struct {
 	storage      string // wanted: where the cloud-init drive goes
 	imageVolume  string // wanted: the volume to import the root disk from
 	templateVMID int    // wanted: the VM template to clone
+	seedStorage  string // wanted: where a seed image goes
+	seedVolume   string // wanted, while it is made: its seed image
 }
 
 // Disk is a disk of a guest. Its slot on the bus is remembered in the owner mark.

@@ -18,10 +18,13 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
 	m := want.mark
 	m.Owner, m.UUID = d.id.owner, uuid.NewString()
+	m.Seed = newSeed(s.Want)
 	var err error
-	if want.Template != "" {
+	switch {
+	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
+	case want.Template != "":
 		err = d.clone(ctx, want, at, m)
-	} else {
+	default:
 		err = d.createFromImage(ctx, want, at, m)
 	}
 	if err != nil {
@@ -32,14 +35,18 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 
 // createFromImage orders the whole machine in one request.
 func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark) error {
+	want, m, err := d.seed(ctx, want, at, m)
+	if err != nil {
+		return err
+	}
 	m.Slots = slots(want, config{}, nil)
 	p := want.params(m)
 	p["vmid"] = at.vmid
 	root := m.Slots["disk.root"]
 	if _, declared := want.Options["boot"]; !declared {
-		p["boot"] = "order=" + root
+		p["boot"] = "order=" + root + want.bootTail()
 	}
-	p["ide2"] = want.storage + ":cloudinit"
+	p[seedSlot] = want.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.order(slot)
@@ -89,6 +96,10 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 // lacks, and without what only the template has. All of it is one request, so that
 // a copy is either still bare, which its mark tells, or complete.
 func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
+	want, m, err := d.seed(ctx, want, at, m)
+	if err != nil {
+		return err
+	}
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("reading the clone %d back: %w", at.vmid, err)
@@ -110,9 +121,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 			delete(set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(cfg.next)), func(v string) bool { return strings.Contains(v, "cloudinit") }) {
-		set["ide2"] = want.storage + ":cloudinit"
-	}
+	gone = append(gone, want.swapMedium(cfg, set)...)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
 			set[slot] = disk.order(slot)
@@ -166,7 +175,11 @@ func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) 
 	if want.Power != "running" {
 		return nil
 	}
-	return d.start(ctx, at)
+	if err := d.start(ctx, at); err != nil {
+		return err
+	}
+	d.unseed(ctx, s.Address, want, at, is.mark)
+	return nil
 }
 
 // slots assigns a slot to every disk and nic: those that have one keep it, the
@@ -241,9 +254,9 @@ func (v *VM) params(m mark) params {
 	p := params{
 		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
 		"description": describe(v.Description, m), "smbios1": "uuid=" + m.UUID,
-		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText("", v.Agent), "ciuser": v.User,
+		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText("", v.Agent),
 	}
-	for key, val := range map[string]string{"startup": v.Startup.text(), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain} {
+	for key, val := range map[string]string{"ciuser": v.User, "startup": v.Startup.text(), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain} {
 		if val != "" {
 			p[key] = val
 		}

@@ -24,6 +24,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	if g.running {
 		v.Power = "running"
 	}
+	v.Seed = m.attached(c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
@@ -205,6 +206,7 @@ func (v *VM) align(have *VM) {
 	if v.Startup != nil && have.Startup != nil && v.Startup.text() == have.Startup.text() {
 		have.Startup = v.Startup
 	}
+	v.alignSeed(have)
 	have.Waits = have.Waits && v.Restart == "allowed" && v.Power == "running"
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template

@@ -31,6 +31,7 @@ func (r *vmResolver) resolve() {
 	r.disks()
 	r.nics()
 	r.cloudInit()
+	r.seed()
 	r.tags()
 	r.enums()
 	r.options()
@@ -311,6 +312,7 @@ func (r *vmResolver) owner() {
 	m.Needs = slices.Compact(m.Needs)
 	m.Removes = r.removes()
 	r.mark, r.Terms = m, m.terms()
+	m.Seed = r.seedRoom()
 	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.VM, config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	if n := utf8.RuneCountInString(describe(r.Description, m)); n > maxDescription {
 		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, maxDescription)

@@ -24,14 +24,14 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	m := want.mark
 	m.Owner, m.UUID = d.id.owner, have.mark.UUID
 	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
-		m.UUID = or(uuidOf(have.observe.next["smbios1"]), uuid.NewString())
+		m.UUID, m.Seed = or(uuidOf(have.observe.next["smbios1"]), uuid.NewString()), newSeed(s.Want)
 		if err := d.dress(ctx, want, at, m); err != nil {
 			return err
 		}
 		return d.complete(ctx, s, want, at)
 	}
 	m.Slots, m.Detached = slots(want, have.observe, have.remembered(want)), map[string]string{}
-	m.Seeded = have.mark.Seeded
+	m.Seeded, m.Seed = have.mark.Seeded, have.mark.Seed // what no file says must not be lost by a write
 	ch := newChange(want, have, m)
 	for _, c := range s.Changes {
 		ch.add(c.Path)
@@ -50,6 +50,11 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	}
 	if err := d.settleDisks(ctx, at, ch); err != nil {
 		return err
+	}
+	if ch.set[seedSlot] != nil { // out of the drive first: a machine does not start with an image that is not there
+		if err := d.removeSeed(ctx, at.node, have.Seed); err != nil {
+			return err
+		}
 	}
 	switch {
 	case ch.power && want.Power == "stopped":
@@ -116,6 +121,8 @@ func (c *change) add(path string) {
 		c.text("searchdomain", w.Domain)
 	case "power":
 		c.power = true
+	case "seed":
+		c.set[seedSlot] = emptyDrive
 	case "options":
 		if stateDrive(rest) && w.Options[rest] != "" && c.have.observe.next[rest] != "" {
 			c.move[rest] = storageOf(w.Options[rest]) // its content goes along; the order again would be an empty one

@@ -1,0 +1,278 @@
+package proxmox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A machine with user_data is seeded by an ISO image that we make, since PVE's
+// cloud-init drive cannot carry it. The image may hold secrets, so it goes as soon
+// as it was read. docs/decisions/0015-nocloud.md says why it is done this way.
+const (
+	seedSlot   = "ide2" // where PVE's own form puts the cloud-init drive
+	emptyDrive = "none,media=cdrom"
+
+	// bootPatience is how long the making of a machine waits for its agent, to take the seed away at once.
+	bootPatience = 3 * time.Minute
+	// bootPoll is the pause between two questions.
+	bootPoll = 5 * time.Second
+	// bootUptime is how many seconds a machine must have been up for its first boot to count as over, agent or not.
+	bootUptime = 600
+)
+
+// markSeed is what a machine's mark remembers of its seed: where it is or was, and
+// sums of what can be told in public, so that an edit that comes too late shows.
+// Of what is made from secrets there is none: it could be tried out.
+type markSeed struct {
+	Volume string `json:"volume,omitempty"`
+	Data   string `json:"data,omitempty"` // of user_data
+	Net    string `json:"net,omitempty"`  // of addresses and name servers
+}
+
+// newSeed is the record of a machine that is to be made; nil if it has no user_data.
+func newSeed(r *model.Resource) *markSeed {
+	v, ok := r.Spec.(*VM)
+	if !ok || v.UserData == "" {
+		return nil
+	}
+	out := &markSeed{}
+	if !secretly(r, "user_data") {
+		out.Data = shortSum(v.UserData)
+	}
+	if !secretly(r, "nic") {
+		out.Net = shortSum(fmt.Sprintf("%q", v.addresses()))
+	}
+	return out
+}
+
+// secretly reports whether an attribute, or a block or anything in it, was made from a secret.
+func secretly(r *model.Resource, path string) bool {
+	return slices.ContainsFunc(r.Sensitive, func(s string) bool { return s == path || strings.HasPrefix(s, path+".") })
+}
+
+func shortSum(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:6])
+}
+
+// addresses is all of the network that only a seed tells a machine.
+func (v *VM) addresses() []string {
+	out := append([]string{v.Domain}, v.DNS...)
+	for _, n := range v.NICs {
+		out = append(out, n.Name, n.IP, n.Gateway)
+	}
+	return out
+}
+
+// seed checks user_data and says where its image goes.
+func (r *vmResolver) seed() {
+	r.seedStorage = "local"
+	if h := r.in.Host; h != nil && h.Storage != nil {
+		r.seedStorage = or(h.Storage.ISO, r.seedStorage)
+	}
+	if r.UserData == "" {
+		return
+	}
+	if err := nocloud.Check(r.UserData); err != nil {
+		r.errorf("user_data", "user_data that cloud-init would not read", "%s", err)
+	}
+}
+
+// seedRoom is a record of the greatest length, by which the length of a mark is judged.
+func (r *vmResolver) seedRoom() *markSeed {
+	if r.UserData == "" {
+		return nil
+	}
+	name := seedName{site: r.in.Site.Name, node: r.in.Name, owner: strings.Repeat("0", 12), uuid: strings.Repeat("0", 36)}
+	return &markSeed{Volume: name.volume(r.seedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
+}
+
+// medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
+// since both volumes are called cidata.
+func (v *VM) medium() string {
+	if v.seedVolume != "" {
+		return v.seedVolume + ",media=cdrom"
+	}
+	return v.storage + ":cloudinit"
+}
+
+// bootTail names the seed's drive behind the disks a machine boots from. PVE appends
+// every CD drive by itself when its medium changes (qemu-server, API2/Qemu.pm), and
+// that would be a change that waits for a restart; from a seed nothing boots.
+func (v *VM) bootTail() string {
+	if v.seedVolume == "" {
+		return ""
+	}
+	return ";" + seedSlot
+}
+
+// swapMedium gives a copy of a template its medium, and answers the keys that must
+// go: a template's own cloud-init drive, and what that would have said.
+func (v *VM) swapMedium(cfg config, set params) (gone []string) {
+	there := false
+	for key, val := range cfg.next {
+		drive := isDrive(key) && strings.Contains(val, "cloudinit")
+		there = there || drive
+		switch {
+		case v.seedVolume == "":
+		case drive && key != seedSlot, key == "ciuser", key == "cipassword", key == "cicustom":
+			gone = append(gone, key)
+		}
+	}
+	if v.seedVolume != "" || !there {
+		set[seedSlot] = v.medium()
+	}
+	return gone
+}
+
+// attached is the volume of the machine's own seed, if it is in the drive.
+func (m mark) attached(c map[string]string) string {
+	if file := parseProperty(c[seedSlot]).first("file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
+		return file
+	}
+	return ""
+}
+
+// alignSeed leaves a seed in its drive until the first boot is over. What only a
+// seed said of a machine PVE cannot show, so it is no difference either.
+func (v *VM) alignSeed(have *VM) {
+	if have.uptime < bootUptime {
+		have.Seed = ""
+	}
+	if s := have.mark.Seed; s == nil || s.Volume == "" {
+		return
+	}
+	have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain
+	for i := range have.NICs {
+		for _, w := range v.NICs {
+			if w.Name == have.NICs[i].Name {
+				have.NICs[i].IP, have.NICs[i].Gateway = w.IP, w.Gateway
+			}
+		}
+	}
+}
+
+// seed makes and uploads the image of a machine that is about to be made, and
+// answers the machine as it is then to be ordered: with the image in the drive,
+// cards of known addresses, and nothing for PVE's own cloud-init. Without user_data
+// it answers what it was given, and sends nothing.
+//
+// An image that an earlier attempt left is overwritten, and with it its identity
+// goes on: so there is never a second one, and where that attempt's order got
+// through after all, the machine and its seed still agree.
+func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mark, error) {
+	if m.Seed == nil {
+		return want, m, nil
+	}
+	left, err := d.seedsOn(ctx, at.node, want.seedStorage)
+	if err != nil {
+		return nil, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
+	}
+	left = slices.DeleteFunc(left, func(v seedVolume) bool { return v.node != m.Node || v.wiped })
+	if len(left) > 0 {
+		m.UUID = left[0].uuid
+	}
+	name := seedName{d.id.site, m.Node, ownerSum(d.id.owner), m.UUID}
+	v := *want
+	v.NICs = slices.Clone(want.NICs)
+	s := nocloud.Seed{
+		Instance: "homestak-" + shortSum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,
+		User: v.User, Keys: v.Keys, DNS: v.DNS,
+	}
+	for i := range v.NICs {
+		n := &v.NICs[i]
+		n.MAC = or(n.MAC, nocloud.MAC(m.UUID, n.Name))
+		s.NICs = append(s.NICs, nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway})
+		n.IP, n.Gateway = "", ""
+	}
+	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.volume(v.seedStorage)
+	record := *m.Seed
+	record.Volume = v.seedVolume
+	m.Seed = &record
+	image, err := s.Image()
+	if err != nil {
+		return nil, m, fmt.Errorf("seeding %s: %w", at, err)
+	}
+	err = d.sendSeed(ctx, at.node, v.seedVolume, image)
+	if errors.Is(err, errLost) && len(left) == 0 { // nothing was there before, so what is there now is this
+		now, lookErr := d.seedsOn(ctx, at.node, v.seedStorage)
+		if lookErr == nil && slices.ContainsFunc(now, func(n seedVolume) bool { return n.volid == v.seedVolume && n.size == len(image) }) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, m, fmt.Errorf("seeding %s: uploading its image to storage %s: %w", at, v.seedStorage, err)
+	}
+	return &v, m, nil
+}
+
+// made reports whether an earlier order of a machine got through whole. Where that
+// cannot be seen the order is given again, and PVE's answer tells.
+func (d *Driver) made(ctx context.Context, at place, addr model.Address) bool {
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return false
+	}
+	is := d.proof(cfg, at)
+	return is.of(addr) && is.mark.UUID != "" && cfg.now["lock"] == ""
+}
+
+// unseed takes the seed away when a new machine's agent answers: it is started long
+// after cloud-init has read and kept the seed. A machine that has no agent, or takes
+// longer, is complete all the same; its seed is taken away by a later pass.
+func (d *Driver) unseed(ctx context.Context, addr model.Address, want *VM, at place, m mark) {
+	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
+		return
+	}
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil || !d.proof(cfg, at).of(addr) || m.attached(cfg.next) == "" {
+		return
+	}
+	if _, err := d.c.put(ctx, at.path("config"), params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+		return // the next pass finds it in the drive
+	}
+	_ = d.removeSeed(ctx, at.node, m.Seed.Volume) // the next pass finds it on the storage
+}
+
+// answers waits for the agent of a machine that was just started.
+func (d *Driver) answers(ctx context.Context, at place) bool {
+	for range bootPatience / bootPoll {
+		_, err := d.c.post(ctx, at.path("agent", "ping"), nil)
+		switch classOf(err) {
+		case classDenied, classNoLogin, classNotFound:
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(bootPoll):
+		}
+	}
+	return false
+}
+
+// dropSeed takes the seed of a machine that is about to be destroyed: PVE leaves
+// images in drives alone, and afterwards nothing would tell that there was one.
+func (d *Driver) dropSeed(ctx context.Context, at place, m mark, cfg config) error {
+	if m.Seed == nil || m.Seed.Volume == "" {
+		return nil
+	}
+	if m.attached(cfg.next) != "" {
+		if _, err := d.c.put(ctx, at.path("config"), params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
+		}
+	}
+	return d.removeSeed(ctx, at.node, m.Seed.Volume)
+}

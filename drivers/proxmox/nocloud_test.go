@@ -1,0 +1,323 @@
+package proxmox_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	diskfile "github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+const (
+	hush     = "hunter2-correct-horse"
+	userData = "#cloud-config\nchpasswd: {expire: false}\npassword: " + hush + "\n"
+)
+
+// seeded declares a machine with user_data that was made from a secret.
+func (w *world) seeded(name string, edit func(*proxmox.VM)) *model.Node {
+	n := w.node(name, func(v *proxmox.VM) {
+		v.UserData = userData
+		if edit != nil {
+			edit(v)
+		}
+	})
+	n.Resource.Sensitive = []string{"user_data"}
+	return n
+}
+
+// wire is what went over the wire: the files that were uploaded, and all else as text.
+type wire struct {
+	mu      sync.Mutex
+	uploads map[string][]byte // the last of each name
+	order   []string          // the names in the order of their uploads
+	plain   strings.Builder   // methods, URLs and the bodies that are no uploads
+}
+
+// tap lets all that the driver sends pass by.
+func (w *world) tap() *wire {
+	w.wire = &wire{uploads: map[string][]byte{}}
+	return w.wire
+}
+
+func (o *wire) read(t *testing.T, r *http.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	fmt.Fprintln(&o.plain, r.Method, r.URL)
+	if r.Body == nil {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind != "multipart/form-data" {
+		o.plain.Write(body)
+		return
+	}
+	form := multipart.NewReader(bytes.NewReader(body), options["boundary"])
+	for {
+		part, err := form.NextPart()
+		if err == io.EOF {
+			return
+		}
+		require.NoError(t, err)
+		data, err := io.ReadAll(part)
+		require.NoError(t, err)
+		if part.FormName() == "filename" {
+			o.uploads[part.FileName()] = data
+			o.order = append(o.order, part.FileName())
+			continue
+		}
+		fmt.Fprintln(&o.plain, part.FormName(), string(data))
+	}
+}
+
+// documents takes a seed image apart.
+func documents(t *testing.T, image []byte) map[string]string {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.Write(image)
+	require.NoError(t, err)
+	fsys, err := iso9660.Read(diskfile.New(f, true), int64(len(image)), 0, 2048)
+	require.NoError(t, err)
+	require.Equal(t, "cidata", strings.TrimRight(fsys.Label(), " \x00"))
+	out := map[string]string{}
+	for _, name := range []string{"user-data", "meta-data", "network-config", "vendor-data"} {
+		data, err := fsys.ReadFile(name)
+		require.NoError(t, err)
+		out[name] = string(data)
+	}
+	return out
+}
+
+// seeds are the seed images on the host's storages.
+func seeds(w *world) []string {
+	var out []string
+	for _, list := range w.host.Snapshot().Volumes {
+		for _, v := range list {
+			if strings.Contains(v.ID, "homestak-seed.") {
+				out = append(out, v.ID)
+			}
+		}
+	}
+	return out
+}
+
+// silent requires that nobody but the machine got to know the secret.
+func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
+	t.Helper()
+	all, err := json.Marshal(w.host.Snapshot()) // configurations, marks, names, tasks and their logs
+	require.NoError(t, err)
+	require.NotContains(t, string(all), hush)
+	require.NotContains(t, o.plain.String(), hush)
+	for _, p := range plans {
+		text, err := json.Marshal(p)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), hush)
+	}
+}
+
+func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		o := w.tap()
+		w.seeded("web-1", func(v *proxmox.VM) {
+			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", IP: "dhcp", MAC: "bc:24:11:00:00:09"}}
+		})
+		p := w.apply()
+		require.Len(t, o.order, 1)
+		require.Regexp(t, `^homestak-seed\.home\.web-1\.[0-9a-f]{12}\.[0-9a-f-]{36}\.iso$`, o.order[0])
+		require.Contains(t, o.plain.String(), `"ide2":"local:iso/`+o.order[0]+`,media=cdrom"`)
+		require.NotContains(t, o.plain.String(), "cloudinit", "a second volume of that label")
+
+		g := w.guest(10000)
+		require.True(t, g.Running)
+		require.Equal(t, "none,media=cdrom", g.Config["ide2"], "its agent answered, so it was read")
+		require.Empty(t, seeds(w))
+		for _, key := range []string{"ciuser", "sshkeys", "nameserver", "searchdomain", "ipconfig0", "ipconfig1"} {
+			require.NotContains(t, g.Config, key)
+		}
+		require.Equal(t, "order=scsi0;ide2", g.Config["boot"], "the disk first; PVE itself appends every new CD drive")
+		require.Empty(t, g.Pending)
+
+		_, m, _ := proxmox.SplitDescription(g.Config["description"])
+		docs := documents(t, o.uploads[o.order[0]])
+		require.Equal(t, userData, docs["user-data"])
+		var meta map[string]string
+		require.NoError(t, yaml.Unmarshal([]byte(docs["meta-data"]), &meta))
+		require.Equal(t, "web-1", meta["local-hostname"])
+		require.Regexp(t, `^homestak-[0-9a-f]{12}$`, meta["instance-id"])
+		require.Contains(t, o.order[0], m.UUID)
+		for i := range 2 { // the guest finds its cards by the very addresses that PVE gives them
+			mac := regexp.MustCompile(`[0-9A-F]{2}(:[0-9A-F]{2}){5}`).FindString(g.Config[fmt.Sprintf("net%d", i)])
+			require.NotEmpty(t, mac)
+			require.Contains(t, docs["network-config"], strings.ToLower(mac))
+		}
+		require.Contains(t, docs["network-config"], `"addresses":["10.0.0.5/24"]`)
+		require.Contains(t, docs["network-config"], `"via":"10.0.0.1"`)
+		require.Contains(t, docs["vendor-data"], `ops@home`)
+		silent(t, w, o, p)
+		w.converged()
+		time.Sleep(time.Hour)
+		w.converged()
+	})
+}
+
+func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.seeded("web-1", func(v *proxmox.VM) { v.Agent = false })
+		w.apply()
+		require.Len(t, seeds(w), 1)
+		w.converged()
+		time.Sleep(9 * time.Minute)
+		w.converged()
+		require.Len(t, seeds(w), 1, "it may still be booting")
+		time.Sleep(2 * time.Minute)
+		o := w.tap()
+		p := w.apply()
+		require.Len(t, p.Steps, 1)
+		require.Equal(t, []string{"seed"}, paths(p.Steps[0]))
+		require.Equal(t, model.ClassNone, p.Steps[0].Class)
+		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["ide2"])
+		require.Empty(t, seeds(w))
+		require.Empty(t, o.order)
+		w.converged()
+	})
+}
+
+func TestStoppedMachineKeepsItsSeed(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.seeded("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		time.Sleep(time.Hour)
+		w.converged()
+		require.Len(t, seeds(w), 1)
+		require.Contains(t, w.guest(10000).Config["ide2"], seeds(w)[0])
+		w.vm("web-1").Description = "edited" // writes the mark again, which must go on naming the seed
+		w.apply()
+		w.drop("web-1")
+		w.apply()
+		require.Empty(t, seeds(w), "PVE leaves images alone when it destroys a machine")
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "ciuser", "somebody") })
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/config", map[string]any{"sata1": "local-lvm:cloudinit"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Contains(t, w.guest(9000).Config["sata1"], "cloudinit")
+		o := w.tap()
+		w.seeded("web-1", func(v *proxmox.VM) { v.Template, v.Power = "golden", "stopped" })
+		w.apply()
+		c := w.guest(10000).Config
+		require.Contains(t, c["ide2"], o.order[0])
+		require.NotContains(t, strings.Join(slices.Collect(maps.Values(c)), " "), "cloudinit")
+		require.NotContains(t, c, "ciuser")
+		docs := documents(t, o.uploads[o.order[0]])
+		mac := regexp.MustCompile(`[0-9A-F]{2}(:[0-9A-F]{2}){5}`).FindString(c["net0"])
+		require.Contains(t, docs["network-config"], strings.ToLower(mac))
+		w.converged()
+		w.vm("web-1").Power = "running"
+		w.apply()
+		time.Sleep(time.Hour)
+		w.apply()
+		require.Empty(t, seeds(w))
+		w.converged()
+	})
+}
+
+// TestLateUserDataIsSaidAndNotDone: cloud-init does not listen twice.
+func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.seeded("secret", nil)
+		w.node("plain", nil)
+		w.apply()
+		w.converged()
+		require.Empty(t, w.plan().Pending)
+		writes := w.host.Snapshot().Writes
+
+		w.vm("open").UserData += "# new\n"
+		w.vm("open").NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.77/24"}}
+		w.vm("secret").UserData += "# new\n"
+		w.vm("plain").UserData = "#cloud-config\n{}\n"
+		p := w.apply()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Equal(t, writes, w.host.Snapshot().Writes)
+		said := map[string]string{}
+		for _, d := range p.Pending {
+			said[d.Address.Name+" "+d.Path] = d.Why
+		}
+		const why = "read at first boot only; takes effect when the machine is made anew"
+		require.Equal(t, map[string]string{"open user_data": why, "open network_config": why, "plain user_data": why}, said,
+			"of what is made from secrets no trace is kept, so nothing can be said")
+		_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+		require.NotEmpty(t, m.Seed.Data)
+		_, m, _ = proxmox.SplitDescription(w.guest(10002).Config["description"])
+		require.Equal(t, "", m.Seed.Data)
+		w.vm("secret").UserData = ""
+		p = w.plan()
+		require.Empty(t, p.Steps)
+		require.Len(t, p.Pending, 4)
+		text, err := json.Marshal(p)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "#cloud-config")
+	})
+}
+
+// TestWhereNothingIsSeededNothingIsAsked: one request more for each storage where
+// something is, none where nothing is.
+func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
+	requests := func(w *world) int {
+		before := total(w)
+		w.converged()
+		return total(w) - before
+	}
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.node("web-2", nil)
+		w.apply()
+		plain := requests(w)
+		require.LessOrEqual(t, plain, 2+3*1+5)
+		w.seeded("web-3", nil)
+		w.apply()
+		require.Equal(t, plain+2, requests(w), "the guest's configuration, and the list of images")
+		require.LessOrEqual(t, plain+2, 3+3*1+5)
+	})
+}
+
+func TestUserDataIsChecked(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.seeded("web-1", func(v *proxmox.VM) { v.UserData = "password: " + hush })
+		_, found := w.site.Want("father")
+		require.True(t, found.HasErrors())
+		text := fmt.Sprint(found)
+		require.Contains(t, text, "user_data that cloud-init would not read")
+		require.NotContains(t, text, hush)
+	})
+}

@@ -1,0 +1,230 @@
+package proxmox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Seed is a seed image that no machine needs any more: no file declares one, a
+// pass finds it and removes it.
+type Seed struct {
+	Volume string `plan:"volume"`
+
+	node string // of PVE
+}
+
+var seedKind = kind[Seed]{
+	model: model.Kind{
+		Name: "seed", Doc: "A seed image that was left behind.",
+		New:   func() any { return &Seed{} },
+		Brief: func(spec any) string { return spec.(*Seed).Volume },
+	},
+	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+		if s.Have == nil {
+			return nil // taking back what was never made
+		}
+		left := s.Have.Spec.(*Seed)
+		return d.removeSeed(ctx, left.node, left.Volume)
+	},
+}
+
+// seedName is what the file name of a seed image says: whose it is, and of which
+// machine. It is made of nothing that is in the image, since a sum of that would
+// let secrets be tried out. Its first word keeps it apart from the images that the
+// site declares.
+type seedName struct{ site, node, owner, uuid string }
+
+var seedFile = regexp.MustCompile(`^` + Tag + `-seed\.([^./]+)\.([^./]+)\.([0-9a-f]{12})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.iso$`)
+
+func (n seedName) volume(storage string) string {
+	return storage + ":iso/" + strings.Join([]string{Tag + "-seed", n.site, n.node, n.owner, n.uuid, "iso"}, ".")
+}
+
+func parseSeed(volid string) (seedName, bool) {
+	m := seedFile.FindStringSubmatch(path.Base(volid))
+	if m == nil {
+		return seedName{}, false
+	}
+	return seedName{m[1], m[2], m[3], m[4]}, true
+}
+
+// ownerSum names an owner in a file name: owners hold characters that files may not.
+func ownerSum(owner string) string { return shortSum("owner " + owner) }
+
+// seedVolume is a seed image of ours on a storage.
+type seedVolume struct {
+	seedName
+	volid string
+	size  int
+	wiped bool // emptied, because the token may not delete it
+}
+
+// seedsOn lists our seed images on a storage, by name.
+func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolume, error) {
+	var list []map[string]json.RawMessage
+	if err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content=iso", &list); err != nil {
+		return nil, err
+	}
+	if list == nil {
+		return nil, errors.New("the answer is null where a list was expected")
+	}
+	empty := len(nocloud.Empty())
+	var out []seedVolume
+	for _, e := range list {
+		name, ok := parseSeed(text(e["volid"]))
+		if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
+			continue
+		}
+		size := number(e["size"])
+		out = append(out, seedVolume{name, text(e["volid"]), size, size == empty})
+	}
+	slices.SortFunc(out, func(a, b seedVolume) int { return strings.Compare(a.volid, b.volid) })
+	return out, nil
+}
+
+// sendSeed uploads an image; a file of that name is overwritten.
+func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte) error {
+	storage, _, _ := strings.Cut(volid, ":")
+	sum := sha256.Sum256(image)
+	p := params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
+	return d.send(ctx, node, storage, p, bytes.NewReader(image), int64(len(image)))
+}
+
+// removeSeed deletes a seed image of ours; one that is gone is success. Deleting
+// takes Datastore.Allocate; a token with no more than it took to upload overwrites
+// the image with an empty one instead: what must go is what is in it.
+func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
+	name, ok := parseSeed(volid)
+	if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
+		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
+	}
+	storage, _, _ := strings.Cut(volid, ":")
+	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storage, "content", volid), nil)
+	err = d.settled(ctx, upid, err)
+	switch {
+	case err == nil || classOf(err) == classNotFound:
+		return nil
+	case classOf(err) == classDenied:
+		err = d.sendSeed(ctx, node, volid, nocloud.Empty())
+	}
+	if err != nil {
+		return fmt.Errorf("removing seed image %s: %w", volid, err)
+	}
+	return nil
+}
+
+// findSeeds looks at what machines were told, and for images that no machine needs:
+// those of a machine that never came to be, and those that a crash left. It costs a
+// request for each storage in question, and none where no machine has user_data.
+func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) error {
+	type shelf struct{ node, storage string }
+	shelves := map[shelf]bool{}
+	inDrive, coming := map[string]bool{}, map[string]bool{}
+	for addr, r := range l.want.State {
+		v, ok := r.Spec.(*VM)
+		if !ok || v.UserData == "" {
+			continue
+		}
+		shelves[shelf{or(r.Guest.Node, d.host.PVENode()), v.seedStorage}] = true
+		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
+	}
+	for addr, r := range out.State {
+		v, ok := r.Spec.(*VM)
+		if !ok {
+			continue
+		}
+		if w := l.want.State[addr]; w != nil {
+			out.Pending = append(out.Pending, v.late(addr, w)...)
+		}
+		if s := v.mark.Seed; s != nil && s.Volume != "" {
+			storage, _, _ := strings.Cut(s.Volume, ":")
+			shelves[shelf{r.Guest.Node, storage}] = true
+			inDrive[v.Seed] = true
+		} else if v.mark.UUID == "" {
+			coming[addr.Name] = true // a copy whose making goes on
+		}
+	}
+	for _, f := range out.Foreign {
+		if f.Unfinished {
+			coming[f.Claims.Name], coming[f.Name] = true, true
+		}
+	}
+	for at := range shelves {
+		if !l.view.nodes[at.node] {
+			continue // the view says so, and what is on it is nobody's to judge
+		}
+		left, err := d.seedsOn(ctx, at.node, at.storage)
+		if err != nil {
+			if classOf(err) == classNoLogin || ctx.Err() != nil {
+				return err
+			}
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed"})
+			continue
+		}
+		for _, v := range left {
+			addr := model.Address{Kind: "seed", Name: v.node}
+			old := out.State[addr]
+			if v.wiped || inDrive[v.volid] || coming[v.node] || old != nil && old.Spec.(*Seed).Volume < v.volid {
+				continue
+			}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Seed{Volume: v.volid, node: at.node}}
+		}
+	}
+	slices.SortStableFunc(out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+	return nil
+}
+
+// late says what the files want a machine to be told, now that it has been told
+// already. cloud-init does not listen twice, so it is said and nothing is done.
+func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
+	w, ok := want.Spec.(*VM)
+	if !ok || v.mark.UUID == "" {
+		return nil
+	}
+	is, now := v.mark.Seed, newSeed(want)
+	if is == nil {
+		is = &markSeed{}
+	}
+	const why = "read at first boot only; takes effect when the machine is made anew"
+	var out []model.Pending
+	add := func(path, before, after string, differs bool) {
+		if differs {
+			out = append(out, model.Pending{Address: addr, Path: path, Before: sumValue(before), After: sumValue(after), Why: why})
+		}
+	}
+	switch {
+	case is.Volume == "" && now == nil:
+	case is.Volume == "":
+		add("user_data", "", or(now.Data, "(sensitive)"), true)
+	case now == nil:
+		add("user_data", or(is.Data, "(sensitive)"), "", true)
+	default:
+		add("user_data", is.Data, or(now.Data, "(sensitive)"), is.Data != "" && is.Data != now.Data)
+		add("network_config", is.Net, or(now.Net, "(sensitive)"), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", w.addresses())))
+	}
+	return out
+}
+
+func sumValue(s string) any {
+	switch s {
+	case "":
+		return nil
+	case "(sensitive)":
+		return s
+	default:
+		return "sum " + s
+	}
+}

@@ -1,0 +1,217 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// put uploads a file as anybody may.
+func put(w *world, name string) {
+	w.t.Helper()
+	require.NoError(w.t, w.d.SendSeed(w.t.Context(), "father", "local:iso/"+name, []byte(strings.Repeat("x", 200<<10))))
+}
+
+func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
+	broken := true
+	fault := func(r *http.Request) (int, bool) {
+		if broken && r.Method == "POST" && strings.HasSuffix(r.URL.Path, "/qemu") {
+			return 500, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+		w.seeded("web-1", nil)
+		w.seeded("web-2", nil)
+		require.Len(t, w.run(w.plan()), 2)
+		require.Len(t, seeds(w), 2)
+		require.Len(t, w.plan().Steps, 2, "those who are still to come go on with theirs")
+		w.drop("web-1")
+		foreign := []string{
+			"homestak-seed.other.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso",
+			"homestak-seed.home.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso", // another owner's
+			"homestak-seed.home.web-1.iso", "debian.iso",
+		}
+		for _, name := range foreign {
+			put(w, name)
+		}
+		broken = false
+		p := w.apply()
+		gone := 0
+		for _, s := range p.Steps {
+			if s.Address == (model.Address{Kind: "seed", Name: "web-1"}) {
+				require.Equal(t, plan.Delete, s.Action)
+				gone++
+			}
+		}
+		require.Equal(t, 1, gone, "%s", describe(p))
+		require.Len(t, w.host.Snapshot().Guests, 1)
+		require.ElementsMatch(t, []string{"local:iso/" + foreign[0], "local:iso/" + foreign[1], "local:iso/" + foreign[2]}, seeds(w))
+		w.converged()
+	})
+}
+
+// TestAStorageThatCannotBeListedProvesNothing keeps the law of the incomplete view.
+func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
+	blind := false
+	fault := func(r *http.Request) (int, bool) {
+		if blind && r.Method == "GET" && strings.HasSuffix(r.URL.Path, "/content") && strings.Contains(r.URL.RawQuery, "iso") {
+			return 596, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+		w.seeded("web-1", nil)
+		w.apply()
+		blind = true
+		p := w.plan()
+		require.Empty(t, p.Steps)
+		require.Len(t, p.Unknown, 1)
+		require.Equal(t, "seed images on storage local", p.Unknown[0].Scope)
+	})
+}
+
+// TestSeedIsEmptiedWhereItMayNotBeDeleted: AllocateTemplate is enough to upload, and to overwrite.
+func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
+	fault := func(r *http.Request) (int, bool) {
+		if r.Method == "DELETE" && strings.Contains(r.URL.Path, "/content/") {
+			return 403, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+		o := w.tap()
+		w.seeded("web-1", nil)
+		w.apply()
+		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["ide2"])
+		require.Len(t, seeds(w), 1)
+		require.Equal(t, []string{o.order[0], o.order[0]}, o.order)
+		require.NotContains(t, string(o.uploads[o.order[0]]), hush, "what is there now says nothing")
+		w.converged()
+		w.drop("web-1")
+		w.apply()
+		w.converged()
+	})
+}
+
+// seedStory makes one machine while one request is faulted, until nothing is left to do.
+func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	ready := false
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if !ready {
+			return 0, false
+		}
+		return fault(r)
+	}})
+	machines := 1
+	if template {
+		w.template(9000, "golden")
+		machines++
+	}
+	ready = true
+	o := w.tap()
+	w.seeded("web-1", func(v *proxmox.VM) {
+		if template {
+			v.Template = "golden"
+		}
+	})
+	settle(w)
+	time.Sleep(15 * time.Minute)
+	settle(w)
+	require.Len(t, w.host.Snapshot().Guests, machines)
+	g := w.guest(10000)
+	require.True(t, g.Running)
+	require.Equal(t, "none,media=cdrom", g.Config["ide2"])
+	require.Empty(t, seeds(w))
+	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
+	require.Contains(t, m.Seed.Volume, m.UUID, "it was told who it is")
+	last := o.order[len(o.order)-1]
+	require.Contains(t, m.Seed.Volume, last)
+	require.Equal(t, userData, documents(t, o.uploads[last])["user-data"])
+	silent(t, w, o)
+	w.drop("web-1")
+	settle(w)
+	require.Len(t, w.host.Snapshot().Guests, machines-1)
+	require.Empty(t, seeds(w))
+}
+
+// TestEveryRequestOfASeedMayFail faults each request in turn: there is one machine
+// in the end, with one identity, and no image that nobody needs.
+func TestEveryRequestOfASeedMayFail(t *testing.T) {
+	for _, template := range []bool{false, true} {
+		var total atomic.Int64
+		synctest.Test(t, func(t *testing.T) {
+			seedStory(t, template, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
+		})
+		require.Greater(t, total.Load(), int64(20))
+		for _, status := range []int{596, 500, -1} {
+			for _, effect := range []bool{false, true} {
+				for at := int64(1); at <= total.Load(); at += stride {
+					t.Run(fmt.Sprintf("template=%v %d effect=%v request %d", template, status, effect, at), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							var n atomic.Int64
+							seedStory(t, template, func(*http.Request) (int, bool) {
+								if n.Add(1) == at {
+									return status, effect
+								}
+								return 0, false
+							})
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestLostUploadIsNotRepeated: the list tells that it got through.
+func TestLostUploadIsNotRepeated(t *testing.T) {
+	for _, effect := range []bool{false, true} {
+		lose := true
+		fault := func(r *http.Request) (int, bool) {
+			if lose && strings.HasSuffix(r.URL.Path, "/upload") {
+				lose = false
+				return 596, effect
+			}
+			return 0, false
+		}
+		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+			o := w.tap()
+			w.seeded("web-1", nil)
+			failed := w.run(w.plan())
+			require.Len(t, o.order, 1)
+			require.Equal(t, !effect, len(failed) == 1, "%v", failed)
+		})
+	}
+}
+
+// FuzzSeedNames: a name that is taken for ours is written back as it was.
+func FuzzSeedNames(f *testing.F) {
+	for _, s := range []string{
+		"local:iso/homestak-seed.home.web-1.0123456789ab.00000000-0000-0000-0000-000000000000.iso", "local:iso/homestak.home.web-1.0123456789ab.iso",
+		"local:iso/homestak-seed.home.web-1.iso", "", "local:iso/../homestak-seed.a.b.0123456789ab.00000000-0000-0000-0000-000000000000.iso",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, volid string) {
+		again, ok := proxmox.SeedName(volid)
+		if !ok {
+			return
+		}
+		require.Equal(t, volid[strings.LastIndex(volid, "/")+1:], strings.TrimPrefix(again, "x:iso/"))
+		require.False(t, proxmox.IsImageFile(again), "an image that a site declares")
+	})
+}
