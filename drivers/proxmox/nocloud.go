@@ -247,12 +247,11 @@ func (d *Driver) unseed(ctx context.Context, addr model.Address, want *VM, at pl
 func (d *Driver) answers(ctx context.Context, at place) bool {
 	for range bootPatience / bootPoll {
 		_, err := d.c.post(ctx, at.path("agent", "ping"), nil)
-		switch classOf(err) {
-		case classDenied, classNoLogin, classNotFound:
-			return false
-		}
 		if err == nil {
 			return true
+		}
+		if c := classOf(err); c == classDenied || c == classNoLogin || c == classNotFound {
+			return false
 		}
 		select {
 		case <-ctx.Done():

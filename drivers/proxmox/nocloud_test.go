@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -77,7 +78,7 @@ func (o *wire) read(t *testing.T, r *http.Request) {
 	form := multipart.NewReader(bytes.NewReader(body), options["boundary"])
 	for {
 		part, err := form.NextPart()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		require.NoError(t, err)
@@ -97,7 +98,7 @@ func documents(t *testing.T, image []byte) map[string]string {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	_, err = f.Write(image)
 	require.NoError(t, err)
 	fsys, err := iso9660.Read(diskfile.New(f, true), int64(len(image)), 0, 2048)
@@ -279,7 +280,7 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 		_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
 		require.NotEmpty(t, m.Seed.Data)
 		_, m, _ = proxmox.SplitDescription(w.guest(10002).Config["description"])
-		require.Equal(t, "", m.Seed.Data)
+		require.Empty(t, m.Seed.Data)
 		w.vm("secret").UserData = ""
 		p = w.plan()
 		require.Empty(t, p.Steps)

@@ -26,7 +26,7 @@ func put(w *world, name string) {
 func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 	broken := true
 	fault := func(r *http.Request) (int, bool) {
-		if broken && r.Method == "POST" && strings.HasSuffix(r.URL.Path, "/qemu") {
+		if broken && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/qemu") {
 			return 500, false
 		}
 		return 0, false
@@ -66,7 +66,7 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 	blind := false
 	fault := func(r *http.Request) (int, bool) {
-		if blind && r.Method == "GET" && strings.HasSuffix(r.URL.Path, "/content") && strings.Contains(r.URL.RawQuery, "iso") {
+		if blind && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/content") && strings.Contains(r.URL.RawQuery, "iso") {
 			return 596, false
 		}
 		return 0, false
@@ -85,7 +85,7 @@ func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 // TestSeedIsEmptiedWhereItMayNotBeDeleted: AllocateTemplate is enough to upload, and to overwrite.
 func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 	fault := func(r *http.Request) (int, bool) {
-		if r.Method == "DELETE" && strings.Contains(r.URL.Path, "/content/") {
+		if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/content/") {
 			return 403, false
 		}
 		return 0, false
@@ -151,13 +151,13 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 // TestEveryRequestOfASeedMayFail faults each request in turn: there is one machine
 // in the end, with one identity, and no image that nobody needs.
 func TestEveryRequestOfASeedMayFail(t *testing.T) {
-	for _, template := range []bool{false, true} {
+	for template, statuses := range map[bool][]int{false: {596, 500}, true: {-1}} {
 		var total atomic.Int64
 		synctest.Test(t, func(t *testing.T) {
 			seedStory(t, template, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
 		})
 		require.Greater(t, total.Load(), int64(20))
-		for _, status := range []int{596, 500, -1} {
+		for _, status := range statuses {
 			for _, effect := range []bool{false, true} {
 				for at := int64(1); at <= total.Load(); at += stride {
 					t.Run(fmt.Sprintf("template=%v %d effect=%v request %d", template, status, effect, at), func(t *testing.T) {
@@ -213,5 +213,19 @@ func FuzzSeedNames(f *testing.F) {
 		}
 		require.Equal(t, volid[strings.LastIndex(volid, "/")+1:], strings.TrimPrefix(again, "x:iso/"))
 		require.False(t, proxmox.IsImageFile(again), "an image that a site declares")
+	})
+}
+
+// TestAStepThatIsTakenTwiceSeedsOnce: the answer to the last request of a making
+// may be lost after all was done, the seed's removal included.
+func TestAStepThatIsTakenTwiceSeedsOnce(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		o := w.tap()
+		w.seeded("web-1", nil)
+		p := w.apply()
+		require.Empty(t, w.run(p))
+		require.Len(t, o.order, 1)
+		require.Empty(t, seeds(w))
+		w.converged()
 	})
 }

@@ -29,7 +29,7 @@ func read(t testingT, dir string, image []byte) (label string, files map[string]
 	t.Helper()
 	f, err := os.CreateTemp(dir, "*.iso")
 	require.NoError(t, err)
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	_, err = f.Write(image)
 	require.NoError(t, err)
 	fsys, err := iso9660.Read(file.New(f, true), int64(len(image)), 0, 2048)
