@@ -22,7 +22,7 @@ const (
 	emptyDrive = "none,media=cdrom"
 
 	// bootPatience is how long the making of a machine waits for its agent, to take the seed away at once.
-	bootPatience = 3 * time.Minute
+	bootPatience = 2 * time.Minute
 	// bootPoll is the pause between two questions.
 	bootPoll = 5 * time.Second
 	// bootUptime is how many seconds a machine must have been up for its first boot to count as over, agent or not.
