@@ -135,7 +135,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 		}
 	}
 	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb(), a.policyVerb())
-	add("host", a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
+	add("host", a.doctorVerb(), a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
 	add("agent", a.agentVerb(), a.statusVerb(), a.historyVerb(), a.whyVerb(), a.reconcileVerb(), a.suspendVerb(), a.resumeVerb())
 	add("try", a.simVerb(), a.demoVerb())
 	add("", a.versionVerb(), docsVerb(), exitCodesTopic())

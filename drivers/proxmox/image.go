@@ -49,6 +49,7 @@ var imageKind = kind[Image]{
 		},
 	},
 	list:   listImages,
+	needs:  imageNeeds,
 	create: createImage,
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Image) error {
 		if err := createImage(ctx, d, s, want); err != nil {

@@ -23,6 +23,8 @@ type kind[S any] struct {
 	update func(ctx context.Context, d *Driver, s plan.Step, want, have *S) error
 	// remove destroys it after proving once more that it is ours; what is gone already is success.
 	remove func(ctx context.Context, d *Driver, s plan.Step) error
+	// needs says which privileges one of it asks for, see Needs.
+	needs func(*S, *needs)
 }
 
 // driverKind is a kind without its type.
@@ -30,6 +32,7 @@ type driverKind interface {
 	schema() *model.Kind
 	look(context.Context, *Driver, *look) (model.Observed, error)
 	apply(context.Context, *Driver, plan.Step) error
+	rights(spec any, n *needs)
 }
 
 func (k *kind[S]) schema() *model.Kind {
@@ -42,6 +45,12 @@ func (k *kind[S]) look(ctx context.Context, d *Driver, l *look) (model.Observed,
 		return model.Observed{}, nil
 	}
 	return k.list(ctx, d, l)
+}
+
+func (k *kind[S]) rights(spec any, n *needs) {
+	if k.needs != nil {
+		k.needs(spec.(*S), n)
+	}
 }
 
 func (k *kind[S]) apply(ctx context.Context, d *Driver, s plan.Step) error {

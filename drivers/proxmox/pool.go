@@ -30,7 +30,8 @@ var poolKind = kind[Pool]{
 		},
 		Brief: func(spec any) string { return spec.(*Pool).Comment },
 	},
-	list: listPools,
+	list:  listPools,
+	needs: poolNeeds,
 	create: func(ctx context.Context, d *Driver, s plan.Step, want *Pool) error {
 		_, err := d.c.post(ctx, "/pools", params{"poolid": s.Address.Name, "comment": d.poolComment(s, want)})
 		if c := classOf(err); c == classExists || c == classUnknown {

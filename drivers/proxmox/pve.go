@@ -7,4 +7,5 @@ var pveKind = kind[VM]{
 	create: createVM,
 	update: updateVM,
 	remove: removeGuest,
+	needs:  vmNeeds,
 }

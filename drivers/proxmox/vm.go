@@ -81,6 +81,7 @@ var vmKind = kind[VM]{
 	create: createVM,
 	update: updateVM,
 	remove: removeGuest,
+	needs:  vmNeeds,
 }
 
 // vmModel is the schema that vm and pve share.

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// checkup is the document of doctor --json.
+type checkup struct {
+	Success  bool      `json:"success"` // no check failed
+	Site     string    `json:"site"`
+	Hosts    []checked `json:"hosts"`
+	Findings diag.List `json:"findings"`
+}
+
+// checked is one host of a checkup.
+type checked struct {
+	Host   string          `json:"host"`
+	API    string          `json:"api"`
+	Checks []proxmox.Check `json:"checks"`
+}
+
+func (a *app) doctorVerb() *cobra.Command {
+	f := &siteFlags{}
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check that the hosts of a site can be worked on, and say how to mend what cannot",
+		Long: `Looks at every host that the site declares, or at the one of --host: whether its API
+answers and is the right one, whether the token is good and may do what this site
+needs, whether nodes, storages, bridges, images and templates are there, and whether
+something on the host stands in the way. Each line says what was seen; below it stands
+why it matters, and what mends it.
+
+Nothing is changed. With -M it looks only at what that manifest needs, which may be a
+recipe. Exits 0 if no check failed (there may be warnings), 6 if all that failed is the
+login or privileges, else 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := f.limit(c.Context())
+			defer cancel()
+			return because(ctx, a.doctor(ctx, f))
+		},
+	}
+	f.reach(a, c)
+	return c
+}
+
+func (a *app) doctor(ctx context.Context, f *siteFlags) error {
+	a.ui.document = func(err error) any { return checkup{Hosts: []checked{}, Findings: append(diag.List{}, found(err)...)} }
+	s, err := a.open(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.loaded(); err != nil {
+		return err
+	}
+	site, hosts, err := s.patients()
+	if err != nil {
+		return err
+	}
+	a.ui.findings(s.desired.Findings)
+	doc := checkup{Success: true, Site: site.Name, Hosts: []checked{}, Findings: append(diag.List{}, s.desired.Findings...)}
+	progress := a.ui.watch()
+	defer progress.close()
+	for _, h := range hosts {
+		want, _ := site.Want(h.Name)
+		d := proxmox.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
+			progress.waits("looking at host " + h.Name + ": " + check)
+		}}
+		done := checked{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
+		progress.waits("")
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // half an examination would look like a sick host
+		}
+		doc.Hosts = append(doc.Hosts, done)
+		doc.Success = doc.Success && done.count(proxmox.Failed) == 0
+		if !a.ui.json {
+			a.ui.examined(done)
+		}
+	}
+	if a.ui.json {
+		if err := a.ui.emit(doc); err != nil {
+			return err
+		}
+	}
+	return doc.ending()
+}
+
+// patients are the hosts to look at, and the site as they are to hold it.
+func (s *session) patients() (*model.Site, []*model.Host, error) {
+	site := s.desired.Site
+	m, err := s.manifest()
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil && s.flags.host == "" && len(site.Hosts) > 0 {
+		var all []*model.Host
+		for _, name := range slices.Sorted(maps.Keys(site.Hosts)) {
+			all = append(all, site.Hosts[name])
+		}
+		return site, all, nil
+	}
+	h, err := s.host(m)
+	if err == nil && m != nil {
+		site, err = site.Bind(m.Name, h.Name)
+	}
+	return site, []*model.Host{h}, err
+}
+
+// access says how a host is reached, be it a simulator.
+func (s *session) access(h *model.Host) proxmox.Config {
+	cfg := proxmox.Config{Host: h, Site: s.desired.Site.Name, Owner: h.Name, Files: s.root.FS()}
+	if s.flags.sim {
+		sim := pvesim.New(simOf(s.desired.Site, h))
+		cfg.Transport, cfg.Token = sim, sim.Token()
+	}
+	return cfg
+}
+
+func (c checked) count(r proxmox.Result) int {
+	n := 0
+	for _, k := range c.Checks {
+		if k.Result == r {
+			n++
+		}
+	}
+	return n
+}
+
+// ending says how doctor ends: what failed only for want of a login or of
+// privileges has a code of its own.
+func (d checkup) ending() error {
+	if d.Success {
+		return nil
+	}
+	code := exitDenied
+	for _, h := range d.Hosts {
+		for _, c := range h.Checks {
+			if c.Result == proxmox.Failed && !c.Denied {
+				code = exitError
+			}
+		}
+	}
+	return &ending{Code: code, Err: errors.New("not all is well: mend what FAIL stands before, and look again")}
+}
+
+// examined draws what was found on one host.
+func (u *ui) examined(c checked) {
+	_, color := u.text()
+	u.printf("host %s  %s\n", c.Host, c.API)
+	width := 0
+	for _, k := range c.Checks {
+		width = max(width, len(k.Name))
+	}
+	for _, k := range c.Checks {
+		label, paint := word(k.Result)
+		label += strings.Repeat(" ", len("not checked")-len(label))
+		if color && paint != "" {
+			label = paint + label + "\x1b[0m"
+		}
+		u.printf("  %s  %s%s  %s\n", label, k.Name, strings.Repeat(" ", width-len(k.Name)), indented(k.Seen, "      "))
+		if k.Why != "" {
+			u.printf("      why: %s\n", indented(k.Why, "           "))
+		}
+		for _, line := range k.Fix {
+			u.printf("      fix: %s\n", indented(line, "           "))
+		}
+	}
+	u.printf("%s: %d ok, %s, %d failed, %d not checked\n", c.Host, c.count(proxmox.OK),
+		count(c.count(proxmox.Warning), "warning"), c.count(proxmox.Failed), c.count(proxmox.NotChecked))
+}
+
+// indented keeps the lines of a text, which may be a host's, below one another.
+func indented(s, by string) string {
+	return strings.ReplaceAll(strings.TrimSpace(printable(s)), "\n", "\n"+by)
+}
+
+// word is how a result is shown, and its colour.
+func word(r proxmox.Result) (label, paint string) {
+	switch r {
+	case proxmox.Failed:
+		return "FAIL", "\x1b[31;1m"
+	case proxmox.Warning:
+		return "warning", "\x1b[33m"
+	case proxmox.OK:
+		return "ok", "\x1b[32m"
+	default:
+		return string(r), ""
+	}
+}

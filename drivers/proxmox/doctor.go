@@ -1,0 +1,203 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Result says how a check ended.
+type Result string
+
+// What a check may say. NotChecked is neither good nor bad: what it depends on
+// failed, or it cannot be seen from here.
+const (
+	OK         Result = "ok"
+	Warning    Result = "warning"
+	Failed     Result = "fail"
+	NotChecked Result = "not checked"
+)
+
+// Check is one thing that the doctor looked at.
+type Check struct {
+	Name   string   `json:"name"`
+	Result Result   `json:"result"`
+	Seen   string   `json:"seen"`
+	Why    string   `json:"why,omitempty"` // why it matters, or who needs it
+	Fix    []string `json:"fix,omitempty"` // lines to run, or to write
+
+	Denied bool `json:"denied,omitempty"` // it failed for want of a login or a privilege
+}
+
+// Doctor examines one host before anything is done with it. It only reads.
+type Doctor struct {
+	Config
+	Want *model.Want
+	Of   *model.Site
+	Now  func() time.Time   // nil: time.Now
+	Tell func(check string) // what is looked at now; may be nil
+}
+
+// checkTime is how long one check may take. Answers come in milliseconds; a host
+// that hangs must not hold up the rest for minutes.
+const checkTime = 15 * time.Second
+
+// exam is what an examination has found out so far. It belongs to one goroutine.
+type exam struct {
+	*Doctor
+	host *model.Host
+	d    *Driver // nil if the token cannot work at all
+	out  []Check
+	bad  map[string]string // areas that failed, and so what depends on them is not checked
+
+	major  int            // of the version of PVE
+	pve    string         // the version as PVE says it
+	skew   *time.Duration // how far the host's clock is ahead; nil if it told no time
+	login  error
+	rights map[string]map[string]bool // by path: privilege, and whether it is inherited below
+	nodes  map[string]bool            // online
+	have   model.Observed
+	seen   bool // have is the whole truth
+}
+
+// area is a part of the examination. What it needs must have gone well.
+type area struct {
+	name  string
+	needs []string
+	limit time.Duration // checkTime if 0
+	look  func(*exam, context.Context)
+}
+
+// areas is the examination, in the order in which it is told.
+func areas() []area {
+	return []area{
+		{name: "address", look: (*exam).address},
+		{name: "connection", needs: []string{"address"}, look: (*exam).connection},
+		{name: "certificate", needs: []string{"connection"}, look: (*exam).certificate},
+		{name: "login", needs: []string{"certificate"}, look: (*exam).signIn},
+		{name: "clock", needs: []string{"certificate"}, look: (*exam).clock},
+		{name: "version", needs: []string{"login"}, look: (*exam).version},
+		{name: "privileges", needs: []string{"login"}, look: (*exam).privileges},
+		{name: "nodes", needs: []string{"login"}, look: (*exam).cluster},
+		{name: "guests", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).guests},
+		{name: "storages", needs: []string{"login"}, look: (*exam).storages},
+		{name: "bridges", needs: []string{"login"}, look: (*exam).bridges},
+		{name: "images", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).images},
+		{name: "templates", needs: []string{"login"}, look: (*exam).templates},
+		{name: "virtualisation", needs: []string{"login"}, look: (*exam).nested},
+	}
+}
+
+// Examine makes all checks and gives them in order. None stops at the first
+// trouble: what cannot be checked says so.
+func (doc *Doctor) Examine(ctx context.Context) []Check {
+	e := &exam{Doctor: doc, host: doc.Want.Host, bad: map[string]string{}, rights: map[string]map[string]bool{}, nodes: map[string]bool{}}
+	if e.Now == nil {
+		e.Now = time.Now
+	}
+	e.d, e.login = Open(doc.Config)
+	for _, a := range areas() {
+		if e.Tell != nil {
+			e.Tell(a.name)
+		}
+		e.area(ctx, a)
+	}
+	return e.out
+}
+
+func (e *exam) area(ctx context.Context, a area) {
+	for _, n := range a.needs {
+		if why := e.bad[n]; why != "" {
+			e.bad[a.name] = why
+			e.add(Check{Name: a.name, Result: NotChecked, Seen: why})
+			return
+		}
+	}
+	limit := a.limit
+	if limit == 0 {
+		limit = checkTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	before := len(e.out)
+	a.look(e, ctx)
+	for _, c := range e.out[before:] {
+		if c.Result == Failed && c.Name == a.name {
+			e.bad[a.name] = a.name + " failed"
+		}
+	}
+}
+
+func (e *exam) add(c Check) { e.out = append(e.out, c) }
+
+func (e *exam) ok(name, seen string, args ...any) {
+	e.add(Check{Name: name, Result: OK, Seen: fmt.Sprintf(seen, args...)})
+}
+
+func (e *exam) skip(name, why string, args ...any) {
+	e.add(Check{Name: name, Result: NotChecked, Seen: fmt.Sprintf(why, args...)})
+}
+
+func (e *exam) warn(name, seen, why string, fix ...string) {
+	e.add(Check{Name: name, Result: Warning, Seen: seen, Why: why, Fix: fix})
+}
+
+func (e *exam) fail(name, seen, why string, fix ...string) {
+	e.add(Check{Name: name, Result: Failed, Seen: seen, Why: why, Fix: fix})
+}
+
+// unread says that a request of a check failed, which proves nothing about what
+// was to be checked.
+func (e *exam) unread(name string, err error) {
+	if classOf(err) == classDenied {
+		e.skip(name, "the token may not see it: %s", messageOf(err))
+		return
+	}
+	e.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
+}
+
+// list reads a list of the API.
+func (e *exam) list(ctx context.Context, path string) ([]map[string]json.RawMessage, error) {
+	var list []map[string]json.RawMessage
+	err := e.d.c.get(ctx, path, &list)
+	return list, err
+}
+
+// can tells whether the token has a privilege, as far as the path was asked about.
+// On /vms it must reach the guests below.
+func (e *exam) can(g Grant) bool {
+	inherited, there := e.rights[g.Path][g.Priv]
+	return there && (g.Path != "/vms" || inherited)
+}
+
+// at is where the host's block stands, with a space before it, or nothing.
+func (e *exam) at() string {
+	if e.host.At.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (%s:%d)", e.host.At.File, e.host.At.Start.Line)
+}
+
+// askedBy is where a resource asks for something, for the end of a sentence.
+func askedBy(r *model.Resource, attr string) string {
+	at := r.Place(attr)
+	if at.IsZero() {
+		return r.Addr.String()
+	}
+	return fmt.Sprintf("%s (%s:%d)", r.Addr, at.File, at.Start.Line)
+}
+
+// users joins who needs something, shortened where there are many.
+func users(list []string) string {
+	slices.Sort(list)
+	list = slices.Compact(list)
+	if len(list) > 3 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,291 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// cluster looks for the nodes that the site names, and whether the cluster can
+// decide anything.
+func (e *exam) cluster(ctx context.Context) {
+	list, err := e.list(ctx, "/nodes")
+	if err != nil {
+		e.unread("nodes", err)
+		return
+	}
+	for _, n := range list {
+		e.nodes[text(n["node"])] = text(n["status"]) == "online"
+	}
+	known, good := slices.Sorted(maps.Keys(e.nodes)), true
+	for _, name := range hostNodes(e.host) {
+		online, there := e.nodes[name]
+		switch {
+		case !there:
+			good = false
+			e.fail("nodes", "there is no node "+name+", but "+strings.Join(known, ", "), "guests are made on it"+e.at(),
+				fmt.Sprintf("node = %q    # in host %q, or nodes = [%s]", diag.Nearest(name, known), e.host.Name, quotedList(known)))
+		case !online && name == e.host.PVENode():
+			good = false
+			e.fail("nodes", "node "+name+" is offline", "guests and images are made on it", "on a node of the cluster: pvecm status; then start "+name)
+		case !online:
+			good = false
+			e.warn("nodes", "node "+name+" is offline", "its guests cannot be seen and are left alone", "on a node of the cluster: pvecm status; then start "+name)
+		}
+	}
+	if good {
+		e.ok("nodes", "%s online", strings.Join(hostNodes(e.host), ", "))
+	}
+	e.quorum(ctx)
+}
+
+func quotedList(names []string) string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = fmt.Sprintf("%q", n)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (e *exam) quorum(ctx context.Context) {
+	if len(e.nodes) < 2 {
+		return
+	}
+	list, err := e.list(ctx, "/cluster/status")
+	if err != nil {
+		e.unread("quorum", err)
+		return
+	}
+	for _, c := range list {
+		if text(c["type"]) != "cluster" {
+			continue
+		}
+		if text(c["quorate"]) == "0" {
+			e.fail("quorum", "the cluster "+text(c["name"])+" has no quorum", "without it no node takes any change", "on a node that runs: pvecm status; start the others, or check the network between them")
+			return
+		}
+		e.ok("quorum", "cluster %s is quorate", text(c["name"]))
+	}
+}
+
+// guests looks at the host as a plan would, and tells what would be in its way.
+func (e *exam) guests(ctx context.Context) {
+	have, err := e.d.Observe(ctx, e.Want)
+	if err != nil {
+		e.unread("guests", err)
+		return
+	}
+	e.have, e.seen = have, true
+	before := len(e.out)
+	for _, u := range have.Unknown {
+		switch {
+		case u.All:
+			e.seen = false
+			e.add(Check{
+				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
+				Fix: []string{"see the privileges and nodes above; then run this again"}, Denied: !e.sees(),
+			})
+		case u.Node == "": // nodes are told already
+			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is left alone")
+		}
+	}
+	for _, f := range have.Foreign {
+		switch {
+		case f.Unfinished:
+			e.warn("guests", fmt.Sprintf("%s %d is half made: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
+		case f.Claims != (model.Address{}):
+			e.warn("guests", fmt.Sprintf("%s %d %q stands in the way of %s: %s", f.Kind, f.VMID, f.Name, f.Claims, f.Why), "as long as it does, "+f.Claims.String()+" is not made", f.Fix)
+		}
+	}
+	e.locks(ctx)
+	ours := 0
+	for _, r := range have.State {
+		if r.Guest != nil {
+			ours++
+		}
+	}
+	if len(e.out) == before {
+		e.ok("guests", "%d ours, %d of others", ours, len(have.Foreign))
+	}
+	e.ranges()
+}
+
+// sees reports whether the token may see any guest at all, as far as was asked.
+func (e *exam) sees() bool {
+	return e.can(Grant{"/vms", "VM.Audit"}) || e.host.Pool != "" && e.can(Grant{"/pool/" + e.host.Pool, "VM.Audit"})
+}
+
+// locks finds guests of ours that a task left locked: with a lock PVE refuses
+// nearly everything.
+func (e *exam) locks(ctx context.Context) {
+	for _, addr := range e.have.State.Addresses() {
+		g := e.have.State[addr].Guest
+		if g == nil || g.Lock == "" {
+			continue
+		}
+		active, err := e.d.c.tasks.active(ctx, g.Node)
+		busy := slices.ContainsFunc(slices.Collect(maps.Keys(active)), func(upid string) bool {
+			p := strings.Split(upid, ":")
+			return len(p) > 6 && p[6] == fmt.Sprint(g.VMID)
+		})
+		if err != nil || busy {
+			continue
+		}
+		tool := "qm"
+		if addr.Kind == "ct" {
+			tool = "pct"
+		}
+		e.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no task that can be seen works on it", addr, g.VMID, g.Lock),
+			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, tool, g.VMID))
+	}
+}
+
+// ranges tells which VMIDs of the site are used by somebody else.
+func (e *exam) ranges() {
+	for _, r := range e.Of.VMIDRanges {
+		var taken []string
+		for _, f := range e.have.Foreign {
+			if f.VMID >= r.From && f.VMID <= r.To {
+				taken = append(taken, fmt.Sprintf("%d (%s)", f.VMID, or(f.Name, f.Kind)))
+			}
+		}
+		if len(taken) > 0 {
+			e.ok("vmids", "range %s: %s of others; they are left alone and their VMIDs are not used", r.Name, strings.Join(taken, ", "))
+		}
+	}
+}
+
+// images looks whether the files of the site are what the site says, and lets the
+// host itself try the addresses that it is to download from.
+func (e *exam) images(ctx context.Context) {
+	for _, addr := range e.Want.State.Addresses() {
+		r := e.Want.State[addr]
+		i, ok := r.Spec.(*Image)
+		if !ok {
+			continue
+		}
+		name := "image " + addr.Name
+		if old := e.have.State[addr]; old != nil && old.Spec.(*Image).Volume == i.Volume {
+			e.ok(name, "on the host already: %s", i.Volume)
+			continue
+		}
+		if i.File != "" {
+			e.file(ctx, name, r, i)
+			continue
+		}
+		e.download(ctx, name, r, i)
+	}
+}
+
+func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *Image) {
+	var meta struct {
+		Size json.RawMessage `json:"size"`
+	}
+	err := e.d.c.get(ctx, seg("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+queryText(i.URL), &meta)
+	switch {
+	case err == nil && number(meta.Size) > 0:
+		e.ok(name, "the host reaches %s (%d MiB)", i.URL, number(meta.Size)>>20)
+	case err == nil:
+		e.ok(name, "the host reaches %s", i.URL)
+	case classOf(err) == classDenied:
+		e.skip(name, "only the host can try %s, and the token may not let it", i.URL)
+	case classOf(err) == classUnknown || ctx.Err() != nil:
+		e.warn(name, "no answer from the host about "+i.URL, "it is tried again at the download; "+askedBy(r, "url"), "on the host: curl -sSIL "+i.URL)
+	default:
+		e.fail(name, "the host does not get "+i.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
+			"on the host: curl -sSIL "+i.URL, "is there a proxy? Datacenter → Options → HTTP proxy")
+	}
+}
+
+// templates looks for the VM templates that nodes are cloned from.
+func (e *exam) templates(ctx context.Context) {
+	by := map[int][]string{}
+	for _, addr := range e.Want.State.Addresses() {
+		if v, ok := e.Want.State[addr].Spec.(*VM); ok && v.templateVMID != 0 {
+			by[v.templateVMID] = append(by[v.templateVMID], askedBy(e.Want.State[addr], "template"))
+		}
+	}
+	if len(by) == 0 {
+		return
+	}
+	list, err := e.list(ctx, "/cluster/resources?type=vm")
+	if err != nil {
+		e.unread("templates", err)
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+users(by[id])
+		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return number(g["vmid"]) == id })
+		if i < 0 {
+			e.hiddenTemplate(ctx, id, name, why)
+			continue
+		}
+		switch g := list[i]; {
+		case text(g["type"]) != "qemu":
+			e.fail(name, "it is a container", why, "name a VM template: vmid = … in its template block")
+		case text(g["template"]) != "1":
+			e.fail(name, fmt.Sprintf("%q is a VM, not a template", text(g["name"])), why, fmt.Sprintf("on node %s, if it may never run again: qm template %d", text(g["node"]), id))
+		default:
+			e.ok(name, "%s on node %s", text(g["name"]), text(g["node"]))
+		}
+	}
+}
+
+// hiddenTemplate tells a template that is missing from one that the token may not see.
+func (e *exam) hiddenTemplate(ctx context.Context, id int, name, why string) {
+	there, err := e.d.taken(ctx, id)
+	switch {
+	case err != nil:
+		e.unread(name, err)
+	case there:
+		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
+	default:
+		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: qm list | grep "+fmt.Sprint(id))
+	}
+}
+
+// nested looks for the virtualisation instructions that pve nodes hand on to their
+// own guests.
+func (e *exam) nested(ctx context.Context) {
+	var by []string
+	for _, addr := range e.Want.State.Addresses() {
+		if addr.Kind == pveKind.model.Name {
+			by = append(by, askedBy(e.Want.State[addr], "type"))
+		}
+	}
+	if len(by) == 0 {
+		return
+	}
+	why := "guests run inside of " + users(by)
+	for _, node := range hostNodes(e.host) {
+		var status struct {
+			CPU struct {
+				Flags string `json:"flags"`
+			} `json:"cpuinfo"`
+		}
+		if err := e.d.c.get(ctx, seg("nodes", node, "status"), &status); err != nil {
+			e.unread("nested virtualisation", err)
+			continue
+		}
+		flags := strings.Fields(status.CPU.Flags)
+		module := ""
+		for flag, m := range map[string]string{"vmx": "kvm_intel", "svm": "kvm_amd"} {
+			if slices.Contains(flags, flag) {
+				module = m
+			}
+		}
+		if module == "" {
+			e.fail("nested virtualisation", "the CPU of node "+node+" shows neither vmx nor svm", why,
+				"switch virtualisation on in its firmware; if the node is itself a VM: qm set VMID --cpu host, on its host")
+			continue
+		}
+		e.ok("nested virtualisation", "node %s has it; whether %s hands it on the API does not show: on the node, cat /sys/module/%s/parameters/nested must say Y or 1", node, module, module)
+	}
+}

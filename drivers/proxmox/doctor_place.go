@@ -1,0 +1,249 @@
+package proxmox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func queryText(s string) string { return url.QueryEscape(s) }
+
+// storages looks for the storages that the site names: there, switched on, for the
+// right content, with room for what is not made yet.
+func (e *exam) storages(ctx context.Context) {
+	n := derive(e.Of, e.Want, or(e.major, 9))
+	byStorage := map[string][]use{}
+	for _, u := range n.uses {
+		byStorage[u.storage] = append(byStorage[u.storage], u)
+	}
+	for _, node := range hostNodes(e.host) {
+		if e.dark(node) {
+			e.skip("storages", "node %s cannot be asked", node)
+			continue
+		}
+		list, err := e.list(ctx, seg("nodes", node, "storage"))
+		if err != nil {
+			e.unread("storages", err)
+			continue
+		}
+		on := map[string]map[string]json.RawMessage{}
+		for _, s := range list {
+			on[text(s["storage"])] = s
+		}
+		for _, name := range slices.Sorted(maps.Keys(byStorage)) {
+			e.storage(ctx, node, name, byStorage[name], on)
+		}
+	}
+}
+
+// dark reports that a node is known to be offline, or not to be there at all.
+func (e *exam) dark(node string) bool {
+	return len(e.nodes) > 0 && !e.nodes[node]
+}
+
+func (e *exam) storage(ctx context.Context, node, name string, uses []use, on map[string]map[string]json.RawMessage) {
+	label := "storage " + name
+	if len(hostNodes(e.host)) > 1 {
+		label += " on " + node
+	}
+	var by []string
+	want := map[string]bool{}
+	for _, u := range uses {
+		by = append(by, askedBy(u.by, u.attr))
+		want[u.content] = true
+	}
+	why := "used by " + users(by)
+	s, there := on[name]
+	if !there {
+		path := "/storage/" + name
+		if err := e.readRight(ctx, path); err != nil || !e.can(Grant{path, "Datastore.Audit"}) && !e.can(Grant{path, "Datastore.AllocateSpace"}) {
+			e.skip(label, "the token may not see it: see the privileges on %s", path)
+			return
+		}
+		known := slices.Sorted(maps.Keys(on))
+		e.fail(label, "there is none of that name, or it is switched off; "+diag.DidYouMean(name, known), why,
+			"on the host: pvesm status", fmt.Sprintf("storage { disks = %q }    # in host %q, or what it is used for", or(diag.Nearest(name, known), "NAME"), e.host.Name))
+		return
+	}
+	switch {
+	case text(s["enabled"]) == "0":
+		e.fail(label, "it is switched off", why, "pvesm set "+name+" --disable 0")
+		return
+	case text(s["active"]) == "0":
+		e.fail(label, "it is not active: the node does not get at it", why, "on node "+node+": pvesm status; is it mounted, is its server up?")
+		return
+	}
+	has := strings.Split(text(s["content"]), ",")
+	lacks := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(c string) bool { return slices.Contains(has, c) })
+	if len(lacks) > 0 {
+		all := slices.DeleteFunc(slices.Concat(has, lacks), func(c string) bool { return c == "" || c == "none" })
+		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), strings.Join(has, ", ")), why,
+			fmt.Sprintf("pvesm set %s --content %s", name, strings.Join(all, ",")))
+		return
+	}
+	e.room(label, name, number(s["avail"]), uses, why)
+}
+
+// room compares what is still to be made with what is free.
+func (e *exam) room(label, name string, free int, uses []use, why string) {
+	gib := 0
+	for _, u := range uses {
+		if e.have.State[u.by.Addr] == nil {
+			gib += u.gib
+		}
+	}
+	const giB = 1 << 30
+	switch {
+	case gib > 0 && e.seen && gib > free/giB:
+		e.warn(label, fmt.Sprintf("%d GiB are free, and what is still to be made may grow to %d GiB", free/giB, gib), why+"; thin volumes take what is written to them",
+			"make room: on the host, pvesm list "+name+" --content images")
+	default:
+		e.ok(label, "takes what is needed, %d GiB free", free/giB)
+	}
+}
+
+// bridge is what is known of a bridge of a node.
+type bridge struct {
+	vlanAware bool
+	ports     string
+	vnet      bool // a network of SDN
+}
+
+// readBridges lists a node's own bridges, which anybody may see, and the networks
+// of SDN as far as the token may use them (pve-manager, Network.pm).
+func (e *exam) readBridges(ctx context.Context, node string) (map[string]bridge, error) {
+	out := map[string]bridge{}
+	for _, query := range []string{"", "?type=any_bridge"} {
+		list, err := e.list(ctx, seg("nodes", node, "network")+query)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range list {
+			name, kind := text(i["iface"]), text(i["type"])
+			_, known := out[name]
+			if own := kind == "bridge" || kind == "OVSBridge"; own || query != "" && !known {
+				out[name] = bridge{
+					vlanAware: text(i["bridge_vlan_aware"]) == "1" || kind == "OVSBridge", vnet: !own && !known,
+					ports: text(i["bridge_ports"]) + text(i["ovs_ports"]),
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func (e *exam) bridges(ctx context.Context) {
+	byBridge := map[string][]plug{}
+	for _, p := range derive(e.Of, e.Want, or(e.major, 9)).plugs {
+		byBridge[p.bridge] = append(byBridge[p.bridge], p)
+	}
+	for _, node := range hostNodes(e.host) {
+		if e.dark(node) {
+			if len(byBridge) > 0 {
+				e.skip("bridges", "node %s cannot be asked", node)
+			}
+			continue
+		}
+		known, err := e.readBridges(ctx, node)
+		if err != nil {
+			e.unread("bridges", err)
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(byBridge)) {
+			label := "bridge " + name
+			if len(hostNodes(e.host)) > 1 {
+				label += " on " + node
+			}
+			e.bridge(label, name, byBridge[name], known)
+		}
+	}
+}
+
+func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge) {
+	var by, tagged []string
+	for _, p := range plugs {
+		by = append(by, askedBy(p.by, p.attr))
+		if p.vlan != 0 {
+			tagged = append(tagged, askedBy(p.by, p.attr))
+		}
+	}
+	b, there := known[name]
+	switch names := slices.Sorted(maps.Keys(known)); {
+	case !there:
+		e.fail(label, "the node has no such bridge; "+diag.DidYouMean(name, names), "network cards of "+users(by),
+			fmt.Sprintf("bridge = %q    # in host %q or the nic", or(diag.Nearest(name, names), or(first(names), "vmbr0")), e.host.Name),
+			"or make it: in the web interface of the node, System → Network → Create → Linux Bridge, then Apply Configuration")
+	case len(tagged) > 0 && !b.vlanAware && !b.vnet && b.ports == "":
+		e.fail(label, "it is not VLAN aware and has no port", "VLAN tags of "+users(tagged)+": PVE can tag on such a bridge only behind a port",
+			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")
+	case len(tagged) > 0 && !b.vlanAware && !b.vnet:
+		e.warn(label, "it is not VLAN aware", "VLAN tags of "+users(tagged)+" work by a further bridge that PVE makes for each tag",
+			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")
+	default:
+		e.ok(label, "there")
+	}
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// file compares a file of the site with its checksum.
+func (e *exam) file(ctx context.Context, name string, r *model.Resource, i *Image) {
+	if e.Files == nil {
+		e.skip(name, "the site's files are not at hand")
+		return
+	}
+	why := "it is uploaded to the host; " + askedBy(r, "file")
+	sum, size, err := checksum(ctx, e.Files, i.File)
+	want := strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:"))
+	switch {
+	case ctx.Err() != nil:
+		e.skip(name, "reading %s takes too long; its checksum is compared at the upload", i.File)
+	case err != nil:
+		e.fail(name, err.Error(), why, "put the file into the site, or correct file")
+	case want == "":
+		e.ok(name, "%s is in the site, %d MiB", i.File, size>>20)
+	case want != sum:
+		e.fail(name, i.File+" has another checksum than the site says", why, fmt.Sprintf("checksum = %q    # if this is the file that is meant", "sha256:"+sum))
+	default:
+		e.ok(name, "%s has its checksum, %d MiB", i.File, size>>20)
+	}
+}
+
+// checksum reads a file, and gives up with its context.
+func checksum(ctx context.Context, files fs.FS, name string) (sum string, size int64, err error) {
+	f, err := files.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	for {
+		n, err := io.CopyN(h, f, 16<<20)
+		size += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return hex.EncodeToString(h.Sum(nil)), size, nil
+		case err != nil:
+			return "", size, err
+		case ctx.Err() != nil:
+			return "", size, ctx.Err()
+		}
+	}
+}

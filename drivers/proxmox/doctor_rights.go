@@ -1,0 +1,203 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// messageOf is PVE's own text of an error, without the hint that the doctor's
+// lines give better.
+func messageOf(err error) string {
+	if api, ok := errors.AsType[*apiError](err); ok {
+		return strings.TrimSpace(api.Message)
+	}
+	return err.Error()
+}
+
+// privileges holds the token's effective rights against what the site needs. PVE
+// is asked about each path, so that pools, inheritance and privilege separation
+// count as PVE counts them.
+func (e *exam) privileges(ctx context.Context) {
+	all := Needs(e.Of, e.Want, or(e.major, 9))
+	all = e.withoutVNets(ctx, all)
+	if err := e.readRights(ctx, all); err != nil {
+		e.unread("privileges", err)
+		return
+	}
+	roles := e.roles(ctx)
+	missing, groups := 0, map[string][]Need{}
+	for _, n := range all {
+		groups[n.Path+" "+n.Role] = append(groups[n.Path+" "+n.Role], n)
+	}
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		group := groups[key]
+		lacks := slices.DeleteFunc(slices.Clone(group), e.met)
+		missing += len(lacks)
+		hard := slices.DeleteFunc(slices.Clone(lacks), func(n Need) bool { return n.Soft })
+		soft := slices.DeleteFunc(slices.Clone(lacks), func(n Need) bool { return !n.Soft })
+		e.lacking(Failed, hard, group, roles)
+		e.lacking(Warning, soft, group, roles)
+	}
+	if missing == 0 {
+		e.ok("privileges", "all %d that the site needs", len(all))
+	}
+}
+
+// met reports whether the token has what is needed, in one way or another.
+func (e *exam) met(n Need) bool {
+	if n.Root {
+		return false
+	}
+	if e.can(n.Grant) {
+		return true
+	}
+	return slices.ContainsFunc(n.Or, func(set []Grant) bool {
+		return !slices.ContainsFunc(set, func(g Grant) bool { return !e.can(g) })
+	})
+}
+
+// lacking tells of privileges that are missing on one path, and gives the commands
+// that grant them.
+func (e *exam) lacking(r Result, lacks, group []Need, roles map[string][]string) {
+	if len(lacks) == 0 {
+		return
+	}
+	var privs, why []string
+	for _, n := range lacks {
+		use := n.For
+		if n.More > 0 {
+			use += fmt.Sprintf(" and %d more", n.More)
+		}
+		if !n.At.IsZero() {
+			use += fmt.Sprintf(" (%s:%d)", n.At.File, n.At.Start.Line)
+		}
+		if n.Root {
+			e.add(Check{
+				Name: "privileges", Result: Failed, Denied: true, Seen: use + " is for root@pam alone",
+				Why: "PVE lets no API token set it, whatever its rights",
+				Fix: []string{"take it out of the site; as root on the host it can be set by hand: qm set VMID --" + strings.TrimPrefix(n.For[:strings.Index(n.For, " of ")], "option ") + " …"},
+			})
+			continue
+		}
+		privs = append(privs, n.Priv)
+		why = append(why, n.Priv+": "+use)
+	}
+	if len(privs) == 0 {
+		return
+	}
+	seen := strings.Join(privs, ", ") + " missing on " + group[0].Path
+	if r == Warning {
+		why = append(why, "the site converges without, but less can be seen or done")
+	}
+	e.add(Check{
+		Name: "privileges", Result: r, Seen: seen, Why: strings.Join(why, "\n"), Denied: r == Failed,
+		Fix: e.grant(group, roles),
+	})
+}
+
+// grant gives the commands for all that is needed on one path. All of it and not
+// what is missing only: an entry of the access list replaces what a user inherits
+// there from above (AccessControl.pm, roles). User and token both get it: a token
+// with privilege separation needs it twice, one without has only its user's.
+func (e *exam) grant(group []Need, roles map[string][]string) []string {
+	role, path := group[0].Role, group[0].Path
+	have, exists := roles[role]
+	var all, add []string
+	for _, n := range group {
+		if n.Root {
+			continue
+		}
+		all = append(all, n.Priv)
+		if !slices.Contains(have, n.Priv) {
+			add = append(add, n.Priv)
+		}
+	}
+	var out []string
+	switch {
+	case !exists:
+		out = append(out, fmt.Sprintf("pveum role add %s --privs %q", role, strings.Join(all, ",")))
+	case len(add) > 0:
+		out = append(out, fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(add, ",")))
+	}
+	id, _, _ := strings.Cut(e.d.c.token, "=")
+	user, _, _ := strings.Cut(id, "!")
+	who := fmt.Sprintf("--users %s --tokens '%s'", user, id)
+	if user == "root@pam" {
+		who = fmt.Sprintf("--tokens '%s'", id)
+	}
+	line := fmt.Sprintf("pveum acl modify %s %s --roles %s", path, who, role)
+	if path == "/" {
+		line += " --propagate 0"
+	}
+	return append(out, line)
+}
+
+// readRights asks for the token's rights on every path that the needs name.
+func (e *exam) readRights(ctx context.Context, all []Need) error {
+	paths := map[string]bool{"/": true}
+	for _, n := range all {
+		if n.Root {
+			continue
+		}
+		paths[n.Path] = true
+		for _, set := range n.Or {
+			for _, g := range set {
+				paths[g.Path] = true
+			}
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		if err := e.readRight(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *exam) readRight(ctx context.Context, path string) error {
+	if e.rights[path] != nil {
+		return nil
+	}
+	var doc map[string]map[string]json.RawMessage
+	if err := e.d.c.get(ctx, "/access/permissions?path="+url.QueryEscape(path), &doc); err != nil {
+		return err
+	}
+	e.rights[path] = map[string]bool{}
+	for priv, inherited := range doc[path] {
+		e.rights[path][priv] = text(inherited) == "1"
+	}
+	return nil
+}
+
+// roles are those that the host knows; nil where they cannot be read.
+func (e *exam) roles(ctx context.Context) map[string][]string {
+	list, err := e.list(ctx, "/access/roles")
+	if err != nil {
+		return nil
+	}
+	out := map[string][]string{}
+	for _, r := range list {
+		out[text(r["roleid"])] = strings.Split(text(r["privs"]), ",")
+	}
+	return out
+}
+
+// withoutVNets drops the needs on bridges that are networks of SDN: their zone is
+// not known, and that the token sees them shows that it may use them.
+func (e *exam) withoutVNets(ctx context.Context, all []Need) []Need {
+	bridges, err := e.readBridges(ctx, e.host.PVENode())
+	if err != nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(n Need) bool {
+		rest, ok := strings.CutPrefix(n.Path, "/sdn/zones/localnetwork/")
+		name, _, _ := strings.Cut(rest, "/")
+		return ok && bridges[name].vnet
+	})
+}
