@@ -138,6 +138,20 @@ func (c checked) count(r proxmox.Result) int {
 	return n
 }
 
+// alike are the names of the checks from the i-th on that were not made, for one
+// and the same reason; of any other check its own name.
+func (c checked) alike(i int) []string {
+	k := c.Checks[i]
+	names := []string{k.Name}
+	for _, next := range c.Checks[i+1:] {
+		if k.Result != proxmox.NotChecked || next.Result != k.Result || next.Seen != k.Seen {
+			break
+		}
+		names = append(names, next.Name)
+	}
+	return names
+}
+
 // ending says how doctor ends: what failed only for want of a login or of
 // privileges has a code of its own.
 func (d checkup) ending() error {
@@ -163,13 +177,17 @@ func (u *ui) examined(c checked) {
 	for _, k := range c.Checks {
 		width = max(width, len(k.Name))
 	}
-	for _, k := range c.Checks {
+	for i, k := range c.Checks {
+		if i > 0 && k.Result == proxmox.NotChecked && c.Checks[i-1].Result == k.Result && c.Checks[i-1].Seen == k.Seen {
+			continue // one line is enough for all that hangs on one trouble
+		}
+		k.Name = strings.Join(c.alike(i), ", ")
 		label, paint := word(k.Result)
 		label += strings.Repeat(" ", len("not checked")-len(label))
 		if color && paint != "" {
 			label = paint + label + "\x1b[0m"
 		}
-		u.printf("  %s  %s%s  %s\n", label, k.Name, strings.Repeat(" ", width-len(k.Name)), indented(k.Seen, "      "))
+		u.printf("  %s  %s%s  %s\n", label, k.Name, strings.Repeat(" ", max(width-len(k.Name), 0)), indented(k.Seen, "      "))
 		if k.Why != "" {
 			u.printf("      why: %s\n", indented(k.Why, "           "))
 		}

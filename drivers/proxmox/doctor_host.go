@@ -83,14 +83,20 @@ func (e *exam) guests(ctx context.Context) {
 		return
 	}
 	e.have, e.seen = have, true
-	before := len(e.out)
+	before, nodes := len(e.out), e.bad["nodes"]
 	for _, u := range have.Unknown {
+		e.seen = e.seen && !u.All
 		switch {
+		case u.All && !e.sees():
+			e.skip("guests", "the token may see none of them: see the privileges")
+		case u.All && nodes != "":
+			e.skip("guests", "not all of the host can be seen: see the nodes")
+		case u.Kind != "" && e.bad["privileges"] != "":
+			e.skip("guests", "%s cannot be seen: see the privileges", u.Scope)
 		case u.All:
-			e.seen = false
 			e.add(Check{
 				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
-				Fix: []string{"see the privileges and nodes above; then run this again"}, Denied: !e.sees(),
+				Fix: []string{"mend that, and run this again"},
 			})
 		case u.Node == "": // nodes are told already
 			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is left alone")

@@ -21,9 +21,9 @@ type Need struct {
 	Grant
 	Or   [][]Grant  // each of these sets does as well
 	Role string     // the documented role that it is part of
-	For  string     // what it is for, such as "memory of vm.web-1"
-	At   diag.Range // where the site asks for it; zero where no line does
-	More int        // how many others of the site ask for it too
+	For  string     // what it is for, such as "memory"
+	By   []string   // the resources that ask for it; none where the host as such does
+	At   diag.Range // where the first of them asks
 	Soft bool       // without it the site converges, but less is seen
 	Root bool       // no token can have it: PVE keeps it for root@pam, and Priv is empty
 }
@@ -54,7 +54,7 @@ func Needs(site *model.Site, want *model.Want, major int) []Need {
 func derive(site *model.Site, want *model.Want, major int) *needs {
 	n := &needs{site: site, host: want.Host, major: major, index: map[Grant]int{}}
 	n.from = &model.Resource{At: want.Host.At}
-	n.guest("VM.Audit", "", "seeing guests, the own and those that have a VMID already")
+	n.guest("VM.Audit", "", "seeing which guests there are")
 	for _, node := range hostNodes(want.Host) {
 		n.soft(Grant{"/nodes/" + node, "Sys.Audit"}, roleNode, "state, hardware and running tasks of the node")
 	}
@@ -121,12 +121,14 @@ type plug struct {
 // add notes a need; attr is the attribute that asks, "" for the resource itself.
 func (n *needs) add(need Need, attr string) {
 	if i, known := n.index[need.Grant]; known && !need.Root {
-		n.list[i].More++
 		n.list[i].Soft = n.list[i].Soft && need.Soft
+		if by := n.list[i].By; len(by) == 0 || by[len(by)-1] != n.from.Addr.String() {
+			n.list[i].By = append(by, n.from.Addr.String())
+		}
 		return
 	}
 	if n.from.Addr != (model.Address{}) {
-		need.For += " of " + n.from.Addr.String()
+		need.By = []string{n.from.Addr.String()}
 	}
 	need.At = n.from.Place(attr)
 	n.index[need.Grant] = len(n.list)
@@ -217,7 +219,7 @@ func vmNeeds(v *VM, n *needs) {
 	n.guest("VM.Config.CPU", "cores", "cores")
 	n.guest("VM.Config.Memory", "memory", "memory")
 	n.guest("VM.Config.Options", "name", "name, tags and notes")
-	n.guest("VM.Config.HWType", "", "identity (smbios1)")
+	n.guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
 	n.guest("VM.Config.Disk", "disk", "disks")
 	n.guest("VM.Config.Network", "nic", "network cards")
 	n.guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
@@ -245,7 +247,7 @@ func (n *needs) option(key, value string) {
 	attr := "options." + key
 	priv := optionPrivilege(key, value)
 	if priv == "" {
-		n.add(Need{Grant: Grant{Path: attr + " " + n.from.Addr.String()}, For: "option " + key, Root: true}, attr)
+		n.add(Need{Grant: Grant{Path: attr + " " + n.from.Addr.String()}, For: key, Root: true}, attr)
 		return
 	}
 	n.guest(priv, attr, "option "+key)
@@ -299,7 +301,7 @@ func imageNeeds(i *Image, n *needs) {
 	path := "/storage/" + i.Storage
 	n.add(Need{Grant: Grant{path, "Datastore.AllocateTemplate"}, Role: roleImages, For: "download or upload"}, "")
 	n.add(Need{Grant: Grant{path, "Datastore.Audit"}, Role: roleImages, For: "seeing what is there, and making disks of it"}, "")
-	n.add(Need{Grant: Grant{path, "Datastore.Allocate"}, Role: roleImages, For: "removing what was replaced or is no longer declared"}, "")
+	n.add(Need{Grant: Grant{path, "Datastore.Allocate"}, Role: roleImages, For: "removing what is no longer declared"}, "")
 	if i.URL != "" {
 		n.add(Need{
 			Grant: Grant{"/nodes/" + n.host.PVENode(), "Sys.AccessNetwork"}, Role: roleNode, For: "download",
@@ -310,6 +312,6 @@ func imageNeeds(i *Image, n *needs) {
 
 func poolNeeds(_ *Pool, n *needs) {
 	path := "/pool/" + n.from.Addr.Name
-	n.add(Need{Grant: Grant{path, "Pool.Allocate"}, Role: rolePool, For: "making, changing and removing"}, "")
+	n.add(Need{Grant: Grant{path, "Pool.Allocate"}, Role: rolePool, For: "making, changing and removing it"}, "")
 	n.add(Need{Grant: Grant{path, "Pool.Audit"}, Role: rolePool, For: "seeing whether it is there"}, "")
 }

@@ -74,7 +74,7 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 		}
 		known := slices.Sorted(maps.Keys(on))
 		e.fail(label, "there is none of that name, or it is switched off; "+diag.DidYouMean(name, known), why,
-			"on the host: pvesm status", fmt.Sprintf("storage { disks = %q }    # in host %q, or what it is used for", or(diag.Nearest(name, known), "NAME"), e.host.Name))
+			append([]string{"on the host: pvesm status"}, e.otherStorage(uses, on)...)...)
 		return
 	}
 	switch {
@@ -94,6 +94,19 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 		return
 	}
 	e.room(label, name, number(s["avail"]), uses, why)
+}
+
+// otherStorage is the line of the host block that names a storage which takes what
+// the missing one was to hold.
+func (e *exam) otherStorage(uses []use, on map[string]map[string]json.RawMessage) []string {
+	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
+	content := uses[0].content
+	for _, name := range slices.Sorted(maps.Keys(on)) {
+		if slices.Contains(strings.Split(text(on[name]["content"]), ","), content) && attrs[content] != "" {
+			return []string{fmt.Sprintf("storage { %s = %q }    # in host %q, or storage of what uses it", attrs[content], name, e.host.Name)}
+		}
+	}
+	return nil
 }
 
 // room compares what is still to be made with what is free.

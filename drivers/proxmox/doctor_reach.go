@@ -47,12 +47,20 @@ func (e *exam) address(ctx context.Context) {
 	default:
 		found, err := new(net.Resolver).LookupHost(ctx, host)
 		if err != nil {
-			e.fail("address", fmt.Sprintf("the name %s does not resolve: %v", host, err), "the API is reached by this name"+e.at(),
+			e.fail("address", fmt.Sprintf("the name %s does not resolve: %s", host, resolving(err)), "the API is reached by this name"+e.at(),
 				"getent hosts "+host, `or write the address itself: api = "https://192.0.2.10:8006"`)
 			return
 		}
 		e.ok("address", "%s is %s", host, strings.Join(found, ", "))
 	}
+}
+
+// resolving is why a name has no address, without which server said so.
+func resolving(err error) string {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return dns.Err
+	}
+	return err.Error()
 }
 
 func (e *exam) connection(ctx context.Context) {
@@ -180,7 +188,7 @@ func (e *exam) signIn(ctx context.Context) {
 			Fix: []string{
 				"on the host, is it there and not expired? pveum user token list " + name,
 				fmt.Sprintf("a new secret: pveum user token remove %s %s && pveum user token add %s %s --privsep 0", name, token, name, token),
-				fmt.Sprintf("into secrets.yaml, under api_tokens: %s: \"%s=SECRET\"; rights given to the token itself go with it", e.host.Name, user),
+				fmt.Sprintf("into secrets.yaml, under api_tokens: %s: \"%s=SECRET\"; what was granted to the token itself is to be granted again", e.host.Name, user),
 			},
 		})
 	case status != http.StatusOK || version == "":
@@ -239,7 +247,7 @@ func (e *exam) clock(context.Context) {
 	const why = "schedules, the age of tokens and certificates, and the order of events go by both clocks"
 	fix := []string{"on the host: timedatectl status && systemctl restart chrony", "here: timedatectl status"}
 	if e.skew == nil {
-		e.skip("clock", "the host told no time")
+		e.skip("clock", "no answer told the time")
 		return
 	}
 	skew, order := e.skew.Round(time.Second), "ahead of"

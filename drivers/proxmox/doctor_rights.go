@@ -39,10 +39,7 @@ func (e *exam) privileges(ctx context.Context) {
 		group := groups[key]
 		lacks := slices.DeleteFunc(slices.Clone(group), e.met)
 		missing += len(lacks)
-		hard := slices.DeleteFunc(slices.Clone(lacks), func(n Need) bool { return n.Soft })
-		soft := slices.DeleteFunc(slices.Clone(lacks), func(n Need) bool { return !n.Soft })
-		e.lacking(Failed, hard, group, roles)
-		e.lacking(Warning, soft, group, roles)
+		e.lacking(lacks, group, roles)
 	}
 	if missing == 0 {
 		e.ok("privileges", "all %d that the site needs", len(all))
@@ -64,41 +61,56 @@ func (e *exam) met(n Need) bool {
 
 // lacking tells of privileges that are missing on one path, and gives the commands
 // that grant them.
-func (e *exam) lacking(r Result, lacks, group []Need, roles map[string][]string) {
-	if len(lacks) == 0 {
-		return
-	}
-	var privs, why []string
+func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
+	var hard, soft, why []string
 	for _, n := range lacks {
-		use := n.For
-		if n.More > 0 {
-			use += fmt.Sprintf(" and %d more", n.More)
-		}
-		if !n.At.IsZero() {
-			use += fmt.Sprintf(" (%s:%d)", n.At.File, n.At.Start.Line)
-		}
-		if n.Root {
+		switch {
+		case n.Root:
 			e.add(Check{
-				Name: "privileges", Result: Failed, Denied: true, Seen: use + " is for root@pam alone",
+				Name: "privileges", Result: Failed, Denied: true, Seen: "option " + n.For + " is for root@pam alone: " + n.asked(),
 				Why: "PVE lets no API token set it, whatever its rights",
-				Fix: []string{"take it out of the site; as root on the host it can be set by hand: qm set VMID --" + strings.TrimPrefix(n.For[:strings.Index(n.For, " of ")], "option ") + " …"},
+				Fix: []string{"take it out of the site; by hand, as root on the host, it can be set: qm set VMID --" + n.For + " …"},
 			})
 			continue
+		case n.Soft:
+			soft = append(soft, n.Priv)
+		default:
+			hard = append(hard, n.Priv)
 		}
-		privs = append(privs, n.Priv)
-		why = append(why, n.Priv+": "+use)
+		line := n.Priv + ": " + n.For
+		if asked := n.asked(); asked != "" {
+			line += "; " + asked
+		}
+		why = append(why, line)
 	}
-	if len(privs) == 0 {
+	c := Check{Name: "privileges", Result: Failed, Denied: true, Fix: e.grant(group, roles)}
+	switch {
+	case len(hard) > 0:
+		c.Seen = strings.Join(hard, ", ") + " missing on " + group[0].Path
+	case len(soft) > 0:
+		c.Result, c.Denied = Warning, false
+		c.Seen = strings.Join(soft, ", ") + " missing on " + group[0].Path
+		why = append(why, "the site converges without, but less is seen")
+	default:
 		return
 	}
-	seen := strings.Join(privs, ", ") + " missing on " + group[0].Path
-	if r == Warning {
-		why = append(why, "the site converges without, but less can be seen or done")
+	c.Why = strings.Join(why, "\n")
+	e.add(c)
+}
+
+// asked says who asks for a privilege, and where; "" if the host as such does.
+func (n Need) asked() string {
+	if len(n.By) == 0 {
+		return ""
 	}
-	e.add(Check{
-		Name: "privileges", Result: r, Seen: seen, Why: strings.Join(why, "\n"), Denied: r == Failed,
-		Fix: e.grant(group, roles),
-	})
+	text := n.By[0]
+	if !n.At.IsZero() {
+		text += fmt.Sprintf(" (%s:%d)", n.At.File, n.At.Start.Line)
+	}
+	if len(n.By) > 1 {
+		text += fmt.Sprintf(" and %d more", len(n.By)-1)
+	}
+	return text
 }
 
 // grant gives the commands for all that is needed on one path. All of it and not
