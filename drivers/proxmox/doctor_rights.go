@@ -133,8 +133,10 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 	var out []string
 	switch {
 	case !exists:
+		roles[role] = all // by the line below, when the next path is told
 		out = append(out, fmt.Sprintf("pveum role add %s --privs %q", role, strings.Join(all, ",")))
 	case len(add) > 0:
+		roles[role] = append(have, add...)
 		out = append(out, fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(add, ",")))
 	}
 	id, _, _ := strings.Cut(e.d.c.token, "=")
@@ -187,13 +189,13 @@ func (e *exam) readRight(ctx context.Context, path string) error {
 	return nil
 }
 
-// roles are those that the host knows; nil where they cannot be read.
+// roles are those that the host knows; none where they cannot be read.
 func (e *exam) roles(ctx context.Context) map[string][]string {
 	list, err := e.list(ctx, "/access/roles")
-	if err != nil {
-		return nil
-	}
 	out := map[string][]string{}
+	if err != nil {
+		return out
+	}
 	for _, r := range list {
 		out[text(r["roleid"])] = strings.Split(text(r["privs"]), ",")
 	}

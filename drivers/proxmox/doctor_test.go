@@ -1,0 +1,346 @@
+package proxmox_test
+
+import (
+	"context"
+	"encoding/pem"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// grants are the needs of the site on its host, as "PRIVILEGE on PATH".
+func (w *world) grants(major int) []string {
+	w.t.Helper()
+	want, found := w.site.Want("father")
+	require.Zero(w.t, found.Errors(), "%v", found)
+	var out []string
+	for _, n := range proxmox.Needs(w.site, want, major) {
+		text := n.String()
+		if n.Root {
+			text = "root@pam for " + n.For
+		}
+		if n.Soft {
+			text = "(" + text + ")"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// What a plain site needs, in full, and what each thing in it adds.
+func TestNeedsFollowTheSite(t *testing.T) {
+	plain := []string{
+		"Sys.AccessNetwork on /nodes/father", "(Sys.Audit on /nodes/father)", "SDN.Use on /sdn/zones/localnetwork/vmbr0",
+		"Datastore.Allocate on /storage/local", "Datastore.AllocateTemplate on /storage/local", "Datastore.Audit on /storage/local",
+		"Datastore.AllocateSpace on /storage/local-lvm",
+		"VM.Allocate on /vms", "VM.Audit on /vms", "VM.Config.CDROM on /vms", "VM.Config.CPU on /vms", "VM.Config.Cloudinit on /vms",
+		"VM.Config.Disk on /vms", "VM.Config.HWType on /vms", "VM.Config.Memory on /vms", "VM.Config.Network on /vms", "VM.Config.Options on /vms",
+		"VM.PowerMgmt on /vms",
+	}
+	option := func(key, value string) func(*world, *proxmox.VM, *model.Node) {
+		return func(_ *world, v *proxmox.VM, _ *model.Node) { v.Options = map[string]string{key: value} }
+	}
+	check := func(c model.Check) func(*world, *proxmox.VM, *model.Node) {
+		return func(_ *world, _ *proxmox.VM, n *model.Node) { n.Checks = []model.Check{c} }
+	}
+	for _, c := range []struct {
+		name  string
+		major int
+		edit  func(*world, *proxmox.VM, *model.Node)
+		adds  []string
+	}{
+		{"nothing more", 9, nil, nil},
+		{"startup", 9, func(_ *world, v *proxmox.VM, _ *model.Node) { v.Startup = &proxmox.Startup{} }, []string{"Sys.Modify on /"}},
+		{"a vlan", 9, func(_ *world, v *proxmox.VM, _ *model.Node) {
+			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
+		}, []string{"SDN.Use on /sdn/zones/localnetwork/vmbr1/12"}},
+		{"a disk elsewhere", 9, func(_ *world, v *proxmox.VM, _ *model.Node) {
+			v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "fast"}}
+		}, []string{"Datastore.AllocateSpace on /storage/fast"}},
+		{"firmware with a disk", 9, option("efidisk0", "fast:1,efitype=4m"), []string{"Datastore.AllocateSpace on /storage/fast"}},
+		{"a mapped device", 9, option("hostpci0", "mapping=gpu"), []string{"Mapping.Use on /mapping/pci/gpu"}},
+		{"a device of its own", 9, option("hostpci0", "0000:01:00.0"), []string{"root@pam for hostpci0"}},
+		{"arguments", 9, option("args", "-foo"), []string{"root@pam for args"}},
+		{"a real serial port", 9, option("serial0", "/dev/ttyS0"), []string{"root@pam for serial0"}},
+		{"ballooning", 9, option("balloon", "512"), nil},
+		{"the agent, on 9", 9, check(model.Check{Name: "up", Agent: true}), []string{"(VM.GuestAgent.Audit on /vms)"}},
+		{"the agent, on 8", 8, check(model.Check{Name: "up", Agent: true}), []string{"(VM.Monitor on /vms)"}},
+		{"a command, on 9", 9, check(model.Check{Name: "up", Command: "true"}), []string{"(VM.GuestAgent.Unrestricted on /vms)"}},
+		{"a check from outside", 9, check(model.Check{Name: "up", TCP: "22"}), nil},
+		{"a final backup", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
+			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		}, []string{"(Datastore.AllocateSpace on /storage/local)", "(VM.Backup on /vms)"}},
+		{"a migration", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
+			n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
+		}, []string{"(VM.Migrate on /vms)"}},
+		{"a cluster", 9, func(w *world, _ *proxmox.VM, _ *model.Node) {
+			w.site.Hosts["father"].Nodes = []string{"father", "uncle"}
+		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, pvesim.Config{})
+			n := w.node("web", nil)
+			w.node("other", nil)
+			if c.edit != nil {
+				c.edit(w, n.Resource.Spec.(*proxmox.VM), n)
+			}
+			require.ElementsMatch(t, append(plain[:len(plain):len(plain)], c.adds...), w.grants(c.major))
+		})
+	}
+}
+
+// A host with a pool needs its rights there, an image of the site no network, and a
+// clone the template instead of any image.
+func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.site.Hosts["father"].Pool = "ours"
+	w.site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &proxmox.Pool{Host: "father"}}
+	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: "images/d.qcow2"}
+	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	got := w.grants(9)
+	require.Contains(t, got, "VM.Clone on /vms/9000")
+	require.Contains(t, got, "VM.Allocate on /pool/ours")
+	require.Contains(t, got, "Pool.Allocate on /pool/ours")
+	require.Contains(t, got, "Pool.Audit on /pool/ours")
+	require.NotContains(t, strings.Join(got, "\n"), "/storage/local\n")
+	w.node("web", nil)
+	require.Contains(t, w.grants(9), "Datastore.AllocateTemplate on /storage/local")
+	require.NotContains(t, w.grants(9), "Sys.AccessNetwork on /nodes/father")
+}
+
+// examine lets the doctor look at the host of the world; the edit may change how.
+func (w *world) examine(edit func(*proxmox.Doctor)) []proxmox.Check {
+	w.t.Helper()
+	want, found := w.site.Want("father")
+	require.Zero(w.t, found.Errors(), "%v", found)
+	d := &proxmox.Doctor{
+		Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
+		Want:   want, Of: w.site,
+	}
+	if edit != nil {
+		edit(d)
+	}
+	return d.Examine(w.t.Context())
+}
+
+// said finds what was said under a name.
+func said(t *testing.T, checks []proxmox.Check, name string) proxmox.Check {
+	t.Helper()
+	for _, c := range checks {
+		if c.Name == name && c.Result != proxmox.OK {
+			return c
+		}
+	}
+	for _, c := range checks {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("nothing is said of %s: %v", name, checks)
+	return proxmox.Check{}
+}
+
+// root sends a request as the administrator.
+func (w *world) root(method, path string, values url.Values) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
+	require.NoError(w.t, err)
+	r.Header.Set("Authorization", "PVEAPIToken="+w.host.Token())
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := w.host.RoundTrip(r)
+	require.NoError(w.t, err)
+	require.Equal(w.t, http.StatusOK, res.StatusCode, res.Status)
+	require.NoError(w.t, res.Body.Close())
+}
+
+func TestDoctorLooksAtStorages(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.node("web", nil)
+	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "storage local-lvm").Result)
+
+	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	full := said(t, w.examine(nil), "storage local-lvm")
+	require.Equal(t, proxmox.Warning, full.Result)
+	require.Equal(t, "0 GiB are free, and what is still to be made may grow to 10 GiB", full.Seen)
+
+	w.root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
+	off := said(t, w.examine(nil), "storage local-lvm")
+	require.Equal(t, proxmox.Failed, off.Result)
+	require.Equal(t, []string{"pvesm set local-lvm --disable 0"}, off.Fix)
+}
+
+func TestDoctorLooksAtTemplates(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	require.Equal(t, "no guest has this VMID", said(t, w.examine(nil), "template 9000").Seen)
+
+	w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
+	plain := said(t, w.examine(nil), "template 9000")
+	require.Equal(t, proxmox.Failed, plain.Result)
+	require.Contains(t, plain.Fix[0], "qm template 9000")
+
+	w.host.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
+	})
+	require.Equal(t, "it is a container", said(t, w.examine(nil), "template 9000").Seen)
+}
+
+// A template that the token may clone and not see is not taken for missing.
+func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
+	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
+	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.host.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
+	})
+	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
+	require.Equal(t, proxmox.NotChecked, said(t, w.examine(nil), "template 9000").Result)
+}
+
+func TestDoctorComparesFilesOfTheSite(t *testing.T) {
+	const sum = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" // of "test"
+	for _, c := range []struct {
+		name, file, checksum string
+		result               proxmox.Result
+	}{
+		{"right", "d.qcow2", sum, proxmox.OK},
+		{"without a checksum", "d.qcow2", "", proxmox.OK},
+		{"another content", "d.qcow2", strings.Replace(sum, "9f", "00", 1), proxmox.Failed},
+		{"not there", "e.qcow2", sum, proxmox.Failed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, pvesim.Config{})
+			w.node("web", nil)
+			w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: c.file, Checksum: c.checksum}
+			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
+			got := said(t, w.examine(func(d *proxmox.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
+			require.Equal(t, c.result, got.Result, got.Seen)
+		})
+	}
+}
+
+func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.node("web", nil)
+	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.test/d.qcow2"} // the simulated web has https alone
+	got := said(t, w.examine(nil), "image debian-12")
+	require.Equal(t, proxmox.Failed, got.Result)
+	require.Contains(t, got.Seen, "http://nowhere.test/d.qcow2")
+	require.False(t, got.Denied)
+}
+
+// A host that takes requests and never answers costs a check its own time and no
+// more, and what follows says why it is not checked.
+func TestDoctorDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pvesim.Config{})
+		w.node("web", nil)
+		began := time.Now()
+		checks := w.examine(func(d *proxmox.Doctor) {
+			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})
+		})
+		require.Equal(t, 15*time.Second, time.Since(began))
+		require.Equal(t, proxmox.Failed, said(t, checks, "login").Result)
+		require.Equal(t, "login failed", said(t, checks, "storages").Seen)
+	})
+}
+
+// A part of the API that hangs does not keep the rest from being checked.
+func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pvesim.Config{})
+		w.node("web", nil)
+		checks := w.examine(func(d *proxmox.Doctor) {
+			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(r.URL.Path, "/nodes/father/storage") {
+					<-r.Context().Done()
+					return nil, r.Context().Err()
+				}
+				return w.host.RoundTrip(r)
+			})
+		})
+		require.Equal(t, proxmox.Failed, said(t, checks, "storages").Result)
+		require.Equal(t, proxmox.OK, said(t, checks, "bridge vmbr0").Result)
+		require.Equal(t, proxmox.OK, said(t, checks, "image debian-12").Result)
+	})
+}
+
+// A guest whose making died is named, with the command that clears it.
+func TestDoctorFindsWhatACrashLeft(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.node("web", nil)
+	w.host.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
+	})
+	got := said(t, w.examine(nil), "guests")
+	require.Equal(t, proxmox.Warning, got.Result)
+	require.Contains(t, got.Fix[0], "qm unlock 10000 && qm destroy 10000")
+}
+
+// listen serves the host over TLS, and lets the site reach it there.
+func (w *world) listen() *model.Host {
+	w.t.Helper()
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(w.t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- w.host.Serve(ctx, l) }()
+	w.t.Cleanup(func() {
+		stop()
+		require.NoError(w.t, <-served)
+	})
+	h := w.site.Hosts["father"]
+	h.API, h.Fingerprint = "https://"+l.Addr().String(), w.host.Fingerprint()
+	return h
+}
+
+func TestDoctorJudgesTheCertificate(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	h := w.listen()
+	over := func(now time.Time) proxmox.Check {
+		return said(t, w.examine(func(d *proxmox.Doctor) {
+			d.Transport, d.Now = nil, func() time.Time { return now }
+		}), "certificate")
+	}
+	require.Equal(t, proxmox.OK, over(time.Now()).Result)
+	soon := over(time.Now().AddDate(2, 0, -10))
+	require.Equal(t, proxmox.Warning, soon.Result)
+	require.Regexp(t, `^it ends in (9|10) days, on `, soon.Seen)
+	require.Regexp(t, "^it ended on ", over(time.Now().AddDate(2, 0, 10)).Seen)
+
+	h.Fingerprint = "12:34"
+	require.Contains(t, over(time.Now()).Seen, "is no SHA-256")
+}
+
+func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	h := w.site.Hosts["father"]
+	h.CA, h.CAPEM = "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	look := func() proxmox.Check {
+		return said(t, w.examine(func(d *proxmox.Doctor) { d.Transport = nil }), "certificate")
+	}
+	h.API = server.URL
+	require.Equal(t, proxmox.OK, look().Result)
+	h.API = strings.Replace(server.URL, "127.0.0.1", "localhost", 1) // not among the names of that certificate
+	other := look()
+	require.Equal(t, proxmox.Failed, other.Result)
+	require.Contains(t, other.Seen, "it is for other names than localhost")
+	require.Contains(t, strings.Join(other.Fix, "\n"), `fingerprint = "sha256:`)
+}
