@@ -48,7 +48,9 @@ login or privileges, else 1.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := f.limit(c.Context())
 			defer cancel()
-			return because(ctx, a.doctor(ctx, f))
+			ctx, over := a.stopping.soon(ctx) // there is nothing to finish
+			defer over()
+			return a.doctor(ctx, f)
 		},
 	}
 	f.reach(a, c)
@@ -74,17 +76,17 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 	progress := a.ui.watch()
 	defer progress.close()
 	for _, h := range hosts {
-		want, _ := site.Want(h.Name)
+		want, l := site.Want(h.Name) // a recipe is resolved here for the first time
+		if err := s.sound(l); err != nil {
+			return err
+		}
 		d := proxmox.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
 			progress.waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := checked{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
 		progress.waits("")
-		if ctx.Err() != nil {
-			return context.Cause(ctx) // half an examination would look like a sick host
-		}
 		doc.Hosts = append(doc.Hosts, done)
-		doc.Success = doc.Success && done.count(proxmox.Failed) == 0
+		doc.Success = doc.Success && done.count(proxmox.Failed) == 0 && ctx.Err() == nil
 		if !a.ui.json {
 			a.ui.examined(done)
 		}
@@ -93,6 +95,9 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 		if err := a.ui.emit(doc); err != nil {
 			return err
 		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return doc.ending()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -122,10 +123,16 @@ func (e *exam) area(ctx context.Context, a area) {
 	if limit == 0 {
 		limit = checkTime
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	own, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	before := len(e.out)
-	a.look(e, ctx)
+	if ctx.Err() == nil {
+		a.look(e, own)
+	}
+	if ctx.Err() != nil { // what an interrupted check says would look like a sick host
+		e.out = e.out[:before]
+		e.skip(a.name, "the examination was stopped")
+	}
 	for _, c := range e.out[before:] {
 		if c.Result == Failed && c.Name == a.name {
 			e.bad[a.name] = a.name + " failed"
@@ -192,10 +199,22 @@ func askedBy(r *model.Resource, attr string) string {
 	return fmt.Sprintf("%s (%s:%d)", r.Addr, at.File, at.Start.Line)
 }
 
-// users joins who needs something, shortened where there are many.
-func users(list []string) string {
-	slices.Sort(list)
-	list = slices.Compact(list)
+// askers are the resources that ask for something, each once and at the place that
+// says most about it.
+type askers map[model.Address]string
+
+func (a askers) add(r *model.Resource, attr string) {
+	if a[r.Addr] == "" || attr != "" {
+		a[r.Addr] = askedBy(r, attr)
+	}
+}
+
+// String joins them, shortened where there are many.
+func (a askers) String() string {
+	var list []string
+	for _, addr := range slices.SortedFunc(maps.Keys(a), model.Address.Compare) {
+		list = append(list, a[addr])
+	}
 	if len(list) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 	}

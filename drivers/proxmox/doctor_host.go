@@ -3,7 +3,6 @@ package proxmox
 import (
 	"context"
 	"encoding/json"
-
 	"fmt"
 	"maps"
 	"slices"
@@ -212,10 +211,13 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 
 // templates looks for the VM templates that nodes are cloned from.
 func (e *exam) templates(ctx context.Context) {
-	by := map[int][]string{}
+	by := map[int]askers{}
 	for _, addr := range e.Want.State.Addresses() {
 		if v, ok := e.Want.State[addr].Spec.(*VM); ok && v.templateVMID != 0 {
-			by[v.templateVMID] = append(by[v.templateVMID], askedBy(e.Want.State[addr], "template"))
+			if by[v.templateVMID] == nil {
+				by[v.templateVMID] = askers{}
+			}
+			by[v.templateVMID].add(e.Want.State[addr], "template")
 		}
 	}
 	if len(by) == 0 {
@@ -227,7 +229,7 @@ func (e *exam) templates(ctx context.Context) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(by)) {
-		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+users(by[id])
+		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+by[id].String()
 		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return number(g["vmid"]) == id })
 		if i < 0 {
 			e.hiddenTemplate(ctx, id, name, why)
@@ -260,16 +262,16 @@ func (e *exam) hiddenTemplate(ctx context.Context, id int, name, why string) {
 // nested looks for the virtualisation instructions that pve nodes hand on to their
 // own guests.
 func (e *exam) nested(ctx context.Context) {
-	var by []string
+	by := askers{}
 	for _, addr := range e.Want.State.Addresses() {
 		if addr.Kind == pveKind.model.Name {
-			by = append(by, askedBy(e.Want.State[addr], "type"))
+			by.add(e.Want.State[addr], "type")
 		}
 	}
 	if len(by) == 0 {
 		return
 	}
-	why := "guests run inside of " + users(by)
+	why := "guests run inside of " + by.String()
 	for _, node := range hostNodes(e.host) {
 		var status struct {
 			CPU struct {

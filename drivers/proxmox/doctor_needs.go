@@ -121,9 +121,10 @@ type plug struct {
 // add notes a need; attr is the attribute that asks, "" for the resource itself.
 func (n *needs) add(need Need, attr string) {
 	if i, known := n.index[need.Grant]; known && !need.Root {
-		n.list[i].Soft = n.list[i].Soft && need.Soft
-		if by := n.list[i].By; len(by) == 0 || by[len(by)-1] != n.from.Addr.String() {
-			n.list[i].By = append(by, n.from.Addr.String())
+		old := &n.list[i]
+		old.Soft = old.Soft && need.Soft
+		if by := n.from.Addr.String(); len(old.By) == 0 || old.By[len(old.By)-1] != by {
+			old.By = append(old.By, by)
 		}
 		return
 	}

@@ -58,13 +58,12 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 	if len(hostNodes(e.host)) > 1 {
 		label += " on " + node
 	}
-	var by []string
-	want := map[string]bool{}
+	by, want := askers{}, map[string]bool{}
 	for _, u := range uses {
-		by = append(by, askedBy(u.by, u.attr))
+		by.add(u.by, u.attr)
 		want[u.content] = true
 	}
-	why := "used by " + users(by)
+	why := "used by " + by.String()
 	s, there := on[name]
 	if !there {
 		path := "/storage/" + name
@@ -185,24 +184,24 @@ func (e *exam) bridges(ctx context.Context) {
 }
 
 func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge) {
-	var by, tagged []string
+	by, tagged := askers{}, askers{}
 	for _, p := range plugs {
-		by = append(by, askedBy(p.by, p.attr))
+		by.add(p.by, p.attr)
 		if p.vlan != 0 {
-			tagged = append(tagged, askedBy(p.by, p.attr))
+			tagged.add(p.by, p.attr)
 		}
 	}
 	b, there := known[name]
 	switch names := slices.Sorted(maps.Keys(known)); {
 	case !there:
-		e.fail(label, "the node has no such bridge; "+diag.DidYouMean(name, names), "network cards of "+users(by),
+		e.fail(label, "the node has no such bridge; "+diag.DidYouMean(name, names), "network cards of "+by.String(),
 			fmt.Sprintf("bridge = %q    # in host %q or the nic", or(diag.Nearest(name, names), or(first(names), "vmbr0")), e.host.Name),
 			"or make it: in the web interface of the node, System → Network → Create → Linux Bridge, then Apply Configuration")
 	case len(tagged) > 0 && !b.vlanAware && !b.vnet && b.ports == "":
-		e.fail(label, "it is not VLAN aware and has no port", "VLAN tags of "+users(tagged)+": PVE can tag on such a bridge only behind a port",
+		e.fail(label, "it is not VLAN aware and has no port", "VLAN tags of "+tagged.String()+": PVE can tag on such a bridge only behind a port",
 			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")
 	case len(tagged) > 0 && !b.vlanAware && !b.vnet:
-		e.warn(label, "it is not VLAN aware", "VLAN tags of "+users(tagged)+" work by a further bridge that PVE makes for each tag",
+		e.warn(label, "it is not VLAN aware", "VLAN tags of "+tagged.String()+" work by a further bridge that PVE makes for each tag",
 			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")
 	default:
 		e.ok(label, "there")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -97,7 +98,7 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			if c.edit != nil {
 				c.edit(w, n.Resource.Spec.(*proxmox.VM), n)
 			}
-			require.ElementsMatch(t, append(plain[:len(plain):len(plain)], c.adds...), w.grants(c.major))
+			require.ElementsMatch(t, slices.Concat(plain, c.adds), w.grants(c.major))
 		})
 	}
 }
@@ -257,6 +258,27 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 		require.Equal(t, 15*time.Second, time.Since(began))
 		require.Equal(t, proxmox.Failed, said(t, checks, "login").Result)
 		require.Equal(t, "login failed", said(t, checks, "storages").Seen)
+	})
+}
+
+// Who stops it gets what was seen until then, and no trouble that is none.
+func TestDoctorCanBeStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pvesim.Config{Latency: time.Second})
+		w.node("web", nil)
+		want, _ := w.site.Want("father")
+		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		defer cancel()
+		d := &proxmox.Doctor{
+			Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
+			Want:   want, Of: w.site,
+		}
+		checks := d.Examine(ctx)
+		require.Equal(t, proxmox.OK, said(t, checks, "login").Result)
+		require.Equal(t, proxmox.NotChecked, said(t, checks, "bridges").Result)
+		for _, c := range checks {
+			require.NotEqual(t, proxmox.Failed, c.Result, c.Seen)
+		}
 	})
 }
 
