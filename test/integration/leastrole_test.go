@@ -29,7 +29,7 @@ func commandsOf(t *testing.T, page string) [][]string {
 	words := regexp.MustCompile(`"[^"]*"|\S+`)
 	var out [][]string
 	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "    pveum ") {
+		if strings.HasPrefix(line, "    ") && strings.HasPrefix(strings.TrimSpace(line), "pveum ") {
 			out = append(out, words.FindAllString(strings.ReplaceAll(line, `'`, `"`), -1))
 		}
 	}
@@ -209,6 +209,20 @@ func TestTheLeastRoleIsEnough(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The short way of the front page is enough for a site like the one it begins with.
+func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
+	s := beginGolden(t, pvesim.Config{})
+	for _, c := range commandsOf(t, "../../README.md") {
+		if secret := s.pveum(c); secret != "" {
+			s.edit("secrets.yaml", s.host.Token(), secret)
+		}
+	}
+	s.deploy("web", vm("web", "count = 2")+clone("copy"))
+	require.Empty(t, ill(s.examine()))
+	s.apply()
+	s.inSync()
 }
 
 // Nothing of the roles is too much: without any one privilege something fails, and
