@@ -235,15 +235,50 @@ func (e *exam) templates(ctx context.Context) {
 			e.hiddenTemplate(ctx, id, name, why)
 			continue
 		}
-		switch g := list[i]; {
-		case text(g["type"]) != "qemu":
+		if text(list[i]["type"]) != "qemu" {
 			e.fail(name, "it is a container", why, "name a VM template: vmid = … in its template block")
-		case text(g["template"]) != "1":
-			e.fail(name, fmt.Sprintf("%q is a VM, not a template", text(g["name"])), why, fmt.Sprintf("on node %s, if it may never run again: qm template %d", text(g["node"]), id))
-		default:
-			e.ok(name, "%s on node %s", text(g["name"]), text(g["node"]))
+			continue
+		}
+		e.template(ctx, id, text(list[i]["node"]), why)
+	}
+}
+
+// template judges a VM by its configuration: the cluster's list may be ten seconds old.
+func (e *exam) template(ctx context.Context, id int, node, why string) {
+	name := fmt.Sprintf("template %d", id)
+	var cfg map[string]json.RawMessage
+	if err := e.d.c.get(ctx, seg("nodes", node, "qemu", id, "config"), &cfg); err != nil {
+		e.unread(name, err)
+		return
+	}
+	if text(cfg["template"]) != "1" {
+		e.fail(name, fmt.Sprintf("%q is a VM, not a template", text(cfg["name"])), why, fmt.Sprintf("on node %s, if it may never run again: qm template %d", node, id))
+		return
+	}
+	good := true
+	for _, key := range slices.Sorted(maps.Keys(cfg)) {
+		if bridge := parseProperty(text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
+			good = e.mayPlug(ctx, name, bridge) && good
 		}
 	}
+	if good {
+		e.ok(name, "%s on node %s", text(cfg["name"]), node)
+	}
+}
+
+// mayPlug asks for the right to a bridge that a template is plugged into: whoever
+// copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
+func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
+	need := Need{Grant: Grant{"/sdn/zones/localnetwork/" + bridge, "SDN.Use"}, Role: roleNetwork}
+	known, err := e.readBridges(ctx, e.host.PVENode())
+	if err == nil && known[bridge].vnet || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
+		return true
+	}
+	e.add(Check{
+		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
+		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]Need{need}, e.roles(ctx)),
+	})
+	return false
 }
 
 // hiddenTemplate tells a template that is missing from one that the token may not see.
