@@ -193,10 +193,27 @@ func TestDoctorLooksAtTemplates(t *testing.T) {
 	require.Equal(t, proxmox.Failed, plain.Result)
 	require.Contains(t, plain.Fix[0], "qm template 9000")
 
+	w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
+	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "template 9000").Result)
+
 	w.host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
 	require.Equal(t, "it is a container", said(t, w.examine(nil), "template 9000").Seen)
+}
+
+// Who clones a template needs its bridges too, whatever the site plugs the copy into.
+func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
+	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
+	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.host.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
+	})
+	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "template 9000").Result)
+	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
+	got := said(t, w.examine(nil), "template 9000")
+	require.Equal(t, "SDN.Use missing on /sdn/zones/localnetwork/vmbr1", got.Seen)
+	require.True(t, got.Denied)
 }
 
 // A template that the token may clone and not see is not taken for missing.
