@@ -75,7 +75,6 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"a mapped device", 9, option("hostpci0", "mapping=gpu"), []string{"Mapping.Use on /mapping/pci/gpu"}},
 		{"a device of its own", 9, option("hostpci0", "0000:01:00.0"), []string{"root@pam for hostpci0"}},
 		{"arguments", 9, option("args", "-foo"), []string{"root@pam for args"}},
-		{"a real serial port", 9, option("serial0", "/dev/ttyS0"), []string{"root@pam for serial0"}},
 		{"ballooning", 9, option("balloon", "512"), nil},
 		{"the agent, on 9", 9, check(model.Check{Name: "up", Agent: true}), []string{"(VM.GuestAgent.Audit on /vms)"}},
 		{"the agent, on 8", 8, check(model.Check{Name: "up", Agent: true}), []string{"(VM.Monitor on /vms)"}},
