@@ -73,8 +73,6 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		}, []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"firmware with a disk", 9, option("efidisk0", "fast:1,efitype=4m"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a mapped device", 9, option("hostpci0", "mapping=gpu"), []string{"Mapping.Use on /mapping/pci/gpu"}},
-		{"a device of its own", 9, option("hostpci0", "0000:01:00.0"), []string{"root@pam for hostpci0"}},
-		{"arguments", 9, option("args", "-foo"), []string{"root@pam for args"}},
 		{"ballooning", 9, option("balloon", "512"), nil},
 		{"the agent, on 9", 9, check(model.Check{Name: "up", Agent: true}), []string{"(VM.GuestAgent.Audit on /vms)"}},
 		{"the agent, on 8", 8, check(model.Check{Name: "up", Agent: true}), []string{"(VM.Monitor on /vms)"}},
