@@ -1,0 +1,252 @@
+package chaos_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// mark is an owner mark, read by rules of this package's own.
+type mark struct {
+	Site    string `json:"site"`
+	Type    string `json:"type"`
+	Node    string `json:"node"`
+	Owner   string `json:"owner"`
+	UUID    string `json:"uuid"`
+	VMID    int    `json:"vmid"`
+	From    string `json:"from"`
+	Destroy struct {
+		Policy string `json:"policy"`
+	} `json:"destroy"`
+	Needs []string          `json:"-"`
+	Slots map[string]string `json:"slots"`
+}
+
+func (m mark) addr() string { return m.Type + "." + m.Node }
+
+// markOf reads the mark of a guest; found is true for the copy of one, too.
+func markOf(g pvesim.Guest) (m mark, found bool) {
+	for line := range strings.Lines(g.Config["description"]) {
+		if doc, ok := strings.CutPrefix(line, "homestak-gitops: "); ok {
+			m = mark{}
+			found = json.Unmarshal([]byte(doc), &m) == nil && m.Site == "home" && m.Owner == "father"
+		}
+	}
+	return m, found
+}
+
+// proves reports whether a guest is ours by mark and identity.
+func proves(g pvesim.Guest) (string, bool) {
+	m, found := markOf(g)
+	if !found || g.Kind != "qemu" {
+		return "", false
+	}
+	if m.UUID == "" {
+		return m.addr(), m.VMID == g.VMID
+	}
+	return m.addr(), strings.Contains(strings.ToLower(g.Config["smbios1"]), "uuid="+strings.ToLower(m.UUID))
+}
+
+// ours are the guests that prove to be ours, by address.
+func ours(s pvesim.Snapshot) map[string][]pvesim.Guest {
+	out := map[string][]pvesim.Guest{}
+	for _, g := range s.Guests {
+		if addr, ok := proves(g); ok {
+			out[addr] = append(out[addr], g)
+		}
+	}
+	return out
+}
+
+var guestPath = regexp.MustCompile(`^/nodes/([^/]+)/(qemu|lxc)/(\d+)(/.*)?$`)
+
+// mayWrite holds a write of the agent against what holds at any moment: it is to
+// something of ours, with the digest, where the host can be seen, and goes around
+// no protection.
+func (w *world) mayWrite(method, path string, in map[string]string) {
+	what := method + " " + path
+	if in["skiplock"] != "" {
+		w.violation('i', "%s goes around a lock", what)
+	}
+	w.mu.Lock()
+	lost, dark, at := w.lost, w.dark, w.darkened
+	w.mu.Unlock()
+	if lost {
+		w.violation('h', "%s without quorum", what)
+	}
+	if dark != "" && strings.HasPrefix(path, "/nodes/"+dark+"/") {
+		w.violation('h', "%s on a node that is offline", what)
+	}
+	m := guestPath.FindStringSubmatch(path)
+	if m == nil {
+		if method == http.MethodPost && strings.HasSuffix(path, "/qemu") {
+			if _, n, ok := strings.Cut(in["description"], `"node":"`); ok && at[strings.SplitN(n, `"`, 2)[0]] {
+				w.violation('h', "%s makes again what is on the node that is offline", what)
+			}
+		}
+		if !plainWrite.MatchString(path) {
+			w.violation('d', "%s is to nothing of ours", what)
+		}
+		return
+	}
+	snap := w.sim.Snapshot()
+	id, _ := strconv.Atoi(m[3])
+	g, there := snap.Guest(id)
+	if !there || g.Node != m[1] { // it went; nothing can happen to it
+		return
+	}
+	if m[4] == "/clone" {
+		if !slices.Contains(w.site().templates, id) {
+			w.violation('d', "%s copies what is no template of the site", what)
+		}
+		return
+	}
+	addr, proven := proves(g)
+	if !proven {
+		w.violation('d', "%s (%s) is to a guest that is not provably ours", what, g.Name())
+	} else if len(ours(snap)[addr]) > 1 {
+		w.violation('d', "%s is to one of several with the identity of %s", what, addr)
+	}
+	if m[4] == "/config" && in["digest"] == "" {
+		w.violation('g', "%s carries no digest", what)
+	}
+	w.mayUnprotect(what, method, m[4], addr, g, in)
+}
+
+// plainWrite is a write that is to no guest that exists.
+var plainWrite = regexp.MustCompile(`^(/nodes/[^/]+/qemu|/pools(/prod|/beside)?|/nodes/[^/]+/storage/[^/]+/(download-url|content/[^/]*homestak\.home\.[^/]+))$`)
+
+// mayUnprotect: a protected guest stays, and its protection goes only by the files.
+func (w *world) mayUnprotect(what, method, rest, addr string, g pvesim.Guest, in map[string]string) {
+	if g.Config["protection"] != "1" {
+		return
+	}
+	if method == http.MethodDelete && rest == "" {
+		w.violation('i', "%s of a guest that is protected", what)
+	}
+	_, set := in["protection"]
+	off := set && in["protection"] != "1" && in["protection"] != "true" || slices.Contains(strings.Split(in["delete"], ","), "protection")
+	if !off {
+		return
+	}
+	for _, s := range w.lately() {
+		if n := s.find(addr); n != nil && !n.guarded {
+			return
+		}
+	}
+	w.violation('i', "%s takes protection off a guest that the files protect, or do not have", what)
+}
+
+// laws holds the host against what must be true when all is quiet.
+func (w *world) laws(snap pvesim.Snapshot) {
+	site, stand := w.site(), w.standing(snap)
+	for addr, list := range ours(snap) {
+		made := slices.DeleteFunc(slices.Clone(list), func(g pvesim.Guest) bool { return w.byHand[g.VMID] })
+		if len(made) > 1 {
+			w.violation('b', "%d guests are %s: %v", len(made), addr, vmids(made))
+		}
+		if site.find(addr) == nil && len(stand[addr]) == 0 {
+			w.violation('c', "%s (%v) is ours, and the site does not have it", addr, vmids(list))
+		}
+	}
+	for _, n := range site.nodes {
+		if len(stand[n.addr()]) == 0 {
+			w.as(n, ours(snap)[n.addr()])
+		}
+	}
+	w.volumes(snap)
+	for _, vmid := range slices.Sorted(maps.Keys(w.foreign)) {
+		was := w.foreign[vmid]
+		is, there := snap.Guest(vmid)
+		switch {
+		case !there:
+			w.violation('d', "guest %d (%s) is gone, and was not ours", vmid, was.Name())
+		case !maps.Equal(is.Config, was.Config) || is.Running != was.Running || is.Node != was.Node || is.Pool != was.Pool || len(is.Pending) != len(was.Pending):
+			w.violation('d', "guest %d (%s) is changed, and was not ours:\n    was %v %v\n    is  %v %v", vmid, was.Name(), was.Running, was.Config, is.Running, is.Config)
+		case disksOf(snap, vmid) != w.disks[vmid]:
+			w.violation('d', "disks of guest %d, which is not ours, were %s and are %s", vmid, w.disks[vmid], disksOf(snap, vmid))
+		}
+	}
+}
+
+func vmids(list []pvesim.Guest) []int {
+	var out []int
+	for _, g := range list {
+		out = append(out, g.VMID)
+	}
+	return out
+}
+
+func disksOf(snap pvesim.Snapshot, vmid int) string {
+	var out []string
+	for _, list := range snap.Volumes {
+		for _, v := range list {
+			if v.VMID == vmid && v.Content == "images" {
+				out = append(out, fmt.Sprintf("%s (%d bytes)", v.ID, v.Size))
+			}
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// as holds a guest against its node: the plan is not the only one to say that all is well.
+func (w *world) as(n *node, list []pvesim.Guest) {
+	if len(list) != 1 {
+		w.violation('a', "%s is there %d times", n.addr(), len(list))
+		return
+	}
+	g := list[0]
+	c := maps.Clone(g.Config)
+	maps.Copy(c, g.Pending)
+	is := fmt.Sprintf("name %s, cores %s, memory %s, running %v, protection %v", c["name"], c["cores"], c["memory"], g.Running, c["protection"] == "1")
+	want := fmt.Sprintf("name %s, cores %d, memory %d, running %v, protection %v", n.name, n.cores, n.memory, n.power == "running", n.guarded)
+	if is != want {
+		w.violation('a', "%s (%d) is: %s; shall be: %s", n.addr(), g.VMID, is, want)
+	}
+	m, _ := markOf(g)
+	for _, d := range append([]disk{{name: "root", size: n.disk}}, n.disks...) {
+		if drive := c[m.Slots["disk."+d.name]]; !strings.Contains(drive, fmt.Sprintf("size=%dG", d.size)) {
+			w.violation('a', "%s (%d): disk %s shall have %d GiB, and is %q", n.addr(), g.VMID, d.name, d.size, drive)
+		}
+	}
+	for _, t := range append([]string{"homestak"}, n.tags...) {
+		if !slices.Contains(strings.Split(c["tags"], ";"), t) {
+			w.violation('a', "%s (%d) has tags %q, without %s", n.addr(), g.VMID, c["tags"], t)
+		}
+	}
+}
+
+// volumes looks for disks that belong to no guest.
+func (w *world) volumes(snap pvesim.Snapshot) {
+	used := map[string]bool{}
+	for _, g := range snap.Guests {
+		for _, conf := range []map[string]string{g.Config, g.Pending} {
+			for _, v := range conf {
+				head, _, _ := strings.Cut(v, ",")
+				used[strings.TrimPrefix(head, "file=")] = true
+			}
+		}
+		if len(g.Snapshots) > 0 {
+			for _, list := range snap.Volumes {
+				for _, v := range list {
+					used[v.ID] = used[v.ID] || v.VMID == g.VMID // named in a section of the file that is not shown
+				}
+			}
+		}
+	}
+	for _, list := range snap.Volumes {
+		for _, v := range list {
+			if v.VMID != 0 && v.Content == "images" && !used[v.ID] && !w.crashed[v.VMID] {
+				w.violation('c', "volume %s belongs to no guest", v.ID)
+			}
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package chaos_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// A reason is why something is left as it is, told from site and host alone, without
+// the program that is tested. What the program says must be of that reason.
+type reason string
+
+const (
+	claimed   reason = "something that is not ours may be it"
+	taken     reason = "its VMID is taken"
+	twins     reason = "two guests have its identity"
+	locked    reason = "its configuration is locked"
+	detached  reason = "a disk was detached by hand"
+	shrinks   reason = "a disk would shrink"
+	protected reason = "it, or its disk, is protected"
+	decomm    reason = "its decommission policy keeps it"
+	needed    reason = "another one keeps it"
+	waits     reason = "it needs what is kept"
+	circle    reason = "it waits for its own successor"
+)
+
+// says is how the program tells of each.
+func says() map[reason]*regexp.Regexp {
+	return map[reason]*regexp.Regexp{
+		claimed: regexp.MustCompile(`may be it, but is not ours`), taken: regexp.MustCompile(`VMID \d+ is (taken by|still that of|that of)`),
+		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|may be it, but is not ours \(one of \d`), locked: regexp.MustCompile(`lock`),
+		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
+		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
+		circle: regexp.MustCompile(`wait for each other in a circle`),
+		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
+	}
+}
+
+type reasons map[string][]reason
+
+func (s reasons) add(addr string, r reason) {
+	if !slices.Contains(s[addr], r) {
+		s[addr] = append(s[addr], r)
+	}
+}
+
+// standing tells what stands in the way of whom.
+func (w *world) standing(snap pvesim.Snapshot) reasons {
+	out, site, have := reasons{}, w.site(), ours(snap)
+	for _, n := range site.nodes {
+		addr := n.addr()
+		switch list := have[addr]; len(list) {
+		case 0:
+			w.absent(out, n, snap)
+		case 1:
+			w.present(out, n, list[0], snap)
+		default:
+			out.add(addr, twins)
+		}
+	}
+	for addr, list := range have {
+		if len(list) > 1 {
+			out.add(addr, twins)
+		}
+		if site.find(addr) != nil {
+			continue
+		}
+		for _, g := range list {
+			leaving(out, addr, g)
+		}
+	}
+	return follow(out, site, snap)
+}
+
+func leaving(out reasons, addr string, g pvesim.Guest) {
+	m, _ := markOf(g)
+	if g.Lock != "" {
+		out.add(addr, locked)
+	}
+	if g.Config["protection"] == "1" {
+		out.add(addr, protected)
+	}
+	if strings.HasPrefix(m.Destroy.Policy, "requires_") {
+		out.add(addr, decomm)
+	}
+}
+
+// absent is for a node that proves to be nowhere.
+func (w *world) absent(out reasons, n *node, snap pvesim.Snapshot) {
+	for _, g := range snap.Guests {
+		m, found := markOf(g)
+		_, proven := proves(g)
+		switch {
+		case found && !proven && m.addr() == n.addr():
+			out.add(n.addr(), claimed)
+		case !found && g.Kind == "qemu" && g.Name() == n.name:
+			out.add(n.addr(), claimed)
+		case g.VMID == n.vmid:
+			w.occupied(out, n, g, snap)
+		}
+	}
+}
+
+// occupied is for a node whose VMID another one has. One of ours that leaves the site
+// makes room, unless it is kept itself: by its terms, or because what needs it now shall
+// need the new one, which comes later.
+func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
+	addr, proven := proves(g)
+	site, kept := w.site(), reasons{}
+	if proven && site.find(addr) == nil {
+		leaving(kept, addr, g)
+		for other, list := range ours(snap) {
+			at := site.find(other)
+			if at != nil && slices.Contains(at.needs, n.name) && slices.Contains(needsOf(list[0]), addr) {
+				kept.add(addr, circle)
+				out.add(other, circle)
+				out.add(addr, circle)
+				out.add(n.addr(), circle)
+			}
+		}
+		if len(kept) == 0 {
+			return
+		}
+	}
+	out.add(n.addr(), claimed)
+	out.add(n.addr(), taken)
+}
+
+// present is for a node that is there, once.
+func (*world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
+	addr := n.addr()
+	m, _ := markOf(g)
+	from := "image." + n.image
+	if n.image == "" {
+		from = "template." + n.template
+	}
+	if g.Lock != "" {
+		out.add(addr, locked)
+	}
+	if m.From != "" && m.From != from || n.vmid != 0 && n.vmid != g.VMID {
+		leaving(out, addr, g) // it would be made anew
+		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
+			out.add(addr, taken)
+		}
+		return
+	}
+	conf := g.Config
+	size := map[string]int{"root": n.disk}
+	for _, d := range n.disks {
+		size[d.name] = d.size
+	}
+	for key, slot := range m.Slots {
+		name, ok := strings.CutPrefix(key, "disk.")
+		if !ok {
+			continue
+		}
+		is := 0
+		if _, rest, ok := strings.Cut(conf[slot], "size="); ok {
+			_, _ = fmt.Sscanf(rest, "%dG", &is)
+		}
+		switch want, wanted := size[name]; {
+		case conf[slot] == "" && wanted:
+			out.add(addr, detached)
+		case wanted && want < is:
+			out.add(addr, shrinks)
+		case !wanted && conf["protection"] == "1":
+			out.add(addr, protected)
+		}
+	}
+}
+
+// follow adds what is kept because of others.
+func follow(out reasons, site *site, snap pvesim.Snapshot) reasons {
+	for range len(site.nodes) + 1 {
+		for _, n := range site.nodes {
+			for _, need := range n.needs {
+				for _, other := range site.nodes {
+					if other.name == need && len(out[other.addr()]) > 0 {
+						out.add(n.addr(), waits)
+					}
+				}
+			}
+		}
+		for addr, list := range ours(snap) {
+			if len(out[addr]) == 0 {
+				continue
+			}
+			for _, g := range list { // what a kept one needs by its mark is kept, too
+				for _, need := range needsOf(g) {
+					out.add(need, needed)
+				}
+				for _, n := range site.nodes {
+					if n.vmid == g.VMID && n.addr() != addr {
+						out.add(n.addr(), needed)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+var needsText = regexp.MustCompile(`"needs":\[([^\]]*)\]`)
+
+func needsOf(g pvesim.Guest) []string {
+	m := needsText.FindStringSubmatch(g.Config["description"])
+	if m == nil {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(m[1], `"`, ""), ",")
+}

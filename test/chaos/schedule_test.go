@@ -1,0 +1,313 @@
+package chaos_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// sample is how many schedules run where nobody says otherwise.
+const sample = 60
+
+// TestSchedule runs schedules 1 to N, or the one that is named.
+func TestSchedule(t *testing.T) {
+	rules := compiled(t)
+	first, last := uint64(1), number64(t, "HOMESTAK_CHAOS_SCHEDULES", sample)
+	if s := number64(t, "HOMESTAK_CHAOS_SEED", 0); s != 0 {
+		first, last = s, s
+	}
+	first += number64(t, "HOMESTAK_CHAOS_SKIP", 0)
+	var mu sync.Mutex // schedules run side by side
+	var all stats
+	t.Run("seed", func(t *testing.T) {
+		for seed := first; seed <= last; seed++ {
+			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+				t.Parallel()
+				w := run(t, seed, rules, nil)
+				mu.Lock()
+				defer mu.Unlock()
+				all.rounds += w.wire.stats.rounds
+				all.requests += w.wire.stats.requests
+				all.faults += w.wire.stats.faults
+				all.crashes += w.wire.stats.crashes
+				if w.broken() {
+					t.Errorf("%s\n\nseed %d, the story:\n%s\n\nagain: HOMESTAK_CHAOS_SEED=%d go test -run TestSchedule ./test/chaos",
+						strings.Join(w.violations, "\n"), seed, strings.Join(w.story, "\n"), seed)
+				}
+			})
+		}
+	})
+	t.Logf("%d schedules, %d rounds, %d requests, %d faults, %d crashes", last-first+1, all.rounds, all.requests, all.faults, all.crashes)
+}
+
+func number64(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+func compiled(t *testing.T) *policy.Set {
+	t.Helper()
+	rules, found := policy.Compile(t.Context(), policy.Options{Kinds: proxmox.Kinds()})
+	require.Empty(t, found)
+	return rules
+}
+
+// run makes one schedule. With meddle it is done in every round, when all is quiet,
+// to see whether a law notices.
+func run(t *testing.T, seed uint64, rules *policy.Set, meddle func(*world)) *world {
+	t.Helper()
+	var w *world
+	dir := filepath.Join(scratch(t), "agent")
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(t, seed, dir, rules)
+		w.meddle = meddle
+		rounds := 3 + w.r.IntN(6)
+		for i := range rounds {
+			w.tell("round %d of %d", i+1, rounds)
+			if w.round(i == rounds-1); w.broken() {
+				break
+			}
+		}
+		w.cancel()
+		<-w.ended
+		end := w.sim.Snapshot()
+		w.written(end)
+		for _, task := range end.Tasks[max(0, len(end.Tasks)-12):] {
+			w.tell("task %s of %s at %s: %s", task.Type, task.ID, task.Start.Format(time.TimeOnly), task.Status)
+		}
+		told := strings.Split(strings.TrimSpace(w.log.text()), "\n")
+		w.tell("the log ends with:\n%s", strings.Join(told[max(0, len(told)-12):], "\n"))
+	})
+	return w
+}
+
+// scratch is a folder, in memory where there is such a one: receipts are forced to disk.
+func scratch(t *testing.T) string {
+	t.Helper()
+	if dir, err := os.MkdirTemp("/dev/shm", "chaos"); err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		return dir
+	}
+	return t.TempDir()
+}
+
+// round is some changes, some faults, and then quiet.
+func (w *world) round(last bool) {
+	w.wire.mu.Lock()
+	w.wire.stats.rounds++
+	w.wire.mu.Unlock()
+	s := w.site().copy()
+	var did []string
+	for range w.r.IntN(3) {
+		all := edits()
+		if what := all[w.r.IntN(len(all))](w.r, s); what != "" {
+			did = append(did, what)
+		}
+	}
+	w.idle()
+	for range w.r.IntN(3) {
+		w.byHandOn(w.r)
+	}
+	later := w.r.IntN(3) == 0
+	w.outage()
+	if len(did) > 0 && !later {
+		w.push(s, strings.Join(did, "; "))
+	}
+	w.live(time.Duration(2+w.r.IntN(6)) * time.Minute)
+	if len(did) > 0 && later {
+		w.push(s, strings.Join(did, "; "))
+	}
+	if w.r.IntN(3) == 0 {
+		w.taskDies()
+	}
+	w.live(time.Duration(1+w.r.IntN(10)) * time.Minute)
+	w.calm()
+	if last || w.r.IntN(2) == 0 {
+		w.idle()
+		w.clear()
+	}
+	w.quiet()
+}
+
+// outage begins what goes wrong in a round. The agent is idle.
+func (w *world) outage() {
+	f := faultPlan{key: w.r.Uint64(), chance: pick(w.r, 0, 0.01, 0.04, 0.15, 0.4), short: pick(w.r, "", "/cluster/resources", "/qemu", "/pools")}
+	for range w.r.IntN(3) {
+		f.crashes = append(f.crashes, crash{at: 1 + w.r.IntN(120), after: w.r.IntN(2) == 0, data: w.r.IntN(4) == 0})
+	}
+	if nodes := w.site().cluster; len(nodes) > 1 {
+		switch w.r.IntN(5) {
+		case 0:
+			f.dark = nodes[w.r.IntN(len(nodes))]
+		case 1:
+			f.lost = true
+		}
+	}
+	w.tell("faults: %.2f of requests, short lists of %q, crashes %v, offline %q, quorum lost %v", f.chance, f.short, f.crashes, f.dark, f.lost)
+	names := map[string]bool{}
+	for _, g := range w.sim.Snapshot().Guests {
+		if m, found := markOf(g); found && g.Node == f.dark {
+			names[m.Node] = true
+		}
+	}
+	w.mu.Lock()
+	w.dark, w.lost, w.darkened = f.dark, f.lost, names
+	w.mu.Unlock()
+	w.sim.Edit(func(e *pvesim.Edit) {
+		if f.dark != "" {
+			e.Offline(f.dark, true)
+		}
+		e.Quorum(!f.lost)
+	})
+	w.wire.mu.Lock()
+	w.wire.faults, w.wire.requests = f, 0
+	clear(w.wire.seen)
+	w.wire.mu.Unlock()
+}
+
+// taskDies kills what works on one of ours, and leaves what it left.
+func (w *world) taskDies() {
+	for range 200 {
+		for _, t := range w.sim.Snapshot().Tasks {
+			id, err := strconv.Atoi(t.ID)
+			if err == nil && t.End.IsZero() && !w.byHand[id] {
+				w.tell("  %s of guest %d dies", t.Type, id)
+				w.crashed[id] = true
+				w.sim.Edit(func(e *pvesim.Edit) { e.Crash(id) })
+				return
+			}
+		}
+		w.live(time.Second)
+	}
+}
+
+// calm ends all faults. The agent must be idle when the host comes back, so that what
+// it wrote in the dark was ordered in the dark.
+func (w *world) calm() {
+	w.wire.mu.Lock()
+	w.wire.faults = faultPlan{}
+	w.wire.mu.Unlock()
+	w.idle()
+	w.mu.Lock()
+	dark := w.dark
+	w.dark, w.lost, w.darkened = "", false, nil
+	w.mu.Unlock()
+	w.sim.Edit(func(e *pvesim.Edit) {
+		if dark != "" {
+			e.Offline(dark, false)
+		}
+		e.Quorum(true)
+	})
+	w.tell("faults are over")
+}
+
+// quiet makes passes until nothing is left to do but what is kept for a reason.
+func (w *world) quiet() {
+	var left []string
+	for range 12 {
+		ctx, cancel := context.WithTimeout(w.ctx, 3*time.Hour)
+		_, err := w.agent.Reconcile(ctx)
+		cancel()
+		if err != nil {
+			w.violation('a', "the agent answers nobody: %v", err)
+			return
+		}
+		w.idle()
+		w.live(11 * time.Second) // what the host shows is as old as that
+		if left = w.look(); len(left) == 0 {
+			break
+		}
+	}
+	for _, l := range left {
+		w.violation('a', "%s", l)
+	}
+	if w.meddle != nil {
+		w.meddle(w)
+	}
+	snap := w.sim.Snapshot()
+	w.laws(snap)
+	status, err := json.Marshal(w.agent.Status())
+	require.NoError(w.t, err)
+	w.secret("the status", string(status))
+	if len(snap.Unimplemented) > 0 {
+		w.violation('x', "the simulator does not know %v", snap.Unimplemented)
+	}
+}
+
+// look plans once more, as `plan` does, and tells what is left that has no reason.
+func (w *world) look() []string {
+	p := engine.Pass{
+		Verb: "plan", Host: "father", AllowDeletes: 50,
+		Load: func(ctx context.Context) engine.Desired {
+			c, err := w.repo.Head(ctx)
+			require.NoError(w.t, err)
+			return w.load(w.reader, c)
+		},
+		Open: func(h *model.Host) (engine.Driver, error) {
+			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Transport: w.sim})
+		},
+	}
+	r := p.Run(w.ctx)
+	if r.Plan == nil {
+		return []string{fmt.Sprintf("no plan: %s, %v, %v", r.Outcome, r.Err, r.Findings)}
+	}
+	var text bytes.Buffer
+	r.Plan.Text(&text, plan.TextOptions{})
+	doc, err := json.Marshal(r.Plan)
+	require.NoError(w.t, err)
+	report, err := json.Marshal(r)
+	require.NoError(w.t, err)
+	for where, said := range map[string]string{"the plan": text.String(), "the plan's JSON": string(doc), "the report": string(report), "the findings": fmt.Sprint(r.Findings)} {
+		w.secret(where, said)
+	}
+	return unexplained(r, w.standing(w.sim.Snapshot()))
+}
+
+// unexplained is what of a plan is left without a reason.
+func unexplained(r engine.Report, stand reasons) []string {
+	var out []string
+	for _, s := range r.Plan.Steps {
+		if len(stand[s.Address.String()]) == 0 {
+			out = append(out, fmt.Sprintf("left to do: %s %s: %s", s.Action, s.Address, s.Reason))
+		}
+	}
+	for _, u := range r.Plan.Unknown {
+		out = append(out, fmt.Sprintf("not known: %s: %s", u.Scope, u.Why))
+	}
+	texts := says()
+	for _, f := range r.Findings {
+		if f.Severity != diag.Error {
+			continue
+		}
+		if !slices.ContainsFunc(stand[f.Address], func(why reason) bool { return texts[why].MatchString(f.Summary) }) {
+			out = append(out, fmt.Sprintf("finding without a reason that is known (%v): %s", stand[f.Address], f))
+		}
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package chaos_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// site is what the files of a schedule say. It is changed by edits and written out as
+// text, which is what the loader gets.
+type site struct {
+	nodes     []*node
+	cluster   []string // names of the PVE nodes
+	storage   string   // where disks are
+	other     string   // where else they may be; "" in a cluster
+	pooled    bool     // the host has a pool that its guests join
+	comment   string   // of that pool
+	beside    bool     // there is a pool that nobody joins
+	sums      map[string]int
+	from, to  int    // the range that VMIDs are chosen from
+	onError   string // of the manifest
+	born      int    // names given so far
+	templates []int  // VMIDs of templates
+}
+
+// node is one guest as the files have it.
+type node struct {
+	name, kind           string
+	image, template      string
+	vmid                 int // 0: chosen
+	cores, memory, disk  int
+	disks                []disk
+	nics                 []nic
+	tags, needs          []string
+	restart, power       string
+	policy, orphan       string
+	notes                string
+	onboot, guarded      bool
+	secret               bool // it has a password
+	balloon, order, down int
+}
+
+type disk struct {
+	name, storage string
+	size          int
+}
+
+type nic struct {
+	name string
+	vlan int
+}
+
+func (n *node) addr() string { return n.kind + "." + n.name }
+
+// maker makes a new node of one sort. A kind of guest that is new to the program gets
+// a maker here, and the lines that it needs in text.
+type maker struct {
+	sort string
+	make func(r *rand.Rand, s *site, n *node)
+}
+
+func makers() []maker {
+	fromImage := func(r *rand.Rand, n *node) { n.image = []string{"debian-12", "debian-13"}[r.IntN(2)] }
+	return []maker{
+		{"vm from an image", func(r *rand.Rand, _ *site, n *node) { n.kind = "vm"; fromImage(r, n) }},
+		{"vm from an image with disks", func(r *rand.Rand, s *site, n *node) {
+			n.kind = "vm"
+			fromImage(r, n)
+			for i := range 1 + r.IntN(2) {
+				n.disks = append(n.disks, disk{name: fmt.Sprintf("data-%d", i), storage: s.anyStorage(r), size: 1 + r.IntN(8)})
+			}
+		}},
+		{"clone of a template", func(_ *rand.Rand, _ *site, n *node) { n.kind, n.template = "vm", "golden" }},
+		{"pve", func(r *rand.Rand, _ *site, n *node) { n.kind = "pve"; fromImage(r, n) }},
+	}
+}
+
+// anyStorage is where a disk may lie; "" leaves it to the host.
+func (s *site) anyStorage(r *rand.Rand) string {
+	if s.other == "" || r.IntN(3) > 0 {
+		return ""
+	}
+	return s.other
+}
+
+// add makes a node.
+func (s *site) add(r *rand.Rand) *node {
+	s.born++
+	n := &node{
+		name: fmt.Sprintf("n%d", s.born), cores: 1 + r.IntN(4), memory: 512 * (1 + r.IntN(6)), disk: 20 + r.IntN(10),
+		restart: pick(r, "never", "allowed"), power: "running",
+	}
+	all := makers()
+	all[r.IntN(len(all))].make(r, s, n)
+	if r.IntN(3) == 0 {
+		n.vmid = s.freeVMID(r)
+	}
+	if r.IntN(4) == 0 && len(s.nodes) > 0 {
+		n.needs = []string{s.nodes[r.IntN(len(s.nodes))].name}
+	}
+	for i := range r.IntN(3) {
+		n.nics = append(n.nics, nic{name: []string{"lan", "dmz"}[i], vlan: r.IntN(3) * 7})
+	}
+	n.tags = slices.Compact(slices.Sorted(slices.Values([]string{pick(r, "prod", "lab"), pick(r, "prod", "web")})))[:r.IntN(2)]
+	n.guarded, n.onboot, n.secret = r.IntN(8) == 0, r.IntN(2) == 0, r.IntN(4) == 0
+	n.notes = pick(r, "", "", "About it\n\nsecond line")
+	if r.IntN(6) == 0 {
+		n.policy = pick(r, "allow_immediate_destroy", "requires_final_backup")
+	}
+	if r.IntN(6) == 0 {
+		n.orphan = pick(r, "refuse", "destroy", "abandon")
+	}
+	if r.IntN(5) == 0 {
+		n.balloon = 256
+	}
+	if r.IntN(5) == 0 {
+		n.order, n.down = 1+r.IntN(4), 20+r.IntN(20)
+	}
+	s.nodes = append(s.nodes, n)
+	return n
+}
+
+func (s *site) freeVMID(r *rand.Rand) int {
+	for {
+		id := s.from + 50 + r.IntN(40)
+		if !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.vmid == id }) {
+			return id
+		}
+	}
+}
+
+// drop takes a node out of the files, and every mention of it.
+func (s *site) drop(name string) {
+	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool { return n.name == name })
+	for _, n := range s.nodes {
+		n.needs = slices.DeleteFunc(n.needs, func(s string) bool { return s == name })
+	}
+}
+
+func (s *site) find(addr string) *node {
+	for _, n := range s.nodes {
+		if n.addr() == addr {
+			return n
+		}
+	}
+	return nil
+}
+
+// copy is one that edits of this one do not reach.
+func (s *site) copy() *site {
+	c := *s
+	c.sums = map[string]int{}
+	for k, v := range s.sums {
+		c.sums[k] = v
+	}
+	c.nodes = nil
+	for _, n := range s.nodes {
+		m := *n
+		m.disks, m.nics, m.tags, m.needs = slices.Clone(n.disks), slices.Clone(n.nics), slices.Clone(n.tags), slices.Clone(n.needs)
+		c.nodes = append(c.nodes, &m)
+	}
+	return &c
+}
+
+// text is the site in its language.
+func (s *site) text() string {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	p("site \"home\" {\n  max_deletes = 50\n  vmid_range \"guests\" {\n    from = %d\n    to   = %d\n  }\n}\n", s.from, s.to)
+	p("host \"father\" {\n  api = \"https://192.0.2.10:8006\"\n  insecure_tls = true\n  storage {\n    disks = %q\n  }", s.storage)
+	if len(s.cluster) > 1 {
+		p("  nodes = [\"%s\"]", strings.Join(s.cluster, `", "`))
+	}
+	if s.pooled {
+		p("  pool = \"prod\"")
+	}
+	p("}\n")
+	if s.pooled {
+		p("pool \"prod\" {\n  host = host.father\n  comment = %q\n}\n", s.comment)
+	}
+	if s.beside {
+		p("pool \"beside\" {\n  host = host.father\n}\n")
+	}
+	for _, name := range []string{"debian-12", "debian-13"} {
+		p("image %q {\n  url = \"https://images.example/%s.qcow2\"\n  checksum = \"sha256:%064x\"\n}\n", name, name, 0xaa0000+s.sums[name])
+	}
+	p("template \"golden\" {\n  vmid = %d\n}\n", s.templates[0])
+	p("manifest \"web\" {\n  pattern = \"flat\"\n  host = host.father\n  on_error = %q", s.onError)
+	for _, n := range s.nodes {
+		n.text(p)
+	}
+	p("}")
+	return b.String()
+}
+
+func (n *node) text(p func(string, ...any)) {
+	p("  node %q {\n    type = %q\n    cores = %d\n    memory = %d\n    disk = %d\n    restart = %q\n    power = %q", n.name, n.kind, n.cores, n.memory, n.disk, n.restart, n.power)
+	p("    onboot = %v\n    protection = %v\n    tags = [%s]", n.onboot, n.guarded, quoted(n.tags))
+	if n.image != "" {
+		p("    image = image.%s", n.image)
+	} else {
+		p("    template = template.%s", n.template)
+	}
+	if n.vmid != 0 {
+		p("    vmid = %d", n.vmid)
+	}
+	if n.notes != "" {
+		p("    description = %q", n.notes)
+	}
+	if len(n.needs) > 0 {
+		p("    depends_on = [node.%s]", strings.Join(n.needs, ", node."))
+	}
+	if n.orphan != "" {
+		p("    orphan = %q", n.orphan)
+	}
+	if n.policy != "" {
+		p("    decommission {\n      policy = %q\n    }", n.policy)
+	}
+	if n.order != 0 {
+		p("    startup {\n      order = %d\n      down = %d\n    }", n.order, n.down)
+	}
+	if n.secret || n.balloon != 0 {
+		p("    options = {")
+		if n.secret {
+			p("      cipassword = secret.passwords.root")
+		}
+		if n.balloon != 0 {
+			p("      balloon = \"%d\"", n.balloon)
+		}
+		p("    }")
+	}
+	for _, d := range n.disks {
+		p("    disk %q {\n      size = %d", d.name, d.size)
+		if d.storage != "" {
+			p("      storage = %q", d.storage)
+		}
+		p("    }")
+	}
+	for _, c := range n.nics {
+		p("    nic %q {", c.name)
+		if c.vlan != 0 {
+			p("      vlan = %d", c.vlan)
+		}
+		p("    }")
+	}
+	p("  }")
+}
+
+func quoted(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return `"` + strings.Join(list, `", "`) + `"`
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
