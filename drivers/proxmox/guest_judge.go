@@ -34,6 +34,7 @@ type judge struct {
 	want   *model.Want
 	wanted wanted
 	out    *model.Observed
+	unread []listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
 }
 
@@ -73,8 +74,27 @@ func (j *judge) guest(g listed, cfg config) {
 	j.out.Foreign = append(j.out.Foreign, f)
 }
 
+// twin gives the VMID of a guest that could not be read and has the name of one that
+// proves to be ours, as a restored backup of it has; 0 for none.
+func (j *judge) twin(addr model.Address) int {
+	for _, g := range j.unread {
+		if g.name == addr.Name && g.kind() == guestKind(addr) {
+			return g.vmid
+		}
+	}
+	return 0
+}
+
 func (j *judge) close() {
 	for addr, rs := range j.proven {
+		if twin := j.twin(addr); twin != 0 && len(rs) == 1 { // or a restored backup would be started beside the original
+			g := rs[0].Guest
+			j.out.Unknown = append(j.out.Unknown, model.Unknown{
+				Scope: addr.String(), VMID: g.VMID, Name: addr.Name,
+				Why: fmt.Sprintf("VM %d proves to be it, and so may VM %d of the same name, which cannot be read", g.VMID, twin),
+			})
+			continue
+		}
 		if len(rs) == 1 {
 			j.out.State[addr] = rs[0]
 			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)

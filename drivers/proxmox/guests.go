@@ -80,7 +80,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		cfg   config
 		err   error
 	}
-	var maybe []listed
+	var maybe, unread []listed
 	for _, id := range sortedIDs(guests) {
 		g := guests[id]
 		out.Taken[id] = g.kind() + " " + g.name
@@ -93,7 +93,8 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			}
 			out.Foreign = append(out.Foreign, f)
 		case !l.view.nodes[g.node]:
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Name: g.name})
+			unread = append(unread, g)
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Name: wanted.nameOf(g)})
 		default:
 			maybe = append(maybe, g)
 		}
@@ -114,10 +115,11 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := g.Wait(); err != nil {
 		return out, err
 	}
-	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, proven: map[model.Address][]*model.Resource{}}
+	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}}
 	for _, a := range answers {
 		if a.err != nil {
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", a.guest.kind(), a.guest.vmid), Why: a.err.Error(), VMID: a.guest.vmid, Name: a.guest.name})
+			j.unread = append(j.unread, a.guest)
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", a.guest.kind(), a.guest.vmid), Why: a.err.Error(), VMID: a.guest.vmid, Name: wanted.nameOf(a.guest)})
 			continue
 		}
 		j.guest(a.guest, a.cfg)
@@ -316,4 +318,13 @@ func (w wanted) may(g listed) bool {
 	_, byID := w.vmids[g.vmid]
 	inRange := slices.ContainsFunc(w.ranges, func(r model.VMIDRange) bool { return g.vmid >= r.From && g.vmid <= r.To })
 	return byName || byID || inRange
+}
+
+// nameOf is the name by which a guest that could not be read may be told from others:
+// one that the files know. Any other may have been given by hand to whichever guest of ours.
+func (w wanted) nameOf(g listed) string {
+	if _, known := w.names[g.name]; known {
+		return g.name
+	}
+	return ""
 }

@@ -1,0 +1,62 @@
+package proxmox_test
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestRenamedAndUnreadIsNotMadeAgain: the name that somebody gave a guest says nothing
+// about whose it is while its configuration cannot be read.
+func TestRenamedAndUnreadIsNotMadeAgain(t *testing.T) {
+	var dark atomic.Bool // the agent's requests run side by side
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
+		time.Sleep(20 * time.Second)
+		dark.Store(true)
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.NotEmpty(t, p.Unknown)
+		dark.Store(false)
+		w.apply()
+		require.Equal(t, "web-1", w.guest(10000).Config["name"])
+		require.Len(t, w.host.Snapshot().Guests, 1)
+	})
+}
+
+// TestCopyBesideAnUnreadOriginalIsNotStarted: a restored backup proves as much as its
+// original; while that one cannot be read nobody knows that there are two.
+func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
+	var dark atomic.Bool // as above
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		copied := w.guest(10000)
+		copied.VMID, copied.Running = 10001, false
+		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		time.Sleep(20 * time.Second)
+		dark.Store(true)
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.NotEmpty(t, p.Unknown)
+		w.drop("web-1")
+		require.Empty(t, w.plan().Steps, "nor is it removed")
+	})
+}
+
+func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) {
+	return func(r *http.Request) (int, bool) {
+		if dark.Load() && strings.Contains(r.URL.Path, path) {
+			return 595, false
+		}
+		return 0, false
+	}
+}
