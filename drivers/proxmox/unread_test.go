@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // TestRenamedAndUnreadIsNotMadeAgain: the name that somebody gave a guest says nothing
@@ -58,5 +60,24 @@ func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) 
 			return 595, false
 		}
 		return 0, false
+	}
+}
+
+// TestAnotherVMIDIsARemoval: what keeps a guest from being removed keeps it from being
+// made anew under another VMID.
+func TestAnotherVMIDIsARemoval(t *testing.T) {
+	for word, edit := range map[string]func(*model.Node, *proxmox.VM){
+		"decommission": func(n *model.Node, _ *proxmox.VM) { n.Decomm = &model.Decomm{Policy: "requires_final_backup"} },
+		"protected":    func(_ *model.Node, v *proxmox.VM) { v.Protection = true },
+	} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			n := w.node("web-1", nil)
+			edit(n, w.vm("web-1"))
+			w.apply()
+			n.Resource.Guest.VMID = 10050
+			p := w.plan()
+			require.Empty(t, p.Steps, "%s", describe(p))
+			require.Contains(t, p.Findings[0].Summary, word)
+		})
 	}
 }

@@ -147,7 +147,7 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 	replaced := want == nil
 	if want != nil {
 		w := want.Spec.(*VM)
-		replaced = w.Image != h.Image || w.Template != h.Template
+		replaced = w.Image != h.Image || w.Template != h.Template || want.Guest.VMID != have.Guest.VMID
 		for _, wd := range w.Disks {
 			i := slices.IndexFunc(h.Disks, func(d Disk) bool { return d.Name == wd.Name })
 			switch {

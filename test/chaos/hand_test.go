@@ -73,7 +73,18 @@ func handUntag(w *world, _ *rand.Rand, g pvesim.Guest) string {
 func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
 	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "description", pick(r, "", "mine now")) })
 	w.rebase()
-	w.mend(g, func(e *pvesim.Edit, _ pvesim.Guest) { e.Set(g.VMID, "description", g.Config["description"]) })
+	addr, _ := proves(g)
+	w.mends = append(w.mends, func() {
+		snap := w.sim.Snapshot()
+		now, there := snap.Guest(g.VMID)
+		switch {
+		case !there || now.Config["smbios1"] != g.Config["smbios1"]:
+		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was made anew
+			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
+		default:
+			w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })
+		}
+	})
 	return "its description is gone"
 }
 

@@ -117,6 +117,9 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 	if m[4] == "/config" && in["digest"] == "" {
 		w.violation('g', "%s carries no digest", what)
 	}
+	if mk, _ := markOf(g); method == http.MethodDelete && m[4] == "" && strings.HasPrefix(mk.Destroy.Policy, "requires_") {
+		w.violation('i', "%s, whose decommission policy is %s", what, mk.Destroy.Policy)
+	}
 	w.mayUnprotect(what, method, m[4], addr, g, in)
 }
 

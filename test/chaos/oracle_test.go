@@ -145,6 +145,11 @@ func (*world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot
 		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
 			out.add(addr, taken)
 		}
+		for _, list := range ours(snap) {
+			if slices.Contains(needsOf(list[0]), addr) {
+				out.add(addr, needed) // nothing is made anew below others
+			}
+		}
 		return
 	}
 	conf := g.Config

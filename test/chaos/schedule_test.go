@@ -247,6 +247,9 @@ func (w *world) quiet() {
 	for _, l := range left {
 		w.violation('a', "%s", l)
 	}
+	if len(left) > 0 {
+		w.tell("the agent says: %s: %v", w.agent.Status().Summary, w.agent.Status().Last.Findings)
+	}
 	if w.meddle != nil {
 		w.meddle(w)
 	}

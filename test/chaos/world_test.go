@@ -33,7 +33,6 @@ const (
 	tokenSecret = "5ec2e7aa-0000-4000-8000-70cec0ffee00"
 	password    = "correct-horse-battery"
 	keyBody     = "AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd"
-
 )
 
 // world is a site, an agent and a host, and what is known of them without the agent.
