@@ -1,10 +1,11 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients
+.PHONY: chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients
 
 SHELL    := bash
 GO       ?= go
 FUZZTIME ?= 30s
+SCHEDULES ?= 10000
 BIN      := bin/homestak-gitops
 MAIN     := ./cmd/homestak-gitops
 
@@ -50,6 +51,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 policy-test: ## every test of policies under ours and under the real opa: same results
 	GOBIN=$(CURDIR)/dist/bin $(GO) install github.com/open-policy-agent/opa@v1.22.0
 	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestOPAAgrees ./policy
+
+chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, side by side
+	set -o pipefail; HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep -vE '^ *(===|--- PASS)'
 
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench

@@ -26,9 +26,6 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-// sample is how many schedules run where nobody says otherwise.
-const sample = 60
-
 // TestSchedule runs schedules 1 to N, or the one that is named.
 func TestSchedule(t *testing.T) {
 	rules := compiled(t)

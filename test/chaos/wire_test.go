@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
@@ -27,6 +28,7 @@ type wire struct {
 	seen     map[string]int // requests of the round by method and path
 	requests int            // of the round
 	stats    stats
+	twice    atomic.Bool // a defect on purpose: every guest that is ordered is ordered again
 }
 
 // faultPlan is how a round goes wrong.
@@ -100,11 +102,24 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errGone
 	}
 	res, err := t.answer(r, body, fault, draw)
+	if t.twice.Load() && r.Method == http.MethodPost && strings.HasSuffix(path, "/qemu") {
+		t.again(r, body)
+	}
 	if end != nil {
 		t.w.die(n, *end)
 		return nil, errGone
 	}
 	return res, err
+}
+
+// again orders a guest once more, under another VMID.
+func (t *wire) again(r *http.Request, body []byte) {
+	other := regexp.MustCompile(`"vmid":\d+`).ReplaceAll(body, []byte(`"vmid":45000`))
+	c := r.Clone(t.w.ctx)
+	c.Body, c.ContentLength = io.NopCloser(bytes.NewReader(other)), int64(len(other))
+	if res, err := t.w.sim.RoundTrip(c); err == nil {
+		_ = res.Body.Close()
+	}
 }
 
 // draw makes a number of what is asked, so that it does not depend on the order in
