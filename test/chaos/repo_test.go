@@ -73,7 +73,7 @@ func (r *repo) Since(_ context.Context, from, to string) ([]model.Commit, error)
 	return out, nil
 }
 
-func (r *repo) Keep(...string) error { return nil }
+func (*repo) Keep(...string) error { return nil }
 
 func (r *repo) at(id string) int {
 	return slices.IndexFunc(r.branch, func(c model.Commit) bool { return c.ID == id })

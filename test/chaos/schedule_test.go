@@ -92,7 +92,7 @@ func run(t *testing.T, seed uint64, rules *policy.Set, meddle func(*world)) *wor
 			}
 		}
 		w.cancel()
-		<-w.ended
+		require.ErrorIs(t, <-w.ended, context.Canceled)
 		end := w.sim.Snapshot()
 		w.written(end)
 		for _, task := range end.Tasks[max(0, len(end.Tasks)-12):] {
@@ -137,6 +137,9 @@ func (w *world) round(last bool) {
 		w.push(s, strings.Join(did, "; "))
 	}
 	w.live(time.Duration(2+w.r.IntN(6)) * time.Minute)
+	if w.r.IntN(6) == 0 {
+		w.typo()
+	}
 	if len(did) > 0 && later {
 		w.push(s, strings.Join(did, "; "))
 	}
@@ -150,6 +153,15 @@ func (w *world) round(last bool) {
 		w.clear()
 	}
 	w.quiet()
+}
+
+// typo is a commit that does not load, with everything taken out but that; somebody
+// mends it with the next one.
+func (w *world) typo() {
+	w.repo.push("site \"home\" {\n", "a typo")
+	w.tell("push: a typo")
+	w.live(time.Duration(1+w.r.IntN(4)) * time.Minute)
+	w.push(w.site(), "the typo is mended")
 }
 
 // outage begins what goes wrong in a round. The agent is idle.

@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -150,10 +151,7 @@ func (s *site) find(addr string) *node {
 // copy is one that edits of this one do not reach.
 func (s *site) copy() *site {
 	c := *s
-	c.sums = map[string]int{}
-	for k, v := range s.sums {
-		c.sums[k] = v
-	}
+	c.sums = maps.Clone(s.sums)
 	c.nodes = nil
 	for _, n := range s.nodes {
 		m := *n

@@ -146,6 +146,8 @@ func (t *wire) kind(draw uint64, method, path string) string {
 		if t.faults.short != "" && strings.HasSuffix(path, t.faults.short) {
 			kinds = append(kinds, "short", "short", "short", "empty")
 		}
+	} else {
+		kinds = append(kinds, "400")
 	}
 	kind := kinds[draw/10000%uint64(len(kinds))]
 	if kind == "403" && t.faults.lost && strings.HasSuffix(path, "/cluster/status") {
@@ -176,6 +178,9 @@ func (t *wire) answer(r *http.Request, body []byte, fault string, draw uint64) (
 		return spoiled(r, kind+" Connection refused", ""), nil
 	case "500":
 		return spoiled(r, "500 got timeout", `{"data":null,"message":"got timeout\n"}`), nil
+	case "400": // as PVE does, it repeats what it does not like
+		said, _ := json.Marshal(map[string]any{"data": nil, "message": "Parameter verification failed.\n", "errors": fields(r, body)})
+		return spoiled(r, "400 Parameter verification failed.", string(said)), nil
 	case "403":
 		return spoiled(r, "403 Permission check failed", `{"data":null,"message":"Permission check failed\n"}`), nil
 	case "dropped":

@@ -268,7 +268,8 @@ func (w *world) live(d time.Duration) {
 	over := time.After(d)
 	for {
 		select {
-		case <-w.ended:
+		case err := <-w.ended:
+			w.tell("  the agent is gone: %v", err)
 			w.start()
 		case <-over:
 			return
