@@ -38,7 +38,6 @@ type node struct {
 	policy, orphan       string
 	notes                string
 	onboot, guarded      bool
-	secret               bool // it has a password
 	balloon, order, down int
 }
 
@@ -104,7 +103,7 @@ func (s *site) add(r *rand.Rand) *node {
 		n.nics = append(n.nics, nic{name: []string{"lan", "dmz"}[i], vlan: r.IntN(3) * 7})
 	}
 	n.tags = slices.Compact(slices.Sorted(slices.Values([]string{pick(r, "prod", "lab"), pick(r, "prod", "web")})))[:r.IntN(2)]
-	n.guarded, n.onboot, n.secret = r.IntN(8) == 0, r.IntN(2) == 0, r.IntN(4) == 0
+	n.guarded, n.onboot = r.IntN(8) == 0, r.IntN(2) == 0
 	n.notes = pick(r, "", "", "About it\n\nsecond line")
 	if r.IntN(6) == 0 {
 		n.policy = pick(r, "allow_immediate_destroy", "requires_final_backup")
@@ -218,15 +217,8 @@ func (n *node) text(p func(string, ...any)) {
 	if n.order != 0 {
 		p("    startup {\n      order = %d\n      down = %d\n    }", n.order, n.down)
 	}
-	if n.secret || n.balloon != 0 {
-		p("    options = {")
-		if n.secret {
-			p("      cipassword = secret.passwords.root")
-		}
-		if n.balloon != 0 {
-			p("      balloon = \"%d\"", n.balloon)
-		}
-		p("    }")
+	if n.balloon != 0 {
+		p("    options = {\n      balloon = \"%d\"\n    }", n.balloon)
 	}
 	for _, d := range n.disks {
 		p("    disk %q {\n      size = %d", d.name, d.size)
