@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients
+.PHONY: chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay
 
 SHELL    := bash
 GO       ?= go
@@ -72,6 +72,9 @@ integration: ## the acceptance stories, one line each
 
 guest: ## the installed units on a real Debian with systemd (root, systemd-container, debootstrap)
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest
+
+replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
+	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./drivers/proxmox/pvesim | grep -v '^ *--- PASS\|^=== '
 
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
 	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim

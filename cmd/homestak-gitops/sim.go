@@ -28,7 +28,9 @@ type simFlags struct {
 	workers  int
 	guests   int
 	storages []string
+	bridges  []string
 	token    string
+	password string
 	seed     int64
 	faults   []string
 }
@@ -49,8 +51,8 @@ func (a *app) simVerb() *cobra.Command {
 		Long: `Serves a simulated Proxmox VE host behind the real protocol (TLS, tokens and
 tickets, /api2/json) until it is interrupted. All of it is in memory.
 
-A storage is NAME:TYPE:CONTENT[:SIZE in GiB][:shared], content separated by
-commas, type dir, zfspool, lvmthin, nfs and the like. Without --storage there
+A storage is NAME:TYPE:CONTENT[:SIZE in GiB][:PATH][:shared], content separated
+by commas, type dir, zfspool, lvmthin, nfs and the like. Without --storage there
 are local (dir: iso, vztmpl, backup, snippets, import) and local-lvm (lvmthin:
 images, rootdir).
 
@@ -73,7 +75,9 @@ effect all the same: its answer was lost.`,
 	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
 	fs.IntVar(&f.guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
 	fs.StringArrayVar(&f.storages, "storage", nil, "`STORAGE` of every node; may be repeated")
+	fs.StringSliceVar(&f.bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
 	fs.StringVar(&f.token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
+	fs.StringVar(&f.password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
 	fs.Int64Var(&f.seed, "seed", 0, "`NUMBER` that fixes everything invented")
 	fs.StringArrayVar(&f.faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
 	a.ui.jsonFlag(c)
@@ -90,6 +94,7 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	c := pvesim.Config{
 		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
 		TaskTime: f.taskTime, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
+		Bridges: f.bridges, Password: f.password,
 	}
 	seen := map[string]bool{}
 	for _, n := range append([]string{f.node}, c.Nodes...) {

@@ -95,25 +95,37 @@ var storageTypes = map[string]struct{ files, shared bool }{
 	"zfs": {shared: true}, "rbd": {shared: true}, "iscsi": {shared: true},
 }
 
-// ParseStorage reads "name:type:content[:size][:shared]", content separated by
-// commas, size in GiB: "fast:zfspool:images,rootdir:500". Network types are shared
-// without saying so.
+// ParseStorage reads "name:type:content[:size][:path][:shared]", content separated
+// by commas, size in GiB, the path of a file storage absolute:
+// "fast:zfspool:images,rootdir:500", "iso:dir:iso,import:/srv/iso". Network types
+// are shared without saying so.
 func ParseStorage(s string) (Storage, error) {
-	plain, shared := strings.CutSuffix(s, ":shared")
-	parts := strings.Split(plain, ":")
-	if len(parts) < 3 || len(parts) > 4 || parts[0] == "" {
-		return Storage{}, fmt.Errorf("storage %q: want name:type:content[:size in GiB][:shared]", s)
+	parts := strings.Split(s, ":")
+	if len(parts) < 3 || parts[0] == "" {
+		return Storage{}, fmt.Errorf("storage %q: want name:type:content[:size in GiB][:path][:shared]", s)
 	}
-	st := Storage{Name: parts[0], Type: parts[1], Content: strings.Split(parts[2], ","), Shared: shared}
-	if len(parts) == 4 {
-		gib, err := strconv.ParseInt(parts[3], 10, 32)
-		if err != nil || gib < 1 {
-			return Storage{}, fmt.Errorf("storage %q: size %q is not a number of GiB", s, parts[3])
+	st := Storage{Name: parts[0], Type: parts[1], Content: strings.Split(parts[2], ",")}
+	for _, part := range parts[3:] {
+		switch {
+		case part == "shared" && !st.Shared:
+			st.Shared = true
+		case strings.HasPrefix(part, "/") && st.Path == "" && !st.Shared:
+			st.Path = part
+		case st.Size == 0 && st.Path == "" && !st.Shared:
+			gib, err := strconv.ParseInt(part, 10, 32)
+			if err != nil || gib < 1 {
+				return Storage{}, fmt.Errorf("storage %q: size %q is not a number of GiB", s, part)
+			}
+			st.Size = gib << 30
+		default:
+			return Storage{}, fmt.Errorf("storage %q: %q is too much behind name:type:content[:size in GiB][:path][:shared]", s, part)
 		}
-		st.Size = gib << 30
 	}
 	if err := st.check(); err != nil {
 		return Storage{}, fmt.Errorf("storage %q: %w", s, err)
+	}
+	if st.Path != "" && !storageTypes[st.Type].files {
+		return Storage{}, fmt.Errorf("storage %q: type %s has no path", s, st.Type)
 	}
 	return st, nil
 }

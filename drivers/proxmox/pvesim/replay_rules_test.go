@@ -11,12 +11,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
 // mirror answers with what was recorded, but for invented values, in which the
@@ -27,7 +25,7 @@ type mirror struct {
 	next  int
 }
 
-func (*mirror) Snapshot() pvesim.Snapshot { return pvesim.Snapshot{Sampled: time.Now()} }
+func (*mirror) sampled(*testing.T) {}
 
 func (m *mirror) RoundTrip(r *http.Request) (*http.Response, error) {
 	want := m.story.Exchanges[m.next]

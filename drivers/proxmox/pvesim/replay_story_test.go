@@ -26,6 +26,7 @@ import (
 // describes the layout.
 type story struct {
 	folder string
+	PVE    string `json:"pve_version"`
 	Start  struct {
 		Node       string
 		Storage    string

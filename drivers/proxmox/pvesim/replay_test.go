@@ -29,8 +29,8 @@ var excused = map[string]map[int]string{}
 // subtest per exchange; once in process and once over the wire.
 func TestReplay(t *testing.T) {
 	ways := map[string]func(*testing.T, *pvesim.Host) replayed{
-		"in process": func(_ *testing.T, h *pvesim.Host) replayed { return h },
-		"served":     func(t *testing.T, h *pvesim.Host) replayed { return wire(t, h) },
+		"in process": func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} },
+		"served":     func(t *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h, over: wire(t, h)} },
 	}
 	for _, way := range slices.Sorted(maps.Keys(ways)) {
 		t.Run(way, func(t *testing.T) {
@@ -108,17 +108,50 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 
 // config is the host as it was when the recording began.
 func (s *story) config() pvesim.Config {
-	c := pvesim.Config{Node: s.Start.Node, Version: "8.4", Bridges: s.Start.Bridges, Token: s.Start.RootToken}
+	c := pvesim.Config{Node: s.Start.Node, Version: s.version(), Bridges: s.Start.Bridges, Token: s.Start.RootToken}
 	for _, st := range s.Start.Storages {
 		c.Storages = append(c.Storages, pvesim.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
 	}
 	return c
 }
 
+// version is what answered, without the number of its release: "8.4".
+func (s *story) version() string {
+	parts := strings.SplitN(s.PVE, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
 // replayed is what a story can be replayed on.
 type replayed interface {
 	http.RoundTripper
-	Snapshot() pvesim.Snapshot
+	// sampled waits until the status daemon of the host has looked once more.
+	sampled(*testing.T)
+}
+
+// inProcess is a host in this process, spoken to as such or over a connection.
+type inProcess struct {
+	*pvesim.Host
+	over http.RoundTripper
+}
+
+// RoundTrip goes over the connection, if there is one.
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.over != nil {
+		return p.over.RoundTrip(r)
+	}
+	return p.Host.RoundTrip(r)
+}
+
+func (p inProcess) sampled(t *testing.T) {
+	t.Helper()
+	before := p.Snapshot().Sampled
+	for range 300 {
+		wait(t, 100*time.Millisecond)
+		if p.Snapshot().Sampled.After(before) {
+			return
+		}
+	}
+	require.Fail(t, "the status daemon does not look")
 }
 
 // player replays one story.
@@ -139,7 +172,7 @@ func (p *player) play(t *testing.T, i int) *comparison {
 	c := &comparison{story: p.story, ids: p.ids}
 	wait(t, time.Duration(e.PauseS*float64(time.Second)))
 	if e.Sync == "stats" {
-		p.awaitSample(t)
+		p.host.sampled(t)
 	}
 	p.ids.give(p.thoughtUp(i))
 	status, reason, body, err := p.send(t, e)
@@ -196,18 +229,6 @@ func (p *player) send(t *testing.T, e storyExchange) (status int, reason string,
 func running(body []byte) bool {
 	var task struct{ Data struct{ Status string } }
 	return json.Unmarshal(body, &task) == nil && task.Data.Status == "running"
-}
-
-// awaitSample waits until the status daemon of the host has looked.
-func (p *player) awaitSample(t *testing.T) {
-	before := p.host.Snapshot().Sampled
-	for range 300 {
-		wait(t, 100*time.Millisecond)
-		if p.host.Snapshot().Sampled.After(before) {
-			return
-		}
-	}
-	require.Fail(t, "the status daemon does not look")
 }
 
 // wait lets the bubble's clock go on.

@@ -34,7 +34,7 @@ func wire(t *testing.T, h *pvesim.Host) wired {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ctx, ln) }()
-	transport := &http.Transport{DialContext: ln.dial, DisableCompression: true, TLSClientConfig: pinned(h)}
+	transport := &http.Transport{DialContext: ln.dial, DisableCompression: true, TLSClientConfig: pinned(h.Fingerprint())}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		cancel()
@@ -43,13 +43,14 @@ func wire(t *testing.T, h *pvesim.Host) wired {
 	return wired{h, transport}
 }
 
-// pinned is the configuration of a client that knows the certificate of a host.
-func pinned(h *pvesim.Host) *tls.Config {
+// pinned is the configuration of a client that knows the certificate of a host by
+// its fingerprint.
+func pinned(fingerprint string) *tls.Config {
 	return &tls.Config{
 		InsecureSkipVerify: true, //nolint:gosec // Pinned below.
 		VerifyConnection: func(state tls.ConnectionState) error {
 			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
-			if "sha256:"+hex.EncodeToString(sum[:]) != h.Fingerprint() {
+			if "sha256:"+hex.EncodeToString(sum[:]) != fingerprint {
 				return errors.New("another certificate")
 			}
 			return nil
@@ -100,7 +101,7 @@ func serve(t *testing.T, h *pvesim.Host) (address string, transport *http.Transp
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ctx, ln) }()
-	transport = &http.Transport{TLSClientConfig: pinned(h), IdleConnTimeout: 4 * time.Second}
+	transport = &http.Transport{TLSClientConfig: pinned(h.Fingerprint()), IdleConnTimeout: 4 * time.Second}
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-served)

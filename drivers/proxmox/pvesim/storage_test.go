@@ -16,7 +16,12 @@ func TestParseStorage(t *testing.T) {
 	got, err := pvesim.ParseStorage("fast:zfspool:images,rootdir:100")
 	require.NoError(t, err)
 	require.Equal(t, pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"images", "rootdir"}, Size: 100 << 30}, got)
-	for _, text := range []string{"", "fast", "fast:zfspool", ":dir:iso", "a:nosuch:iso", "a:dir:nosuch", "a:dir:iso:x", "a:dir:iso:0", "a:dir:iso:1:2"} {
+	got, err = pvesim.ParseStorage("far:dir:iso:7:/srv/far:shared")
+	require.NoError(t, err)
+	require.Equal(t, pvesim.Storage{Name: "far", Type: "dir", Content: []string{"iso"}, Size: 7 << 30, Path: "/srv/far", Shared: true}, got)
+	for _, text := range []string{
+		"a:dir:iso:/x:/y", "a:dir:iso:/x:5", "a:dir:iso:shared:5", "a:dir:iso:shared:shared", "a:lvmthin:images:/x", "", "fast", "fast:zfspool", ":dir:iso", "a:nosuch:iso", "a:dir:nosuch", "a:dir:iso:x", "a:dir:iso:0", "a:dir:iso:1:2",
+	} {
 		_, err := pvesim.ParseStorage(text)
 		require.ErrorContains(t, err, fmt.Sprintf("%q", text))
 	}

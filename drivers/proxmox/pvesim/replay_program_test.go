@@ -1,0 +1,104 @@
+package pvesim_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReplayProgram sends each story to the verb sim of the program as it is
+// released: a process of its own, started by flags alone, over TLS and by the clock
+// on the wall. All stories run at once, for each one mostly waits: for the status
+// daemon, for refused logins.
+func TestReplayProgram(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute of real time")
+	}
+	binary := buildProgram(t)
+	for _, name := range storyNames(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := readStory(t, name)
+			p := newPlayer(s, s.start(t, binary))
+			results := make([]*comparison, len(s.Exchanges))
+			for i := range s.Exchanges {
+				results[i] = p.play(t, i)
+			}
+			equal := s.judge(t, results, excused[name])
+			t.Logf("%d of %d exchanges agree, %d are excused", equal, len(s.Exchanges), len(excused[name]))
+		})
+	}
+}
+
+// buildProgram builds the program as it is released.
+func buildProgram(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "homestak-gitops")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary,
+		"github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return binary
+}
+
+// process is the verb sim as a process.
+type process struct {
+	t         *testing.T
+	address   *url.URL
+	transport *http.Transport
+}
+
+// start starts the program as the host that the story began with, and stops it when
+// the test is over.
+func (s *story) start(t *testing.T, binary string) process {
+	t.Helper()
+	args := []string{
+		"sim", "--json", "--listen", "127.0.0.1:0", "--node", s.Start.Node, "--pve-version", s.version(),
+		"--token", s.Start.RootToken, "--bridge", strings.Join(s.Start.Bridges, ","),
+	}
+	for _, st := range s.Start.Storages {
+		args = append(args, "--storage", strings.Join([]string{st.Storage, st.Type, strings.Join(st.Content, ","), st.Path}, ":"))
+	}
+	command := exec.Command(binary, args...) // Not the test's context: that ends before it can be stopped well.
+	var text bytes.Buffer
+	command.Stderr = &text
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	require.NoError(t, err, "%s", &text)
+	var at struct{ API, Fingerprint string }
+	require.NoError(t, json.Unmarshal(line, &at))
+	address, err := url.Parse(at.API)
+	require.NoError(t, err)
+	p := process{t: t, address: address, transport: &http.Transport{
+		DisableCompression: true, IdleConnTimeout: 4 * time.Second, TLSClientConfig: pinned(at.Fingerprint),
+	}}
+	t.Cleanup(func() {
+		p.transport.CloseIdleConnections()
+		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, command.Wait(), "%s", &text)
+	})
+	return p
+}
+
+// RoundTrip sends to the process what was meant for the host of the story.
+func (p process) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.URL.Host = p.address.Host
+	return p.transport.RoundTrip(r)
+}
+
+// sampled waits for a whole period of the status daemon.
+func (p process) sampled(t *testing.T) { wait(t, 11*time.Second) }
