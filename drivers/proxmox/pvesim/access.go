@@ -32,13 +32,6 @@ func apiAccessIndex(w *world, _ *call) (any, error) {
 	return subdirs("subdir", names...), nil
 }
 
-func apiDomains(*world, *call) (any, error) {
-	return []map[string]any{
-		{"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
-		{"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},
-	}, nil
-}
-
 // shown puts the fields of a user that were ever set into an answer.
 func (u *user) shown(to map[string]any) map[string]any {
 	to["enable"], to["expire"] = boolInt(u.enable), u.expire

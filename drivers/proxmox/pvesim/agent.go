@@ -155,6 +155,7 @@ var agentCommands = map[string]handler{
 	"get-osinfo": agentCall(agentOS), "get-time": agentCall(agentTime), "get-timezone": agentCall(agentZone),
 	"get-users": agentCall(agentUsers), "get-vcpus": agentCall(agentVCPUs), "network-get-interfaces": agentCall(agentInterfaces),
 	"get-fsinfo": agentCall(agentFilesystems), "fsfreeze-status": agentCall(agentThawed), "fsfreeze-freeze": agentCall(agentFrozen),
+	"get-memory-block-info": agentCall(agentBlockInfo), "get-memory-blocks": agentCall(agentBlocks),
 	"fsfreeze-thaw": agentCall(agentFrozen), "fstrim": agentCall(agentTrim),
 }
 

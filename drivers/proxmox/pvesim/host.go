@@ -128,6 +128,11 @@ func (w *world) dispatch(c *call) (any, error) {
 	if m != nil && !m.In(w.cfg.Version) {
 		m, known = nil, false
 	}
+	var untabled handler
+	if !known {
+		m, vars, untabled = pastTable(req.method, req.path)
+		known = m != nil
+	}
 	if m == nil || m.Perm.User != "world" {
 		who, err := w.authenticate(req)
 		if err != nil {
@@ -164,6 +169,9 @@ func (w *world) dispatch(c *call) (any, error) {
 		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
 	}
 	c.settle()
+	if untabled != nil {
+		return untabled(w, c)
+	}
 	handler, ok := allRoutes()[req.method+" "+m.Path]
 	if !ok {
 		return nil, c.unimplemented("")

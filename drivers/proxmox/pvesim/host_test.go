@@ -86,7 +86,7 @@ func TestVerbsAndPaths(t *testing.T) {
 		"POST /version":                        "Method 'POST /version' not implemented",
 		"GET /nosuch":                          "Method 'GET /nosuch' not implemented",
 		"GET /nodes/father/qemu/100/status/on": "Method 'GET /nodes/father/qemu/100/status/on' not implemented",
-		"GET /nodes/father/apt/versions":       "the simulator does not implement GET /nodes/{node}/apt/versions",
+		"GET /nodes/father/apt/changelog?name=x":       "the simulator does not implement GET /nodes/{node}/apt/versions",
 	} {
 		verb, path, _ := strings.Cut(request, " ")
 		a := c.ask(verb, path, nil)

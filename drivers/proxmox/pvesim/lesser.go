@@ -162,8 +162,7 @@ func apiNotBackedUp(w *world, c *call) (any, error) {
 	for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
 		job := w.jobs[id]
 		for _, vmid := range w.vmids {
-			pool := w.pools[job["pool"]]
-			covered[vmid] = covered[vmid] || job["all"] == "1" || pool != nil && pool.vms[vmid] || slices.Contains(splitList(job["vmid"]), fmt.Sprint(vmid))
+			covered[vmid] = covered[vmid] || w.coveredBy(job, vmid)
 		}
 	}
 	for _, vmid := range w.vmids {
@@ -196,9 +195,6 @@ func apiSubscription(w *world, _ *call) (any, error) {
 		"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
 	}, nil
 }
-
-// apiNodeConfig is GET /nodes/{node}/config: nothing is configured.
-func apiNodeConfig(*world, *call) (any, error) { return map[string]any{}, nil }
 
 // apiJobsIndex is GET /cluster/jobs.
 func apiJobsIndex(*world, *call) (any, error) {

@@ -51,6 +51,23 @@ func apiMigrateInfo(w *world, c *call) (any, error) {
 	return info, nil
 }
 
+// apiMigrateCTInfo is GET /nodes/{node}/lxc/{vmid}/migrate, since PVE 9.
+func apiMigrateCTInfo(w *world, c *call) (any, error) {
+	g, err := c.ct()
+	if err != nil {
+		return nil, err
+	}
+	allowed := []string{}
+	for _, name := range w.nodeNames() {
+		if name != g.node && !w.nodes[name].offline {
+			allowed = append(allowed, name)
+		}
+	}
+	return map[string]any{
+		"running": boolInt(g.run != nil), "allowed-nodes": allowed, "not-allowed-nodes": map[string]any{}, "dependent-ha-resources": []string{},
+	}, nil
+}
+
 // apiMigrate is POST …/migrate of VMs and containers.
 func apiMigrate(w *world, c *call) (any, error) {
 	m := migration{

@@ -70,41 +70,6 @@ func apiNodeStatus(w *world, c *call) (any, error) {
 	return status, nil
 }
 
-// apiNodeTime is GET /nodes/{node}/time.
-func apiNodeTime(w *world, _ *call) (any, error) {
-	return map[string]any{"time": w.now.Unix(), "localtime": w.now.Unix(), "timezone": "Etc/UTC"}, nil
-}
-
-// apiNodeDNS is GET /nodes/{node}/dns.
-func apiNodeDNS(*world, *call) (any, error) {
-	return map[string]any{"dns1": "192.0.2.53", "search": "example.test"}, nil
-}
-
-// apiNetworks is GET /nodes/{node}/network.
-func apiNetworks(w *world, c *call) (any, error) {
-	list := []map[string]any{}
-	kind := c.in["type"]
-	for i, name := range w.bridges {
-		if kind != "" && kind != "bridge" && !strings.HasPrefix(kind, "any_") && kind != "include_sdn" {
-			continue
-		}
-		if strings.HasPrefix(kind, "any_") && !c.can("/sdn/zones/localnetwork/"+name, "SDN.Audit") && !c.can("/sdn/zones/localnetwork/"+name, "SDN.Use") {
-			continue
-		}
-		entry := w.bridge(i, name, c.in["node"])
-		entry["iface"] = name
-		list = append(list, entry)
-	}
-	if kind == "" || kind == "eth" {
-		eth := map[string]any{
-			"iface": "eth0", "type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual",
-			"priority": 3,
-		}
-		list = append(list, eth)
-	}
-	return list, nil
-}
-
 // bridge is the i-th bridge of a node; the first has the node's address.
 func (w *world) bridge(i int, _, node string) map[string]any {
 	entry := map[string]any{
@@ -121,17 +86,4 @@ func (w *world) bridge(i int, _, node string) map[string]any {
 		entry["gateway"] = "192.0.2.1"
 	}
 	return entry
-}
-
-// apiNetwork is GET /nodes/{node}/network/{iface}.
-func apiNetwork(w *world, c *call) (any, error) {
-	if i := slices.Index(w.bridges, c.in["iface"]); i >= 0 {
-		return w.bridge(i, c.in["iface"], c.in["node"]), nil
-	}
-	if c.in["iface"] == "eth0" {
-		return map[string]any{
-			"type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 3,
-		}, nil
-	}
-	return nil, badParam("iface", "interface does not exist")
 }

@@ -70,6 +70,7 @@ type Host struct {
 func New(c Config) *Host {
 	c = c.withDefaults()
 	h := &Host{cfg: c, cert: newCertificate(c.Node), w: newWorld(c)}
+	h.w.certificate = h.cert.parsed
 	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
 	return h
 }

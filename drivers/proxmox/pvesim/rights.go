@@ -10,6 +10,7 @@ import (
 type access struct {
 	key    string // Signs tickets.
 	users  map[string]*user
+	realms map[string]config
 	groups map[string]*group
 	roles  map[string]*role
 	acl    map[string]*aclEntry // By path.
@@ -54,8 +55,8 @@ type aclEntry struct {
 
 func newAccess(c *Config) *access {
 	a := &access{
-		key:   c.Token,
-		users: map[string]*user{}, groups: map[string]*group{}, roles: builtinRoles(c.Version != "8.4"), acl: map[string]*aclEntry{},
+		key:    c.Token,
+		realms: builtinRealms(), users: map[string]*user{}, groups: map[string]*group{}, roles: builtinRoles(c.Version != "8.4"), acl: map[string]*aclEntry{},
 	}
 	parts := tokenForm.FindStringSubmatch(c.Token)
 	if parts == nil {

@@ -198,10 +198,17 @@ var routes = map[string]handler{
 	"POST /nodes/{node}/lxc/{vmid}/move_volume":                   apiMoveVolume,
 }
 
-// allRoutes are the routes with those of families that repeat: the commands of the
-// agent, and the firewall of the cluster, a node, a VM and a container.
+// allRoutes are the routes with those of families that repeat: the directories, what is
+// done to many guests, the commands of the agent, and the firewall of the cluster, a node, a VM and a container.
 var allRoutes = sync.OnceValue(func() map[string]handler {
 	all := maps.Clone(routes)
+	maps.Copy(all, hostRoutes)
+	for path, at := range indexes {
+		all["GET "+path] = at.handler
+	}
+	for name := range bulkActions {
+		all[name] = apiBulk
+	}
 	for name, h := range agentCommands {
 		all[agentMethod(name)] = h
 	}

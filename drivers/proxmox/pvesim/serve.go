@@ -33,6 +33,7 @@ const (
 // certificate is the self-signed one that a fresh installation has.
 type certificate struct {
 	tls         tls.Certificate
+	parsed      *x509.Certificate
 	fingerprint string
 }
 
@@ -54,9 +55,14 @@ func newCertificate(node string) certificate {
 	if err != nil {
 		panic(fmt.Sprintf("pvesim: making a certificate: %v", err))
 	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		panic(fmt.Sprintf("pvesim: reading a certificate: %v", err))
+	}
 	sum := sha256.Sum256(der)
 	return certificate{
 		tls:         tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		parsed:      parsed,
 		fingerprint: "sha256:" + hex.EncodeToString(sum[:]),
 	}
 }

@@ -24,6 +24,8 @@ type client struct {
 	t     *testing.T
 	h     *pvesim.Host
 	token string
+	// ticket and its CSRF token are sent instead of the token, if they are there.
+	ticket [2]string
 }
 
 func newClient(t *testing.T, c pvesim.Config) *client {
@@ -34,7 +36,7 @@ func newClient(t *testing.T, c pvesim.Config) *client {
 }
 
 // as is the same host asked with another token.
-func (c *client) as(token string) *client { return &client{c.t, c.h, token} }
+func (c *client) as(token string) *client { return &client{t: c.t, h: c.h, token: token} }
 
 // answer is what came back.
 type answer struct {
@@ -68,7 +70,11 @@ func (c *client) ask(verb, path string, params form) answer {
 
 func (c *client) send(r *http.Request) answer {
 	c.t.Helper()
-	if c.token != "" {
+	switch {
+	case c.ticket[0] != "":
+		r.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: url.QueryEscape(c.ticket[0])})
+		r.Header.Set("CSRFPreventionToken", c.ticket[1])
+	case c.token != "":
 		r.Header.Set("Authorization", "PVEAPIToken="+c.token)
 	}
 	response, err := c.h.RoundTrip(r)

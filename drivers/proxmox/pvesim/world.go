@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"container/heap"
+	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,11 +16,12 @@ const samplePeriod = 10 * time.Second
 
 // world is the whole state of a host. Whoever touches it holds Host.mu.
 type world struct {
-	cfg    Config
-	rng    *rand.Rand
-	boot   time.Time // When the nodes were started.
-	now    time.Time // What the world is up to date with.
-	quorum bool
+	cfg         Config
+	rng         *rand.Rand
+	boot        time.Time // When the nodes were started.
+	now         time.Time // What the world is up to date with.
+	quorum      bool
+	certificate *x509.Certificate // The one that Serve shows.
 	// fingerprint is that of the certificate, in hexadecimal.
 	fingerprint string
 
@@ -48,11 +50,13 @@ type world struct {
 
 // node is one machine of the cluster.
 type node struct {
-	name    string
-	index   int // From 1, as in corosync.conf.
-	offline bool
-	sampled time.Time   // The last broadcast.
-	free    []time.Time // When each worker is done with what it was given, see admit.
+	name     string
+	index    int // From 1, as in corosync.conf.
+	offline  bool
+	sampled  time.Time       // The last broadcast.
+	halted   map[string]bool // Services that somebody stopped.
+	settings nodeSettings
+	free     []time.Time // When each worker is done with what it was given, see admit.
 }
 
 // counters are what Snapshot says about the traffic.

@@ -1,0 +1,275 @@
+package pvesim
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// nodeSettings are the files of one node that the API edits.
+type nodeSettings struct {
+	hosts   string            // /etc/hosts; empty as it was installed.
+	dns     config            // nil as it was installed.
+	zone    string            // Of time; empty is Etc/UTC.
+	conf    config            // nodes/NAME/config.
+	planned map[string]config // Interfaces that are written, but not there before a reload; nil deletes.
+	ifaces  map[string]config // Interfaces that were made by a reload.
+}
+
+// settings are those of the node of a call.
+func (c *call) settings() *nodeSettings { return &c.w.nodes[c.in["node"]].settings }
+
+// hostsFile is /etc/hosts.
+func (w *world) hostsFile(n *node) string {
+	if n.settings.hosts != "" {
+		return n.settings.hosts
+	}
+	return fmt.Sprintf("127.0.0.1 localhost.localdomain localhost\n192.0.2.%d %s.example.test %s\n", 1+n.index, n.name, n.name)
+}
+
+// apiHosts is GET /nodes/{node}/hosts.
+func apiHosts(w *world, c *call) (any, error) {
+	text := w.hostsFile(w.nodes[c.in["node"]])
+	return map[string]any{"data": text, "digest": sumOf(text)}, nil
+}
+
+// apiSetHosts is POST /nodes/{node}/hosts.
+func apiSetHosts(w *world, c *call) (any, error) {
+	if err := c.modified(sumOf(w.hostsFile(w.nodes[c.in["node"]]))); err != nil {
+		return nil, err
+	}
+	c.settings().hosts = c.in["data"]
+	return nil, nil
+}
+
+// apiNodeDNS is GET /nodes/{node}/dns.
+func apiNodeDNS(_ *world, c *call) (any, error) {
+	conf := c.settings().dns
+	if conf == nil {
+		conf = config{"dns1": "192.0.2.53", "search": "example.test"}
+	}
+	return section(conf, map[string]any{}), nil
+}
+
+// apiSetNodeDNS is PUT /nodes/{node}/dns: all of it at once.
+func apiSetNodeDNS(_ *world, c *call) (any, error) {
+	conf := config{}
+	c.update(conf, "node")
+	c.settings().dns = conf
+	return nil, nil
+}
+
+// apiNodeTime is GET /nodes/{node}/time: the local time is a count of seconds too.
+func apiNodeTime(w *world, c *call) (any, error) {
+	name := c.settings().zone
+	if name == "" {
+		name = "Etc/UTC"
+	}
+	local := w.now.Unix()
+	if zone, err := time.LoadLocation(name); err == nil {
+		_, offset := w.now.In(zone).Zone()
+		local += int64(offset)
+	}
+	return map[string]any{"time": w.now.Unix(), "localtime": local, "timezone": name}, nil
+}
+
+// apiSetNodeTime is PUT /nodes/{node}/time.
+func apiSetNodeTime(_ *world, c *call) (any, error) {
+	if _, err := time.LoadLocation(c.in["timezone"]); err != nil {
+		return nil, badParam("timezone", "No such timezone '"+c.in["timezone"]+"'")
+	}
+	c.settings().zone = c.in["timezone"]
+	return nil, nil
+}
+
+// apiNodeConfig is GET /nodes/{node}/config.
+func apiNodeConfig(_ *world, c *call) (any, error) {
+	conf := c.settings().conf
+	entry := typedBy("PUT /nodes/{node}/config", conf)
+	if len(conf) > 0 {
+		entry["digest"] = sumOf(configText(conf))
+	}
+	if text := conf["description"]; text != "" {
+		entry["description"] = strings.TrimRight(text, "\n") + "\n"
+	}
+	if only := c.in["property"]; only != "" {
+		maps.DeleteFunc(entry, func(key string, _ any) bool { return key != only && key != "digest" })
+	}
+	return entry, nil
+}
+
+// apiSetNodeConfig is PUT /nodes/{node}/config.
+func apiSetNodeConfig(w *world, c *call) (any, error) {
+	s := c.settings()
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if err := c.modified(sumOf(configText(s.conf))); err != nil {
+		return nil, err
+	}
+	if s.conf == nil {
+		s.conf = config{}
+	}
+	c.update(s.conf, "node")
+	return nil, nil
+}
+
+func configText(conf config) string {
+	var b strings.Builder
+	writeSection(&b, conf, false)
+	return b.String()
+}
+
+// interfaces are the configured ones of a node, those of a change that is planned
+// among them.
+func (w *world) interfaces(name string) []map[string]any {
+	s := &w.nodes[name].settings
+	list := []map[string]any{}
+	for i, bridge := range w.bridges {
+		if conf, edited := s.planned[bridge]; s.ifaces[bridge] == nil && (!edited || conf != nil) {
+			entry := w.bridge(i, bridge, name)
+			maps.Copy(entry, shownInterface(conf))
+			entry["iface"] = bridge
+			list = append(list, entry)
+		}
+	}
+	all := map[string]config{}
+	maps.Copy(all, s.ifaces)
+	for iface, conf := range s.planned {
+		if _, there := all[iface]; there || !w.hasBridge(iface) {
+			all[iface] = conf
+		}
+	}
+	if all["eth0"] == nil { // The hardware is there, whatever is written of it.
+		list = append(list, map[string]any{
+			"iface": "eth0", "type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 3,
+		})
+	}
+	for i, iface := range slices.Sorted(maps.Keys(all)) {
+		if all[iface] == nil {
+			continue
+		}
+		entry := shownInterface(all[iface])
+		entry["iface"], entry["priority"] = iface, 5+len(w.bridges)+i
+		if s.ifaces[iface] != nil {
+			entry["active"] = 1
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+// shownInterface shows the options of an interface, with the halves of an address
+// beside it.
+func shownInterface(conf config) map[string]any {
+	if conf == nil {
+		return map[string]any{}
+	}
+	entry := typedBy("POST /nodes/{node}/network", conf)
+	entry["families"], entry["method"], entry["method6"] = []string{"inet"}, "manual", "manual"
+	if ip, mask, ok := strings.Cut(conf["cidr"], "/"); ok {
+		entry["address"], entry["netmask"], entry["method"] = ip, mask, "static"
+	}
+	if ip, mask, ok := strings.Cut(conf["cidr6"], "/"); ok {
+		entry["address6"], entry["netmask6"], entry["method6"] = ip, atoi(mask), "static"
+		entry["families"] = []string{"inet", "inet6"}
+	}
+	if conf["type"] == "bridge" {
+		for key, value := range map[string]any{"bridge_fd": "0", "bridge_stp": "off", "bridge_ports": ""} {
+			if entry[key] == nil {
+				entry[key] = value
+			}
+		}
+	}
+	return entry
+}
+
+// apiNetworks is GET /nodes/{node}/network.
+func apiNetworks(w *world, c *call) (any, error) {
+	list, kind := []map[string]any{}, c.in["type"]
+	for _, entry := range w.interfaces(c.in["node"]) {
+		bridge := entry["type"] == "bridge" || entry["type"] == "OVSBridge"
+		switch path := fmt.Sprint("/sdn/zones/localnetwork/", entry["iface"]); {
+		case kind == "" || kind == entry["type"] || bridge && kind == "include_sdn":
+			list = append(list, entry)
+		case bridge && strings.HasPrefix(kind, "any_") && (c.can(path, "SDN.Audit") || c.can(path, "SDN.Use")):
+			list = append(list, entry)
+		}
+	}
+	return list, nil
+}
+
+// findInterface finds one of the interfaces of a node.
+func (c *call) findInterface() (map[string]any, error) {
+	for _, entry := range c.w.interfaces(c.in["node"]) {
+		if entry["iface"] == c.in["iface"] {
+			delete(entry, "iface")
+			return entry, nil
+		}
+	}
+	return nil, badParam("iface", "interface does not exist")
+}
+
+// apiNetwork is GET /nodes/{node}/network/{iface}.
+func apiNetwork(_ *world, c *call) (any, error) { return c.findInterface() }
+
+// apiSetNetwork is POST /nodes/{node}/network and PUT and DELETE of one interface:
+// they only write what a reload will do (PVE/API2/Network.pm).
+func apiSetNetwork(_ *world, c *call) (any, error) {
+	s, iface := c.settings(), c.in["iface"]
+	old, err := c.findInterface()
+	switch {
+	case c.req.method == http.MethodPost && err == nil:
+		return nil, badParam("iface", "interface already exists")
+	case c.req.method != http.MethodPost && err != nil:
+		return nil, err
+	}
+	conf := config{}
+	for key, value := range old {
+		if _, known := method("POST /nodes/{node}/network").Params[key]; known && c.req.method == http.MethodPut {
+			conf[key] = text(value)
+		}
+	}
+	c.update(conf, "node", "iface")
+	if s.planned == nil {
+		s.planned = map[string]config{}
+	}
+	s.planned[iface] = conf
+	if c.req.method == http.MethodDelete {
+		s.planned[iface] = nil
+	}
+	return nil, nil
+}
+
+// apiRevertNetwork is DELETE /nodes/{node}/network: what was planned is forgotten.
+func apiRevertNetwork(_ *world, c *call) (any, error) {
+	c.settings().planned = nil
+	return nil, nil
+}
+
+// apiReloadNetwork is PUT /nodes/{node}/network: what was planned becomes real.
+func apiReloadNetwork(w *world, c *call) (any, error) {
+	s := c.settings()
+	return w.fork(c, c.in["node"], job{kind: "srvreload", id: "networking", end: func(*task) error {
+		if s.ifaces == nil {
+			s.ifaces = map[string]config{}
+		}
+		for iface, conf := range s.planned {
+			delete(s.ifaces, iface)
+			bridge := strings.HasSuffix(strings.ToLower(conf["type"]), "bridge")
+			w.bridges = slices.DeleteFunc(w.bridges, func(name string) bool { return name == iface && !bridge })
+			if conf == nil {
+				continue
+			}
+			s.ifaces[iface] = conf
+			if bridge && !w.hasBridge(iface) {
+				w.bridges = append(w.bridges, iface)
+			}
+		}
+		s.planned = nil
+		return nil
+	}}), nil
+}
