@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"testing/fstest"
 	"time"
@@ -30,8 +32,10 @@ type hosting struct {
 	Fleet    fleet.Fleet // that it holds already, all in sync
 	Latency  time.Duration
 	TaskTime time.Duration
-	Template bool // it has a VM template, of VMID 9000
-	Writes   bool // it notes when it is written to
+	Clones   time.Duration // how long a clone takes, if not as long as other tasks
+	Template bool          // it has a VM template, of VMID 9000
+	Writes   bool          // it notes when it is written to
+	Ends     bool          // it notes how soon the ends of its tasks are seen
 }
 
 type access = fleet.Access
@@ -45,6 +49,10 @@ type traffic struct {
 	FirstWrite time.Time
 
 	Calls map[string]int // requests by "METHOD /path/{template}"
+
+	// Lags are how long the end of each task went unseen that began since the last
+	// time that the traffic was asked for.
+	Lags []time.Duration
 }
 
 // server is a simulated host in a process of its own, so that what it costs is not
@@ -125,8 +133,15 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	}
 	var first firstWrite
 	cfg := pvesim.Config{Latency: h.Latency, TaskTime: h.TaskTime}
-	if h.Writes {
+	if h.Clones > 0 {
+		cfg.TaskTimes = map[string]time.Duration{"qmclone": h.Clones}
+	}
+	looks := lookout{latency: h.Latency}
+	switch {
+	case h.Writes:
 		cfg.Fault = first.see
+	case h.Ends:
+		cfg.Fault = looks.see
 	}
 	if len(h.Fleet.Nodes) > 0 {
 		cfg.Node, cfg.Nodes = h.Fleet.Nodes[0], h.Fleet.Nodes[1:]
@@ -152,6 +167,9 @@ func serve(ctx context.Context, setup string, in io.Reader, out io.Writer) error
 	for lines := bufio.NewScanner(in); err == nil && lines.Scan(); {
 		t := trafficOf(host.Snapshot())
 		t.FirstWrite = first.take()
+		if h.Ends {
+			t.Lags = looks.take(host.Snapshot().Tasks)
+		}
 		err = tell.Encode(t)
 	}
 	stop()
@@ -184,6 +202,53 @@ func (f *firstWrite) take() time.Time {
 	at := f.at
 	f.at = time.Time{}
 	return at
+}
+
+// lookout notes when somebody looked at tasks. What a request is told is known when
+// it arrives, and to whom asked when it is answered.
+type lookout struct {
+	latency time.Duration
+
+	mu    sync.Mutex
+	since time.Time
+	looks []look
+}
+
+// look is a request about tasks: about one of them, or about all of a node.
+type look struct {
+	at   time.Time
+	path string
+}
+
+func (l *lookout) see(r *http.Request) (status int, apply bool) {
+	if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/tasks") {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.looks = append(l.looks, look{time.Now(), r.URL.Path})
+	}
+	return 0, false
+}
+
+// take tells how long the end of each task went unseen, and begins anew. An end that
+// nobody looked for by now is left out.
+func (l *lookout) take(tasks []pvesim.Task) []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var lags []time.Duration
+	for _, task := range tasks {
+		if task.End.IsZero() || task.Start.Before(l.since) {
+			continue
+		}
+		i := slices.IndexFunc(l.looks, func(seen look) bool {
+			return !seen.at.Before(task.End) &&
+				(strings.HasSuffix(seen.path, "/nodes/"+task.Node+"/tasks") || strings.Contains(seen.path, task.UPID))
+		})
+		if i >= 0 {
+			lags = append(lags, l.looks[i].at.Sub(task.End)+l.latency)
+		}
+	}
+	l.since, l.looks = time.Now(), nil
+	return lags
 }
 
 func trafficOf(s pvesim.Snapshot) traffic {

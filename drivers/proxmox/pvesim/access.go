@@ -284,6 +284,11 @@ func (t *token) update(c *call, info map[string]any) {
 		t.expire = c.num("expire", 0)
 		info["expire"] = c.in["expire"]
 	}
+	for _, key := range c.list("delete") { // Since PVE 9.1.
+		if key == "comment" {
+			t.comment = nil
+		}
+	}
 	if c.has("privsep") {
 		t.privsep = c.flag("privsep")
 		info["privsep"] = c.in["privsep"]

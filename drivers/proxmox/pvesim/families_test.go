@@ -180,24 +180,3 @@ func TestSameAnswers(t *testing.T) {
 
 // certificates are what differs between two hosts that are otherwise the same.
 var certificates = regexp.MustCompile(`"(?:ssl_fingerprint|pve_fp|serverid|config_digest)":"[0-9A-Fa-f:]+"|"cert":"[^"]*"`)
-
-// TestVersionsDiffer: each version has its own methods, parameters, privileges and texts.
-func TestVersionsDiffer(t *testing.T) {
-	old, recent := newClient(t, pvesim.Config{Version: "8.4"}), newClient(t, pvesim.Config{Version: "9.1"})
-	for _, c := range []*client{old, recent} {
-		c.done("POST", "/nodes/father/qemu", form{"vmid": "100"})
-	}
-	require.Equal(t, "8.4", old.object("/version")["release"])
-	require.Equal(t, "9.1", recent.object("/version")["release"])
-	require.Equal(t, 501, old.ask("GET", "/cluster/ha/rules", nil).status)
-	require.Empty(t, recent.list("/cluster/ha/rules"))
-	require.Empty(t, old.list("/cluster/ha/groups"))
-	require.Equal(t, 500, recent.ask("GET", "/cluster/ha/groups", nil).status)
-	require.Contains(t, old.ask("POST", "/nodes/father/qemu", form{"vmid": "101", "ha-managed": "1"}).errors, "ha-managed")
-	recent.done("POST", "/nodes/father/qemu", form{"vmid": "101", "ha-managed": "1"})
-	require.Contains(t, old.object("/access/roles/PVEVMAdmin"), "VM.Monitor")
-	require.Contains(t, recent.object("/access/roles/PVEVMAdmin"), "VM.GuestAgent.Audit")
-	require.NotContains(t, old.list("/nodes/father/qemu")[0], "memhost")
-	require.Contains(t, recent.list("/nodes/father/qemu")[0], "memhost")
-	require.NotContains(t, old.object(vmURL("100", "/migrate")), "has-dbus-vmstate")
-}

@@ -165,7 +165,11 @@ func (w *world) dispatch(c *call) (any, error) {
 	if err := w.reach(c); err != nil {
 		return nil, err
 	}
-	if wrong := m.CheckFor(w.cfg.Version, c.values); wrong != nil {
+	wrong := m.CheckFor(w.cfg.Version, c.values)
+	if !w.v9() {
+		wrong = c.of84(wrong)
+	}
+	if wrong != nil {
 		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
 	}
 	c.settle()

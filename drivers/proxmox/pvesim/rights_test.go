@@ -139,14 +139,3 @@ func TestRootToken(t *testing.T) {
 	require.Equal(t, map[string]string{"skiplock": "Only root may use this option."}, c.ask("PUT", vmURL("100", "/config?skiplock=1&name=x"), nil).errors)
 	c.ok("PUT", vmURL("100", "/config?serial0=socket"), nil)
 }
-
-// TestVersions: what one version knows and the other not.
-func TestVersions(t *testing.T) {
-	eight, nine := newClient(t, pvesim.Config{Version: "8.4"}), newClient(t, pvesim.Config{})
-	require.Equal(t, "8.4", eight.object("/version")["release"])
-	require.Equal(t, "9.1", nine.object("/version")["release"])
-	require.Equal(t, 200, eight.ask("POST", "/access/roles", form{"roleid": "R", "privs": "VM.Monitor"}).status)
-	require.Contains(t, nine.ask("POST", "/access/roles", form{"roleid": "R", "privs": "VM.Monitor"}).errors, "privs")
-	require.Contains(t, eight.ask("POST", "/nodes/father/qemu", form{"vmid": "100", "allow-ksm": "0"}).errors, "allow-ksm")
-	require.Equal(t, 200, nine.ask("POST", "/nodes/father/qemu", form{"vmid": "100", "allow-ksm": "0"}).status)
-}
