@@ -105,6 +105,11 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 			wrong = append(wrong, fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, err))
 		}
 	}
+	cfg.Promise = func(deviation string) {
+		mu.Lock()
+		defer mu.Unlock()
+		wrong = append(wrong, fmt.Errorf("an answer that the API does not promise: %s", deviation))
+	}
 	h := &simulated{Host: pvesim.New(cfg)}
 	ts.Value(hostsKey{}).(map[string]*simulated)[name] = h
 	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")

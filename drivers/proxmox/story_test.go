@@ -30,6 +30,7 @@ type world struct {
 
 func newWorld(t *testing.T, c pvesim.Config) *world {
 	t.Helper()
+	c.Promise = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }
 	w := &world{t: t, host: pvesim.New(c), site: &model.Site{
 		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},

@@ -86,6 +86,7 @@ func begin(t *testing.T, c pvesim.Config) *story {
 		return 0, false
 	}
 	c.Record = s.record
+	c.Promise = func(deviation string) { s.t.Error("the simulator answers otherwise than the API promises:", deviation) }
 	s.host = pvesim.New(c)
 	s.api = s.listen()
 	s.strangers = s.host.Snapshot().Guests

@@ -26,6 +26,11 @@ type Config struct {
 	TaskTime time.Duration
 	// TaskTimes says it for single types of task ("qmclone"), instead of TaskTime.
 	TaskTimes map[string]time.Duration
+	// Deaths are workers that die in the middle of their tasks.
+	Deaths []Death
+	// KeepTasks is how many tasks that are over are remembered; older ones are
+	// rotated away and then unknown. 0 keeps all.
+	KeepTasks int
 	Latency   time.Duration // Of every request; the effect is there before it, the answer after.
 	// Workers is how many requests of one node are in service at once (default
 	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.

@@ -109,3 +109,8 @@ func serve(t *testing.T, h *pvesim.Host) (address string, transport *http.Transp
 	})
 	return "https://" + ln.Addr().String(), transport
 }
+
+// tlsClient speaks TLS to a host over a connection.
+func tlsClient(conn net.Conn, h *pvesim.Host) *tls.Conn {
+	return tls.Client(conn, pinned(h.Fingerprint()))
+}

@@ -74,6 +74,7 @@ func (w *world) forkAs(who identity, node string, j job) string {
 	w.tasks.byID[t.upid] = t
 	w.countTask(t.kind, +1)
 	w.at(w.now.Add(w.forkTime(j.kind)), t.enter)
+	w.doom(t)
 	return t.upid
 }
 
@@ -206,6 +207,9 @@ func taskText(err error) string {
 func (t *task) close() {
 	t.stopped = t.w.now
 	t.w.countTask(t.kind, -1)
+	if t.w.cfg.KeepTasks > 0 {
+		t.w.at(t.stopped, t.w.rotate) // Not now: somebody may be going through the list.
+	}
 	if t.guest == nil || t.guest.file != t {
 		return
 	}

@@ -67,6 +67,7 @@ type counters struct {
 	connections   int
 	peakRequests  int
 	running       map[string]int // Tasks by type; "" is all of them.
+	begun         map[string]int // How many of a type ever began.
 	peakTasks     map[string]int
 }
 
@@ -79,7 +80,7 @@ func newWorld(c Config) *world {
 		tasks: newTaskList(), ha: newHA(), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		count: counters{
 			requests: map[string]int{}, unimplemented: map[string]struct{}{},
-			running: map[string]int{}, peakTasks: map[string]int{},
+			running: map[string]int{}, begun: map[string]int{}, peakTasks: map[string]int{},
 		},
 	}
 	w.boot = w.now.Add(-time.Hour)
