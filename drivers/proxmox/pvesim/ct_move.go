@@ -85,7 +85,7 @@ func apiFeature(w *world, c *call) (any, error) {
 	for _, volid := range g.disks(conf) {
 		switch c.in["feature"] {
 		case "snapshot":
-			has = has && w.snapshotable(g) == nil
+			has = has && w.snapshotable(g) == nil && !w.based(volid) // A base takes none.
 		case "clone":
 			has = has && w.clonable(volid)
 		}

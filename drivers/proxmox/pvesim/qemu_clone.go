@@ -191,12 +191,18 @@ func (c *call) mayCloneDisks(conf config, storage string) (shared bool, err erro
 // clonable says whether linked clones of a volume can be made: it must be a
 // base, on a storage that knows clones.
 func (w *world) clonable(volid string) bool {
-	storage, name, ok := volumeID(volid)
+	storage, _, ok := volumeID(volid)
 	st := w.stores[storage]
-	if !ok || st == nil || st.Type == "lvm" {
+	return ok && st != nil && st.Type != "lvm" && w.based(volid)
+}
+
+// based says whether a volume is the base of linked clones, as those of templates are.
+func (w *world) based(volid string) bool {
+	storage, name, ok := volumeID(volid)
+	if !ok || w.stores[storage] == nil {
 		return false
 	}
-	parsed, err := st.parseName(name)
+	parsed, err := w.stores[storage].parseName(name)
 	return err == nil && parsed.base
 }
 

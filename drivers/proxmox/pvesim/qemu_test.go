@@ -300,3 +300,19 @@ func TestDigest(t *testing.T) {
 		}
 	})
 }
+
+// TestFeatures: a VM can be snapshot and not cloned by link; of a template it is the
+// other way round.
+func TestFeatures(t *testing.T) {
+	c := newClient(t, pvesim.Config{Storages: []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"images"}}}})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "local:1,format=qcow2"})
+	has := func() (all []any) {
+		for _, feature := range []string{"clone", "snapshot", "copy"} {
+			all = append(all, c.object(vmURL("100", "/feature?feature="+feature))["hasFeature"])
+		}
+		return all
+	}
+	require.Equal(t, []any{0.0, 1.0, 1.0}, has())
+	c.done("POST", vmURL("100", "/template"), nil)
+	require.Equal(t, []any{1.0, 0.0, 1.0}, has())
+}
