@@ -83,8 +83,13 @@ func agentVCPUs(_ *world, g *guest) any {
 
 func agentInfo(*world, *guest) any {
 	list := []map[string]any{}
-	for _, name := range []string{"guest-ping", "guest-info", "guest-network-get-interfaces", "guest-get-osinfo", "guest-get-host-name", "guest-get-time", "guest-shutdown"} {
-		list = append(list, map[string]any{"name": name, "enabled": true, "success-response": name != "guest-shutdown"})
+	for name := range strings.FieldsSeq("get-cpustats get-diskstats ssh-remove-authorized-keys ssh-add-authorized-keys " +
+		"ssh-get-authorized-keys get-devices get-osinfo get-timezone get-users get-host-name exec exec-status get-memory-block-info " +
+		"set-memory-blocks get-memory-blocks set-user-password get-fsinfo get-disks set-vcpus get-vcpus network-get-interfaces " +
+		"suspend-hybrid suspend-ram suspend-disk fstrim fsfreeze-thaw fsfreeze-freeze-list fsfreeze-freeze fsfreeze-status " +
+		"file-flush file-seek file-write file-read file-close file-open shutdown info set-time get-time ping sync sync-delimited") {
+		silent := name == "shutdown" || strings.HasPrefix(name, "suspend-") // Who is gone does not answer.
+		list = append(list, map[string]any{"name": "guest-" + name, "enabled": name != "get-devices", "success-response": !silent})
 	}
 	return map[string]any{"version": "9.2.0", "supported_commands": list}
 }

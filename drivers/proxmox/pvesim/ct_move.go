@@ -82,7 +82,10 @@ func apiFeature(w *world, c *call) (any, error) {
 		conf = s.conf
 	}
 	has := true
-	for _, volid := range g.disks(conf) {
+	for key, volid := range g.disks(conf) {
+		if g.kind == "qemu" && parseDrive(key, conf[key]).cdrom() {
+			continue
+		}
 		switch c.in["feature"] {
 		case "snapshot":
 			has = has && w.snapshotable(g) == nil && !w.based(volid) // A base takes none.

@@ -30,7 +30,11 @@ func (w *world) showJob(id string) map[string]any {
 func apiBackupJobs(w *world, _ *call) (any, error) {
 	list := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
-		list = append(list, w.showJob(id))
+		entry := w.showJob(id)
+		if next, ok := nextRun(w.jobs[id]["schedule"], w.now); ok { // Also of a job that is switched off.
+			entry["next-run"] = next.Unix()
+		}
+		list = append(list, entry)
 	}
 	return list, nil
 }

@@ -305,7 +305,7 @@ func TestDigest(t *testing.T) {
 // other way round.
 func TestFeatures(t *testing.T) {
 	c := newClient(t, pvesim.Config{Storages: []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"images"}}}})
-	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "local:1,format=qcow2"})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "local:1,format=qcow2", "ide2": "local:cloudinit"})
 	has := func() (all []any) {
 		for _, feature := range []string{"clone", "snapshot", "copy"} {
 			all = append(all, c.object(vmURL("100", "/feature?feature="+feature))["hasFeature"])
