@@ -84,8 +84,8 @@ func apiSendKey(_ *world, c *call) (any, error) {
 	return nil, nil
 }
 
-// apiMonitor is POST …/monitor: QEMU's own console, of which two questions are known.
-func apiMonitor(_ *world, c *call) (any, error) {
+// apiMonitor is POST …/monitor: QEMU's own console, of which a few questions are known.
+func apiMonitor(w *world, c *call) (any, error) {
 	g, err := c.vm()
 	switch {
 	case err != nil:
@@ -99,6 +99,8 @@ func apiMonitor(_ *world, c *call) (any, error) {
 			return "VM status: paused\r\n", nil
 		}
 		return "VM status: running\r\n", nil
+	case "info version":
+		return w.qemuVersion() + "pve-qemu-kvm_" + w.qemuVersion() + "-4\r\n", nil
 	case "info name":
 		return guestHostname(g) + "\r\n", nil
 	default:
