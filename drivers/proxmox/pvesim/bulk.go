@@ -27,11 +27,11 @@ type bulkAction struct {
 // bulkActions are the calls by their method.
 var bulkActions = map[string]bulkAction{
 	"POST /nodes/{node}/startall":              startAll("startall"),
-	"POST /nodes/{node}/stopall":               stopAll("stopall", "force-stop", "1"),
+	"POST /nodes/{node}/stopall":               stopAll("stopall"),
 	"POST /nodes/{node}/suspendall":            suspendAll("suspendall"),
 	"POST /nodes/{node}/migrateall":            migrateAll("migrateall"),
 	"POST /cluster/bulk-action/guest/start":    startAll("bulkstart"),
-	"POST /cluster/bulk-action/guest/shutdown": stopAll("bulkshutdown", "force-stop", "1"),
+	"POST /cluster/bulk-action/guest/shutdown": stopAll("bulkshutdown"),
 	"POST /cluster/bulk-action/guest/suspend":  suspendAll("bulksuspend"),
 	"POST /cluster/bulk-action/guest/migrate":  migrateAll("bulkmigrate"),
 }
@@ -53,7 +53,7 @@ func startAll(kind string) bulkAction {
 	}
 }
 
-func stopAll(kind, force, otherwise string) bulkAction {
+func stopAll(kind string) bulkAction {
 	return bulkAction{
 		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *guest, _ *call) bool { return g.run == nil },
@@ -64,7 +64,7 @@ func stopAll(kind, force, otherwise string) bulkAction {
 			return "POST /nodes/{node}/qemu/{vmid}/status/shutdown", apiShutdown
 		},
 		params: func(c *call, _ *guest) map[string]string {
-			return map[string]string{"forceStop": cmp.Or(c.in[force], otherwise), "timeout": cmp.Or(c.in["timeout"], "180")}
+			return map[string]string{"forceStop": cmp.Or(c.in["force-stop"], "1"), "timeout": cmp.Or(c.in["timeout"], "180")}
 		},
 	}
 }

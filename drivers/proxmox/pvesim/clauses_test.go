@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -202,7 +203,7 @@ func TestIdleConnection(t *testing.T) {
 				return err
 			}
 			_, err = io.Copy(io.Discard, response.Body)
-			return err
+			return errors.Join(err, response.Body.Close())
 		}
 		require.NoError(t, ask())
 		time.Sleep(4900 * time.Millisecond)

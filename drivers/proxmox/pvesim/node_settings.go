@@ -23,7 +23,7 @@ type nodeSettings struct {
 func (c *call) settings() *nodeSettings { return &c.w.nodes[c.in["node"]].settings }
 
 // hostsFile is /etc/hosts.
-func (w *world) hostsFile(n *node) string {
+func (n *node) hostsFile() string {
 	if n.settings.hosts != "" {
 		return n.settings.hosts
 	}
@@ -32,13 +32,13 @@ func (w *world) hostsFile(n *node) string {
 
 // apiHosts is GET /nodes/{node}/hosts.
 func apiHosts(w *world, c *call) (any, error) {
-	text := w.hostsFile(w.nodes[c.in["node"]])
+	text := w.nodes[c.in["node"]].hostsFile()
 	return map[string]any{"data": text, "digest": sumOf(text)}, nil
 }
 
 // apiSetHosts is POST /nodes/{node}/hosts.
 func apiSetHosts(w *world, c *call) (any, error) {
-	if err := c.modified(sumOf(w.hostsFile(w.nodes[c.in["node"]]))); err != nil {
+	if err := c.modified(sumOf(w.nodes[c.in["node"]].hostsFile())); err != nil {
 		return nil, err
 	}
 	c.settings().hosts = c.in["data"]

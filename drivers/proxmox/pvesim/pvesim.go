@@ -34,7 +34,10 @@
 // roles, groups, pools in access*.go, rights.go and pools.go; tasks in task.go
 // and tasks.go. ha.go is the manager that decides about guests under it,
 // firewall*.go files of rules that are kept and shown, resources.go and
-// sample.go the lists that lag behind. config.go, fault.go, edit.go and
+// sample.go the lists that lag behind. The host itself (hardware, services, settings,
+// figures, realms) is in hardware.go, services.go, node_settings.go, rrd.go and
+// realms.go, directories and what the API table leaves out in indexes.go, bulk.go does
+// one thing to many guests. config.go, fault.go, edit.go and
 // snapshot.go are what a test holds in its hands.
 //
 // A method of the API that has no handler answers 501 and says so; Snapshot

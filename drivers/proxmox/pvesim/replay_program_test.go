@@ -101,4 +101,4 @@ func (p process) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // sampled waits for a whole period of the status daemon.
-func (p process) sampled(t *testing.T) { wait(t, 11*time.Second) }
+func (process) sampled(t *testing.T) { wait(t, 11*time.Second) }

@@ -36,7 +36,8 @@ var services = [][2]string{
 // keptServices cannot be stopped through the API: it would be gone with them.
 var keptServices = []string{"pveproxy", "pvedaemon", "pve-cluster", "pvestatd", "spiceproxy"}
 
-// absentServices are known, but not installed or without a job on a single node.
+// serviceState says whether a service runs and what systemd makes of its unit. Some
+// are known without being installed, or have nothing to do on a single node.
 func (w *world) serviceState(n *node, name string) (active, unit string) {
 	switch {
 	case name == "syslog" || name == "systemd-timesyncd" || name == "corosync" && len(w.nodes) == 1:

@@ -181,7 +181,7 @@ func furnish(c *client) surface {
 
 func (s surface) path(m *pveapi.Method) string {
 	path := m.Path
-	for _, segment := range strings.Split(path, "/") {
+	for segment := range strings.SplitSeq(m.Path, "/") {
 		name := strings.Trim(segment, "{}")
 		if name == segment {
 			continue
