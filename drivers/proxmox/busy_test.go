@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 func TestLockedGuestIsTemporary(t *testing.T) {
@@ -56,25 +55,5 @@ func TestHostThatVanishesDuringATaskIsSaid(t *testing.T) {
 		failed := w.run(w.plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "the host has not answered for")
 		require.Less(t, time.Since(began), 20*time.Minute)
-	})
-}
-
-func TestDecommissionPolicyIsKept(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		n := w.node("db", nil)
-		n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
-		w.apply()
-		w.drop("db")
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
-		require.True(t, p.Findings.HasErrors())
-		require.Contains(t, p.Findings[0].Summary, "requires_final_backup")
-
-		w.node("db", nil)
-		w.apply()
-		w.drop("db")
-		p = w.apply()
-		require.Equal(t, plan.Delete, p.Steps[0].Action)
-		require.Empty(t, w.host.Snapshot().Guests)
 	})
 }

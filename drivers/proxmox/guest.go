@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,11 +35,7 @@ func (p place) String() string {
 // rescue is what an administrator types to be rid of a guest whose making died and
 // left its lock, which no API token may take away.
 func (p place) rescue() string {
-	tool := "qm"
-	if p.lxc {
-		tool = "pct"
-	}
-	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", tool, p.vmid, tool, p.vmid, p.node)
+	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", p.tool(), p.vmid, p.tool(), p.vmid, p.node)
 }
 
 // stillOurs proves once more that the guest at a place is the one of an address.
@@ -79,40 +74,4 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 	default:
 		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
 	}
-}
-
-// start starts a guest; one that runs already is success.
-func (d *Driver) start(ctx context.Context, at place) error {
-	upid, err := d.c.post(ctx, at.path("status", "start"), nil)
-	err = d.settled(ctx, upid, err)
-	if err != nil && !strings.Contains(err.Error(), "already running") {
-		return fmt.Errorf("starting %s: %w", at, err)
-	}
-	return nil
-}
-
-// stop shuts a guest down, and stops it hard when its time is up.
-func (d *Driver) stop(ctx context.Context, at place, m mark) error {
-	upid, err := d.c.post(ctx, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
-	if err = d.settled(ctx, upid, err); err != nil {
-		return fmt.Errorf("shutting %s down: %w", at, err)
-	}
-	return nil
-}
-
-// restart shuts a guest down and starts it, which applies what is pending.
-func (d *Driver) restart(ctx context.Context, at place, m mark) error {
-	upid, err := d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
-	if err = d.settled(ctx, upid, err); err != nil {
-		return fmt.Errorf("restarting %s: %w", at, err)
-	}
-	return nil
-}
-
-// down is how many seconds a guest gets to shut down.
-func (m mark) down() int {
-	if m.Destroy != nil && m.Destroy.Down > 0 {
-		return m.Destroy.Down
-	}
-	return 60
 }

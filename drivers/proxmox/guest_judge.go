@@ -46,8 +46,14 @@ func (j *judge) guest(g listed, cfg config) {
 	notes, m, found := splitDescription(cfg.next["description"])
 	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
 	lock := cfg.now["lock"]
+	if ok && cfg.now["template"] == "1" {
+		j.out.Foreign = append(j.out.Foreign, converted(g, name, m.addr()))
+		return
+	}
 	if ok && lock != "create" && lock != "clone" {
-		j.proven[m.addr()] = append(j.proven[m.addr()], observedGuest(g, cfg, notes, m))
+		r := observedGuest(g, cfg, notes, m)
+		r.Guest.Leaves = leaves(j.want.Host, m, cfg)
+		j.proven[m.addr()] = append(j.proven[m.addr()], r)
 		return
 	}
 	f := model.Foreign{VMID: g.vmid, Name: name, Kind: g.kind(), Why: why, Node: g.node, Claims: claims}
@@ -97,6 +103,8 @@ func (j *judge) close() {
 		}
 		if len(rs) == 1 {
 			j.out.State[addr] = rs[0]
+			j.leaveToHA(rs[0])
+			j.inItsPlace(rs[0])
 			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
 			continue
 		}

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -9,7 +10,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// removeGuest destroys a guest after proving once more that it is ours.
+// removeGuest destroys a guest after proving once more that it is ours, and after
+// what its mark demands. In this order, so that nothing is shut down for nothing:
+// wait for our own tasks, prove, refuse, shut down, back up, prove again, destroy.
 func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 	at := place{vmid: s.VMID, lxc: s.Address.Kind == "ct"}
 	for _, r := range []*model.Resource{s.Want, s.Have} {
@@ -17,34 +20,152 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 			at.node, at.vmid = r.Guest.Node, or(r.Guest.VMID, at.vmid)
 		}
 	}
-	cfg, err := d.readConfig(ctx, at)
-	if c := classOf(err); c == classNotFound || c == classDenied {
-		return d.mustBeGone(ctx, at, err)
-	}
+	_, others, err := d.rejoin(ctx, at)
 	if err != nil {
-		return fmt.Errorf("removing %s: looking at it first: %w", at, err)
+		return fmt.Errorf("removing %s: %w", at, err)
 	}
-	is := d.proof(cfg, at)
-	if !is.of(s.Address) {
-		if s.Have == nil || s.Have.Guest.Digest == "" {
-			return nil // taking back a create, which was never observed, that did not get far: what stands there is somebody else's
-		}
-		return fmt.Errorf("%s is not provably %s any more (%s): left alone", at, s.Address, is.why())
+	undo := s.Have == nil || s.Have.Guest.Digest == "" // taking back a create that was never observed
+	cfg, is, err := d.departing(ctx, at, s.Address)
+	switch {
+	case errors.Is(err, errGone):
+		return d.mustBeGone(ctx, at, err)
+	case errors.Is(err, errNotOurs) && undo:
+		return nil // it did not get far: what stands there is somebody else's
+	case err != nil:
+		return err
 	}
-	if cfg.next["protection"] == "1" { // asked before the guest is shut down for nothing
-		return fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", at)
+	if lock := cfg.now["lock"]; lock != "" {
+		return fmt.Errorf("removing %s: %s", at, lockText(at, lock, others))
+	}
+	if len(others) > 0 { // it holds the guest's lock file: the guest would be shut down, and then not be destroyed
+		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
+	}
+	policy := is.mark.policy()
+	if undo {
+		policy = leaveAtOnce // it never was what the policy is to keep
+	}
+	if err := d.takeLeave(ctx, at, is.mark, policy); err != nil {
+		return fmt.Errorf("removing %s: %w", at, err)
+	}
+	cfg, is, err = d.departing(ctx, at, s.Address)
+	switch { // a shutdown or a backup takes time, in which much can happen
+	case errors.Is(err, errGone):
+		return d.mustBeGone(ctx, at, err)
+	case err != nil:
+		return err
 	}
 	if err := d.dropSeed(ctx, at, is.mark, cfg); err != nil {
 		return err
 	}
-	if err := d.stop(ctx, at, is.mark); err != nil {
+	return d.destroy(ctx, at)
+}
+
+// Why a guest is not there to be removed.
+var (
+	errGone    = errors.New("it cannot be read")
+	errNotOurs = errors.New("left alone")
+)
+
+// departing reads a guest that is to go: it must be provably ours, and nothing must
+// speak against its going.
+func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (config, proof, error) {
+	cfg, err := d.readConfig(ctx, at)
+	if c := classOf(err); c == classNotFound || c == classDenied {
+		return cfg, proof{}, errors.Join(errGone, err)
+	}
+	if err != nil {
+		return cfg, proof{}, fmt.Errorf("removing %s: looking at it first: %w", at, err)
+	}
+	is := d.proof(cfg, at)
+	switch {
+	case !is.of(addr):
+		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.why(), errNotOurs)
+	case cfg.next["protection"] == "1":
+		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", at)
+	case cfg.now["template"] == "1":
+		return cfg, is, fmt.Errorf("removing %s: somebody converted it to a template: remove it by hand, its linked clones first", at)
+	}
+	return cfg, is, nil
+}
+
+// takeLeave does what the policy demands and shuts the guest down. A backup is made
+// of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
+// stopped, since the files want it gone and the next pass would stop it again.
+func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string) error {
+	switch policy {
+	case leaveAtOnce:
+		return d.stopForGood(ctx, at, m)
+	case leaveWhenUnused:
+		if err := d.mustBeUnused(ctx, at, m.addr()); err != nil {
+			return err
+		}
+		return d.stopForGood(ctx, at, m) // it does not run; now the HA manager knows that it shall not
+	case leaveBackedUp:
+	default:
+		return fmt.Errorf("its decommission policy %s is not known here", policy)
+	}
+	f, err := d.newFarewell(ctx, at, m)
+	if err != nil {
 		return err
 	}
-	// Only disks that the configuration names go; PVE's other option also takes every volume that carries the VMID.
+	was, err := d.readPowerOf(ctx, at)
+	if err != nil {
+		return fmt.Errorf("looking whether it runs: %w", err)
+	}
+	if !was.running {
+		volid, err := f.found(ctx)
+		if err != nil {
+			return err
+		}
+		if volid != "" {
+			model.NoteTask(ctx, volid)
+			return nil
+		}
+	}
+	if err := d.stopForGood(ctx, at, m); err != nil {
+		return err
+	}
+	volid, err := f.make(ctx)
+	if err != nil {
+		return fmt.Errorf("its final backup to %s failed, so it is kept, stopped: %w", f.storage, err)
+	}
+	model.NoteTask(ctx, volid)
+	return nil
+}
+
+// stopForGood stops a guest that shall go. If the HA manager cannot, the guest is
+// taken out of its hands.
+func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
+	err := d.stop(ctx, at, m)
+	if err == nil || ctx.Err() != nil || classOf(err) != classOther {
+		return err
+	}
+	now, lookErr := d.readPowerOf(ctx, at)
+	switch {
+	case lookErr != nil, now.running && !now.managed:
+		return err
+	case !now.running:
+		return nil
+	}
+	if outErr := d.release(ctx, at); outErr != nil {
+		return fmt.Errorf("%w; %w", err, outErr)
+	}
+	return d.stop(ctx, at, m)
+}
+
+// destroy gives the order. Only volumes that the configuration names go: PVE's other
+// option also takes every volume that carries the VMID. purge takes the guest out of
+// HA, replication and backup jobs, which else forbid it or outlive it.
+func (d *Driver) destroy(ctx context.Context, at place) error {
 	upid, err := d.c.remove(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
 	err = d.settled(ctx, upid, err)
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, errLost) { // it may be at work
+		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
+			return fmt.Errorf("removing %s: %w; and %w", at, err, waitErr)
+		}
 	}
 	if _, lookErr := d.readConfig(ctx, at); classOf(lookErr) == classNotFound || classOf(lookErr) == classDenied {
 		return d.mustBeGone(ctx, at, err)

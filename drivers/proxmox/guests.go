@@ -128,6 +128,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.findSeeds(ctx, l, &out); err != nil {
 		return out, err
 	}
+	if err := d.watchLocks(ctx, &out); err != nil {
+		return out, err
+	}
 	if err := d.findHidden(ctx, l, &out); err != nil {
 		return out, err
 	}
@@ -264,6 +267,7 @@ func unite(cluster, nodes map[int]listed) map[int]listed {
 			if len(g.tags) == 0 {
 				g.tags = old.tags
 			}
+			g.ha = old.ha // only the cluster's list has it
 			if old.node != g.node {
 				g.node = old.node // moved just now; the cluster's list follows the configuration file at once
 			}

@@ -58,6 +58,9 @@ func (k *kind[S]) apply(ctx context.Context, d *Driver, s plan.Step) error {
 	case plan.Create:
 		return k.create(ctx, d, s, s.Want.Spec.(*S))
 	case plan.Update, plan.Adopt:
+		if err := d.undisturbed(ctx, s); err != nil {
+			return err
+		}
 		return k.update(ctx, d, s, s.Want.Spec.(*S), s.Have.Spec.(*S))
 	case plan.Delete:
 		return k.remove(ctx, d, s)

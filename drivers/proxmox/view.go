@@ -24,6 +24,7 @@ type listed struct {
 	lock    string
 	running bool
 	uptime  int // seconds since PVE started it; only fresh lists have it
+	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
 
 func (g listed) kind() string {
@@ -86,6 +87,7 @@ func (v *view) readResources(list []map[string]json.RawMessage) {
 			g := listed{
 				vmid: number(e["vmid"]), node: text(e["node"]), lxc: text(e["type"]) == "lxc", name: text(e["name"]),
 				tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running",
+				ha: text(e["hastate"]),
 			}
 			if text(e["status"]) == "unknown" {
 				g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one

@@ -177,11 +177,8 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 	if want != nil && !replaced {
 		out = append(out, refuseStates(want.Spec.(*VM), h)...)
 	}
-	if d := h.mark.Destroy; replaced && d != nil && strings.HasPrefix(d.Policy, "requires_") && !strings.HasPrefix(h.mark.Owner, "cli:") {
-		out = append(out, model.Problem{
-			Path: "decommission.policy", Summary: "its decommission policy is " + d.Policy,
-			Detail: "that is not made for you yet: do it by hand, then set policy = \"allow_immediate_destroy\", let that be applied, and remove it",
-		})
+	if replaced {
+		out = append(out, h.mark.refuse(have.Guest)...)
 	}
 	for _, hd := range h.Disks {
 		if h.Protection && !replaced && !want.Spec.(*VM).hasDisk("disk."+hd.Name) {

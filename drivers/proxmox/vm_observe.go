@@ -54,7 +54,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	}
 	return &model.Resource{
 		Addr: m.addr(), Spec: v, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: lock},
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: lock, HA: g.ha},
 	}
 }
 

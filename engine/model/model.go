@@ -104,6 +104,8 @@ type Guest struct {
 	Running bool        // observed
 	Digest  string      // observed: of the configuration that was read
 	Lock    string      // observed: PVE's lock on the configuration, "" if free
+	HA      string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
+	Leaves  string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 
 // Place is where an attribute was declared.

@@ -180,7 +180,7 @@ func (p *planner) update(want, have *model.Resource) {
 	}
 	if len(rebuilt) > 0 {
 		s.Action = Replace
-		s.Reason = paths(rebuilt) + differs(rebuilt) + "from the site and cannot be changed in place"
+		s.Reason = leaving(have, paths(rebuilt)+differs(rebuilt)+"from the site and cannot be changed in place")
 	}
 	p.steps[want.Addr] = s
 }
@@ -188,12 +188,20 @@ func (p *planner) update(want, have *model.Resource) {
 func (p *planner) remove(have *model.Resource, reason string) {
 	p.id.observed(have, nil)
 	p.id.attrs(have, model.Attrs(have.Spec))
-	s := stepOf(have, Delete, reason)
+	s := stepOf(have, Delete, leaving(have, reason))
 	s.Have, s.Class, s.Manifest = have, model.ClassNone, p.manifest(have.Addr)
 	if have.Guest != nil {
 		s.Class = model.ClassDataLoss
 	}
 	p.steps[have.Addr] = s
+}
+
+// leaving adds to a reason what the going of a guest brings with it.
+func leaving(have *model.Resource, reason string) string {
+	if have.Guest == nil || have.Guest.Leaves == "" {
+		return reason
+	}
+	return reason + "; " + have.Guest.Leaves
 }
 
 func stepOf(r *model.Resource, do Action, reason string) *Step {

@@ -1,0 +1,258 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// What a guest's mark may demand before it goes. The mark counts and not the files:
+// they are gone when a guest is removed.
+const (
+	leaveAtOnce     = "allow_immediate_destroy"
+	leaveBackedUp   = "requires_final_backup"
+	leaveWhenUnused = "requires_migration_first"
+)
+
+// policy is the decommission policy of a mark. What the command line left behind for
+// somebody to look at (owner cli:…) has none.
+func (m mark) policy() string {
+	if m.Destroy == nil || m.Destroy.Policy == "" || strings.HasPrefix(m.Owner, "cli:") {
+		return leaveAtOnce
+	}
+	return m.Destroy.Policy
+}
+
+// refuse says in the plan what would be refused by the step: all that can be known
+// without asking the host once more.
+func (m mark) refuse(g *model.Guest) []model.Problem {
+	problem := func(why, fix string) []model.Problem {
+		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
+	}
+	switch p := m.policy(); {
+	case p != leaveAtOnce && p != leaveBackedUp && p != leaveWhenUnused:
+		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and let that be applied first")
+	case p == leaveWhenUnused && g.Running:
+		return problem("it runs, and its decommission policy is "+p, moveFirst)
+	default:
+		return nil
+	}
+}
+
+const moveFirst = "move what it does elsewhere, set power = \"stopped\", let that be applied, and remove it then"
+
+// leaves tells for the plan what goes before a guest does, and what goes with it that
+// the files never named: PVE destroys every volume in its configuration that carries
+// its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
+func leaves(h *model.Host, m mark, cfg config) string {
+	var out []string
+	if m.policy() == leaveBackedUp {
+		out = append(out, "after a final backup to "+backupStorage(h))
+	}
+	named := map[string]bool{}
+	for _, slot := range m.Slots {
+		named[slot] = true
+	}
+	var extra []string
+	for key, val := range cfg.next {
+		if isDrive(key) && !stateDrive(key) && !named[key] && ownVolume(val) {
+			extra = append(extra, key)
+		}
+	}
+	if slices.Sort(extra); len(extra) > 0 {
+		out = append(out, "together with "+strings.Join(extra, ", ")+", which no file names")
+	}
+	return strings.Join(out, ", ")
+}
+
+// ownVolume reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
+func ownVolume(drive string) bool {
+	file := parseProperty(drive).first("file")
+	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
+}
+
+func backupStorage(h *model.Host) string {
+	if h != nil && h.Storage != nil && h.Storage.Backups != "" {
+		return h.Storage.Backups
+	}
+	return "local"
+}
+
+// mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
+// while it runs, is replicated, or the health checks say so (Config.InUse).
+func (d *Driver) mustBeUnused(ctx context.Context, at place, addr model.Address) error {
+	now, err := d.readPowerOf(ctx, at)
+	if err != nil {
+		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
+	}
+	var jobs []struct {
+		ID    string          `json:"id"`
+		Guest json.RawMessage `json:"guest"`
+	}
+	if err := d.c.get(ctx, "/cluster/replication", &jobs); err != nil {
+		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
+	}
+	why := ""
+	switch i := slices.IndexFunc(jobs, func(j struct {
+		ID    string          `json:"id"`
+		Guest json.RawMessage `json:"guest"`
+	}) bool {
+		return number(j.Guest) == at.vmid
+	}); {
+	case now.running:
+		why = "it runs"
+	case i >= 0:
+		why = "replication job " + jobs[i].ID + " copies it"
+	case d.inUse != nil:
+		if why, err = d.inUse(ctx, addr); err != nil {
+			return fmt.Errorf("whether %s is in use cannot be told: %w", at, err)
+		}
+	}
+	if why != "" {
+		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", at, why, leaveWhenUnused, moveFirst)
+	}
+	return nil
+}
+
+// archive is a backup as a storage lists it.
+type archive struct {
+	VolID string          `json:"volid"`
+	VMID  json.RawMessage `json:"vmid"`
+	Size  json.RawMessage `json:"size"`
+	CTime json.RawMessage `json:"ctime"`
+	Notes string          `json:"notes"`
+}
+
+// farewell is the final backup of one guest.
+type farewell struct {
+	d       *Driver
+	at      place
+	storage string
+	notes   string    // which guest this is the last backup of: of this incarnation, by its uuid
+	before  []archive // what was there already
+}
+
+// newFarewell looks whether a backup can be made and seen, before the guest is shut
+// down for it: rights that are missing, a storage that is away or keeps no backups.
+func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, error) {
+	f := &farewell{d: d, at: at, storage: backupStorage(d.host), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.addr(), m.UUID)}
+	for path, privs := range map[string][]string{
+		fmt.Sprintf("/vms/%d", at.vmid): {"VM.Backup"},
+		"/storage/" + f.storage:         {"Datastore.AllocateSpace", "Datastore.Audit"},
+	} {
+		if missing, err := d.lacks(ctx, path, privs...); err != nil || missing != "" {
+			if err == nil {
+				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, path, path)
+			}
+			return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
+		}
+	}
+	var st struct {
+		Content string          `json:"content"`
+		Active  json.RawMessage `json:"active"`
+	}
+	if err := d.c.get(ctx, seg("nodes", at.node, "storage", f.storage, "status"), &st); err != nil {
+		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
+	}
+	if !slices.Contains(strings.Split(st.Content, ","), "backup") || number(st.Active) != 1 {
+		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, st.Content)
+	}
+	var err error
+	f.before, err = f.list(ctx)
+	return f, err
+}
+
+// lacks names the first privilege that the token has not got on a path.
+func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (string, error) {
+	var rights map[string]map[string]json.RawMessage
+	if err := d.c.get(ctx, "/access/permissions?path="+path, &rights); err != nil {
+		return "", err
+	}
+	for _, p := range privs {
+		if _, has := rights[path][p]; !has {
+			return p, nil
+		}
+	}
+	return "", nil
+}
+
+// list are the final backups of this guest that can be seen and hold something.
+func (f *farewell) list(ctx context.Context) ([]archive, error) {
+	var all []archive
+	path := seg("nodes", f.at.node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.vmid)
+	if err := f.d.c.get(ctx, path, &all); err != nil {
+		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
+	}
+	if all == nil {
+		return nil, fmt.Errorf("listing the backups in %s: the answer is null where a list was expected", f.storage)
+	}
+	return slices.DeleteFunc(all, func(a archive) bool {
+		return number(a.VMID) != f.at.vmid || number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
+	}), nil
+}
+
+// recent is how old a backup of an earlier run may be to count for this removal.
+const recent = 24 * time.Hour
+
+// quiet are the tasks that leave a guest's data as a backup has them.
+var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "hastop", "qmdestroy", "vzdestroy", "imgdel"}
+
+// found looks for a backup that an earlier run of this same removal finished. It
+// counts only if the guest was found stopped and nothing was done to it since, which
+// takes the right to see other people's tasks; else another backup is made.
+func (f *farewell) found(ctx context.Context) (string, error) {
+	for _, a := range slices.Backward(f.before) {
+		if time.Since(time.Unix(int64(number(a.CTime)), 0)) > recent {
+			continue
+		}
+		if missing, err := f.d.lacks(ctx, "/nodes/"+f.at.node, "Sys.Audit"); err != nil || missing != "" {
+			return "", err
+		}
+		var since []taskEntry
+		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", seg("nodes", f.at.node, "tasks"), f.at.vmid, number(a.CTime))
+		if err := f.d.c.get(ctx, path, &since); err != nil {
+			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
+		}
+		if !slices.ContainsFunc(since, func(e taskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
+			return a.VolID, nil
+		}
+	}
+	return "", nil
+}
+
+// make orders the backup and returns its volume once the storage shows it. Protected,
+// or the first backup of whatever guest gets this VMID next would prune it.
+func (f *farewell) make(ctx context.Context) (string, error) {
+	upid, err := f.d.c.post(ctx, seg("nodes", f.at.node, "vzdump"), params{
+		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "stop", "compress": "zstd",
+		"notes-template": f.notes, "protected": true, "remove": false,
+	})
+	err = f.d.settled(ctx, upid, err)
+	if errors.Is(err, errLost) { // it may be at work, or be done
+		if _, _, waitErr := f.d.rejoin(ctx, f.at); waitErr != nil {
+			return "", fmt.Errorf("%w; and %w", err, waitErr)
+		}
+	} else if err != nil {
+		return "", err
+	}
+	after, lookErr := f.list(ctx)
+	if lookErr != nil {
+		return "", errors.Join(err, lookErr)
+	}
+	for _, a := range after {
+		if !slices.ContainsFunc(f.before, func(b archive) bool { return b.VolID == a.VolID }) {
+			return a.VolID, nil
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: look at `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.vmid, f.at.node)
+}

@@ -1,0 +1,154 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const (
+	// haPatience is how long the HA manager gets beyond the guest's own time: it looks
+	// at its guests every ten seconds, and its nodes report every five (pve-ha-manager).
+	haPatience = 3 * time.Minute
+	haPoll     = 2 * time.Second
+)
+
+// reached waits until a guest really is as the HA manager was asked to make it. The
+// task of the request ends within a second and says nothing of that; the manager may
+// also start the guest on another node.
+func (d *Driver) reached(ctx context.Context, at place, running bool, patience time.Duration) error {
+	what := map[bool]string{true: "started", false: "stopped"}[running]
+	deadline := time.Now().Add(patience)
+	for {
+		now, err := d.readPowerOf(ctx, at)
+		switch {
+		case err == nil && now.running == running:
+			return nil
+		case err == nil && now.ha == "error":
+			return fmt.Errorf("%s is not %s: %s", at, what, haStuck(at))
+		case classOf(err) == classNotFound, classOf(err) == classDenied:
+			if v, lookErr := d.readView(ctx); lookErr == nil && v.guests[at.vmid].node != "" {
+				at.node = v.guests[at.vmid].node
+			}
+		}
+		if time.Now().After(deadline) {
+			if err != nil {
+				return fmt.Errorf("whether the HA manager has %s %s cannot be seen: %w", what, at, err)
+			}
+			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, at, patience, or(now.ha, "none"))
+		}
+		timer := time.NewTimer(haPoll)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, at, ctx.Err())
+		}
+	}
+}
+
+// haStuck says that the HA manager gave up on a guest, and what brings it back.
+func haStuck(at place) string {
+	return fmt.Sprintf("the HA manager has given up on it (state error): mend what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.sid())
+}
+
+// sid is the guest's name in the HA manager.
+func (p place) sid() string { return strings.ToLower(strings.ReplaceAll(p.String(), " ", ":")) }
+
+// release takes a guest that shall go out of the HA manager, which could not stop it.
+func (d *Driver) release(ctx context.Context, at place) error {
+	_, err := d.c.remove(ctx, seg("cluster", "ha", "resources", at.sid()), url.Values{})
+	switch {
+	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"):
+		return nil
+	case classOf(err) == classDenied:
+		return fmt.Errorf("taking %s out of the HA manager: %w; that needs Sys.Console on /: grant it, or `ha-manager remove %s` on a node", at, err, at.sid())
+	default:
+		return fmt.Errorf("taking %s out of the HA manager: %w", at, err)
+	}
+}
+
+// haAims says to which power the HA manager is bringing a guest that has another one
+// now: true for running. Its states are those of its own status, and may be ten
+// seconds old (PVE/HA/Manager.pm).
+func haAims(g *model.Guest) (running, moving bool) {
+	switch {
+	case g.HA == "" || g.HA == "ignored" || g.HA == "stopped" || g.HA == "disabled":
+		return false, false
+	case g.Running:
+		return false, g.HA == "request_stop"
+	default:
+		return true, g.HA != "request_stop"
+	}
+}
+
+// powered is the spec of a guest whose power can be told.
+type powered interface{ powerState() *string }
+
+func (v *VM) powerState() *string { return &v.Power }
+
+// leaveToHA counts a guest that the HA manager is just starting or stopping as there
+// already, and says so: a start beside the manager's own would be a fight.
+func (j *judge) leaveToHA(r *model.Resource) {
+	running, moving := haAims(r.Guest)
+	spec, ok := r.Spec.(powered)
+	if !ok || !moving {
+		return
+	}
+	at := place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
+	now, aim := "runs", "stopped"
+	if running {
+		now, aim = "does not run", "running"
+	}
+	if r.Guest.HA == "error" {
+		if w := j.want.State[r.Addr]; w != nil { // a start would be refused, so no step claims to do it
+			if wanted, ok := w.Spec.(powered); ok {
+				*spec.powerState() = *wanted.powerState()
+			}
+		}
+		j.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), haStuck(at))
+		return
+	}
+	*spec.powerState() = aim
+	j.warn(r.Addr, fmt.Sprintf("%s %s: that is left to the HA manager, which has it (state %s)", r.Addr, now, r.Guest.HA),
+		fmt.Sprintf("if it stays so, `ha-manager status` tells why; `ha-manager set %s --state stopped` or started is what it goes by", at.sid()))
+}
+
+// inItsPlace warns of a guest that stands on a node of the cluster which the host
+// does not name. It stays ours and stays there: nothing is moved by itself.
+func (j *judge) inItsPlace(r *model.Resource) {
+	h := j.want.Host
+	if h == nil {
+		return
+	}
+	nodes := h.Nodes
+	if len(nodes) == 0 {
+		nodes = []string{h.PVENode()}
+	}
+	if !slices.Contains(nodes, r.Guest.Node) {
+		j.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
+			"add the node to nodes of the host, or migrate the guest back")
+	}
+}
+
+func (j *judge) warn(addr model.Address, summary, detail string) {
+	f := diag.Warnf(diag.Range{}, summary, "%s", detail)
+	f.Source, f.Address = diag.FromGuard, addr.String()
+	j.out.Findings = append(j.out.Findings, f)
+}
+
+// converted is a guest of ours that somebody made a template: it cannot be made a
+// machine again, and copies may live on its disks.
+func converted(g listed, name string, addr model.Address) model.Foreign {
+	return model.Foreign{
+		VMID: g.vmid, Name: name, Kind: g.kind(), Node: g.node, Claims: addr,
+		Why: "was " + addr.String() + " until somebody converted it to a template",
+		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is made anew", g.vmid, addr),
+	}
+}

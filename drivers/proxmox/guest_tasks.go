@@ -1,0 +1,130 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// watching are types of tasks that only look at a guest, and may go on for days.
+var watching = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "termproxy"}
+
+// guestTasks are the running tasks on one guest that change it. Those of others are
+// in it only as far as the token may see them (Sys.Audit on the node).
+func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
+	var list []taskEntry
+	path := seg("nodes", at.node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.vmid)
+	if err := d.c.get(ctx, path, &list); err != nil {
+		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
+	}
+	var out []string
+	for _, e := range list {
+		if e.runs() && !slices.Contains(watching, taskType(e.UPID)) {
+			out = append(out, e.UPID)
+		}
+	}
+	return out, nil
+}
+
+// mine reports whether this token started a task.
+func (c *client) mine(upid string) bool {
+	user, _, _ := strings.Cut(c.token, "=")
+	p := strings.Split(upid, ":")
+	return len(p) > 7 && p[7] == user
+}
+
+// rejoin waits for what an earlier run of this program started on a guest and did not
+// live to see end. How it ended is seen by looking at the guest, so it does not
+// matter here. waited tells that there was something; others are tasks of somebody
+// else, which are not waited for.
+func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []string, err error) {
+	tasks, err := d.guestTasks(ctx, at)
+	if err != nil {
+		return false, nil, err
+	}
+	for _, upid := range tasks {
+		if !d.c.mine(upid) {
+			others = append(others, upid)
+			continue
+		}
+		waited = true
+		if err := d.c.tasks.wait(ctx, upid); err != nil {
+			if _, ended := errors.AsType[*taskError](err); !ended {
+				return true, others, err
+			}
+		}
+	}
+	return waited, others, nil
+}
+
+// undisturbed keeps a change from being made while our own work of an earlier run
+// still goes on: what that run ordered (a disk moved, grown, backed up) would be
+// ordered twice. It waits for the end; the plan was made before that, so it is void.
+func (d *Driver) undisturbed(ctx context.Context, s plan.Step) error {
+	if s.Have == nil || s.Have.Guest == nil {
+		return nil
+	}
+	at := place{s.Have.Guest.Node, s.Have.Guest.VMID, s.Address.Kind == "ct"}
+	waited, _, err := d.rejoin(ctx, at)
+	if err != nil {
+		return fmt.Errorf("changing %s: %w", at, err)
+	}
+	if waited {
+		return fmt.Errorf("%s was still being worked on by a task of an earlier run, which has ended now: plan again", at)
+	}
+	return nil
+}
+
+// lockText says that a guest is locked, by what, and what clears it. Such an error is
+// not temporary on purpose: a backup may take hours, and the lock of a task that died
+// stays until somebody at the node takes it away (no token may).
+func lockText(at place, lock string, tasks []string) string {
+	switch {
+	case len(tasks) > 0:
+		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when that has ended", at, lock, tasks[0])
+	case lock == "suspended":
+		return fmt.Sprintf("%s is hibernated (lock suspended): start it once, or `%s unlock %d` on node %s, which loses what it had in memory", at, at.tool(), at.vmid, at.node)
+	case lock == "create" || lock == "clone":
+		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: its making died; %s clears it", at, lock, at.rescue())
+	default:
+		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: if it died, `%s unlock %d` on node %s clears it", at, lock, at.tool(), at.vmid, at.node)
+	}
+}
+
+// tool is the command that an administrator handles such a guest with.
+func (p place) tool() string {
+	if p.lxc {
+		return "pct"
+	}
+	return "qm"
+}
+
+// watchLocks names the locks of our guests on which no task works: nothing can be
+// done to these guests until somebody clears them. Free guests cost no request.
+func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
+	for _, addr := range out.State.Addresses() {
+		g := out.State[addr].Guest
+		if g == nil || g.Lock == "" {
+			continue
+		}
+		at := place{g.Node, g.VMID, guestKind(addr) == "ct"}
+		tasks, err := d.guestTasks(ctx, at)
+		if err != nil {
+			return err
+		}
+		if len(tasks) > 0 {
+			continue
+		}
+		f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), "%s", lockText(at, g.Lock, nil))
+		f.Source, f.Address = diag.FromGuard, addr.String()
+		out.Findings = append(out.Findings, f)
+	}
+	return nil
+}

@@ -1,0 +1,391 @@
+package proxmox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+var dbAddr = model.Address{Kind: "vm", Name: "db"}
+
+// leaving brings a host to where vm.db, with a decommission policy, is to go.
+func leaving(w *world, policy string) plan.Step {
+	w.t.Helper()
+	w.node("db", nil).Decomm = &model.Decomm{Policy: policy}
+	w.apply()
+	time.Sleep(time.Minute) // it has booted, and obeys
+	w.drop("db")
+	p := w.plan()
+	require.Len(w.t, p.Steps, 1, "%s %v", describe(p), p.Findings)
+	return p.Steps[0]
+}
+
+func backups(w *world) []pvesim.Volume {
+	return slices.DeleteFunc(w.host.Snapshot().Volumes["local"], func(v pvesim.Volume) bool { return v.Content != "backup" })
+}
+
+// tasksOf are the types of the tasks on a guest, in order.
+func tasksOf(w *world, vmid int) []string {
+	var out []string
+	for _, t := range w.host.Snapshot().Tasks {
+		if t.ID == fmt.Sprint(vmid) {
+			out = append(out, t.Type)
+		}
+	}
+	return out
+}
+
+func TestFinalBackup(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		step := leaving(w, "requires_final_backup")
+		require.Equal(t, "left the site; after a final backup to local", step.Reason)
+		before := len(tasksOf(w, 10000))
+		var noted model.Tasks
+		require.NoError(t, w.d.Apply(noted.With(t.Context()), step))
+
+		require.Empty(t, w.host.Snapshot().Guests)
+		kept := backups(w)
+		require.Len(t, kept, 1)
+		require.Equal(t, 10000, kept[0].VMID)
+		require.Contains(t, noted.IDs(), kept[0].ID, "the receipt tells where it is")
+		require.Equal(t, []string{"qmshutdown", "vzdump", "qmdestroy"}, tasksOf(w, 10000)[before:])
+
+		// Whoever gets the VMID next prunes backups, and not this one.
+		w.node("other", nil)
+		w.apply()
+		upid, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local", "prune-backups": "keep-last=1"})
+		require.NoError(t, err)
+		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		require.Contains(t, backups(w), kept[0])
+	})
+}
+
+// TestFinalBackupWithLostAnswers: whichever answer is lost on the way, with effect or
+// without, one backup is there in the end and the guest is not.
+func TestFinalBackupWithLostAnswers(t *testing.T) {
+	for _, pattern := range []string{"POST /nodes/*/vzdump", "DELETE /nodes/*/qemu/*", "POST /nodes/*/qemu/*/status/shutdown", "GET /nodes/*/storage/*/content", "GET /nodes/*/tasks"} {
+		for _, fault := range []string{"596 apply", "596", "-1 apply", "-1"} {
+			t.Run(pattern+" "+fault, func(t *testing.T) {
+				rule, err := pvesim.ParseFault(pattern + " nth=1 status=" + fault)
+				require.NoError(t, err)
+				faults := pvesim.Faults(rule)
+				armed := false
+				inTime(t, pvesim.Config{TaskTime: 2 * time.Second, Fault: func(r *http.Request) (int, bool) {
+					if !armed {
+						return 0, false
+					}
+					return faults(r)
+				}}, func(t *testing.T, w *world) {
+					leaving(w, "requires_final_backup")
+					armed = true
+					settle(w)
+					require.Empty(t, w.host.Snapshot().Guests)
+					require.Len(t, backups(w), 1)
+				})
+			})
+		}
+	}
+}
+
+// TestRestartedWhileAGuestLeaves: the agent dies at any moment of a removal; the next
+// one, which knows nothing of it, waits for what runs and does the rest, once.
+func TestRestartedWhileAGuestLeaves(t *testing.T) {
+	const tick = 500 * time.Millisecond
+	for at := tick; at < 12*time.Second; at += tick {
+		t.Run(at.String(), func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
+				step := leaving(w, "requires_final_backup")
+				dying, cancel := context.WithTimeout(t.Context(), at)
+				defer cancel()
+				if err := w.d.Apply(dying, step); err != nil {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				w.reopen()
+				w.apply()
+				s := w.host.Snapshot()
+				require.Empty(t, s.Guests)
+				require.Len(t, backups(w), 1)
+				for _, kind := range []string{"vzdump", "qmdestroy"} {
+					require.Equal(t, 1, len(slices.DeleteFunc(tasksOf(w, 10000), func(k string) bool { return k != kind })), kind)
+				}
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestABackupOfAnEarlierLifeDoesNotCount: the removal was given up after its backup,
+// and the guest went on to work.
+func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		step := leaving(w, "requires_final_backup")
+		unprotect := time.AfterFunc(1500*time.Millisecond, func() { w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
+		defer unprotect.Stop()
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "protected")
+		require.Len(t, backups(w), 1)
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.apply() // started again
+		require.True(t, w.guest(10000).Running)
+		time.Sleep(time.Minute)
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.drop("db")
+		w.apply()
+		require.Len(t, backups(w), 2)
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+// TestFinalBackupThatIsNone keeps the guest, and asks about what can be known before
+// it shuts anything down.
+func TestFinalBackupThatIsNone(t *testing.T) {
+	lie := func(w *world, path, body string) {
+		d, err := proxmox.Open(proxmox.Config{
+			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				if !strings.Contains(r.URL.String(), path) {
+					return w.host.RoundTrip(r)
+				}
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+			}),
+		})
+		require.NoError(w.t, err)
+		w.d = d
+	}
+	for name, c := range map[string]struct {
+		spoil   func(*world)
+		says    string
+		running bool
+	}{
+		"no right to back up": {func(w *world) { lie(w, "permissions?path=/vms/10000", `{"data":{"/vms/10000":{"VM.Audit":1}}}`) }, "lacks VM.Backup on /vms/10000", true},
+		"no right to look": {func(w *world) {
+			lie(w, "permissions?path=/storage/local", `{"data":{"/storage/local":{"Datastore.AllocateSpace":1}}}`)
+		}, "lacks Datastore.Audit on /storage/local: `pveum acl modify", true},
+		"storage keeps no backups": {func(w *world) { lie(w, "storage/local/status", `{"data":{"content":"iso","active":1}}`) }, "keeps no backups", true},
+		"storage is away":          {func(w *world) { lie(w, "storage/local/status", `{"data":{"content":"backup","active":0}}`) }, "not active", true},
+		"list is null":             {func(w *world) { lie(w, "storage/local/content", `{"data":null}`) }, "null", true},
+		"storage is full":          {func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
+		"it cannot be seen":        {func(w *world) { lie(w, "storage/local/content", `{"data":[]}`) }, "shows no backup of it", false},
+		"it is empty": {func(w *world) {
+			lie(w, "storage/local/content", `{"data":[{"volid":"local:backup/x","vmid":10000,"size":0,"ctime":1,"notes":"homestak-gitops final backup of vm.db"}]}`)
+		}, "shows no backup of it", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				step := leaving(w, "requires_final_backup")
+				c.spoil(w)
+				require.ErrorContains(t, w.d.Apply(t.Context(), step), c.says)
+				require.Equal(t, c.running, w.guest(10000).Running)
+				require.NotContains(t, tasksOf(w, 10000), "qmdestroy")
+			})
+		})
+	}
+}
+
+func TestMigrationFirst(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		n := w.node("db", nil)
+		n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
+		w.apply()
+		w.drop("db")
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.True(t, p.Findings.HasErrors())
+		require.Equal(t, "vm.db is not deleted: it runs, and its decommission policy is requires_migration_first", p.Findings[0].Summary)
+		require.Contains(t, p.Findings[0].Detail, `power = "stopped"`)
+
+		m := w.site.Manifests["web"]
+		m.Nodes = append(m.Nodes, n)
+		w.vm("db").Power = "stopped"
+		w.apply()
+		w.drop("db")
+		p = w.plan()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		require.ErrorContains(t, w.run(p)[dbAddr], "it runs")
+		require.True(t, w.guest(10000).Running)
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		serves := "its health check answers"
+		d, err := proxmox.Open(proxmox.Config{
+			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host,
+			InUse: func(_ context.Context, a model.Address) (string, error) {
+				require.Equal(t, dbAddr, a)
+				if serves == "?" {
+					return "", errors.New("nobody knows")
+				}
+				return serves, nil
+			},
+		})
+		require.NoError(t, err)
+		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), serves)
+		serves = "?"
+		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), "nobody knows")
+		serves = ""
+		require.NoError(t, d.Apply(t.Context(), p.Steps[0]))
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+func TestUnknownPolicyIsRefused(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_a_signature"}
+		w.apply()
+		w.drop("db")
+		p := w.plan()
+		require.Empty(t, p.Steps)
+		require.Contains(t, p.Findings[0].Summary, "requires_a_signature")
+	})
+}
+
+// TestPolicyHoldsForAReplacement too, and goes by the mark, not by the new files.
+func TestPolicyHoldsForAReplacement(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		n := w.node("db", nil)
+		n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.apply()
+		n.Decomm, n.Resource.Needs = nil, nil
+		w.vm("db").Image, w.vm("db").Template = "", "golden"
+		p := w.plan()
+		require.Len(t, p.Steps, 1, "%s %v", describe(p), p.Findings)
+		require.Contains(t, p.Steps[0].Reason, "cannot be changed in place; after a final backup to local")
+		require.Empty(t, w.run(p))
+		require.Len(t, backups(w), 1)
+		w.converged()
+	})
+}
+
+// TestLockedGuestIsNotRemoved: the lock is named with what clears it, at once and
+// without a write.
+func TestLockedGuestIsNotRemoved(t *testing.T) {
+	for lock, says := range map[string]string{
+		"backup": "`qm unlock 10000` on node father clears it", "snapshot": "`qm unlock 10000`", "migrate": "`qm unlock 10000`",
+		"rollback": "`qm unlock 10000`", "snapshot-delete": "`qm unlock 10000`", "suspended": "start it once",
+		"create": "`qm unlock 10000 && qm destroy 10000`", "clone": "`qm unlock 10000 && qm destroy 10000`",
+	} {
+		t.Run(lock, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				step := leaving(w, "")
+				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+				writes := w.host.Snapshot().Writes
+				err := w.d.Apply(t.Context(), step)
+				require.ErrorContains(t, err, lock)
+				require.ErrorContains(t, err, says)
+				var busy interface{ Temporary() bool }
+				require.False(t, errors.As(err, &busy) && busy.Temporary(), "or it would be tried again and again")
+				require.Equal(t, writes, w.host.Snapshot().Writes)
+				p := w.plan()
+				told := fmt.Sprint(p.Foreign)
+				for _, f := range p.Findings {
+					told += f.Summary + f.Detail
+				}
+				require.Contains(t, told, says, "the plan says it as well")
+			})
+		})
+	}
+}
+
+// TestLockOfATaskThatRuns names the task; nobody is told to unlock under its feet.
+func TestLockOfATaskThatRuns(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmsnapshot": time.Hour}}, func(t *testing.T, w *world) {
+		step := leaving(w, "")
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/snapshot", map[string]any{"snapname": "before"})
+		require.NoError(t, err)
+		theirs := proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			a, err := w.host.RoundTrip(r)
+			if err != nil || !strings.HasSuffix(r.URL.Path, "/tasks") {
+				return a, err
+			}
+			body, err := io.ReadAll(a.Body)
+			a.Body = io.NopCloser(strings.NewReader(strings.ReplaceAll(string(body), "!", "!not-")))
+			return a, err
+		})
+		d, err := proxmox.Open(proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: theirs})
+		require.NoError(t, err)
+		err = d.Apply(t.Context(), step)
+		require.ErrorContains(t, err, "task UPID:father:")
+		require.ErrorContains(t, err, "works on it")
+		require.NotContains(t, err.Error(), "unlock")
+		require.True(t, w.guest(10000).Running)
+		began := time.Now()
+		require.NoError(t, w.d.Apply(t.Context(), step), "our own task is waited for")
+		require.Greater(t, time.Since(began), 50*time.Minute)
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+// TestGuestsThatDoNotObey are stopped in the end, and by nobody before their time.
+func TestGuestsThatDoNotObey(t *testing.T) {
+	t.Run("no system", func(t *testing.T) {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			down := 90
+			w.node("db", func(v *proxmox.VM) { v.Startup = &proxmox.Startup{Down: &down} })
+			w.apply()
+			w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
+			time.Sleep(time.Minute)
+			w.drop("db")
+			began := time.Now()
+			w.apply()
+			require.InDelta(t, 90, time.Since(began).Seconds(), 20)
+			require.Empty(t, w.host.Snapshot().Guests)
+		})
+	})
+	t.Run("shutdown hangs", func(t *testing.T) {
+		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 24 * time.Hour}}, func(t *testing.T, w *world) {
+			step := leaving(w, "")
+			began := time.Now()
+			require.NoError(t, w.d.Apply(t.Context(), step))
+			require.Less(t, time.Since(began), 5*time.Minute)
+			require.Greater(t, time.Since(began), time.Minute)
+			require.Contains(t, tasksOf(w, 10000), "qmstop")
+			require.Empty(t, w.host.Snapshot().Guests)
+		})
+	})
+	t.Run("shutdown dies", func(t *testing.T) {
+		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 30 * time.Second}}, func(t *testing.T, w *world) {
+			step := leaving(w, "")
+			crash := time.AfterFunc(5*time.Second, func() { w.host.Edit(func(e *pvesim.Edit) { e.Crash(10000) }) })
+			defer crash.Stop()
+			require.NoError(t, w.d.Apply(t.Context(), step))
+			require.Contains(t, tasksOf(w, 10000), "qmstop")
+			require.Empty(t, w.host.Snapshot().Guests)
+		})
+	})
+}
+
+// TestWhatGoesWithAGuest: the plan names disks that the files do not; volumes that
+// only carry the VMID stay, and so do those of other guests.
+func TestWhatGoesWithAGuest(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", nil)
+		w.apply()
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi5": "local-lvm:3"})
+		require.NoError(t, err)
+		_, err = w.d.Post(t.Context(), "/nodes/father/storage/local-lvm/content", map[string]any{"vmid": 10000, "filename": "vm-10000-disk-9", "size": "1G"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		w.drop("db")
+		p := w.apply()
+		require.Equal(t, "left the site; together with scsi5, which no file names", p.Steps[0].Reason)
+		var left []string
+		for _, v := range w.host.Snapshot().Volumes["local-lvm"] {
+			left = append(left, v.ID)
+		}
+		require.Equal(t, []string{"local-lvm:vm-10000-disk-9"}, left)
+	})
+}
