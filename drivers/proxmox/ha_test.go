@@ -1,0 +1,197 @@
+package proxmox_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// managed makes vm.db and puts it under the HA manager, as an administrator does.
+func managed(w *world, edit func(*proxmox.VM)) {
+	w.t.Helper()
+	w.node("db", edit)
+	w.apply()
+	_, err := w.d.Post(w.t.Context(), "/cluster/ha/resources", map[string]any{"sid": "vm:10000", "state": "started"})
+	require.NoError(w.t, err)
+	time.Sleep(time.Minute)
+	w.converged()
+}
+
+// quietly is a plan without steps; what it says is returned.
+func saidQuietly(w *world) string {
+	w.t.Helper()
+	p := w.plan()
+	require.Empty(w.t, p.Steps, "%s", describe(p))
+	var b strings.Builder
+	for _, f := range p.Findings {
+		b.WriteString(f.Summary + "\n" + f.Detail + "\n")
+	}
+	return b.String()
+}
+
+// TestManagedGuestIsStartedAndStopped through the HA manager: the tasks of the
+// requests end at once, the steps only when the guest is as it shall be.
+func TestManagedGuestIsStartedAndStopped(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		managed(w, nil)
+		w.vm("db").Power = "stopped"
+		began := time.Now()
+		w.apply()
+		require.False(t, w.guest(10000).Running)
+		require.Equal(t, "stopped", w.guest(10000).HA, "or the manager would start it again")
+		require.Greater(t, time.Since(began), 5*time.Second)
+		require.Contains(t, tasksOf(w, 10000), "hastop")
+		time.Sleep(5 * time.Minute)
+		require.False(t, w.guest(10000).Running)
+		w.converged()
+
+		w.vm("db").Power = "running"
+		w.apply()
+		require.True(t, w.guest(10000).Running)
+		require.Equal(t, "started", w.guest(10000).HA)
+		time.Sleep(time.Minute)
+		w.converged()
+	})
+}
+
+// TestManagedGuestIsRemoved: stopped by its manager, and taken out of it with the guest.
+func TestManagedGuestIsRemoved(t *testing.T) {
+	for _, policy := range []string{"", "requires_final_backup"} {
+		t.Run(policy, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				managed(w, nil)
+				w.drop("db")
+				w.node("db", nil).Decomm = &model.Decomm{Policy: policy}
+				w.apply()
+				w.drop("db")
+				w.apply()
+				require.Empty(t, w.host.Snapshot().Guests)
+				var list []any
+				require.NoError(t, w.d.Get(t.Context(), "/cluster/ha/resources", &list))
+				require.Empty(t, list)
+				if policy != "" {
+					require.Len(t, backups(w), 1)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatTheHAManagerIsDoingIsLeftToIt: a guest that was killed is started again by
+// the manager; a step of ours beside that would be a fight.
+func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		managed(w, nil)
+		before := w.host.Snapshot().Requests
+		w.converged()
+		after := w.host.Snapshot().Requests
+		require.Equal(t, before["GET /nodes/{node}/qemu/{vmid}/status/current"], after["GET /nodes/{node}/qemu/{vmid}/status/current"], "a look at a managed guest asks nothing more")
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		said := saidQuietly(w)
+		require.Contains(t, said, "vm.db does not run: that is left to the HA manager, which has it (state started)")
+		time.Sleep(time.Minute)
+		require.True(t, w.guest(10000).Running)
+		w.converged()
+
+		// Stopped by hand through the API it stays stopped: that is drift, and is put back.
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/stop", nil)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.False(t, w.guest(10000).Running)
+		p := w.apply()
+		require.Equal(t, []string{"power"}, paths(p.Steps[0]))
+		require.True(t, w.guest(10000).Running)
+		require.Equal(t, "started", w.guest(10000).HA)
+	})
+}
+
+// TestHAManagerThatGaveUp is said with its way back, and no start is tried.
+func TestHAManagerThatGaveUp(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		managed(w, nil)
+		volume := strings.Split(w.guest(10000).Config["scsi0"], ",")[0]
+		w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
+		time.Sleep(5 * time.Minute)
+		said := saidQuietly(w)
+		require.Contains(t, said, "vm.db does not run")
+		require.Contains(t, said, "`ha-manager set vm:10000 --state disabled`")
+	})
+}
+
+// stuckHA takes requests for the HA manager and lets nothing follow from them, until
+// the guest is taken out of it, which may be denied.
+func stuckHA(w *world, denied bool) {
+	const upid = "UPID:father:000003F0:000595FB:386D43BC:hastop:10000:root@pam!sim:"
+	released := false
+	d, err := proxmox.Open(proxmox.Config{
+		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			switch path := r.URL.Path; {
+			case strings.Contains(path, "/ha/resources/") && denied:
+				return canned(r, http.StatusForbidden, `{"data":null,"message":"Permission check failed (/, Sys.Console)\n"}`), nil
+			case strings.Contains(path, "/ha/resources/"):
+				released = true
+			case strings.HasSuffix(path, "/status/shutdown") && !released:
+				return canned(r, http.StatusOK, `{"data":"`+upid+`"}`), nil
+			case strings.Contains(path, "/tasks/UPID") && strings.Contains(path, ":hastop:"):
+				return canned(r, http.StatusOK, `{"data":{"status":"stopped","exitstatus":"OK"}}`), nil
+			}
+			return w.host.RoundTrip(r)
+		}),
+	})
+	require.NoError(w.t, err)
+	w.d = d
+}
+
+// canned is an answer that no host gave.
+func canned(r *http.Request, status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}
+}
+
+// TestStuckHAManagerIsTakenOutOfTheWay of a guest that shall go, where we may; else
+// the error says what that takes. A guest that stays is never taken out.
+func TestStuckHAManagerIsTakenOutOfTheWay(t *testing.T) {
+	for _, denied := range []bool{false, true} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			managed(w, nil)
+			stuckHA(w, denied)
+			w.vm("db").Power = "stopped"
+			require.ErrorContains(t, w.run(w.plan())[dbAddr], "the HA manager has not stopped VM 10000 within 4m0s (its state there: started): `ha-manager status`")
+			require.Equal(t, "started", w.guest(10000).HA)
+
+			w.drop("db")
+			err := w.run(w.plan())[dbAddr]
+			if denied {
+				require.ErrorContains(t, err, "needs Sys.Console on /: grant it, or `ha-manager remove vm:10000`")
+				require.True(t, w.guest(10000).Running)
+				return
+			}
+			require.NoError(t, err)
+			require.Empty(t, w.host.Snapshot().Guests)
+		})
+	}
+}
+
+// TestWaitForTheHAManagerEnds with the context, at once.
+func TestWaitForTheHAManagerEnds(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		managed(w, nil)
+		w.vm("db").Power = "stopped"
+		p := w.plan()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, w.d.Apply(ctx, p.Steps[0]), context.DeadlineExceeded)
+		require.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
