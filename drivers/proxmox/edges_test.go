@@ -1,0 +1,275 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// told is all that a plan says, as text.
+func told(p *plan.Plan) string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		fmt.Fprintf(&b, "step %s %s %s\n", s.Action, s.Address, strings.Join(paths(s), " "))
+	}
+	for _, f := range p.Foreign {
+		fmt.Fprintf(&b, "foreign %s %d %s: %s; %s\n", f.Kind, f.VMID, f.Name, f.Why, f.Fix)
+	}
+	for _, u := range p.Unknown {
+		fmt.Fprintf(&b, "unknown %s: %s\n", u.Scope, u.Why)
+	}
+	for _, f := range p.Findings {
+		fmt.Fprintf(&b, "%s: %s\n%s\n", f.Severity, f.Summary, f.Detail)
+	}
+	return b.String()
+}
+
+// steps are the steps of a plan but for creations, which list every attribute.
+func steps(p *plan.Plan) []string {
+	out := []string{}
+	for _, s := range p.Steps {
+		line := fmt.Sprintf("%s %s", s.Action, s.Address)
+		if s.Action == plan.Update {
+			line += ": " + strings.Join(paths(s), " ")
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// TestOwnershipAtItsEdges: what people do by hand to a guest of ours, or beside it.
+// Each case says which steps follow, what the plan says, and that after all of it,
+// and after the guest left the site, what is not proved ours stands as before.
+func TestOwnershipAtItsEdges(t *testing.T) {
+	stranger := func(vmid int, name string) pvesim.Guest {
+		return pvesim.Guest{VMID: vmid, Running: true, Config: map[string]string{"name": name, "smbios1": "uuid=f0e1d2c3-0000-4000-8000-000000000001"}}
+	}
+	with := func(c map[string]string, key, val string) map[string]string {
+		c = maps.Clone(c)
+		c[key] = val
+		return c
+	}
+	remark := func(c map[string]string, old, text string) map[string]string {
+		return with(c, "description", strings.Replace(c["description"], old, text, 1))
+	}
+	for name, c := range map[string]struct {
+		hand   func(e *pvesim.Edit, ours map[string]string)
+		steps  []string
+		says   []string
+		stays  []int // VMIDs that nothing ever touches
+		number int   // how many guests there are once all was applied
+	}{
+		"its VMID was recycled": {
+			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
+			steps: []string{"create vm.web-1"}, says: []string{"foreign vm 10000 theirs: no owner mark"}, stays: []int{10000}, number: 2,
+		},
+		"its VMID and name were recycled": {
+			hand: func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
+			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" may be it, but is not ours (no owner mark, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
+		},
+		"a clone has its mark": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
+			},
+			says: []string{"carries the mark of vm.web-1, but is another machine (its uuid is not the one in the mark): a copy"}, stays: []int{10777}, number: 2,
+		},
+		"only a clone of it is left": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Delete(10000)
+				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
+			},
+			says: []string{"vm.web-1 is not created: vm 10777", "remove the mark from the description of the copy, or the copy itself"}, stays: []int{10777}, number: 1,
+		},
+		"a backup was restored beside it": {
+			hand: func(e *pvesim.Edit, ours map[string]string) { e.Add(pvesim.Guest{VMID: 10900, Config: ours}) },
+			says: []string{"error: 2 guests prove to be vm.web-1: neither is touched", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
+		},
+		"it was restored over itself": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Delete(10000)
+				e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: ours})
+			},
+			steps: []string{}, number: 1,
+		},
+		"it was restored under another VMID": { // it is ours there, and stays there: the VMID was chosen, not declared
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Delete(10000)
+				e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
+			},
+			steps: []string{}, number: 1,
+		},
+		"it was renamed": {
+			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "name", "mine") },
+			steps: []string{"update vm.web-1: name"}, number: 1,
+		},
+		"it lost its tag": {
+			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "tags", "") },
+			steps: []string{"update vm.web-1: tags"}, number: 1,
+		},
+		"it was renamed and lost its tag": {
+			hand: func(e *pvesim.Edit, _ map[string]string) {
+				e.Set(10000, "tags", "")
+				e.Set(10000, "name", "mine")
+			},
+			steps: []string{"update vm.web-1: tags name"}, number: 1,
+		},
+		"its description was stripped": {
+			hand: func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "description", "") },
+			says: []string{"may be it, but is not ours (no owner mark, but the name of vm.web-1)", "put it back from the guest's last backup or snapshot"}, stays: []int{10000}, number: 1,
+		},
+		"it became a template": {
+			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },
+			says: []string{"vm.web-1 is not created", "was vm.web-1 until somebody converted it to a template", "its linked clones first"}, stays: []int{10000}, number: 1,
+		},
+		"another host of the site owns it": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Set(10000, "description", remark(ours, `"owner":"father"`, `"owner":"uncle"`)["description"])
+			},
+			says: []string{"vm.web-1 is not created", "belongs to uncle"}, stays: []int{10000}, number: 1,
+		},
+		"somebody kept it for a look": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Set(10000, "description", remark(ours, `"owner":"father"`, `"owner":"cli:ann@desk"`)["description"])
+			},
+			says: []string{"vm.web-1 is not created", "belongs to cli:ann@desk"}, stays: []int{10000}, number: 1,
+		},
+		"another site has one of this name": {
+			hand: func(e *pvesim.Edit, ours map[string]string) {
+				e.Add(pvesim.Guest{VMID: 10901, Config: with(remark(ours, `"site":"home"`, `"site":"away"`), "name", "theirs")})
+			},
+			steps: []string{}, says: []string{"belongs to site away"}, stays: []int{10901}, number: 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("web-1", nil)
+				w.apply()
+				ours := w.guest(10000).Config
+				w.host.Edit(func(e *pvesim.Edit) { c.hand(e, ours) })
+				time.Sleep(time.Minute)
+				before := map[int]pvesim.Guest{}
+				for _, id := range c.stays {
+					before[id] = w.guest(id)
+				}
+				unharmed := func() {
+					t.Helper()
+					for id, g := range before {
+						now := w.guest(id)
+						require.Equal(t, g, now)
+					}
+				}
+				p := w.plan()
+				require.Equal(t, append([]string{}, c.steps...), steps(p), told(p))
+				for _, text := range c.says {
+					require.Contains(t, told(p), text)
+				}
+				require.Empty(t, w.run(p))
+				require.Len(t, w.host.Snapshot().Guests, c.number)
+				unharmed()
+				if len(c.stays) == 0 {
+					w.converged()
+				}
+				again := w.plan()
+				require.Empty(t, again.Steps, "%s", describe(again))
+				w.drop("web-1")
+				require.Empty(t, w.run(w.plan()))
+				unharmed()
+			})
+		})
+	}
+}
+
+// TestRestoredUnderAnotherVMIDThanDeclared: it is ours there, and PVE cannot renumber.
+// The plan shows what the declared VMID would cost, and nothing is made beside it; who
+// wants to keep the restored guest declares its VMID.
+func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		n := w.node("web-1", nil)
+		n.Resource.Guest = &model.Guest{VMID: 10050}
+		w.apply()
+		ours := w.guest(10050).Config
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Delete(10050)
+			e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
+		})
+		time.Sleep(time.Minute)
+		p := w.plan()
+		require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
+		require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
+		require.Equal(t, []plan.Change{{Path: "vmid", Before: 10900, After: 10050, Class: model.ClassDataLoss}}, p.Steps[0].Changes)
+
+		n.Resource.Guest.VMID = 10900
+		w.converged()
+	})
+}
+
+// TestRecycledBetweenPlanAndRemoval: what stands there when the step comes is proved anew.
+func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		step := leaving(w, "")
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Delete(10000)
+			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
+		})
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no owner mark): left alone")
+		require.True(t, w.guest(10000).Running)
+	})
+}
+
+// TestRecycledDuringTheShutdown: the second proof, right before the order, is what
+// saves whoever got the VMID while ours was shutting down.
+func TestRecycledDuringTheShutdown(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"vzdump": time.Minute}}, func(t *testing.T, w *world) {
+		step := leaving(w, "requires_final_backup")
+		swap := time.AfterFunc(59*time.Second, func() {
+			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
+		})
+		defer swap.Stop()
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "no owner mark")
+		require.Equal(t, "mine now", w.guest(10000).Config["description"])
+	})
+}
+
+// TestMovedWithinItsCluster is no drift on a node that the host names, and said on another.
+func TestMovedWithinItsCluster(t *testing.T) {
+	for _, c := range []struct {
+		nodes []string
+		says  string
+	}{
+		{[]string{"father", "mother"}, ""},
+		{nil, "vm.web-1 is on node mother, which is none of host father (father): it is kept up there"},
+	} {
+		inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
+			w.site.Hosts["father"].Nodes = c.nodes
+			w.reopen()
+			w.node("web-1", nil)
+			w.apply()
+			g := w.guest(10000)
+			g.Node = "mother"
+			w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000); e.Add(g) })
+			time.Sleep(time.Minute)
+			p := w.plan()
+			require.Empty(t, p.Steps, told(p))
+			if c.says == "" {
+				require.Empty(t, p.Findings)
+			} else {
+				require.Contains(t, told(p), c.says)
+			}
+			w.vm("web-1").Tags = []string{"new"}
+			w.apply()
+			require.Equal(t, "mother", w.guest(10000).Node)
+			require.Contains(t, w.guest(10000).Config["tags"], "new")
+			w.drop("web-1")
+			w.apply()
+			require.Empty(t, w.host.Snapshot().Guests)
+		})
+	}
+}
