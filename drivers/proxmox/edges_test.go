@@ -204,7 +204,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 		p := w.plan()
 		require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
 		require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
-		require.Equal(t, []plan.Change{{Path: "vmid", Before: 10900, After: 10050, Class: model.ClassDataLoss}}, p.Steps[0].Changes)
+		require.Equal(t, []plan.Change{{Path: "vmid", Before: int64(10900), After: int64(10050), Class: model.ClassDataLoss}}, p.Steps[0].Changes)
 
 		n.Resource.Guest.VMID = 10900
 		w.converged()
