@@ -34,9 +34,6 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 	if err := d.c.get(ctx, at.path("pending"), &list); err != nil {
 		return config{}, err
 	}
-	if len(list) == 0 {
-		return config{}, &netError{"GET", at.path("pending"), errors.New("the answer holds no configuration")}
-	}
 	c := config{now: make(map[string]string, len(list))}
 	for _, e := range list {
 		if e.Key == "digest" {
@@ -47,6 +44,9 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 			c.now[e.Key] = text(e.Value)
 		}
 		c.waits = c.waits || e.Pending != nil || e.Delete != nil
+	}
+	if len(c.now) == 0 { // even a guest whose making died has its lock
+		return config{}, &netError{"GET", at.path("pending"), errors.New("the answer holds no configuration")}
 	}
 	c.next = c.now // nearly always; thousands of guests are held at once
 	if !c.waits {
