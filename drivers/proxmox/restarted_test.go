@@ -1,0 +1,132 @@
+package proxmox_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// TestRestartedInTheMiddleOfATask: the agent dies at any moment of a step while PVE
+// goes on with it. The next one knows nothing; it finds the task by the guest, waits
+// for it or says that it is under way, and orders nothing twice.
+func TestRestartedInTheMiddleOfATask(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*world)
+		change func(*world)
+		once   []string // types of tasks of which exactly one is started
+		holds  func(*testing.T, *world)
+	}{
+		"create": {
+			change: func(w *world) { w.node("web-1", nil) },
+			once:   []string{"qmcreate"},
+		},
+		"clone": {
+			before: func(w *world) { w.template(9000, "golden") },
+			change: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" }) },
+			once:   []string{"qmclone"},
+		},
+		"resize": {
+			before: func(w *world) { w.node("web-1", nil) },
+			change: func(w *world) { w.vm("web-1").Disk = 20 },
+			once:   []string{"resize"},
+			holds: func(t *testing.T, w *world) {
+				require.Contains(t, w.guest(10000).Config["scsi0"], "size=20G")
+			},
+		},
+		"move": {
+			before: func(w *world) { w.node("web-1", nil) },
+			change: func(w *world) { w.vm("web-1").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+			once:   []string{"qmmove"},
+			holds: func(t *testing.T, w *world) {
+				require.Contains(t, w.guest(10000).Config["scsi0"], "local-zfs:")
+				for _, v := range w.host.Snapshot().Volumes["local-lvm"] {
+					require.NotContains(t, v.ID, "disk-0", "the old one went, once")
+				}
+			},
+		},
+		"restart": {
+			before: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" }) },
+			change: func(w *world) { w.vm("web-1").Cores = 4 },
+			once:   []string{"qmreboot"},
+			holds: func(t *testing.T, w *world) {
+				require.Empty(t, w.guest(10000).Pending)
+			},
+		},
+		"stop": {
+			before: func(w *world) { w.node("web-1", nil) },
+			change: func(w *world) { w.vm("web-1").Power = "stopped" },
+			once:   []string{"qmshutdown"},
+		},
+		"start": {
+			before: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" }) },
+			change: func(w *world) { w.vm("web-1").Power = "running" },
+			once:   []string{"qmstart"},
+		},
+		"destroy": {
+			before: func(w *world) { w.node("web-1", nil) },
+			change: func(w *world) { w.drop("web-1") },
+			once:   []string{"qmdestroy"},
+		},
+		"replace": {
+			before: func(w *world) { w.template(9000, "golden"); w.node("web-1", nil) },
+			change: func(w *world) {
+				n := w.site.Manifests["web"].Nodes[0]
+				n.Decomm, n.Resource.Needs = &model.Decomm{}, nil
+				w.vm("web-1").Image, w.vm("web-1").Template = "", "golden"
+			},
+			once: []string{"qmdestroy", "qmclone"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
+				inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
+					if c.before != nil {
+						c.before(w)
+						w.apply()
+						time.Sleep(time.Minute)
+					}
+					c.change(w)
+					done := len(w.host.Snapshot().Tasks)
+					dying, cancel := context.WithTimeout(t.Context(), at)
+					defer cancel()
+					for _, s := range w.plan().Steps {
+						if w.d.Apply(dying, s) != nil {
+							break
+						}
+					}
+					w.reopen()
+					settle(w)
+					var started []string
+					for _, task := range w.host.Snapshot().Tasks[done:] {
+						started = append(started, task.Type)
+						require.Equal(t, "OK", task.Status, "%s: %s", at, task.Type)
+					}
+					for _, kind := range c.once {
+						n := 0
+						for _, s := range started {
+							if s == kind {
+								n++
+							}
+						}
+						require.Equal(t, 1, n, "%s at %s: %v", kind, at, started)
+					}
+					if c.holds != nil {
+						c.holds(t, w)
+					}
+					for _, g := range w.host.Snapshot().Guests {
+						require.Empty(t, g.Lock)
+						require.Empty(t, g.Config["unused0"])
+					}
+					require.LessOrEqual(t, len(slices.DeleteFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
+				})
+			}
+		})
+	}
+}
