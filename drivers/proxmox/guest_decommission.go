@@ -32,7 +32,7 @@ func (m mark) policy() string {
 
 // refuse says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
-func (m mark) refuse(g *model.Guest) []model.Problem {
+func (m mark) refuse(g *model.Guest, next map[string]string) []model.Problem {
 	problem := func(why, fix string) []model.Problem {
 		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
 	}
@@ -41,12 +41,34 @@ func (m mark) refuse(g *model.Guest) []model.Problem {
 		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and let that be applied first")
 	case p == leaveWhenUnused && g.Running:
 		return problem("it runs, and its decommission policy is "+p, moveFirst)
+	case p == leaveBackedUp && unsaved(next) != "":
+		return problem("no backup would hold its "+unsaved(next)+", and its decommission policy is "+p, saveAll)
 	default:
 		return nil
 	}
 }
 
 const moveFirst = "move what it does elsewhere, set power = \"stopped\", let that be applied, and remove it then"
+
+const saveAll = "attach it without backup=0 (a mount point with backup=1), move it to another guest, or remove it by hand"
+
+// unsaved names the volumes of a guest that go with it, but into no backup: detached
+// ones, those with backup=0, and mount points without backup=1 (PVE/VZDump/*.pm).
+func unsaved(next map[string]string) string {
+	var out []string
+	for key, val := range next {
+		mount := strings.HasPrefix(key, "mp")
+		if !mount && !isDrive(key) || !ownVolume(val) {
+			continue
+		}
+		saved := parseProperty(val).values["backup"]
+		if strings.HasPrefix(key, "unused") || saved == "0" || mount && saved != "1" {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
 
 // leaves tells for the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
@@ -62,7 +84,7 @@ func leaves(h *model.Host, m mark, cfg config) string {
 	}
 	var extra []string
 	for key, val := range cfg.next {
-		if isDrive(key) && !stateDrive(key) && !named[key] && ownVolume(val) {
+		if (isDrive(key) || strings.HasPrefix(key, "mp")) && !stateDrive(key) && !named[key] && ownVolume(val) {
 			extra = append(extra, key)
 		}
 	}
@@ -85,6 +107,12 @@ func backupStorage(h *model.Host) string {
 	return "local"
 }
 
+// replication is a job that copies a guest to another node.
+type replication struct {
+	ID    string          `json:"id"`
+	Guest json.RawMessage `json:"guest"`
+}
+
 // mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
 // while it runs, is replicated, or the health checks say so (Config.InUse).
 func (d *Driver) mustBeUnused(ctx context.Context, at place, addr model.Address) error {
@@ -92,20 +120,12 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place, addr model.Address)
 	if err != nil {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
 	}
-	var jobs []struct {
-		ID    string          `json:"id"`
-		Guest json.RawMessage `json:"guest"`
-	}
+	var jobs []replication
 	if err := d.c.get(ctx, "/cluster/replication", &jobs); err != nil {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
 	}
 	why := ""
-	switch i := slices.IndexFunc(jobs, func(j struct {
-		ID    string          `json:"id"`
-		Guest json.RawMessage `json:"guest"`
-	}) bool {
-		return number(j.Guest) == at.vmid
-	}); {
+	switch i := slices.IndexFunc(jobs, func(j replication) bool { return number(j.Guest) == at.vmid }); {
 	case now.running:
 		why = "it runs"
 	case i >= 0:

@@ -44,7 +44,7 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 	if undo {
 		policy = leaveAtOnce // it never was what the policy is to keep
 	}
-	if err := d.takeLeave(ctx, at, is.mark, policy); err != nil {
+	if err := d.takeLeave(ctx, at, is.mark, policy, cfg); err != nil {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
 	cfg, is, err = d.departing(ctx, at, s.Address)
@@ -91,7 +91,7 @@ func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (c
 // takeLeave does what the policy demands and shuts the guest down. A backup is made
 // of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
 // stopped, since the files want it gone and the next pass would stop it again.
-func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string) error {
+func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string, cfg config) error {
 	switch policy {
 	case leaveAtOnce:
 		return d.stopForGood(ctx, at, m)
@@ -103,6 +103,9 @@ func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string)
 	case leaveBackedUp:
 	default:
 		return fmt.Errorf("its decommission policy %s is not known here", policy)
+	}
+	if left := unsaved(cfg.next); left != "" {
+		return fmt.Errorf("no backup would hold its %s: %s", left, saveAll)
 	}
 	f, err := d.newFarewell(ctx, at, m)
 	if err != nil {

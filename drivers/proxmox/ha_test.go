@@ -119,7 +119,7 @@ func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
 func TestHAManagerThatGaveUp(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		volume := strings.Split(w.guest(10000).Config["scsi0"], ",")[0]
+		volume, _, _ := strings.Cut(w.guest(10000).Config["scsi0"], ",")
 		w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
 		time.Sleep(5 * time.Minute)
 		said := saidQuietly(w)

@@ -119,7 +119,7 @@ func TestRestartedWhileAGuestLeaves(t *testing.T) {
 				require.Empty(t, s.Guests)
 				require.Len(t, backups(w), 1)
 				for _, kind := range []string{"vzdump", "qmdestroy"} {
-					require.Equal(t, 1, len(slices.DeleteFunc(tasksOf(w, 10000), func(k string) bool { return k != kind })), kind)
+					require.Len(t, slices.DeleteFunc(tasksOf(w, 10000), func(k string) bool { return k != kind }), 1, kind)
 				}
 				w.converged()
 			})
@@ -192,6 +192,22 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 				require.Equal(t, c.running, w.guest(10000).Running)
 				require.NotContains(t, tasksOf(w, 10000), "qmdestroy")
 			})
+		})
+	}
+}
+
+// TestFinalBackupHoldsAllThatGoes: what PVE would destroy and not back up is a reason
+// to refuse, in the plan and in the step.
+func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
+	for key, value := range map[string]string{"unused0": "local-lvm:vm-10000-disk-7", "scsi5": "local-lvm:vm-10000-disk-7,backup=0,size=3G"} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			step := leaving(w, "requires_final_backup")
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
+			require.ErrorContains(t, w.d.Apply(t.Context(), step), "no backup would hold its "+key)
+			require.True(t, w.guest(10000).Running)
+			p := w.plan()
+			require.Empty(t, p.Steps)
+			require.Contains(t, told(p), "vm.db is not deleted: no backup would hold its "+key)
 		})
 	}
 }
@@ -312,8 +328,7 @@ func TestLockOfATaskThatRuns(t *testing.T) {
 				return a, err
 			}
 			body, err := io.ReadAll(a.Body)
-			a.Body = io.NopCloser(strings.NewReader(strings.ReplaceAll(string(body), "!", "!not-")))
-			return a, err
+			return canned(r, http.StatusOK, strings.ReplaceAll(string(body), "!", "!not-")), err
 		})
 		d, err := proxmox.Open(proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: theirs})
 		require.NoError(t, err)
@@ -326,66 +341,5 @@ func TestLockOfATaskThatRuns(t *testing.T) {
 		require.NoError(t, w.d.Apply(t.Context(), step), "our own task is waited for")
 		require.Greater(t, time.Since(began), 50*time.Minute)
 		require.Empty(t, w.host.Snapshot().Guests)
-	})
-}
-
-// TestGuestsThatDoNotObey are stopped in the end, and by nobody before their time.
-func TestGuestsThatDoNotObey(t *testing.T) {
-	t.Run("no system", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			down := 90
-			w.node("db", func(v *proxmox.VM) { v.Startup = &proxmox.Startup{Down: &down} })
-			w.apply()
-			w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
-			time.Sleep(time.Minute)
-			w.drop("db")
-			began := time.Now()
-			w.apply()
-			require.InDelta(t, 90, time.Since(began).Seconds(), 20)
-			require.Empty(t, w.host.Snapshot().Guests)
-		})
-	})
-	t.Run("shutdown hangs", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 24 * time.Hour}}, func(t *testing.T, w *world) {
-			step := leaving(w, "")
-			began := time.Now()
-			require.NoError(t, w.d.Apply(t.Context(), step))
-			require.Less(t, time.Since(began), 5*time.Minute)
-			require.Greater(t, time.Since(began), time.Minute)
-			require.Contains(t, tasksOf(w, 10000), "qmstop")
-			require.Empty(t, w.host.Snapshot().Guests)
-		})
-	})
-	t.Run("shutdown dies", func(t *testing.T) {
-		inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmshutdown": 30 * time.Second}}, func(t *testing.T, w *world) {
-			step := leaving(w, "")
-			crash := time.AfterFunc(5*time.Second, func() { w.host.Edit(func(e *pvesim.Edit) { e.Crash(10000) }) })
-			defer crash.Stop()
-			require.NoError(t, w.d.Apply(t.Context(), step))
-			require.Contains(t, tasksOf(w, 10000), "qmstop")
-			require.Empty(t, w.host.Snapshot().Guests)
-		})
-	})
-}
-
-// TestWhatGoesWithAGuest: the plan names disks that the files do not; volumes that
-// only carry the VMID stay, and so do those of other guests.
-func TestWhatGoesWithAGuest(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.apply()
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi5": "local-lvm:3"})
-		require.NoError(t, err)
-		_, err = w.d.Post(t.Context(), "/nodes/father/storage/local-lvm/content", map[string]any{"vmid": 10000, "filename": "vm-10000-disk-9", "size": "1G"})
-		require.NoError(t, err)
-		time.Sleep(time.Minute)
-		w.drop("db")
-		p := w.apply()
-		require.Equal(t, "left the site; together with scsi5, which no file names", p.Steps[0].Reason)
-		var left []string
-		for _, v := range w.host.Snapshot().Volumes["local-lvm"] {
-			left = append(left, v.ID)
-		}
-		require.Equal(t, []string{"local-lvm:vm-10000-disk-9"}, left)
 	})
 }

@@ -178,7 +178,7 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 		out = append(out, refuseStates(want.Spec.(*VM), h)...)
 	}
 	if replaced {
-		out = append(out, h.mark.refuse(have.Guest)...)
+		out = append(out, h.mark.refuse(have.Guest, h.observe.next)...)
 	}
 	for _, hd := range h.Disks {
 		if h.Protection && !replaced && !want.Spec.(*VM).hasDisk("disk."+hd.Name) {
