@@ -93,31 +93,33 @@ type powered interface{ powerState() *string }
 
 func (v *VM) powerState() *string { return &v.Power }
 
-// leaveToHA counts a guest that the HA manager is just starting or stopping as there
-// already, and says so: a start beside the manager's own would be a fight.
+// leaveToHA counts a guest that the HA manager is just bringing to where the files
+// want it as there already, and says so: a start beside the manager's own would be a
+// fight. Where the files want something else, what runs now is what counts, and the
+// step goes through the manager.
 func (j *judge) leaveToHA(r *model.Resource) {
 	running, moving := haAims(r.Guest)
-	spec, ok := r.Spec.(powered)
-	if !ok || !moving {
+	aim := map[bool]string{true: "running", false: "stopped"}[running]
+	have, ok := r.Spec.(powered)
+	w := j.want.State[r.Addr]
+	if !ok || !moving || w == nil {
 		return
 	}
+	if wanted, ok := w.Spec.(powered); !ok || *wanted.powerState() != aim {
+		return
+	}
+	*have.powerState() = aim
 	at := place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
-	now, aim := "runs", "stopped"
-	if running {
-		now, aim = "does not run", "running"
-	}
-	if r.Guest.HA == "error" {
-		if w := j.want.State[r.Addr]; w != nil { // a start would be refused, so no step claims to do it
-			if wanted, ok := w.Spec.(powered); ok {
-				*spec.powerState() = *wanted.powerState()
-			}
-		}
+	switch {
+	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it
 		j.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), haStuck(at))
-		return
+	case running:
+		j.warn(r.Addr, fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", r.Addr, r.Guest.HA),
+			"if it stays so, `ha-manager status` on a node tells why")
+	default:
+		j.warn(r.Addr, fmt.Sprintf("%s still runs: that is left to the HA manager, which is stopping it", r.Addr),
+			"if it stays so, `ha-manager status` on a node tells why")
 	}
-	*spec.powerState() = aim
-	j.warn(r.Addr, fmt.Sprintf("%s %s: that is left to the HA manager, which has it (state %s)", r.Addr, now, r.Guest.HA),
-		fmt.Sprintf("if it stays so, `ha-manager status` tells why; `ha-manager set %s --state stopped` or started is what it goes by", at.sid()))
 }
 
 // inItsPlace warns of a guest that stands on a node of the cluster which the host

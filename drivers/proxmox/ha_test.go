@@ -115,6 +115,32 @@ func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
 	})
 }
 
+// TestStateOfTheHAManagerMayBeOld: right after a stop it still says started, which is
+// no reason to stop the guest again; and a guest that it is stopping by hand is not
+// started before it has stopped.
+func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		managed(w, nil)
+		w.vm("db").Power = "stopped"
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		require.Empty(t, saidQuietly(w))
+		time.Sleep(time.Minute) // nobody told the manager, which started it again
+		require.True(t, w.guest(10000).Running)
+		require.Equal(t, []string{"power"}, paths(w.apply().Steps[0]))
+		require.Empty(t, saidQuietly(w))
+
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/start", nil)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/shutdown", nil)
+		require.NoError(t, err)
+		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		time.Sleep(10500 * time.Millisecond)
+		require.True(t, w.guest(10000).Running)
+		require.Contains(t, saidQuietly(w), "vm.db still runs: that is left to the HA manager")
+	})
+}
+
 // TestHAManagerThatGaveUp is said with its way back, and no start is tried.
 func TestHAManagerThatGaveUp(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

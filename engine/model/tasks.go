@@ -29,7 +29,8 @@ func (t *Tasks) IDs() []string {
 }
 
 // NoteTask tells whoever wants to know it that a task was started, or is waited
-// for, by the work of this context. Nobody need be there to hear it.
+// for, by the work of this context; or of what it made to be kept, such as the
+// volume of a final backup. Nobody need be there to hear it.
 func NoteTask(ctx context.Context, id string) {
 	t, ok := ctx.Value(tasksKey{}).(*Tasks)
 	if !ok || id == "" {

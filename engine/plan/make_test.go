@@ -164,6 +164,25 @@ func TestWhatGoesWaitsForNoRestart(t *testing.T) {
 	require.Equal(t, plan.Delete, p.Steps[0].Action)
 }
 
+// TestWhatGoesAlongIsInTheReason of every step that destroys, and of no other.
+func TestWhatGoesAlongIsInTheReason(t *testing.T) {
+	const with = "after a final backup to local"
+	gone, anew, changed := guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{Machine: "old"}), guest("vm.c", 102, &VM{Memory: 1})
+	for _, r := range []*model.Resource{gone, anew, changed} {
+		r.Guest.Leaves = with
+	}
+	p := plan.Make(input(state(guest("vm.b", 0, &VM{Machine: "new"}), guest("vm.c", 0, &VM{Memory: 2})), state(gone, anew, changed)))
+	reasons := map[string]string{}
+	for _, s := range p.Steps {
+		reasons[s.Address.String()] = s.Reason
+	}
+	require.Equal(t, map[string]string{
+		"vm.a": "left the site; " + with,
+		"vm.b": "machine differs from the site and cannot be changed in place; " + with,
+		"vm.c": "memory differs from the site",
+	}, reasons)
+}
+
 func TestDriftThatIsOnlyReported(t *testing.T) {
 	want := guest("vm.a", 0, &VM{Cores: 4, Password: "new"})
 	want.At = at(3)
