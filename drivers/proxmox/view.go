@@ -23,7 +23,7 @@ type listed struct {
 	tags    []string
 	lock    string
 	running bool
-	uptime  int // seconds since PVE started it; only fresh lists have it
+	uptime  int    // seconds since PVE started it; only fresh lists have it
 	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
 
