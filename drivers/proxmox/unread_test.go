@@ -67,7 +67,7 @@ func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) 
 // made anew under another VMID.
 func TestAnotherVMIDIsARemoval(t *testing.T) {
 	for word, edit := range map[string]func(*model.Node, *proxmox.VM){
-		"decommission": func(n *model.Node, _ *proxmox.VM) { n.Decomm = &model.Decomm{Policy: "requires_final_backup"} },
+		"decommission": func(n *model.Node, _ *proxmox.VM) { n.Decomm = &model.Decomm{Policy: "requires_migration_first"} },
 		"protected":    func(_ *model.Node, v *proxmox.VM) { v.Protection = true },
 	} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
