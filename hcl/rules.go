@@ -56,6 +56,7 @@ func (l *load) checkTopology(m *manifest) {
 			n.Mode = "push"
 		}
 		l.checkVMID(n)
+		l.checkChecks(n)
 	}
 }
 

@@ -50,6 +50,7 @@ func (l *load) decodeSite() {
 		v := &model.Spec{At: place(b.at)}
 		d := l.decode(b, v, true)
 		v.Sensitive, v.Missing = d.sensitive, d.missing
+		markSecretChecks(v)
 		site.Specs[b.name] = v
 	}
 	for _, b := range l.blocks["host"] {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // valueRule says what an attribute may hold beyond its type, and what it is unless
@@ -21,6 +23,7 @@ type valueRule struct {
 	oneOf    []string
 	min, max int                 // of a number; both 0: any
 	least    time.Duration       // of a duration
+	most     time.Duration       // of a duration; 0: any
 	check    func(string) string // end of a sentence that begins with the attribute; "" if the text is fine
 	def      any
 }
@@ -101,13 +104,15 @@ var valueRules = map[string]valueRule{
 	"spec.config.file.mode":          {check: fileMode, def: "0644"},
 	"spec.config.file.owner":         {check: word, def: "root:root"},
 	"spec.run.trigger":               {oneOf: []string{"manual", "schedule", "webhook", "git"}, def: "manual"},
-	"spec.check.timeout":             {def: 5 * time.Minute},
-	"spec.check.interval":            {def: 5 * time.Second},
+	"spec.check.http":                {check: endpoint(model.HTTPEndpoint)},
+	"spec.check.tcp":                 {check: endpoint(model.TCPEndpoint)},
+	"spec.check.timeout":             {def: checkTimeout, most: checkMost},
+	"spec.check.interval":            {def: checkInterval, least: checkLeast},
 
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
 	"manifest.execution.default_mode":      {oneOf: modes, def: "push"},
-	"manifest.settings.verify_ssh":         {def: true},
+		"manifest.settings.verify_ssh":         {def: true},
 	"manifest.settings.cleanup_on_failure": {def: true},
 	"manifest.settings.timeout":            {def: 10 * time.Minute},
 
@@ -118,8 +123,10 @@ var valueRules = map[string]valueRule{
 	"node.hypervisor.node":     {check: name},
 	"node.hypervisor.storage":  {check: word, def: "local-lvm"},
 	"node.hypervisor.bridge":   {check: word, def: "vmbr0"},
-	"node.check.timeout":       {def: 5 * time.Minute},
-	"node.check.interval":      {def: 5 * time.Second},
+	"node.check.http":          {check: endpoint(model.HTTPEndpoint)},
+	"node.check.tcp":           {check: endpoint(model.TCPEndpoint)},
+	"node.check.timeout":       {def: checkTimeout, most: checkMost},
+	"node.check.interval":      {def: checkInterval, least: checkLeast},
 
 	"agent.identity":          {check: name},
 	"agent.drift_every":       {least: time.Second, def: 5 * time.Minute},
@@ -164,6 +171,9 @@ func (d *decoding) checkValue(field reflect.Value, rule, name string, at hclv2.R
 		if t := time.Duration(field.Int()); t < r.least {
 			d.bad = true
 			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at least %s.", r.least)
+		} else if r.most != 0 && t > r.most {
+			d.bad = true
+			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at most %s.", shortDuration(r.most))
 		}
 	default:
 	}
@@ -193,24 +203,6 @@ func (d *decoding) checkLabel(at hclv2.Range, rule, what, label string) bool {
 		return false
 	}
 	return true
-}
-
-// checkBlock holds an inner block as a whole against what its attributes mean together.
-func (d *decoding) checkBlock(p part, at hclv2.Range) {
-	if !strings.HasSuffix(p.rule, ".check") {
-		return
-	}
-	var set []string
-	ways := []string{"http", "tcp", "ssh", "agent", "command"}
-	for _, way := range ways {
-		if i, ok := p.byName[way]; ok && !p.value.Field(p.attrs[i].Index).IsZero() {
-			set = append(set, way)
-		}
-	}
-	if len(set) != 1 && !d.bad {
-		d.bad = true
-		d.errorf(at, d.what+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
-	}
 }
 
 func orNone(list []string) string {

@@ -29,9 +29,9 @@ type Execution struct {
 
 // Settings are waits and what test does.
 type Settings struct {
-	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node; true unless set."`
+	VerifySSH        *bool         `hcl:"verify_ssh,optional" doc:"test logs in to every node that accepts the private key in ssh of the host, as a check with ssh = true does; true unless set."`
 	CleanupOnFailure *bool         `hcl:"cleanup_on_failure,optional" doc:"test destroys what it made also when it fails; true unless set."`
-	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take; 10m unless set."`
+	Timeout          time.Duration `hcl:"timeout,optional" doc:"How long one step may take, beside its checks; 10m unless set."`
 }
 
 // Node is one instance of a node block: what all node types have in common.

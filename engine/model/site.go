@@ -237,16 +237,3 @@ type Run struct {
 	Trigger  string        `hcl:"trigger,optional" doc:"manual, schedule, webhook or git; manual unless set."`
 	Interval time.Duration `hcl:"interval,optional" doc:"How often, such as 1h."`
 }
-
-// Check is how a node proves that it is well.
-type Check struct {
-	Name     string        `hcl:"name,label"`
-	HTTP     string        `hcl:"http,optional" doc:"URL that must answer."`
-	TCP      string        `hcl:"tcp,optional" doc:"Port, or address:port, that must accept."`
-	SSH      bool          `hcl:"ssh,optional" doc:"An SSH login must work."`
-	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer."`
-	Command  string        `hcl:"command,optional" doc:"Command inside the guest that must exit 0."`
-	Timeout  time.Duration `hcl:"timeout,optional" doc:"How long in all; 5m unless set."`
-	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries; 5s unless set."`
-	Expect   string        `hcl:"expect,optional" doc:"Status or text that must come back."`
-}

@@ -1,0 +1,156 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// Check is how a node proves that it is well. Exactly one of HTTP, TCP, SSH, Agent
+// and Command is set. Package engine/health tries it.
+type Check struct {
+	Name     string        `hcl:"name,label"`
+	HTTP     string        `hcl:"http,optional" doc:"URL that must answer a GET with a status from 200 to 299, such as http://db.example:8080/health. Without a host (:8080/health, /health, https://:8443/) the guest's own address is asked, as for localhost; its certificate is then not verified, since young guests sign their own."`
+	TCP      string        `hcl:"tcp,optional" doc:"Port, or address:port, that must accept a connection. Without an address, or with localhost, the guest's own is tried."`
+	SSH      bool          `hcl:"ssh,optional" doc:"An SSH server must answer on port 22. It is logged in to as vm_user where the private key in ssh of the host belongs to one of the guest's ssh_keys."`
+	Agent    bool          `hcl:"agent,optional" doc:"The guest agent must answer; not for containers."`
+	Command  string        `hcl:"command,optional" doc:"Command for /bin/sh inside the guest that must exit 0, run by the guest agent as root; it may run more than once. Not for containers."`
+	Timeout  time.Duration `hcl:"timeout,optional" doc:"How long in all; 5m unless set."`
+	Interval time.Duration `hcl:"interval,optional" doc:"Pause between two tries; 5s unless set."`
+	Expect   string        `hcl:"expect,optional" doc:"http: the status, if it is a number of three digits, else text in the body; tcp: text that the server begins with by itself; command: text in its output. Not for ssh and agent."`
+
+	At        diag.Range // of the block
+	Sensitive bool       // made from a secret: what it sees is not shown
+}
+
+// The ways of a check.
+const (
+	WayHTTP    = "http"
+	WayTCP     = "tcp"
+	WaySSH     = "ssh"
+	WayAgent   = "agent"
+	WayCommand = "command"
+)
+
+// Way tells what is tried.
+func (c *Check) Way() string {
+	switch {
+	case c.HTTP != "":
+		return WayHTTP
+	case c.TCP != "":
+		return WayTCP
+	case c.SSH:
+		return WaySSH
+	case c.Agent:
+		return WayAgent
+	default:
+		return WayCommand
+	}
+}
+
+// Inside reports whether the check is made by the guest agent, which containers do
+// not have.
+func (c *Check) Inside() bool { return c.Agent || c.Command != "" }
+
+// Endpoint is where a check goes over the network. Host is "" for the guest itself.
+type Endpoint struct {
+	TLS  bool
+	Host string
+	Port int
+	Path string // with the query; of HTTP only
+}
+
+// HTTPEndpoint reads the attribute http.
+func HTTPEndpoint(s string) (Endpoint, error) {
+	var e Endpoint
+	full := s
+	switch {
+	case strings.HasPrefix(s, "/"), strings.HasPrefix(s, ":"):
+		full = "http://" + s
+	case strings.HasPrefix(s, "http://"), strings.HasPrefix(s, "https://"):
+	default:
+		return e, errors.New("is no URL such as http://db.example/health, and neither a port with a path such as :8080/health nor a path")
+	}
+	u, err := url.Parse(full)
+	switch {
+	case err != nil:
+		return e, errors.New("is no URL: " + errors.Unwrap(err).Error())
+	case u.User != nil:
+		return e, errors.New("must not hold a user or a password")
+	case u.Fragment != "":
+		return e, errors.New("must not have a fragment (#…): it is never sent")
+	}
+	e = Endpoint{TLS: u.Scheme == "https", Host: elsewhere(u.Hostname()), Port: 80, Path: u.RequestURI()}
+	if e.TLS {
+		e.Port = 443
+	}
+	if u.Port() != "" || strings.HasSuffix(u.Host, ":") {
+		e.Port, err = portOf(u.Port())
+	}
+	return e, err
+}
+
+// TCPEndpoint reads the attribute tcp.
+func TCPEndpoint(s string) (Endpoint, error) {
+	host, port := "", s
+	if strings.Contains(s, ":") {
+		var err error
+		if host, port, err = net.SplitHostPort(s); err != nil {
+			return Endpoint{}, errors.New("is neither a port nor address:port; an IPv6 address stands in brackets")
+		}
+	}
+	if strings.ContainsAny(host, " \t/@") {
+		return Endpoint{}, errors.New("names no address before its port")
+	}
+	n, err := portOf(port)
+	return Endpoint{Host: elsewhere(host), Port: n}, err
+}
+
+func portOf(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 65535 {
+		return 0, fmt.Errorf("has no port between 1 and 65535: %q", s)
+	}
+	return n, nil
+}
+
+// elsewhere gives a host, "" for one that means the guest: loopback is meant as the
+// guest sees it, and must never be that of the machine which tries.
+func elsewhere(host string) string {
+	ip, err := netip.ParseAddr(host)
+	if strings.EqualFold(host, "localhost") || err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		return ""
+	}
+	return host
+}
+
+// Status is the HTTP status that the check expects; 0 if it expects none.
+func (c *Check) Status() int {
+	n, err := strconv.Atoi(c.Expect)
+	if err != nil || len(c.Expect) != 3 || n < 100 || n > 599 {
+		return 0
+	}
+	return n
+}
+
+// Checks are those of a node: of its spec, then its own. One of the node's stands in
+// place of the spec's of the same name.
+func (s *Site) Checks(n *Node) []Check {
+	var out []Check
+	if spec := s.Specs[n.Spec]; spec != nil {
+		for _, c := range spec.Checks {
+			if !slices.ContainsFunc(n.Checks, func(o Check) bool { return o.Name == c.Name }) {
+				out = append(out, c)
+			}
+		}
+	}
+	return append(out, n.Checks...)
+}
