@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -70,6 +71,7 @@ type AgentOptions struct {
 	Load func(ctx context.Context, c model.Commit) Desired
 	Open func(d Desired, h *model.Host) (Driver, error)
 
+	Health health.Prober // tries the checks of guests; its Tell is the agent's own
 	Ledger *ledger.Ledger
 	// Exclusive makes this process the one writer of the host, for one pass: it waits
 	// until it is, or ctx ends. It tells blocked, at most once and on the goroutine that called it, who is in the way;

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -144,7 +145,7 @@ func (r *Report) refusing(head Report) {
 func (a *Agent) attempt(ctx context.Context, c model.Commit, mayWrite bool) Report {
 	p := &Pass{
 		Verb: agentVerb, Host: a.o.Identity, Commit: &c, Unattended: true,
-		Width: a.o.Width, Notify: a.notify,
+		Width: a.o.Width, Notify: a.notify, Health: a.prober(), Unwell: a.unwell(),
 	}
 	held, stopped := a.start(c)
 	if all := suspended(held, ""); mayWrite && !all {
@@ -204,7 +205,9 @@ func (a *Agent) adjust(d *Desired, c model.Commit, held []ledger.Suspension, war
 		return err
 	}
 	a.moved()
-	a.limits = func(s plan.Step) time.Duration { return limit(d.Site, s) }
+	site := d.Site
+	want := sync.OnceValue(func() *model.Want { w, _ := site.Want(a.o.Identity); return w })
+	a.limits = func(s plan.Step) time.Duration { return limit(site, want(), s) }
 	names := make([]string, 0, len(d.Site.Manifests))
 	for name := range d.Site.Manifests {
 		names = append(names, name)

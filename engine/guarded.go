@@ -96,6 +96,9 @@ type watchedDriver struct {
 	a *Agent
 }
 
+// Unwrap gives the driver; see Inside.
+func (w watchedDriver) Unwrap() Driver { return w.Driver }
+
 // Observe is that of the driver.
 func (w watchedDriver) Observe(ctx context.Context, want *model.Want) (have model.Observed, err error) {
 	w.a.moved()

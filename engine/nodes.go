@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -28,9 +29,11 @@ type Node struct {
 	Name    string  `json:"name"`
 	Status  Status  `json:"status"`
 	VMID    int     `json:"vmid"` // 0 if it has none
-	IP      string  `json:"ip"`   // the declared static address, "" without one
+	IP      string  `json:"ip"`   // where its checks reached it, else the declared static address; "" without either
 	Seconds float64 `json:"duration_seconds"`
 	Error   string  `json:"error,omitempty"`
+
+	Checks []health.Result `json:"checks,omitempty"` // as far as they were tried
 }
 
 // nodes lists what became of every node in the scope of the pass, in the order of
@@ -55,6 +58,7 @@ func (r *Report) nodes() []Node {
 		} else if steps[addr] != nil {
 			n.Status = NodeSkipped
 		}
+		n.proved(r.Checks[addr], results[addr] == nil)
 		out = append(out, n)
 	}
 	return out
@@ -153,6 +157,18 @@ func (n *Node) settle(res *apply.Result) {
 	}
 	if res.Err != nil {
 		n.Error = res.Err.Error()
+	}
+}
+
+// proved writes down what became of the node's checks; without a step a check that
+// does not hold is what is wrong with it.
+func (n *Node) proved(checks health.Report, alone bool) {
+	n.Checks = checks.Results
+	if checks.IP != "" {
+		n.IP = checks.IP
+	}
+	if alone && checks.Err != nil {
+		n.Status, n.Error = NodeFailed, checks.Err.Error()
 	}
 }
 

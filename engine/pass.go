@@ -24,6 +24,8 @@
 //	desk.go      what others say to it while it works: suspend, resume, hold
 //	progress.go, sentence.go, nodestatus.go  what it tells of itself
 //	guarded.go   what becomes of a panic
+//
+// Whether a guest is well is asked in checked.go, by package health.
 package engine
 
 import (
@@ -35,6 +37,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -86,6 +89,12 @@ type Pass struct {
 	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
 	// Nil means that a plan is all that was asked for.
 	Verdict func(context.Context, *plan.Plan) (bool, error)
+
+	// Health tries the checks of guests. A guest that a step makes or changes, and that
+	// shall run, is done when its checks hold. Those of Unwell without a step are tried
+	// once more; what is not on the host is left out.
+	Health health.Prober
+	Unwell []model.Address
 
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
@@ -143,7 +152,10 @@ func (p *Pass) Run(ctx context.Context) Report {
 	if !granted {
 		return r.end(Planned, nil)
 	}
-	r.applied(apply.Run(ctx, r.Plan.Steps, p.options(desired.Site), apply.Retry(driver.Apply, apply.Backoff{})))
+	checks := p.checker(desired.Site, want, r, driver)
+	r.applied(apply.Run(ctx, r.Plan.Steps, p.options(desired.Site, want), checks.around(apply.Retry(driver.Apply, apply.Backoff{}))))
+	checks.again(looking, p.Unwell, p.Width)
+	r.proved(checks)
 	return r.end(r.outcome(ctx))
 }
 
@@ -206,7 +218,7 @@ const (
 )
 
 // options takes from the site what its manifests say about failures and waits.
-func (p *Pass) options(s *model.Site) apply.Options {
+func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 	return apply.Options{
 		Width: p.Width, Notify: p.Notify, Stop: p.Stop,
 		OnError: func(manifest string) string {
@@ -215,19 +227,20 @@ func (p *Pass) options(s *model.Site) apply.Options {
 			}
 			return apply.Stop
 		},
-		Deadline: func(st plan.Step) time.Duration { return limit(s, st) },
+		Deadline: func(st plan.Step) time.Duration { return limit(s, w, st) },
 	}
 }
 
-// limit is how long a step may take.
-func limit(s *model.Site, st plan.Step) time.Duration {
+// limit is how long a step may take, with the checks that it waits for.
+func limit(s *model.Site, w *model.Want, st plan.Step) time.Duration {
+	checks := checkTime(s, w, st)
 	if m := s.Manifests[st.Manifest]; m != nil && m.Settings != nil && m.Settings.Timeout > 0 {
-		return m.Settings.Timeout
+		return m.Settings.Timeout + checks
 	}
 	if st.Manifest == "" {
 		return besideTime
 	}
-	return stepTime
+	return stepTime + checks
 }
 
 // blind is the observation of a host that could not be seen: nothing is known of

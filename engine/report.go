@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -45,6 +46,9 @@ type Report struct {
 	Have    model.Observed `json:"-"` // what the plan was made from
 	Aside   int            `json:"-"` // differences that were told and left, since only looking was asked for
 	Results []apply.Result `json:"-"`
+
+	// Checks is what became of the checks of guests, as far as they were tried.
+	Checks map[model.Address]health.Report `json:"-"`
 
 	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
 	// of Invalid or Refused means that single steps were kept back, and everything else was done.
@@ -142,12 +146,16 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 		default: // skipped or rolled back, because of another
 		}
 	}
+	unwell := r.unwell()
+	errs = append(errs, unwell...)
 	unfinished := done < len(r.Results)
 	switch refused := Held(r.Plan.Findings); {
 	case isClosed(r.pass.Stop):
 		return Interrupted, errors.Join(append([]error{ErrInterrupted}, errs...)...)
 	case ctx.Err() != nil && unfinished:
 		errs = append([]error{context.Cause(ctx)}, errs...)
+	case !unfinished && len(unwell) > 0:
+		return Partly, errors.Join(errs...) // it is there, and that is not all that was asked for
 	case !unfinished && refused != "":
 		return refused, nil
 	case !unfinished && len(r.Plan.Unknown) > 0:

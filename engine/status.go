@@ -91,6 +91,7 @@ type StepNow struct {
 	Action  plan.Action `json:"action"`
 	Since   time.Time   `json:"since"`
 	Usually float64     `json:"usually_seconds"` // median of the receipts; 0 if there is none
+	Waits   string      `json:"waits,omitempty"` // for which check, and what that saw last
 }
 
 // PassStatus is how a pass ended.

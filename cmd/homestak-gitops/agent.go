@@ -192,6 +192,8 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 	}
 	if sims == nil {
 		o.Exclusive = s.exclusive
+	} else {
+		o.Health.Simulated = simulatedGuests(sims)
 	}
 	if s.agent, err = engine.NewAgent(o); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)

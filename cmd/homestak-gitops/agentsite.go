@@ -191,6 +191,9 @@ type watched struct {
 	knows *knowledge
 }
 
+// Unwrap gives the driver; see engine.Inside.
+func (w watched) Unwrap() engine.Driver { return w.Driver }
+
 // Observe is the driver's.
 func (w watched) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	have, err := w.Driver.Observe(ctx, want)

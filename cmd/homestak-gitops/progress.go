@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -22,6 +24,7 @@ type progress struct {
 	ui     *ui
 	events chan apply.Event
 	told   chan struct{} // answers each event, so that what notify's caller prints next comes after it
+	checks chan health.Progress
 	phases chan string   // what is waited for without a step; told answers
 	done   chan struct{}
 
@@ -49,6 +52,7 @@ type spent struct {
 type running struct {
 	step  plan.Step
 	since time.Time
+	waits string // for which check, and what that saw last
 }
 
 const (
@@ -58,7 +62,7 @@ const (
 
 func (u *ui) watch() *progress {
 	p := &progress{
-		ui: u, events: make(chan apply.Event), phases: make(chan string), told: make(chan struct{}), done: make(chan struct{}),
+		ui: u, events: make(chan apply.Event), checks: make(chan health.Progress), phases: make(chan string), told: make(chan struct{}), done: make(chan struct{}),
 		took: map[work]spent{},
 	}
 	go p.loop()
@@ -79,6 +83,15 @@ func lookingAt(host string) string { return "looking at host " + host }
 func (p *progress) notify(e apply.Event) {
 	p.events <- e
 	<-p.told
+}
+
+// checking takes in that a check does not hold yet; see health.Prober. It is called by
+// the goroutines of steps.
+func (p *progress) checking(w health.Progress) {
+	select {
+	case p.checks <- w:
+	case <-p.done:
+	}
 }
 
 // close ends the progress after the last event.
@@ -105,6 +118,9 @@ func (p *progress) loop() {
 			p.phase = ""
 			p.tell(e)
 			p.told <- struct{}{}
+		case w := <-p.checks:
+			p.erase()
+			p.wait(w)
 		case phase := <-p.phases:
 			p.erase()
 			p.phase, p.since = phase, time.Now()
@@ -120,7 +136,7 @@ func (p *progress) tell(e apply.Event) {
 	p.left = e.Left
 	switch e.What {
 	case apply.Started:
-		p.running = append(p.running, running{e.Step, time.Now()})
+		p.running = append(p.running, running{step: e.Step, since: time.Now()})
 		if !p.ui.errTerminal {
 			p.ui.notef("%s: %s%s", e.Step.Address, doing(e.Step.Action), vmid(e.Step))
 		}
@@ -134,6 +150,18 @@ func (p *progress) tell(e apply.Event) {
 		p.ui.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again leaves now", p.names())
 	case apply.Note:
 		p.ui.notef("%s", printable(e.Text))
+	}
+}
+
+// wait takes in what is waited for. Where there is no live line it is told once a check.
+func (p *progress) wait(w health.Progress) {
+	for i := range p.running {
+		if p.running[i].step.Address == w.Address {
+			p.running[i].waits = engine.WaitsFor(w)
+		}
+	}
+	if !p.ui.errTerminal && w.Tries == 1 {
+		p.ui.notef("%s", printable(engine.WaitsFor(w)))
 	}
 }
 
@@ -257,6 +285,10 @@ func (p *progress) live(now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d running, %d to come", len(p.running), p.left)
 	for _, r := range p.running {
+		if r.waits != "" {
+			fmt.Fprintf(&b, " · %s", r.waits)
+			continue
+		}
 		fmt.Fprintf(&b, " · %s %s %d s%s", r.step.Address, doing(r.step.Action), int(now.Sub(r.since).Seconds()), p.usually(r.step))
 	}
 	return b.String()

@@ -7,9 +7,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
+
+// A step that waits for a check says for which, and what that saw.
+func TestTheLiveLineTellsOfChecks(t *testing.T) {
+	p := &progress{ui: &ui{process: process{errTerminal: true}}, running: []running{
+		{step: plan.Step{Address: model.Address{Kind: "vm", Name: "web-1"}, Action: plan.Create}, since: time.Now()},
+	}}
+	p.wait(health.Progress{
+		Address: model.Address{Kind: "vm", Name: "web-1"}, Check: "web", Saw: "192.0.2.7:80: connection refused",
+		Waited: 12 * time.Second, Timeout: 5 * time.Minute,
+	})
+	require.Equal(t, "1 running, 0 to come · waiting for check web of vm.web-1: 192.0.2.7:80: connection refused (12 s of 5m)", p.live(time.Now()))
+}
 
 // The live line tells how long steps usually take as soon as one of the kind is done.
 func TestTheLiveLineLearns(t *testing.T) {
@@ -18,8 +31,8 @@ func TestTheLiveLineLearns(t *testing.T) {
 		return plan.Step{Address: model.Address{Kind: kind, Name: name}, Action: a}
 	}
 	p := &progress{ui: &ui{}, took: map[work]spent{}, left: 4, running: []running{
-		{step("vm", "a", plan.Create), now.Add(-3 * time.Second)},
-		{step("vm", "b", plan.Delete), now.Add(-time.Second)},
+		{step: step("vm", "a", plan.Create), since: now.Add(-3 * time.Second)},
+		{step: step("vm", "b", plan.Delete), since: now.Add(-time.Second)},
 	}}
 	require.Equal(t, "2 running, 4 to come · vm.a creating 3 s · vm.b destroying 1 s", p.live(now))
 	for _, took := range []time.Duration{4 * time.Second, 8 * time.Second} {

@@ -243,6 +243,9 @@ func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 		Open: func(h *model.Host) (engine.Driver, error) { return s.drive(h, owner) },
 		Stop: s.app.stopping.once,
 	}
+	if s.flags.sim {
+		p.Health.Simulated = simulatedGuests(s.sims)
+	}
 	return p
 }
 
@@ -273,6 +276,9 @@ type talkative struct {
 	ui   *ui
 	host *model.Host
 }
+
+// Unwrap gives the driver; see engine.Inside.
+func (t talkative) Unwrap() engine.Driver { return t.Driver }
 
 // Observe tells how long it took, and what was seen.
 func (t talkative) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -44,6 +46,19 @@ func simOf(site *model.Site, h *model.Host) pvesim.Config {
 		}
 	}
 	return c
+}
+
+// simulatedGuests tells whether a guest of a simulator is up, by its address: there is
+// no network to try it on.
+func simulatedGuests(sims map[string]*pvesim.Host) func(netip.Addr) error {
+	return func(ip netip.Addr) error {
+		for _, h := range sims {
+			if h.Reaches(ip) {
+				return nil
+			}
+		}
+		return errors.New("no simulated guest with this address is up")
+	}
 }
 
 // holding makes sure that a storage is there and takes content of these types; an

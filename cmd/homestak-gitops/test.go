@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,36 @@ func testOwner() string { return "cli:" + whoami() }
 func (s *session) bind(m *model.Manifest, h *model.Host) error {
 	bound, err := s.desired.Site.Bind(m.Name, h.Name)
 	s.desired.Site = bound
+	if err == nil {
+		s.desired.Findings = append(s.desired.Findings, verifySSH(bound, m.Name, h)...)
+	}
 	return err
+}
+
+// verifySSH gives every node of a manifest a check that logs in, where there is a key to
+// do so. What it cannot try it says.
+func verifySSH(site *model.Site, manifest string, h *model.Host) diag.List {
+	m := site.Manifests[manifest]
+	if m.Settings != nil && m.Settings.VerifySSH != nil && !*m.Settings.VerifySSH {
+		return nil
+	}
+	if h.SSH == nil || h.SSH.Key == "" {
+		return nil // nobody spoke of a key
+	}
+	var found diag.List
+	for _, n := range m.Nodes {
+		r, _ := site.Resolve(n.Resource, h, n)
+		switch {
+		case slices.ContainsFunc(site.Checks(n), func(c model.Check) bool { return c.SSH }):
+		case engine.CanLogIn(h, r):
+			n.Checks = append(slices.Clone(n.Checks), model.Check{Name: "verify-ssh", SSH: true, At: n.At})
+		default:
+			f := diag.Warnf(n.At, fmt.Sprintf("node %s is not logged in to", n.Name),
+				"The private key in ssh of host %s belongs to none of its ssh_keys. Add it there, or set verify_ssh = false.", h.Name)
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // judgeBound holds the site as it is bound against its policies: before, a recipe was
@@ -155,6 +185,7 @@ func (t *trial) run(ctx context.Context, keep bool) error {
 func (t *trial) pass() *engine.Pass {
 	p := t.session.pass(t.host, testOwner())
 	p.Verb, p.Manifest, p.Notify = "test", t.manifest.Name, t.progress.notify
+	p.Health.Tell = t.progress.checking
 	return p
 }
 
@@ -226,7 +257,13 @@ func (t *trial) verify(ctx context.Context) error {
 		defer limit.Stop()
 		t.progress.waits("verifying")
 		for {
-			r := t.pass().Run(ctx)
+			p := t.pass()
+			p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) { return len(made.Steps) == 0, nil }
+			for _, n := range t.manifest.Nodes {
+				p.Unwell = append(p.Unwell, n.Resource.Addr) // what held when it was made must hold still
+			}
+			r := p.Run(ctx)
+			t.checked(r)
 			lacking := t.lacking(r)
 			if len(lacking) == 0 {
 				return nil
@@ -247,6 +284,18 @@ func (t *trial) verify(ctx context.Context) error {
 	})
 }
 
+// checked takes what became of the checks into the report.
+func (t *trial) checked(r engine.Report) {
+	for i := range t.report.Nodes {
+		n := &t.report.Nodes[i]
+		for _, now := range r.Nodes {
+			if now.Name == n.Name && len(now.Checks) > 0 {
+				n.Checks, n.IP = now.Checks, now.IP
+			}
+		}
+	}
+}
+
 // lacking tells what speaks against it that the host is as the manifest says.
 func (t *trial) lacking(r engine.Report) diag.List {
 	var out diag.List
@@ -255,6 +304,14 @@ func (t *trial) lacking(r engine.Report) diag.List {
 			Severity: diag.Error, Source: diag.FromGuard, Address: addr.String(),
 			Summary: fmt.Sprintf("verify: "+format, args...),
 		})
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(r.Checks), model.Address.Compare) {
+		if err := r.Checks[addr].Err; err != nil {
+			miss(addr, "%s: %v", addr, err)
+		}
+	}
+	if len(out) > 0 {
+		return out
 	}
 	if r.Plan == nil || r.Err != nil {
 		return append(out, engine.FindingOf(fmt.Errorf("verify: %w", r.Err))...)

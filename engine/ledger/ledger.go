@@ -88,6 +88,7 @@ type State struct {
 	Counted   []string     `json:"counted"` // commits whose trailers those were
 	Void      []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
 	Suspended []Suspension `json:"suspended"`
+	Unwell    []string     `json:"unwell,omitempty"` // addresses whose checks did not hold when they were tried last; a hint, to try them again
 }
 
 // Mark is a commit and when it came to its place.

@@ -1,0 +1,231 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Guest is the way into a guest: through the guest agent of a VM (API2/Qemu/Agent.pm),
+// through what PVE itself sees of a container. Before anything is asked of it, it is
+// proved once more that it is the guest of this address. Near are gateways that the
+// files speak of. It sends no request; what it gives is for one goroutine.
+func (d *Driver) Guest(addr model.Address, at model.Guest, near []netip.Addr) health.Guest {
+	return &insideGuest{d: d, addr: addr, at: place{node: at.Node, vmid: at.VMID, lxc: addr.Kind == "ct"}, near: near}
+}
+
+type insideGuest struct {
+	d    *Driver
+	addr model.Address
+	at   place
+	near []netip.Addr
+	nics []health.NIC // nil until it was looked at
+}
+
+// mostNICs is how many cards a guest may have (qemu-server $MAX_NETS).
+const mostNICs = 32
+
+// look proves the guest and reads its cards, once.
+func (g *insideGuest) look(ctx context.Context) error {
+	if g.nics != nil {
+		return nil
+	}
+	cfg, err := g.d.readConfig(ctx, g.at)
+	if err != nil {
+		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
+	}
+	if is := g.d.proof(cfg, g.at); !is.of(g.addr) {
+		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.why())}
+	}
+	g.nics = []health.NIC{}
+	for i := range mostNICs {
+		if val := cfg.now[fmt.Sprintf("net%d", i)]; val != "" {
+			g.nics = append(g.nics, cardOf(fmt.Sprintf("net%d", i), val, cfg.now[fmt.Sprintf("ipconfig%d", i)]))
+		}
+	}
+	return nil
+}
+
+// cardOf reads a card: of a VM its addresses stand in ipconfigN, of a container in the
+// card itself.
+func cardOf(name, val, ipconfig string) health.NIC {
+	p := parseProperty(val)
+	n := health.NIC{Name: name, MAC: or(cardMAC(p), p.values["hwaddr"])}
+	for _, values := range []map[string]string{p.values, parseProperty(ipconfig).values} {
+		for _, key := range []string{"ip", "ip6"} {
+			if ip, err := netip.ParsePrefix(values[key]); err == nil {
+				n.Static = append(n.Static, ip)
+			}
+		}
+		for _, key := range []string{"gw", "gw6"} {
+			if ip, err := netip.ParseAddr(values[key]); err == nil {
+				n.Gateways = append(n.Gateways, ip)
+			}
+		}
+	}
+	return n
+}
+
+// Address is as health.Guest wants it: the declared address of the first card, else
+// what the guest tells.
+func (g *insideGuest) Address(ctx context.Context) (health.Address, error) {
+	if err := g.look(ctx); err != nil {
+		return health.Address{}, err
+	}
+	if at, ok := health.Declared(g.nics); ok {
+		return at, nil
+	}
+	seen, by, err := g.interfaces(ctx)
+	if err != nil {
+		return health.Address{}, err
+	}
+	at, ok := health.Choose(g.nics, seen, g.near, by)
+	if !ok {
+		return at, fmt.Errorf("%s tells of no address yet on any of the %d cards of %s", by, len(g.nics), g.at)
+	}
+	return at, nil
+}
+
+// interfaces asks for what the guest sees of itself.
+func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, by string, err error) {
+	type address struct {
+		IP     string          `json:"ip-address"`
+		Prefix json.RawMessage `json:"prefix"`
+	}
+	type entry struct {
+		MAC       string    `json:"hardware-address"`
+		HWAddr    string    `json:"hwaddr"` // of containers
+		Inet      string    `json:"inet"`   // of containers before PVE 8.4, with the prefix
+		Inet6     string    `json:"inet6"`
+		Addresses []address `json:"ip-addresses"`
+	}
+	var list []entry
+	if g.at.lxc {
+		by = "its host"
+		err = g.d.c.get(ctx, g.at.path("interfaces"), &list) // null while it does not run
+	} else {
+		var doc struct{ Result []entry }
+		by = "the guest agent"
+		err = g.d.c.get(ctx, g.at.path("agent", "network-get-interfaces"), &doc)
+		list = doc.Result
+	}
+	if err != nil {
+		return nil, by, g.explain(err)
+	}
+	for _, e := range list {
+		s := health.Interface{MAC: or(e.MAC, e.HWAddr)}
+		for _, a := range e.Addresses {
+			ip, err := netip.ParseAddr(a.IP)
+			if err != nil {
+				continue
+			}
+			p := netip.PrefixFrom(ip, number(a.Prefix))
+			if !p.IsValid() {
+				p = netip.PrefixFrom(ip, ip.BitLen())
+			}
+			s.IPs = append(s.IPs, p)
+		}
+		for _, text := range []string{e.Inet, e.Inet6} {
+			if p, err := netip.ParsePrefix(text); err == nil && len(e.Addresses) == 0 {
+				s.IPs = append(s.IPs, p)
+			}
+		}
+		seen = append(seen, s)
+	}
+	return seen, by, nil
+}
+
+// Ping is as health.Guest wants it.
+func (g *insideGuest) Ping(ctx context.Context) error {
+	if err := g.look(ctx); err != nil {
+		return err
+	}
+	_, err := g.d.c.post(ctx, g.at.path("agent", "ping"), nil)
+	return g.explain(err)
+}
+
+const (
+	firstLook = 200 * time.Millisecond // at a command that runs
+	lastLook  = 2 * time.Second
+)
+
+// Exec is as health.Guest wants it. PVE begins the command and tells its end to who
+// asks for it, once.
+func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output, error) {
+	var out health.Output
+	if err := g.look(ctx); err != nil {
+		return out, err
+	}
+	var begun struct{ PID json.RawMessage }
+	if err := g.d.c.call(g.d.c.api.Post(ctx, g.at.path("agent", "exec"), params{"command": command}, &begun)); err != nil {
+		if api, ok := asAPI(err); ok && api.Status == 596 {
+			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
+		}
+		return out, g.explain(err)
+	}
+	pid := strconv.Itoa(number(begun.PID))
+	for every := firstLook; ; every = min(2*every, lastLook) {
+		var doc struct {
+			Exited, ExitCode, Signal json.RawMessage
+			Out                      string `json:"out-data"`
+			Err                      string `json:"err-data"`
+		}
+		if err := g.d.c.get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
+			if api, ok := asAPI(err); ok && strings.Contains(api.Message, "'pid'") {
+				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
+			}
+			return out, g.explain(err)
+		}
+		if text(doc.Exited) == "1" {
+			return health.Output{Code: number(doc.ExitCode), Signal: number(doc.Signal), Out: doc.Out, Err: doc.Err}, nil
+		}
+		if err := wait(ctx, every); err != nil {
+			return out, fmt.Errorf("the command still runs: %w", err)
+		}
+	}
+}
+
+// explain turns what PVE says of guest agents into what it means.
+func (g *insideGuest) explain(err error) error {
+	api, ok := asAPI(err)
+	switch {
+	case err == nil:
+		return nil
+	case ok && strings.Contains(api.Message, "No QEMU guest agent configured"):
+		return &health.HopelessError{Text: fmt.Sprintf("%s has no guest agent configured, and no static address on its first card: set agent = true (with the agent in its image), or ip in its first nic", g.at)}
+	case ok && strings.Contains(api.Message, "guest agent is not running"):
+		return fmt.Errorf("the guest agent of %s does not answer", g.at)
+	case ok && strings.Contains(api.Message, "is not running"):
+		return fmt.Errorf("%s does not run", g.at)
+	}
+	return lasting(err)
+}
+
+func asAPI(err error) (*apiError, bool) { return errors.AsType[*apiError](err) }
+
+// lasting marks an error that no waiting mends: rights, and what is not there.
+func lasting(err error) error {
+	switch classOf(err) {
+	case classDenied, classNoLogin, classNotFound, classInvalid:
+		return &lastingError{err}
+	default:
+		return err
+	}
+}
+
+// lastingError is an error that stays.
+type lastingError struct{ error }
+
+// Unwrap gives it.
+func (e *lastingError) Unwrap() error { return e.error }
+
+// Hopeless is true; see health.Guest.
+func (*lastingError) Hopeless() bool { return true }

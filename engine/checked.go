@@ -1,0 +1,293 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Inside is a Driver that also knows the way into its guests, for their checks.
+type Inside interface {
+	// Guest gives the way into the guest at a place, which the driver proves to be the
+	// one of the address before it asks anything of it. Near are gateways that the
+	// files speak of. It sends no request itself.
+	Guest(addr model.Address, at model.Guest, near []netip.Addr) health.Guest
+}
+
+// insideOf finds the way in under the wrappers of a driver, each of which tells by
+// Unwrap what it wraps; nil if there is none.
+func insideOf(d Driver) Inside {
+	for {
+		if i, ok := d.(Inside); ok {
+			return i
+		}
+		w, ok := d.(interface{ Unwrap() Driver })
+		if !ok {
+			return nil
+		}
+		d = w.Unwrap()
+	}
+}
+
+// checker tries the checks of one pass. Steps call it from many goroutines: the lock
+// is for what was found, and proofs has one at a time for each guest.
+type checker struct {
+	prober health.Prober
+	inside Inside
+	site   *model.Site
+	want   *model.Want
+	have   model.State
+	steps  map[model.Address]bool // guests that this pass itself makes or changes
+
+	mu      sync.Mutex
+	found   map[model.Address]health.Report
+	proving map[model.Address]chan struct{} // of length 1, full while the guest is proved
+}
+
+func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
+	c := &checker{
+		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State,
+		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
+	}
+	for _, st := range r.Plan.Steps {
+		c.steps[st.Address] = true
+	}
+	return c
+}
+
+// around makes a Do whose guests are done when their checks hold, and are only made
+// when those of what they need hold: that may stand there since a pass before, and
+// nobody remembers how it was. It goes around all repetition, since nothing is done
+// again because a check does not hold.
+func (c *checker) around(do apply.Do) apply.Do {
+	return func(ctx context.Context, s plan.Step) error {
+		if s.Action == plan.Delete {
+			return do(ctx, s)
+		}
+		if s.Action != plan.Update && s.Action != plan.Adopt {
+			if err := c.needs(ctx, s); err != nil {
+				return err
+			}
+		}
+		if err := do(ctx, s); err != nil || len(c.checks(s.Address)) == 0 {
+			return err
+		}
+		at := model.Guest{VMID: s.VMID, Node: s.Want.Guest.Node}
+		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
+			at = *s.Have.Guest
+		}
+		return c.prove(ctx, s.Address, at, c.prober.Run)
+	}
+}
+
+// checks are those of a guest that shall run; none for everything else.
+func (c *checker) checks(addr model.Address) []model.Check {
+	return checksOf(c.site, c.want, addr)
+}
+
+func checksOf(s *model.Site, w *model.Want, addr model.Address) []model.Check {
+	n, r := w.Nodes[addr], w.State[addr]
+	if n == nil || r == nil || r.Guest == nil || textOf(r.Spec, "power") == "stopped" {
+		return nil
+	}
+	return s.Checks(n)
+}
+
+// textOf is the value of an attribute that is a text; "" without it.
+func textOf(spec any, path string) string {
+	for _, a := range model.Attrs(spec) {
+		if a.Path == path {
+			text, _ := a.Value.(string)
+			return text
+		}
+	}
+	return ""
+}
+
+// needs waits for the checks of what a step needs and this pass does not touch.
+func (c *checker) needs(ctx context.Context, s plan.Step) error {
+	for _, addr := range s.Want.Needs {
+		have := c.have[addr]
+		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
+			continue
+		}
+		if err := c.prove(ctx, addr, *have.Guest, c.prober.Run); err != nil {
+			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+// prove tries the checks of a guest, unless they held in this pass already. Who comes
+// while somebody tries waits for its turn.
+func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest, run func(context.Context, health.Subject, []model.Check) health.Report) error {
+	turn := c.turn(addr)
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if c.well(addr) {
+		return nil
+	}
+	if c.inside == nil {
+		return errors.New("its checks cannot be tried: the way into guests of this host is not known")
+	}
+	r := run(ctx, c.subject(addr, at), c.checks(addr))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.found[addr] = r
+	return r.Err
+}
+
+func (c *checker) turn(addr model.Address) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proving[addr] == nil {
+		c.proving[addr] = make(chan struct{}, 1)
+	}
+	return c.proving[addr]
+}
+
+func (c *checker) well(addr model.Address) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, tried := c.found[addr]
+	return tried && r.Err == nil
+}
+
+// subject says who is proved, and what is known of it.
+func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
+	return health.Subject{
+		Address: addr, Guest: c.inside.Guest(addr, at, near(c.site, c.want.Nodes[addr])),
+		User: textOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
+		Secrets: c.secrets(),
+	}
+}
+
+// CanLogIn reports whether a guest, in its resolved form, accepts the private key that
+// its host names: then a check by SSH logs in.
+func CanLogIn(h *model.Host, r *model.Resource) bool {
+	s := health.Subject{Keys: keysOf(r.Spec), Key: privateKey(h)}
+	return s.CanLogIn()
+}
+
+func privateKey(h *model.Host) string {
+	if h == nil || h.SSH == nil {
+		return ""
+	}
+	return h.SSH.Key
+}
+
+func keysOf(spec any) []string {
+	for _, a := range model.Attrs(spec) {
+		if a.Path == "ssh_keys" {
+			list, _ := a.Value.([]string)
+			return list
+		}
+	}
+	return nil
+}
+
+// near are the gateways that the files name for a node, beside those of its cards.
+func near(s *model.Site, n *model.Node) []netip.Addr {
+	names := []string{s.Gateway}
+	if spec := s.Specs[n.Spec]; spec != nil && spec.Network != nil {
+		names = append(names, spec.Network.Gateway)
+	}
+	var out []netip.Addr
+	for _, name := range names {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// secrets are all values that are known: what a guest answers may repeat any of them.
+func (c *checker) secrets() []string {
+	if c.site.Secrets == nil {
+		return nil
+	}
+	var out []string
+	for _, section := range c.site.Secrets.Values {
+		for _, v := range section {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// again tries each check of these guests once, all guests side by side, as far as
+// they stand there and this pass did not try them. A guest that stays unwell costs
+// a pass no waiting.
+func (c *checker) again(ctx context.Context, list []model.Address, width int) {
+	if width <= 0 {
+		width = 8
+	}
+	places := make(chan struct{}, width)
+	var all sync.WaitGroup
+	for _, addr := range list {
+		have := c.have[addr]
+		if _, tried := c.found[addr]; tried || c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
+			continue
+		}
+		at := *have.Guest
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			_ = c.prove(ctx, addr, at, c.prober.Once) // stands in found
+		})
+	}
+	all.Wait()
+}
+
+// proved takes in what became of checks.
+func (r *Report) proved(c *checker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.Checks = c.found
+}
+
+// unwell lists the checks that do not hold of guests without a step in this pass: with
+// one, that is what went wrong with the step.
+func (r *Report) unwell() []error {
+	var errs []error
+	for _, addr := range sortedReports(r.Checks) {
+		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return res.Step.Address == addr }) {
+			errs = append(errs, fmt.Errorf("%s: %w", addr, err))
+		}
+	}
+	return errs
+}
+
+func sortedReports(m map[model.Address]health.Report) []model.Address {
+	out := make([]model.Address, 0, len(m))
+	for addr := range m {
+		out = append(out, addr)
+	}
+	slices.SortFunc(out, model.Address.Compare)
+	return out
+}
+
+// checkTime is how long the checks of a step may take, beside the step.
+func checkTime(s *model.Site, w *model.Want, st plan.Step) time.Duration {
+	if st.Want == nil || w == nil || st.Action == plan.Delete {
+		return 0
+	}
+	sum := health.Limit(checksOf(s, w, st.Address))
+	for _, addr := range st.Want.Needs {
+		sum += health.Limit(checksOf(s, w, addr))
+	}
+	return sum
+}

@@ -1,0 +1,138 @@
+// Package health proves that a guest is well: it tries what the check blocks of its
+// node and spec say until each holds, or its time is over, and tells what it saw.
+//
+// Read in this order:
+//
+//	health.go   what is proved of whom, and what comes of it
+//	wait.go     when a check is tried, and when it is given up
+//	try.go      one try, by the way of the check
+//	conn.go     a connection with three deadlines, which knows how far it came
+//	http.go, ssh.go  what is said on it
+//	address.go  which of its addresses a guest is reached at
+//	text.go     what may be shown of what came back
+//
+// It knows no host. Whoever does gives it a Guest, the way into one guest; the network
+// is that of this machine, unless Prober says otherwise.
+package health
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Guest is the way into one guest, through its host. It may be asked again and again;
+// an error that says Hopeless of itself will stay, whatever is waited for. Exec may
+// have run the command although it answers an error.
+type Guest interface {
+	// Address chooses where the guest is reached.
+	Address(ctx context.Context) (Address, error)
+	// Ping asks the guest agent for a sign of life.
+	Ping(ctx context.Context) error
+	// Exec runs a command inside the guest and waits for its end.
+	Exec(ctx context.Context, command []string) (Output, error)
+}
+
+// Output is how a command inside a guest ended. What it wrote may be cut off.
+type Output struct {
+	Code     int
+	Signal   int // that killed it; 0 if it ended by itself
+	Out, Err string
+}
+
+// Subject is the guest to be proved, and what is needed for it.
+type Subject struct {
+	Address model.Address
+	Guest   Guest
+	User    string   // of a login by SSH
+	Keys    []string // public keys that it accepts, as in authorized_keys
+	Key     string   // private key to log in with, in PEM form; "" for none
+	Secrets []string // values that no text may repeat
+}
+
+// Prober tries checks. The zero value uses the network of this machine.
+type Prober struct {
+	// Dial connects; net.Dialer unless set. The deadline of its context is Connect.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// Simulated is set where guests live in a simulator, which has no network: it
+	// tells whether the guest with an address is up, and then a check that would go
+	// over the network holds, whatever it expects to come back. Commands are run by
+	// the simulator, and their output is not looked at.
+	Simulated func(ip netip.Addr) error
+
+	Connect time.Duration // how long a connection may take; 5 s unless set
+	Idle    time.Duration // how long no byte may come; 10 s unless set
+	Total   time.Duration // how long one try may take; 30 s unless set
+
+	Tell func(Progress) // told of every try that failed, from the goroutine of Run; may be nil
+}
+
+// Progress is how far a check is that does not hold yet.
+type Progress struct {
+	Address model.Address
+	Check   string
+	Saw     string
+	Tries   int
+	Waited  time.Duration
+	Timeout time.Duration
+}
+
+// Result is what became of one check.
+type Result struct {
+	Name    string  `json:"name"`
+	OK      bool    `json:"ok"`
+	Detail  string  `json:"detail"` // what was seen last
+	Tries   int     `json:"tries"`  // 0: one before it did not hold
+	Seconds float64 `json:"duration_seconds"`
+}
+
+// Report is what became of the checks of one guest.
+type Report struct {
+	IP      string // where it was reached, "" if that was not needed
+	Results []Result
+	Err     error // of the first that does not hold, an *Error
+}
+
+// Error is a check that does not hold.
+type Error struct {
+	Check string
+	At    diag.Range
+	Saw   string
+	Tries int
+	Since time.Time // when it was tried first; zero for a single try
+	Err   error     // why it was given up before its time; may be nil
+}
+
+// Error says which check, what it saw, how often it was tried and since when.
+func (e *Error) Error() string {
+	where := ""
+	if !e.At.IsZero() {
+		where = " (" + e.At.String() + ")"
+	}
+	text := fmt.Sprintf("check %s%s does not hold: %s", e.Check, where, e.Saw)
+	if e.Tries > 1 {
+		text += fmt.Sprintf("; tried %d times since %s", e.Tries, e.Since.UTC().Format("15:04:05 UTC"))
+	}
+	if e.Err != nil {
+		text += fmt.Sprintf("; given up: %v", e.Err)
+	}
+	return text
+}
+
+// Unwrap gives why it was given up.
+func (e *Error) Unwrap() error { return e.Err }
+
+// HopelessError is what no waiting mends.
+type HopelessError struct{ Text string }
+
+// Error is the text.
+func (e *HopelessError) Error() string { return e.Text }
+
+// Hopeless is true.
+func (*HopelessError) Hopeless() bool { return true }

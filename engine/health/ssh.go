@@ -1,0 +1,119 @@
+package health
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const sshPort = 22
+
+// trySSH logs in where the private key is one that the guest accepts; else it goes as
+// far as nobody needs a key: the server proves that it holds the host key it shows.
+// Any host key is taken, for a young guest has made its own: a login by public key
+// gives the server nothing that it could use elsewhere.
+func (a *attempt) trySSH(ctx context.Context) (string, error) {
+	e := model.Endpoint{Port: sshPort}
+	addr, err := a.place(ctx, e)
+	if err != nil {
+		return "", err
+	}
+	if saw, simulated, err := a.pretended(e, addr); simulated {
+		return saw, err
+	}
+	c, err := a.dial(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	var shown atomic.Value // the host key's fingerprint, written by the library's goroutine
+	v := &version{conn: c}
+	config := &ssh.ClientConfig{
+		User: a.User, ClientVersion: "SSH-2.0-homestak",
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			shown.Store(ssh.FingerprintSHA256(key)) // called after the server's signature was verified
+			return nil
+		},
+	}
+	signer := a.signer()
+	if signer != nil {
+		config.Auth = []ssh.AuthMethod{ssh.PublicKeys(signer)}
+	}
+	began := time.Now()
+	client, channels, requests, err := ssh.NewClientConn(v, addr, config)
+	print, _ := shown.Load().(string)
+	who := fmt.Sprintf("%s: %s, host key %s", addr, v.text(), print)
+	switch {
+	case err == nil:
+		go ssh.DiscardRequests(requests) // ends with the connection
+		go func() {
+			for ch := range channels {
+				_ = ch.Reject(ssh.Prohibited, "")
+			}
+		}()
+		_ = client.Close()
+		_ = client.Wait()
+		return fmt.Sprintf("%s, logged in as %s in %s", who, a.User, short(time.Since(began))), nil
+	case print == "" && v.text() == "":
+		return "", fmt.Errorf("%s: %s", addr, c.story(err))
+	case print == "":
+		return "", fmt.Errorf("%s: %s, but no SSH comes about: %s", addr, v.text(), c.story(err))
+	case signer == nil:
+		return who, nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s, %s", who, c.story(err))
+	default:
+		return "", fmt.Errorf("%s, but it does not let %s in with the key %s: %w", who, a.User, ssh.FingerprintSHA256(signer.PublicKey()), err)
+	}
+}
+
+// CanLogIn reports whether a login by SSH can be tried: the private key belongs to one
+// of those that the guest accepts.
+func (s *Subject) CanLogIn() bool { return s.signer() != nil }
+
+// signer is the private key, if the guest accepts it; nil if not.
+func (s *Subject) signer() ssh.Signer {
+	if s.Key == "" {
+		return nil
+	}
+	signer, err := ssh.ParsePrivateKey([]byte(s.Key))
+	if err != nil {
+		return nil
+	}
+	for _, line := range s.Keys {
+		if key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line)); err == nil && bytes.Equal(key.Marshal(), signer.PublicKey().Marshal()) {
+			return signer
+		}
+	}
+	return nil
+}
+
+// version is a connection that remembers the line by which an SSH server names itself,
+// which the library does not tell of a login that failed.
+type version struct {
+	*conn
+	head []byte
+}
+
+// Read is that of the connection.
+func (v *version) Read(b []byte) (int, error) {
+	n, err := v.conn.Read(b)
+	if !bytes.Contains(v.head, []byte("\n")) && len(v.head) < 256 {
+		v.head = append(v.head, b[:n]...)
+	}
+	return n, err
+}
+
+// text is that line; "" if none came. It is read after the handshake is over.
+func (v *version) text() string {
+	line, _, _ := strings.Cut(string(v.head), "\n")
+	return cut(clean(line), mostLine)
+}

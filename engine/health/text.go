@@ -1,0 +1,82 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const (
+	most     = 1024 // bytes of a detail
+	mostLine = 200  // bytes of a first line
+	minimum  = 4    // shorter secrets stand in any text by chance
+)
+
+// show makes of what was seen what may be shown: without secrets, without what drives
+// a terminal, and not longer than a person reads.
+func (s *Subject) show(c *model.Check, saw string) string {
+	if c.Sensitive {
+		return "what it saw is not shown, since the check is made from a secret"
+	}
+	return cut(clean(s.hush(saw)), most)
+}
+
+// hush takes secrets out. It comes before any cut, which could leave half of one.
+func (s *Subject) hush(text string) string {
+	secrets := slices.Clone(s.Secrets)
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	for _, v := range secrets {
+		if len(v) >= minimum {
+			text = strings.ReplaceAll(text, v, "(sensitive)")
+		}
+	}
+	return text
+}
+
+// clean makes one line of a text, of characters that only show.
+func clean(text string) string {
+	text = strings.ToValidUTF8(text, "�")
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, text))
+}
+
+// cut bounds a text, at the end of a character.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	end := bytes
+	for end > 0 && text[end]&0xc0 == 0x80 {
+		end--
+	}
+	return text[:end] + "…"
+}
+
+// line is the first line of what came back that says anything.
+func (s *Subject) line(text string) string {
+	first, _, _ := strings.Cut(strings.TrimLeft(s.hush(text), " \t\r\n"), "\n")
+	return cut(clean(first), mostLine)
+}
+
+// short writes a duration as people say it.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Round(time.Second).Seconds()))
+	default:
+		return d.Round(time.Second).String()
+	}
+}

@@ -1,0 +1,156 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// attempt is the proof of one guest under way. It belongs to the goroutine of Run.
+type attempt struct {
+	Prober
+	Subject
+	at Address // as it was found last
+}
+
+// try makes one try: what was seen of a check that holds, or an error that says what
+// was seen instead.
+func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
+	switch c.Way() {
+	case model.WayHTTP:
+		return a.tryHTTP(ctx, c)
+	case model.WayTCP:
+		return a.tryTCP(ctx, c)
+	case model.WaySSH:
+		return a.trySSH(ctx)
+	case model.WayAgent:
+		began := time.Now()
+		if err := a.Guest.Ping(ctx); err != nil {
+			return "", whyEnded(ctx, err)
+		}
+		return "the guest agent answered in " + short(time.Since(began)), nil
+	default:
+		return a.tryCommand(ctx, c)
+	}
+}
+
+// place is where an endpoint is, for Dial, and how it is called in texts.
+func (a *attempt) place(ctx context.Context, e model.Endpoint) (string, error) {
+	port := strconv.Itoa(e.Port)
+	if e.Host != "" {
+		return net.JoinHostPort(e.Host, port), nil
+	}
+	if !a.at.IP.IsValid() {
+		at, err := a.Guest.Address(ctx)
+		if err != nil {
+			return "", fmt.Errorf("its address is not known: %w", whyEnded(ctx, err))
+		}
+		a.at = at
+	}
+	return net.JoinHostPort(a.at.IP.String(), port), nil
+}
+
+// pretended tries an endpoint of a simulated guest; false where the network is real.
+func (a *attempt) pretended(e model.Endpoint, addr string) (saw string, simulated bool, err error) {
+	if a.Simulated == nil {
+		return "", false, nil
+	}
+	if e.Host == "" {
+		if err := a.Simulated(a.at.IP); err != nil {
+			return "", true, fmt.Errorf("%s: %w", addr, err)
+		}
+	}
+	return addr + ": taken to answer, since it is simulated", true, nil
+}
+
+// longestBanner is how much of what a server begins with is looked at.
+const longestBanner = 4 << 10
+
+func (a *attempt) tryTCP(ctx context.Context, c *model.Check) (string, error) {
+	e, err := model.TCPEndpoint(c.TCP)
+	if err != nil {
+		return "", unreadable(err)
+	}
+	addr, err := a.place(ctx, e)
+	if err != nil {
+		return "", err
+	}
+	if saw, simulated, err := a.pretended(e, addr); simulated {
+		return saw, err
+	}
+	conn, err := a.dial(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if c.Expect == "" {
+		return fmt.Sprintf("%s: accepted in %s", addr, short(conn.took)), nil
+	}
+	var got strings.Builder
+	buf := make([]byte, 512)
+	for got.Len() < longestBanner {
+		n, err := conn.Read(buf)
+		got.Write(buf[:n])
+		if strings.Contains(got.String(), c.Expect) {
+			return fmt.Sprintf("%s: began with: %s", addr, a.line(got.String())), nil
+		}
+		if err != nil && got.Len() == 0 {
+			return "", fmt.Errorf("%s: %s", addr, conn.story(err))
+		}
+		if err != nil {
+			break
+		}
+	}
+	return "", fmt.Errorf("%s: began without %q: %s", addr, c.Expect, a.line(got.String()))
+}
+
+// tryCommand runs a command inside the guest. A try whose outcome was lost is simply
+// made again: whoever declares a command knows that it may run more than once.
+func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error) {
+	if c.Command == "" {
+		return "", &HopelessError{"its command is made from a secret that is not known here"}
+	}
+	out, err := a.Guest.Exec(ctx, []string{"/bin/sh", "-c", c.Command})
+	switch {
+	case err != nil:
+		return "", whyEnded(ctx, err)
+	case out.Signal != 0:
+		return "", fmt.Errorf("killed by signal %d%s", out.Signal, a.wrote(out))
+	case out.Code != 0:
+		return "", fmt.Errorf("exit %d%s", out.Code, a.wrote(out))
+	case c.Expect != "" && a.Simulated == nil && !strings.Contains(out.Out, c.Expect):
+		return "", fmt.Errorf("exit 0, but its output has no %q%s", c.Expect, a.wrote(out))
+	}
+	return "exit 0" + a.wrote(out), nil
+}
+
+// wrote tells what a command wrote: of its errors if there are any, else of its output.
+func (a *attempt) wrote(out Output) string {
+	for _, w := range []struct{ name, text string }{{"stderr", out.Err}, {"stdout", out.Out}} {
+		if text := strings.TrimSpace(w.text); text != "" {
+			return fmt.Sprintf(", %s: %s", w.name, cut(clean(a.hush(text)), most))
+		}
+	}
+	return ""
+}
+
+// unreadable is an endpoint that cannot be read: the loader has refused it, unless it is
+// made from a secret that is not known here.
+func unreadable(err error) error {
+	return &HopelessError{fmt.Sprintf("where to try is not known: it %v", err)}
+}
+
+// whyEnded prefers why a try had to end over what came of that.
+func whyEnded(ctx context.Context, err error) error {
+	if ctx.Err() == nil || hopeless(err) {
+		return err
+	}
+	return cmp.Or(context.Cause(ctx), errors.New("ended"))
+}

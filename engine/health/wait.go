@@ -1,0 +1,124 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// What a check has where nobody filled in its defaults.
+const (
+	defaultTimeout  = 5 * time.Minute
+	defaultInterval = 5 * time.Second
+)
+
+// Run tries the checks one after the other, each until it holds or its time is over;
+// what comes after one that does not hold is not tried. It returns soon after ctx
+// ended.
+func (p Prober) Run(ctx context.Context, s Subject, checks []model.Check) Report {
+	return p.run(ctx, s, checks, false)
+}
+
+// Once is Run with a single try of each check, for a guest that had its time before.
+func (p Prober) Once(ctx context.Context, s Subject, checks []model.Check) Report {
+	return p.run(ctx, s, checks, true)
+}
+
+func (p Prober) run(ctx context.Context, s Subject, checks []model.Check, once bool) Report {
+	var out Report
+	a := &attempt{Prober: p, Subject: s}
+	for _, c := range checks {
+		if out.Err != nil {
+			out.Results = append(out.Results, Result{Name: c.Name, Detail: "not tried, since one before it does not hold"})
+			continue
+		}
+		r, err := a.until(ctx, &c, once)
+		out.Results, out.Err = append(out.Results, r), err
+	}
+	if a.at.IP.IsValid() {
+		out.IP = a.at.IP.String()
+	}
+	return out
+}
+
+// Limit is how long the checks may take together.
+func Limit(checks []model.Check) time.Duration {
+	var sum time.Duration
+	for _, c := range checks {
+		sum += cmp.Or(c.Timeout, defaultTimeout)
+	}
+	return sum
+}
+
+// until tries one check until it holds.
+func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result, error) {
+	began := time.Now()
+	timeout, interval := cmp.Or(c.Timeout, defaultTimeout), cmp.Or(c.Interval, defaultInterval)
+	end := began.Add(timeout)
+	r := Result{Name: c.Name}
+	for {
+		r.Tries++
+		saw, err := a.once(ctx, c, time.Until(end))
+		r.OK = err == nil
+		if err != nil {
+			saw = err.Error()
+		}
+		if ctx.Err() == nil || err == nil || r.Detail == "" { // what a cancelled try saw says nothing of the guest
+			r.Detail = a.show(c, saw)
+		}
+		r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
+		if r.OK {
+			return r, nil
+		}
+		fail := &Error{Check: c.Name, At: c.At, Saw: r.Detail, Tries: r.Tries, Since: began}
+		switch {
+		case ctx.Err() != nil:
+			fail.Err = context.Cause(ctx)
+			return r, fail
+		case once, hopeless(err), time.Until(end) <= interval:
+			return r, fail
+		}
+		if a.Tell != nil {
+			a.Tell(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout})
+		}
+		if pause(ctx, interval) != nil {
+			r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
+			fail.Err = context.Cause(ctx)
+			return r, fail
+		}
+	}
+}
+
+// once is one try, within its own time and what is left of the check's.
+func (a *attempt) once(ctx context.Context, c *model.Check, left time.Duration) (string, error) {
+	total := cmp.Or(a.Total, 30*time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, min(total, left), fmt.Errorf("not finished after %s", short(min(total, left))))
+	defer cancel()
+	saw, err := a.try(ctx, c)
+	if err != nil && !a.at.Declared {
+		a.at = Address{} // a lease may have changed
+	}
+	return saw, err
+}
+
+// hopeless reports whether an error says that no waiting mends it.
+func hopeless(err error) bool {
+	var h interface{ Hopeless() bool }
+	return errors.As(err, &h) && h.Hopeless()
+}
+
+// pause waits, or returns the context's error at once when it ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
