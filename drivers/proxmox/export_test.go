@@ -4,6 +4,9 @@ import (
 	"context"
 	"net/http"
 	"path"
+
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The doors to internals that black-box tests need.
@@ -78,3 +81,17 @@ func SeedName(volid string) (string, bool) {
 
 // IsImageFile reports whether a volume goes by the name of a declared image.
 func IsImageFile(volid string) bool { return imageFile.MatchString(path.Base(volid)) }
+
+// CardOf is cardOf for a container.
+func CardOf(name, val string) health.NIC { return cardOf(name, val, "") }
+
+// ContainerInterfaces asks a host for the interfaces of container 200.
+func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.Interface, error) {
+	d, err := Open(Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!x=y", Transport: host})
+	if err != nil {
+		return nil, err
+	}
+	g := &insideGuest{d: d, at: place{node: "father", vmid: 200, lxc: true}}
+	seen, _, err := g.interfaces(ctx)
+	return seen, err
+}

@@ -1,0 +1,224 @@
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+const vmid = 10000 // of the first node of a world
+
+func (w *world) inside(name string) health.Guest {
+	return w.d.Guest(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
+}
+
+// asked counts the requests whose method and path hold a text.
+func (w *world) asked(text string) int {
+	n := 0
+	for what, count := range w.host.Snapshot().Requests {
+		if strings.Contains(what, text) {
+			n += count
+		}
+	}
+	return n
+}
+
+// The agent answers when the guest's system is up, and tells its addresses then.
+func TestTheAgentAnswersLater(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		g := w.inside("web-1")
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(vmid); e.Start(vmid) }) // it boots
+		require.EqualError(t, g.Ping(t.Context()), "the guest agent of VM 10000 does not answer")
+		_, err := g.Address(t.Context())
+		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
+		_, err = g.Exec(t.Context(), []string{"true"})
+		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
+
+		r := health.Prober{Simulated: func(netip.Addr) error { return nil }}.Run(t.Context(),
+			health.Subject{Guest: g}, []model.Check{{Name: "agent", Agent: true}, {Name: "web", TCP: "80"}})
+		require.NoError(t, r.Err)
+		require.Equal(t, 2, r.Results[0].Tries)
+
+		at, err := g.Address(t.Context())
+		require.NoError(t, err)
+		require.Contains(t, at.Why, " on net0 by the guest agent")
+		require.Equal(t, at.IP.String(), r.IP)
+		require.False(t, at.Declared)
+		require.True(t, w.host.Reaches(at.IP))
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(vmid) })
+		require.False(t, w.host.Reaches(at.IP))
+		require.EqualError(t, g.Ping(t.Context()), "VM 10000 does not run")
+	})
+}
+
+// A declared address needs no agent, and costs one request.
+func TestADeclaredAddressIsTaken(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) {
+			v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}}
+		})
+		w.apply()
+		before := total(w)
+		g := w.inside("web-1")
+		for range 3 {
+			at, err := g.Address(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "10.0.0.7 on net0, as declared", at.Why)
+		}
+		require.Equal(t, 1, total(w)-before)
+		require.Zero(t, w.asked("agent"))
+
+		err := g.Ping(t.Context())
+		require.ErrorContains(t, err, "VM 10000 has no guest agent configured")
+		r := health.Prober{}.Run(t.Context(), health.Subject{Guest: g}, []model.Check{{Name: "agent", Agent: true}})
+		require.Equal(t, 1, r.Results[0].Tries, "nothing to wait for")
+	})
+}
+
+// An address in a subnet that the files speak of is preferred, on whichever card.
+func TestAddressInTheDeclaredSubnet(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) {
+			v.NICs = []proxmox.NIC{{Name: "a", IP: "dhcp"}, {Name: "b", IP: "192.0.2.7/24"}}
+		})
+		w.apply()
+		time.Sleep(time.Minute)
+		at, err := w.inside("web-1").Address(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "192.0.2.7 on net1 by the guest agent", at.Why)
+	})
+}
+
+func TestExec(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
+		return "out of " + command[2], "err", 3, command[0] == "/bin/sh"
+	}}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		time.Sleep(time.Minute)
+		g := w.inside("web-1")
+		out, err := g.Exec(t.Context(), []string{"/bin/sh", "-c", "x; y=1"})
+		require.NoError(t, err)
+		require.Equal(t, health.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
+		_, err = g.Exec(t.Context(), []string{"/bin/none", "", ""})
+		require.ErrorContains(t, err, "the host broke off when it began /bin/none, as it does where the guest has no such program: POST ")
+		require.ErrorContains(t, err, "596")
+	})
+}
+
+// answers gives a transport that answers certain requests by itself, n times.
+func (w *world) answers(n int, path, body string, status int) {
+	d, err := proxmox.Open(proxmox.Config{
+		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			if !strings.HasSuffix(r.URL.Path, path) || n == 0 {
+				return w.host.RoundTrip(r)
+			}
+			n--
+			return &http.Response{StatusCode: status, Status: fmt.Sprint(status, " as told"), Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+		}),
+	})
+	require.NoError(w.t, err)
+	w.d = d
+}
+
+// A command that runs on is asked for again; who gives up is told so at once.
+func TestACommandThatRunsOn(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		time.Sleep(time.Minute)
+		w.answers(2, "/exec-status", `{"data":{"exited":0}}`, 200)
+		began := time.Now()
+		out, err := w.inside("web-1").Exec(t.Context(), []string{"/bin/sh", "-c", "exit 4"})
+		require.NoError(t, err)
+		require.Equal(t, 4, out.Code)
+		require.Equal(t, 600*time.Millisecond, time.Since(began))
+
+		w.answers(1000, "/exec-status", `{"data":{"exited":0}}`, 200)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		began = time.Now()
+		_, err = w.inside("web-1").Exec(ctx, []string{"/bin/sh", "-c", "sleep 100"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 30*time.Second, time.Since(began))
+	})
+}
+
+// The end of a command is told once. Where that answer was lost, it is said and no more.
+func TestALostEndOfACommand(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		time.Sleep(time.Minute)
+		w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: Invalid parameter 'pid'\n"}`, 500)
+		_, err := w.inside("web-1").Exec(t.Context(), []string{"true"})
+		require.ErrorContains(t, err, "how the command ended was told once already, and that answer was lost")
+	})
+}
+
+// Nothing is asked of a guest that is not provably the one that is meant, nor waited
+// for where the token lacks the right.
+func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		time.Sleep(time.Minute)
+		_, err := w.inside("web-2").Exec(t.Context(), []string{"true"})
+		require.EqualError(t, err, "VM 10000 is not provably vm.web-2 any more (it is vm.web-1): nothing is asked of it")
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
+		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Exec(t.Context(), []string{"true"}))} {
+			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the mark of vm.web-1, but is another machine")
+		}
+		require.Zero(t, w.asked("agent"))
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Delete(vmid) })
+		r := health.Prober{}.Run(t.Context(), health.Subject{Guest: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
+		require.ErrorContains(t, r.Err, "looking at VM 10000: ")
+		require.Equal(t, 1, r.Results[0].Tries)
+
+		w.answers(1000, "/pending", `{"data":null,"message":"Permission check failed (/vms/10000, VM.Audit)\n"}`, 403)
+		r = health.Prober{}.Run(t.Context(), health.Subject{Guest: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
+		require.ErrorContains(t, r.Err, "VM.Audit")
+		require.Equal(t, 1, r.Results[0].Tries)
+	})
+}
+
+func second(_ health.Output, err error) error { return err }
+
+// What PVE tells of containers has two forms.
+func TestAddressesOfAContainer(t *testing.T) {
+	for _, body := range []string{
+		`{"data":[{"name":"lo","hwaddr":"00:00:00:00:00:00","inet":"127.0.0.1/8"},{"name":"eth0","hwaddr":"bc:24:11:00:00:01","inet":"10.0.12.7/24","inet6":"fe80::1/64"}]}`,
+		`{"data":[{"name":"eth0","hwaddr":"bc:24:11:00:00:01","inet":"10.0.12.7/24","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.0.12.7","ip-address-type":"inet","prefix":"24"}]}]}`,
+	} {
+		seen, err := proxmox.ContainerInterfaces(t.Context(), proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			require.Equal(t, "/api2/json/nodes/father/lxc/200/interfaces", r.URL.Path)
+			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+		}))
+		require.NoError(t, err)
+		card := proxmox.CardOf("net0", "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,ip=dhcp,gw=10.0.12.1")
+		at, ok := health.Choose([]health.NIC{card}, seen, nil, "its host")
+		require.True(t, ok)
+		require.Equal(t, "10.0.12.7 on net0 by its host", at.Why)
+	}
+	static := proxmox.CardOf("net0", "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,ip=10.0.12.9/24,ip6=2001:db8::9/64")
+	at, ok := health.Declared([]health.NIC{static})
+	require.True(t, ok)
+	require.Equal(t, "10.0.12.9", at.IP.String())
+}
