@@ -28,7 +28,7 @@ func (a *app) testVerb() *cobra.Command {
 		Use:   "test -M MANIFEST",
 		Short: "Try a manifest on a host: create it, verify it, destroy it",
 		Long: `Binds a manifest, usually a recipe, to a host, creates its nodes, looks again
-whether all is there and runs, and destroys them. It touches only what it made
+whether all is there, runs and passes its checks, and destroys them. It touches only what it made
 itself; its guests belong to whoever runs the test, and to no agent.
 
 With --keep they stay; "destroy -M MANIFEST" on the same machine removes them.

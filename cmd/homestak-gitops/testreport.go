@@ -31,6 +31,7 @@ func (t *trial) markdown(keep bool) string {
 	for _, n := range t.report.Nodes {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %.1f | %s |\n", cell(n.Name), n.Status, n.VMID, cell(n.IP), n.Seconds, cell(n.Error))
 	}
+	t.checks(&b)
 	if len(t.report.Findings) > 0 {
 		fmt.Fprint(&b, "\n")
 	}
@@ -38,6 +39,21 @@ func (t *trial) markdown(keep bool) string {
 		fmt.Fprintf(&b, "- %s\n", cell(strings.TrimSpace(f.String()+". "+f.Detail)))
 	}
 	return b.String()
+}
+
+// checks is the table of what was tried of each node.
+func (t *trial) checks(b *strings.Builder) {
+	head := "\n| node | check | result | saw | tries |\n|---|---|---|---|---|\n"
+	for _, n := range t.report.Nodes {
+		for _, c := range n.Checks {
+			result := "fails"
+			if c.OK {
+				result = "holds"
+			}
+			fmt.Fprintf(b, "%s| %s | %s | %s | %s | %d |\n", head, cell(n.Name), cell(c.Name), result, cell(c.Detail), c.Tries)
+			head = ""
+		}
+	}
 }
 
 // cell makes a text safe for a table: one line, no markup, no cell of its own.
