@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,8 @@ import (
 type attempt struct {
 	Prober
 	Subject
-	at Address // as it was found last
+	at   Address    // as it was found; none while it must be asked for
+	last netip.Addr // as it was found last
 }
 
 // try makes one try: what was seen of a check that holds, or an error that says what
@@ -52,7 +54,7 @@ func (a *attempt) place(ctx context.Context, e model.Endpoint) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("its address is not known: %w", whyEnded(ctx, err))
 		}
-		a.at = at
+		a.at, a.last = at, at.IP
 	}
 	return net.JoinHostPort(a.at.IP.String(), port), nil
 }

@@ -39,8 +39,8 @@ func (p Prober) run(ctx context.Context, s Subject, checks []model.Check, once b
 		r, err := a.until(ctx, &c, once)
 		out.Results, out.Err = append(out.Results, r), err
 	}
-	if a.at.IP.IsValid() {
-		out.IP = a.at.IP.String()
+	if a.last.IsValid() {
+		out.IP = a.last.String()
 	}
 	return out
 }
