@@ -159,6 +159,13 @@ func (c *checker) turn(addr model.Address) chan struct{} {
 	return c.proving[addr]
 }
 
+func (c *checker) tried(addr model.Address) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, tried := c.found[addr]
+	return tried
+}
+
 func (c *checker) well(addr model.Address) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +246,7 @@ func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have := c.have[addr]
-		if _, tried := c.found[addr]; tried || c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
+		if c.tried(addr) || c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
 		at := *have.Guest
@@ -247,6 +254,34 @@ func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 		all.Go(func() {
 			defer func() { <-places }()
 			_ = c.prove(ctx, addr, at, c.prober.Once) // stands in found
+		})
+	}
+	all.Wait()
+}
+
+// locateFor bounds the question where a guest is: nobody asked for more than a hint.
+const locateFor = 5 * time.Second
+
+// locate asks each guest that shall run, and was not asked anything, for its address.
+func (c *checker) locate(ctx context.Context, list []model.Address) {
+	if c.inside == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, locateFor)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, addr := range list {
+		have, want := c.have[addr], c.want.State[addr]
+		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || textOf(want.Spec, "power") == "stopped" {
+			continue
+		}
+		g := c.inside.Guest(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))
+		all.Go(func() {
+			if at, err := g.Address(ctx); err == nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.found[addr] = health.Report{IP: at.IP.String()}
+			}
 		})
 	}
 	all.Wait()

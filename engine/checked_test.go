@@ -199,6 +199,30 @@ func TestUnwellGuestsAreTriedAgain(t *testing.T) {
 	})
 }
 
+// A guest without checks is asked for its address only where that is wanted.
+func TestLocatingGuestsWithoutChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInn()
+		s := site(map[string]int{"a": 1})
+		for _, wanted := range []bool{false, true} {
+			p := i.pass(s)
+			p.Unwell, p.Locate = []model.Address{addr("box", "a")}, wanted
+			r := p.Run(t.Context())
+			require.Equal(t, engine.Done, r.Outcome)
+			for _, res := range i.holds {
+				if res.Guest != nil {
+					res.Guest = &model.Guest{VMID: 100, Running: true}
+				}
+			}
+			want := "192.0.2.7" // as declared
+			if wanted {
+				want = "192.0.2.99"
+			}
+			require.Equal(t, want, r.Nodes[0].IP)
+		}
+	})
+}
+
 // What shall not run has no checks to pass, and neither has what is removed.
 func TestStepsWithoutChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

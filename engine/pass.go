@@ -92,9 +92,11 @@ type Pass struct {
 
 	// Health tries the checks of guests. A guest that a step makes or changes, and that
 	// shall run, is done when its checks hold. Those of Unwell without a step are tried
-	// once more; what is not on the host is left out.
+	// once more; what is not on the host is left out. With Locate those of Unwell that
+	// have no checks are asked for their address, within a few seconds.
 	Health health.Prober
 	Unwell []model.Address
+	Locate bool
 
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
@@ -155,6 +157,9 @@ func (p *Pass) Run(ctx context.Context) Report {
 	checks := p.checker(desired.Site, want, r, driver)
 	r.applied(apply.Run(ctx, r.Plan.Steps, p.options(desired.Site, want), checks.around(apply.Retry(driver.Apply, apply.Backoff{}))))
 	checks.again(looking, p.Unwell, p.Width)
+	if p.Locate {
+		checks.locate(looking, p.Unwell)
+	}
 	r.proved(checks)
 	return r.end(r.outcome(ctx))
 }

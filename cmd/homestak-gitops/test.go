@@ -258,6 +258,7 @@ func (t *trial) verify(ctx context.Context) error {
 		t.progress.waits("verifying")
 		for {
 			p := t.pass()
+			p.Locate = true
 			p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) { return len(made.Steps) == 0, nil }
 			for _, n := range t.manifest.Nodes {
 				p.Unwell = append(p.Unwell, n.Resource.Addr) // what held when it was made must hold still
@@ -289,8 +290,11 @@ func (t *trial) checked(r engine.Report) {
 	for i := range t.report.Nodes {
 		n := &t.report.Nodes[i]
 		for _, now := range r.Nodes {
-			if now.Name == n.Name && len(now.Checks) > 0 {
-				n.Checks, n.IP = now.Checks, now.IP
+			if now.Name != n.Name {
+				continue
+			}
+			if n.IP = now.IP; len(now.Checks) > 0 {
+				n.Checks = now.Checks
 			}
 		}
 	}
