@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 
 // checkBlock holds an inner block as a whole against what its attributes mean together.
 func (d *decoding) checkBlock(p part, at hclv2.Range) {
-	c, ok := p.value.Addr().Interface().(*model.Check)
+	c, ok := reflect.TypeAssert[*model.Check](p.value.Addr())
 	if !ok {
 		return
 	}

@@ -112,7 +112,7 @@ var valueRules = map[string]valueRule{
 	"manifest.pattern":                     {oneOf: []string{"flat", "tiered", "mesh", "hub-spoke", "federated"}},
 	"manifest.on_error":                    {oneOf: []string{"stop", "rollback", "continue"}, def: "stop"},
 	"manifest.execution.default_mode":      {oneOf: modes, def: "push"},
-		"manifest.settings.verify_ssh":         {def: true},
+	"manifest.settings.verify_ssh":         {def: true},
 	"manifest.settings.cleanup_on_failure": {def: true},
 	"manifest.settings.timeout":            {def: 10 * time.Minute},
 

@@ -25,7 +25,7 @@ type progress struct {
 	events chan apply.Event
 	told   chan struct{} // answers each event, so that what notify's caller prints next comes after it
 	checks chan health.Progress
-	phases chan string   // what is waited for without a step; told answers
+	phases chan string // what is waited for without a step; told answers
 	done   chan struct{}
 
 	phase   string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -54,32 +52,6 @@ func (s *session) bind(m *model.Manifest, h *model.Host) error {
 		s.desired.Findings = append(s.desired.Findings, verifySSH(bound, m.Name, h)...)
 	}
 	return err
-}
-
-// verifySSH gives every node of a manifest a check that logs in, where there is a key to
-// do so. What it cannot try it says.
-func verifySSH(site *model.Site, manifest string, h *model.Host) diag.List {
-	m := site.Manifests[manifest]
-	if m.Settings != nil && m.Settings.VerifySSH != nil && !*m.Settings.VerifySSH {
-		return nil
-	}
-	if h.SSH == nil || h.SSH.Key == "" {
-		return nil // nobody spoke of a key
-	}
-	var found diag.List
-	for _, n := range m.Nodes {
-		r, _ := site.Resolve(n.Resource, h, n)
-		switch {
-		case slices.ContainsFunc(site.Checks(n), func(c model.Check) bool { return c.SSH }):
-		case engine.CanLogIn(h, r):
-			n.Checks = append(slices.Clone(n.Checks), model.Check{Name: "verify-ssh", SSH: true, At: n.At})
-		default:
-			f := diag.Warnf(n.At, fmt.Sprintf("node %s is not logged in to", n.Name),
-				"The private key in ssh of host %s belongs to none of its ssh_keys. Add it there, or set verify_ssh = false.", h.Name)
-			found = append(found, f)
-		}
-	}
-	return found
 }
 
 // judgeBound holds the site as it is bound against its policies: before, a recipe was
@@ -239,116 +211,6 @@ func (t *trial) untouched() error {
 		}
 	}
 	return nil
-}
-
-const (
-	// verifyFor bounds how long verify looks again: PVE tells some things late (the
-	// status of a guest by up to ten seconds, pve-manager's pvestatd).
-	verifyFor   = time.Minute
-	verifyEvery = time.Second
-)
-
-// verify looks again until everything is there, runs, and nothing is left to do.
-func (t *trial) verify(ctx context.Context) error {
-	return t.phase("verify", func() error {
-		ctx, cancel := t.app.stopping.soon(ctx)
-		defer cancel()
-		limit := time.NewTimer(verifyFor)
-		defer limit.Stop()
-		t.progress.waits("verifying")
-		for {
-			p := t.pass()
-			p.Locate = true
-			p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) { return len(made.Steps) == 0, nil }
-			for _, n := range t.manifest.Nodes {
-				p.Unwell = append(p.Unwell, n.Resource.Addr) // what held when it was made must hold still
-			}
-			r := p.Run(ctx)
-			t.checked(r)
-			lacking := t.lacking(r)
-			if len(lacking) == 0 {
-				return nil
-			}
-			pause := time.NewTimer(verifyEvery)
-			select {
-			case <-pause.C:
-				continue
-			case <-ctx.Done():
-				pause.Stop()
-				return &ending{codeOf(context.Cause(ctx)), context.Cause(ctx)}
-			case <-limit.C:
-				pause.Stop()
-				t.report.Findings = append(t.report.Findings, lacking...)
-				return &ending{Code: exitError}
-			}
-		}
-	})
-}
-
-// checked takes what became of the checks into the report.
-func (t *trial) checked(r engine.Report) {
-	for i := range t.report.Nodes {
-		n := &t.report.Nodes[i]
-		for _, now := range r.Nodes {
-			if now.Name != n.Name {
-				continue
-			}
-			if n.IP = now.IP; len(now.Checks) > 0 {
-				n.Checks = now.Checks
-			}
-		}
-	}
-}
-
-// lacking tells what speaks against it that the host is as the manifest says.
-func (t *trial) lacking(r engine.Report) diag.List {
-	var out diag.List
-	miss := func(addr model.Address, format string, args ...any) {
-		out = append(out, diag.Finding{
-			Severity: diag.Error, Source: diag.FromGuard, Address: addr.String(),
-			Summary: fmt.Sprintf("verify: "+format, args...),
-		})
-	}
-	for _, addr := range slices.SortedFunc(maps.Keys(r.Checks), model.Address.Compare) {
-		if err := r.Checks[addr].Err; err != nil {
-			miss(addr, "%s: %v", addr, err)
-		}
-	}
-	if len(out) > 0 {
-		return out
-	}
-	if r.Plan == nil || r.Err != nil {
-		return append(out, engine.FindingOf(fmt.Errorf("verify: %w", r.Err))...)
-	}
-	for _, s := range r.Plan.Steps {
-		miss(s.Address, "%s is not as the site says: %s", s.Address, s.Reason)
-	}
-	for _, u := range r.Plan.Unknown {
-		miss(model.Address{}, "%s is unknown: %s", u.Scope, u.Why)
-	}
-	for _, n := range t.report.Nodes {
-		for addr, res := range r.Have.State {
-			if res.Node == n.Name && res.Guest != nil && !res.Guest.Running && t.runs(addr) {
-				miss(addr, "%s does not run", addr)
-			}
-		}
-	}
-	return out
-}
-
-// runs reports whether a node shall be running.
-func (t *trial) runs(addr model.Address) bool {
-	for _, n := range t.manifest.Nodes {
-		if n.Resource.Addr != addr {
-			continue
-		}
-		for _, attr := range model.Attrs(n.Resource.Spec) {
-			if attr.Path == "power" {
-				return attr.Value == "running"
-			}
-		}
-	}
-	return false
 }
 
 func (t *trial) destroy(ctx context.Context) error {

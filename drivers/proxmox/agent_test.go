@@ -209,7 +209,7 @@ func TestAddressesOfAContainer(t *testing.T) {
 	} {
 		seen, err := proxmox.ContainerInterfaces(t.Context(), proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			require.Equal(t, "/api2/json/nodes/father/lxc/200/interfaces", r.URL.Path)
-			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
 		}))
 		require.NoError(t, err)
 		card := proxmox.CardOf("net0", "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,ip=dhcp,gw=10.0.12.1")

@@ -55,7 +55,7 @@ func (d *dialer) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	}
 	here, there := net.Pipe()
 	go func() {
-		defer there.Close()
+		defer func() { _ = there.Close() }()
 		d.serve(there)
 	}()
 	return here, nil

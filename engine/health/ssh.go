@@ -33,7 +33,7 @@ func (a *attempt) trySSH(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	var shown atomic.Value // the host key's fingerprint, written by the library's goroutine
 	v := &version{conn: c}
 	config := &ssh.ClientConfig{
@@ -49,8 +49,8 @@ func (a *attempt) trySSH(ctx context.Context) (string, error) {
 	}
 	began := time.Now()
 	client, channels, requests, err := ssh.NewClientConn(v, addr, config)
-	print, _ := shown.Load().(string)
-	who := fmt.Sprintf("%s: %s, host key %s", addr, v.text(), print)
+	key, _ := shown.Load().(string)
+	who := fmt.Sprintf("%s: %s, host key %s", addr, v.text(), key)
 	switch {
 	case err == nil:
 		go ssh.DiscardRequests(requests) // ends with the connection
@@ -62,9 +62,9 @@ func (a *attempt) trySSH(ctx context.Context) (string, error) {
 		_ = client.Close()
 		_ = client.Wait()
 		return fmt.Sprintf("%s, logged in as %s in %s", who, a.User, short(time.Since(began))), nil
-	case print == "" && v.text() == "":
+	case key == "" && v.text() == "":
 		return "", fmt.Errorf("%s: %s", addr, c.story(err))
-	case print == "":
+	case key == "":
 		return "", fmt.Errorf("%s: %s, but no SSH comes about: %s", addr, v.text(), c.story(err))
 	case signer == nil:
 		return who, nil

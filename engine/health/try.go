@@ -91,7 +91,7 @@ func (a *attempt) tryTCP(ctx context.Context, c *model.Check) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if c.Expect == "" {
 		return fmt.Sprintf("%s: accepted in %s", addr, short(conn.took)), nil
 	}

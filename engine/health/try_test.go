@@ -116,7 +116,7 @@ func listen(t *testing.T, serve func(net.Conn)) health.Prober {
 				return
 			}
 			all.Go(func() {
-				defer c.Close()
+				defer func() { _ = c.Close() }()
 				serve(c)
 			})
 		}
@@ -180,12 +180,12 @@ func TestSSH(t *testing.T) {
 		}
 	})
 	try := func(c *model.Check) { c.SSH = true }
-	print := ssh.FingerprintSHA256(host.PublicKey())
+	shown := ssh.FingerprintSHA256(host.PublicKey())
 	s := subject(&guest{})
 
 	got, ok := saw(t, p, s, try)
 	require.True(t, ok, got)
-	require.Equal(t, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+print, got)
+	require.Equal(t, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+shown, got)
 
 	s.Key, s.Keys = private, []string{"no key at all", other}
 	require.False(t, s.CanLogIn())
@@ -202,7 +202,7 @@ func TestSSH(t *testing.T) {
 	accepts = false
 	got, ok = saw(t, p, s, try)
 	require.False(t, ok)
-	require.Contains(t, got, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+print+", but it does not let homestak in with the key SHA256:")
+	require.Contains(t, got, "192.0.2.7:22: SSH-2.0-OpenSSH_9.9, host key "+shown+", but it does not let homestak in with the key SHA256:")
 
 	p = listen(t, func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
 	got, ok = saw(t, p, s, try)

@@ -132,7 +132,7 @@ func serve(answer string) func(context.Context, string, string) (net.Conn, error
 	return func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		go func() {
-			defer there.Close()
+			defer func() { _ = there.Close() }()
 			buf := make([]byte, 4<<10)
 			if _, err := there.Read(buf); err == nil {
 				_, _ = there.Write([]byte(answer))
