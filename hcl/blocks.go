@@ -36,7 +36,6 @@ func blockTypes(kinds model.Kinds) []blockType {
 		{name: "site", doc: "Defaults for everything. There is exactly one.", spec: reflect.TypeFor[model.Site](), once: true, labels: 1},
 		row("host", "A PVE host or cluster that roots a tree.", model.Host{}),
 		row("preset", "A size.", model.Preset{}),
-		row("template", "What a container is made from, or a VM template to clone.", model.Template{}),
 		row("posture", "A level of security.", model.Posture{}),
 		row("spec", "What a node should become, on the inside.", model.Spec{}),
 		row("manifest", "A deployment: topology, mode, nodes.", model.Manifest{}),

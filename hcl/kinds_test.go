@@ -72,6 +72,22 @@ type image struct {
 	Checksum string `hcl:"checksum,optional" cost:"replace" doc:"sha256:…"`
 }
 
+type tmpl struct {
+	Volume   string `hcl:"volume,optional" doc:"Volume of a container template."`
+	URL      string `hcl:"url,optional" doc:"Where it is downloaded from."`
+	Checksum string `hcl:"checksum,optional" doc:"sha256:…"`
+	VMID     int    `hcl:"vmid,optional" doc:"VMID of the template to clone."`
+	Storage  string `hcl:"storage,optional" doc:"Storage."`
+}
+
+func (t *tmpl) resolve(in model.Scope) []model.Problem {
+	ways := slices.DeleteFunc([]string{t.Volume, t.URL, strings.Repeat("v", t.VMID)}, func(s string) bool { return s == "" })
+	if len(ways) != 1 {
+		return []model.Problem{{Summary: fmt.Sprintf("template %q does not say what it is", in.Name), Detail: "Set one of volume, url and vmid."}}
+	}
+	return nil
+}
+
 type pool struct {
 	Name    string `hcl:"name,label"`
 	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Host where it lives."`
@@ -130,6 +146,9 @@ func testKinds() model.Kinds {
 			}
 			return nil
 		}},
+		{Name: "template", Block: "template", Doc: "What a container is made from.", Everywhere: true, New: func() any { return &tmpl{} }, Resolve: func(spec any, in model.Scope) []model.Problem {
+			return spec.(*tmpl).resolve(in)
+		}},
 		{Name: "pool", Block: "pool", Doc: "A resource pool.", New: func() any { return &pool{} }},
 	}
 }
@@ -163,10 +182,6 @@ func dump(s *model.Site) string {
 	for _, name := range keys(s.Presets) {
 		fmt.Fprintf(&b, "preset %s\n", name)
 		attrs(s.Presets[name])
-	}
-	for _, name := range keys(s.Templates) {
-		fmt.Fprintf(&b, "template %s\n", name)
-		attrs(s.Templates[name])
 	}
 	for _, name := range keys(s.Postures) {
 		fmt.Fprintf(&b, "posture %s\n", name)

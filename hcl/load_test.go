@@ -411,10 +411,11 @@ func TestResolvedSiteIsReadyForAHost(t *testing.T) {
 		got = append(got, fmt.Sprint(a, " needs ", want.State[a].Needs))
 	}
 	require.Equal(t, []string{
-		"ct.cache needs [pool.guests]",
+		"ct.cache needs [template.debian-12-ct pool.guests]",
 		"image.debian-12 needs []",
 		"pool.guests needs []",
 		"pve.inner needs [image.debian-12 pool.guests]",
+		"template.debian-12-ct needs []",
 		"vm.db-a needs [image.debian-12 pve.inner pool.guests]",
 		"vm.db-b needs [image.debian-12 pve.inner pool.guests]",
 	}, got)

@@ -15,7 +15,6 @@ import (
 
 const (
 	nodeBlock    = "node"
-	typeCT       = "ct"   // of the language, and of no kind yet
 	typePVE      = "pve"  // the only node type that can be a parent
 	maxInstances = 10_000 // of one node block
 	maxNodes     = 50_000 // of a site
@@ -206,11 +205,7 @@ func (l *load) kindOf(decl *nodeDecl, d *decoding) *model.Kind {
 	kinds := l.opts.Kinds.Block(nodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
-		hint := l.nearest(name, kinds.Names())
-		if name == typeCT {
-			hint = "Containers are part of the language, but cannot be made yet. " + upperFirst(hint) + "."
-		}
-		l.errorf(a.Expr.Range(), "unknown node type "+quote(name), "%s", hint)
+		l.errorf(a.Expr.Range(), "unknown node type "+quote(name), "%s", l.nearest(name, kinds.Names()))
 	}
 	return k
 }

@@ -17,7 +17,7 @@ const nodeTokens = "node_tokens"
 // decodeSite decodes everything but the manifests.
 func (l *load) decodeSite() {
 	site := &model.Site{
-		Hosts: map[string]*model.Host{}, Presets: map[string]*model.Preset{}, Templates: map[string]*model.Template{},
+		Hosts: map[string]*model.Host{}, Presets: map[string]*model.Preset{},
 		Postures: map[string]*model.Posture{}, Specs: map[string]*model.Spec{}, Manifests: map[string]*model.Manifest{},
 		Objects: model.State{}, Secrets: l.opts.Secrets, Kinds: l.opts.Kinds,
 	}
@@ -39,12 +39,6 @@ func (l *load) decodeSite() {
 		v := &model.Preset{At: place(b.at)}
 		l.decode(b, v, false)
 		site.Presets[b.name] = v
-	}
-	for _, b := range l.blocks["template"] {
-		v := &model.Template{At: place(b.at)}
-		l.decode(b, v, false)
-		l.checkTemplate(b, v)
-		site.Templates[b.name] = v
 	}
 	for _, b := range l.blocks["spec"] {
 		v := &model.Spec{At: place(b.at)}
@@ -133,23 +127,6 @@ func innerAt(b *block, typ, name string) hclv2.Range {
 		}
 	}
 	return b.at
-}
-
-func (l *load) checkTemplate(b *block, t *model.Template) {
-	ways := 0
-	for _, set := range []bool{t.Volume != "", t.URL != "", t.VMID != 0} {
-		if set {
-			ways++
-		}
-	}
-	switch {
-	case b.bad:
-	case ways != 1:
-		l.errorf(b.at, "template "+quote(t.Name)+" does not say what it is", "Exactly one of these must be set: volume or url for a container template, vmid for a VM template.")
-		b.bad = true
-	case t.URL != "" && t.Checksum == "":
-		l.warnf(b.at, "template "+quote(t.Name)+" has no checksum", "What is downloaded cannot be verified: add checksum = \"sha256:…\".")
-	}
 }
 
 func (l *load) decodeHost(b *block, site *model.Site) {

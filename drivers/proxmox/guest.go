@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -74,4 +76,32 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 	default:
 		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
 	}
+}
+
+// waiting lists what PVE holds back until the next full restart; path translates a
+// key into the name it has in the files.
+func (c config) waiting(addr model.Address, path func(key string) string, secret ...string) []model.Pending {
+	if !c.waits {
+		return nil
+	}
+	keys := map[string]bool{}
+	for k, val := range c.next {
+		if now, ok := c.now[k]; !ok || now != val {
+			keys[k] = true
+		}
+	}
+	for k := range c.now {
+		if _, ok := c.next[k]; !ok {
+			keys[k] = true
+		}
+	}
+	out := []model.Pending{}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		p := model.Pending{Address: addr, Path: path(k), Why: "set; takes effect at the next full restart", Before: plainValue(c.now, k), After: plainValue(c.next, k)}
+		if slices.Contains(secret, k) {
+			p.Before, p.After = "(sensitive)", "(sensitive)"
+		}
+		out = append(out, p)
+	}
+	return out
 }

@@ -16,6 +16,9 @@ type guestSpec interface {
 
 // observedGuest reads a proven guest back into the form of its kind.
 func observedGuest(g listed, cfg config, notes string, m mark) *model.Resource {
+	if m.Type == "ct" {
+		return observedCT(g, cfg, notes, m)
+	}
 	return observedVM(g, cfg, notes, m)
 }
 
@@ -106,6 +109,9 @@ func (j *judge) close() {
 			j.leaveToHA(rs[0])
 			j.inItsPlace(rs[0])
 			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
+			if w := j.want.State[addr]; w != nil && addr.Kind == "ct" {
+				j.out.Findings = append(j.out.Findings, w.Spec.(*CT).stale(addr, rs[0].Spec.(*CT))...)
+			}
 			continue
 		}
 		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })

@@ -104,10 +104,15 @@ func (d *Driver) pullPlug(ctx context.Context, at place, shutdown string, why er
 // it in one task, also under the HA manager, which does not get to see it stopped.
 func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 	upid, err := d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
-	if err = d.settled(ctx, upid, err); err != nil {
+	err = d.settled(ctx, upid, err)
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), at.String()+" not running"): // it was stopped meanwhile, and what is pending waits for a start only
+		return d.start(ctx, at)
+	default:
 		return fmt.Errorf("restarting %s: %w", at, err)
 	}
-	return nil
 }
 
 // down is how many seconds a guest gets to shut down.

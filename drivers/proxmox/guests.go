@@ -300,6 +300,7 @@ func wantedGuests(w *model.Want) wanted {
 			continue
 		}
 		out.names[r.Node] = addr
+		out.names[r.Spec.(guestSpec).guestName()] = addr // a container's host name may be another
 		if r.Guest.VMID != 0 {
 			out.vmids[r.Guest.VMID] = addr
 		}

@@ -123,10 +123,14 @@ func formatOf(name string) string {
 
 // content is PVE's content type.
 func (i *Image) content() string {
-	if i.Format == "iso" {
+	switch {
+	case i.Format == "iso":
 		return "iso"
+	case slices.Contains(archives, i.Format):
+		return "vztmpl"
+	default:
+		return "import"
 	}
-	return "import"
 }
 
 // fileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so hold no dot.
@@ -139,7 +143,7 @@ func (i *Image) fileName(site, name string) string {
 	return strings.Join([]string{Tag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
 }
 
-var imageFile = regexp.MustCompile(`^` + Tag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso)$`)
+var imageFile = regexp.MustCompile(`^` + Tag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
 
 // listImages reads the storages where images of the site may lie: those that are
 // wanted, and the host's own, where old ones may be left.
@@ -219,7 +223,7 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 	if there, lookErr := d.hasVolume(ctx, node, want); lookErr == nil && there && (errors.Is(err, errLost) || strings.Contains(err.Error(), "refusing to override")) {
 		return nil
 	}
-	return fmt.Errorf("getting image %s onto storage %s: %w", s.Address.Name, want.Storage, err)
+	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
 }
 
 // hasVolume reports whether a whole file of that name lies there: PVE downloads

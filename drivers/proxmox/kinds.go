@@ -8,7 +8,9 @@ func table() []driverKind {
 	return []driverKind{
 		&vmKind,
 		&pveKind,
+		&ctKind,
 		&imageKind,
+		&templateKind,
 		&poolKind,
 		&seedKind,
 	}

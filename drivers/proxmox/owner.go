@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -22,11 +23,13 @@ const markPrefix = "homestak-gitops: "
 type mark struct {
 	V        int               `json:"v"`
 	Site     string            `json:"site"`
-	Type     string            `json:"type"` // vm, pve, pool
+	Type     string            `json:"type"` // vm, pve, ct, pool
 	Node     string            `json:"node"` // the name within the site
 	Manifest string            `json:"manifest,omitempty"`
 	Owner    string            `json:"owner"`
 	UUID     string            `json:"uuid,omitempty"` // of smbios1: the identity that a copy does not have
+	MAC      string            `json:"mac,omitempty"`  // of a container's first card: a clone gets another one
+	Keys     string            `json:"keys,omitempty"` // hash of the ssh keys that a container was made with
 	VMID     int               `json:"vmid,omitempty"` // only while a clone has no identity of its own yet
 	From     string            `json:"from,omitempty"` // image.debian-12, template.golden
 	Needs    []model.Address   `json:"needs,omitempty"`
@@ -49,7 +52,7 @@ type markDestroy struct {
 // readable reports whether this program understands the mark. A newer version may
 // mean something else by the same words; and only guests carry marks of guests.
 func (m mark) readable() bool {
-	return m.V == 1 && m.Site != "" && m.Node != "" && (m.Type == "vm" || m.Type == "pve")
+	return m.V == 1 && m.Site != "" && m.Node != "" && slices.Contains([]string{"vm", "pve", "ct"}, m.Type)
 }
 
 func (m mark) addr() model.Address { return model.Address{Kind: m.Type, Name: m.Node} }
@@ -131,13 +134,39 @@ func uuidOf(smbios1 string) string {
 	return u
 }
 
+// bare reports whether a mark is that of a clone whose identity is not written yet.
+func (m mark) bare() bool { return m.UUID == "" && m.MAC == "" }
+
+// agrees reports whether a guest has the identity that the mark was written for: a
+// VM its uuid, which a copy does not have; a container the MAC address of a card,
+// since PVE keeps nothing else of it that a clone does not take over.
+func (m mark) agrees(cfg config) (ok bool, what string) {
+	if m.Type != "ct" {
+		return m.UUID != "" && strings.EqualFold(m.UUID, uuidOf(cfg.next["smbios1"])), "uuid"
+	}
+	for key, val := range cfg.next {
+		if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, parseProperty(val).values["hwaddr"]) {
+			return true, "MAC address"
+		}
+	}
+	return false, "MAC address"
+}
+
+// isNet reports whether a key is that of a network card.
+func isNet(key string) bool {
+	no, ok := strings.CutPrefix(key, "net")
+	_, err := strconv.Atoi(no)
+	return ok && err == nil
+}
+
 // identity is who we are in marks.
 type identity struct{ site, owner string }
 
 // prove judges whether a guest is ours: the mark names our site and us, and the
-// guest's own uuid is the one the mark was written for. why says what speaks
+// guest's own identity is the one the mark was written for. why says what speaks
 // against it; claims is set when only the proof is missing.
 func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why string, claims model.Address) {
+	same, what := m.agrees(cfg)
 	switch {
 	case !found:
 		return false, "no owner mark", model.Address{}
@@ -149,10 +178,10 @@ func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why
 		return false, "belongs to " + m.Owner, m.addr()
 	case (m.Type == "ct") != at.lxc:
 		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.addr(), strings.Fields(at.String())[0]), m.addr()
-	case m.UUID == "" && m.VMID == at.vmid:
+	case m.bare() && m.VMID == at.vmid:
 		return true, "", m.addr() // a clone that we started and whose identity we had not written yet
-	case m.UUID == "" || !strings.EqualFold(m.UUID, uuidOf(cfg.next["smbios1"])):
-		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its uuid is not the one in the mark): a copy", m.addr()), m.addr()
+	case !same:
+		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its %s is not the one in the mark): a copy", m.addr(), what), m.addr()
 	default:
 		return true, "", m.addr()
 	}

@@ -35,13 +35,15 @@ func newWorld(t *testing.T, c pvesim.Config) *world {
 		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},
 		Presets:   map[string]*model.Preset{"small": {Name: "small", Cores: 2, Memory: 2048, Disk: 10}},
-		Templates: map[string]*model.Template{"golden": {Name: "golden", VMID: 9000}},
 		Specs:     map[string]*model.Spec{},
 		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father"}},
-		Objects: model.State{{Kind: "image", Name: "debian-12"}: {
-			Addr: model.Address{Kind: "image", Name: "debian-12"},
-			Spec: &proxmox.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
-		}},
+		Objects: model.State{
+			{Kind: "image", Name: "debian-12"}: {
+				Addr: model.Address{Kind: "image", Name: "debian-12"},
+				Spec: &proxmox.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
+			},
+			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &proxmox.Template{VMID: 9000}},
+		},
 		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "dev": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}}},
 	}}
 	w.reopen()
@@ -78,7 +80,7 @@ func (w *world) node(name string, edit func(*proxmox.VM)) *model.Node {
 		edit(vm)
 	}
 	if vm.Template != "" {
-		vm.Image, r.Needs = "", nil
+		vm.Image, r.Needs = "", []model.Address{{Kind: "template", Name: vm.Template}}
 	}
 	m := w.site.Manifests["web"]
 	n := &model.Node{Name: name, Block: name, Type: "vm", Resource: r, Manifest: m, Mode: "push"}

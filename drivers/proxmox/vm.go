@@ -90,7 +90,7 @@ func vmModel(name, doc string) model.Kind {
 		Name: name, Block: "node", Doc: doc, Guest: true,
 		New: func() any { return &VM{Power: "running", Restart: "never", Agent: true} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
-			r := vmResolver{VM: spec.(*VM), in: in, kind: name}
+			r := vmResolver{VM: spec.(*VM), guestResolver: guestResolver{in: in, kind: name}}
 			r.resolve()
 			return r.problems
 		},

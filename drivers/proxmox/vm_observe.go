@@ -241,28 +241,7 @@ func (v *VM) pending(addr model.Address) []model.Pending {
 	if v.Power == "running" && v.unread() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
 	}
-	if !v.observe.waits {
-		return out
-	}
-	keys := map[string]bool{}
-	for k, val := range v.observe.next {
-		if now, ok := v.observe.now[k]; !ok || now != val {
-			keys[k] = true
-		}
-	}
-	for k := range v.observe.now {
-		if _, ok := v.observe.next[k]; !ok {
-			keys[k] = true
-		}
-	}
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		p := model.Pending{Address: addr, Path: v.path(k), Why: "set; takes effect at the next full restart", Before: plainValue(v.observe.now, k), After: plainValue(v.observe.next, k)}
-		if k == "sshkeys" || k == "cipassword" {
-			p.Before, p.After = "(sensitive)", "(sensitive)"
-		}
-		out = append(out, p)
-	}
-	return out
+	return append(out, v.observe.waiting(addr, v.path, "sshkeys", "cipassword")...)
 }
 
 func plainValue(m map[string]string, key string) any {

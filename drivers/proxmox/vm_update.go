@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -40,12 +39,13 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		}
 	}
 	ch.describe()
-	if len(ch.set)+len(ch.gone) == 0 { // no request with a digest says that it still is what was observed
+	if ch.empty() { // no request with a digest says that it still is what was observed
 		if err := d.stillOurs(ctx, at, s.Address); err != nil {
 			return fmt.Errorf("changing VM %d: %w", at.vmid, err)
 		}
 	}
-	if err := d.write(ctx, at, ch, s.Have); err != nil {
+	ch.sight.fresh = ch.empty()
+	if err := d.write(ctx, at, ch.writing, s.Have, have.observe); err != nil {
 		return fmt.Errorf("changing VM %d: %w", at.vmid, err)
 	}
 	if err := d.settleDisks(ctx, at, ch); err != nil {
@@ -71,9 +71,8 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 type change struct {
 	want, have *VM
 	m          mark
-	set        params
-	gone       map[string]bool // keys to delete
-	power      bool
+	writing
+	power bool
 
 	move  map[string]string // slot → storage
 	grow  map[string]int    // slot → GiB
@@ -84,7 +83,7 @@ type change struct {
 
 func newChange(want, have *VM, m mark) *change {
 	return &change{
-		want: want, have: have, m: m, set: params{}, gone: map[string]bool{},
+		want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]Disk{}, drop: map[string]string{},
 		sight: sight{cfg: have.observe, fresh: true, unsure: map[string]bool{}},
 	}
@@ -177,56 +176,6 @@ func (c *change) nic(name, attr string) {
 		return
 	}
 	c.set[slot] = card(c.have.observe.next[slot], n)
-}
-
-// touched reports whether a key that is about to be written or deleted is not what
-// it was when the change was worked out. Attributes do not tell: a disk attached by
-// hand is none of ours, but may stand in the slot that was free then.
-func (c *change) touched(now config) bool {
-	old := c.have.observe.next
-	for key := range c.set {
-		if key != "digest" && key != "delete" && now.next[key] != old[key] {
-			return true
-		}
-	}
-	for key := range c.gone {
-		if now.next[key] != old[key] {
-			return true
-		}
-	}
-	return false
-}
-
-// write sends the keys, with the digest they were planned on. When that digest
-// moved although nothing we look at changed (PVE renews it also for its own
-// bookkeeping), it is sent once more with the new one.
-func (d *Driver) write(ctx context.Context, at place, ch *change, have *model.Resource) error {
-	if len(ch.gone) > 0 {
-		ch.set["delete"] = strings.Join(slices.Sorted(maps.Keys(ch.gone)), ",")
-	}
-	if len(ch.set) == 0 {
-		return nil
-	}
-	ch.set["digest"], ch.sight.fresh = have.Guest.Digest, false
-	_, err := d.c.put(ctx, at.path("config"), ch.set)
-	if classOf(err) != classMoved {
-		return heldBack(err)
-	}
-	cfg, lookErr := d.readConfig(ctx, at)
-	if lookErr != nil {
-		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
-	}
-	is := d.proof(cfg, at)
-	if !is.of(have.Addr) {
-		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
-	}
-	fresh := observedVM(listed{vmid: at.vmid, node: at.node, running: have.Guest.Running, uptime: ch.have.uptime}, cfg, is.notes, is.mark)
-	if ch.touched(cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
-		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
-	}
-	ch.set["digest"] = cfg.digest
-	_, err = d.c.put(ctx, at.path("config"), ch.set)
-	return heldBack(err)
 }
 
 // heldBack explains the one refusal after which the work is done: PVE has the new

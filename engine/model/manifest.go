@@ -39,7 +39,7 @@ type Settings struct {
 type Node struct {
 	Name      string     // of the instance: worker-2
 	Block     string     // of the block: worker
-	Type      string     `hcl:"type" doc:"vm or pve; containers (ct) cannot be made yet."`
+	Type      string     `hcl:"type" doc:"vm, ct or pve."`
 	Spec      string     `hcl:"spec,optional" ref:"spec" doc:"What the node should become."`
 	Parent    string     `hcl:"parent,optional" doc:"The pve node it lives on; the manifest's host unless set."`
 	DependsOn []string   `hcl:"depends_on,optional" doc:"Nodes that must exist first and go later."`

@@ -26,7 +26,6 @@ type Site struct {
 	At         diag.Range
 	Hosts      map[string]*Host
 	Presets    map[string]*Preset
-	Templates  map[string]*Template
 	Postures   map[string]*Posture
 	Specs      map[string]*Spec
 	Manifests  map[string]*Manifest
@@ -102,18 +101,6 @@ type Preset struct {
 	Cores  int    `hcl:"cores" doc:"CPU cores."`
 	Memory int    `hcl:"memory" doc:"Memory in MiB."`
 	Disk   int    `hcl:"disk,optional" doc:"Root disk in GiB."`
-
-	At diag.Range
-}
-
-// Template is what a container is made from, or a VM template to clone.
-type Template struct {
-	Name     string `hcl:"name,label"`
-	Volume   string `hcl:"volume,optional" doc:"Volume of a container template that lies on the host already."`
-	URL      string `hcl:"url,optional" doc:"Where a container template is downloaded from."`
-	Checksum string `hcl:"checksum,optional" doc:"sha256:… of the download."`
-	VMID     int    `hcl:"vmid,optional" doc:"VMID of the VM template to clone."`
-	Storage  string `hcl:"storage,optional" doc:"Where a download is kept; the host's images storage unless set."`
 
 	At diag.Range
 }

@@ -1,0 +1,142 @@
+package proxmox
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// CT is a container. After resolving it says all that is wanted of one.
+type CT struct {
+	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
+	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
+
+	Cores  int      `hcl:"cores,optional" doc:"CPU cores; the preset's unless set."`
+	Memory int      `hcl:"memory,optional" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
+	Swap   int      `hcl:"swap,optional" cost:"hot" doc:"Swap in MiB; 0 for none."`
+	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else 4, or a clone's own. It can grow, never shrink."`
+	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
+	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
+
+	Tags        []string `hcl:"tags,optional" doc:"Tags beside homestak, which every owned guest carries."`
+	Description string   `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
+	Power       string   `hcl:"power,optional" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool     `hcl:"onboot,optional" doc:"Start with the host."`
+	Startup     *Startup `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
+	Protection  bool     `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string   `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+
+	Unprivileged bool     `hcl:"unprivileged,optional" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
+	Features     []string `hcl:"features,optional" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
+	Hostname     string   `hcl:"hostname,optional" doc:"Host name inside; the node's name unless set."`
+	Nameserver   []string `hcl:"nameserver,optional" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
+	Searchdomain string   `hcl:"searchdomain,optional" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
+	Timezone     string   `hcl:"timezone,optional" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
+	Password     string   `hcl:"password,optional" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
+
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them."`
+
+	Terms string `plan:"mark"`                   // what the files decide of the owner mark
+	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
+
+	mark         mark     // wanted: without identity and slots; observed: as found
+	keys         []string // wanted: of root, set when it is made
+	observe      config   // observed only
+	volume       string   // wanted: the container template it is unpacked from
+	templateVMID int      // wanted: the template to clone instead
+}
+
+// CTDisk is the root disk or a mount point. Its slot is remembered in the owner mark.
+type CTDisk struct {
+	Name    string            `hcl:"name,label"`
+	Size    int               `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
+	Storage string            `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set. PVE moves a volume only while the container is stopped."`
+	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
+	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
+}
+
+// CTNIC is a network card of a container and its address.
+type CTNIC struct {
+	Name     string            `hcl:"name,label"`
+	Bridge   string            `hcl:"bridge,optional" cost:"hot" doc:"Bridge; the host's, else the site's unless set."`
+	VLAN     int               `hcl:"vlan,optional" cost:"hot" doc:"VLAN tag, 1 to 4094."`
+	MAC      string            `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up when the card is made unless set, and then kept."`
+	IP       string            `hcl:"ip,optional" cost:"hot" doc:"IPv4 address with prefix length, dhcp or manual; the first nic's is the spec's, else dhcp, unless set."`
+	Gateway  string            `hcl:"gateway,optional" cost:"hot" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
+	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
+	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as mtu or rate."`
+}
+
+var ctKind = kind[CT]{
+	model: model.Kind{
+		Name: "ct", Block: "node", Doc: "A container.", Guest: true,
+		New: func() any { return &CT{Power: "running", Restart: "never", Unprivileged: true, Swap: 512} },
+		Resolve: func(spec any, in model.Scope) []model.Problem {
+			r := ctResolver{CT: spec.(*CT), guestResolver: guestResolver{in: in, kind: "ct"}}
+			r.resolve()
+			return r.problems
+		},
+		Claims: func(spec any) []model.Claim { return spec.(*CT).claims() },
+		Align:  func(want, have any) { want.(*CT).align(have.(*CT)) },
+		Class:  classCT,
+		Refuse: refuseCT,
+		Brief:  func(spec any) string { return spec.(*CT).brief() },
+	},
+	create: createCT, // readGuests of vm lists containers too
+	update: updateCT,
+	remove: removeGuest,
+}
+
+func (c *CT) brief() string {
+	size := c.Preset
+	if size == "" {
+		size = fmt.Sprintf("%d cores, %d MiB", c.Cores, c.Memory)
+	}
+	if c.templateVMID != 0 {
+		return size + ", clone of " + c.Template
+	}
+	return size + ", " + c.Template
+}
+
+// claims are what no second guest may have.
+func (c *CT) claims() []model.Claim {
+	var out []model.Claim
+	for _, n := range c.NICs {
+		path := "nic." + n.Name
+		if n.MAC != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: n.MAC, Path: path + ".mac"})
+		}
+		for attr, ip := range map[string]string{".ip": n.IP, ".ip6": n.IP6} {
+			if p, err := netip.ParsePrefix(ip); err == nil {
+				out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + attr})
+			}
+		}
+	}
+	return out
+}
+
+func (c *CT) guestName() string { return c.Hostname }
+
+// disk finds the disk of a name, or that a path of a change is about.
+func (c *CT) disk(name string) (CTDisk, bool) {
+	for _, d := range c.Disks {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	return CTDisk{}, false
+}
+
+// nic does the same for a network card.
+func (c *CT) nic(name string) (CTNIC, bool) {
+	for _, n := range c.NICs {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return CTNIC{}, false
+}

@@ -1,0 +1,214 @@
+package proxmox
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// createCT makes a container and returns when it is complete: what was ordered is
+// read back before it counts, since PVE has creates that die without a word.
+func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
+	at := place{node: s.Want.Guest.Node, vmid: s.VMID, lxc: true}
+	m := want.mark
+	m.Owner = d.id.owner
+	var err error
+	if want.templateVMID != 0 {
+		err = d.cloneCT(ctx, want, at, m)
+	} else {
+		err = d.unpackCT(ctx, want, at, m)
+	}
+	if err != nil {
+		return err
+	}
+	return d.completeCT(ctx, s, want, at)
+}
+
+// unpackCT orders the whole container in one request. The addresses of its cards are
+// made up here and not by PVE, so that the mark proves it from the first moment.
+func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error {
+	m.Slots, m.Keys = slotsCT(want, config{}, nil), hashKeys(want.keys)
+	p := want.params(&m, config{})
+	for _, disk := range want.Disks {
+		p[m.Slots["disk."+disk.Name]] = disk.order()
+	}
+	p["vmid"], p["ostemplate"], p["unprivileged"] = at.vmid, want.volume, want.Unprivileged
+	if len(want.keys) > 0 {
+		p["ssh-public-keys"] = strings.Join(want.keys, "\n")
+	}
+	if want.Password != "" {
+		p["password"] = want.Password
+	}
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	upid, err := d.c.post(ctx, seg("nodes", at.node, "lxc"), p)
+	return d.born(ctx, at, m, d.settled(ctx, upid, err))
+}
+
+// cloneCT copies a template, and gives the copy its identity.
+func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error {
+	v, err := d.readView(ctx)
+	if err != nil {
+		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
+	}
+	from := place{node: or(v.guests[want.templateVMID].node, at.node), vmid: want.templateVMID, lxc: true}
+	cfg, err := d.readConfig(ctx, from)
+	if err != nil {
+		return fmt.Errorf("looking at template %s: %w", from, err)
+	}
+	if is := cfg.now["unprivileged"] == "1"; is != want.Unprivileged {
+		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
+	}
+	early := m
+	early.VMID = at.vmid // proof enough until the addresses of its cards are known
+	p := params{"newid": at.vmid, "hostname": want.Hostname, "description": describe(want.Description, early), "full": true}
+	if root, ok := want.disk("root"); ok {
+		p["storage"] = root.Storage
+	}
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	if from.node != at.node {
+		p["target"] = at.node // only the node that has the template can copy it
+	}
+	upid, err := d.c.post(ctx, from.path("clone"), p)
+	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
+		return err
+	}
+	return d.dressCT(ctx, want, at, m)
+}
+
+// dressCT makes a bare copy of a template what the files say. All of it is one
+// request, so that a copy is either still bare, which its mark tells, or complete.
+func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error {
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return fmt.Errorf("reading the clone %s back: %w", at, err)
+	}
+	if is := d.proof(cfg, at); !is.of(m.addr()) || !is.mark.bare() {
+		return fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
+	}
+	m.Slots = slotsCT(want, cfg, nil)
+	w := writing{want.params(&m, cfg), map[string]bool{}}
+	for key := range cfg.next { // of what files always decide, nothing of the template's stays
+		if w.set[key] == nil && (isNet(key) || slices.Contains([]string{"startup", "nameserver", "searchdomain", "timezone", "features"}, key)) {
+			w.gone[key] = true
+		}
+	}
+	for key, val := range w.set {
+		if cfg.next[key] == plainText(val) {
+			delete(w.set, key)
+		}
+	}
+	for _, disk := range want.Disks {
+		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
+			w.set[slot] = disk.order()
+		} else if !sameMount(disk, readCTDisk(disk.Name, cfg.next[slot])) {
+			w.set[slot] = disk.on(cfg.next[slot])
+		}
+	}
+	if len(w.gone) > 0 {
+		w.set["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
+	}
+	w.set["digest"] = cfg.digest
+	if _, err := d.c.put(ctx, at.path("config"), w.set); err != nil {
+		return fmt.Errorf("configuring %s, a clone of %s: %w", at, want.Template, err)
+	}
+	return nil
+}
+
+// plainText is a parameter as PVE shows it.
+func plainText(v any) string {
+	switch v {
+	case true:
+		return "1"
+	case false:
+		return "0"
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// completeCT brings a new container from what was ordered to what is wanted: disks
+// grown to their size, and power.
+func (d *Driver) completeCT(ctx context.Context, s plan.Step, want *CT, at place) error {
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return fmt.Errorf("reading %s back: %w", at, err)
+	}
+	is := d.proof(cfg, at)
+	if !is.of(s.Address) || is.mark.bare() || cfg.now["rootfs"] == "" {
+		return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
+	}
+	digest := cfg.digest
+	for _, disk := range want.Disks {
+		slot := is.mark.Slots["disk."+disk.Name]
+		if disk.Size <= readCTDisk(disk.Name, cfg.next[slot]).Size {
+			continue
+		}
+		if err := d.growVolume(ctx, at, slot, disk.Size, digest); err != nil {
+			return err
+		}
+		digest = "" // our own write moved it
+	}
+	if want.Power != "running" {
+		return nil
+	}
+	return d.start(ctx, at)
+}
+
+// params are the keys of a whole container but its disks and what only a create
+// takes. It gives the mark the address of the first card: that of a card which is
+// there is kept, for another one is made up.
+func (c *CT) params(m *mark, have config) params {
+	m.Options = slices.Sorted(maps.Keys(c.Options))
+	p := params{
+		"hostname": c.Hostname, "memory": c.Memory, "swap": c.Swap, "tags": strings.Join(c.Tags, ";"),
+		"onboot": c.OnBoot, "protection": c.Protection,
+	}
+	for key, val := range map[string]string{
+		"startup": c.Startup.text(), "nameserver": strings.Join(c.Nameserver, " "), "searchdomain": c.Searchdomain, "timezone": c.Timezone,
+		"features": featuresText(c.Features),
+	} {
+		if val != "" {
+			p[key] = val
+		}
+	}
+	if c.Cores != 0 {
+		p["cores"] = c.Cores
+	}
+	for k, val := range c.Options {
+		p[k] = val
+	}
+	for i, n := range c.NICs {
+		slot := m.Slots["nic."+n.Name]
+		mac := or(n.MAC, or(readCTNIC(n.Name, have.next[slot]).MAC, newMAC()))
+		if i == 0 {
+			m.MAC = mac
+		}
+		p[slot] = n.text(slot, mac)
+	}
+	p["description"] = describe(c.Description, *m)
+	return p
+}
+
+// newMAC makes up an address under the prefix that PVE makes up its own.
+func newMAC() string {
+	b := make([]byte, 3)
+	_, _ = rand.Read(b) // never fails (crypto/rand)
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
+}
+
+func featuresText(features []string) string {
+	var parts []string
+	for _, f := range features {
+		parts = append(parts, f+"=1")
+	}
+	return strings.Join(parts, ",")
+}

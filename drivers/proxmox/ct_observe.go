@@ -1,0 +1,180 @@
+package proxmox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// keysHash is how many hex digits the mark keeps of the ssh keys.
+const keysHash = 12
+
+// hashKeys tells in the mark which keys a container was made with, since PVE keeps
+// nothing of them. They are public, and their hash is no secret.
+func hashKeys(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(keys, "\n")))
+	return hex.EncodeToString(sum[:])[:keysHash]
+}
+
+// observedCT reads a proven container back into the form in which the files speak:
+// with what is pending counted in, since that is what was asked of PVE already.
+func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
+	c := cfg.next
+	t := &CT{
+		Cores: atoi(c["cores"], 0), Memory: atoi(c["memory"], 512), Swap: atoi(c["swap"], 512), Hostname: c["hostname"],
+		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
+		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
+		Nameserver: splitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
+		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), mark: m, observe: cfg,
+	}
+	if g.running {
+		t.Power = "running"
+	}
+	t.Template, _ = strings.CutPrefix(m.From, "template.")
+	for _, tag := range splitTags(c["tags"]) {
+		t.Tags = append(t.Tags, strings.ToLower(tag))
+	}
+	slices.Sort(t.Tags)
+	t.Tags = slices.Compact(t.Tags)
+	if m.bare() {
+		t.mark.Slots = map[string]string{"disk.root": "rootfs"} // a bare clone: its mark does not know the template's slots
+	}
+	t.readDevices()
+	t.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
+	for k, val := range c {
+		if !isTypedCT(k) {
+			t.Options[k] = val
+		}
+	}
+	return &model.Resource{
+		Addr: m.addr(), Spec: t, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"])},
+	}
+}
+
+// readFeatures lists the features that are on; one with a value, as mount has, keeps it.
+func readFeatures(s string) []string {
+	out := []string{}
+	for k, v := range parseProperty(s).values {
+		switch v {
+		case "0":
+		case "1":
+			out = append(out, k)
+		default:
+			out = append(out, k+"="+v)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// readDevices reads the disks that the mark names, since others were attached by
+// hand and are not ours to judge, and all network cards: one that the mark does not
+// name was added by hand and goes by the name of its slot.
+func (c *CT) readDevices() {
+	names := map[string]string{}
+	for key, slot := range c.mark.Slots {
+		names[slot] = key
+	}
+	for key, val := range c.observe.next {
+		name := names[key]
+		switch {
+		case isMount(key) && name != "":
+			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
+			d.Size = or(d.Size, readCTDisk("", c.observe.now[key]).Size) // a change that waits may not tell it
+			c.Disks = append(c.Disks, d)
+		case isNet(key):
+			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(or(name, key), "nic."), val))
+		}
+	}
+	slices.SortFunc(c.Disks, func(a, b CTDisk) int { return model.CompareNames(a.Name, b.Name) })
+	slices.SortFunc(c.NICs, func(a, b CTNIC) int { return model.CompareNames(a.Name, b.Name) })
+}
+
+// align takes out of what was observed all that the files have no opinion about.
+func (c *CT) align(have *CT) {
+	for i := range have.NICs {
+		h := &have.NICs[i]
+		if w, wanted := c.nic(h.Name); wanted {
+			if w.MAC == "" {
+				h.MAC = ""
+			}
+			alignMembers("net0", w.Options, h.Options)
+		}
+	}
+	for i := range have.Disks {
+		h := &have.Disks[i]
+		if w, wanted := c.disk(h.Name); wanted {
+			if w.Size == 0 {
+				h.Size = 0
+			}
+			alignMembers(map[bool]string{true: "rootfs", false: "mp0"}[h.Name == "root"], w.Options, h.Options)
+		}
+	}
+	for k, val := range have.Options {
+		if _, wanted := c.Options[k]; !wanted && (!slices.Contains(have.mark.Options, k) || inventedCT[k] || sameCT(k, "", val)) {
+			delete(have.Options, k)
+		}
+	}
+	for k, w := range c.Options {
+		if sameCT(k, w, have.Options[k]) {
+			have.Options[k] = w
+		}
+	}
+	if c.Startup != nil && have.Startup != nil && c.Startup.text() == have.Startup.text() {
+		have.Startup = c.Startup
+	}
+	have.Waits = have.Waits && c.Restart == "allowed" && c.Power == "running"
+	if have.mark.From == "" {
+		have.Template = c.Template
+	}
+}
+
+// stale says what of the files cannot reach a container that exists.
+func (c *CT) stale(addr model.Address, have *CT) diag.List {
+	now := hashKeys(c.keys)
+	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.bare() {
+		return nil
+	}
+	f := diag.Warnf(diag.Range{}, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
+		"%s", "PVE puts keys into a container only when it makes it: put them into /root/.ssh/authorized_keys yourself, or remove it so that it is made anew")
+	f.Source, f.Address = diag.FromGuard, addr.String()
+	return diag.List{f}
+}
+
+// pending lists what PVE holds back until the next full restart.
+func (c *CT) pending(addr model.Address) []model.Pending { return c.observe.waiting(addr, c.path) }
+
+// path translates a PVE key into the name it has in the files.
+func (c *CT) path(key string) string {
+	for p, slot := range c.mark.Slots {
+		if slot == key {
+			return p
+		}
+	}
+	if isTypedCT(key) {
+		return key
+	}
+	return "options." + key
+}
+
+// unused names the volumes that belong to the container and are mounted nowhere; "" for none.
+func (c *CT) unused() string {
+	var out []string
+	for key := range c.observe.next {
+		if strings.HasPrefix(key, "unused") {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}

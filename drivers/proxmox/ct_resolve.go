@@ -1,0 +1,214 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// ctResolver fills in what stands around a container.
+type ctResolver struct {
+	*CT
+	guestResolver
+}
+
+func (r *ctResolver) resolve() {
+	r.Description = strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
+	r.size()
+	r.origin()
+	r.disks()
+	r.nics()
+	r.inside()
+	r.Tags = r.tagged(r.Tags)
+	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
+	r.flags()
+	r.options()
+	r.owned()
+}
+
+func (r *ctResolver) size() {
+	if p := r.in.Site.Presets[r.Preset]; p != nil {
+		r.Cores, r.Memory, r.Disk = or(r.Cores, p.Cores), or(r.Memory, p.Memory), or(r.Disk, p.Disk)
+	}
+	r.sized(r.Cores, r.Memory, r.Preset)
+	if r.Swap < 0 {
+		r.errorf("swap", "swap out of range", "%d MiB is less than none", r.Swap)
+	}
+}
+
+// origin is what the container is unpacked from, or cloned.
+func (r *ctResolver) origin() {
+	if r.CT.Template == "" {
+		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
+		return
+	}
+	t := templateOf(r.in, r.CT.Template)
+	r.volume, r.templateVMID = t.unpacked(), t.VMID
+	if t.VMID != 0 && r.Password != "" {
+		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.CT.Template)
+	}
+	if r.Password != "" && len(r.Password) < 5 {
+		r.errorf("password", "password too short", "PVE wants at least 5 characters")
+	}
+}
+
+func (r *ctResolver) disks() {
+	i := slices.IndexFunc(r.Disks, func(d CTDisk) bool { return d.Name == "root" })
+	if i < 0 {
+		r.Disks = append(r.Disks, CTDisk{Name: "root"})
+		i = len(r.Disks) - 1
+	}
+	r.Disks[i].Size = or(r.Disks[i].Size, r.Disk)
+	slices.SortStableFunc(r.Disks, func(a, b CTDisk) int { return boolCompare(b.Name == "root", a.Name == "root") })
+	if len(r.Disks) > 257 {
+		r.errorf("disk", "too many disks", "PVE has 256 mount points, the node declares %d disks", len(r.Disks))
+	}
+	paths := map[string]string{"/": "root"}
+	for i := range r.Disks {
+		d := &r.Disks[i]
+		at := "disk." + d.Name
+		d.Storage = or(d.Storage, r.storage())
+		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
+			r.errorf(at+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
+		}
+		switch {
+		case d.Name == "root" && (d.Path != "" || d.Backup):
+			r.errorf(at, "the root disk has neither path nor backup", "it is mounted on /, and in every backup: remove them")
+		case d.Name != "root" && (!path.IsAbs(d.Path) || strings.ContainsAny(d.Path, ",\n")):
+			r.errorf(at+".path", fmt.Sprintf("disk %q has no path to be mounted on", d.Name), "set path to an absolute path such as /var/lib/data")
+		case d.Name != "root":
+			d.Path = path.Clean(d.Path)
+			if first := paths[d.Path]; first != "" {
+				r.errorf(at+".path", fmt.Sprintf("disks %q and %q on one path", first, d.Name), "only one can be mounted on %s", d.Path)
+			}
+			paths[d.Path] = d.Name
+		}
+		key := map[bool]string{true: "rootfs", false: "mp0"}[d.Name == "root"]
+		r.members(at, key, d.Options, mountMembers, d.text(d.Storage+":1"))
+	}
+}
+
+func (r *ctResolver) nics() {
+	if len(r.NICs) == 0 {
+		r.NICs = []CTNIC{{Name: "lan"}}
+	}
+	if len(r.NICs) > 32 {
+		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
+	}
+	spec := r.guestResolver.spec()
+	for i := range r.NICs {
+		n := &r.NICs[i]
+		at := "nic." + n.Name
+		n.Bridge = or(n.Bridge, r.bridge())
+		n.MAC = r.card(at, n.VLAN, n.MAC)
+		if i == 0 && spec != nil && spec.Network != nil {
+			n.IP, n.Gateway = or(n.IP, spec.Network.IP), or(n.Gateway, spec.Network.Gateway)
+		}
+		if i == 0 {
+			n.IP = or(n.IP, "dhcp")
+		}
+		if i == 0 && n.IP != "dhcp" && n.IP != "manual" {
+			n.Gateway = or(n.Gateway, r.in.Site.Gateway)
+		}
+		n.IP, n.Gateway = r.static(at, "", n.IP, n.Gateway, "dhcp", "manual")
+		n.IP6, n.Gateway6 = r.static(at, "6", n.IP6, n.Gateway6, "auto", "dhcp", "manual")
+		r.members(at, "net0", n.Options, cardMembers, n.text("net0", "BC:24:11:00:00:00"))
+	}
+}
+
+// members checks further members of a property string: that PVE has them, that they
+// are no attribute, and that PVE takes the whole.
+func (r *ctResolver) members(at, key string, options map[string]string, typed []string, whole string) {
+	v, _ := ctMethod(true).Param(key)
+	known := true
+	for _, k := range slices.Sorted(maps.Keys(options)) {
+		_, ok := v.Sub[k]
+		switch {
+		case slices.Contains(typed, k):
+			known = false
+			r.errorf(at+".options."+k, fmt.Sprintf("%q is set by an attribute or by the program", k), "see the reference page of ct")
+		case !ok:
+			known = false
+			r.errorf(at+".options."+k, fmt.Sprintf("PVE has no %q in %s", k, key), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(v.Sub))))
+		}
+	}
+	if len(options) > 0 && known {
+		r.check(at+".options", key, whole)
+	}
+}
+
+// check holds a value against the API table.
+func (r *ctResolver) check(at, key, value string) {
+	if text := ctMethod(true).Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]; text != "" {
+		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
+	}
+}
+
+// inside is what the system in the container is told.
+func (r *ctResolver) inside() {
+	dns, domain := r.names()
+	if r.Nameserver == nil {
+		r.Nameserver = dns
+	}
+	zone := r.in.Site.Timezone
+	if spec := r.guestResolver.spec(); spec != nil && spec.Config != nil {
+		zone = or(spec.Config.Timezone, zone)
+	}
+	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
+	r.keys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
+	for key, val := range map[string]string{"nameserver": strings.Join(r.Nameserver, " "), "searchdomain": r.Searchdomain, "timezone": r.Timezone, "hostname": r.Hostname} {
+		if val != "" {
+			r.check(key, key, val)
+		}
+	}
+}
+
+// flags are what PVE reserves to root@pam, which no token is (pve-container,
+// PVE/LXC.pm, check_ct_modify_config_perm).
+func (r *ctResolver) flags() {
+	slices.Sort(r.Features)
+	r.Features = slices.Compact(r.Features)
+	for _, f := range r.Features {
+		switch {
+		case f != "nesting":
+			r.errorf("features", fmt.Sprintf("feature %q cannot be set by an API token", f), "PVE leaves all features but nesting to root@pam: set it on the host with pct")
+		case !r.Unprivileged:
+			r.errorf("features", "features of a privileged container cannot be set by an API token", "PVE leaves them to root@pam: make it unprivileged, or set them on the host with pct")
+		}
+	}
+}
+
+// options checks further PVE keys against the API table and brings values into PVE's form.
+func (r *ctResolver) options() {
+	create, change := ctMethod(true), ctMethod(false)
+	for k, v := range r.Options {
+		at := "options." + k
+		p, ok := create.Param(k)
+		_, stays := change.Param(k) // what only a create knows is of the request, not of the container
+		switch {
+		case k == "hookscript" || strings.TrimRight(k, "0123456789") == "dev":
+			r.errorf(at, fmt.Sprintf("option %q cannot be set by an API token", k), "PVE leaves it to root@pam: set it on the host with pct")
+		case isTypedCT(k):
+			r.errorf(at, fmt.Sprintf("option %q has an attribute of its own", k), "set it in the node block, see the reference page of ct")
+		case !ok || !stays:
+			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
+		default:
+			if p.Type == "boolean" && (v == "true" || v == "false") {
+				r.Options[k] = map[string]string{"true": "1", "false": "0"}[v]
+			}
+			r.check(at, k, r.Options[k])
+		}
+	}
+}
+
+func (r *ctResolver) owned() {
+	m := r.owner("template."+r.CT.Template, r.Startup)
+	r.CT.mark, r.Terms = m, m.terms()
+	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
+	m.Slots, m.Options = slotsCT(r.CT, config{}, nil), slices.Sorted(maps.Keys(r.Options))
+	r.fits(r.Description, m)
+}

@@ -1,0 +1,201 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// ct declares a container, unpacked from a template that is downloaded.
+func (w *world) ct(name string, edit func(*proxmox.CT)) *proxmox.CT {
+	c := proxmox.Kinds().Get("ct").New().(*proxmox.CT)
+	c.Preset, c.Template = "small", "debian-ct"
+	w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: fmt.Sprintf("sha256:%064d", 7)})
+	if edit != nil {
+		edit(c)
+	}
+	m := w.site.Manifests["web"]
+	r := &model.Resource{
+		Addr: model.Address{Kind: "ct", Name: name}, Spec: c, Manifest: "web", Node: name, Needs: []model.Address{{Kind: "template", Name: c.Template}},
+		Guest: &model.Guest{Choose: []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}},
+	}
+	m.Nodes = append(m.Nodes, &model.Node{Name: name, Block: name, Type: "ct", Resource: r, Manifest: m, Mode: "push"})
+	return c
+}
+
+func (w *world) declare(name string, t *proxmox.Template) {
+	addr := model.Address{Kind: "template", Name: name}
+	w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
+}
+
+func TestCreateContainer(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+		order := 3
+		w.ct("cache", func(c *proxmox.CT) {
+			c.Tags, c.Description, c.OnBoot, c.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
+			c.Startup = &proxmox.Startup{Order: &order}
+			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 40, Path: "/srv/data/", Backup: true, Options: map[string]string{"mountoptions": "noatime"}}}
+			c.NICs = []proxmox.CTNIC{
+				{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", Firewall: true},
+				{Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09", Options: map[string]string{"mtu": "1400"}},
+			}
+			c.Features, c.Timezone, c.Password = []string{"nesting"}, "Europe/Berlin", "hunter22"
+			c.Options = map[string]string{"cpulimit": "1.5", "console": "false", "tty": "4"}
+		})
+		p := w.apply()
+		require.Len(t, p.Steps, 2)
+		g := w.guest(10000)
+		require.Equal(t, "lxc", g.Kind)
+		require.True(t, g.Running)
+		c := g.Config
+		require.Equal(t, []string{"cache", "2", "2048", "512", "homestak;prod;web", "1", "1", "1"},
+			[]string{c["hostname"], c["cores"], c["memory"], c["swap"], c["tags"], c["onboot"], c["protection"], c["unprivileged"]})
+		require.Contains(t, c["rootfs"], "size=10G")
+		require.Contains(t, c["mp0"], "mp=/srv/data,backup=1,mountoptions=noatime,size=40G")
+		require.Contains(t, c["net0"], "name=eth0,bridge=vmbr0,firewall=1,gw=10.0.0.1,gw6=fd00::1,hwaddr=BC:24:11:")
+		require.Contains(t, c["net0"], ",ip=10.0.0.5/24,ip6=fd00::5/64,type=veth")
+		require.Contains(t, c["net1"], "hwaddr=BC:24:11:00:00:09,mtu=1400,tag=12")
+		require.Equal(t, []string{"10.0.0.1", "home.test", "Europe/Berlin", "nesting=1", "1.5", "0", "4"},
+			[]string{c["nameserver"], c["searchdomain"], c["timezone"], c["features"], c["cpulimit"], c["console"], c["tty"]})
+		_, m, found := proxmox.SplitDescription(c["description"])
+		require.True(t, found)
+		require.Contains(t, c["net0"], "hwaddr="+m.MAC)
+		require.NotContains(t, c["description"], "hunter22")
+		require.NotContains(t, c["description"], "ssh-ed25519")
+		w.converged()
+		time.Sleep(30 * time.Second) // the clock of the bubble: the node's status is sampled
+		w.converged()
+		writes := w.host.Snapshot().Writes
+		w.apply()
+		require.Equal(t, writes, w.host.Snapshot().Writes)
+	})
+}
+
+// TestContainerEditsWriteExactlyTheEditedKeys edits one thing at a time.
+func TestContainerEditsWriteExactlyTheEditedKeys(t *testing.T) {
+	one := 1
+	lan := func(n proxmox.CTNIC) []proxmox.CTNIC { n.Name = "lan"; return []proxmox.CTNIC{n} }
+	data := func(d proxmox.CTDisk) []proxmox.CTDisk {
+		d.Name, d.Size, d.Path = "data", max(d.Size, 3), "/srv"+d.Path
+		return []proxmox.CTDisk{d}
+	}
+	for name, c := range map[string]struct {
+		edit  func(*proxmox.CT)
+		keys  []string // that differ in the configuration afterwards, pending ones too
+		class model.Class
+	}{
+		"cores":               {func(c *proxmox.CT) { c.Cores = 4 }, []string{"cores"}, model.ClassNone},
+		"memory":              {func(c *proxmox.CT) { c.Memory = 4096 }, []string{"memory"}, model.ClassHot},
+		"no swap":             {func(c *proxmox.CT) { c.Swap = 0 }, []string{"swap"}, model.ClassHot},
+		"tags":                {func(c *proxmox.CT) { c.Tags = []string{"b", "A"} }, []string{"tags"}, model.ClassNone},
+		"description":         {func(c *proxmox.CT) { c.Description = "new" }, []string{"description"}, model.ClassNone},
+		"onboot":              {func(c *proxmox.CT) { c.OnBoot = true }, []string{"onboot"}, model.ClassNone},
+		"protection":          {func(c *proxmox.CT) { c.Protection = true }, []string{"protection"}, model.ClassNone},
+		"startup":             {func(c *proxmox.CT) { c.Startup = &proxmox.Startup{Order: &one} }, []string{"startup"}, model.ClassNone},
+		"hostname":            {func(c *proxmox.CT) { c.Hostname = "other" }, []string{"hostname"}, model.ClassNone},
+		"nesting waits":       {func(c *proxmox.CT) { c.Features = []string{"nesting"} }, []string{"features"}, model.ClassPending},
+		"nameserver restarts": {func(c *proxmox.CT) { c.Nameserver, c.Restart = []string{"9.9.9.9"}, "allowed" }, []string{"nameserver"}, model.ClassRestart},
+		"timezone":            {func(c *proxmox.CT) { c.Timezone = "host" }, []string{"timezone"}, model.ClassPending},
+		"root grows":          {func(c *proxmox.CT) { c.Disk = 12 }, []string{"rootfs"}, model.ClassHot},
+		"mount point grows":   {func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{Size: 5}) }, []string{"mp0"}, model.ClassHot},
+		"mount point moves":   {func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{Path: "/else"}) }, []string{"mp0"}, model.ClassPending},
+		"backup":              {func(c *proxmox.CT) { c.Disks, c.Restart = data(proxmox.CTDisk{Backup: true}), "allowed" }, []string{"mp0"}, model.ClassRestart},
+		"mount point goes":    {func(c *proxmox.CT) { c.Disks, c.Restart = nil, "allowed" }, []string{"description", "mp0", "unused0"}, model.ClassRestart},
+		"mount point comes": {func(c *proxmox.CT) {
+			c.Disks = append(c.Disks, proxmox.CTDisk{Name: "more", Size: 2, Path: "/more"})
+		}, []string{"description", "mp1"}, model.ClassHot},
+		"storage":     {func(c *proxmox.CT) { c.Disks[0].Storage, c.Restart = "fast", "allowed" }, []string{"mp0"}, model.ClassMigrate},
+		"vlan":        {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{VLAN: 7}) }, []string{"net0"}, model.ClassHot},
+		"address":     {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{IP: "10.0.0.9/24"}) }, []string{"net0"}, model.ClassHot},
+		"mac":         {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{MAC: "BC:24:11:AA:AA:AA"}) }, []string{"description", "net0"}, model.ClassHot},
+		"nic added":   {func(c *proxmox.CT) { c.NICs = append(lan(proxmox.CTNIC{}), proxmox.CTNIC{Name: "dmz"}) }, []string{"description", "net1"}, model.ClassHot},
+		"nic renamed": {func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "wan"}} }, []string{"description", "net0", "net1"}, model.ClassHot},
+		"hot option":  {func(c *proxmox.CT) { c.Options = map[string]string{"cpulimit": "0.5"} }, []string{"cpulimit", "description"}, model.ClassHot},
+		"option":      {func(c *proxmox.CT) { c.Options = map[string]string{"tty": "4"} }, []string{"description", "tty"}, model.ClassPending},
+		"power":       {func(c *proxmox.CT) { c.Power = "stopped" }, nil, model.ClassRestart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fast := pvesim.Storage{Name: "fast", Type: "lvmthin", Content: []string{"images", "rootdir"}}
+			inTime(t, pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), fast)}, func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{}) })
+				w.ct("other", nil)
+				w.apply()
+				time.Sleep(time.Minute) // booted
+				before, other := w.guest(10000), w.guest(10001)
+				c.edit(ct)
+				p := w.apply()
+				require.Len(t, p.Steps, 1, "%s", describe(p))
+				require.Equal(t, plan.Update, p.Steps[0].Action)
+				require.Equal(t, c.class, p.Steps[0].Class, "%s", describe(p))
+				after := w.guest(10000)
+				require.Equal(t, c.keys, keysThatDiffer(before, after))
+				require.Equal(t, other, w.guest(10001))
+				require.Equal(t, ct.Power == "running", after.Running)
+				if n := after.Config["net0"]; n != "" && name != "mac" {
+					require.Contains(t, n, between(before.Config["net0"], "hwaddr=", ","))
+				}
+				left := w.plan()
+				require.Empty(t, left.Steps, "%s", describe(left))
+				require.Equal(t, c.class == model.ClassPending, len(left.Pending) > 0)
+			})
+		})
+	}
+}
+
+func between(s, from, to string) string {
+	_, s, _ = strings.Cut(s, from)
+	s, _, _ = strings.Cut(s, to)
+	return s
+}
+
+func keysThatDiffer(a, b pvesim.Guest) []string {
+	seen := map[string]bool{}
+	for _, m := range []map[string]string{a.Config, b.Config, a.Pending, b.Pending} {
+		for k := range m {
+			seen[k] = true
+		}
+	}
+	value := func(g pvesim.Guest, k string) string { return or(g.Pending[k], g.Config[k]) }
+	var out []string
+	for k := range seen {
+		if value(a, k) != value(b, k) {
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestContainerIsRemovedAndReplaced(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		ct := w.ct("cache", nil)
+		w.apply()
+		mac := between(w.guest(10000).Config["net0"], "hwaddr=", ",")
+		ct.Unprivileged = false
+		p := w.apply()
+		require.Len(t, p.Steps, 1)
+		require.Equal(t, []any{plan.Replace, model.ClassDataLoss}, []any{p.Steps[0].Action, p.Steps[0].Class})
+		require.Equal(t, "0", w.guest(10000).Config["unprivileged"])
+		require.NotEqual(t, mac, between(w.guest(10000).Config["net0"], "hwaddr=", ","))
+		w.converged()
+		ct.Protection = true
+		w.apply()
+		w.drop("cache")
+		require.True(t, w.plan().Findings.HasErrors(), "protected")
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.apply()
+		s := w.host.Snapshot()
+		require.Empty(t, s.Guests)
+		require.Empty(t, s.Volumes["local-lvm"])
+		w.converged()
+	})
+}

@@ -1,0 +1,234 @@
+package proxmox
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// guestResolver is what resolving a VM and a container have in common: what the
+// site says beside the node, and the rules for what both have.
+type guestResolver struct {
+	in       model.Scope
+	kind     string
+	problems []model.Problem
+}
+
+func (r *guestResolver) errorf(path, summary, detail string, args ...any) {
+	r.problems = append(r.problems, model.Problem{Path: path, Severity: diag.Error, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
+}
+
+// spec is that of the node; nil if it has none.
+func (r *guestResolver) spec() *model.Spec {
+	if r.in.Node == nil {
+		return nil
+	}
+	return r.in.Site.Specs[r.in.Node.Spec]
+}
+
+// sized checks the size that preset and node give together.
+func (r *guestResolver) sized(cores, memory int, preset string) {
+	missing := []string{}
+	if cores == 0 {
+		missing = append(missing, "cores")
+	}
+	if memory == 0 {
+		missing = append(missing, "memory")
+	}
+	if len(missing) > 0 && preset == "" {
+		r.errorf("", "node without size", "it has no %s: name a preset, or set them", strings.Join(missing, " and no "))
+	}
+	if cores < 0 || cores > 8192 {
+		r.errorf("cores", "cores out of range", "%d is not between 1 and 8192", cores)
+	}
+	if memory != 0 && memory < 16 {
+		r.errorf("memory", "memory out of range", "%d MiB is less than the 16 MiB that PVE allows; memory is in MiB", memory)
+	}
+}
+
+// bridge is where cards go that name none.
+func (r *guestResolver) bridge() string {
+	bridge := or(r.in.Site.Bridge, "vmbr0")
+	if h := r.in.Host; h != nil && h.Bridge != "" {
+		bridge = h.Bridge
+	}
+	return bridge
+}
+
+// storage is where disks go that name none.
+func (r *guestResolver) storage() string {
+	if h := r.in.Host; h != nil && h.Storage != nil && h.Storage.Disks != "" {
+		return h.Storage.Disks
+	}
+	return "local-lvm"
+}
+
+// card checks what identifies a network card, and gives its MAC in PVE's form.
+func (r *guestResolver) card(path string, vlan int, mac string) string {
+	mac = strings.ToUpper(mac)
+	if vlan < 0 || vlan > 4094 {
+		r.errorf(path+".vlan", "VLAN tag out of range", "%d is not between 1 and 4094", vlan)
+	}
+	if mac != "" && !macText.MatchString(mac) {
+		r.errorf(path+".mac", fmt.Sprintf("%q is no MAC address of a single card", mac), "write six bytes such as BC:24:11:00:00:01; the second digit must be even")
+	}
+	return mac
+}
+
+// static checks an address and the gateway to it; words are what may stand for an
+// address. It gives both in their shortest form.
+func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
+	if ip == "" || slices.Contains(words, ip) {
+		if gateway != "" {
+			r.errorf(path+".gateway"+suffix, "gateway without a static address", "with %q the gateway comes from elsewhere: remove it, or set an address", ip)
+		}
+		return ip, gateway
+	}
+	prefix, err := netip.ParsePrefix(ip)
+	if err != nil || prefix.Addr().Is6() != (suffix == "6") {
+		example := map[string]string{"": "10.0.12.5/24", "6": "fd00::5/64"}[suffix]
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("%q is no address with prefix length", ip), "write an address such as %s, or one of %s", example, strings.Join(words, ", "))
+		return ip, gateway
+	}
+	if gateway == "" {
+		return prefix.String(), ""
+	}
+	gw, err := netip.ParseAddr(gateway)
+	switch {
+	case err != nil:
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no address", gateway), "write the address alone, without prefix length")
+	case !prefix.Contains(gw) && !gw.IsLinkLocalUnicast():
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("gateway %s is not in the network of %s", gw, ip), "a gateway must be reachable directly: check the prefix length, or set gateway%s on the nic", suffix)
+	default:
+		gateway = gw.String()
+	}
+	return prefix.String(), gateway
+}
+
+// names are the name servers and the domain by spec, else by site.
+func (r *guestResolver) names() (dns []string, domain string) {
+	dns, domain = r.in.Site.DNS, r.in.Site.Domain
+	if spec := r.spec(); spec != nil {
+		if spec.Network != nil && len(spec.Network.DNS) > 0 {
+			dns = spec.Network.DNS
+		}
+		if spec.Identity != nil {
+			domain = or(spec.Identity.Domain, domain)
+		}
+	}
+	return slices.Clone(dns), domain
+}
+
+// sshKeys are all keys of the site, or those that the spec names for a user.
+func (r *guestResolver) sshKeys(user string) []string {
+	all := map[string]string{}
+	if r.in.Site.Secrets != nil {
+		all = r.in.Site.Secrets.Values["ssh_keys"]
+	}
+	var named *[]string
+	if spec := r.spec(); spec != nil && spec.Access != nil {
+		for _, u := range spec.Access.Users {
+			if u.Name == user {
+				named = u.SSHKeys
+			}
+		}
+	}
+	out := []string{}
+	if named == nil {
+		for _, k := range all {
+			out = append(out, keyLines(k)...)
+		}
+	} else {
+		for _, k := range *named {
+			if v, ok := all[k]; ok {
+				k = v
+			}
+			out = append(out, keyLines(k)...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// tagged gives the tags with ours, in the order and form in which PVE keeps them.
+func (r *guestResolver) tagged(declared []string) []string {
+	tags := []string{Tag}
+	for _, t := range declared {
+		t = strings.ToLower(t)
+		if !tagText.MatchString(t) {
+			r.errorf("tags", fmt.Sprintf("%q is no tag", t), "a tag has letters, digits, and _ - + . behind the first character")
+			continue
+		}
+		tags = append(tags, t)
+	}
+	slices.Sort(tags)
+	return slices.Compact(tags)
+}
+
+// conduct checks power, restart, startup and notes.
+func (r *guestResolver) conduct(power, restart, notes string, st *Startup) {
+	for path, c := range map[string]struct {
+		value string
+		known []string
+	}{
+		"power":   {power, []string{"running", "stopped"}},
+		"restart": {restart, []string{"never", "allowed"}},
+	} {
+		if !slices.Contains(c.known, c.value) {
+			r.errorf(path, fmt.Sprintf("%s = %q is not possible", path, c.value), "%s", diag.DidYouMean(c.value, c.known))
+		}
+	}
+	if st != nil {
+		for path, n := range map[string]*int{"order": st.Order, "up": st.Up, "down": st.Down} {
+			if n != nil && *n < 0 {
+				r.errorf("startup."+path, fmt.Sprintf("startup.%s = %d is not possible", path, *n), "it is a count: 0 or more")
+			}
+		}
+	}
+	if strings.Contains(notes, markPrefix) {
+		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", markPrefix)
+	}
+	if len(notes) > 6000 {
+		r.errorf("description", "description too long", "PVE keeps %d characters, and the owner mark needs some: at most 6000", maxDescription)
+	}
+}
+
+// owner writes down what the files decide of the mark. from is what the guest is
+// made of.
+func (r *guestResolver) owner(from string, st *Startup) mark {
+	m := mark{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, From: from, Needs: slices.Clone(r.in.Needs)}
+	if r.in.Host != nil {
+		m.Owner = r.in.Host.Name
+	}
+	if r.in.Manifest != nil {
+		m.Manifest = r.in.Manifest.Name
+	}
+	d := markDestroy{}
+	if n := r.in.Node; n != nil {
+		if n.Decomm != nil {
+			d.Policy = n.Decomm.Policy
+		}
+		d.Orphan = n.Orphan
+	}
+	if st != nil && st.Down != nil {
+		d.Down = *st.Down
+	}
+	if d != (markDestroy{}) {
+		m.Destroy = &d
+	}
+	slices.SortFunc(m.Needs, model.Address.Compare)
+	m.Needs = slices.Compact(m.Needs)
+	return m
+}
+
+// fits checks that notes and mark have room in a description.
+func (r *guestResolver) fits(notes string, m mark) {
+	if n := utf8.RuneCountInString(describe(notes, m)); n > maxDescription {
+		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, maxDescription)
+	}
+}

@@ -1,0 +1,80 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// writing is what one request changes of a guest's configuration: keys to set, keys
+// to delete.
+type writing struct {
+	set  params
+	gone map[string]bool
+}
+
+// text sets a key, or deletes it where the value is none.
+func (w writing) text(key, val string) {
+	if val == "" {
+		w.gone[key] = true
+		return
+	}
+	w.set[key] = val
+}
+
+func (w writing) empty() bool { return len(w.set)+len(w.gone) == 0 }
+
+// touched reports whether a key that is about to be written or deleted is not what
+// it was when the change was worked out. Attributes do not tell: a disk attached by
+// hand is none of ours, but may stand in the slot that was free then.
+func (w writing) touched(old, now config) bool {
+	for key := range w.set {
+		if now.next[key] != old.next[key] {
+			return true
+		}
+	}
+	for key := range w.gone {
+		if now.next[key] != old.next[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// write sends the keys, with the digest they were planned on. When that digest
+// moved although nothing we look at changed (PVE renews it also for its own
+// bookkeeping), it is sent once more with the new one. old is what was observed.
+func (d *Driver) write(ctx context.Context, at place, w writing, have *model.Resource, old config) error {
+	if w.empty() {
+		return nil
+	}
+	body := maps.Clone(w.set)
+	if len(w.gone) > 0 {
+		body["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
+	}
+	body["digest"] = have.Guest.Digest
+	_, err := d.c.put(ctx, at.path("config"), body)
+	if classOf(err) != classMoved {
+		return heldBack(err)
+	}
+	cfg, lookErr := d.readConfig(ctx, at)
+	if lookErr != nil {
+		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
+	}
+	is := d.proof(cfg, at)
+	if !is.of(have.Addr) {
+		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
+	}
+	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: have.Guest.Running}, cfg, is.notes, is.mark)
+	if w.touched(old, cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
+		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
+	}
+	body["digest"] = cfg.digest
+	_, err = d.c.put(ctx, at.path("config"), body)
+	return heldBack(err)
+}

@@ -1,0 +1,300 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Template is what a container is unpacked from, or a guest to clone. What is
+// downloaded is ours and named like an image, by site, name and content; a volume
+// that lies there and a guest that somebody made into a template are looked at and
+// never changed.
+type Template struct {
+	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that lies on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never made or removed."`
+	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
+	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
+	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept; the host's images storage unless set."`
+
+	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
+	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
+}
+
+var templateKind = kind[Template]{
+	model: model.Kind{
+		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
+		New: func() any { return &Template{} },
+		Resolve: func(spec any, in model.Scope) []model.Problem {
+			return spec.(*Template).resolve(in)
+		},
+		Refuse: func(want, have *model.Resource) []model.Problem {
+			if want == nil || want.Spec.(*Template).There == have.Spec.(*Template).There {
+				return nil
+			}
+			return []model.Problem{{
+				Summary: fmt.Sprintf("there is %s, and it needs %s", have.Spec.(*Template).There, want.Spec.(*Template).There),
+				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
+			}}
+		},
+		Brief: func(spec any) string {
+			t := spec.(*Template)
+			return or(t.URL+" to "+t.Storage, t.There)
+		},
+	},
+	list: listTemplates,
+	create: func(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
+		return createImage(ctx, d, s, want.image())
+	},
+	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
+		if want.File != "" {
+			if err := createImage(ctx, d, s, want.image()); err != nil {
+				return err
+			}
+		}
+		return removeTemplate(ctx, d, have)
+	},
+	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+		if s.Have == nil {
+			return removeTemplate(ctx, d, s.Want.Spec.(*Template))
+		}
+		return removeTemplate(ctx, d, s.Have.Spec.(*Template))
+	},
+}
+
+// removeTemplate deletes a download; what was never ours stays.
+func removeTemplate(ctx context.Context, d *Driver, t *Template) error {
+	if t.File == "" {
+		return nil
+	}
+	return d.removeVolume(ctx, d.host.PVENode(), t.File)
+}
+
+// templateOf gives the complete form of a declared template; an empty one if there
+// is none of that name, which the loader has told already.
+func templateOf(in model.Scope, name string) *Template {
+	r := in.Site.Objects[model.Address{Kind: "template", Name: name}]
+	if r == nil {
+		return &Template{}
+	}
+	t := model.Clone(r.Spec).(*Template)
+	t.resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
+	return t
+}
+
+func (t *Template) resolve(in model.Scope) []model.Problem {
+	var out []model.Problem
+	ways := 0
+	for _, set := range []bool{t.Volume != "", t.URL != "", t.VMID != 0} {
+		if set {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return append(out, model.Problem{
+			Summary: fmt.Sprintf("template %q does not say what it is", in.Name),
+			Detail:  "Exactly one of these must be set: volume or url for a container template, vmid for a VM or container template to clone.",
+		})
+	}
+	if t.Checksum != "" && !sha256Text.MatchString(t.Checksum) {
+		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is no sha256", Detail: "write sha256: and 64 hex digits"})
+	}
+	storage := "local"
+	if h := in.Host; h != nil && h.Storage != nil {
+		storage = or(h.Storage.Images, storage)
+	}
+	t.Storage = or(t.Storage, storage)
+	switch {
+	case t.VMID != 0:
+		t.There = fmt.Sprintf("template %d", t.VMID)
+	case t.Volume != "":
+		if s, name, ok := strings.Cut(t.Volume, ":"); !ok || s == "" || !strings.HasPrefix(name, "vztmpl/") {
+			out = append(out, model.Problem{Path: "volume", Summary: fmt.Sprintf("%q is no volume of a container template", t.Volume), Detail: "write STORAGE:vztmpl/NAME, as `pveam list STORAGE` shows it"})
+		}
+		t.There = "volume " + t.Volume
+	default:
+		out = append(out, t.download(in)...)
+	}
+	return out
+}
+
+// download names the file that a download becomes.
+func (t *Template) download(in model.Scope) []model.Problem {
+	var out []model.Problem
+	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is no URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
+	}
+	if archiveOf(t.URL) == "" {
+		out = append(out, model.Problem{Path: "url", Summary: "the URL names no container template", Detail: "its path must end with " + strings.Join(archives, ", ") + ", which is how PVE knows one"})
+	}
+	if t.Checksum == "" {
+		out = append(out, model.Problem{
+			Severity: diag.Warning, Summary: fmt.Sprintf("template %q has no checksum", in.Name),
+			Detail: "What is downloaded cannot be verified: add checksum = \"sha256:…\".",
+		})
+	}
+	i := &Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveOf(t.URL)}
+	t.File = fmt.Sprintf("%s:%s/%s", t.Storage, i.content(), i.fileName(in.Site.Name, in.Name))
+	return out
+}
+
+// image is the download as the code for images takes it.
+func (t *Template) image() *Image {
+	return &Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveOf(t.File), Volume: t.File}
+}
+
+// unpacked is the volume that a container is made from; "" for a guest to clone.
+func (t *Template) unpacked() string { return or(t.Volume, t.File) }
+
+// archives are the endings of container templates (pve-storage, PVE/Storage.pm).
+var archives = []string{"tar.zst", "tar.xz", "tar.gz", "tar.bz2"}
+
+func archiveOf(name string) string {
+	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
+		name = or(u.Path, name)
+	}
+	for _, a := range archives {
+		if strings.HasSuffix(name, "."+a) {
+			return a
+		}
+	}
+	return ""
+}
+
+// listTemplates finds our downloads, be they wanted or left over, and looks whether
+// what the wanted ones only name is there.
+func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+	out := model.Observed{State: model.State{}}
+	online, known := l.view.nodes[d.host.PVENode()]
+	switch {
+	case !known:
+		return out, nil // the view says so already, and knows nothing at all
+	case !online:
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.host.PVENode() + " is offline", Kind: "template"})
+		return out, nil
+	}
+	def := &Template{VMID: 1}
+	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
+	storages := map[string]bool{def.Storage: false}
+	wanted := map[model.Address]*Template{}
+	for addr, r := range l.want.State {
+		if t, ok := r.Spec.(*Template); ok {
+			wanted[addr] = t
+			if s, _, _ := strings.Cut(t.unpacked(), ":"); s != "" {
+				storages[s] = true
+			}
+		}
+	}
+	there := map[string]bool{}
+	for storage, needed := range storages {
+		volumes, err := d.archivesOn(ctx, storage)
+		switch {
+		case err == nil:
+		case classOf(err) == classNoLogin || ctx.Err() != nil:
+			return out, err
+		case !needed && len(wanted) == 0 && classOf(err) != classUnknown:
+			continue // the default storage of a site without templates need not be there
+		default:
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template"})
+			continue
+		}
+		for _, volid := range volumes {
+			there[volid] = true
+			keepDownload(out.State, d.id.site, volid, wanted)
+		}
+	}
+	for addr, t := range wanted {
+		if t.There == "" {
+			continue
+		}
+		seen, err := d.lookAt(ctx, l, addr, t, there)
+		if err != nil {
+			return out, err
+		}
+		old := ""
+		if r := out.State[addr]; r != nil {
+			old = r.Spec.(*Template).File
+		}
+		out.State[addr] = &model.Resource{Addr: addr, Spec: &Template{File: old, There: seen}}
+	}
+	return out, nil
+}
+
+// keepDownload notes a volume that is a download of ours. Of several contents of one
+// template the wanted one counts; the next pass sees the others.
+func keepDownload(state model.State, site, volid string, wanted map[model.Address]*Template) {
+	m := imageFile.FindStringSubmatch(path.Base(volid))
+	if m == nil || m[1] != site {
+		return
+	}
+	addr := model.Address{Kind: "template", Name: m[2]}
+	file := ""
+	if t := wanted[addr]; t != nil {
+		file = t.File
+	}
+	if old := state[addr]; old != nil {
+		if was := old.Spec.(*Template).File; was == file || was < volid && volid != file {
+			return
+		}
+	}
+	state[addr] = &model.Resource{Addr: addr, Spec: &Template{File: volid}}
+}
+
+// archivesOn lists the container templates on a storage.
+func (d *Driver) archivesOn(ctx context.Context, storage string) ([]string, error) {
+	var list []map[string]json.RawMessage
+	err := d.c.get(ctx, seg("nodes", d.host.PVENode(), "storage", storage, "content")+"?content=vztmpl", &list)
+	if err == nil && list == nil {
+		err = errors.New("the answer is null where a list was expected")
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, text(e["volid"]))
+	}
+	return out, err
+}
+
+// lookAt says what there is of a template that is only named, in the words of
+// Template.There: those of the wanted one if it is as it must be.
+func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Template, there map[string]bool) (string, error) {
+	if t.VMID == 0 {
+		if there[t.Volume] {
+			return t.There, nil
+		}
+		return "no such volume on " + d.host.PVENode(), nil
+	}
+	g, ok := l.view.guests[t.VMID]
+	switch {
+	case !ok && l.view.narrow:
+		return fmt.Sprintf("no guest %d that the token may see", t.VMID), nil
+	case !ok:
+		return fmt.Sprintf("no guest %d", t.VMID), nil
+	case !l.view.nodes[g.node]:
+		return t.There, nil // nobody can clone it now, and nobody can say that it is gone
+	}
+	for _, r := range l.want.State {
+		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.lxc {
+			return fmt.Sprintf("%s, of which %s cannot be a clone", g.place(), r.Addr), nil
+		}
+	}
+	cfg, err := d.readConfig(ctx, g.place())
+	switch {
+	case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
+		return "", err
+	case err != nil:
+		return t.There, nil // it is there; that it cannot be read now will show when it is cloned
+	case cfg.now["template"] != "1":
+		return fmt.Sprintf("%s, which is no template", g.place()), nil
+	default:
+		return t.There, nil
+	}
+}
