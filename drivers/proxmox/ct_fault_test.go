@@ -1,0 +1,157 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// containerLife creates two containers, changes one, replaces it, and removes the
+// other; after each chapter passes run until nothing is left to do.
+func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
+	foreign := w.host.Snapshot().Guests
+	ct := w.ct("cache", nil)
+	w.ct("other", nil)
+	settle(w)
+	ct.Nameserver, ct.Restart, ct.Disk = []string{"9.9.9.9"}, "allowed", 12
+	ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+	ct.NICs = []proxmox.CTNIC{{Name: "wan", VLAN: 7}}
+	w.drop("other")
+	settle(w)
+	requireLife(t, w, foreign, "1")
+	ct.Unprivileged = false
+	settle(w)
+	requireLife(t, w, foreign, "0")
+	w.drop("cache")
+	settle(w)
+	s := w.host.Snapshot()
+	require.Len(t, s.Guests, len(foreign))
+	for _, v := range s.Volumes["local-lvm"] {
+		require.Less(t, v.VMID, 10000, v.ID)
+	}
+}
+
+func requireLife(t *testing.T, w *world, foreign []pvesim.Guest, unprivileged string) {
+	t.Helper()
+	s := w.host.Snapshot()
+	require.Len(t, s.Guests, len(foreign)+1)
+	for _, f := range foreign {
+		require.Equal(t, f.Config, w.guest(f.VMID).Config)
+	}
+	g := s.Guests[len(s.Guests)-1]
+	require.Equal(t, "lxc", g.Kind)
+	require.True(t, g.Running)
+	require.Empty(t, g.Lock)
+	require.Equal(t, []string{"cache", "9.9.9.9", unprivileged}, []string{g.Config["hostname"], g.Config["nameserver"], g.Config["unprivileged"]})
+	require.Contains(t, g.Config["rootfs"], "size=12G")
+	require.Contains(t, g.Config["mp0"], "mp=/srv,size=3G")
+	volumes := 0
+	for _, v := range s.Volumes["local-lvm"] {
+		if v.VMID == g.VMID {
+			volumes++
+		}
+	}
+	require.Equal(t, 2, volumes, "root and data: an order repeated would have made another")
+}
+
+// containerClone makes one container from a template.
+func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	ready := false
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if !ready {
+			return 0, false
+		}
+		return fault(r)
+	}})
+	w.ctTemplate(9001)
+	ready = true
+	w.declare("golden-ct", &proxmox.Template{VMID: 9001})
+	w.ct("cache", func(c *proxmox.CT) {
+		c.Template = "golden-ct"
+		c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+	})
+	settle(w)
+	s := w.host.Snapshot()
+	require.Len(t, s.Guests, 2)
+	g := w.guest(10000)
+	require.True(t, g.Running)
+	require.Empty(t, g.Lock)
+	require.Contains(t, g.Config["rootfs"], "size=10G")
+	require.Contains(t, g.Config["mp0"], "size=3G")
+	require.Empty(t, g.Config["net1"], "of the template only")
+	require.Empty(t, g.Config["startup"], "of the template only")
+	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	require.Contains(t, g.Config["net0"], "hwaddr="+m.MAC)
+	require.Equal(t, map[string]string{"disk.root": "rootfs", "disk.data": "mp0", "nic.lan": "net0"}, m.Slots)
+	volumes := 0
+	for _, v := range s.Volumes["local-lvm"] {
+		if v.VMID == g.VMID {
+			volumes++
+		}
+	}
+	require.Equal(t, 2, volumes)
+}
+
+// ctTemplate makes a container template to clone as an administrator does.
+func (w *world) ctTemplate(vmid int) {
+	w.t.Helper()
+	for _, call := range []struct {
+		path string
+		p    map[string]any
+	}{
+		{"/nodes/father/storage/local/download-url", map[string]any{"content": "vztmpl", "filename": "debian-12.tar.zst", "url": "https://images.test/debian-12.tar.zst"}},
+		{"/nodes/father/lxc", map[string]any{
+			"vmid": vmid, "hostname": "golden-ct", "ostemplate": "local:vztmpl/debian-12.tar.zst", "rootfs": "local-lvm:2", "unprivileged": true, "startup": "order=7",
+			"net0": "name=eth0,bridge=vmbr0", "net1": "name=eth1,bridge=vmbr0",
+		}},
+		{fmt.Sprintf("/nodes/father/lxc/%d/template", vmid), map[string]any{}},
+	} {
+		upid, err := w.d.Post(w.t.Context(), call.path, call.p)
+		require.NoError(w.t, err)
+		if upid != "" {
+			require.NoError(w.t, w.d.WaitTask(w.t.Context(), upid))
+		}
+	}
+	time.Sleep(10 * time.Second) // PVE tells nobody the task that makes a template of a container
+	require.Equal(w.t, "1", w.guest(vmid).Config["template"])
+}
+
+// TestEveryRequestOfAContainerMayFail faults each request of the stories in turn,
+// once without and once with effect.
+func TestEveryRequestOfAContainerMayFail(t *testing.T) {
+	for name, story := range map[string]func(*testing.T, func(*http.Request) (int, bool)){"life": containerLife, "clone": containerClone} {
+		var total atomic.Int64 // requests come from many goroutines
+		synctest.Test(t, func(t *testing.T) {
+			story(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
+		})
+		require.Greater(t, total.Load(), int64(12))
+		for _, status := range []int{596, 500, -1} {
+			for _, effect := range []bool{false, true} {
+				for at := int64(1); at <= total.Load(); at += stride {
+					t.Run(fmt.Sprintf("%s %d effect=%v request %d", name, status, effect, at), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							var n atomic.Int64
+							story(t, func(*http.Request) (int, bool) {
+								if n.Add(1) == at {
+									return status, effect
+								}
+								return 0, false
+							})
+						})
+					})
+				}
+			}
+		}
+	}
+}
