@@ -197,8 +197,8 @@ func (r *ctResolver) options() {
 		case !ok || !stays:
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
 		default:
-			if p.Type == "boolean" && (v == "true" || v == "false") {
-				r.Options[k] = map[string]string{"true": "1", "false": "0"}[v]
+			if p.Type == "boolean" && slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, v) {
+				r.Options[k] = meaning(p, v)
 			}
 			r.check(at, k, r.Options[k])
 		}
