@@ -41,7 +41,7 @@ func why(p *plan.Plan, vmid int) string {
 
 // notes is what people wrote into a description: all but the owner mark.
 func notes(g pvesim.Guest) string {
-	text := g.Config["description"]
+	text := strings.TrimRight(g.Config["description"], "\n") // PVE ends those of containers with one
 	return strings.TrimRight(text[:strings.LastIndexByte(text, '\n')+1], "\n")
 }
 
