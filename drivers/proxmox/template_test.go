@@ -1,0 +1,242 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func volumeIDs(w *world, storage string) []string {
+	var out []string
+	for _, v := range w.host.Snapshot().Volumes[storage] {
+		out = append(out, v.ID)
+	}
+	return out
+}
+
+// TestTemplateThatIsOnlyNamed: what a template names by volume or VMID must be there,
+// be a template, and be of the right kind; the plan says so before anything is made.
+func TestTemplateThatIsOnlyNamed(t *testing.T) {
+	lies := "local:vztmpl/debian-12.tar.zst"
+	for name, c := range map[string]struct {
+		template proxmox.Template
+		vm       bool   // a VM is made from it, else a container
+		says     string // "" if all is well
+	}{
+		"volume":               {proxmox.Template{Volume: lies}, false, ""},
+		"volume not there":     {proxmox.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "there is no such volume on father, and it needs volume local:vztmpl/other.tar.zst"},
+		"container template":   {proxmox.Template{VMID: 9001}, false, ""},
+		"VM template":          {proxmox.Template{VMID: 9000}, true, ""},
+		"nothing there":        {proxmox.Template{VMID: 9999}, false, "there is no guest 9999, and it needs template 9999"},
+		"no template":          {proxmox.Template{VMID: 9002}, false, "there is CT 9002, which is no template"},
+		"a VM for a container": {proxmox.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
+		"a container for a VM": {proxmox.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.template(9000, "golden")
+				w.ctTemplate(9001)
+				w.host.Edit(func(e *pvesim.Edit) {
+					e.Add(pvesim.Guest{VMID: 9002, Kind: "lxc", Config: map[string]string{"hostname": "plain"}})
+				})
+				w.declare("x", &c.template)
+				if c.vm {
+					w.node("n", func(v *proxmox.VM) { v.Template = "x" })
+				} else {
+					w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
+				}
+				before := volumeIDs(w, "local")
+				p := w.plan()
+				if c.says != "" {
+					require.Empty(t, p.Steps, "%s", describe(p))
+					require.True(t, p.Findings.HasErrors())
+					require.Contains(t, fmt.Sprint(p.Findings), c.says)
+					return
+				}
+				w.apply()
+				w.converged()
+				require.True(t, w.guest(10000).Running)
+				w.drop("n")
+				w.apply()
+				delete(w.site.Objects, model.Address{Kind: "template", Name: "x"})
+				w.apply()
+				w.converged()
+				require.Equal(t, before, volumeIDs(w, "local"), "what was only named is never removed")
+				require.Len(t, w.host.Snapshot().Guests, 3)
+			})
+		})
+	}
+}
+
+// TestTemplateInUseStays: as long as a container that was made from it stays, for
+// whatever reason; so does an image.
+func TestTemplateInUseStays(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", nil)
+		w.node("web-1", nil)
+		w.apply()
+		require.Contains(t, volumeIDs(w, "local"), "local:vztmpl/homestak.home.debian-ct.000000000000.tar.zst")
+		w.site.Manifests["web"].Suspend = true
+		objects := w.site.Objects
+		w.site.Objects = model.State{}
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Contains(t, fmt.Sprint(p.Findings), "template.debian-ct is not deleted: ct.cache still needs it")
+		require.Contains(t, fmt.Sprint(p.Findings), "image.debian-12 is not deleted: vm.web-1 still needs it")
+		w.site.Objects, w.site.Manifests["web"].Suspend = objects, false
+		w.converged()
+		w.drop("cache")
+		w.drop("web-1")
+		w.site.Objects = model.State{}
+		w.apply()
+		require.NotContains(t, strings.Join(volumeIDs(w, "local"), " "), "homestak.")
+	})
+}
+
+// TestTemplateWithNewContent: the new file is fetched, the old one goes, and what was
+// made from it stays as it is.
+func TestTemplateWithNewContent(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", nil)
+		w.apply()
+		before := w.guest(10000)
+		url := "https://images.test/debian-12-standard.tar.zst"
+		w.declare("debian-ct", &proxmox.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
+		p := w.apply()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		require.Equal(t, []string{"file"}, paths(p.Steps[0]))
+		require.Equal(t, []string{"local:vztmpl/homestak.home.debian-ct.abababababab.tar.zst"}, volumeIDs(w, "local"))
+		require.Equal(t, before, w.guest(10000))
+		w.converged()
+	})
+}
+
+// TestTemplatesThatCannotBe are refused before anything is asked of PVE.
+func TestTemplatesThatCannotBe(t *testing.T) {
+	for name, c := range map[string]proxmox.Template{
+		"nothing":           {},
+		"two ways":          {VMID: 9000, Volume: "local:vztmpl/x.tar.zst"},
+		"no archive":        {URL: "https://images.test/debian.qcow2"},
+		"no URL":            {URL: "images.test/debian.tar.zst"},
+		"no template":       {Volume: "local:iso/x.iso"},
+		"half a checksum":   {URL: "https://images.test/x.tar.zst", Checksum: "sha256:00"},
+		"not a volume's id": {Volume: "vztmpl/x.tar.zst"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.declare("x", &c)
+				w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
+				_, found := w.site.Want("father")
+				require.NotZero(t, found.Errors())
+			})
+		})
+	}
+}
+
+// TestContainersThatCannotBe: what PVE would refuse, or keeps for root@pam, is said
+// of the files.
+func TestContainersThatCannotBe(t *testing.T) {
+	disk := func(d proxmox.CTDisk) func(*proxmox.CT) {
+		return func(c *proxmox.CT) { c.Disks = append(c.Disks, d) }
+	}
+	nic := func(n proxmox.CTNIC) func(*proxmox.CT) {
+		return func(c *proxmox.CT) { n.Name = "lan"; c.NICs = []proxmox.CTNIC{n} }
+	}
+	option := func(k, v string) func(*proxmox.CT) {
+		return func(c *proxmox.CT) { c.Options = map[string]string{k: v} }
+	}
+	for says, edit := range map[string]func(*proxmox.CT){
+		"ct without template":                                   func(c *proxmox.CT) { c.Template = "" },
+		"node without size":                                     func(c *proxmox.CT) { c.Preset = "" },
+		`feature "fuse" cannot be set by an API token`:          func(c *proxmox.CT) { c.Features = []string{"nesting", "fuse"} },
+		"features of a privileged container cannot be set":      func(c *proxmox.CT) { c.Features, c.Unprivileged = []string{"nesting"}, false },
+		`option "hookscript" cannot be set by an API token`:     option("hookscript", "local:snippets/x"),
+		`option "dev0" cannot be set by an API token`:           option("dev0", "/dev/x"),
+		`option "mp7" has an attribute of its own`:              option("mp7", "local-lvm:1,mp=/x"),
+		`PVE has no option "bwlimit" for a container`:           option("bwlimit", "5"),
+		`PVE refuses tty = "9"`:                                 option("tty", "9"),
+		`disk "data" has no path to be mounted on`:              disk(proxmox.CTDisk{Name: "data", Size: 1}),
+		`disk "data" without a size`:                            disk(proxmox.CTDisk{Name: "data", Path: "/x"}),
+		"the root disk has neither path nor backup":             disk(proxmox.CTDisk{Name: "root", Path: "/x"}),
+		`PVE has no "fast" in mp0`:                              disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"fast": "1"}}),
+		`"size" is set by an attribute`:                         disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"size": "1G"}}),
+		"VLAN tag out of range":                                 nic(proxmox.CTNIC{VLAN: 5000}),
+		`"10.0.0.5" is no address with prefix length`:           nic(proxmox.CTNIC{IP: "10.0.0.5"}),
+		`"10.0.0.5/24" is no address with prefix length`:        nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
+		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
+		"gateway without a static address":                      nic(proxmox.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
+		"PVE refuses net0":                                      nic(proxmox.CTNIC{Options: map[string]string{"mtu": "5"}}),
+		"PVE refuses timezone":                                  func(c *proxmox.CT) { c.Timezone = "../x" },
+		"password too short":                                    func(c *proxmox.CT) { c.Password = "abc" },
+		`power = "off" is not possible`:                         func(c *proxmox.CT) { c.Power = "off" },
+		`"a b" is no tag`:                                       func(c *proxmox.CT) { c.Tags = []string{"a b"} },
+		"description holds an owner mark":                       func(c *proxmox.CT) { c.Description = "homestak-gitops: {}" },
+		"swap out of range":                                     func(c *proxmox.CT) { c.Swap = -1 },
+	} {
+		t.Run(says, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.ct("n", edit)
+				_, found := w.site.Want("father")
+				require.NotZero(t, found.Errors())
+				require.Contains(t, fmt.Sprint(found), says)
+			})
+		})
+	}
+}
+
+// TestKeysOfAContainerAreOfItsBirth: later ones cannot reach it, and that is said.
+func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", nil)
+		w.apply()
+		require.Empty(t, w.plan().Findings)
+		w.site.Secrets.Values["ssh_keys"]["new"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx new@home"
+		p := w.plan()
+		require.Empty(t, p.Steps)
+		require.Len(t, p.Findings, 1)
+		require.Contains(t, p.Findings[0].Summary, "the ssh keys for ct.cache changed since it was made")
+	})
+}
+
+// TestDisksOfAContainerAreSafe: none is taken for another, and none goes while the
+// container is protected.
+func TestDisksOfAContainerAreSafe(t *testing.T) {
+	data := []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}}
+	for name, c := range map[string]struct {
+		hand func(*pvesim.Edit, string)
+		file func(*proxmox.CT)
+		says string
+	}{
+		"detached by hand": {func(e *pvesim.Edit, volume string) { e.Set(10000, "mp0", ""); e.Set(10000, "unused0", volume) }, nil, "unused0"},
+		"root detached":    {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
+		"shrinks":          {nil, func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
+		"moves running": {nil, func(c *proxmox.CT) {
+			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
+		}, "can only be moved while it is stopped"},
+		"goes, protected": {func(e *pvesim.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *proxmox.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data })
+				w.apply()
+				volume, _, _ := strings.Cut(w.guest(10000).Config["mp0"], ",")
+				if c.hand != nil {
+					w.host.Edit(func(e *pvesim.Edit) { c.hand(e, volume) })
+				}
+				if c.file != nil {
+					c.file(ct)
+				}
+				p := w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.Contains(t, fmt.Sprint(p.Findings)+p.Findings[0].Detail, c.says)
+			})
+		})
+	}
+}
