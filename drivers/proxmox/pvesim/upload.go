@@ -214,7 +214,7 @@ func apiDownload(w *world, c *call) (any, error) {
 			}
 			t.logf("calculating checksum of existing file...mismatch, overwriting")
 		}
-		if !strings.HasPrefix(from, "https://") {
+		if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
 			return fail("download failed: exit code 4") // wget: network failure.
 		}
 		return s.room(node, size)
