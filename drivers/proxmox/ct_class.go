@@ -89,7 +89,7 @@ func refuseDisks(w, h *CT, have *model.Resource) []model.Problem {
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, hd.Size, wd.Size), "PVE only grows disks: set it to at least %d, or replace the container", hd.Size)
 		case there && wd.Storage != hd.Storage && have.Guest.Running && w.Power == "running" && w.Restart != "allowed":
 			refuse(path+".storage", "disk "+wd.Name+" can only be moved while it is stopped", "PVE moves no volume of a running container: set restart = \"allowed\", or power = \"stopped\" for as long as it takes")
-		case h.Protection && !(there && sameMount(wd, hd)):
+		case h.Protection && (!there || !sameMount(wd, hd)):
 			refuse(path, fmt.Sprintf("it is protected, and so is its disk %s", wd.Name), "set protection = false in the files, let that be applied, then change the disk")
 		}
 	}

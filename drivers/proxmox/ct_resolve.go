@@ -42,14 +42,14 @@ func (r *ctResolver) size() {
 
 // origin is what the container is unpacked from, or cloned.
 func (r *ctResolver) origin() {
-	if r.CT.Template == "" {
+	if r.Template == "" {
 		r.errorf("", "ct without template", "name what its system comes from: template = template.NAME")
 		return
 	}
-	t := templateOf(r.in, r.CT.Template)
+	t := templateOf(r.in, r.Template)
 	r.volume, r.templateVMID = t.unpacked(), t.VMID
 	if t.VMID != 0 && r.Password != "" {
-		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.CT.Template)
+		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.Template)
 	}
 	if r.Password != "" && len(r.Password) < 5 {
 		r.errorf("password", "password too short", "PVE wants at least 5 characters")
@@ -99,7 +99,7 @@ func (r *ctResolver) nics() {
 	if len(r.NICs) > 32 {
 		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
 	}
-	spec := r.guestResolver.spec()
+	spec := r.spec()
 	for i := range r.NICs {
 		n := &r.NICs[i]
 		at := "nic." + n.Name
@@ -155,7 +155,7 @@ func (r *ctResolver) inside() {
 		r.Nameserver = dns
 	}
 	zone := r.in.Site.Timezone
-	if spec := r.guestResolver.spec(); spec != nil && spec.Config != nil {
+	if spec := r.spec(); spec != nil && spec.Config != nil {
 		zone = or(spec.Config.Timezone, zone)
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
@@ -198,7 +198,7 @@ func (r *ctResolver) options() {
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
 		default:
 			if p.Type == "boolean" && slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, v) {
-				r.Options[k] = meaning(p, v)
+				r.Options[k] = scalarCT(p, v)
 			}
 			r.check(at, k, r.Options[k])
 		}
@@ -206,8 +206,8 @@ func (r *ctResolver) options() {
 }
 
 func (r *ctResolver) owned() {
-	m := r.owner("template."+r.CT.Template, r.Startup)
-	r.CT.mark, r.Terms = m, m.terms()
+	m := r.owner("template."+r.Template, r.Startup)
+	r.mark, r.Terms = m, m.terms()
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
 	m.Slots, m.Options = slotsCT(r.CT, config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)

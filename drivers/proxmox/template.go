@@ -288,10 +288,11 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 	}
 	cfg, err := d.readConfig(ctx, g.place())
 	switch {
-	case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
-		return "", err
+	case err != nil && classOf(err) != classNoLogin && ctx.Err() == nil:
+		err = nil // it is there; that it cannot be read now will show when it is cloned
+		return t.There, err
 	case err != nil:
-		return t.There, nil // it is there; that it cannot be read now will show when it is cloned
+		return "", err
 	case cfg.now["template"] != "1":
 		return fmt.Sprintf("%s, which is no template", g.place()), nil
 	default:
