@@ -145,7 +145,6 @@ func (r *vmResolver) owned() {
 	m := r.owner(from, r.Startup)
 	m.Removes = r.removes()
 	r.mark, r.Terms = m, m.terms()
-	r.mark, r.Terms = m, m.terms()
 	m.Seed = r.seedRoom()
 	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.VM, config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
