@@ -97,7 +97,7 @@ func (l *load) checkChecks(n *model.Node) {
 	}
 	without := ""
 	switch {
-	case n.Type == typeCT:
+	case n.Type == "ct":
 		without = "Containers have no guest agent, and the API of PVE runs no commands in them: try a port with tcp or http instead."
 	case !agentExpected(n.Resource.Spec):
 		without = "It has agent = false: remove that, where the guest has an agent, or try a port with tcp or http instead."

@@ -47,21 +47,17 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 // refuseCT says what must not be done to a container even if the files ask for it.
 func refuseCT(want, have *model.Resource) []model.Problem {
 	h := have.Spec.(*CT)
-	d := h.mark.Destroy
 	var out []model.Problem
 	replaced := want == nil
 	if want != nil {
 		w := want.Spec.(*CT)
-		replaced = w.Template != h.Template || w.Unprivileged != h.Unprivileged
+		replaced = w.Template != h.Template || w.Unprivileged != h.Unprivileged || want.Guest.VMID != have.Guest.VMID
 		if !replaced {
 			out = refuseDisks(w, h, have)
 		}
 	}
-	if replaced && d != nil && strings.HasPrefix(d.Policy, "requires_") && !strings.HasPrefix(h.mark.Owner, "cli:") {
-		out = append(out, model.Problem{
-			Path: "decommission.policy", Summary: "its decommission policy is " + d.Policy,
-			Detail: "that is not made for you yet: do it by hand, then set policy = \"allow_immediate_destroy\", let that be applied, and remove it",
-		})
+	if replaced {
+		out = append(out, h.mark.refuse(have.Guest, h.observe.next)...)
 	}
 	if replaced && h.Protection {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})

@@ -93,6 +93,8 @@ type powered interface{ powerState() *string }
 
 func (v *VM) powerState() *string { return &v.Power }
 
+func (c *CT) powerState() *string { return &c.Power }
+
 // leaveToHA counts a guest that the HA manager is just bringing to where the files
 // want it as there already, and says so: a start beside the manager's own would be a
 // fight. Where the files want something else, what runs now is what counts, and the
