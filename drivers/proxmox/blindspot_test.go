@@ -144,7 +144,7 @@ func TestEveryBlindSpot(t *testing.T) {
 			"empty": all, // the cluster's list shows the guests, and each is read; what either list shows exists
 		}},
 		"/nodes/mother/qemu":               {left: all, though: nil}, // nothing wanted is made there, and ours are all seen
-		"/nodes/father/qemu/10000/pending": {}, // no file knows its name any more, so it may as well be vm.comes, renamed by hand
+		"/nodes/father/qemu/10000/pending": {},                       // no file knows its name any more, so it may as well be vm.comes, renamed by hand
 	} {
 		for answer, how := range badAnswers() {
 			t.Run(path[1:]+" "+answer, func(t *testing.T) {
