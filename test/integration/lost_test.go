@@ -76,7 +76,7 @@ func TestALostDataFolderInTheMiddle(t *testing.T) {
 			f.ends()
 			f.settled()
 			require.Equal(t, kept.VMID, f.ours()["changes"].VMID)
-			require.Equal(t, len(f.everyName()), len(slices.Compact(slices.Sorted(slices.Values(f.everyName())))), "one of each name")
+			require.Len(t, slices.Compact(slices.Sorted(slices.Values(f.everyName()))), len(f.everyName()), "one of each name")
 		})
 	}
 }
