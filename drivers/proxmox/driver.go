@@ -46,9 +46,6 @@ type Config struct {
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil
 	Concurrency int               // DefaultConcurrency if 0
-	// InUse says what uses a guest now, "" for nothing. It is asked before a guest goes whose policy is
-	// requires_migration_first; nil: only the host is asked.
-	InUse func(context.Context, model.Address) (string, error)
 }
 
 // Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
@@ -59,7 +56,6 @@ type Driver struct {
 	id    identity
 	width int
 	files fs.FS
-	inUse func(context.Context, model.Address) (string, error)
 }
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
@@ -94,7 +90,7 @@ func Open(cfg Config) (*Driver, error) {
 	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token}
 	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
 	c.tasks = &tasks{c: c, pollers: map[string]*poller{}}
-	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner}, width: width, files: cfg.Files, inUse: cfg.InUse}, nil
+	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner}, width: width, files: cfg.Files}, nil
 }
 
 // tokenProblem says what is wrong with a token without showing any of it.

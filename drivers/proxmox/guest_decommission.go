@@ -114,8 +114,9 @@ type replication struct {
 }
 
 // mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
-// while it runs, is replicated, or the health checks say so (Config.InUse).
-func (d *Driver) mustBeUnused(ctx context.Context, at place, addr model.Address) error {
+// while it runs or is replicated. Its health checks are not asked: they can only hold
+// while it runs.
+func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
 	now, err := d.readPowerOf(ctx, at)
 	if err != nil {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
@@ -130,10 +131,6 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place, addr model.Address)
 		why = "it runs"
 	case i >= 0:
 		why = "replication job " + jobs[i].ID + " copies it"
-	case d.inUse != nil:
-		if why, err = d.inUse(ctx, addr); err != nil {
-			return fmt.Errorf("whether %s is in use cannot be told: %w", at, err)
-		}
 	}
 	if why != "" {
 		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", at, why, leaveWhenUnused, moveFirst)

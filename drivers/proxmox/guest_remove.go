@@ -96,7 +96,7 @@ func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string,
 	case leaveAtOnce:
 		return d.stopForGood(ctx, at, m)
 	case leaveWhenUnused:
-		if err := d.mustBeUnused(ctx, at, m.addr()); err != nil {
+		if err := d.mustBeUnused(ctx, at); err != nil {
 			return err
 		}
 		return d.stopForGood(ctx, at, m) // it does not run; now the HA manager knows that it shall not
