@@ -15,6 +15,7 @@ const (
 	// outOfSight is how long the host may not answer before a wait is given up.
 	outOfSight = time.Minute
 	minPoll    = 150 * time.Millisecond
+	nearPoll   = 100 * time.Millisecond // when a task is about to end
 	maxPoll    = 25 * time.Second
 )
 
@@ -49,12 +50,13 @@ func (e *taskError) class() class {
 // node's list of tasks, which also says how each ended; a single one asks for its
 // own status.
 //
-// The mutex guards the fields of the pollers: they are made and joined by
-// whichever steps wait at the moment, and nobody outlives them.
+// The mutex guards the fields of the pollers, which are made and joined by whichever
+// steps wait at the moment, and what is known of how long tasks take.
 type tasks struct {
 	c       *client
 	mu      sync.Mutex
-	pollers map[string]*poller // by node
+	pollers map[string]*poller       // by node
+	usual   map[string]time.Duration // by type of task: how long those took that went well, the last ones counting most
 }
 
 // poller is the shared poll of one node. There is no goroutine of its own: one of
@@ -68,6 +70,7 @@ type poller struct {
 
 type waiter struct {
 	upid  string
+	kind  string // type of the task
 	since time.Time
 	over  chan verdict // of length 1: filled when the shared list knows more
 }
@@ -92,7 +95,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		return fmt.Errorf("the API answered %q where the id of a task was expected", upid)
 	}
 	node, kind := parts[1], parts[5]
-	w := &waiter{upid: upid, since: time.Now(), over: make(chan verdict, 1)}
+	w := &waiter{upid: upid, kind: kind, since: time.Now(), over: make(chan verdict, 1)}
 	seen := time.Now()
 	for {
 		v, err := t.next(ctx, node, w)
@@ -111,6 +114,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		case !v.ended:
 			seen = time.Now()
 		case v.exit == "OK" || strings.HasPrefix(v.exit, "WARNINGS: "):
+			t.learn(kind, time.Since(w.since))
 			return nil
 		default:
 			return &taskError{UPID: upid, Type: kind, Status: v.exit}
@@ -125,15 +129,33 @@ func (t *tasks) status(ctx context.Context, node, upid string) (verdict, error) 
 	return verdict{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
 }
 
+// learn remembers how long a task took that went well.
+func (t *tasks) learn(kind string, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.usual[kind]; old > 0 {
+		took = (old + took) / 2
+	}
+	t.usual[kind] = took
+}
+
 // pollAfter is the pause until the next look at a task that runs for age: short
 // while it is young, later a part of its age, so that the end is noticed soon
-// and a long one costs few requests.
-func pollAfter(age time.Duration, shared bool) time.Duration {
+// and a long one costs few requests. Where it is known how long its sort usually takes,
+// most looks are made around that time: what ends earlier has mostly failed.
+func pollAfter(age, usual time.Duration, shared bool) time.Duration {
 	part := age / 5
 	if shared {
 		part = age / 8
 	}
-	return min(max(part, minPoll), maxPoll)
+	part = max(part, minPoll)
+	switch soon := usual - usual/10; {
+	case age < soon:
+		part = min(max(soon-age, nearPoll), max(age/2, minPoll))
+	case age < usual+usual/4:
+		part = min(part, max(usual/20, nearPoll))
+	}
+	return min(part, maxPoll)
 }
 
 // next returns when something can be said of a task: after a pause where this is
@@ -210,7 +232,7 @@ func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	shared = len(p.waiting) > 1
 	pause = maxPoll
 	for w := range p.waiting {
-		pause = min(pause, pollAfter(time.Since(w.since), shared))
+		pause = min(pause, pollAfter(time.Since(w.since), t.usual[w.kind], shared))
 	}
 	return pause, shared
 }
