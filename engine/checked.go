@@ -47,6 +47,7 @@ type checker struct {
 	want   *model.Want
 	have   model.State
 	steps  map[model.Address]bool // guests that this pass itself makes or changes
+	sick   []model.Address        // guests that had their time in an earlier pass: one try is enough
 
 	mu      sync.Mutex
 	found   map[model.Address]health.Report
@@ -55,7 +56,7 @@ type checker struct {
 
 func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State,
+		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
 	for _, st := range r.Plan.Steps {
@@ -113,22 +114,28 @@ func textOf(spec any, path string) string {
 	return ""
 }
 
-// needs waits for the checks of what a step needs and this pass does not touch.
+// needs waits for the checks of what a step needs and this pass does not touch. Of a
+// guest that was unwell before there is one try: an agent must not spend each of its
+// passes, and every push that waits for them, on one sick guest.
 func (c *checker) needs(ctx context.Context, s plan.Step) error {
 	for _, addr := range s.Want.Needs {
 		have := c.have[addr]
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
-		if err := c.prove(ctx, addr, *have.Guest, c.prober.Run); err != nil {
+		run := c.prober.Run
+		if slices.Contains(c.sick, addr) {
+			run = c.prober.Once
+		}
+		if err := c.prove(ctx, addr, *have.Guest, run); err != nil {
 			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
 		}
 	}
 	return nil
 }
 
-// prove tries the checks of a guest, unless they held in this pass already. Who comes
-// while somebody tries waits for its turn.
+// prove tries the checks of a guest, unless this pass knows already what comes of
+// that. Who comes while somebody tries waits for its turn, and not for all of it again.
 func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest, run func(context.Context, health.Subject, []model.Check) health.Report) error {
 	turn := c.turn(addr)
 	select {
@@ -137,8 +144,8 @@ func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest,
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.well(addr) {
-		return nil
+	if known, err := c.known(addr); known {
+		return err
 	}
 	if c.inside == nil {
 		return errors.New("its checks cannot be tried: the way into guests of this host is not known")
@@ -166,11 +173,15 @@ func (c *checker) tried(addr model.Address) bool {
 	return tried
 }
 
-func (c *checker) well(addr model.Address) bool {
+// known is what became of the checks of a guest in this pass. A proof that was cut
+// short, by the end of the step that wanted it, tells nothing.
+func (c *checker) known(addr model.Address) (known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, tried := c.found[addr]
-	return tried && r.Err == nil
+	var failed *health.Error
+	cut := errors.As(r.Err, &failed) && failed.Err != nil
+	return tried && !cut, r.Err
 }
 
 // subject says who is proved, and what is known of it.
@@ -235,17 +246,25 @@ func (c *checker) secrets() []string {
 	return out
 }
 
+// againFor is how long guests that were unwell are begun to be tried again.
+const againFor = time.Minute
+
 // again tries each check of these guests once, all guests side by side, as far as
 // they stand there and this pass did not try them. A guest that stays unwell costs
-// a pass no waiting.
+// a pass no waiting but for the time of a try; many that do not even refuse a
+// connection cost it a minute, and whoever was not reached in that keeps its note.
 func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 	if width <= 0 {
 		width = 8
 	}
 	places := make(chan struct{}, width)
+	end := time.Now().Add(againFor)
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have := c.have[addr]
+		if ctx.Err() != nil || time.Now().After(end) {
+			break // the others stay noted
+		}
 		if c.tried(addr) || c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
@@ -313,6 +332,16 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 	}
 	slices.SortFunc(out, model.Address.Compare)
 	return out
+}
+
+// unasked notes which of the guests that were unwell have no checks any more, in a site
+// that speaks of them.
+func (r *Report) unasked(s *model.Site, list []model.Address) {
+	for _, addr := range list {
+		if r.want.State[addr] != nil && len(checksOf(s, r.want, addr)) == 0 {
+			r.uncheckable = append(r.uncheckable, addr)
+		}
+	}
 }
 
 // checkTime is how long the checks of a step may take, beside the step.

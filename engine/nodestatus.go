@@ -118,7 +118,7 @@ func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (N
 		n.Error = held
 	case r.Checks[addr].Err != nil:
 		n.Error = r.Checks[addr].Err.Error()
-	case r.Checks[addr].Results == nil && slices.Contains(r.pass.Unwell, addr) && n.Error == "":
+	case r.Checks[addr].Results == nil && slices.Contains(r.pass.Unwell, addr) && !slices.Contains(r.uncheckable, addr) && n.Error == "":
 		n.Error = "its checks did not hold when they were tried last"
 	}
 	n.Ready = s == nil && n.Error == "" && n.Phase == phaseRun

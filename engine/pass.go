@@ -92,7 +92,8 @@ type Pass struct {
 
 	// Health tries the checks of guests. A guest that a step makes or changes, and that
 	// shall run, is done when its checks hold. Those of Unwell without a step are tried
-	// once more; what is not on the host is left out. With Locate those of Unwell that
+	// once more; what is not on the host is left out. What needs one of them waits no
+	// longer for it than that: it had its time in an earlier pass. With Locate those of Unwell that
 	// have no checks are asked for their address, within a few seconds.
 	Health health.Prober
 	Unwell []model.Address
@@ -137,6 +138,7 @@ func (p *Pass) Run(ctx context.Context) Report {
 		r.Aside = setAside(made)
 	}
 	r.planned(made, want, have)
+	r.unasked(desired.Site, p.Unwell)
 	if err != nil {
 		return r.end(Failed, why(looking, err))
 	}

@@ -50,6 +50,8 @@ type Report struct {
 	// Checks is what became of the checks of guests, as far as they were tried.
 	Checks map[model.Address]health.Report `json:"-"`
 
+	uncheckable []model.Address // those of Pass.Unwell of which the site asks no check any more
+
 	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
 	// of Invalid or Refused means that single steps were kept back, and everything else was done.
 	Denied bool `json:"-"`

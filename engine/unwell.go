@@ -38,7 +38,7 @@ func (a *Agent) noteUnwell(r Report) {
 	after := slices.DeleteFunc(slices.Clone(before), func(addr model.Address) bool {
 		tried, ok := r.Checks[addr]
 		gone := r.want.State[addr] == nil && len(r.want.Suspended) == 0 // else nobody knows whose it is now
-		return gone || ok && tried.Err == nil
+		return gone || ok && tried.Err == nil || slices.Contains(r.uncheckable, addr)
 	})
 	for _, addr := range sortedReports(r.Checks) {
 		if r.Checks[addr].Err != nil && !slices.Contains(after, addr) {
@@ -50,7 +50,7 @@ func (a *Agent) noteUnwell(r Report) {
 		return
 	}
 	for _, addr := range before {
-		if !slices.Contains(after, addr) && r.want.State[addr] != nil {
+		if !slices.Contains(after, addr) && r.want.State[addr] != nil && !slices.Contains(r.uncheckable, addr) {
 			a.o.Log.Info("checks hold again", "address", addr.String())
 		}
 	}
