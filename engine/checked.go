@@ -47,6 +47,7 @@ type checker struct {
 	want   *model.Want
 	have   model.State
 	steps  map[model.Address]bool // guests that this pass itself makes or changes
+	hurry  bool                   // nobody waits for just this pass, and others wait for its end
 	sick   []model.Address        // guests that had their time in an earlier pass: one try is enough
 
 	mu      sync.Mutex
@@ -56,7 +57,7 @@ type checker struct {
 
 func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell,
+		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell, hurry: p.Unattended,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
 	for _, st := range r.Plan.Steps {
@@ -246,13 +247,13 @@ func (c *checker) secrets() []string {
 	return out
 }
 
-// againFor is how long guests that were unwell are begun to be tried again.
+// againFor is how long an agent goes on to the next guest that was unwell.
 const againFor = time.Minute
 
 // again tries each check of these guests once, all guests side by side, as far as
 // they stand there and this pass did not try them. A guest that stays unwell costs
 // a pass no waiting but for the time of a try; many that do not even refuse a
-// connection cost it a minute, and whoever was not reached in that keeps its note.
+// connection cost an agent a minute, and whoever was not reached in that keeps its note.
 func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 	if width <= 0 {
 		width = 8
@@ -262,14 +263,14 @@ func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 	var all sync.WaitGroup
 	for _, addr := range list {
 		have := c.have[addr]
-		if ctx.Err() != nil || time.Now().After(end) {
-			break // the others stay noted
-		}
 		if c.tried(addr) || c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
 		at := *have.Guest
 		places <- struct{}{}
+		if ctx.Err() != nil || c.hurry && time.Now().After(end) {
+			break // the others stay noted
+		}
 		all.Go(func() {
 			defer func() { <-places }()
 			_ = c.prove(ctx, addr, at, c.prober.Once) // stands in found

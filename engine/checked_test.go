@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -413,4 +414,34 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 		require.Empty(t, w.state().Unwell)
 		require.Zero(t, w.log.count("checks hold again"), "nobody asked")
 	})
+}
+
+// Guests that answer nothing at all cannot hold up an agent: after a minute it leaves
+// the rest of them to its next pass, and forgets none.
+func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
+	for unattended, want := range map[bool]int{true: 3, false: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			i := newInn()
+			boxes := map[string]int{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
+			require.Equal(t, engine.Done, i.pass(site(boxes)).Run(t.Context()).Outcome)
+			s := site(boxes)
+			for _, n := range s.Manifests["web"].Nodes {
+				n.Checks = []model.Check{{Name: "up", TCP: "22"}}
+			}
+			p := i.pass(s)
+			p.Width, p.Unattended = 1, unattended
+			p.Health = health.Prober{Connect: 25 * time.Second, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}}
+			for name := range boxes {
+				p.Unwell = append(p.Unwell, addr("box", name))
+			}
+			began := time.Now()
+			r := p.Run(t.Context())
+			require.Equal(t, time.Duration(want)*25*time.Second, time.Since(began))
+			require.Equal(t, engine.Partly, r.Outcome)
+			require.Len(t, r.Checks, want)
+		})
+	}
 }

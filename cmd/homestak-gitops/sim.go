@@ -89,12 +89,16 @@ var (
 	tokenForm = regexp.MustCompile(`^[^\s@!=/:]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+=\S+$`)
 )
 
+// keptTasks is how many finished tasks a served simulator remembers, which may run for
+// months: some more than anybody asks for, and no more than some megabytes.
+const keptTasks = 10_000
+
 // config checks the flags: pvesim takes only what makes sense.
 func (f *simFlags) config() (pvesim.Config, error) {
 	c := pvesim.Config{
 		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
 		TaskTime: f.taskTime, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
-		Bridges: f.bridges, Password: f.password,
+		Bridges: f.bridges, Password: f.password, KeepTasks: keptTasks,
 	}
 	seen := map[string]bool{}
 	for _, n := range append([]string{f.node}, c.Nodes...) {
