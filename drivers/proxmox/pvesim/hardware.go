@@ -76,8 +76,8 @@ func apiMachines(w *world, _ *call) (any, error) {
 var cpuModels = map[string]string{
 	"AuthenticAMD": "EPYC EPYC-Genoa EPYC-IBPB EPYC-Milan EPYC-Rome Opteron_G1 Opteron_G2 Opteron_G3 Opteron_G4 Opteron_G5 athlon phenom",
 	"GenuineIntel": "486 Broadwell Broadwell-noTSX Cascadelake-Server Conroe Cooperlake Haswell Haswell-noTSX Icelake-Server IvyBridge Nehalem " +
-		"Penryn SandyBridge SapphireRapids Skylake-Client Skylake-Server Westmere core2duo coreduo kvm32 kvm64 pentium pentium2 pentium3",
-	"default": "host max qemu32 qemu64 x86-64-v2 x86-64-v2-AES x86-64-v3 x86-64-v4",
+		"Penryn SandyBridge SapphireRapids Skylake-Client Skylake-Server Westmere core2duo coreduo pentium pentium2 pentium3",
+	"default": "host kvm32 kvm64 max qemu32 qemu64 x86-64-v2 x86-64-v2-AES x86-64-v3 x86-64-v4",
 }
 
 // apiCPUModels is GET /nodes/{node}/capabilities/qemu/cpu.

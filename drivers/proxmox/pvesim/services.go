@@ -84,8 +84,9 @@ func apiServiceCommand(w *world, c *call) (any, error) {
 	name, command := c.in["service"], path.Base(c.m.Path)
 	n := w.nodes[c.in["node"]]
 	kinds := map[string]string{"start": "srvstart", "stop": "srvstop", "restart": "srvrestart", "reload": "srvreload"}
+	doing := map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "reload": "reloading"}
 	return w.fork(c, n.name, job{kind: kinds[command], id: name, end: func(t *task) error {
-		t.logf("%sing service %s", strings.TrimSuffix(command, "e"), name)
+		t.logf("%s service %s", doing[command], name)
 		if command == "stop" && slices.Contains(keptServices, name) {
 			return fail("invalid service cmd 'stop' - essential service")
 		}
