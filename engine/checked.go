@@ -124,9 +124,15 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
 		}
-		run := c.prober.Run
+		p := c.prober
+		p.Tell = func(w health.Progress) {
+			if w.For = s.Address; c.prober.Tell != nil {
+				c.prober.Tell(w)
+			}
+		}
+		run := p.Run
 		if slices.Contains(c.sick, addr) {
-			run = c.prober.Once
+			run = p.Once
 		}
 		if err := c.prove(ctx, addr, *have.Guest, run); err != nil {
 			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)

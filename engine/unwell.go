@@ -79,7 +79,7 @@ func (a *Agent) prober() health.Prober {
 // waits takes in that a step waits for a check.
 func (p *progress) waits(w health.Progress) {
 	for i := range p.now {
-		if p.now[i].address == w.Address {
+		if p.now[i].address == w.Step() {
 			p.now[i].Waits = WaitsFor(w)
 		}
 	}

@@ -156,7 +156,7 @@ func (p *progress) tell(e apply.Event) {
 // wait takes in what is waited for. Where there is no live line it is told once a check.
 func (p *progress) wait(w health.Progress) {
 	for i := range p.running {
-		if p.running[i].step.Address == w.Address {
+		if p.running[i].step.Address == w.Step() {
 			p.running[i].waits = engine.WaitsFor(w)
 		}
 	}

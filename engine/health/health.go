@@ -16,6 +16,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -76,12 +77,16 @@ type Prober struct {
 // Progress is how far a check is that does not hold yet.
 type Progress struct {
 	Address model.Address
+	For     model.Address // whose step waits, where that is another guest's; zero if not
 	Check   string
 	Saw     string
 	Tries   int
 	Waited  time.Duration
 	Timeout time.Duration
 }
+
+// Step is whose step waits for the check.
+func (p *Progress) Step() model.Address { return cmp.Or(p.For, p.Address) }
 
 // Result is what became of one check.
 type Result struct {
