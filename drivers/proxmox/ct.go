@@ -55,6 +55,7 @@ type CTDisk struct {
 	Path    string            `hcl:"path,optional" cost:"restart" doc:"Where it is mounted inside; required for all but the root disk."`
 	Backup  bool              `hcl:"backup,optional" cost:"restart" doc:"It is part of backups, as the root disk always is."`
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further members of PVE's mount point, such as ro or mountoptions."`
+	Remove  bool              `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the container, which comes back under the same name. Must be applied before the disk is taken out."`
 }
 
 // CTNIC is a network card of a container and its address.
@@ -84,6 +85,7 @@ var ctKind = kind[CT]{
 		Align:  func(want, have any) { want.(*CT).align(have.(*CT)) },
 		Class:  classCT,
 		Refuse: refuseCT,
+		Note:   noteCT,
 		Brief:  func(spec any) string { return spec.(*CT).brief() },
 	},
 	create: createCT, // readGuests of vm lists containers too

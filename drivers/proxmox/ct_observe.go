@@ -90,6 +90,7 @@ func (c *CT) readDevices() {
 		switch {
 		case isMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
+			d.Remove = slices.Contains(c.mark.Removes, d.Name)
 			d.Size = or(d.Size, readCTDisk("", c.observe.now[key]).Size) // a change that waits may not tell it
 			c.Disks = append(c.Disks, d)
 		case isNet(key):
@@ -118,6 +119,11 @@ func (c *CT) align(have *CT) {
 				h.Size = 0
 			}
 			alignMembers(map[bool]string{true: "rootfs", false: "mp0"}[h.Name == "root"], w.Options, h.Options)
+		}
+	}
+	for _, name := range have.left() {
+		if _, wanted := c.disk(name); !wanted {
+			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
 	for k, val := range have.Options {

@@ -76,6 +76,8 @@ func (r *ctResolver) disks() {
 			r.errorf(at+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
 		}
 		switch {
+		case d.Name == "root" && d.Remove:
+			r.errorf(at+".remove", "the root disk cannot leave the files", "it goes with its container: take remove out")
 		case d.Name == "root" && (d.Path != "" || d.Backup):
 			r.errorf(at, "the root disk has neither path nor backup", "it is mounted on /, and in every backup: remove them")
 		case d.Name != "root" && (!path.IsAbs(d.Path) || strings.ContainsAny(d.Path, ",\n")):
@@ -207,6 +209,7 @@ func (r *ctResolver) options() {
 
 func (r *ctResolver) owned() {
 	m := r.owner("template."+r.Template, r.Startup)
+	m.Removes = r.removes()
 	r.mark, r.Terms = m, m.terms()
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
 	m.Slots, m.Options = slotsCT(r.CT, config{}, nil), slices.Sorted(maps.Keys(r.Options))

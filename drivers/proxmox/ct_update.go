@@ -24,8 +24,9 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 		}
 		return d.completeCT(ctx, s, want, at)
 	}
-	m.Slots, m.Keys, m.MAC = slotsCT(want, have.observe, have.mark.Slots), have.mark.Keys, have.mark.MAC
-	ch := ctChange{want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}}}
+	m.Slots, m.Keys, m.MAC = slotsCT(want, have.observe, have.remembered(want)), have.mark.Keys, have.mark.MAC
+	m.Detached = map[string]string{}
+	ch := &ctChange{want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}}, drop: map[string]string{}}
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 	}
@@ -48,6 +49,14 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 	if err := d.moveVolumes(ctx, at, ch); err != nil {
 		return err
 	}
+	if err := d.settleReturned(ctx, at, ch, running); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(ch.drop)) {
+		if err := d.dropVolume(ctx, at, ch, name); err != nil {
+			return fmt.Errorf("removing the data of disk %s of %s (%s): %w", name, at, ch.drop[name], err)
+		}
+	}
 	switch {
 	case want.Power == "stopped" && running:
 		return d.stop(ctx, at, have.mark)
@@ -64,7 +73,9 @@ type ctChange struct {
 	want, have *CT
 	m          mark
 	writing
-	grow, move []string // names of disks
+	grow, move []string          // names of disks
+	back       []string          // of disks whose old volume is mounted again
+	drop       map[string]string // name of a disk → volume to be freed
 }
 
 // add translates the path of one change.
@@ -122,13 +133,21 @@ func (c *ctChange) nic(name string) {
 
 func (c *ctChange) disk(name, attr string) {
 	w, wanted := c.want.disk(name)
-	_, there := c.have.disk(name)
+	h, there := c.have.disk(name)
 	slot := c.m.Slots["disk."+name]
 	switch {
+	case !wanted && !there: // taken out before; its data are to go
+		c.drop[name] = c.have.mark.Detached[name]
 	case !wanted: // PVE keeps the volume as an unused disk
-		c.gone[c.have.mark.Slots["disk."+name]] = true
+		old := c.have.mark.Slots["disk."+name]
+		c.gone[old] = true
+		c.m.Detached[name] = parseProperty(c.have.observe.next[old]).first("volume")
+		if h.Remove {
+			c.drop[name] = c.m.Detached[name]
+		}
 	case !there:
-		c.set[slot] = w.order()
+		c.set[slot] = c.attach(w, slot)
+	case attr == "remove": // only the mark says it
 	case attr == "size":
 		c.grow = append(c.grow, name)
 	case attr == "storage":
@@ -143,9 +162,12 @@ func (c *ctChange) disk(name, attr string) {
 func (c *ctChange) describe() {
 	c.m.Options = slices.Sorted(maps.Keys(c.want.Options))
 	c.m.MAC = c.proof()
-	if text := describe(c.want.Description, c.m); text != strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
-		c.set["description"] = text
+	c.keepDetached(false)
+	if describe(c.want.Description, c.m) == strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
+		return
 	}
+	c.keepDetached(true)
+	c.set["description"] = describe(c.want.Description, c.m)
 }
 
 // proof is the address by which the mark proves the container after this change:
@@ -171,7 +193,7 @@ func (c *ctChange) proof() string {
 }
 
 // moveVolumes moves volumes to their storage and grows them.
-func (d *Driver) moveVolumes(ctx context.Context, at place, ch ctChange) error {
+func (d *Driver) moveVolumes(ctx context.Context, at place, ch *ctChange) error {
 	for _, name := range ch.move {
 		w, _ := ch.want.disk(name)
 		upid, err := d.c.post(ctx, at.path("move_volume"), params{"volume": ch.m.Slots["disk."+name], "storage": w.Storage, "delete": true})

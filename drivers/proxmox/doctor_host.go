@@ -213,7 +213,7 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 func (e *exam) templates(ctx context.Context) {
 	by := map[int]askers{}
 	for _, addr := range e.Want.State.Addresses() {
-		if v, ok := e.Want.State[addr].Spec.(*VM); ok && v.templateVMID != 0 {
+		if v, ok := e.Want.State[addr].Spec.(*VM); ok && v.templateVMID != 0 && !v.templateOurs {
 			if by[v.templateVMID] == nil {
 				by[v.templateVMID] = askers{}
 			}

@@ -227,12 +227,18 @@ func vmNeeds(v *VM, n *needs) {
 	n.guest("VM.Config.CDROM", "", "the drive of cloud-init")
 	n.disk(v.storage, "images", 0, "", "the drive of cloud-init")
 	for _, d := range v.Disks {
+		if d.Storage == "" {
+			continue // where a template lies that is only named
+		}
 		n.disk(d.Storage, "images", d.Size, "disk."+d.Name, "disk "+d.Name)
 	}
 	for _, c := range v.NICs {
 		n.card(c.Bridge, c.VLAN, "nic."+c.Name)
 	}
-	if v.templateVMID != 0 {
+	switch {
+	case v.templateOurs:
+		n.guest("VM.Clone", "template", "cloning template "+v.Template)
+	case v.templateVMID != 0:
 		n.add(Need{Grant: Grant{fmt.Sprintf("/vms/%d", v.templateVMID), "VM.Clone"}, Role: roleTemplates, For: "cloning template " + v.Template}, "template")
 	}
 	if v.Startup != nil {

@@ -16,8 +16,11 @@ type guestSpec interface {
 
 // observedGuest reads a proven guest back into the form of its kind.
 func observedGuest(g listed, cfg config, notes string, m mark) *model.Resource {
-	if m.Type == "ct" {
+	switch m.Type {
+	case "ct":
 		return observedCT(g, cfg, notes, m)
+	case templateType:
+		return observedTemplate(g, cfg, m)
 	}
 	return observedVM(g, cfg, notes, m)
 }
@@ -49,7 +52,7 @@ func (j *judge) guest(g listed, cfg config) {
 	notes, m, found := splitDescription(cfg.next["description"])
 	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
 	lock := cfg.now["lock"]
-	if ok && cfg.now["template"] == "1" {
+	if ok && cfg.now["template"] == "1" && m.Type != templateType {
 		j.out.Foreign = append(j.out.Foreign, converted(g, name, m.addr()))
 		return
 	}
@@ -109,8 +112,13 @@ func (j *judge) close() {
 			j.leaveToHA(rs[0])
 			j.inItsPlace(rs[0])
 			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
-			if w := j.want.State[addr]; w != nil && addr.Kind == "ct" {
-				j.out.Findings = append(j.out.Findings, w.Spec.(*CT).stale(addr, rs[0].Spec.(*CT))...)
+			if w := j.want.State[addr]; w != nil {
+				switch want := w.Spec.(type) {
+				case *CT:
+					j.out.Findings = append(j.out.Findings, want.stale(addr, rs[0].Spec.(*CT))...)
+				case *VM:
+					j.out.Findings = append(j.out.Findings, want.linkStays(addr, rs[0].Spec.(*VM))...)
+				}
 			}
 			continue
 		}

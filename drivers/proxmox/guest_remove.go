@@ -80,9 +80,13 @@ func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (c
 	switch {
 	case !is.of(addr):
 		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.why(), errNotOurs)
+	case cfg.next["protection"] == "1" && is.mark.Type == templateType:
+		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", at, at.vmid, at.node)
 	case cfg.next["protection"] == "1":
 		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", at)
-	case cfg.now["template"] == "1":
+	case is.mark.Type == templateType:
+		return cfg, is, d.mustHaveNoClones(ctx, at, cfg)
+	case cfg.now["template"] == "1" && is.mark.Type != templateType:
 		return cfg, is, fmt.Errorf("removing %s: somebody converted it to a template: remove it by hand, its linked clones first", at)
 	}
 	return cfg, is, nil

@@ -125,6 +125,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		j.guest(a.guest, a.cfg)
 	}
 	j.close()
+	if err := d.findClones(ctx, guests, &out); err != nil {
+		return out, err
+	}
 	if err := d.findSeeds(ctx, l, &out); err != nil {
 		return out, err
 	}
@@ -299,7 +302,7 @@ func wantedGuests(w *model.Want) wanted {
 		if r.Guest == nil {
 			continue
 		}
-		out.names[r.Node] = addr
+		out.names[or(r.Node, addr.Name)] = addr
 		out.names[r.Spec.(guestSpec).guestName()] = addr // a container's host name may be another
 		if r.Guest.VMID != 0 {
 			out.vmids[r.Guest.VMID] = addr

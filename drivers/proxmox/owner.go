@@ -23,15 +23,17 @@ const markPrefix = "homestak-gitops: "
 type mark struct {
 	V        int               `json:"v"`
 	Site     string            `json:"site"`
-	Type     string            `json:"type"` // vm, pve, ct, pool
+	Type     string            `json:"type"` // vm, pve, ct, template, pool
 	Node     string            `json:"node"` // the name within the site
 	Manifest string            `json:"manifest,omitempty"`
 	Owner    string            `json:"owner"`
-	UUID     string            `json:"uuid,omitempty"` // of smbios1: the identity that a copy does not have
-	MAC      string            `json:"mac,omitempty"`  // of a container's first card: a clone gets another one
-	Keys     string            `json:"keys,omitempty"` // hash of the ssh keys that a container was made with
-	VMID     int               `json:"vmid,omitempty"` // only while a clone has no identity of its own yet
-	From     string            `json:"from,omitempty"` // image.debian-12, template.golden
+	UUID     string            `json:"uuid,omitempty"`    // of smbios1: the identity that a copy does not have
+	MAC      string            `json:"mac,omitempty"`     // of a container's first card: a clone gets another one
+	Keys     string            `json:"keys,omitempty"`    // hash of the ssh keys that a container was made with
+	VMID     int               `json:"vmid,omitempty"`    // only while a clone has no identity of its own yet
+	From     string            `json:"from,omitempty"`    // image.debian-12, template.golden
+	Content  string            `json:"content,omitempty"` // file name of the image that a template was made from
+	Linked   bool              `json:"linked,omitempty"`  // its root disk stands on that of its template
 	Needs    []model.Address   `json:"needs,omitempty"`
 	Destroy  *markDestroy      `json:"destroy,omitempty"`
 	Slots    map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
@@ -52,7 +54,7 @@ type markDestroy struct {
 // readable reports whether this program understands the mark. A newer version may
 // mean something else by the same words; and only guests carry marks of guests.
 func (m mark) readable() bool {
-	return m.V == 1 && m.Site != "" && m.Node != "" && slices.Contains([]string{"vm", "pve", "ct"}, m.Type)
+	return m.V == 1 && m.Site != "" && m.Node != "" && slices.Contains([]string{"vm", "pve", "ct", templateType}, m.Type)
 }
 
 func (m mark) addr() model.Address { return model.Address{Kind: m.Type, Name: m.Node} }

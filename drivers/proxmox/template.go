@@ -23,11 +23,18 @@ type Template struct {
 	Volume   string `hcl:"volume,optional" plan:"-" doc:"Volume of a container template that lies on the host already, such as local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst; never made or removed."`
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
-	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed."`
-	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept; the host's images storage unless set."`
+	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed unless image is set: then the VMID that the template gets."`
+	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is made anew when the image has other content."`
+	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept, the host's images storage unless set; or the disk of a template made from an image, the host's disks storage unless set. It counts when the template is made."`
 
+	Made  string `plan:"made"`                 // from an image: the name of its file, which holds the hash
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
 	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
+
+	mark   mark    // of one made from an image: wanted without identity; observed as found
+	volume string  // wanted: the image's volume
+	clones []clone // observed: what stands on its disk
+	blind  error   // observed: why that cannot be seen
 }
 
 var templateKind = kind[Template]{
@@ -37,7 +44,22 @@ var templateKind = kind[Template]{
 		Resolve: func(spec any, in model.Scope) []model.Problem {
 			return spec.(*Template).resolve(in)
 		},
+		VMID: func(spec any) int {
+			if t := spec.(*Template); t.Image != "" {
+				return t.VMID
+			}
+			return 0
+		},
+		Note: func(_, have *model.Resource, _ []string) string {
+			if have.Guest == nil || have.Spec.(*Template).unfinished() {
+				return ""
+			}
+			return "the template is removed and made anew; guests that were copied from it stay as they are"
+		},
 		Refuse: func(want, have *model.Resource) []model.Problem {
+			if have.Guest != nil {
+				return have.Spec.(*Template).refuse(want)
+			}
 			if want == nil || want.Spec.(*Template).There == have.Spec.(*Template).There {
 				return nil
 			}
@@ -48,14 +70,23 @@ var templateKind = kind[Template]{
 		},
 		Brief: func(spec any) string {
 			t := spec.(*Template)
-			return or(t.URL+" to "+t.Storage, t.There)
+			switch {
+			case t.Image != "":
+				return "from " + t.Image + " on " + t.Storage
+			case t.URL != "":
+				return t.URL + " to " + t.Storage
+			default:
+				return t.There
+			}
 		},
 	},
-	list: listTemplates,
-	create: func(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
-		return createImage(ctx, d, s, want.image())
-	},
+	list:   listTemplates,
+	needs:  templateNeeds,
+	create: createTemplate,
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
+		if s.Have.Guest != nil || want.Image != "" {
+			return remakeTemplate(ctx, d, s, want, have)
+		}
 		if want.File != "" {
 			if err := createImage(ctx, d, s, want.image()); err != nil {
 				return err
@@ -63,12 +94,26 @@ var templateKind = kind[Template]{
 		}
 		return removeTemplate(ctx, d, have)
 	},
-	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
-		if s.Have == nil {
-			return removeTemplate(ctx, d, s.Want.Spec.(*Template))
-		}
-		return removeTemplate(ctx, d, s.Have.Spec.(*Template))
-	},
+	remove: leaveTemplate,
+}
+
+func createTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
+	if want.Image != "" {
+		return makeTemplate(ctx, d, s, want)
+	}
+	return createImage(ctx, d, s, want.image())
+}
+
+// leaveTemplate removes what we made: a machine that became a template, or a download.
+func leaveTemplate(ctx context.Context, d *Driver, s plan.Step) error {
+	r := s.Have
+	if r == nil {
+		r = s.Want
+	}
+	if r.Guest != nil {
+		return removeGuest(ctx, d, s)
+	}
+	return removeTemplate(ctx, d, r.Spec.(*Template))
 }
 
 // removeTemplate deletes a download; what was never ours stays.
@@ -94,7 +139,7 @@ func templateOf(in model.Scope, name string) *Template {
 func (t *Template) resolve(in model.Scope) []model.Problem {
 	var out []model.Problem
 	ways := 0
-	for _, set := range []bool{t.Volume != "", t.URL != "", t.VMID != 0} {
+	for _, set := range []bool{t.Volume != "", t.URL != "", t.Image != "", t.VMID != 0 && t.Image == ""} {
 		if set {
 			ways++
 		}
@@ -102,11 +147,14 @@ func (t *Template) resolve(in model.Scope) []model.Problem {
 	if ways != 1 {
 		return append(out, model.Problem{
 			Summary: fmt.Sprintf("template %q does not say what it is", in.Name),
-			Detail:  "Exactly one of these must be set: volume or url for a container template, vmid for a VM or container template to clone.",
+			Detail:  "Exactly one of these must be set: volume or url for a container template, image (with vmid) for a VM template to make, vmid alone for a VM or container template to clone.",
 		})
 	}
 	if t.Checksum != "" && !sha256Text.MatchString(t.Checksum) {
 		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is no sha256", Detail: "write sha256: and 64 hex digits"})
+	}
+	if t.Image != "" {
+		return append(out, t.fromImage(in)...)
 	}
 	storage := "local"
 	if h := in.Host; h != nil && h.Storage != nil {
@@ -213,7 +261,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		}
 	}
 	for addr, t := range wanted {
-		if t.There == "" {
+		if t.There == "" { // downloaded, or made from an image
 			continue
 		}
 		seen, err := d.lookAt(ctx, l, addr, t, there)

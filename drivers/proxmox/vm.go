@@ -13,6 +13,8 @@ type VM struct {
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"VM template to clone instead of an image."`
 
+	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
+
 	Cores  int    `hcl:"cores,optional" cost:"restart" doc:"CPU cores; the preset's unless set."`
 	Memory int    `hcl:"memory,optional" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
 	Disk   int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
@@ -45,6 +47,7 @@ type VM struct {
 	storage      string // wanted: where the cloud-init drive goes
 	imageVolume  string // wanted: the volume to import the root disk from
 	templateVMID int    // wanted: the VM template to clone
+	templateOurs bool   // wanted: and it is made here, from an image
 	seedStorage  string // wanted: where a seed image goes
 	seedVolume   string // wanted, while it is made: its seed image
 }

@@ -63,11 +63,12 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 
 // clone copies a template, and gives the copy its identity.
 func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
+	m.Linked = want.Clone == cloneLinked
 	early := m
 	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
-	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": true}
+	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": !m.Linked}
 	for _, disk := range want.Disks {
-		if disk.Name == "root" {
+		if disk.Name == "root" && !m.Linked {
 			p["storage"] = disk.Storage
 		}
 	}

@@ -58,7 +58,8 @@ func unusedKey(c map[string]string, volume string) string {
 // attachedAt is the slot where a volume is in use, be it until the next restart only.
 func attachedAt(c map[string]string, volume string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if isDrive(key) && !strings.HasPrefix(key, "unused") && volumeOf(c[key]) == volume {
+		drive := isDrive(key) && !strings.HasPrefix(key, "unused") && volumeOf(c[key]) == volume
+		if drive || isMount(key) && parseProperty(c[key]).first("volume") == volume {
 			return key
 		}
 	}
@@ -139,23 +140,30 @@ func (c *change) attach(d Disk, slot string) string {
 // is not on the guest any more is left out; without it the mark stays as it is, so
 // that nothing has to be written for its sake.
 func (c *change) keepDetached(prune bool) {
-	for name, volume := range c.have.mark.Detached {
-		if prune && unusedKey(c.have.observe.next, volume) == "" && attachedAt(c.have.observe.now, volume) == "" || c.want.hasDisk("disk."+name) {
-			if c.m.Detached[name] == volume {
-				delete(c.m.Detached, name)
-			}
-			continue
+	c.m.keepDetached(c.have.mark, c.want.removes(), func(name, volume string) bool {
+		gone := prune && unusedKey(c.have.observe.next, volume) == "" && attachedAt(c.have.observe.now, volume) == ""
+		return !gone && !c.want.hasDisk("disk."+name)
+	})
+}
+
+// keepDetached carries over what an older mark knows of detached disks, as far as they
+// are to be kept in mind, and which disks go with their data.
+func (m *mark) keepDetached(old mark, removes []string, keep func(name, volume string) bool) {
+	for name, volume := range old.Detached {
+		if keep(name, volume) {
+			m.Detached[name] = or(m.Detached[name], volume)
+		} else if m.Detached[name] == volume {
+			delete(m.Detached, name)
 		}
-		c.m.Detached[name] = or(c.m.Detached[name], volume)
 	}
-	c.m.Removes = c.want.removes()
-	for _, name := range c.have.mark.Removes {
-		if c.m.Detached[name] != "" {
-			c.m.Removes = append(c.m.Removes, name)
+	m.Removes = removes
+	for _, name := range old.Removes {
+		if m.Detached[name] != "" {
+			m.Removes = append(m.Removes, name)
 		}
 	}
-	slices.Sort(c.m.Removes)
-	c.m.Removes = slices.Compact(c.m.Removes)
+	slices.Sort(m.Removes)
+	m.Removes = slices.Compact(m.Removes)
 }
 
 // sight is what a guest was last seen as, between several writes to it.

@@ -192,6 +192,9 @@ func (v *VM) align(have *VM) {
 			if w.Size == 0 {
 				have.Disks[i].Size = 0
 			}
+			if w.Storage == "" { // of a linked clone: where its template lies
+				have.Disks[i].Storage = ""
+			}
 			if w.Bus == "" {
 				have.Disks[i].Bus = ""
 			}

@@ -42,9 +42,7 @@ func (r *vmResolver) size() {
 	case r.Image != "" && r.Template != "":
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
 	}
-	if img := r.in.Site.Objects[model.Address{Kind: "image", Name: r.Image}]; img != nil {
-		full := model.Clone(img.Spec).(*Image)
-		full.resolve(model.Scope{Site: r.in.Site, Host: r.in.Host, Name: r.Image})
+	if full := imageOf(r.in, r.Image); full != nil {
 		r.imageVolume = full.Volume
 		if full.Format == "iso" {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
@@ -55,6 +53,45 @@ func (r *vmResolver) size() {
 	if r.templateVMID == 0 && (t.URL != "" || t.Volume != "") {
 		r.errorf("template", fmt.Sprintf("template %q is no VM template", r.Template), "a %s is cloned from a template with a vmid; this one is for containers", r.kind)
 	}
+	r.templateOurs = t.Image != ""
+	switch {
+	case r.Clone != "" && r.Template == "":
+		r.errorf("clone", "clone without template", "it says how a template is cloned: name one, or remove it")
+	case !slices.Contains([]string{"", cloneFull, cloneLinked}, r.Clone):
+		r.errorf("clone", fmt.Sprintf("clone = %q is not possible", r.Clone), "%s", diag.DidYouMean(r.Clone, []string{cloneFull, cloneLinked}))
+	case r.Clone == cloneLinked:
+		r.rootOn(t.Storage)
+	}
+}
+
+// rootOn puts the root disk of a linked clone where its template's is, since it
+// stands on that; what the files say of it must agree. Of a template that is only
+// named it is not known where that is.
+func (r *vmResolver) rootOn(storage string) {
+	i := slices.IndexFunc(r.Disks, func(d Disk) bool { return d.Name == "root" })
+	if i < 0 {
+		r.Disks = append(r.Disks, Disk{Name: "root"})
+		i = len(r.Disks) - 1
+	}
+	if !r.templateOurs {
+		return
+	}
+	if s := r.Disks[i].Storage; s != "" && s != storage {
+		r.errorf("disk.root.storage", fmt.Sprintf("a linked clone lies where its template lies, on %s and not on %s", storage, s), "remove storage, or set clone = \"full\"")
+	}
+	r.Disks[i].Storage = storage
+}
+
+// imageOf gives the complete form of a declared image; nil if there is none of that
+// name, which the loader has told already.
+func imageOf(in model.Scope, name string) *Image {
+	r := in.Site.Objects[model.Address{Kind: "image", Name: name}]
+	if r == nil {
+		return nil
+	}
+	i := model.Clone(r.Spec).(*Image)
+	i.resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
+	return i
 }
 
 func (r *vmResolver) disks() {
@@ -68,7 +105,9 @@ func (r *vmResolver) disks() {
 	r.Disks[root].Size = or(r.Disks[root].Size, r.Disk)
 	for i := range r.Disks {
 		d := &r.Disks[i]
-		d.Storage = or(d.Storage, storage)
+		if d.Name != "root" || r.Clone != cloneLinked {
+			d.Storage = or(d.Storage, storage)
+		}
 		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
 			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
 		}

@@ -36,6 +36,10 @@ type Kind struct {
 
 	New func() any // pointer to a spec with the defaults in it
 
+	// VMID is that of the guest which a resource beside the manifests becomes; 0 if it becomes none. It is asked
+	// about a spec as declared. May be nil.
+	VMID func(spec any) int
+
 	// Resolve completes a decoded spec by what stands around it (sizes, networks, keys): afterwards it says all
 	// that is wanted. It is pure, is called once per host on a copy of its own, and returns what is wrong.
 	// In.Host is nil for a recipe. May be nil.

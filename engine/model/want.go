@@ -85,9 +85,21 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 func (s *Site) addObjects(w *Want) diag.List {
 	var found diag.List
 	needed := map[Address]bool{}
+	var need func(Address)
+	need = func(a Address) {
+		if needed[a] {
+			return
+		}
+		needed[a] = true
+		if r := s.Objects[a]; r != nil { // what it needs itself is needed here as well
+			for _, b := range r.Needs {
+				need(b)
+			}
+		}
+	}
 	for _, r := range w.State {
 		for _, a := range r.Needs {
-			needed[a] = true
+			need(a)
 		}
 	}
 	for _, addr := range s.Objects.Addresses() {
@@ -120,10 +132,15 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 		}
 		c.Guest = &g
 	}
+	kind := s.Kinds.Get(r.Addr.Kind)
+	if kind != nil && kind.VMID != nil && h != nil {
+		if id := kind.VMID(r.Spec); id != 0 {
+			c.Guest = &Guest{VMID: id, Node: h.PVENode(), Nodes: h.Nodes}
+		}
+	}
 	if h != nil && h.Pool != "" && c.Guest != nil {
 		c.Needs = append(c.Needs, Address{"pool", h.Pool})
 	}
-	kind := s.Kinds.Get(r.Addr.Kind)
 	if kind == nil || kind.Resolve == nil {
 		return &c, nil
 	}

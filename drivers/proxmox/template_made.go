@@ -1,0 +1,285 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// A VM template made here is a guest with a mark of its own type. Making one is two
+// steps for PVE, a machine and its conversion; what is cut off between them is seen
+// by the next pass and brought to its end.
+
+// templateType is what the mark of a template calls itself.
+const templateType = "template"
+
+// How a template is cloned.
+const (
+	cloneFull   = "full"
+	cloneLinked = "linked"
+)
+
+// templateSlot is where the disk of a template is.
+const templateSlot = "scsi0"
+
+const notConverted = " (not converted yet)"
+
+// fromImage completes a template that is made from an image.
+func (t *Template) fromImage(in model.Scope) []model.Problem {
+	var out []model.Problem
+	if t.VMID == 0 {
+		out = append(out, model.Problem{
+			Path: "vmid", Summary: fmt.Sprintf("template %q has no vmid", in.Name),
+			Detail: "a template made from an image gets the VMID that is declared, so that every host and every clone knows it: set vmid to one that is free",
+		})
+	}
+	if t.Checksum != "" {
+		out = append(out, model.Problem{Path: "checksum", Summary: "a template from an image has no checksum of its own", Detail: "the image has one: declare it there"})
+	}
+	if h := in.Host; t.Storage == "" && h != nil && h.Storage != nil {
+		t.Storage = h.Storage.Disks
+	}
+	t.Storage = or(t.Storage, "local-lvm")
+	if img := imageOf(in, t.Image); img != nil {
+		t.volume, t.Made = img.Volume, path.Base(img.Volume)
+		if img.Format == "iso" {
+			out = append(out, model.Problem{Path: "image", Summary: fmt.Sprintf("image %q is an ISO image", t.Image), Detail: "a template is made from a disk image (qcow2, raw or vmdk)"})
+		}
+	}
+	r := guestResolver{in: in, kind: templateType}
+	t.mark = r.owner("image."+t.Image, nil)
+	t.mark.Content, t.mark.Slots = t.Made, map[string]string{"disk.root": templateSlot}
+	return out
+}
+
+// templateNeeds is what a template made from an image asks for.
+func templateNeeds(t *Template, n *needs) {
+	if t.Image == "" {
+		return
+	}
+	n.guest("VM.Allocate", "image", "making and removing the template")
+	for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
+		n.guest(priv, "image", "the machine that becomes the template")
+	}
+	n.disk(t.Storage, "images", 0, "storage", "the disk of the template")
+}
+
+// makeTemplate makes a machine of the image and converts it.
+func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
+	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
+	m := want.mark
+	m.Owner, m.UUID = d.id.owner, uuid.NewString()
+	p := params{ // little is said here: a clone gets what its own files say
+		"vmid": at.vmid, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
+		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
+		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
+	}
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	upid, err := d.c.post(ctx, seg("nodes", at.node, "qemu"), p)
+	if err = d.born(ctx, at, m, d.settled(ctx, upid, err)); err != nil {
+		return err
+	}
+	return d.convert(ctx, at, s.Address)
+}
+
+// remakeTemplate brings a template that is there to its wanted content: one that is
+// not converted yet is converted, any other is made anew.
+func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
+	if s.Have.Guest != nil && want.Image != "" && have.mark.Content == want.Made && have.unfinished() {
+		return d.convert(ctx, place{node: s.Have.Guest.Node, vmid: s.Have.Guest.VMID}, s.Address)
+	}
+	if err := leaveTemplate(ctx, d, s); err != nil {
+		return err
+	}
+	return createTemplate(ctx, d, s, want)
+}
+
+// convert makes a template of a machine of ours. PVE notes that it is one before it
+// touches the disk; where it died between the two, the disk alone is done again
+// (qemu-server, PVE/API2/Qemu.pm, template).
+func (d *Driver) convert(ctx context.Context, at place, addr model.Address) error {
+	var failed error
+	for tried := false; ; tried = true {
+		cfg, err := d.readConfig(ctx, at)
+		if err != nil {
+			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
+		}
+		switch is := d.proof(cfg, at); {
+		case !is.of(addr):
+			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
+		case isTemplate(cfg):
+			return nil
+		case cfg.next[templateSlot] == "":
+			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is made anew", at, templateSlot, addr)
+		case failed != nil:
+			return fmt.Errorf("converting %s to a template: %w", at, failed)
+		case tried:
+			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
+				at, cfg.next[templateSlot], storageOf(cfg.next[templateSlot]), at.vmid)
+		}
+		p := params{}
+		if cfg.now["template"] == "1" {
+			p["disk"] = templateSlot
+		}
+		upid, err := d.c.post(ctx, at.path("template"), p)
+		if failed = d.settled(ctx, upid, err); errors.Is(failed, errLost) { // it may be at work
+			if _, _, err := d.rejoin(ctx, at); err != nil {
+				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
+			}
+		}
+	}
+}
+
+// isTemplate reports whether a machine is a template as a whole, and can be cloned.
+func isTemplate(cfg config) bool {
+	_, name, _ := strings.Cut(volumeOf(cfg.now[templateSlot]), ":")
+	return cfg.now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
+}
+
+// observedTemplate reads a template of ours.
+func observedTemplate(g listed, cfg config, m mark) *model.Resource {
+	t := &Template{Made: m.Content, mark: m, volume: volumeOf(cfg.now[templateSlot])}
+	if !isTemplate(cfg) {
+		t.Made += notConverted
+	}
+	return &model.Resource{
+		Addr: m.addr(), Spec: t, Needs: m.Needs,
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"])},
+	}
+}
+
+func (t *Template) guestName() string { return t.mark.Node }
+
+// pending: nothing of a template waits, since none ever runs.
+func (t *Template) pending(model.Address) []model.Pending { return nil }
+
+func (t *Template) unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
+
+// clone is a guest whose disk stands on a template's.
+type clone struct {
+	vmid int
+	name string
+	ours bool // and says by its mark that it needs the template
+}
+
+func (c clone) String() string { return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.vmid, c.name)) }
+
+// refuse keeps a template that linked clones stand on. What of ours needs it holds it
+// by its mark already where it is to go for good.
+func (t *Template) refuse(want *model.Resource) []model.Problem {
+	if t.unfinished() && want != nil && want.Spec.(*Template).Made == t.mark.Content {
+		return nil
+	}
+	if t.blind != nil {
+		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.blind.Error()}}
+	}
+	var names []string
+	for _, c := range t.clones {
+		if want != nil || !c.ours {
+			names = append(names, c.String())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	fix := "remove them first, or move their disks with PVE, which makes them whole"
+	if want != nil {
+		fix += "; or declare a second template from the new image, with a vmid of its own"
+	}
+	return []model.Problem{{Path: "image", Summary: "its disk is in use by linked clones: " + strings.Join(names, ", "), Detail: fix}}
+}
+
+// findClones looks what stands on the disks of our templates. One request for each
+// template, and none where there is none.
+func (d *Driver) findClones(ctx context.Context, guests map[int]listed, out *model.Observed) error {
+	ours := map[int]*model.Resource{}
+	for _, r := range out.State {
+		if r.Guest != nil {
+			ours[r.Guest.VMID] = r
+		}
+	}
+	for addr, r := range out.State {
+		t, ok := r.Spec.(*Template)
+		if !ok || r.Guest == nil {
+			continue
+		}
+		ids, err := d.clonesOf(ctx, r.Guest.Node, t.volume)
+		if err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil) {
+			return err
+		}
+		t.blind = err
+		for _, id := range ids {
+			c := clone{vmid: id, name: guests[id].name}
+			if o := ours[id]; o != nil {
+				for _, n := range o.Needs {
+					c.ours = c.ours || n == addr
+				}
+			}
+			t.clones = append(t.clones, c)
+		}
+	}
+	return nil
+}
+
+// clonesOf lists the VMIDs of guests with a disk on a base volume. PVE writes the
+// base before the name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an
+// LVM thin pool a clone stands for itself and has no such name.
+func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, error) {
+	storage, _, ok := strings.Cut(volume, ":")
+	if !ok {
+		return nil, nil // it has no disk
+	}
+	var list []map[string]json.RawMessage
+	err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content=images", &list)
+	if err == nil && list == nil {
+		err = errors.New("the answer is null where a list was expected")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the disks on storage %s: %w", storage, err)
+	}
+	var out []int
+	seen := map[int]bool{}
+	for _, e := range list {
+		if id := number(e["vmid"]); strings.HasPrefix(text(e["volid"]), volume+"/") && !seen[id] {
+			out, seen[id] = append(out, id), true
+		}
+	}
+	return out, nil
+}
+
+// mustHaveNoClones asks once more before a template goes. What the token may not see
+// PVE still knows, and refuses itself.
+func (d *Driver) mustHaveNoClones(ctx context.Context, at place, cfg config) error {
+	ids, err := d.clonesOf(ctx, at.node, volumeOf(cfg.now[templateSlot]))
+	switch {
+	case err != nil:
+		return fmt.Errorf("removing template %d: %w", at.vmid, err)
+	case len(ids) > 0:
+		return fmt.Errorf("removing template %d: VM %d is a linked clone and stands on its disk: remove that first", at.vmid, ids[0])
+	default:
+		return nil
+	}
+}
+
+// linkStays says that the way in which a guest was cloned cannot be changed.
+func (v *VM) linkStays(addr model.Address, have *VM) diag.List {
+	if v.Template == "" || have.mark.From != v.mark.From || have.mark.Linked == (v.Clone == cloneLinked) {
+		return nil
+	}
+	was := map[bool]string{true: cloneLinked, false: cloneFull}[have.mark.Linked]
+	f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is a %s clone and stays one", addr, was),
+		"%s", "clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
+	f.Source, f.Address = diag.FromGuard, addr.String()
+	return diag.List{f}
+}

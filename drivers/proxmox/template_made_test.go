@@ -1,0 +1,305 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+var goldenAddr = model.Address{Kind: "template", Name: "golden"}
+
+// withTank has a storage whose linked clones depend on their base.
+func withTank() pvesim.Config {
+	tank := pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images", "rootdir"}}
+	return pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), tank)}
+}
+
+// makes declares the template golden, made from the image debian-12.
+func (w *world) makes(storage string) {
+	w.declare("golden", &proxmox.Template{Image: "debian-12", VMID: 9000, Storage: storage})
+	w.site.Objects[goldenAddr].Needs = []model.Address{{Kind: "image", Name: "debian-12"}}
+}
+
+func (w *world) cloned(name, how string) *proxmox.VM {
+	w.node(name, func(v *proxmox.VM) { v.Template, v.Clone = "golden", how })
+	return w.vm(name)
+}
+
+// newImage gives the image another content, and so another file.
+func (w *world) newImage() {
+	i := w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+	i.Checksum = "sha256:" + strings.Repeat("cd", 32)
+}
+
+func (w *world) volumesOf(storage string, vmid int) []string {
+	var out []string
+	for _, v := range w.host.Snapshot().Volumes[storage] {
+		if v.VMID == vmid && v.Content == "images" {
+			out = append(out, v.ID)
+		}
+	}
+	return out
+}
+
+// templateLife makes a template, a full and a linked clone, removes the linked one,
+// makes the template anew from a new image, and takes all away.
+func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	c := withTank()
+	c.Guests, c.Fault = 2, fault
+	w := newWorld(t, c)
+	foreign := w.host.Snapshot().Guests
+	w.makes("tank")
+	w.cloned("whole", "")
+	w.cloned("light", "linked")
+	settle(w)
+	require.Equal(t, []string{"tank:base-9000-disk-0"}, w.volumesOf("tank", 9000))
+	require.Equal(t, "1", w.guest(9000).Config["template"])
+	require.Equal(t, []string{"tank:base-9000-disk-0/vm-10000-disk-0"}, w.volumesOf("tank", 10000), "vm.light draws its VMID first")
+	require.True(t, w.guest(10000).Running)
+	require.Contains(t, w.guest(10000).Config["scsi0"], "size=10G")
+	require.Len(t, w.volumesOf("local-lvm", 10001), 2, "root and cloud-init: nothing is ordered twice")
+	require.True(t, w.guest(10001).Running)
+	w.drop("light")
+	settle(w)
+	before := w.guest(10001)
+	w.newImage()
+	settle(w)
+	require.Equal(t, before, w.guest(10001), "a full clone stays as it is")
+	_, m, _ := proxmox.SplitDescription(w.guest(9000).Config["description"])
+	require.Equal(t, "homestak.home.debian-12.cdcdcdcdcdcd.qcow2", m.Content)
+	require.Equal(t, []string{"tank:base-9000-disk-0"}, w.volumesOf("tank", 9000))
+	w.drop("whole")
+	w.site.Objects = model.State{}
+	settle(w)
+	require.Equal(t, foreign, w.host.Snapshot().Guests)
+	require.Empty(t, w.host.Snapshot().Volumes["tank"])
+	require.NotContains(t, strings.Join(volumeIDs(w, "local"), " "), "homestak.")
+}
+
+// TestEveryRequestOfATemplatesLifeMayFail faults each request in turn, once without
+// and once with effect.
+func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
+	var total atomic.Int64 // requests come from many goroutines
+	synctest.Test(t, func(t *testing.T) {
+		templateLife(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
+	})
+	require.Greater(t, total.Load(), int64(40))
+	for _, status := range []int{596, 500, -1} {
+		for _, effect := range []bool{false, true} {
+			for at := int64(1); at <= total.Load(); at += stride {
+				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						var n atomic.Int64
+						templateLife(t, func(*http.Request) (int, bool) {
+							if n.Add(1) == at {
+								return status, effect
+							}
+							return 0, false
+						})
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestTemplateInUse: linked clones, be they ours or anybody's, keep a template from
+// being made anew and from being removed; full ones do not.
+func TestTemplateInUse(t *testing.T) {
+	foreign := func(w *world) {
+		upid, err := w.d.Post(w.t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "hers", "full": false})
+		require.NoError(w.t, err)
+		require.NoError(w.t, w.d.WaitTask(w.t.Context(), upid))
+	}
+	for name, c := range map[string]struct {
+		clone          string // ours
+		foreign        bool
+		remade, remove string // what keeps it from that
+	}{
+		"linked, ours":    {"linked", false, "template.golden is not changed: its disk is in use by linked clones: VM 10000 web-1", "template.golden is not deleted: vm.web-1 still needs it"},
+		"linked, foreign": {"", true, "template.golden is not changed: its disk is in use by linked clones: VM 777 hers", "template.golden is not deleted: its disk is in use by linked clones: VM 777 hers"},
+		"full, ours":      {"full", false, "", "template.golden is not deleted: vm.web-1 still needs it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, withTank(), func(t *testing.T, w *world) {
+				w.makes("tank")
+				w.cloned("web-1", c.clone)
+				w.apply()
+				w.converged()
+				if c.foreign {
+					foreign(w)
+					w.drop("web-1")
+					w.apply()
+				}
+				objects := w.site.Objects
+				w.site.Manifests["web"].Suspend = true
+				w.site.Objects = model.State{}
+				p := w.plan()
+				require.NotContains(t, describe(p), "template.golden")
+				require.Contains(t, fmt.Sprint(p.Findings), c.remove)
+				w.site.Objects = objects
+				w.site.Manifests["web"].Suspend = false
+				w.newImage()
+				if c.foreign {
+					w.cloned("web-2", "")
+				}
+				p = w.plan()
+				if c.remade != "" {
+					require.NotContains(t, describe(p), "update template.golden")
+					require.Contains(t, fmt.Sprint(p.Findings), c.remade)
+					return
+				}
+				require.Contains(t, describe(p), "the template is removed and made anew")
+				require.Empty(t, w.run(p))
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestTemplateCloneThatCameLate: a linked clone made after the plan keeps the template.
+func TestTemplateCloneThatCameLate(t *testing.T) {
+	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.makes("tank")
+		w.cloned("web-1", "full")
+		w.apply()
+		w.drop("web-1")
+		w.site.Objects = model.State{}
+		p := w.plan()
+		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "full": false})
+		require.NoError(t, err)
+		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		require.ErrorContains(t, w.run(p)[goldenAddr], "VM 777 is a linked clone and stands on its disk")
+		require.Equal(t, "1", w.guest(9000).Config["template"])
+	})
+}
+
+// TestHalfATemplate is brought to its end, wherever its making was cut off.
+func TestHalfATemplate(t *testing.T) {
+	for name, half := range map[string]func(e *pvesim.Edit, disk string){
+		"never converted": func(e *pvesim.Edit, disk string) {
+			e.Set(9000, "template", "")
+			e.Set(9000, "scsi0", disk)
+		},
+		"disk not converted": func(e *pvesim.Edit, disk string) { e.Set(9000, "scsi0", disk) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, withTank(), func(t *testing.T, w *world) {
+				w.makes("tank")
+				w.cloned("web-1", "full")
+				w.apply()
+				upid, err := w.d.Post(t.Context(), "/nodes/father/qemu", map[string]any{"vmid": 600, "scsi0": "tank:2"})
+				require.NoError(t, err)
+				require.NoError(t, w.d.WaitTask(t.Context(), upid))
+				disk := w.guest(600).Config["scsi0"]
+				w.host.Edit(func(e *pvesim.Edit) { half(e, disk) })
+				p := w.apply()
+				require.Len(t, p.Steps, 1, "%s", describe(p))
+				require.Equal(t, []string{"made"}, paths(p.Steps[0]))
+				require.Equal(t, "1", w.guest(9000).Config["template"])
+				require.Contains(t, w.guest(9000).Config["scsi0"], "tank:base-600-disk-0")
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestTemplateThatIsNotOurs: one of that name or VMID is left alone, and none is made
+// beside it.
+func TestTemplateThatIsNotOurs(t *testing.T) {
+	for name, c := range map[string]struct {
+		vmid int
+		name string
+		says string
+	}{
+		"of its VMID": {9000, "hers", `vm 9000 "hers" may be it, but is not ours`},
+		"of its name": {9100, "golden", `vm 9100 "golden" may be it, but is not ours`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, withTank(), func(t *testing.T, w *world) {
+				w.template(c.vmid, c.name)
+				before := w.guest(c.vmid)
+				w.makes("tank")
+				w.cloned("web-1", "linked")
+				p := w.plan()
+				require.NotContains(t, describe(p), "template.golden")
+				require.NotContains(t, describe(p), "vm.web-1", "who needs it waits")
+				require.Contains(t, fmt.Sprint(p.Findings), c.says)
+				w.run(p)
+				require.Equal(t, []pvesim.Guest{before}, w.host.Snapshot().Guests)
+			})
+		})
+	}
+}
+
+// TestCopyOfATemplateIsNotOurs: a clone takes the description along, and with it the mark.
+func TestCopyOfATemplateIsNotOurs(t *testing.T) {
+	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.makes("tank")
+		w.cloned("web-1", "full")
+		w.apply()
+		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "copy", "full": true})
+		require.NoError(t, err)
+		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		w.converged()
+		w.drop("web-1")
+		w.site.Objects = model.State{}
+		w.apply()
+		require.Len(t, w.host.Snapshot().Guests, 1)
+		require.Equal(t, "copy", w.guest(777).Config["name"])
+	})
+}
+
+// TestLinkedCloneOfANamedTemplate lies where that lies, whatever the host's storage is.
+func TestLinkedCloneOfANamedTemplate(t *testing.T) {
+	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.templateOn("father", "tank", 9000, "golden")
+		v := w.cloned("web-1", "linked")
+		w.apply()
+		require.Equal(t, []string{"tank:base-9000-disk-0/vm-10000-disk-0"}, w.volumesOf("tank", 10000)[:1])
+		w.converged()
+		v.Clone = "full"
+		v.Disks = []proxmox.Disk{{Name: "root", Storage: "tank"}}
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Contains(t, fmt.Sprint(p.Findings), "vm.web-1 is a linked clone and stays one")
+		v.Clone, v.Disks = "linked", nil
+		v.Tags = []string{"more"}
+		w.apply()
+		w.converged()
+	})
+}
+
+// TestClonesAndTemplatesThatCannotBe are refused before anything is asked of PVE.
+func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
+	for says, edit := range map[string]func(*proxmox.VM, *proxmox.Template){
+		`clone = "link" is not possible`:                      func(v *proxmox.VM, _ *proxmox.Template) { v.Clone = "link" },
+		"clone without template":                              func(v *proxmox.VM, _ *proxmox.Template) { v.Template, v.Image, v.Clone = "", "debian-12", "full" },
+		"lies where its template lies, on tank and not on x":  func(v *proxmox.VM, _ *proxmox.Template) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "x"}} },
+		`template "golden" has no vmid`:                       func(_ *proxmox.VM, t *proxmox.Template) { t.VMID = 0 },
+		`template "golden" does not say what it is`:           func(_ *proxmox.VM, t *proxmox.Template) { t.URL = "https://images.test/x.tar.zst" },
+		"a template from an image has no checksum of its own": func(_ *proxmox.VM, t *proxmox.Template) { t.Checksum = "sha256:" + strings.Repeat("ab", 32) },
+	} {
+		t.Run(says, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.makes("tank")
+				v := w.cloned("web-1", "linked")
+				edit(v, w.site.Objects[goldenAddr].Spec.(*proxmox.Template))
+				_, found := w.site.Want("father")
+				require.NotZero(t, found.Errors())
+				require.Contains(t, fmt.Sprint(found), says)
+			})
+		})
+	}
+}
