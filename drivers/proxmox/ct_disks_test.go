@@ -1,0 +1,159 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func srv(size int) []proxmox.CTDisk {
+	return []proxmox.CTDisk{{Name: "data", Size: size, Path: "/srv"}}
+}
+
+// TestDetachedMountComesBack with its data, be the container running or not, and be it
+// before or after the restart that lets go of it.
+func TestDetachedMountComesBack(t *testing.T) {
+	for name, c := range map[string]struct{ power, restart string }{
+		"stopped": {"stopped", "never"}, "running": {"running", "never"}, "restarted": {"running", "allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(ct *proxmox.CT) { ct.Power, ct.Restart, ct.Disks = c.power, c.restart, srv(5) })
+				w.apply()
+				volume, all := file(w.guest(10000).Config["mp0"]), volumesOf(w, 10000)
+				require.Len(t, all, 2)
+				ct.Disks = nil
+				w.apply()
+				w.converged()
+				require.Equal(t, all, volumesOf(w, 10000), "its data stay")
+				ct.Tags = []string{"a"} // the mark is written without forgetting it
+				w.apply()
+
+				ct.Disks = srv(5)
+				w.apply()
+				w.converged()
+				require.Equal(t, all, volumesOf(w, 10000))
+				require.Equal(t, volume, file(w.guest(10000).Config["mp0"]))
+				require.Empty(t, w.guest(10000).Config["unused0"])
+				require.Empty(t, w.guest(10000).Pending)
+
+				ct.Disks = nil
+				w.apply()
+				ct.Power = "stopped"
+				w.apply()
+				ct.Disks = srv(8)
+				ct.Disks[0].Storage = "local-zfs" // it may come back bigger, and elsewhere
+				w.apply()
+				w.converged()
+				require.Len(t, volumesOf(w, 10000), 2)
+				require.Contains(t, w.guest(10000).Config["mp0"], "local-zfs:")
+				require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
+			})
+		})
+	}
+}
+
+// TestRemovedMountTakesItsData where the files said so before it left them.
+func TestRemovedMountTakesItsData(t *testing.T) {
+	for _, power := range []string{"stopped", "running"} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) {
+					c.Power = power
+					c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs"})
+				})
+				w.apply()
+				ct.Disks[0].Remove = true
+				p := w.apply()
+				require.Equal(t, []string{"disk.data.remove"}, paths(p.Steps[0]))
+				require.Equal(t, model.ClassNone, p.Steps[0].Class)
+				w.converged()
+				ct.Disks = nil
+				p = w.apply()
+				require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
+				require.NotContains(t, p.Steps[0].Reason, "disk logs")
+				w.converged()
+				if power == "running" { // both wait for the restart; then the data of the one go
+					require.Len(t, volumesOf(w, 10000), 3)
+					w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					p = w.apply() // PVE let go of them as it stopped
+					require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
+				}
+				w.converged()
+				require.Len(t, volumesOf(w, 10000), 2, "root and logs")
+				_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+				require.NotContains(t, m.Detached, "data")
+				require.Contains(t, m.Detached, "logs")
+			})
+		})
+	}
+}
+
+// mountsLife detaches two disks of a stopped container, of which one goes with its
+// data, and takes the other one back.
+func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: fault})
+	ct := w.ct("cache", func(c *proxmox.CT) {
+		c.Power = "stopped"
+		c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})
+	})
+	settle(w)
+	volume := file(w.guest(10000).Config["mp0"])
+	ct.Disks = nil
+	settle(w)
+	require.Len(t, volumesOf(w, 10000), 2, "root and data")
+	ct.Disks = srv(6)
+	settle(w)
+	g := w.guest(10000)
+	require.Len(t, volumesOf(w, 10000), 2)
+	require.Equal(t, volume, file(g.Config["mp0"]))
+	require.Contains(t, g.Config["mp0"], "size=6G")
+	require.NotContains(t, fmt.Sprint(g.Config), "unused")
+	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	require.Empty(t, m.Detached)
+}
+
+func TestEveryRequestOfMountsMayFail(t *testing.T) {
+	var total atomic.Int64 // requests come from many goroutines
+	synctest.Test(t, func(t *testing.T) {
+		mountsLife(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
+	})
+	require.Greater(t, total.Load(), int64(20))
+	for _, status := range []int{596, 500, -1} {
+		for _, effect := range []bool{false, true} {
+			for at := int64(1); at <= total.Load(); at += stride {
+				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						var n atomic.Int64
+						mountsLife(t, func(*http.Request) (int, bool) {
+							if n.Add(1) == at {
+								return status, effect
+							}
+							return 0, false
+						})
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestRootOfAContainerCannotLeave the files.
+func TestRootOfAContainerCannotLeave(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Remove: true}} })
+		_, found := w.site.Want("father")
+		require.True(t, strings.Contains(fmt.Sprint(found), "the root disk cannot leave the files"), "%v", found)
+	})
+}
