@@ -90,7 +90,7 @@ func Open(cfg Config) (*Driver, error) {
 	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token}
 	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
 	c.tasks = &tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
-	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner}, width: width, files: cfg.Files}, nil
+	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner, h.Name}, width: width, files: cfg.Files}, nil
 }
 
 // tokenProblem says what is wrong with a token without showing any of it.

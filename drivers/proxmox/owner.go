@@ -161,8 +161,9 @@ func isNet(key string) bool {
 	return ok && err == nil
 }
 
-// identity is who we are in marks.
-type identity struct{ site, owner string }
+// identity is who we are in marks. Templates belong to the host and not to who made
+// them, as images do: what a test made serves the agent as well.
+type identity struct{ site, owner, host string }
 
 // prove judges whether a guest is ours: the mark names our site and us, and the
 // guest's own identity is the one the mark was written for. why says what speaks
@@ -176,7 +177,7 @@ func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why
 		return false, "its owner mark cannot be read", model.Address{}
 	case m.Site != id.site:
 		return false, "belongs to site " + m.Site, model.Address{}
-	case m.Owner != id.owner:
+	case m.Type == templateType && m.Owner != id.host, m.Type != templateType && m.Owner != id.owner:
 		return false, "belongs to " + m.Owner, m.addr()
 	case (m.Type == "ct") != at.lxc:
 		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.addr(), strings.Fields(at.String())[0]), m.addr()

@@ -303,3 +303,22 @@ func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
 		})
 	}
 }
+
+// TestTemplateBelongsToTheHost: whoever works on that has it, another host does not.
+func TestTemplateBelongsToTheHost(t *testing.T) {
+	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.makes("tank")
+		w.cloned("web-1", "full")
+		w.apply()
+		want, _ := w.site.Want("father")
+		for owner, host := range map[string]string{"cli:me": "father", "mother": "mother"} {
+			h := *w.site.Hosts["father"]
+			h.Name, h.Node = host, "father"
+			d, err := proxmox.Open(proxmox.Config{Host: &h, Site: "home", Owner: owner, Token: w.host.Token(), Transport: w.host})
+			require.NoError(t, err)
+			have, err := d.Observe(t.Context(), want)
+			require.NoError(t, err)
+			require.Equal(t, host == "father", have.State[goldenAddr] != nil)
+		}
+	})
+}

@@ -16,5 +16,5 @@ template "debian-12-ct" {
 # which stays until the clone is gone.
 template "debian-12" {
   image = image.debian-12
-  vmid  = 9012
+  vmid  = 99900
 }
