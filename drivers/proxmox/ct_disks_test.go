@@ -3,7 +3,6 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -154,6 +153,6 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Remove: true}} })
 		_, found := w.site.Want("father")
-		require.True(t, strings.Contains(fmt.Sprint(found), "the root disk cannot leave the files"), "%v", found)
+		require.Contains(t, fmt.Sprint(found), "the root disk cannot leave the files")
 	})
 }

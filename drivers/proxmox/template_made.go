@@ -162,7 +162,7 @@ func observedTemplate(g listed, cfg config, m mark) *model.Resource {
 func (t *Template) guestName() string { return t.mark.Node }
 
 // pending: nothing of a template waits, since none ever runs.
-func (t *Template) pending(model.Address) []model.Pending { return nil }
+func (*Template) pending(model.Address) []model.Pending { return nil }
 
 func (t *Template) unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
 
