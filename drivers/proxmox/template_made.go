@@ -70,7 +70,8 @@ func templateNeeds(t *Template, n *needs) {
 	for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
 		n.guest(priv, "image", "the machine that becomes the template")
 	}
-	n.disk(t.Storage, "images", 0, "storage", "the disk of the template")
+	n.uses = append(n.uses, use{t.Storage, "images", 0, n.from, "storage"})
+	n.add(Need{Grant: Grant{"/storage/" + t.Storage, "Datastore.AllocateSpace"}, Role: roleDisks, For: "the disk of the template"}, "storage")
 }
 
 // makeTemplate makes a machine of the image and converts it.
