@@ -57,7 +57,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 	}
 	return &model.Resource{
 		Addr: m.addr(), Spec: t, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"])},
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"]), HA: g.ha},
 	}
 }
 

@@ -90,6 +90,8 @@ func (e *apiError) class() class {
 		return classExists
 	case has("does not exist", "unable to find configuration file"):
 		return classNotFound
+	case has("failed - got timeout"): // QEMU or the guest did not answer in time; no lock is held by anybody
+		return classOther
 	case has("is locked", "can't lock file", "got timeout"):
 		return classBusy
 	case has("checksum mismatch", "checksum missmatch", "detected modified configuration"):

@@ -110,6 +110,8 @@ func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 		return nil
 	case strings.Contains(err.Error(), at.String()+" not running"): // it was stopped meanwhile, and what is pending waits for a start only
 		return d.start(ctx, at)
+	case strings.Contains(err.Error(), "powerdown failed"):
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.down(), err)
 	default:
 		return fmt.Errorf("restarting %s: %w", at, err)
 	}

@@ -71,10 +71,16 @@ func (d *Driver) write(ctx context.Context, at place, w writing, have *model.Res
 		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
 	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: have.Guest.Running}, cfg, is.notes, is.mark)
-	if w.touched(old, cfg) || !reflect.DeepEqual(model.Attrs(fresh.Spec), model.Attrs(have.Spec)) {
+	if w.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
 		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
 	}
 	body["digest"] = cfg.digest
 	_, err = d.c.put(ctx, at.path("config"), body)
 	return heldBack(err)
+}
+
+// configured are the attributes that a configuration alone decides: power and what
+// waits for a restart come of the list of guests and of the list of tasks, too.
+func configured(spec any) []model.Attr {
+	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
 }

@@ -1,0 +1,93 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A guest that does not obey a shutdown, or a pending value that PVE cannot bring
+// into force, would be restarted for by every pass for ever. The bound needs no
+// memory of ours: PVE keeps the list of the tasks that this token started.
+const (
+	// restartPause is how long a guest is left alone after a restart that failed.
+	restartPause = time.Hour
+	// restartMost is how many restarts within that time may have left something waiting.
+	restartMost = 3
+)
+
+// restartable is the part of what was observed which says that changes wait for a restart that the files allow;
+// nil where none do.
+func restartable(want, have *model.Resource) *bool {
+	switch h := have.Spec.(type) {
+	case *VM:
+		if w, ok := want.Spec.(*VM); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" {
+			return &h.Waits
+		}
+	case *CT:
+		if w, ok := want.Spec.(*CT); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" {
+			return &h.Waits
+		}
+	}
+	return nil
+}
+
+// spareRestarts takes the restart out of what is planned for a guest on which it was
+// of no use, and says so. What waits stays listed as pending. Only guests that wait
+// for a restart which the files allow cost a request.
+func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model.Observed) error {
+	for _, addr := range out.State.Addresses() {
+		have, w := out.State[addr], want.State[addr]
+		if w == nil || have.Guest == nil {
+			continue
+		}
+		waits := restartable(w, have)
+		if waits == nil {
+			continue
+		}
+		at := place{have.Guest.Node, have.Guest.VMID, guestKind(addr) == "ct"}
+		why, err := d.restartedInVain(ctx, at)
+		switch {
+		case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
+			return err
+		case err != nil || why == "": // where it cannot be seen, the restart itself tells
+			continue
+		}
+		*waits = false
+		f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not restarted again for what waits: %s", addr, why),
+			"it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
+			at.tool(), at.vmid, at.tool(), at.vmid, at.node)
+		f.Source, f.Address = diag.FromGuard, addr.String()
+		out.Findings = append(out.Findings, f)
+	}
+	return nil
+}
+
+// restartedInVain tells how our last restarts of a guest went, if that speaks against
+// another one now. The worker of a restart that was killed is no answer of the guest.
+func (d *Driver) restartedInVain(ctx context.Context, at place) (string, error) {
+	var list []taskEntry
+	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", seg("nodes", at.node, "tasks"), strconv.Itoa(at.vmid), time.Now().Add(-restartPause).Unix())
+	if err := d.c.get(ctx, path, &list); err != nil {
+		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
+	}
+	list = slices.DeleteFunc(list, func(e taskEntry) bool {
+		return !d.c.mine(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
+	})
+	switch {
+	case len(list) == 0:
+		return "", nil
+	case list[0].Status != "OK" && !strings.HasPrefix(list[0].Status, "WARNINGS: "): // PVE lists the newest first
+		return "the last restart ended with: " + list[0].Status, nil
+	case len(list) >= restartMost:
+		return fmt.Sprintf("%d restarts within an hour have not brought it into force", len(list)), nil
+	default:
+		return "", nil
+	}
+}

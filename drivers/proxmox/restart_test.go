@@ -1,0 +1,92 @@
+package proxmox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestGuestThatDoesNotObeyIsNotRestartedForEver: the files allow restarts, the guest
+// does not shut down. It is asked once, then left alone for an hour while what waits
+// stays listed, and restarted when it obeys again.
+func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.apply()
+		time.Sleep(time.Minute)
+		power := func(verb string) {
+			upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+			require.NoError(t, err)
+			require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		}
+		power("suspend") // its processors stand still, PVE shows it as running
+		w.vm("db").Cores = 4
+
+		var temporary interface{ Temporary() bool }
+		failed := w.run(w.plan())
+		require.Len(t, failed, 1)
+		for _, err := range failed {
+			require.ErrorContains(t, err, "restarting VM 10000: it did not shut down within 60 s")
+			require.ErrorContains(t, err, "startup { down }")
+			require.ErrorAs(t, err, &temporary)
+			require.False(t, temporary.Temporary(), "trying again at once helps nobody")
+		}
+		for range 10 {
+			require.Contains(t, saidQuietly(w), "vm.db is not restarted again for what waits: the last restart ended with: VM quit/powerdown failed - got timeout")
+			p := w.plan()
+			require.Len(t, p.Pending, 1)
+			require.Equal(t, "cores", p.Pending[0].Path)
+			time.Sleep(time.Minute)
+		}
+		power("resume")
+		time.Sleep(time.Hour)
+		p := w.apply()
+		require.Equal(t, []string{"pending"}, paths(p.Steps[0]))
+		require.Equal(t, "4", w.guest(10000).Config["cores"])
+		w.converged()
+		require.Empty(t, w.plan().Pending)
+	})
+}
+
+// TestRestartsThatChangeNothingEnd: something waits again after each restart, as a
+// value does which PVE cannot bring into force.
+func TestRestartsThatChangeNothingEnd(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.apply()
+		restarts := 0
+		for range 8 {
+			time.Sleep(time.Minute)
+			_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"keyboard": []string{"de", "fr"}[restarts%2]})
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			p := w.plan()
+			require.Empty(t, w.run(p))
+			restarts += len(p.Steps)
+		}
+		require.Equal(t, 3, restarts)
+		require.Contains(t, saidQuietly(w), "3 restarts within an hour have not brought it into force")
+	})
+}
+
+// TestContainerIsLeftToTheHAManager as VMs are: one that it is about to start is not
+// started beside it.
+func TestContainerIsLeftToTheHAManager(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", nil)
+		w.apply()
+		_, err := w.d.Post(t.Context(), "/cluster/ha/resources", map[string]any{"sid": "ct:10000", "state": "started"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		w.converged()
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		require.Contains(t, saidQuietly(w), "ct.cache does not run: that is left to the HA manager, which has it (state started)")
+		time.Sleep(time.Minute)
+		require.True(t, w.guest(10000).Running)
+		w.converged()
+	})
+}
