@@ -2,8 +2,11 @@ package proxmox
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"path"
+	"reflect"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -94,4 +97,53 @@ func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.
 	g := &insideGuest{d: d, at: place{node: "father", vmid: 200, lxc: true}}
 	seen, _, err := g.interfaces(ctx)
 	return seen, err
+}
+
+// SameCT is sameCT.
+func SameCT(key, a, b string) bool { return sameCT(key, a, b) }
+
+// ReadRecorded reads an answer of GET pending as that of a guest of ours; next is the
+// configuration with what waits.
+func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next map[string]string, err error) {
+	answer := RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+		body := io.NopCloser(strings.NewReader(`{"data":` + string(pending) + `}`))
+		return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}, nil
+	})
+	d, err := Open(Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!x=y", Transport: answer})
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := d.readConfig(ctx, place{"father", 100, lxc})
+	if err != nil {
+		return nil, nil, err
+	}
+	m := mark{V: 1, Site: "home", Node: "db", Type: "vm", UUID: uuidOf(cfg.next["smbios1"]), Slots: map[string]string{}}
+	if lxc {
+		m.Type = "ct"
+	}
+	for key := range cfg.next {
+		if isDrive(key) && !strings.Contains(cfg.next[key], "media=cdrom") && !stateDrive(key) && !strings.HasPrefix(key, "unused") || lxc && isMount(key) {
+			m.Slots["disk."+key] = key
+		}
+	}
+	return observedGuest(listed{vmid: 100, node: "father", lxc: lxc}, cfg, "", m).Spec, cfg.next, nil
+}
+
+// PlanForItself lists the paths that differ when a guest is wanted as it was seen.
+func PlanForItself(seen any) []string {
+	want, have := model.Clone(seen), model.Clone(seen)
+	switch v := want.(type) {
+	case *VM:
+		v.align(have.(*VM))
+	case *CT:
+		v.align(have.(*CT))
+	}
+	var out []string
+	a, b := model.Attrs(want), model.Attrs(have)
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i].Path != b[i].Path || !reflect.DeepEqual(a[i].Value, b[i].Value) {
+			out = append(out, a[min(i, len(a)-1)].Path)
+		}
+	}
+	return out
 }
