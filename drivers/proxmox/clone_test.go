@@ -94,3 +94,31 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestCloneTwice: the same step, given once more after it was done, changes nothing;
+// a clone that another guest took the place of is left alone.
+func TestCloneTwice(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		p := w.apply()
+		step := p.Steps[len(p.Steps)-1]
+		before := w.guest(10000).Config
+		require.NoError(t, w.d.Apply(t.Context(), step))
+		require.Equal(t, before, w.guest(10000).Config)
+		w.converged()
+
+		notes, m, _ := proxmox.SplitDescription(before["description"])
+		m.UUID, m.VMID, m.Slots = "", 10000, nil // as it was before it got its identity
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+m.Line()) })
+		p = w.plan()
+		require.Len(t, p.Steps, 1)
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Set(10000, "description", "somebody else's")
+			e.Set(10000, "name", "theirs")
+		})
+		theirs := w.guest(10000).Config
+		require.ErrorContains(t, w.run(p)[step.Address], "left alone")
+		require.Equal(t, theirs, w.guest(10000).Config)
+	})
+}

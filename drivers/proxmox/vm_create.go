@@ -105,6 +105,12 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	if err != nil {
 		return fmt.Errorf("reading the clone %d back: %w", at.vmid, err)
 	}
+	switch is := d.proof(cfg, at); {
+	case !is.of(m.addr()):
+		return fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
+	case !is.mark.bare():
+		return nil // dressed by an earlier run whose answer was lost: it keeps the identity that it has
+	}
 	m.Slots = slots(want, cfg, nil)
 	set := want.params(m)
 	var gone []string
