@@ -155,8 +155,14 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 		}
 		if running[f.Node] == nil {
 			active, err := d.c.tasks.active(ctx, f.Node)
-			if err != nil {
+			switch {
+			case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
 				return err
+			case err != nil:
+				out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "may be being created, but the tasks of node " + f.Node + " cannot be seen: " + err.Error(), VMID: f.VMID})
+				out.Foreign = slices.Delete(out.Foreign, i, i+1)
+				i--
+				continue
 			}
 			running[f.Node] = []string{""}
 			for upid := range active {

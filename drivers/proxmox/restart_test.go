@@ -1,6 +1,8 @@
 package proxmox_test
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,5 +90,53 @@ func TestContainerIsLeftToTheHAManager(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.True(t, w.guest(10000).Running)
 		w.converged()
+	})
+}
+
+// TestWhatWaitsIsNoEditOfSomebody: the digest moves between plan and step for a reason
+// that is none of ours, while the guest waits for a restart. The step goes on.
+func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", nil)
+		w.apply()
+		time.Sleep(time.Minute)
+		w.site.Secrets = nil // the keys leave: written for cloud-init, read at the next start
+		w.apply()
+		require.NotEmpty(t, w.plan().Pending)
+		w.vm("db").Tags = []string{"new"}
+		p := w.plan()
+		require.Equal(t, []string{"tags"}, paths(p.Steps[0]))
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "meta", "creation-qemu=10.1.2,ctime=1") })
+		require.Empty(t, w.run(p))
+		require.Equal(t, "homestak;new", w.guest(10000).Config["tags"])
+	})
+}
+
+// TestTasksThatCannotBeSeenHideNothingElse: a locked guest and one that is being made
+// are asked for by the tasks of their node; when those do not come, the rest goes on.
+func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
+	broken := false
+	c := pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if broken && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/tasks") {
+			return 596, false
+		}
+		return 0, false
+	}}
+	inTime(t, c, func(t *testing.T, w *world) {
+		w.node("db", nil)
+		w.apply()
+		w.node("web", nil)
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Lock(10000, "backup")
+			e.Add(pvesim.Guest{VMID: 10050, Node: "father", Kind: "qemu", Config: map[string]string{"lock": "create"}})
+		})
+		broken = true
+		p := w.plan()
+		require.Empty(t, p.Steps, "the one that is being made may be vm.web")
+		require.Len(t, p.Unknown, 2, "%v", p.Unknown)
+		require.Contains(t, p.Unknown[0].Why, "may be being created, but the tasks of node father cannot be seen")
+		require.Contains(t, p.Unknown[1].Why, "may be it")
+		broken = false
+		require.NotEmpty(t, w.plan().Foreign)
 	})
 }
