@@ -23,7 +23,7 @@ type CT struct {
 	Description string   `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
 	Power       string   `hcl:"power,optional" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool     `hcl:"onboot,optional" doc:"Start with the host."`
-	Startup     *Startup `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
+	Startup     *Startup `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host."`
 	Protection  bool     `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
 	Restart     string   `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
@@ -91,6 +91,7 @@ var ctKind = kind[CT]{
 	create: createCT, // readGuests of vm lists containers too
 	update: updateCT,
 	remove: removeGuest,
+	needs:  ctNeeds,
 }
 
 func (c *CT) brief() string {

@@ -110,6 +110,7 @@ func (e *exam) guests(ctx context.Context) {
 		}
 	}
 	e.locks(ctx)
+	e.managed(ctx)
 	ours := 0
 	for _, r := range have.State {
 		if r.Guest != nil {
@@ -143,13 +144,26 @@ func (e *exam) locks(ctx context.Context) {
 		if err != nil || busy {
 			continue
 		}
-		tool := "qm"
-		if addr.Kind == "ct" {
-			tool = "pct"
-		}
 		e.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no task that can be seen works on it", addr, g.VMID, g.Lock),
-			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, tool, g.VMID))
+			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, toolOf(addr.Kind == "ct"), g.VMID))
 	}
+}
+
+// managed warns of guests of ours that the HA manager has, if the token could not take
+// one out of a manager which fails to stop it.
+func (e *exam) managed(ctx context.Context) {
+	var guests []string
+	for _, addr := range e.have.State.Addresses() {
+		if g := e.have.State[addr].Guest; g != nil && g.HA != "" {
+			guests = append(guests, fmt.Sprintf("%s (%d)", addr, g.VMID))
+		}
+	}
+	need := Need{Grant: Grant{"/", "Sys.Console"}, Role: roleHA}
+	if len(guests) == 0 || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
+		return
+	}
+	e.warn("guests", "the HA manager has "+strings.Join(guests, ", ")+", and the token lacks "+need.String(),
+		"only to remove one that the manager cannot stop", e.grant([]Need{need}, e.roles(ctx))...)
 }
 
 // ranges tells which VMIDs of the site are used by somebody else.
@@ -168,24 +182,47 @@ func (e *exam) ranges() {
 }
 
 // images looks whether the files of the site are what the site says, and lets the
-// host itself try the addresses that it is to download from.
+// host itself try the addresses that it is to download from. Container templates that
+// are files are looked at alike.
 func (e *exam) images(ctx context.Context) {
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
-		i, ok := r.Spec.(*Image)
-		if !ok {
-			continue
+		switch s := r.Spec.(type) {
+		case *Image:
+			name := "image " + addr.Name
+			switch old := e.have.State[addr]; {
+			case old != nil && old.Spec.(*Image).Volume == s.Volume:
+				e.ok(name, "on the host already: %s", s.Volume)
+			case s.File != "":
+				e.file(ctx, name, r, s)
+			default:
+				e.download(ctx, name, r, s)
+			}
+		case *Template:
+			name := "template " + addr.Name
+			switch old := e.have.State[addr]; {
+			case s.File != "" && old != nil && old.Spec.(*Template).File == s.File:
+				e.ok(name, "on the host already: %s", s.File)
+			case s.File != "":
+				e.download(ctx, name, r, s.image())
+			case s.Volume != "":
+				e.volume(name, r, s)
+			}
 		}
-		name := "image " + addr.Name
-		if old := e.have.State[addr]; old != nil && old.Spec.(*Image).Volume == i.Volume {
-			e.ok(name, "on the host already: %s", i.Volume)
-			continue
-		}
-		if i.File != "" {
-			e.file(ctx, name, r, i)
-			continue
-		}
-		e.download(ctx, name, r, i)
+	}
+}
+
+// volume looks whether a container template that is only named lies there.
+func (e *exam) volume(name string, r *model.Resource, t *Template) {
+	storage, _, _ := strings.Cut(t.Volume, ":")
+	switch old := e.have.State[r.Addr]; {
+	case old == nil:
+		e.skip(name, "what is on storage %s cannot be seen", storage)
+	case old.Spec.(*Template).There != t.There:
+		e.fail(name, old.Spec.(*Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
+			"on node "+e.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
+	default:
+		e.ok(name, "on the host: %s", t.Volume)
 	}
 }
 
@@ -206,91 +243,6 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 	default:
 		e.fail(name, "the host does not get "+i.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
 			"on the host: curl -sSIL "+i.URL, "is there a proxy? Datacenter → Options → HTTP proxy")
-	}
-}
-
-// templates looks for the VM templates that nodes are cloned from.
-func (e *exam) templates(ctx context.Context) {
-	by := map[int]askers{}
-	for _, addr := range e.Want.State.Addresses() {
-		if v, ok := e.Want.State[addr].Spec.(*VM); ok && v.templateVMID != 0 && !v.templateOurs {
-			if by[v.templateVMID] == nil {
-				by[v.templateVMID] = askers{}
-			}
-			by[v.templateVMID].add(e.Want.State[addr], "template")
-		}
-	}
-	if len(by) == 0 {
-		return
-	}
-	list, err := e.list(ctx, "/cluster/resources?type=vm")
-	if err != nil {
-		e.unread("templates", err)
-		return
-	}
-	for _, id := range slices.Sorted(maps.Keys(by)) {
-		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+by[id].String()
-		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return number(g["vmid"]) == id })
-		if i < 0 {
-			e.hiddenTemplate(ctx, id, name, why)
-			continue
-		}
-		if text(list[i]["type"]) != "qemu" {
-			e.fail(name, "it is a container", why, "name a VM template: vmid = … in its template block")
-			continue
-		}
-		e.template(ctx, id, text(list[i]["node"]), why)
-	}
-}
-
-// template judges a VM by its configuration: the cluster's list may be ten seconds old.
-func (e *exam) template(ctx context.Context, id int, node, why string) {
-	name := fmt.Sprintf("template %d", id)
-	var cfg map[string]json.RawMessage
-	if err := e.d.c.get(ctx, seg("nodes", node, "qemu", id, "config"), &cfg); err != nil {
-		e.unread(name, err)
-		return
-	}
-	if text(cfg["template"]) != "1" {
-		e.fail(name, fmt.Sprintf("%q is a VM, not a template", text(cfg["name"])), why, fmt.Sprintf("on node %s, if it may never run again: qm template %d", node, id))
-		return
-	}
-	good := true
-	for _, key := range slices.Sorted(maps.Keys(cfg)) {
-		if bridge := parseProperty(text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
-			good = e.mayPlug(ctx, name, bridge) && good
-		}
-	}
-	if good {
-		e.ok(name, "%s on node %s", text(cfg["name"]), node)
-	}
-}
-
-// mayPlug asks for the right to a bridge that a template is plugged into: whoever
-// copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
-func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
-	need := Need{Grant: Grant{"/sdn/zones/localnetwork/" + bridge, "SDN.Use"}, Role: roleNetwork}
-	known, err := e.readBridges(ctx, e.host.PVENode())
-	if err == nil && known[bridge].vnet || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
-		return true
-	}
-	e.add(Check{
-		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
-		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]Need{need}, e.roles(ctx)),
-	})
-	return false
-}
-
-// hiddenTemplate tells a template that is missing from one that the token may not see.
-func (e *exam) hiddenTemplate(ctx context.Context, id int, name, why string) {
-	there, err := e.d.taken(ctx, id)
-	switch {
-	case err != nil:
-		e.unread(name, err)
-	case there:
-		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
-	default:
-		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: qm list | grep "+fmt.Sprint(id))
 	}
 }
 

@@ -98,7 +98,7 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 // otherStorage is the line of the host block that names a storage which takes what
 // the missing one was to hold.
 func (e *exam) otherStorage(uses []use, on map[string]map[string]json.RawMessage) []string {
-	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
+	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "vztmpl": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
 	content := uses[0].content
 	for _, name := range slices.Sorted(maps.Keys(on)) {
 		if slices.Contains(strings.Split(text(on[name]["content"]), ","), content) && attrs[content] != "" {

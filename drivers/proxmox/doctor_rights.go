@@ -48,9 +48,6 @@ func (e *exam) privileges(ctx context.Context) {
 
 // met reports whether the token has what is needed, in one way or another.
 func (e *exam) met(n Need) bool {
-	if n.Root {
-		return false
-	}
 	if e.can(n.Grant) {
 		return true
 	}
@@ -64,17 +61,9 @@ func (e *exam) met(n Need) bool {
 func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
 	var hard, soft, why []string
 	for _, n := range lacks {
-		switch {
-		case n.Root:
-			e.add(Check{
-				Name: "privileges", Result: Failed, Denied: true, Seen: "option " + n.For + " is for root@pam alone: " + n.asked(),
-				Why: "PVE lets no API token set it, whatever its rights",
-				Fix: []string{"take it out of the site; by hand, as root on the host, it can be set: qm set VMID --" + n.For + " …"},
-			})
-			continue
-		case n.Soft:
+		if n.Soft {
 			soft = append(soft, n.Priv)
-		default:
+		} else {
 			hard = append(hard, n.Priv)
 		}
 		line := n.Priv + ": " + n.For
@@ -90,7 +79,7 @@ func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
 	case len(soft) > 0:
 		c.Result, c.Denied = Warning, false
 		c.Seen = strings.Join(soft, ", ") + " missing on " + group[0].Path
-		why = append(why, "the site converges without, but less is seen")
+		why = append(why, "the site converges without")
 	default:
 		return
 	}
@@ -122,9 +111,6 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 	have, exists := roles[role]
 	var all, add []string
 	for _, n := range group {
-		if n.Root {
-			continue
-		}
 		all = append(all, n.Priv)
 		if !slices.Contains(have, n.Priv) {
 			add = append(add, n.Priv)
@@ -156,9 +142,6 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 func (e *exam) readRights(ctx context.Context, all []Need) error {
 	paths := map[string]bool{"/": true}
 	for _, n := range all {
-		if n.Root {
-			continue
-		}
 		paths[n.Path] = true
 		for _, set := range n.Or {
 			for _, g := range set {

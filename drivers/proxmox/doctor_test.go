@@ -30,9 +30,6 @@ func (w *world) grants(major int) []string {
 	var out []string
 	for _, n := range proxmox.Needs(w.site, want, major) {
 		text := n.String()
-		if n.Root {
-			text = "root@pam for " + n.For
-		}
 		if n.Soft {
 			text = "(" + text + ")"
 		}
@@ -74,16 +71,32 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"firmware with a disk", 9, option("efidisk0", "fast:1,efitype=4m"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a mapped device", 9, option("hostpci0", "mapping=gpu"), []string{"Mapping.Use on /mapping/pci/gpu"}},
 		{"ballooning", 9, option("balloon", "512"), nil},
-		{"the agent, on 9", 9, check(model.Check{Name: "up", Agent: true}), []string{"(VM.GuestAgent.Audit on /vms)"}},
-		{"the agent, on 8", 8, check(model.Check{Name: "up", Agent: true}), []string{"(VM.Monitor on /vms)"}},
-		{"a command, on 9", 9, check(model.Check{Name: "up", Command: "true"}), []string{"(VM.GuestAgent.Unrestricted on /vms)"}},
-		{"a check from outside", 9, check(model.Check{Name: "up", TCP: "22"}), nil},
-		{"a final backup", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
+		{"the agent, on 9", 9, check(model.Check{Name: "up", Agent: true}), []string{"VM.GuestAgent.Audit on /vms"}},
+		{"the agent, on 8", 8, check(model.Check{Name: "up", Agent: true}), []string{"VM.Monitor on /vms"}},
+		{"a command, on 9", 9, check(model.Check{Name: "up", Command: "true"}), []string{"VM.GuestAgent.Unrestricted on /vms"}},
+		{"a check from outside, of an unknown address", 9, check(model.Check{Name: "up", TCP: "22"}), []string{"VM.GuestAgent.Audit on /vms"}},
+		{"a check of another machine", 9, check(model.Check{Name: "up", HTTP: "http://db.example/health"}), nil},
+		{"a check from outside, of a static address", 9, func(_ *world, v *proxmox.VM, n *model.Node) {
+			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}}
+			n.Checks = []model.Check{{Name: "up", SSH: true}}
+		}, nil},
+		{"a check of what is stopped", 9, func(_ *world, v *proxmox.VM, n *model.Node) {
+			v.Power = "stopped"
+			n.Checks = []model.Check{{Name: "up", Agent: true}}
+		}, nil},
+		{"a final backup", 9, func(w *world, _ *proxmox.VM, n *model.Node) {
+			w.site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
 			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
-		}, []string{"(Datastore.AllocateSpace on /storage/local)", "(VM.Backup on /vms)"}},
+		}, []string{"Datastore.AllocateSpace on /storage/vault", "Datastore.Audit on /storage/vault", "VM.Backup on /vms"}},
 		{"a migration", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
 			n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
-		}, []string{"(VM.Migrate on /vms)"}},
+		}, nil},
+		{"user_data", 9, func(w *world, v *proxmox.VM, _ *model.Node) {
+			w.site.Hosts["father"].Storage = &model.Storage{ISO: "isos"}
+			v.UserData, v.Agent = "#cloud-config\n", true
+		}, []string{"(Datastore.Allocate on /storage/isos)", "Datastore.AllocateTemplate on /storage/isos", "Datastore.Audit on /storage/isos", "(VM.GuestAgent.Audit on /vms)"}},
+		{"a folder of the host", 9, option("virtiofs0", "dirid=share"), []string{"Mapping.Use on /mapping/dir/share"}},
+		{"where a state is saved", 9, option("vmstatestorage", "fast"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a cluster", 9, func(w *world, _ *proxmox.VM, _ *model.Node) {
 			w.site.Hosts["father"].Nodes = []string{"father", "uncle"}
 		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},

@@ -81,7 +81,6 @@ var templateKind = kind[Template]{
 		},
 	},
 	list:   listTemplates,
-	needs:  templateNeeds,
 	create: createTemplate,
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
 		if s.Have.Guest != nil || want.Image != "" {
@@ -95,6 +94,7 @@ var templateKind = kind[Template]{
 		return removeTemplate(ctx, d, have)
 	},
 	remove: leaveTemplate,
+	needs:  templateNeeds,
 }
 
 func createTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {

@@ -61,19 +61,6 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 	return out
 }
 
-// templateNeeds is what a template made from an image asks for.
-func templateNeeds(t *Template, n *needs) {
-	if t.Image == "" {
-		return
-	}
-	n.guest("VM.Allocate", "image", "making and removing the template")
-	for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
-		n.guest(priv, "image", "the machine that becomes the template")
-	}
-	n.uses = append(n.uses, use{t.Storage, "images", 0, n.from, "storage"})
-	n.add(Need{Grant: Grant{"/storage/" + t.Storage, "Datastore.AllocateSpace"}, Role: roleDisks, For: "the disk of the template"}, "storage")
-}
-
 // makeTemplate makes a machine of the image and converts it.
 func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID}

@@ -1,0 +1,119 @@
+package proxmox
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// vmNeeds is what a VM asks for (Q, check_vm_modify_config_perm and the declared
+// permissions of create, clone, config, resize, move_disk and destroy).
+func vmNeeds(v *VM, n *needs) {
+	n.guest("VM.Allocate", "", "making and removing")
+	n.guest("VM.PowerMgmt", "power", "power")
+	n.guest("VM.Config.CPU", "cores", "cores")
+	n.guest("VM.Config.Memory", "memory", "memory")
+	n.guest("VM.Config.Options", "name", "name, tags and notes")
+	n.guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
+	n.guest("VM.Config.Disk", "disk", "disks")
+	n.guest("VM.Config.Network", "nic", "network cards")
+	n.guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
+	n.guest("VM.Config.CDROM", "", "the drive of cloud-init")
+	if v.UserData == "" {
+		n.disk(v.storage, "images", 0, "", "the drive of cloud-init")
+	} else {
+		n.seed(v)
+	}
+	for _, d := range v.Disks {
+		if d.Storage == "" {
+			continue // where a template lies that is only named
+		}
+		n.disk(d.Storage, "images", d.Size, "disk."+d.Name, "disk "+d.Name)
+	}
+	for _, c := range v.NICs {
+		n.card(c.Bridge, c.VLAN, "nic."+c.Name)
+	}
+	if v.templateOurs {
+		n.guest("VM.Clone", "template", "cloning template "+v.Template)
+	} else {
+		n.clone(v.templateVMID, v.Template)
+	}
+	if v.Startup != nil {
+		n.add(Need{Grant: Grant{"/", "Sys.Modify"}, Role: roleStartup, For: "startup"}, "startup")
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
+		n.option(key, v.Options[key])
+	}
+}
+
+// seed asks for what the image of user_data takes.
+func (n *needs) seed(v *VM) {
+	n.uses = append(n.uses, use{v.seedStorage, "iso", 0, n.from, "user_data"})
+	path := "/storage/" + v.seedStorage
+	n.add(Need{Grant: Grant{path, "Datastore.AllocateTemplate"}, Role: roleSeeds, For: "uploading the image of user_data"}, "user_data")
+	n.add(Need{
+		Grant: Grant{path, "Datastore.Audit"}, Role: roleSeeds, For: "seeing the image of user_data, and putting it into a drive",
+		Or: [][]Grant{{{path, "Datastore.AllocateSpace"}}},
+	}, "user_data")
+	n.add(Need{
+		Grant: Grant{path, "Datastore.Allocate"}, Role: roleSeeds, Soft: true,
+		For: "deleting the image of user_data; without, an empty one takes its place",
+	}, "user_data")
+	if v.Agent {
+		n.agent("user_data", "seeing that the first boot is over; without, the image of user_data stays for ten minutes", true)
+	}
+}
+
+// option asks for what one PVE key of a VM needs.
+func (n *needs) option(key, value string) {
+	attr := "options." + key
+	priv := optionPrivilege(key)
+	others := []string{}
+	if priv == "VM.Config.Cloudinit" {
+		others = append(others, "VM.Config.Network")
+	}
+	n.guest(priv, attr, "option "+key, others...)
+	family, values := strings.TrimRight(key, "0123456789"), parseProperty(value).values
+	switch family {
+	case "hostpci":
+		n.mapping("pci", values["mapping"], key)
+	case "usb":
+		n.mapping("usb", values["mapping"], key)
+	case "virtiofs":
+		n.mapping("dir", parseProperty(value).first("dirid"), key)
+	case "vmstatestorage":
+		n.disk(value, "images", 0, attr, "option "+key)
+	case "efidisk", "tpmstate":
+		if storage, _, ok := strings.Cut(value, ":"); ok {
+			n.disk(strings.TrimPrefix(storage, "file="), "images", 0, attr, "option "+key)
+		}
+	}
+}
+
+// mapping asks for a device or folder of the node that an administrator has mapped.
+func (n *needs) mapping(bus, name, key string) {
+	if name != "" {
+		n.add(Need{Grant: Grant{"/mapping/" + bus + "/" + name, "Mapping.Use"}, Role: roleMappings, For: "option " + key}, "options."+key)
+	}
+}
+
+// optionPrivilege is the privilege that PVE wants for a key of a VM (Q,
+// check_vm_modify_config_perm). What PVE keeps for root@pam the files cannot say.
+func optionPrivilege(key string) string {
+	switch strings.TrimRight(key, "0123456789") {
+	case "cores", "cpu", "cpulimit", "cpuunits", "numa", "smp", "sockets", "vcpus":
+		return "VM.Config.CPU"
+	case "memory", "balloon", "shares", "allow-ksm":
+		return "VM.Config.Memory"
+	case "acpi", "audio", "hotplug", "kvm", "machine", "rng", "scsihw", "smbios", "tablet", "vga", "watchdog", "serial", "usb", "hostpci", "virtiofs":
+		return "VM.Config.HWType"
+	case "boot", "bootdisk", "efidisk", "tpmstate", "vmstatestorage":
+		return "VM.Config.Disk"
+	case "cicustom", "citype", "ciupgrade":
+		return "VM.Config.Cloudinit"
+	case "freeze":
+		return "VM.PowerMgmt"
+	default:
+		return "VM.Config.Options"
+	}
+}

@@ -1,0 +1,130 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// pattern is a guest that others are cloned from, by its VMID, and who they are.
+type pattern struct {
+	vms, cts askers
+}
+
+// templates looks for the guests that nodes are cloned from.
+func (e *exam) templates(ctx context.Context) {
+	by := map[int]*pattern{}
+	of := func(vmid int) *pattern {
+		if by[vmid] == nil {
+			by[vmid] = &pattern{askers{}, askers{}}
+		}
+		return by[vmid]
+	}
+	for _, addr := range e.Want.State.Addresses() {
+		r := e.Want.State[addr]
+		switch s := r.Spec.(type) {
+		case *VM:
+			if s.templateVMID != 0 && !s.templateOurs {
+				of(s.templateVMID).vms.add(r, "template")
+			}
+		case *CT:
+			if s.templateVMID != 0 {
+				of(s.templateVMID).cts.add(r, "template")
+			}
+		}
+	}
+	if len(by) == 0 {
+		return
+	}
+	list, err := e.list(ctx, "/cluster/resources?type=vm")
+	if err != nil {
+		e.unread("templates", err)
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		p, all := by[id], askers{}
+		maps.Copy(all, p.vms)
+		maps.Copy(all, p.cts)
+		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+all.String()
+		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return number(g["vmid"]) == id })
+		if i < 0 {
+			e.hiddenTemplate(ctx, id, len(p.vms) == 0, name, why)
+			continue
+		}
+		switch at := (place{text(list[i]["node"]), id, text(list[i]["type"]) == "lxc"}); {
+		case at.lxc && len(p.vms) > 0:
+			e.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
+		case !at.lxc && len(p.cts) > 0:
+			e.fail(name, "it is a VM", "it is cloned for "+p.cts.String(), "name a container template: vmid = … in its template block")
+		default:
+			e.template(ctx, at, why)
+		}
+	}
+}
+
+// toolOf is the command of a node that works on guests of a sort.
+func toolOf(lxc bool) string {
+	if lxc {
+		return "pct"
+	}
+	return "qm"
+}
+
+// template judges a guest by its configuration: the cluster's list may be ten seconds old.
+func (e *exam) template(ctx context.Context, at place, why string) {
+	name := fmt.Sprintf("template %d", at.vmid)
+	var cfg map[string]json.RawMessage
+	if err := e.d.c.get(ctx, at.path("config"), &cfg); err != nil {
+		e.unread(name, err)
+		return
+	}
+	called, kind := text(cfg["name"]), "VM"
+	if at.lxc {
+		called, kind = text(cfg["hostname"]), "container"
+	}
+	if text(cfg["template"]) != "1" {
+		e.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
+			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.node, toolOf(at.lxc), at.vmid))
+		return
+	}
+	good := true
+	for _, key := range slices.Sorted(maps.Keys(cfg)) {
+		if bridge := parseProperty(text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
+			good = e.mayPlug(ctx, name, bridge) && good
+		}
+	}
+	if good {
+		e.ok(name, "%s on node %s", called, at.node)
+	}
+}
+
+// mayPlug asks for the right to a bridge that a template is plugged into: whoever
+// copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
+func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
+	need := Need{Grant: Grant{"/sdn/zones/localnetwork/" + bridge, "SDN.Use"}, Role: roleNetwork}
+	known, err := e.readBridges(ctx, e.host.PVENode())
+	if err == nil && known[bridge].vnet || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
+		return true
+	}
+	e.add(Check{
+		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
+		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]Need{need}, e.roles(ctx)),
+	})
+	return false
+}
+
+// hiddenTemplate tells a template that is missing from one that the token may not see.
+func (e *exam) hiddenTemplate(ctx context.Context, id int, lxc bool, name, why string) {
+	there, err := e.d.taken(ctx, id)
+	switch {
+	case err != nil:
+		e.unread(name, err)
+	case there:
+		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
+	default:
+		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+toolOf(lxc)+" list | grep "+fmt.Sprint(id))
+	}
+}
