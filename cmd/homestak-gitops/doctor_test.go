@@ -39,7 +39,7 @@ var updateDoctor = flag.Bool("update-doctor", false, "write what doctor says int
 //	token NAME USER!TOKEN SEP     make user and token without any rights, and have the site use it
 //	admin NAME METHOD PATH K=V... what the administrator of the host does
 //	lock NAME VMID LOCK           a task died and left this lock
-//	put NAME VMID GUEST           put a guest of somebody else there
+//	put NAME VMID GUEST [ct] [template]   put a guest of somebody else there
 //	doctor CODE ARG...            run it, look at its exit code, keep what it says in out
 func TestDoctorScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -183,9 +183,18 @@ func cmdLock(ts *testscript.TestScript, _ bool, args []string) {
 func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 	vmid, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) {
-		e.Add(pvesim.Guest{VMID: vmid, Config: map[string]string{"name": args[2]}})
-	})
+	g := pvesim.Guest{VMID: vmid, Config: map[string]string{"name": args[2]}}
+	for _, arg := range args[3:] {
+		switch arg {
+		case "ct":
+			g.Kind, g.Config = "lxc", map[string]string{"hostname": args[2], "net0": "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,type=veth"}
+		case "template":
+			g.Config["template"] = "1"
+		default:
+			ts.Fatalf("unknown argument %q", arg)
+		}
+	}
+	hostOf(ts, args[0]).Edit(func(e *pvesim.Edit) { e.Add(g) })
 }
 
 // loopback are the ports that differ from run to run.
