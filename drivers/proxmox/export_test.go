@@ -147,3 +147,9 @@ func PlanForItself(seen any) []string {
 	}
 	return out
 }
+
+// OptionPrivilege is optionPrivilege.
+func OptionPrivilege(key string) string { return optionPrivilege(key) }
+
+// IsTyped is isTyped.
+func IsTyped(key string) bool { return isTyped(key) }
