@@ -96,10 +96,10 @@ func TestNeedsOfContainers(t *testing.T) {
 			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 1, Path: "/srv", Storage: "fast"}}
 			c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1", VLAN: 12}}
 		}, append([]string{"Datastore.AllocateSpace on /storage/fast", "SDN.Use on /sdn/zones/localnetwork/vmbr1/12"}, download...)},
-		{"a volume", func(w *world, c *proxmox.CT) {
+		{"a volume", func(w *world, _ *proxmox.CT) {
 			w.declare("debian-ct", &proxmox.Template{Volume: "shelf:vztmpl/x.tar.zst"})
 		}, []string{"Datastore.Audit on /storage/shelf"}},
-		{"a clone", func(w *world, c *proxmox.CT) { w.declare("debian-ct", &proxmox.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
+		{"a clone", func(w *world, _ *proxmox.CT) { w.declare("debian-ct", &proxmox.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
