@@ -52,7 +52,7 @@ var imageKind = kind[Image]{
 	needs:  imageNeeds,
 	create: createImage,
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Image) error {
-		if err := createImage(ctx, d, s, want); err != nil {
+		if err := d.ensureImage(ctx, s, want); err != nil {
 			return err
 		}
 		return d.removeVolume(ctx, d.host.PVENode(), have.Volume)
@@ -186,17 +186,38 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 				continue
 			}
 			addr := model.Address{Kind: "image", Name: m[2]}
-			wantedVolume := ""
+			wanted := ""
 			if r := l.want.State[addr]; r != nil {
-				wantedVolume = r.Spec.(*Image).Volume
+				wanted = r.Spec.(*Image).Volume
 			}
-			if old := out.State[addr]; old != nil && (old.Spec.(*Image).Volume == wantedVolume || volid < old.Spec.(*Image).Volume && volid != wantedVolume) {
-				continue // of several contents the wanted one counts; the next pass sees the others
+			if old := out.State[addr]; old != nil && !leftOver(volid, old.Spec.(*Image).Volume, wanted) {
+				continue
 			}
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Image{Storage: storage, Format: m[3], Volume: volid}}
 		}
 	}
 	return out, nil
+}
+
+// leftOver reports whether of two contents of one image the first is the one to speak
+// of: an older one that was not removed counts before the wanted one, or it would lie
+// there for ever. Each pass removes one.
+func leftOver(volid, than, wanted string) bool {
+	return than == wanted || volid != wanted && volid < than
+}
+
+// ensureImage fetches a file unless it is there: after an earlier order it only
+// remains to remove the old one.
+func (d *Driver) ensureImage(ctx context.Context, s plan.Step, want *Image) error {
+	there, err := d.hasVolume(ctx, d.host.PVENode(), want)
+	switch {
+	case err != nil:
+		return attempt("looking for "+want.Volume, err)
+	case there:
+		return nil
+	default:
+		return createImage(ctx, d, s, want)
+	}
 }
 
 // createImage has the host download the file, or uploads it; the host checks it

@@ -87,7 +87,7 @@ var templateKind = kind[Template]{
 			return remakeTemplate(ctx, d, s, want, have)
 		}
 		if want.File != "" {
-			if err := createImage(ctx, d, s, want.image()); err != nil {
+			if err := d.ensureImage(ctx, s, want.image()); err != nil {
 				return err
 			}
 		}
@@ -277,8 +277,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 	return out, nil
 }
 
-// keepDownload notes a volume that is a download of ours. Of several contents of one
-// template the wanted one counts; the next pass sees the others.
+// keepDownload notes a volume that is a download of ours.
 func keepDownload(state model.State, site, volid string, wanted map[model.Address]*Template) {
 	m := imageFile.FindStringSubmatch(path.Base(volid))
 	if m == nil || m[1] != site {
@@ -289,10 +288,8 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 	if t := wanted[addr]; t != nil {
 		file = t.File
 	}
-	if old := state[addr]; old != nil {
-		if was := old.Spec.(*Template).File; was == file || was < volid && volid != file {
-			return
-		}
+	if old := state[addr]; old != nil && !leftOver(volid, old.Spec.(*Template).File, file) {
+		return
 	}
 	state[addr] = &model.Resource{Addr: addr, Spec: &Template{File: volid}}
 }

@@ -1,0 +1,278 @@
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// chapters are what is done to a site one after the other. What stands before the
+// first chapter is made without a fault; between two of them passes run until nothing
+// is left to do.
+type chapters struct {
+	before func(*world)
+	then   []func(*world)
+	names  []string // of the guests that are there in the end
+	holds  func(*testing.T, *world)
+	// backups is how many final backups there are in the end.
+	backups int
+}
+
+// life is one run of chapters in which one request goes wrong.
+type life struct {
+	*world
+
+	at     int64 // the request that goes wrong, counted from 1; 0 for none
+	status int   // how: a status of PVE; -1 if the connection breaks
+	effect bool  // whether its work is done all the same
+	crash  bool  // whether the agent dies there, so that another one begins anew
+
+	on   atomic.Bool
+	seen atomic.Int64
+	die  atomic.Pointer[context.CancelFunc]
+}
+
+func (l *life) fault(*http.Request) (int, bool) {
+	if !l.on.Load() || l.seen.Add(1) != l.at {
+		return 0, false
+	}
+	if l.crash {
+		(*l.die.Load())()
+	}
+	return l.status, l.effect
+}
+
+// settle runs passes until nothing is left to do. Any of them may fail or die.
+func (l *life) settle() {
+	l.t.Helper()
+	for range 8 {
+		ctx, die := context.WithCancel(l.t.Context())
+		l.die.Store(&die)
+		done := l.pass(ctx)
+		die()
+		if done {
+			return
+		}
+		l.reopen()
+		time.Sleep(time.Minute)
+	}
+	l.converged()
+}
+
+func (l *life) pass(ctx context.Context) (done bool) {
+	want, _ := l.site.Want("father")
+	have, err := l.d.Observe(ctx, want)
+	if err != nil || ctx.Err() != nil {
+		return false
+	}
+	p := planOf(l.world, want, have)
+	failed := map[model.Address]bool{}
+	for _, s := range p.Steps {
+		if ctx.Err() != nil {
+			return false
+		}
+		failed[s.Address] = slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] }) || l.d.Apply(ctx, s) != nil
+	}
+	return len(p.Steps) == 0 && len(p.Unknown) == 0 && !p.Findings.HasErrors()
+}
+
+// live runs the chapters and holds what must be true after them, whatever went wrong:
+// nothing doubled, nothing left over, nothing of others touched, nothing left to do.
+func live(t *testing.T, l *life, c chapters) {
+	t.Helper()
+	l.world = newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: l.fault, Storages: twoStorages().Storages})
+	if c.before != nil {
+		c.before(l.world)
+		l.settle()
+		time.Sleep(time.Minute) // what was started has booted, and obeys
+	}
+	l.host.Edit(func(e *pvesim.Edit) {
+		e.Add(pvesim.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
+		e.Add(pvesim.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
+	})
+	foreign := []pvesim.Guest{l.guest(400), l.guest(401)}
+	l.on.Store(true)
+	for _, chapter := range c.then {
+		chapter(l.world)
+		l.settle()
+	}
+	l.on.Store(false)
+	l.converged()
+
+	for _, f := range foreign {
+		is := l.guest(f.VMID)
+		require.Equal(t, []any{f.Config, f.Digest, f.Running}, []any{is.Config, is.Digest, is.Running})
+	}
+	var names []string
+	held := map[string]bool{} // all that the configurations name
+	for _, g := range l.host.Snapshot().Guests {
+		if g.VMID < 9000 {
+			continue
+		}
+		require.Empty(t, g.Lock, g.VMID)
+		for key, value := range g.Config {
+			require.False(t, strings.HasPrefix(key, "unused"), "%d has a disk that nobody wants: %s", g.VMID, value)
+			volume, _, _ := strings.Cut(value, ",")
+			held[volume] = true
+		}
+		if g.VMID >= 10000 {
+			names = append(names, g.Name())
+			require.Empty(t, g.Pending, g.VMID)
+		}
+	}
+	require.ElementsMatch(t, c.names, names)
+	for storage, list := range l.host.Snapshot().Volumes {
+		for _, v := range list {
+			if v.VMID >= 10000 && v.Content != "backup" {
+				require.True(t, held[v.ID], "volume %s on %s belongs to no configuration", v.ID, storage)
+			}
+		}
+	}
+	require.Len(t, backups(l.world), c.backups)
+	if c.holds != nil {
+		c.holds(t, l.world)
+	}
+}
+
+// sweepChapters tells a story once for each way in which each of its requests may go
+// wrong: refused, unanswered by PVE's proxy, cut off, or the last of an agent that
+// dies; with its work done, and without. Of the ways that the driver cannot tell from
+// another one, each takes every third place, unless HOMESTAK_FAULTS=all wants them all.
+func sweepChapters(t *testing.T, c chapters) {
+	t.Helper()
+	t.Parallel()
+	run := func(l *life) int64 {
+		synctest.Test(t, func(t *testing.T) { live(t, l, c) })
+		return l.seen.Load()
+	}
+	total := run(&life{})
+	require.Greater(t, total, int64(10), "there is too little to break")
+	t.Logf("%d requests", total)
+	for i, way := range []life{{status: 500}, {status: 595}, {status: -1}, {status: 596}, {status: -1, crash: true}} {
+		first, step := int64(1), int64(stride)
+		if i < 3 && os.Getenv("HOMESTAK_FAULTS") != "all" {
+			first, step = int64(1+i), 3*stride
+		}
+		for _, effect := range []bool{false, true} {
+			for at := first; at <= total; at += step {
+				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", way.status, way.crash, effect, at)
+				t.Run(name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						live(t, &life{at: at, status: way.status, crash: way.crash, effect: effect}, c)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestEveryRequestOfAChangeMayFail: all that can be changed of a guest in place.
+func TestEveryRequestOfAChangeMayFail(t *testing.T) {
+	sweepChapters(t, chapters{
+		before: func(w *world) { w.node("db", nil) },
+		then: []func(*world){
+			func(w *world) {
+				v := w.vm("db")
+				v.Memory, v.Cores, v.Restart, v.Tags = 4096, 4, "allowed", []string{"new"}
+				v.Disks = []proxmox.Disk{{Name: "root", Size: 12, Storage: "local-zfs"}, {Name: "data", Size: 3}}
+				v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", VLAN: 7}}
+			},
+			func(w *world) { w.vm("db").Power = "stopped" },
+			func(w *world) {
+				w.vm("db").Power, w.vm("db").NICs = "running", nil
+			},
+		},
+		names: []string{"db"},
+		holds: func(t *testing.T, w *world) {
+			g := w.guest(10000)
+			require.True(t, g.Running)
+			require.Equal(t, []string{"4096", "4", "homestak;new", ""}, []string{g.Config["memory"], g.Config["cores"], g.Config["tags"], g.Config["net1"]})
+			require.Contains(t, g.Config["scsi0"], "local-zfs:")
+			require.Contains(t, g.Config["scsi0"], "size=12G")
+			require.Len(t, volumesOf(w, 10000), 3, "root, data, cloud-init")
+		},
+	})
+}
+
+// TestEveryRequestOfAReplacementMayFail: backed up, destroyed, and made anew.
+func TestEveryRequestOfAReplacementMayFail(t *testing.T) {
+	sweepChapters(t, chapters{
+		before: func(w *world) {
+			w.template(9000, "golden")
+			w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		},
+		then: []func(*world){func(w *world) {
+			n := w.site.Manifests["web"].Nodes[0]
+			n.Decomm, n.Resource.Needs = nil, nil
+			w.vm("db").Image, w.vm("db").Template = "", "golden"
+		}},
+		names:   []string{"db"},
+		backups: 1,
+		holds: func(t *testing.T, w *world) {
+			require.True(t, w.guest(10000).Running)
+			_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+			require.Equal(t, "template.golden", m.From)
+		},
+	})
+}
+
+// TestEveryRequestOfALeaveMayFail: a VM and a container go after their final backups.
+func TestEveryRequestOfALeaveMayFail(t *testing.T) {
+	sweepChapters(t, chapters{
+		before: func(w *world) {
+			w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+			w.ct("cache", nil)
+			w.site.Manifests["web"].Nodes[1].Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		},
+		then:    []func(*world){func(w *world) { w.drop("db"); w.drop("cache") }},
+		backups: 2,
+	})
+}
+
+// TestEveryRequestOfObjectsMayFail: a pool, an image, a template and a Proxmox VE of
+// its own come, change, and go.
+func TestEveryRequestOfObjectsMayFail(t *testing.T) {
+	pool := model.Address{Kind: "pool", Name: "prod"}
+	sweepChapters(t, chapters{
+		then: []func(*world){
+			func(w *world) {
+				w.site.Objects[pool] = &model.Resource{Addr: pool, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
+				w.site.Hosts["father"].Pool = "prod"
+				n := w.node("inner", nil)
+				n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
+				w.ct("cache", nil)
+			},
+			func(w *world) {
+				w.site.Objects[pool].Spec.(*proxmox.Pool).Comment = "what earns"
+				debian(w).Checksum = "sha256:" + strings.Repeat("ab", 32)
+				w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
+			},
+			func(w *world) {
+				require.Contains(w.t, w.host.Snapshot().Pools[0].Comment, "what earns")
+				require.ElementsMatch(w.t, []string{"local:import/homestak.home.debian-12.abababababab.qcow2", "local:vztmpl/homestak.home.debian-ct.cdcdcdcdcdcd.tar.zst"}, volumeIDs(w, "local"))
+				w.drop("inner")
+				w.drop("cache")
+				maps.DeleteFunc(w.site.Objects, func(a model.Address, _ *model.Resource) bool { return a.Name != "golden" })
+				w.site.Hosts["father"].Pool = ""
+			},
+		},
+		holds: func(t *testing.T, w *world) {
+			require.Empty(t, w.host.Snapshot().Pools)
+			require.Empty(t, volumeIDs(w, "local"))
+		},
+	})
+}
