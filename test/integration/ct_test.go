@@ -16,11 +16,15 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 )
 
+// ctTemplate is the template that the containers of a story are made from.
+const ctTemplate = "template \"debian-ct\" {\n  url      = \"https://images.example/debian-12-standard_12.7-1_amd64.tar.zst\"\n  checksum = \"sha256:" +
+	"c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7c7\"\n}\n"
+
 // containers is a story with a container template beside the image of the frame.
 func containers(t *testing.T, c pvesim.Config) *story {
 	t.Helper()
 	s := begin(t, c)
-	s.write("template.hcl", "template \"debian-ct\" {\n  url      = \"https://images.example/debian-12-standard_12.7-1_amd64.tar.zst\"\n  checksum = \"sha256:"+strings.Repeat("c7", 32)+"\"\n}\n")
+	s.write("template.hcl", ctTemplate)
 	return s
 }
 

@@ -13,19 +13,22 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
-// upheaval brings a host to where every kind of step is due: a guest to make, one to
-// change, one to start, one to remove. It leaves an agent that has not looked yet.
+// upheaval brings a host to where every kind of step is due, of VMs and of containers:
+// one to make, one to change, one to start, one to remove. It leaves an agent that has
+// not looked yet.
 func upheaval(t *testing.T) *followed {
 	t.Helper()
 	f := follow(t, pvesim.Config{TaskTime: 5 * time.Millisecond}, byFile())
-	f.deploy("web", vm("changes")+vm("goes")+vm("sleeps"))
-	f.push("Three")
+	f.write("template.hcl", ctTemplate)
+	f.deploy("web", vm("changes")+vm("goes")+vm("sleeps")+ct("ct-changes")+ct("ct-goes")+ct("ct-sleeps"))
+	f.push("Six")
 	f.says(0, "agent", "--once", "--config", f.config)
-	require.Equal(t, []string{"changes", "goes", "sleeps"}, f.names())
-	f.deploy("web", vm("changes", "tags = [\"new\"]", "cores = 1")+vm("comes")+vm("sleeps"))
+	require.Equal(t, []string{"changes", "ct-changes", "ct-goes", "ct-sleeps", "goes", "sleeps"}, f.names())
+	f.deploy("web", vm("changes", "tags = [\"new\"]", "cores = 1")+vm("comes")+vm("sleeps")+
+		ct("ct-changes", "tags = [\"new\"]", "disk = 12")+ct("ct-comes")+ct("ct-sleeps"))
 	f.push("Much at once")
-	sleeps := f.vmidOf("sleeps")
-	f.byHand(func(e *pvesim.Edit) { e.Stop(sleeps) })
+	sleeps, ctSleeps := f.vmidOf("sleeps"), f.vmidOf("ct-sleeps")
+	f.byHand(func(e *pvesim.Edit) { e.Stop(sleeps); e.Stop(ctSleeps) })
 	return f
 }
 
@@ -33,12 +36,14 @@ func upheaval(t *testing.T) *followed {
 // nothing left over, and that the agent agrees.
 func (f *followed) settled() {
 	f.t.Helper()
-	require.Equal(f.t, []string{"changes", "comes", "sleeps"}, f.names())
+	require.Equal(f.t, []string{"changes", "comes", "ct-changes", "ct-comes", "ct-sleeps", "sleeps"}, f.names())
 	for name, g := range f.ours() {
 		require.True(f.t, g.Running, name)
 		require.Empty(f.t, g.Config["lock"], name)
 	}
 	require.Equal(f.t, "homestak;new", f.guest("changes").Config["tags"])
+	require.Equal(f.t, "homestak;new", f.guest("ct-changes").Config["tags"])
+	require.Contains(f.t, f.guest("ct-changes").Config["rootfs"], "size=12G")
 	f.quietly(func() { f.says(0, "agent", "--once", "--config", f.config) })
 }
 
@@ -51,7 +56,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	whole.says(0, "agent", "--once", "--config", whole.config)
 	steps := whole.writes() - before
 	whole.settled()
-	require.Greater(t, steps, 5, "there is too little to kill")
+	require.Greater(t, steps, 10, "there is too little to kill")
 
 	for n := 1; n <= steps; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
