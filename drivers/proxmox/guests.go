@@ -68,18 +68,25 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 // foreign, and their configuration is not even asked for.
 func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
 	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
+	wanted := wantedGuests(l.want)
+	// What the cluster's list shows is read first: PVE closes the connection after each
+	// of the questions that follow, and so they close some that are open already.
+	var first []listed
+	for _, id := range sortedIDs(l.view.guests) {
+		if g := l.view.guests[id]; wanted.may(g) && l.view.nodes[g.node] {
+			first = append(first, g)
+		}
+	}
+	read := map[place]reading{}
+	if err := d.readConfigs(ctx, first, read); err != nil {
+		return out, err
+	}
 	fresh, unknown, err := d.readPower(ctx, l)
 	if err != nil {
 		return out, err
 	}
 	out.Unknown = unknown
 	guests := unite(l.view.guests, fresh)
-	wanted := wantedGuests(l.want)
-	type answer struct {
-		guest listed
-		cfg   config
-		err   error
-	}
 	var maybe, unread []listed
 	for _, id := range sortedIDs(guests) {
 		g := guests[id]
@@ -99,30 +106,22 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			maybe = append(maybe, g)
 		}
 	}
-	answers := make([]answer, len(maybe))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(d.width)
-	for i, guest := range maybe {
-		g.Go(func() error {
-			cfg, err := d.readConfig(gctx, guest.place())
-			answers[i] = answer{guest, cfg, err}
-			if classOf(err) == classNoLogin {
-				return err
-			}
-			return gctx.Err()
-		})
-	}
-	if err := g.Wait(); err != nil {
+	later := slices.DeleteFunc(slices.Clone(maybe), func(g listed) bool {
+		_, done := read[g.place()]
+		return done
+	})
+	if err := d.readConfigs(ctx, later, read); err != nil {
 		return out, err
 	}
 	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}}
-	for _, a := range answers {
+	for _, guest := range maybe {
+		a := read[guest.place()]
 		if a.err != nil {
-			j.unread = append(j.unread, a.guest)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", a.guest.kind(), a.guest.vmid), Why: a.err.Error(), VMID: a.guest.vmid, Name: wanted.nameOf(a.guest)})
+			j.unread = append(j.unread, guest)
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", guest.kind(), guest.vmid), Why: a.err.Error(), VMID: guest.vmid, Name: wanted.nameOf(guest)})
 			continue
 		}
-		j.guest(a.guest, a.cfg)
+		j.guest(guest, a.cfg)
 	}
 	j.close()
 	if err := d.findClones(ctx, guests, &out); err != nil {
@@ -185,6 +184,37 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 			out.Foreign = slices.Delete(out.Foreign, i, i+1)
 			i--
 		}
+	}
+	return nil
+}
+
+// reading is what came of reading one guest.
+type reading struct {
+	cfg config
+	err error
+}
+
+// readConfigs reads guests side by side. One that cannot be read has its error in its
+// answer; only a refused login ends it all.
+func (d *Driver) readConfigs(ctx context.Context, guests []listed, into map[place]reading) error {
+	answers := make([]reading, len(guests))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(d.width)
+	for i, guest := range guests {
+		g.Go(func() error {
+			cfg, err := d.readConfig(gctx, guest.place())
+			answers[i] = reading{cfg, err}
+			if classOf(err) == classNoLogin {
+				return err
+			}
+			return gctx.Err()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for i, guest := range guests {
+		into[guest.place()] = answers[i]
 	}
 	return nil
 }

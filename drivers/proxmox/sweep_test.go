@@ -32,14 +32,19 @@ type chapters struct {
 	backups int
 }
 
+// way is how a request goes wrong.
+type way struct {
+	status int  // of PVE; -1 if the connection breaks
+	crash  bool // whether the agent dies there, so that another one begins anew
+}
+
 // life is one run of chapters in which one request goes wrong.
 type life struct {
 	*world
 
+	way
 	at     int64 // the request that goes wrong, counted from 1; 0 for none
-	status int   // how: a status of PVE; -1 if the connection breaks
 	effect bool  // whether its work is done all the same
-	crash  bool  // whether the agent dies there, so that another one begins anew
 
 	on   atomic.Bool
 	seen atomic.Int64
@@ -162,17 +167,17 @@ func sweepChapters(t *testing.T, c chapters) {
 	total := run(&life{})
 	require.Greater(t, total, int64(10), "there is too little to break")
 	t.Logf("%d requests", total)
-	for i, way := range []life{{status: 500}, {status: 595}, {status: -1}, {status: 596}, {status: -1, crash: true}} {
+	for i, how := range []way{{status: 500}, {status: 595}, {status: -1}, {status: 596}, {status: -1, crash: true}} {
 		first, step := int64(1), int64(stride)
 		if i < 3 && os.Getenv("HOMESTAK_FAULTS") != "all" {
 			first, step = int64(1+i), 3*stride
 		}
 		for _, effect := range []bool{false, true} {
 			for at := first; at <= total; at += step {
-				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", way.status, way.crash, effect, at)
+				name := fmt.Sprintf("status %d, crash %v, effect %v, request %d", how.status, how.crash, effect, at)
 				t.Run(name, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						live(t, &life{at: at, status: way.status, crash: way.crash, effect: effect}, c)
+						live(t, &life{way: how, at: at, effect: effect}, c)
 					})
 				})
 			}
