@@ -41,3 +41,21 @@ func total(w *world) int {
 	}
 	return n
 }
+
+// TestRequestsPerImport counts the same for guests whose disk is imported from an image.
+func TestRequestsPerImport(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+		for i := range 50 {
+			w.node(fmt.Sprintf("web-%d", i+1), nil)
+		}
+		p := w.plan()
+		before := total(w)
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.d.Apply) {
+			require.NoError(t, r.Err)
+		}
+		n := total(w) - before
+		t.Logf("%d requests, %.1f a VM; %v", n, float64(n)/50, w.host.Snapshot().Requests)
+		require.LessOrEqual(t, n, 11*50)
+		w.converged()
+	})
+}
