@@ -24,8 +24,8 @@ func edits() []func(r *rand.Rand, s *site) string {
 	return []func(*rand.Rand, *site) string{
 		addNode, addNode,
 		some(removeNode), some(removeNode), some(renameNode),
-		some(sizes), some(labels), some(flags), some(origin), some(growDisk), some(growDisk), some(shrinkDisk), some(addDisk), some(dropDisk), some(moveDisk), some(cards), some(number), some(needs),
-		contents, moveRange, pools,
+		some(sizes), some(labels), some(flags), some(origin), some(growDisk), some(growDisk), some(shrinkDisk), some(addDisk), some(dropDisk), some(moveDisk), some(cards), some(number), some(needs), some(removal), some(userData), some(inside),
+		contents, moveRange, pools, around,
 		func(r *rand.Rand, s *site) string {
 			s.onError = pick(r, "stop", "rollback", "continue")
 			return "on_error " + s.onError
@@ -85,9 +85,11 @@ func flags(r *rand.Rand, _ *site, n *node) string {
 	case 3:
 		n.restart = pick(r, "never", "allowed")
 	case 4:
-		n.policy = pick(r, "", "allow_immediate_destroy", "requires_migration_first")
+		n.policy = pick(r, "", "allow_immediate_destroy", "requires_final_backup", "requires_migration_first")
 	case 5:
-		n.balloon = pick(r, 0, 128, 512)
+		if n.kind != "ct" {
+			n.balloon = pick(r, 0, 128, 512)
+		}
 	case 6:
 		n.order, n.down = r.IntN(3), 10+r.IntN(30)
 	}
@@ -96,9 +98,14 @@ func flags(r *rand.Rand, _ *site, n *node) string {
 
 // origin makes it another machine.
 func origin(r *rand.Rand, _ *site, n *node) string {
+	if n.kind == "ct" && r.IntN(2) == 0 {
+		n.template = pick(r, "deb", "alp", "lying", "golden-ct")
+		return fmt.Sprintf("template %q", n.template)
+	}
 	if n.kind != "vm" || r.IntN(2) == 0 {
 		return ""
 	}
+	n.seeded = 0
 	if n.image == "" || r.IntN(3) > 0 {
 		n.image, n.template = pick(r, "debian-12", "debian-13"), ""
 	} else {
@@ -118,7 +125,7 @@ func growDisk(r *rand.Rand, _ *site, n *node) string {
 }
 
 func shrinkDisk(r *rand.Rand, _ *site, n *node) string {
-	if r.IntN(3) > 0 || n.disk < 12 {
+	if r.IntN(3) > 0 || n.disk < 6 {
 		return ""
 	}
 	n.disk -= 2
@@ -129,7 +136,7 @@ func addDisk(r *rand.Rand, s *site, n *node) string {
 	for i := range 3 {
 		name := fmt.Sprintf("data-%d", i)
 		if !slices.ContainsFunc(n.disks, func(d disk) bool { return d.name == name }) {
-			n.disks = append(n.disks, disk{name: name, size: 1 + r.IntN(5), storage: s.anyStorage(r)})
+			n.disks = append(n.disks, s.newDisk(r, name))
 			return "new disk " + name
 		}
 	}
@@ -197,7 +204,7 @@ func contents(r *rand.Rand, s *site) string {
 	if r.IntN(2) == 0 {
 		return ""
 	}
-	name := pick(r, "debian-12", "debian-13")
+	name := pick(r, "debian-12", "debian-13", "deb", "alp")
 	s.sums[name]++
 	return "image " + name + " has another content"
 }
@@ -220,4 +227,50 @@ func pools(r *rand.Rand, s *site) string {
 	}
 	s.beside = !s.beside
 	return fmt.Sprintf("pool beside: %v", s.beside)
+}
+
+// removal says of a disk that its data shall go with it, or not.
+func removal(r *rand.Rand, _ *site, n *node) string {
+	if len(n.disks) == 0 || n.kind == "ct" {
+		return ""
+	}
+	d := &n.disks[r.IntN(len(n.disks))]
+	d.remove = !d.remove
+	return fmt.Sprintf("disk %s: remove %v", d.name, d.remove)
+}
+
+// userData changes the first words of a machine, which comes too late for one that lives.
+func userData(r *rand.Rand, _ *site, n *node) string {
+	if n.seeded == 0 {
+		return ""
+	}
+	n.seeded = 1 + r.IntN(3)
+	return fmt.Sprintf("user data %d", n.seeded)
+}
+
+// inside is what a container is told.
+func inside(r *rand.Rand, _ *site, n *node) string {
+	if n.kind != "ct" {
+		return ""
+	}
+	if len(n.disks) > 0 && r.IntN(2) == 0 {
+		d := &n.disks[r.IntN(len(n.disks))]
+		d.saved = !d.saved
+		return fmt.Sprintf("disk %s in backups: %v", d.name, d.saved)
+	}
+	n.nesting = !n.nesting
+	return fmt.Sprintf("nesting %v", n.nesting)
+}
+
+// around changes what stands around the guests.
+func around(r *rand.Rand, s *site) string {
+	switch r.IntN(3) {
+	case 0:
+		s.spare = !s.spare
+	case 1:
+		s.vault = pick(r, "", "vault")
+	default:
+		s.checked = !s.checked
+	}
+	return fmt.Sprintf("spare templates %v, backups in %q, checks %v", s.spare, s.vault, s.checked)
 }

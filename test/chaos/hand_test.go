@@ -20,7 +20,7 @@ import (
 func hands() []func(w *world, r *rand.Rand, g pvesim.Guest) string {
 	return []func(*world, *rand.Rand, pvesim.Guest) string{
 		handStop, handStop, handDelete, handDelete, handConfig, handConfig, handConfig, handUntag, handStrip, handRename,
-		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handForeign,
+		handDetach, handMigrate, handClone, handSnapshot, handRestore, handLock, handRecycle, handReclaim, handForeign, handCard, handHA, handHA,
 	}
 }
 
@@ -54,6 +54,9 @@ func handDelete(w *world, _ *rand.Rand, g pvesim.Guest) string {
 }
 
 func handConfig(w *world, r *rand.Rand, g pvesim.Guest) string {
+	if g.Kind == "lxc" {
+		return handContainer(w, r, g)
+	}
 	key := pick(r, "cores", "memory", "onboot", "tags", "cpu", "nameserver", "balloon", "startup", "agent", "protection", "net3", "description")
 	value := map[string]string{
 		"cores": "7", "memory": "4242", "onboot": strconv.Itoa(r.IntN(2)), "tags": "homestak;mine", "cpu": "kvm64", "nameserver": "9.9.9.9",
@@ -62,6 +65,49 @@ func handConfig(w *world, r *rand.Rand, g pvesim.Guest) string {
 	}[key]
 	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, value) })
 	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
+}
+
+func handContainer(w *world, r *rand.Rand, g pvesim.Guest) string {
+	key := pick(r, "cores", "memory", "swap", "onboot", "tags", "nameserver", "startup", "features", "protection", "net3", "description", "timezone")
+	value := map[string]string{
+		"cores": "7", "memory": "4242", "swap": "0", "onboot": strconv.Itoa(r.IntN(2)), "tags": "homestak;mine", "nameserver": "9.9.9.9",
+		"startup": "order=9", "features": pick(r, "", "nesting=1"), "protection": strconv.Itoa(r.IntN(2)), "timezone": "host",
+		"net3": "name=eth3,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,type=veth", "description": g.Config["description"] + "\nask Ben first",
+	}[key]
+	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, value) })
+	return fmt.Sprintf("%s = %q", key, strings.ReplaceAll(value, "\n", " ⏎ "))
+}
+
+// handCard takes the first card out. A container that had its proof in it is nobody's
+// until the card is back.
+func handCard(w *world, _ *rand.Rand, g pvesim.Guest) string {
+	card := g.Config["net0"]
+	if card == "" || len(g.Pending) > 0 {
+		return ""
+	}
+	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "net0", "") })
+	w.rebase()
+	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
+		if _, proven := proves(now); !proven && now.Config["net0"] == "" {
+			e.Set(g.VMID, "net0", card)
+		}
+	})
+	return "its first card is gone"
+}
+
+// handHA gives it to the HA manager; in the end it is taken back.
+func handHA(w *world, _ *rand.Rand, g pvesim.Guest) string {
+	sid := map[string]string{"lxc": "ct", "qemu": "vm"}[g.Kind] + ":" + strconv.Itoa(g.VMID)
+	state := map[bool]string{true: "started", false: "stopped"}[g.Running]
+	if g.HA != "" || !w.root(http.MethodPost, "/cluster/ha/resources", "sid", sid, "state", state) {
+		return ""
+	}
+	w.mends = append(w.mends, func() {
+		if now, there := w.sim.Snapshot().Guest(g.VMID); there && now.HA != "" {
+			w.root(http.MethodDelete, "/cluster/ha/resources/"+sid)
+		}
+	})
+	return "given to the HA manager, to be " + state
 }
 
 func handUntag(w *world, _ *rand.Rand, g pvesim.Guest) string {
@@ -77,7 +123,7 @@ func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
 		snap := w.sim.Snapshot()
 		now, there := snap.Guest(g.VMID)
 		switch {
-		case !there || now.Config["smbios1"] != g.Config["smbios1"]:
+		case !there || !kin(now, g):
 		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was made anew
 			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
 		default:
@@ -89,32 +135,35 @@ func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
 
 func handRename(w *world, r *rand.Rand, g pvesim.Guest) string {
 	name := fmt.Sprintf("renamed-%d", r.IntN(99))
-	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "name", name) })
+	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
+	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, key, name) })
 	return "renamed to " + name
 }
 
 func handDetach(w *world, _ *rand.Rand, g pvesim.Guest) string {
-	drive := g.Config["scsi1"]
-	if drive == "" || g.Config["unused0"] != "" {
+	slot := map[string]string{"lxc": "mp0", "qemu": "scsi1"}[g.Kind]
+	drive := g.Config[slot]
+	if drive == "" || g.Config["unused0"] != "" || len(g.Pending) > 0 {
 		return ""
 	}
 	w.sim.Edit(func(e *pvesim.Edit) {
-		e.Set(g.VMID, "scsi1", "")
+		e.Set(g.VMID, slot, "")
 		e.Set(g.VMID, "unused0", strings.Split(drive, ",")[0])
 	})
 	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
-		if now.Config["scsi1"] == "" && strings.HasPrefix(drive, now.Config["unused0"]+",") {
-			e.Set(g.VMID, "scsi1", drive)
+		if now.Config[slot] == "" && strings.HasPrefix(drive, now.Config["unused0"]+",") {
+			e.Set(g.VMID, slot, drive)
 			e.Set(g.VMID, "unused0", "")
 		}
 	})
-	return "scsi1 detached"
+	return slot + " detached"
 }
 
 func handMigrate(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	for _, target := range w.site().cluster {
 		if target != g.Node {
-			w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/migrate", g.Node, g.VMID), "target", target, "online", "1")
+			how := map[string]string{"lxc": "restart", "qemu": "online"}[g.Kind]
+			w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/migrate", g.Node, g.Kind, g.VMID), "target", target, how, "1")
 			return "migrated to " + target
 		}
 	}
@@ -123,7 +172,8 @@ func handMigrate(w *world, _ *rand.Rand, g pvesim.Guest) string {
 
 func handClone(w *world, r *rand.Rand, g pvesim.Guest) string {
 	id := w.freeVMID(r)
-	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/clone", g.Node, g.VMID), "newid", strconv.Itoa(id), "full", "1", "name", "copy-of-"+g.Name()) {
+	key := map[string]string{"lxc": "hostname", "qemu": "name"}[g.Kind]
+	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/clone", g.Node, g.Kind, g.VMID), "newid", strconv.Itoa(id), "full", "1", key, "copy-of-"+g.Name()) {
 		return ""
 	}
 	w.copied(id)
@@ -132,22 +182,26 @@ func handClone(w *world, r *rand.Rand, g pvesim.Guest) string {
 
 func handSnapshot(w *world, r *rand.Rand, g pvesim.Guest) string {
 	name := fmt.Sprintf("before%d", r.IntN(1000))
-	w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/snapshot", g.Node, g.VMID), "snapname", name)
+	w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/snapshot", g.Node, g.Kind, g.VMID), "snapname", name)
 	return "snapshot " + name
 }
 
 func handRestore(w *world, r *rand.Rand, g pvesim.Guest) string {
-	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/vzdump", g.Node), "vmid", strconv.Itoa(g.VMID), "storage", "local", "mode", "snapshot") {
+	if !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/vzdump", g.Node), "vmid", strconv.Itoa(g.VMID), "storage", "local", "mode", "snapshot", "notes-template", "by hand") {
 		return ""
 	}
 	archive := ""
 	for _, v := range w.sim.Snapshot().Volumes["local"] {
-		if v.Content == "backup" && v.VMID == g.VMID {
+		if v.Content == "backup" && v.VMID == g.VMID && v.Notes == "by hand" {
 			archive = v.ID
 		}
 	}
 	id := w.freeVMID(r)
-	if archive == "" || !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu", g.Node), "vmid", strconv.Itoa(id), "archive", archive, "storage", w.site().storage) {
+	form := []string{"vmid", strconv.Itoa(id), "archive", archive, "storage", w.site().storage}
+	if g.Kind == "lxc" {
+		form = []string{"vmid", strconv.Itoa(id), "ostemplate", archive, "restore", "1", "storage", w.site().storage}
+	}
+	if archive == "" || !w.root(http.MethodPost, fmt.Sprintf("/nodes/%s/%s", g.Node, g.Kind), form...) {
 		return ""
 	}
 	w.copied(id)
@@ -207,7 +261,7 @@ func (w *world) copied(id int) {
 func (w *world) mend(g pvesim.Guest, do func(*pvesim.Edit, pvesim.Guest)) {
 	w.mends = append(w.mends, func() {
 		now, there := w.sim.Snapshot().Guest(g.VMID)
-		if there && now.Config["smbios1"] == g.Config["smbios1"] {
+		if there && kin(now, g) {
 			w.sim.Edit(func(e *pvesim.Edit) { do(e, now) })
 		}
 	})

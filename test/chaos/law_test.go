@@ -15,11 +15,17 @@ import (
 
 // mark is an owner mark, read by rules of this package's own.
 type mark struct {
-	Site    string `json:"site"`
-	Type    string `json:"type"`
-	Node    string `json:"node"`
-	Owner   string `json:"owner"`
-	UUID    string `json:"uuid"`
+	Site     string            `json:"site"`
+	Type     string            `json:"type"`
+	Node     string            `json:"node"`
+	Owner    string            `json:"owner"`
+	UUID     string            `json:"uuid"`
+	MAC      string            `json:"mac"`
+	Removes  []string          `json:"removes"`
+	Detached map[string]string `json:"detached"`
+	Seed     struct {
+		Volume string `json:"volume"`
+	} `json:"seed"`
 	VMID    int    `json:"vmid"`
 	From    string `json:"from"`
 	Destroy struct {
@@ -45,13 +51,50 @@ func markOf(g pvesim.Guest) (m mark, found bool) {
 // proves reports whether a guest is ours by mark and identity.
 func proves(g pvesim.Guest) (string, bool) {
 	m, found := markOf(g)
-	if !found || g.Kind != "qemu" {
+	if !found || (m.Type == "ct") != (g.Kind == "lxc") {
 		return "", false
 	}
-	if m.UUID == "" {
+	if m.UUID == "" && m.MAC == "" {
 		return m.addr(), m.VMID == g.VMID
 	}
+	if m.Type == "ct" {
+		return m.addr(), slices.Contains(cardsOf(g), strings.ToUpper(m.MAC))
+	}
 	return m.addr(), strings.Contains(strings.ToLower(g.Config["smbios1"]), "uuid="+strings.ToLower(m.UUID))
+}
+
+var hwaddr = regexp.MustCompile(`hwaddr=([0-9A-Fa-f:]{17})`)
+
+// cardsOf are the addresses of a container's cards, with what waits for a restart.
+func cardsOf(g pvesim.Guest) []string {
+	var out []string
+	for key, val := range next(g) {
+		if m := hwaddr.FindStringSubmatch(val); m != nil && strings.HasPrefix(key, "net") {
+			out = append(out, strings.ToUpper(m[1]))
+		}
+	}
+	return out
+}
+
+// next is the configuration of a guest with what waits for a restart counted in.
+func next(g pvesim.Guest) map[string]string {
+	c := maps.Clone(g.Config)
+	maps.Copy(c, g.Pending)
+	for _, key := range strings.Split(g.Pending["delete"], ",") {
+		delete(c, strings.TrimPrefix(key, "!"))
+	}
+	delete(c, "delete")
+	return c
+}
+
+// kin reports whether two sights of a VMID are of the same guest.
+func kin(a, b pvesim.Guest) bool {
+	if a.Kind == "lxc" && b.Kind == "lxc" {
+		ma, _ := markOf(a)
+		mb, _ := markOf(b)
+		return ma.MAC != "" && ma.MAC == mb.MAC || slices.ContainsFunc(cardsOf(a), func(mac string) bool { return slices.Contains(cardsOf(b), mac) })
+	}
+	return a.Kind == b.Kind && a.Config["smbios1"] == b.Config["smbios1"]
 }
 
 // ours are the guests that prove to be ours, by address.
@@ -78,7 +121,7 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 	w.mu.Lock()
 	lost, dark, at := w.lost, w.dark, w.darkened
 	w.mu.Unlock()
-	if lost {
+	if lost && !w.wire.sightless() {
 		w.violation('h', "%s without quorum", what)
 	}
 	if dark != "" && strings.HasPrefix(path, "/nodes/"+dark+"/") {
@@ -86,10 +129,31 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 	}
 	m := guestPath.FindStringSubmatch(path)
 	if m == nil {
-		if method == http.MethodPost && strings.HasSuffix(path, "/qemu") {
+		if method == http.MethodPost && (strings.HasSuffix(path, "/qemu") || strings.HasSuffix(path, "/lxc")) {
 			if _, n, ok := strings.Cut(in["description"], `"node":"`); ok && at[strings.SplitN(n, `"`, 2)[0]] {
 				w.violation('h', "%s makes again what is on the node that is offline", what)
 			}
+			w.ordered(in["vmid"])
+		}
+		if strings.HasSuffix(path, "/vzdump") {
+			w.mayBackUp(what, in)
+			return
+		}
+		if t := taskPath.FindStringSubmatch(path); t != nil && method == http.MethodDelete {
+			id, _ := strconv.Atoi(t[1])
+			g, there := w.sim.Snapshot().Guest(id)
+			if _, proven := proves(g); there && !proven || t[2] != "root@pam%21sim" {
+				w.violation('d', "%s ends a task that is not ours, or not on ours", what)
+			}
+			return
+		}
+		if h := haPath.FindStringSubmatch(path); h != nil && method == http.MethodDelete {
+			id, _ := strconv.Atoi(h[1])
+			g, there := w.sim.Snapshot().Guest(id)
+			if _, proven := proves(g); there && !proven {
+				w.violation('d', "%s is to a guest that is not provably ours", what)
+			}
+			return
 		}
 		if !plainWrite.MatchString(path) {
 			w.violation('d', "%s is to nothing of ours", what)
@@ -106,6 +170,7 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 		if !slices.Contains(w.site().templates, id) {
 			w.violation('d', "%s copies what is no template of the site", what)
 		}
+		w.ordered(in["newid"])
 		return
 	}
 	addr, proven := proves(g)
@@ -114,17 +179,77 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 	} else if len(ours(snap)[addr]) > 1 {
 		w.violation('d', "%s is to one of several with the identity of %s", what, addr)
 	}
-	if m[4] == "/config" && in["digest"] == "" {
+	if method != http.MethodGet && digested[m[4]] && in["digest"] == "" {
 		w.violation('g', "%s carries no digest", what)
 	}
-	if mk, _ := markOf(g); method == http.MethodDelete && m[4] == "" && strings.HasPrefix(mk.Destroy.Policy, "requires_") {
-		w.violation('i', "%s, whose decommission policy is %s", what, mk.Destroy.Policy)
-	}
+	w.mayLeave(what, method, m[4], addr, g, snap)
 	w.mayUnprotect(what, method, m[4], addr, g, in)
 }
 
+// digested are the writes to a guest for which PVE takes a digest.
+var digested = map[string]bool{"/config": true, "/resize": true, "/move_disk": true, "/move_volume": true}
+
+var haPath = regexp.MustCompile(`^/cluster/ha/resources/(?:vm|ct)(?::|%3A)(\d+)$`)
+
+// taskPath is one task of a guest, with its user.
+var taskPath = regexp.MustCompile(`^/nodes/[^/]+/tasks/UPID:(?:[^:]*:){5}(\d+):([^:]+):$`)
+
+// mayBackUp: only what is ours is read out.
+func (w *world) mayBackUp(what string, in map[string]string) {
+	id, _ := strconv.Atoi(in["vmid"])
+	g, there := w.sim.Snapshot().Guest(id)
+	if _, proven := proves(g); there && !proven {
+		w.violation('d', "%s of guest %d, which is not provably ours", what, id)
+	}
+}
+
+// ordered notes the VMID of a guest that is about to be made.
+func (w *world) ordered(vmid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id, _ := strconv.Atoi(vmid)
+	w.young[id] = true
+}
+
+// mayLeave: a guest goes as its mark demands. What was made in this round may be taken
+// back by a rollback, for which no policy is meant.
+func (w *world) mayLeave(what, method, rest, addr string, g pvesim.Guest, snap pvesim.Snapshot) {
+	mk, _ := markOf(g)
+	w.mu.Lock()
+	young := w.young[g.VMID]
+	w.mu.Unlock()
+	going := method == http.MethodDelete && rest == ""
+	if young {
+		return
+	}
+	switch mk.Destroy.Policy {
+	case "requires_final_backup":
+		if going && !backedUp(g, mk, snap) {
+			w.violation('i', "%s, whose decommission policy is %s, and there is no backup of it", what, mk.Destroy.Policy)
+		}
+	case "requires_migration_first":
+		stops := method == http.MethodPost && (rest == "/status/shutdown" || rest == "/status/stop")
+		wanted := slices.ContainsFunc(w.lately(), func(s *site) bool { return s.find(addr) != nil })
+		if g.Running && (going || stops && !wanted) {
+			w.violation('i', "%s, which runs, and whose decommission policy is %s", what, mk.Destroy.Policy)
+		}
+	}
+}
+
+// backedUp reports whether there is a whole backup of the guest that stands there now.
+func backedUp(g pvesim.Guest, m mark, snap pvesim.Snapshot) bool {
+	for _, list := range snap.Volumes {
+		for _, v := range list {
+			if v.Content == "backup" && v.VMID == g.VMID && v.Size > 0 && v.Protected && strings.Contains(v.Notes, m.addr()) && strings.Contains(v.Notes, m.UUID) {
+				return !g.Running
+			}
+		}
+	}
+	return false
+}
+
 // plainWrite is a write that is to no guest that exists.
-var plainWrite = regexp.MustCompile(`^(/nodes/[^/]+/qemu|/pools(/prod|/beside)?|/nodes/[^/]+/storage/[^/]+/(download-url|content/[^/]*homestak\.home\.[^/]+))$`)
+var plainWrite = regexp.MustCompile(`^(/nodes/[^/]+/(qemu|lxc)|/pools(/prod|/beside)?|/nodes/[^/]+/storage/[^/]+/(download-url|upload|content/[^/]*(homestak\.home|homestak-seed\.home)\.[^/]+))$`)
 
 // mayUnprotect: a protected guest stays, and its protection goes only by the files.
 func (w *world) mayUnprotect(what, method, rest, addr string, g pvesim.Guest, in map[string]string) {
@@ -191,7 +316,7 @@ func disksOf(snap pvesim.Snapshot, vmid int) string {
 	var out []string
 	for _, list := range snap.Volumes {
 		for _, v := range list {
-			if v.VMID == vmid && v.Content == "images" {
+			if v.VMID == vmid && (v.Content == "images" || v.Content == "rootdir") {
 				out = append(out, fmt.Sprintf("%s (%d bytes)", v.ID, v.Size))
 			}
 		}
@@ -207,14 +332,21 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 		return
 	}
 	g := list[0]
-	c := maps.Clone(g.Config)
-	maps.Copy(c, g.Pending)
-	is := fmt.Sprintf("name %s, cores %s, memory %s, running %v, protection %v", c["name"], c["cores"], c["memory"], g.Running, c["protection"] == "1")
+	c := next(g)
+	is := fmt.Sprintf("name %s, cores %s, memory %s, running %v, protection %v", c["name"]+c["hostname"], c["cores"], c["memory"], g.Running, c["protection"] == "1")
 	want := fmt.Sprintf("name %s, cores %d, memory %d, running %v, protection %v", n.name, n.cores, n.memory, n.power == "running", n.guarded)
 	if is != want {
 		w.violation('a', "%s (%d) is: %s; shall be: %s", n.addr(), g.VMID, is, want)
 	}
 	m, _ := markOf(g)
+	for _, name := range m.Removes {
+		gone := !slices.ContainsFunc(n.disks, func(d disk) bool { return d.name == name })
+		for key, val := range g.Config {
+			if gone && m.Detached[name] != "" && strings.HasPrefix(key, "unused") && val == m.Detached[name] && !n.guarded {
+				w.violation('c', "%s (%d): the data of disk %s are still at %s", n.addr(), g.VMID, name, key)
+			}
+		}
+	}
 	for _, d := range append([]disk{{name: "root", size: n.disk}}, n.disks...) {
 		if drive := c[m.Slots["disk."+d.name]]; !strings.Contains(drive, fmt.Sprintf("size=%dG", d.size)) {
 			w.violation('a', "%s (%d): disk %s shall have %d GiB, and is %q", n.addr(), g.VMID, d.name, d.size, drive)
@@ -247,7 +379,10 @@ func (w *world) volumes(snap pvesim.Snapshot) {
 	}
 	for _, list := range snap.Volumes {
 		for _, v := range list {
-			if v.VMID != 0 && v.Content == "images" && !used[v.ID] && !w.crashed[v.VMID] {
+			if v.Content == "iso" && strings.Contains(v.ID, "iso/homestak-seed.") && !used[v.ID] {
+				w.violation('c', "seed image %s is in no drive", v.ID)
+			}
+			if v.VMID != 0 && (v.Content == "images" || v.Content == "rootdir") && !used[v.ID] && !w.crashed[v.VMID] {
 				w.violation('c', "volume %s belongs to no guest", v.ID)
 			}
 		}

@@ -25,6 +25,8 @@ const (
 	needed    reason = "another one keeps it"
 	waits     reason = "it needs what is kept"
 	circle    reason = "it waits for its own successor"
+	unsaved   reason = "no backup would hold all of its data"
+	unmovable reason = "its disk moves only while it is stopped"
 )
 
 // says is how the program tells of each.
@@ -34,7 +36,8 @@ func says() map[reason]*regexp.Regexp {
 		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|may be it, but is not ours \(one of \d`), locked: regexp.MustCompile(`lock`),
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
-		circle: regexp.MustCompile(`wait for each other in a circle`),
+		circle:  regexp.MustCompile(`wait for each other in a circle`),
+		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
 	}
 }
@@ -83,9 +86,22 @@ func leaving(out reasons, addr string, g pvesim.Guest) {
 	if g.Config["protection"] == "1" {
 		out.add(addr, protected)
 	}
-	if strings.HasPrefix(m.Destroy.Policy, "requires_") {
+	if m.Destroy.Policy == "requires_migration_first" && g.Running {
 		out.add(addr, decomm)
 	}
+	if m.Destroy.Policy == "requires_final_backup" && !whole(g) {
+		out.add(addr, unsaved)
+	}
+}
+
+// whole reports whether a backup of a guest would hold all of its data.
+func whole(g pvesim.Guest) bool {
+	for key, val := range next(g) {
+		if strings.HasPrefix(key, "unused") || g.Kind == "lxc" && strings.HasPrefix(key, "mp") && !strings.Contains(val, "backup=1") {
+			return false
+		}
+	}
+	return true
 }
 
 // absent is for a node that proves to be nowhere.
@@ -96,7 +112,7 @@ func (w *world) absent(out reasons, n *node, snap pvesim.Snapshot) {
 		switch {
 		case found && !proven && m.addr() == n.addr():
 			out.add(n.addr(), claimed)
-		case !found && g.Kind == "qemu" && g.Name() == n.name:
+		case !found && g.Name() == n.name:
 			out.add(n.addr(), claimed)
 		case g.VMID == n.vmid:
 			w.occupied(out, n, g, snap)
@@ -130,7 +146,7 @@ func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snaps
 }
 
 // present is for a node that is there, once.
-func (*world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
+func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
 	addr := n.addr()
 	m, _ := markOf(g)
 	from := "image." + n.image
@@ -152,10 +168,13 @@ func (*world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot
 		}
 		return
 	}
-	conf := g.Config
-	size := map[string]int{"root": n.disk}
+	conf := next(g)
+	size, at := map[string]int{"root": n.disk}, map[string]string{"root": ""}
 	for _, d := range n.disks {
-		size[d.name] = d.size
+		size[d.name], at[d.name] = d.size, d.storage
+	}
+	if n.kind == "ct" {
+		w.contained(out, n, g, at)
 	}
 	for key, slot := range m.Slots {
 		name, ok := strings.CutPrefix(key, "disk.")
@@ -173,6 +192,31 @@ func (*world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot
 			out.add(addr, shrinks)
 		case !wanted && conf["protection"] == "1":
 			out.add(addr, protected)
+		}
+	}
+}
+
+// contained is for a container that is there: PVE moves none of its disks while it
+// runs, and nothing of them while it is protected.
+func (w *world) contained(out reasons, n *node, g pvesim.Guest, at map[string]string) {
+	m, _ := markOf(g)
+	conf := next(g)
+	for name, storage := range at {
+		value := conf[m.Slots["disk."+name]]
+		if storage == "" {
+			storage = w.site().storage
+		}
+		if value != "" && !strings.HasPrefix(value, storage+":") && g.Running && n.power == "running" && n.restart != "allowed" {
+			out.add(n.addr(), unmovable)
+		}
+		if value == "" && conf["protection"] == "1" {
+			out.add(n.addr(), protected)
+		}
+	}
+	for _, d := range n.disks {
+		value := conf[m.Slots["disk."+d.name]]
+		if conf["protection"] == "1" && value != "" && d.saved != strings.Contains(value, "backup=1") {
+			out.add(n.addr(), protected)
 		}
 	}
 }

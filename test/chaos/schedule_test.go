@@ -128,6 +128,9 @@ func (w *world) round(last bool) {
 		}
 	}
 	w.idle()
+	w.mu.Lock()
+	clear(w.young)
+	w.mu.Unlock()
 	for range w.r.IntN(3) {
 		w.byHandOn(w.r)
 	}
@@ -181,7 +184,8 @@ func (w *world) outage() {
 			f.lost = true
 		}
 	}
-	w.tell("faults: %.2f of requests, short lists of %q, crashes %v, offline %q, quorum lost %v", f.chance, f.short, f.crashes, f.dark, f.lost)
+	full := pick(w.r, "", "", "", "local", "vault")
+	w.tell("faults: %.2f of requests, short lists of %q, crashes %v, offline %q, quorum lost %v, full %q", f.chance, f.short, f.crashes, f.dark, f.lost, full)
 	names := map[string]bool{}
 	for _, g := range w.sim.Snapshot().Guests {
 		if m, found := markOf(g); found && g.Node == f.dark {
@@ -196,9 +200,12 @@ func (w *world) outage() {
 			e.Offline(f.dark, true)
 		}
 		e.Quorum(!f.lost)
+		if full != "" {
+			e.Fill(full, true)
+		}
 	})
 	w.wire.mu.Lock()
-	w.wire.faults, w.wire.requests = f, 0
+	w.wire.faults, w.wire.requests, w.wire.blind = f, 0, false
 	clear(w.wire.seen)
 	w.wire.mu.Unlock()
 }
@@ -235,6 +242,8 @@ func (w *world) calm() {
 			e.Offline(dark, false)
 		}
 		e.Quorum(true)
+		e.Fill("local", false)
+		e.Fill("vault", false)
 	})
 	w.tell("faults are over")
 }

@@ -23,6 +23,9 @@ type site struct {
 	onError   string // of the manifest
 	born      int    // names given so far
 	templates []int  // VMIDs of templates
+	spare     bool   // the files keep downloads that no container is made from
+	vault     string // where final backups go; "" leaves it to the host
+	checked   bool   // guests with an agent must answer by it
 }
 
 // node is one guest as the files have it.
@@ -39,11 +42,16 @@ type node struct {
 	notes                string
 	onboot, guarded      bool
 	balloon, order, down int
+	seeded               int  // which of the user data it has; 0: none
+	nesting              bool // of a container
 }
 
 type disk struct {
 	name, storage string
 	size          int
+	bus           string // of a VM; "" leaves it to the program
+	remove        bool   // its data go with it
+	saved         bool   // of a container: it is part of backups
 }
 
 type nic struct {
@@ -68,11 +76,35 @@ func makers() []maker {
 			n.kind = "vm"
 			fromImage(r, n)
 			for i := range 1 + r.IntN(2) {
-				n.disks = append(n.disks, disk{name: fmt.Sprintf("data-%d", i), storage: s.anyStorage(r), size: 1 + r.IntN(8)})
+				n.disks = append(n.disks, s.newDisk(r, fmt.Sprintf("data-%d", i)))
 			}
+		}},
+		{"vm with words of its own", func(r *rand.Rand, _ *site, n *node) {
+			n.kind, n.seeded = "vm", 1+r.IntN(3)
+			fromImage(r, n)
 		}},
 		{"clone of a template", func(_ *rand.Rand, _ *site, n *node) { n.kind, n.template = "vm", "golden" }},
 		{"pve", func(r *rand.Rand, _ *site, n *node) { n.kind = "pve"; fromImage(r, n) }},
+		{"container", func(r *rand.Rand, s *site, n *node) { s.contain(r, n, pick(r, "deb", "alp", "lying")) }},
+		{"container with disks", func(r *rand.Rand, s *site, n *node) {
+			s.contain(r, n, pick(r, "deb", "alp"))
+			for i := range 1 + r.IntN(2) {
+				n.disks = append(n.disks, s.newDisk(r, fmt.Sprintf("data-%d", i)))
+			}
+		}},
+		{"clone of a container", func(r *rand.Rand, s *site, n *node) { s.contain(r, n, "golden-ct") }},
+	}
+}
+
+// contain makes a container of a node.
+func (*site) contain(r *rand.Rand, n *node, from string) {
+	n.kind, n.template, n.disk, n.nesting = "ct", from, 4+r.IntN(12), r.IntN(3) == 0
+}
+
+func (s *site) newDisk(r *rand.Rand, name string) disk {
+	return disk{
+		name: name, storage: s.anyStorage(r), size: 1 + r.IntN(8), bus: pick(r, "", "", "scsi", "virtio", "sata"),
+		remove: r.IntN(4) == 0, saved: r.IntN(2) == 0,
 	}
 }
 
@@ -106,12 +138,12 @@ func (s *site) add(r *rand.Rand) *node {
 	n.guarded, n.onboot = r.IntN(8) == 0, r.IntN(2) == 0
 	n.notes = pick(r, "", "", "About it\n\nsecond line")
 	if r.IntN(6) == 0 {
-		n.policy = pick(r, "allow_immediate_destroy", "requires_final_backup")
+		n.policy = pick(r, "allow_immediate_destroy", "requires_final_backup", "requires_final_backup", "requires_migration_first")
 	}
 	if r.IntN(6) == 0 {
 		n.orphan = pick(r, "refuse", "destroy", "abandon")
 	}
-	if r.IntN(5) == 0 {
+	if r.IntN(5) == 0 && n.kind != "ct" {
 		n.balloon = 256
 	}
 	if r.IntN(5) == 0 {
@@ -165,7 +197,11 @@ func (s *site) text() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p("site \"home\" {\n  max_deletes = 50\n  vmid_range \"guests\" {\n    from = %d\n    to   = %d\n  }\n}\n", s.from, s.to)
-	p("host \"father\" {\n  api = \"https://192.0.2.10:8006\"\n  insecure_tls = true\n  storage {\n    disks = %q\n  }", s.storage)
+	p("host \"father\" {\n  api = \"https://192.0.2.10:8006\"\n  insecure_tls = true\n  storage {\n    disks = %q", s.storage)
+	if s.vault != "" {
+		p("    backups = %q", s.vault)
+	}
+	p("  }")
 	if len(s.cluster) > 1 {
 		p("  nodes = [\"%s\"]", strings.Join(s.cluster, `", "`))
 	}
@@ -182,14 +218,37 @@ func (s *site) text() string {
 	for _, name := range []string{"debian-12", "debian-13"} {
 		p("image %q {\n  url = \"https://images.example/%s.qcow2\"\n  checksum = \"sha256:%064x\"\n}\n", name, name, 0xaa0000+s.sums[name])
 	}
-	p("template \"golden\" {\n  vmid = %d\n}\n", s.templates[0])
+	s.downloads(p)
+	if s.checked {
+		p("spec \"answers\" {\n  check \"agent\" {\n    agent = true\n  }\n}\n")
+	}
 	p("manifest \"web\" {\n  pattern = \"flat\"\n  host = host.father\n  on_error = %q", s.onError)
 	for _, n := range s.nodes {
 		n.text(p)
+		if s.checked && n.kind != "ct" && n.image != "" {
+			p("    spec = spec.answers")
+		}
+		p("  }")
 	}
 	p("}")
 	return b.String()
 }
+
+// downloads are the templates that the files name: what is downloaded while some
+// container needs it, or is kept anyway, and what was on the host before.
+func (s *site) downloads(p func(string, ...any)) {
+	p("template \"golden\" {\n  vmid = %d\n}\n", s.templates[0])
+	p("template \"golden-ct\" {\n  vmid = %d\n}\n", s.templates[1])
+	p("template \"lying\" {\n  volume = %q\n}\n", lying)
+	for _, name := range []string{"deb", "alp"} {
+		if s.spare || slices.ContainsFunc(s.nodes, func(n *node) bool { return n.template == name }) {
+			p("template %q {\n  url = \"http://images.example/%s.tar.zst\"\n  checksum = \"sha256:%064x\"\n}\n", name, name, 0xcc0000+s.sums[name])
+		}
+	}
+}
+
+// lying is a container template that was on the host before.
+const lying = "local:vztmpl/lying.tar.gz"
 
 func (n *node) text(p func(string, ...any)) {
 	p("  node %q {\n    type = %q\n    cores = %d\n    memory = %d\n    disk = %d\n    restart = %q\n    power = %q", n.name, n.kind, n.cores, n.memory, n.disk, n.restart, n.power)
@@ -220,10 +279,24 @@ func (n *node) text(p func(string, ...any)) {
 	if n.balloon != 0 {
 		p("    options = {\n      balloon = \"%d\"\n    }", n.balloon)
 	}
+	if n.seeded != 0 {
+		p("    user_data = \"#cloud-config\\npassword: ${secret.passwords[\"root\"]}\\nhostname: h%d\\n\"", n.seeded)
+	}
+	if n.nesting {
+		p("    features = [\"nesting\"]")
+	}
 	for _, d := range n.disks {
 		p("    disk %q {\n      size = %d", d.name, d.size)
 		if d.storage != "" {
 			p("      storage = %q", d.storage)
+		}
+		switch {
+		case n.kind == "ct":
+			p("      path = %q\n      backup = %v", "/srv/"+d.name, d.saved)
+		case d.bus != "":
+			p("      bus = %q\n      remove = %v", d.bus, d.remove)
+		default:
+			p("      remove = %v", d.remove)
 		}
 		p("    }")
 	}
@@ -234,7 +307,6 @@ func (n *node) text(p func(string, ...any)) {
 		}
 		p("    }")
 	}
-	p("  }")
 }
 
 func quoted(list []string) string {

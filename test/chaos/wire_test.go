@@ -28,6 +28,7 @@ type wire struct {
 	seen     map[string]int // requests of the round by method and path
 	requests int            // of the round
 	stats    stats
+	blind    bool        // in this round the agent was not told of the quorum that is lost
 	twice    atomic.Bool // a defect on purpose: every guest that is ordered is ordered again
 }
 
@@ -122,6 +123,13 @@ func (t *wire) again(r *http.Request, body []byte) {
 	}
 }
 
+// sightless reports whether the agent was not told that the quorum is lost.
+func (t *wire) sightless() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.blind
+}
+
 // draw makes a number of what is asked, so that it does not depend on the order in
 // which requests that are under way together arrive.
 func (t *wire) draw(key string) uint64 {
@@ -151,7 +159,7 @@ func (t *wire) kind(draw uint64, method, path string) string {
 	}
 	kind := kinds[draw/10000%uint64(len(kinds))]
 	if kind == "403" && t.faults.lost && strings.HasSuffix(path, "/cluster/status") {
-		kind = "500" // who may not ask about the quorum leaves it to PVE to refuse writes
+		t.blind = true // who may not ask about the quorum leaves it to PVE to refuse writes
 	}
 	if method != http.MethodGet && draw>>40&1 == 1 {
 		kind += " with effect"

@@ -70,6 +70,7 @@ type world struct {
 	violations []string
 	lost       bool
 	dark       string
+	young      map[int]bool    // VMIDs that the agent ordered in this round
 	darkened   map[string]bool // names of our guests on the node that is dark
 	data       bool            // the data folder went with the last agent
 }
@@ -96,7 +97,7 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	t.Helper()
 	w := &world{
 		t: t, ctx: t.Context(), seed: seed, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &lines{}, repo: newRepo(),
-		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pvesim.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{},
+		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pvesim.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
 		secrets: &model.Secrets{Values: map[string]map[string]string{
 			"api_tokens": {"father": "root@pam!sim=" + tokenSecret},
 			"passwords":  {"root": password},
@@ -117,6 +118,7 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	} else {
 		c.Storages = append(c.Storages, pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"images", "rootdir"}})
 	}
+	c.Storages = append(c.Storages, pvesim.Storage{Name: "vault", Type: "nfs", Content: []string{"backup"}})
 	w.sim = pvesim.New(c)
 	w.wire = &wire{w: w, seen: map[string]int{}}
 	w.neighbours(s)
@@ -126,11 +128,12 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 }
 
 func (w *world) firstSite() *site {
-	s := &site{cluster: []string{"father"}, storage: "local-lvm", other: "fast", from: 10000, to: 10099, onError: pick(w.r, "stop", "rollback", "continue"), sums: map[string]int{}, templates: []int{9000}}
+	s := &site{cluster: []string{"father"}, storage: "local-lvm", other: "fast", from: 10000, to: 10099, onError: pick(w.r, "stop", "rollback", "continue"), sums: map[string]int{}, templates: []int{9000, 9002}}
 	if n := w.r.IntN(3); n > 0 {
 		s.cluster, s.storage, s.other = []string{"father", "second", "third"}[:n+1], "ceph", ""
 	}
 	s.pooled, s.comment = w.r.IntN(3) == 0, "what pays"
+	s.spare, s.vault, s.checked = w.r.IntN(2) == 0, pick(w.r, "", "vault"), w.r.IntN(3) == 0
 	for range 2 + w.r.IntN(6) {
 		s.add(w.r)
 	}
@@ -145,7 +148,10 @@ func (w *world) neighbours(s *site) {
 	ok := w.root(http.MethodPost, "/nodes/father/storage/local/download-url", "content", "import", "filename", "golden.qcow2", "url", "https://images.example/golden.qcow2") &&
 		w.root(http.MethodPost, node, "vmid", "9000", "name", "golden", "scsi0", s.storage+":0,import-from=local:import/golden.qcow2", "boot", "order=scsi0", "net0", "virtio,bridge=vmbr0", "net1", "virtio,bridge=vmbr0") &&
 		w.root(http.MethodPost, node+"/9000/template") &&
-		w.root(http.MethodPost, node+"/9000/clone", "newid", "9001", "name", "child-of-golden")
+		w.root(http.MethodPost, node+"/9000/clone", "newid", "9001", "name", "child-of-golden") &&
+		w.root(http.MethodPost, "/nodes/father/storage/local/download-url", "content", "vztmpl", "filename", "lying.tar.gz", "url", "http://images.example/lying.tar.gz") &&
+		w.root(http.MethodPost, "/nodes/father/lxc", "vmid", "9002", "hostname", "golden-ct", "ostemplate", lying, "unprivileged", "1", "rootfs", s.storage+":4", "net0", "name=eth0,bridge=vmbr0,ip=dhcp") &&
+		w.root(http.MethodPost, "/nodes/father/lxc/9002/template")
 	require.True(w.t, ok, "the template")
 	w.sim.Edit(func(e *pvesim.Edit) {
 		for i := range w.r.IntN(3) {

@@ -61,6 +61,9 @@ type Volume struct {
 	Size    int64 // In bytes, as the guest sees it.
 	VMID    int   // Owner, 0 for none.
 	Parent  string
+
+	Notes     string // Of a backup.
+	Protected bool   // Of a backup: neither pruned nor removed.
 }
 
 // Pool is one resource pool.
@@ -115,6 +118,7 @@ func (h *Host) Snapshot() Snapshot {
 		for _, v := range st.volumes {
 			list = append(list, Volume{
 				ID: name + ":" + v.name, Node: v.node, Content: v.content, Format: v.format, Size: v.size, VMID: v.vmid, Parent: v.parent,
+				Notes: v.notes, Protected: v.protected,
 			})
 		}
 		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
