@@ -146,16 +146,15 @@ func (d *Driver) completeCT(ctx context.Context, s plan.Step, want *CT, at place
 	if !is.of(s.Address) || is.mark.bare() || cfg.now["rootfs"] == "" {
 		return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
 	}
-	digest := cfg.digest
+	l := sight{cfg: cfg, fresh: true}
 	for _, disk := range want.Disks {
 		slot := is.mark.Slots["disk."+disk.Name]
 		if disk.Size <= readCTDisk(disk.Name, cfg.next[slot]).Size {
 			continue
 		}
-		if err := d.growVolume(ctx, at, slot, disk.Size, digest); err != nil {
+		if err := d.growVolume(ctx, at, s.Address, &l, slot, disk.Size); err != nil {
 			return err
 		}
-		digest = "" // our own write moved it
 	}
 	if want.Power != "running" {
 		return nil

@@ -117,6 +117,7 @@ func (d *Driver) settleReturned(ctx context.Context, at place, ch *ctChange, run
 		if err != nil {
 			return err
 		}
+		ch.sight.cfg = cfg // its slot was empty before
 		w, _ := ch.want.disk(name)
 		slot := ch.m.Slots["disk."+name]
 		have := readCTDisk(name, cfg.next[slot])

@@ -199,3 +199,30 @@ func TestContainerIsRemovedAndReplaced(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestVolumesOfAContainerMoveByDigest: what moves or grows a volume says of which
+// configuration it speaks, also behind writes of our own.
+func TestVolumesOfAContainerMoveByDigest(t *testing.T) {
+	conf := pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "fast", Type: "zfspool", Content: []string{"rootdir"}})}
+	inTime(t, conf, func(t *testing.T, w *world) {
+		ct := w.ct("cache", func(c *proxmox.CT) {
+			c.Restart, c.Disk = "allowed", 8
+			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
+		})
+		w.apply()
+		o := w.tap()
+		ct.Cores, ct.Disk = 3, 12
+		ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
+		w.apply()
+		w.converged()
+		require.Contains(t, w.guest(10000).Config["mp0"], "fast:")
+		sent := 0
+		for line := range strings.Lines(o.plain.String()) {
+			if strings.Contains(line, `"disk":`) || strings.Contains(line, `"volume":`) {
+				require.Contains(t, line, `"digest":"`)
+				sent++
+			}
+		}
+		require.Equal(t, 3, sent, "one moved, two grown")
+	})
+}

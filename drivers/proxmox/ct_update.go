@@ -26,7 +26,10 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 	}
 	m.Slots, m.Keys, m.MAC = slotsCT(want, have.observe, have.remembered(want)), have.mark.Keys, have.mark.MAC
 	m.Detached = map[string]string{}
-	ch := &ctChange{want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}}, drop: map[string]string{}}
+	ch := &ctChange{
+		want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}}, drop: map[string]string{},
+		sight: sight{cfg: have.observe, unsure: map[string]bool{}},
+	}
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 	}
@@ -76,6 +79,7 @@ type ctChange struct {
 	grow, move []string          // names of disks
 	back       []string          // of disks whose old volume is mounted again
 	drop       map[string]string // name of a disk → volume to be freed
+	sight      sight
 }
 
 // add translates the path of one change.
@@ -194,35 +198,35 @@ func (c *ctChange) proof() string {
 
 // moveVolumes moves volumes to their storage and grows them.
 func (d *Driver) moveVolumes(ctx context.Context, at place, ch *ctChange) error {
+	addr := ch.want.mark.addr()
+	ch.sight.fresh = ch.empty() && len(ch.move) == 0 // a write, and the stop before a move, renew the digest
 	for _, name := range ch.move {
 		w, _ := ch.want.disk(name)
-		upid, err := d.c.post(ctx, at.path("move_volume"), params{"volume": ch.m.Slots["disk."+name], "storage": w.Storage, "delete": true})
-		if err = d.settled(ctx, upid, err); err != nil {
+		slot := ch.m.Slots["disk."+name]
+		err := d.withDigest(ctx, at, addr, &ch.sight, slot, func(digest string) error {
+			upid, err := d.c.post(ctx, at.path("move_volume"), params{"volume": slot, "storage": w.Storage, "delete": true, "digest": digest})
+			return d.settled(ctx, upid, err)
+		})
+		if err != nil {
 			return fmt.Errorf("moving disk %s of %s to %s: %w", name, at, w.Storage, err)
 		}
-	}
-	digest := ch.have.observe.digest
-	if !ch.empty() || len(ch.move) > 0 {
-		digest = "" // our own write moved it
+		ch.sight.unsure[slot] = true
 	}
 	for _, name := range ch.grow {
 		w, _ := ch.want.disk(name)
-		if err := d.growVolume(ctx, at, ch.m.Slots["disk."+name], w.Size, digest); err != nil {
+		if err := d.growVolume(ctx, at, addr, &ch.sight, ch.m.Slots["disk."+name], w.Size); err != nil {
 			return err
 		}
-		digest = ""
 	}
 	return nil
 }
 
 // growVolume grows a volume to a size in GiB; one that has it already stays.
-func (d *Driver) growVolume(ctx context.Context, at place, slot string, size int, digest string) error {
-	p := params{"disk": slot, "size": fmt.Sprintf("%dG", size)}
-	if digest != "" {
-		p["digest"] = digest
-	}
-	upid, err := d.c.put(ctx, at.path("resize"), p)
-	err = d.settled(ctx, upid, err)
+func (d *Driver) growVolume(ctx context.Context, at place, addr model.Address, l *sight, slot string, size int) error {
+	err := d.withDigest(ctx, at, addr, l, slot, func(digest string) error {
+		upid, err := d.c.put(ctx, at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
+		return d.settled(ctx, upid, err)
+	})
 	if err != nil && !strings.Contains(err.Error(), "already at specified size") { // where a VM has success
 		return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, at, size, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // buses are where a disk may be attached, with how many slots each has
@@ -177,16 +179,15 @@ type sight struct {
 // the configuration as it was last seen. After a write of our own, and where PVE
 // says that the configuration moved, it looks again: the guest must still be ours,
 // and the slot hold the volume that it held.
-func (d *Driver) withDigest(ctx context.Context, at place, ch *change, slot string, send func(digest string) error) error {
-	l := &ch.sight
+func (d *Driver) withDigest(ctx context.Context, at place, addr model.Address, l *sight, slot string, send func(digest string) error) error {
 	for again := false; ; again = true {
 		if !l.fresh {
 			cfg, err := d.readConfig(ctx, at)
 			if err != nil {
 				return fmt.Errorf("looking at it again: %w", err)
 			}
-			if is := d.proof(cfg, at); !is.of(ch.want.mark.addr()) {
-				return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", ch.want.mark.addr(), is.why())
+			if is := d.proof(cfg, at); !is.of(addr) {
+				return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
 			}
 			if slot != "" && !l.unsure[slot] && volumeOf(cfg.next[slot]) != volumeOf(l.cfg.next[slot]) {
 				return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
@@ -208,7 +209,7 @@ func (d *Driver) settleDisks(ctx context.Context, at place, ch *change) error {
 		for slot := range ch.back {
 			ch.sight.unsure[slot] = true
 		}
-		if err := d.withDigest(ctx, at, ch, "", func(string) error { return nil }); err != nil {
+		if err := d.withDigest(ctx, at, ch.want.mark.addr(), &ch.sight, "", func(string) error { return nil }); err != nil {
 			return err
 		}
 		ch.sight.fresh = true // nothing was sent
@@ -223,7 +224,7 @@ func (d *Driver) settleDisks(ctx context.Context, at place, ch *change) error {
 		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(ch.move)) {
-		err := d.withDigest(ctx, at, ch, slot, func(digest string) error {
+		err := d.withDigest(ctx, at, ch.want.mark.addr(), &ch.sight, slot, func(digest string) error {
 			upid, err := d.c.post(ctx, at.path("move_disk"), params{"disk": slot, "storage": ch.move[slot], "delete": true, "digest": digest})
 			return d.settled(ctx, upid, err)
 		})
@@ -247,7 +248,7 @@ func (d *Driver) settleDisks(ctx context.Context, at place, ch *change) error {
 
 // resize grows a disk to a size in GiB; a disk that has it already stays.
 func (d *Driver) resize(ctx context.Context, at place, ch *change, slot string, size int) error {
-	err := d.withDigest(ctx, at, ch, slot, func(digest string) error {
+	err := d.withDigest(ctx, at, ch.want.mark.addr(), &ch.sight, slot, func(digest string) error {
 		upid, err := d.c.put(ctx, at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
 		return d.settled(ctx, upid, err)
 	})
@@ -260,7 +261,7 @@ func (d *Driver) resize(ctx context.Context, at place, ch *change, slot string, 
 // dropData frees a detached volume, and takes it out of the mark with the same
 // request. One that is still attached, until the next restart, is left for later.
 func (d *Driver) dropData(ctx context.Context, at place, ch *change, name string) error {
-	return d.withDigest(ctx, at, ch, "", func(digest string) error {
+	return d.withDigest(ctx, at, ch.want.mark.addr(), &ch.sight, "", func(digest string) error {
 		key := unusedKey(ch.sight.cfg.next, ch.drop[name])
 		if key == "" || attachedAt(ch.sight.cfg.now, ch.drop[name]) != "" {
 			return nil

@@ -189,6 +189,8 @@ func (w *world) mayWrite(method, path string, in map[string]string) {
 // digested are the writes to a guest for which PVE takes a digest.
 var digested = map[string]bool{"/config": true, "/resize": true, "/move_disk": true, "/move_volume": true}
 
+var seedPath = regexp.MustCompile(`:iso/homestak-seed\.home\.([^.]+)\.`)
+
 var haPath = regexp.MustCompile(`^/cluster/ha/resources/(?:vm|ct)(?::|%3A)(\d+)$`)
 
 // taskPath is one task of a guest, with its user.
@@ -289,19 +291,29 @@ func (w *world) laws(snap pvesim.Snapshot) {
 			w.as(n, ours(snap)[n.addr()])
 		}
 	}
-	w.volumes(snap)
+	w.volumes(snap, stand)
 	for _, vmid := range slices.Sorted(maps.Keys(w.foreign)) {
 		was := w.foreign[vmid]
 		is, there := snap.Guest(vmid)
 		switch {
 		case !there:
 			w.violation('d', "guest %d (%s) is gone, and was not ours", vmid, was.Name())
-		case !maps.Equal(is.Config, was.Config) || is.Running != was.Running || is.Node != was.Node || is.Pool != was.Pool || len(is.Pending) != len(was.Pending):
+		case !maps.Equal(unlocked(is.Config), unlocked(was.Config)) || is.Running != was.Running || is.Node != was.Node || is.Pool != was.Pool || len(is.Pending) != len(was.Pending):
 			w.violation('d', "guest %d (%s) is changed, and was not ours:\n    was %v %v\n    is  %v %v", vmid, was.Name(), was.Running, was.Config, is.Running, is.Config)
 		case disksOf(snap, vmid) != w.disks[vmid]:
 			w.violation('d', "disks of guest %d, which is not ours, were %s and are %s", vmid, w.disks[vmid], disksOf(snap, vmid))
 		}
 	}
+}
+
+// unlocked is a configuration without its lock: a copy that dies leaves the template
+// of a container locked.
+func unlocked(c map[string]string) map[string]string {
+	if c["template"] == "1" {
+		c = maps.Clone(c)
+		delete(c, "lock")
+	}
+	return c
 }
 
 func vmids(list []pvesim.Guest) []int {
@@ -360,7 +372,7 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 }
 
 // volumes looks for disks that belong to no guest.
-func (w *world) volumes(snap pvesim.Snapshot) {
+func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
 	used := map[string]bool{}
 	for _, g := range snap.Guests {
 		for _, conf := range []map[string]string{g.Config, g.Pending} {
@@ -379,7 +391,8 @@ func (w *world) volumes(snap pvesim.Snapshot) {
 	}
 	for _, list := range snap.Volumes {
 		for _, v := range list {
-			if v.Content == "iso" && strings.Contains(v.ID, "iso/homestak-seed.") && !used[v.ID] {
+			seed := seedPath.FindStringSubmatch(v.ID)
+			if seed != nil && !used[v.ID] && len(stand["vm."+seed[1]]) == 0 { // where the making waits, so does the seed
 				w.violation('c', "seed image %s is in no drive", v.ID)
 			}
 			if v.VMID != 0 && (v.Content == "images" || v.Content == "rootdir") && !used[v.ID] && !w.crashed[v.VMID] {

@@ -26,6 +26,7 @@ const (
 	waits     reason = "it needs what is kept"
 	circle    reason = "it waits for its own successor"
 	unsaved   reason = "no backup would hold all of its data"
+	held      reason = "it goes wrong together with what is locked"
 	unmovable reason = "its disk moves only while it is stopped"
 )
 
@@ -37,6 +38,7 @@ func says() map[reason]*regexp.Regexp {
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
 		circle:  regexp.MustCompile(`wait for each other in a circle`),
+		held:    regexp.MustCompile(`is locked`),
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
 	}
@@ -75,7 +77,20 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 			leaving(out, addr, g)
 		}
 	}
+	if site.onError != "continue" {
+		hold(out, site)
+	}
 	return follow(out, site, snap)
+}
+
+// hold is for a manifest that stops, or is taken back, when one of its steps fails: what
+// is locked fails whenever something is to be done to it.
+func hold(out reasons, site *site) {
+	if slices.ContainsFunc(site.nodes, func(n *node) bool { return slices.Contains(out[n.addr()], locked) }) {
+		for _, n := range site.nodes {
+			out.add(n.addr(), held)
+		}
+	}
 }
 
 func leaving(out reasons, addr string, g pvesim.Guest) {
@@ -106,6 +121,9 @@ func whole(g pvesim.Guest) bool {
 
 // absent is for a node that proves to be nowhere.
 func (w *world) absent(out reasons, n *node, snap pvesim.Snapshot) {
+	if t, there := snap.Guest(9002); there && t.Lock != "" && n.template == "golden-ct" {
+		out.add(n.addr(), locked)
+	}
 	for _, g := range snap.Guests {
 		m, found := markOf(g)
 		_, proven := proves(g)

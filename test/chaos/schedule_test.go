@@ -36,6 +36,7 @@ func TestSchedule(t *testing.T) {
 	first += number64(t, "HOMESTAK_CHAOS_SKIP", 0)
 	var mu sync.Mutex // schedules run side by side
 	var all stats
+	done := 0
 	t.Run("seed", func(t *testing.T) {
 		for seed := first; seed <= last; seed++ {
 			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -47,6 +48,10 @@ func TestSchedule(t *testing.T) {
 				all.requests += w.wire.stats.requests
 				all.faults += w.wire.stats.faults
 				all.crashes += w.wire.stats.crashes
+				all.secrets += w.wire.stats.secrets
+				if done++; done%500 == 0 {
+					fmt.Printf("%d schedules, the last of them %d, %d requests\n", done, seed, all.requests) // by hand: what is logged comes in the end
+				}
 				if w.broken() {
 					t.Errorf("%s\n\nseed %d, the story:\n%s\n\nagain: HOMESTAK_CHAOS_SEED=%d go test -run TestSchedule ./test/chaos",
 						strings.Join(w.violations, "\n"), seed, strings.Join(w.story, "\n"), seed)
@@ -54,7 +59,10 @@ func TestSchedule(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d schedules, %d rounds, %d requests, %d faults, %d crashes", last-first+1, all.rounds, all.requests, all.faults, all.crashes)
+	t.Logf("%d schedules, %d rounds, %d requests, %d faults, %d crashes, %d secrets in seeds", last-first+1, all.rounds, all.requests, all.faults, all.crashes, all.secrets)
+	if last-first > 20 {
+		require.NotZero(t, all.secrets, "no schedule had a secret to keep")
+	}
 }
 
 func number64(t *testing.T, name string, otherwise uint64) uint64 {

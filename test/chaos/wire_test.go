@@ -49,7 +49,7 @@ type crash struct {
 }
 
 // stats count what happened.
-type stats struct{ rounds, requests, faults, crashes int }
+type stats struct{ rounds, requests, faults, crashes, secrets int }
 
 var errGone = errors.New("the process that asked is gone")
 
@@ -85,9 +85,18 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fault != "" {
 		t.stats.faults++
 	}
+	if strings.HasSuffix(path, "/upload") && bytes.Contains(body, []byte(password)) {
+		t.stats.secrets++
+	}
 	t.mu.Unlock()
 
-	if r.Method != http.MethodGet {
+	upload := strings.HasSuffix(path, "/upload")
+	if t.w.secret("the URL of a request", r.URL.String()); !upload {
+		t.w.secret("the body of "+r.Method+" "+path, string(body))
+	}
+	if upload {
+		t.w.tell("  %4d %s %s (%d bytes)%s", n, r.Method, path, len(body), fault)
+	} else if r.Method != http.MethodGet {
 		t.w.tell("  %4d %s %s %s%s", n, r.Method, path, brief(body), fault)
 	} else if fault != "" {
 		t.w.tell("  %4d %s %s%s", n, r.Method, path, fault)

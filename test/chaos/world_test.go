@@ -152,7 +152,13 @@ func (w *world) neighbours(s *site) {
 		w.root(http.MethodPost, "/nodes/father/storage/local/download-url", "content", "vztmpl", "filename", "lying.tar.gz", "url", "http://images.example/lying.tar.gz") &&
 		w.root(http.MethodPost, "/nodes/father/lxc", "vmid", "9002", "hostname", "golden-ct", "ostemplate", lying, "unprivileged", "1", "rootfs", s.storage+":4", "net0", "name=eth0,bridge=vmbr0,ip=dhcp") &&
 		w.root(http.MethodPost, "/nodes/father/lxc/9002/template")
-	require.True(w.t, ok, "the template")
+	require.True(w.t, ok, "the templates")
+	for { // PVE does not say by which task it converts a container
+		if g, _ := w.sim.Snapshot().Guest(9002); g.Config["template"] == "1" {
+			break
+		}
+		time.Sleep(time.Second)
+	}
 	w.sim.Edit(func(e *pvesim.Edit) {
 		for i := range w.r.IntN(3) {
 			e.Add(pvesim.Guest{VMID: s.from + 3*i, Running: i == 0, Config: map[string]string{"name": fmt.Sprintf("settler-%d", i), "cores": "1", "memory": "512"}})
