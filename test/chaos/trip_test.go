@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,16 +66,38 @@ func TestEveryLawCanTrip(t *testing.T) {
 			w.agentSends(http.MethodPost, "/pools", `{"poolid":"beside","colour":"red"}`)
 		}},
 		"a write without digest": {"law g", func(w *world, g pvesim.Guest) {
-			w.agentSends(http.MethodPut, fmt.Sprintf("/nodes/%s/qemu/%d/config", g.Node, g.VMID), `{"onboot":true}`)
+			w.agentSends(http.MethodPut, fmt.Sprintf("/nodes/%s/%s/%d/config", g.Node, g.Kind, g.VMID), `{"onboot":true}`)
+		}},
+		"a disk grows without digest": {"law g", func(w *world, g pvesim.Guest) {
+			w.agentSends(http.MethodPut, fmt.Sprintf("/nodes/%s/%s/%d/resize", g.Node, g.Kind, g.VMID), `{"disk":"net0","size":"+1G"}`)
+		}},
+		"a secret in a request": {"law e", func(w *world, _ pvesim.Guest) {
+			w.agentSends(http.MethodPost, "/pools", `{"poolid":"beside","comment":"`+password+`"}`)
+		}},
+		"a seed is left behind": {"law c", func(w *world, _ pvesim.Guest) {
+			w.root(http.MethodPost, "/nodes/father/storage/local/download-url", "content", "iso", "url", "http://images.example/seed.iso",
+				"filename", "homestak-seed.home.gone.0123456789ab.01234567-89ab-cdef-0123-456789abcdef.iso")
+		}},
+		"a guest goes without its backup": {"law i", func(w *world, g pvesim.Guest) {
+			w.demand(g, "requires_final_backup")
+			w.agentSends(http.MethodDelete, fmt.Sprintf("/nodes/%s/%s/%d", g.Node, g.Kind, g.VMID), "")
+		}},
+		"a guest goes that is in use": {"law i", func(w *world, g pvesim.Guest) {
+			w.demand(g, "requires_migration_first")
+			w.sim.Edit(func(e *pvesim.Edit) { e.Start(g.VMID) })
+			w.agentSends(http.MethodDelete, fmt.Sprintf("/nodes/%s/%s/%d", g.Node, g.Kind, g.VMID), "")
+		}},
+		"a foreign guest is backed up": {"law d", func(w *world, _ pvesim.Guest) {
+			w.agentSends(http.MethodPost, "/nodes/father/vzdump", `{"vmid":"9001","storage":"local"}`)
 		}},
 		"a write without quorum": {"law h", func(w *world, g pvesim.Guest) {
 			w.lost = true
-			w.agentSends(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/status/start", g.Node, g.VMID), `{}`)
+			w.agentSends(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/status/start", g.Node, g.Kind, g.VMID), `{}`)
 			w.lost = false
 		}},
 		"a write to a node that is dark": {"law h", func(w *world, g pvesim.Guest) {
 			w.dark = g.Node
-			w.agentSends(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/status/start", g.Node, g.VMID), `{}`)
+			w.agentSends(http.MethodPost, fmt.Sprintf("/nodes/%s/%s/%d/status/start", g.Node, g.Kind, g.VMID), `{}`)
 			w.dark = ""
 		}},
 		"a guest that is in the dark is made again": {"law h", func(w *world, g pvesim.Guest) {
@@ -87,11 +110,11 @@ func TestEveryLawCanTrip(t *testing.T) {
 			for _, n := range w.site().nodes {
 				n.guarded = true
 			}
-			w.agentSends(http.MethodPut, fmt.Sprintf("/nodes/%s/qemu/%d/config", g.Node, g.VMID), `{"protection":false,"digest":"0000000000000000000000000000000000000000"}`)
+			w.agentSends(http.MethodPut, fmt.Sprintf("/nodes/%s/%s/%d/config", g.Node, g.Kind, g.VMID), `{"protection":false,"digest":"0000000000000000000000000000000000000000"}`)
 		}},
 		"a protected guest is destroyed": {"law i", func(w *world, g pvesim.Guest) {
 			w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "protection", "1") })
-			w.agentSends(http.MethodDelete, fmt.Sprintf("/nodes/%s/qemu/%d", g.Node, g.VMID), "")
+			w.agentSends(http.MethodDelete, fmt.Sprintf("/nodes/%s/%s/%d", g.Node, g.Kind, g.VMID), "")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,6 +131,17 @@ func TestEveryLawCanTrip(t *testing.T) {
 			}, "violations: %v", w.violations)
 		})
 	}
+}
+
+// demand writes a decommission policy into the mark of a guest.
+func (w *world) demand(g pvesim.Guest, policy string) {
+	notes := regexp.MustCompile(`"destroy":\{[^}]*\},`).ReplaceAllString(g.Config["description"], "")
+	notes = strings.Replace(notes, `"node":`, `"destroy":{"policy":"`+policy+`"},"node":`, 1)
+	w.sim.Edit(func(e *pvesim.Edit) {
+		e.Set(g.VMID, "description", notes)
+		e.Set(g.VMID, "protection", "")
+	})
+	clear(w.young)
 }
 
 // agentSends sends a request as the agent would.
