@@ -125,6 +125,9 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
 	if err := d.c.get(ctx, "/cluster/replication", &jobs); err != nil {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
 	}
+	if jobs == nil {
+		return fmt.Errorf("whether %s is replicated cannot be seen: the answer is null where a list was expected", at)
+	}
 	why := ""
 	switch i := slices.IndexFunc(jobs, func(j replication) bool { return number(j.Guest) == at.vmid }); {
 	case now.running:
@@ -236,6 +239,9 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", seg("nodes", f.at.node, "tasks"), f.at.vmid, number(a.CTime))
 		if err := f.d.c.get(ctx, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
+		}
+		if since == nil {
+			return "", fmt.Errorf("asking what was done to %s since its backup: the answer is null where a list was expected", f.at)
 		}
 		if !slices.ContainsFunc(since, func(e taskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
 			return a.VolID, nil

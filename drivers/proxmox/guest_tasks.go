@@ -24,6 +24,9 @@ func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
 	if err := d.c.get(ctx, path, &list); err != nil {
 		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
 	}
+	if list == nil {
+		return nil, fmt.Errorf("asking what works on %s now: the answer is null where a list was expected", at)
+	}
 	var out []string
 	for _, e := range list {
 		if e.runs() && !slices.Contains(watching, taskType(e.UPID)) {

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -279,6 +280,9 @@ func (e taskEntry) runs() bool {
 func (t *tasks) list(ctx context.Context, node, source string) ([]taskEntry, error) {
 	var list []taskEntry
 	err := t.c.get(ctx, seg("nodes", node, "tasks")+"?limit=500&source="+source, &list)
+	if err == nil && list == nil { // or what works on a guest this moment would count as dead
+		err = errors.New("asking for tasks: the answer is null where a list was expected")
+	}
 	return list, err
 }
 

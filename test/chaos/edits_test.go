@@ -23,8 +23,8 @@ func edits() []func(r *rand.Rand, s *site) string {
 	}
 	return []func(*rand.Rand, *site) string{
 		addNode, addNode,
-		some(removeNode), some(removeNode), some(renameNode),
-		some(sizes), some(labels), some(flags), some(origin), some(growDisk), some(growDisk), some(shrinkDisk), some(addDisk), some(dropDisk), some(moveDisk), some(cards), some(number), some(needs), some(removal), some(userData), some(inside),
+		some(removeNode), some(removeNode), some(removeNode), some(removeNode), some(renameNode), some(leaveKindly),
+		some(sizes), some(labels), some(flags), some(origin), some(growDisk), some(growDisk), some(shrinkDisk), some(addDisk), some(dropDisk), some(dropDisk), some(moveDisk), some(moveDisk), some(cards), some(number), some(needs), some(removal), some(userData), some(inside),
 		contents, moveRange, pools, around,
 		func(r *rand.Rand, s *site) string {
 			s.onError = pick(r, "stop", "rollback", "continue")
@@ -47,6 +47,15 @@ func removeNode(_ *rand.Rand, s *site, n *node) string {
 	}
 	s.drop(n.name)
 	return "removed"
+}
+
+// leaveKindly demands a backup, or rest, before it goes; a later edit may remove it.
+func leaveKindly(r *rand.Rand, _ *site, n *node) string {
+	n.policy = pick(r, "requires_final_backup", "requires_final_backup", "requires_migration_first")
+	if n.policy == "requires_migration_first" {
+		n.power = pick(r, "running", "stopped")
+	}
+	return fmt.Sprintf("policy %q, power %s", n.policy, n.power)
 }
 
 func renameNode(_ *rand.Rand, s *site, n *node) string {

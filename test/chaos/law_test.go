@@ -298,7 +298,7 @@ func (w *world) laws(snap pvesim.Snapshot) {
 		switch {
 		case !there:
 			w.violation('d', "guest %d (%s) is gone, and was not ours", vmid, was.Name())
-		case !maps.Equal(unlocked(is.Config), unlocked(was.Config)) || is.Running != was.Running || is.Node != was.Node || is.Pool != was.Pool || len(is.Pending) != len(was.Pending):
+		case !maps.Equal(unlocked(is.Config), unlocked(was.Config)) || was.HA == "" && is.HA == "" && (is.Running != was.Running || is.Node != was.Node) || is.Pool != was.Pool || len(is.Pending) != len(was.Pending):
 			w.violation('d', "guest %d (%s) is changed, and was not ours:\n    was %v %v\n    is  %v %v", vmid, was.Name(), was.Running, was.Config, is.Running, is.Config)
 		case disksOf(snap, vmid) != w.disks[vmid]:
 			w.violation('d', "disks of guest %d, which is not ours, were %s and are %s", vmid, w.disks[vmid], disksOf(snap, vmid))
@@ -354,7 +354,7 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 	for _, name := range m.Removes {
 		gone := !slices.ContainsFunc(n.disks, func(d disk) bool { return d.name == name })
 		for key, val := range g.Config {
-			if gone && m.Detached[name] != "" && strings.HasPrefix(key, "unused") && val == m.Detached[name] && !n.guarded {
+			if gone && len(g.Snapshots) == 0 && m.Detached[name] != "" && strings.HasPrefix(key, "unused") && val == m.Detached[name] && !n.guarded {
 				w.violation('c', "%s (%d): the data of disk %s are still at %s", n.addr(), g.VMID, name, key)
 			}
 		}
@@ -374,6 +374,8 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 // volumes looks for disks that belong to no guest.
 func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
 	used := map[string]bool{}
+	// Decision 15: where no machine has or had words of its own nobody looks for seeds.
+	looked := slices.ContainsFunc(w.site().nodes, func(n *node) bool { return n.seeded != 0 })
 	for _, g := range snap.Guests {
 		for _, conf := range []map[string]string{g.Config, g.Pending} {
 			for _, v := range conf {
@@ -392,7 +394,7 @@ func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
 	for _, list := range snap.Volumes {
 		for _, v := range list {
 			seed := seedPath.FindStringSubmatch(v.ID)
-			if seed != nil && !used[v.ID] && len(stand["vm."+seed[1]]) == 0 { // where the making waits, so does the seed
+			if seed != nil && !used[v.ID] && looked && len(stand["vm."+seed[1]]) == 0 { // where the making waits, so does the seed
 				w.violation('c', "seed image %s is in no drive", v.ID)
 			}
 			if v.VMID != 0 && (v.Content == "images" || v.Content == "rootdir") && !used[v.ID] && !w.crashed[v.VMID] {

@@ -1,6 +1,7 @@
 package chaos_test
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -26,6 +27,8 @@ const (
 	waits     reason = "it needs what is kept"
 	circle    reason = "it waits for its own successor"
 	unsaved   reason = "no backup would hold all of its data"
+	bus       reason = "its disk has another bus"
+	snapped   reason = "a snapshot holds the data that shall go"
 	held      reason = "it goes wrong together with what is locked"
 	unmovable reason = "its disk moves only while it is stopped"
 )
@@ -37,7 +40,8 @@ func says() map[reason]*regexp.Regexp {
 		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|may be it, but is not ours \(one of \d`), locked: regexp.MustCompile(`lock`),
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
-		circle:  regexp.MustCompile(`wait for each other in a circle`),
+		circle: regexp.MustCompile(`wait for each other in a circle`),
+		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		held:    regexp.MustCompile(`is locked`),
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
@@ -86,7 +90,9 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 // hold is for a manifest that stops, or is taken back, when one of its steps fails: what
 // is locked fails whenever something is to be done to it.
 func hold(out reasons, site *site) {
-	if slices.ContainsFunc(site.nodes, func(n *node) bool { return slices.Contains(out[n.addr()], locked) }) {
+	if slices.ContainsFunc(site.nodes, func(n *node) bool {
+		return slices.Contains(out[n.addr()], locked) || slices.Contains(out[n.addr()], snapped)
+	}) {
 		for _, n := range site.nodes {
 			out.add(n.addr(), held)
 		}
@@ -194,7 +200,15 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 	if n.kind == "ct" {
 		w.contained(out, n, g, at)
 	}
+	if len(m.Removes) > 0 && len(g.Snapshots) > 0 {
+		out.add(addr, snapped)
+	}
 	for key, slot := range m.Slots {
+		for _, d := range n.disks {
+			if key == "disk."+d.name && n.kind != "ct" && strings.TrimRight(slot, "0123456789") != cmp.Or(d.bus, "scsi") {
+				out.add(addr, bus)
+			}
+		}
 		name, ok := strings.CutPrefix(key, "disk.")
 		if !ok {
 			continue

@@ -129,7 +129,7 @@ func (w *world) round(last bool) {
 	w.wire.mu.Unlock()
 	s := w.site().copy()
 	var did []string
-	for range w.r.IntN(3) {
+	for range w.r.IntN(5) {
 		all := edits()
 		if what := all[w.r.IntN(len(all))](w.r, s); what != "" {
 			did = append(did, what)

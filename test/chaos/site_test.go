@@ -137,7 +137,7 @@ func (s *site) add(r *rand.Rand) *node {
 	n.tags = slices.Compact(slices.Sorted(slices.Values([]string{pick(r, "prod", "lab"), pick(r, "prod", "web")})))[:r.IntN(2)]
 	n.guarded, n.onboot = r.IntN(8) == 0, r.IntN(2) == 0
 	n.notes = pick(r, "", "", "About it\n\nsecond line")
-	if r.IntN(6) == 0 {
+	if r.IntN(3) == 0 {
 		n.policy = pick(r, "allow_immediate_destroy", "requires_final_backup", "requires_final_backup", "requires_migration_first")
 	}
 	if r.IntN(6) == 0 {
