@@ -217,6 +217,12 @@ func slotsCT(want *CT, cfg config, old map[string]string) map[string]string {
 		}
 		out[name], used[slot] = slot, true
 	}
+	for _, d := range want.Disks { // a slot that is empty since somebody took its device out is still spoken for
+		used[old["disk."+d.Name]] = true
+	}
+	for _, n := range want.NICs {
+		used[old["nic."+n.Name]] = true
+	}
 	for _, d := range want.Disks {
 		if d.Name == "root" {
 			out["disk.root"] = "rootfs"

@@ -233,3 +233,45 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestNoTwoCardsInOneSlot: somebody takes the first card out, and the files name a
+// further one before it: each has a slot of its own, the first the one it had.
+func TestNoTwoCardsInOneSlot(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}} })
+		ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Set(10000, "net0", "")
+			e.Set(10000, "net1", "")
+			e.Set(10001, "net0", "")
+			e.Set(10001, "net1", "")
+		})
+		for _, g := range w.host.Snapshot().Guests { // of the container the card that proves it stays
+			if g.Kind == "lxc" {
+				w.host.Edit(func(e *pvesim.Edit) {
+					e.Set(g.VMID, "net0", "name=eth0,bridge=vmbr0,hwaddr="+macOf(g.Config["description"])+",ip=dhcp,type=veth")
+				})
+			}
+		}
+		w.vm("web-1").NICs = []proxmox.NIC{{Name: "wan", VLAN: 7}, {Name: "lan"}}
+		ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "wan", VLAN: 7}, {Name: "dmz", VLAN: 9}}
+		w.apply()
+		w.converged()
+		for _, g := range w.host.Snapshot().Guests {
+			require.NotEmpty(t, g.Config["net0"], g.Name())
+			require.Contains(t, g.Config["net1"]+g.Config["net2"], "tag=7", g.Name())
+			require.NotContains(t, g.Config["net0"], "tag=7", g.Name())
+			if g.Kind == "lxc" {
+				require.Contains(t, g.Config["net1"], "tag=9", "dmz keeps its slot")
+			}
+		}
+	})
+}
+
+// macOf is the address in a container's mark.
+func macOf(description string) string {
+	_, rest, _ := strings.Cut(description, `"mac":"`)
+	mac, _, _ := strings.Cut(rest, `"`)
+	return mac
+}

@@ -220,6 +220,12 @@ func slots(want *VM, cfg config, old map[string]string) map[string]string {
 			}
 		}
 	}
+	for _, disk := range want.Disks { // a slot that is empty since somebody took its device out is still spoken for
+		used[old["disk."+disk.Name]] = true
+	}
+	for _, n := range want.NICs {
+		used[old["nic."+n.Name]] = true
+	}
 	for _, disk := range want.Disks {
 		assign("disk."+disk.Name, or(disk.Bus, "scsi"))
 	}
