@@ -394,7 +394,7 @@ func (w *world) volumes(snap pvesim.Snapshot, stand reasons) {
 	for _, list := range snap.Volumes {
 		for _, v := range list {
 			seed := seedPath.FindStringSubmatch(v.ID)
-			if seed != nil && !used[v.ID] && looked && len(stand["vm."+seed[1]]) == 0 { // where the making waits, so does the seed
+			if seed != nil && !used[v.ID] && looked && v.Size > 64<<10 && len(stand["vm."+seed[1]]) == 0 { // one that may not be deleted is emptied; where the making waits, so does the seed
 				w.violation('c', "seed image %s is in no drive", v.ID)
 			}
 			if v.VMID != 0 && (v.Content == "images" || v.Content == "rootdir") && !used[v.ID] && !w.crashed[v.VMID] {
