@@ -54,7 +54,7 @@ policy-test: ## every test of policies under ours and under the real opa: same r
 	PATH=$(CURDIR)/dist/bin:$$PATH $(GO) test -count=1 -v -run TestOPAAgrees ./policy
 
 chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, side by side
-	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep -vE '^ *(===|--- PASS)'
+	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep --line-buffered -vE '^ *(===|--- PASS)'
 
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench

@@ -152,6 +152,9 @@ func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snaps
 	site, kept := w.site(), reasons{}
 	if proven && site.find(addr) == nil {
 		leaving(kept, addr, g)
+		if len(ours(snap)[addr]) > 1 {
+			kept.add(addr, twins)
+		}
 		for other, list := range ours(snap) {
 			at := site.find(other)
 			if at != nil && slices.Contains(at.needs, n.name) && slices.Contains(needsOf(list[0]), addr) {
