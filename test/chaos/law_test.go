@@ -80,7 +80,7 @@ func cardsOf(g pvesim.Guest) []string {
 func next(g pvesim.Guest) map[string]string {
 	c := maps.Clone(g.Config)
 	maps.Copy(c, g.Pending)
-	for _, key := range strings.Split(g.Pending["delete"], ",") {
+	for key := range strings.SplitSeq(g.Pending["delete"], ",") {
 		delete(c, strings.TrimPrefix(key, "!"))
 	}
 	delete(c, "delete")

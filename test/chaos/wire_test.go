@@ -94,11 +94,12 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.w.secret("the URL of a request", r.URL.String()); !upload {
 		t.w.secret("the body of "+r.Method+" "+path, string(body))
 	}
-	if upload {
+	switch {
+	case upload:
 		t.w.tell("  %4d %s %s (%d bytes)%s", n, r.Method, path, len(body), fault)
-	} else if r.Method != http.MethodGet {
+	case r.Method != http.MethodGet:
 		t.w.tell("  %4d %s %s %s%s", n, r.Method, path, brief(body), fault)
-	} else if fault != "" {
+	case fault != "":
 		t.w.tell("  %4d %s %s%s", n, r.Method, path, fault)
 	}
 	if err := pveapi.ValidateRequest(r); err != nil {
