@@ -249,9 +249,9 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 		"configuration without contents": {bend: map[string]reply{"/nodes/father/qemu/10001/pending": fixed(http.StatusOK, `{"data":[{"key":"digest","value":"0123456789012345678901234567890123456789"}]}`)}, steps: all, says: "holds no configuration"},
 		"locked":                         {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, steps: all, says: "vm.stays is locked (backup)"},
 		"half made":                      {edit: func(e *pvesim.Edit) { e.Lock(10001, "create") }, steps: all, says: "unfinished"},
-		"locked, tasks null":             {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, says: "null"},
+		"locked, tasks null":             {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: all},
 		"half made, tasks null":          {edit: func(e *pvesim.Edit) { e.Lock(10001, "create") }, bend: map[string]reply{"/nodes/father/tasks": fixed(http.StatusOK, `{"data":null}`)}, steps: []string{"delete vm.leaves"}, says: "null"},
-		"locked, tasks unseen":           {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(595, "")}, says: "595"},
+		"locked, tasks unseen":           {edit: func(e *pvesim.Edit) { e.Lock(10001, "backup") }, bend: map[string]reply{"/nodes/father/tasks": fixed(595, "")}, steps: all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			blindSpot(t, func(t *testing.T, b *blinded) {
