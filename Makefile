@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay
+.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay
 
 SHELL    := bash
 GO       ?= go
@@ -55,6 +55,9 @@ policy-test: ## every test of policies under ours and under the real opa: same r
 
 chaos: ## SCHEDULES (10,000) seeded schedules of edits, hands, faults and crashes, side by side
 	set -o pipefail; GOGC=400 HOMESTAK_CHAOS_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 0 -v -run 'TestSchedule$$' ./test/chaos | grep --line-buffered -vE '^ *(===|--- PASS)'
+
+faults: ## every way to fail at every request of every story, where make test takes samples
+	HOMESTAK_FAULTS=all $(GO) test -count=1 -timeout 60m -run 'MayFail|EveryFault' ./drivers/proxmox
 
 bench: ## speed against the goals, each beside its floor (minutes; fails for no figure)
 	$(GO) test -run '^$$' -bench . -timeout 30m ./test/bench

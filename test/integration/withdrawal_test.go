@@ -59,7 +59,8 @@ func TestWhatLeavesTheFilesLeavesTheHost(t *testing.T) {
 
 	s.edit("host.hcl", "pool        = \"prod\"\n", "")
 	s.remove("pool.hcl")
-	s.edit("site.hcl", frame[strings.Index(frame, "image \""):], "")
+	_, image, _ := strings.Cut(frame, "image \"")
+	s.edit("site.hcl", "image \""+image, "")
 	s.apply()
 	require.NotContains(t, volumes(s), "homestak.home.debian-12.")
 	require.Empty(t, s.host.Snapshot().Pools)
