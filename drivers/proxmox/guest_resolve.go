@@ -1,7 +1,9 @@
 package proxmox
 
 import (
+	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -140,19 +142,57 @@ func (r *guestResolver) sshKeys(user string) []string {
 	}
 	out := []string{}
 	if named == nil {
-		for _, k := range all {
-			out = append(out, keyLines(k)...)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if !isPrivateKey(all[name]) { // one that is kept there for logging in to a host is nobody's to have
+				out = append(out, r.publicKeys(name, all[name])...)
+			}
 		}
 	} else {
-		for _, k := range *named {
-			if v, ok := all[k]; ok {
+		for _, name := range *named {
+			k := name
+			if v, ok := all[name]; ok {
 				k = v
+			} else {
+				name = "ssh_keys"
 			}
-			out = append(out, keyLines(k)...)
+			out = append(out, r.publicKeys(name, k)...)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// publicKeys takes a text apart into public keys. PVE refuses a request in which one
+// line is none, and a private key must not even get into one.
+func (r *guestResolver) publicKeys(name, value string) []string {
+	const how = "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is"
+	if isPrivateKey(value) {
+		r.errorf("", fmt.Sprintf("ssh key %q is a private key", name), how+"; the private one stays with whoever logs in")
+		return nil
+	}
+	lines := keyLines(value)
+	for _, l := range lines {
+		if !isPublicKey(l) {
+			r.errorf("", fmt.Sprintf("ssh key %q is no public key", name), how)
+			return nil
+		}
+	}
+	return lines
+}
+
+func isPrivateKey(s string) bool { return strings.Contains(s, "PRIVATE KEY-----") }
+
+// isPublicKey reports whether a line of authorized_keys holds a type and the base64 of
+// a key that begins with the same type (RFC 4253, section 6.6); options may stand in front.
+func isPublicKey(line string) bool {
+	fields := strings.Fields(line)
+	for i := range max(len(fields)-1, 0) {
+		blob, err := base64.StdEncoding.DecodeString(fields[i+1])
+		if err == nil && len(blob) > 4+len(fields[i]) && string(blob[4:4+len(fields[i])]) == fields[i] {
+			return true
+		}
+	}
+	return false
 }
 
 // tagged gives the tags with ours, in the order and form in which PVE keeps them.

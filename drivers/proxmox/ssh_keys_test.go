@@ -1,0 +1,51 @@
+package proxmox_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// TestOnlyPublicKeysGoToGuests: what is no public key is told when the site is read,
+// and a private one that stands among the site's keys is given to nobody.
+func TestOnlyPublicKeysGoToGuests(t *testing.T) {
+	const public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
+	const private = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
+	for name, c := range map[string]struct {
+		keys  map[string]string
+		named []string
+		says  string
+	}{
+		"public":                  {keys: map[string]string{"ops": public}},
+		"with options":            {keys: map[string]string{"ops": `from="192.0.2.1" ` + public}},
+		"private, kept for hosts": {keys: map[string]string{"ops": public, "root@father": private}},
+		"private, given to guest": {keys: map[string]string{"ops": public, "root@father": private}, named: []string{"root@father"}, says: `ssh key "root@father" is a private key`},
+		"placeholder":             {keys: map[string]string{"ops@laptop": "ssh-ed25519 PUT-THE-PUBLIC-KEY-HERE ops@laptop"}, says: `ssh key "ops@laptop" is no public key`},
+		"cut off":                 {keys: map[string]string{"ops": public[:39]}, says: `ssh key "ops" is no public key`},
+		"written out":             {named: []string{"hunter2"}, says: `ssh key "ssh_keys" is no public key`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}}
+				n := w.node("web", nil)
+				if c.named != nil {
+					w.site.Specs = map[string]*model.Spec{"s": {Name: "s", Access: &model.Access{Users: []model.User{{Name: "homestak", SSHKeys: &c.named}}}}}
+					n.Spec = "s"
+				}
+				_, found := w.site.Want("father")
+				if c.says == "" {
+					require.False(t, found.HasErrors(), "%v", found)
+					w.apply()
+					require.NotContains(t, w.guest(10000).Config["sshkeys"], "PRIVATE")
+					return
+				}
+				require.Len(t, found, 1)
+				require.Equal(t, c.says, found[0].Summary)
+				require.NotContains(t, found[0].Detail, "hunter2")
+			})
+		})
+	}
+}
