@@ -42,6 +42,30 @@ type judge struct {
 	out    *model.Observed
 	unread []listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
+	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
+}
+
+// all judges guests by what was read of them.
+func (j *judge) all(guests []listed, read map[place]reading) {
+	for _, g := range guests {
+		a := read[g.place()]
+		if a.err == nil {
+			j.guest(g, a.cfg)
+			continue
+		}
+		j.unread = append(j.unread, g)
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Name: j.wanted.nameOf(g)})
+	}
+}
+
+// passOver lists a guest as foreign that nothing makes worth reading.
+func (j *judge) passOver(g listed) {
+	f := model.Foreign{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no owner mark", Node: g.node}
+	if claims := j.wanted.vmids[g.vmid]; claims != (model.Address{}) {
+		f.Claims = claims
+		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
+	}
+	j.out.Foreign = append(j.out.Foreign, f)
 }
 
 func (j *judge) guest(g listed, cfg config) {
@@ -51,6 +75,9 @@ func (j *judge) guest(g listed, cfg config) {
 	}
 	notes, m, found := splitDescription(cfg.next["description"])
 	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
+	if found && m.Site == j.id.site {
+		j.names[m.Node], j.names[name] = true, true
+	}
 	lock := cfg.now["lock"]
 	if ok && cfg.now["template"] == "1" && m.Type != templateType {
 		j.out.Foreign = append(j.out.Foreign, converted(g, name, m.addr()))

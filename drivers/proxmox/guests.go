@@ -87,18 +87,13 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	out.Unknown = unknown
 	guests := unite(l.view.guests, fresh)
-	var maybe, unread []listed
+	var maybe, unread, rest []listed
 	for _, id := range sortedIDs(guests) {
 		g := guests[id]
 		out.Taken[id] = g.kind() + " " + g.name
 		switch {
 		case !wanted.may(g):
-			f := model.Foreign{VMID: id, Name: g.name, Kind: g.kind(), Why: "no owner mark", Node: g.node}
-			if wanted.vmids[id] != (model.Address{}) {
-				f.Claims = wanted.vmids[id]
-				f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
-			}
-			out.Foreign = append(out.Foreign, f)
+			rest = append(rest, g)
 		case !l.view.nodes[g.node]:
 			unread = append(unread, g)
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Name: wanted.nameOf(g)})
@@ -113,16 +108,21 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.readConfigs(ctx, later, read); err != nil {
 		return out, err
 	}
-	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}}
-	for _, guest := range maybe {
-		a := read[guest.place()]
-		if a.err != nil {
-			j.unread = append(j.unread, guest)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", guest.kind(), guest.vmid), Why: a.err.Error(), VMID: guest.vmid, Name: wanted.nameOf(guest)})
+	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}}
+	j.all(maybe, read)
+	// A guest that shares its name with one that carries our mark may be its copy.
+	var namesakes []listed
+	for _, g := range rest {
+		if !j.names[g.name] || !l.view.nodes[g.node] {
+			j.passOver(g)
 			continue
 		}
-		j.guest(guest, a.cfg)
+		namesakes = append(namesakes, g)
 	}
+	if err := d.readConfigs(ctx, namesakes, read); err != nil {
+		return out, err
+	}
+	j.all(namesakes, read)
 	j.close()
 	if err := d.findClones(ctx, guests, &out); err != nil {
 		return out, err

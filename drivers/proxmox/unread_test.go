@@ -54,6 +54,26 @@ func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
 	})
 }
 
+// TestCopyThatNothingTellsButItsName: a restored backup without our tag, outside of the
+// site's ranges, of a guest that left the files. Only its name says that it is to be read.
+func TestCopyThatNothingTellsButItsName(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.node("web-2", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "tags", "") })
+		copied := w.guest(10000)
+		copied.VMID, copied.Running = 30000, false
+		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		time.Sleep(20 * time.Second)
+		w.drop("web-1")
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Len(t, p.Foreign, 2)
+		require.Contains(t, p.Foreign[0].Why, "one of 2 guests with the identity of vm.web-1")
+	})
+}
+
 func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) {
 	return func(r *http.Request) (int, bool) {
 		if dark.Load() && strings.Contains(r.URL.Path, path) {

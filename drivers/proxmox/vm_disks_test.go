@@ -201,3 +201,24 @@ func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	}
 	require.Contains(t, w.guest(10000).Config["scsi1"], "size=5G")
 }
+
+// TestDiskThatWaitsForARestartIsLeftAlone: PVE neither grows nor moves a disk that a
+// running guest does not have yet. Once it has it, that is made up for.
+func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", nil)
+		w.apply()
+		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}}
+		w.apply()
+		require.NotContains(t, w.guest(10000).Config, "sata0", "it can only be plugged in while the guest is off")
+		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 9, Bus: "sata"}}
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.NotEmpty(t, p.Pending)
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.apply()
+		w.apply()
+		require.Contains(t, w.guest(10000).Config["sata0"], "size=9G")
+		w.converged()
+	})
+}

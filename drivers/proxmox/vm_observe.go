@@ -198,6 +198,10 @@ func (v *VM) align(have *VM) {
 			if w.Bus == "" {
 				have.Disks[i].Bus = ""
 			}
+			slot := have.mark.Slots["disk."+w.Name]
+			if _, attached := have.observe.now[slot]; !attached {
+				have.Disks[i].Size, have.Disks[i].Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
+			}
 		}
 	}
 	for _, name := range have.left() {

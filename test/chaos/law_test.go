@@ -360,7 +360,11 @@ func (w *world) as(n *node, list []pvesim.Guest) {
 		}
 	}
 	for _, d := range append([]disk{{name: "root", size: n.disk}}, n.disks...) {
-		if drive := c[m.Slots["disk."+d.name]]; !strings.Contains(drive, fmt.Sprintf("size=%dG", d.size)) {
+		slot := m.Slots["disk."+d.name]
+		if _, attached := g.Config[slot]; !attached && g.Pending[slot] != "" {
+			continue // it waits for a restart, and only then can be grown
+		}
+		if drive := c[slot]; !strings.Contains(drive, fmt.Sprintf("size=%dG", d.size)) {
 			w.violation('a', "%s (%d): disk %s shall have %d GiB, and is %q", n.addr(), g.VMID, d.name, d.size, drive)
 		}
 	}
