@@ -114,10 +114,11 @@ func (j *judge) guest(g listed, cfg config) {
 }
 
 // twin gives the VMID of a guest that could not be read and has the name of one that
-// proves to be ours, as a restored backup of it has; 0 for none.
-func (j *judge) twin(addr model.Address) int {
+// proves to be ours, as a restored backup of it has, be it the name that somebody gave
+// both; 0 for none.
+func (j *judge) twin(r *model.Resource) int {
 	for _, g := range j.unread {
-		if g.name == addr.Name && g.kind() == guestKind(addr) {
+		if (g.name == r.Addr.Name || g.name == r.Spec.(guestSpec).guestName()) && g.kind() == guestKind(r.Addr) {
 			return g.vmid
 		}
 	}
@@ -126,7 +127,7 @@ func (j *judge) twin(addr model.Address) int {
 
 func (j *judge) close() {
 	for addr, rs := range j.proven {
-		if twin := j.twin(addr); twin != 0 && len(rs) == 1 { // or a restored backup would be started beside the original
+		if twin := j.twin(rs[0]); twin != 0 && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Name: addr.Name,

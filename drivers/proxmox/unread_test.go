@@ -51,6 +51,12 @@ func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
 		require.NotEmpty(t, p.Unknown)
 		w.drop("web-1")
 		require.Empty(t, w.plan().Steps, "nor is it removed")
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Set(10000, "name", "renamed")
+			e.Set(10001, "name", "renamed")
+		})
+		time.Sleep(20 * time.Second)
+		require.Empty(t, w.plan().Steps, "whatever both are called")
 	})
 }
 
