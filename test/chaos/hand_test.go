@@ -289,12 +289,25 @@ func (w *world) clear() {
 			w.tell("by hand: qm unlock %d && qm destroy %d", g.VMID, g.VMID)
 			w.crashed[g.VMID] = true
 			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
+			w.freeVolumes(g.VMID) // its configuration did not name them yet
 		case g.Lock != "":
 			w.tell("by hand: qm unlock %d", g.VMID)
 			w.sim.Edit(func(e *pvesim.Edit) { e.Lock(g.VMID, "") })
 		}
 	}
 	w.rebase()
+}
+
+// freeVolumes is what pvesm free does to all that carries a VMID.
+func (w *world) freeVolumes(vmid int) {
+	for _, list := range w.sim.Snapshot().Volumes {
+		for _, v := range list {
+			if v.VMID == vmid && v.Content != "backup" {
+				w.tell("by hand: pvesm free %s", v.ID)
+				w.sim.Edit(func(e *pvesim.Edit) { e.RemoveVolume(v.ID) })
+			}
+		}
+	}
 }
 
 func (w *world) freeVMID(r *rand.Rand) int {

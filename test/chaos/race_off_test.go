@@ -3,4 +3,4 @@
 package chaos_test
 
 // sample is how many schedules run where nobody says otherwise.
-const sample = 60
+const sample = 30
