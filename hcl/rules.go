@@ -143,6 +143,25 @@ func (l *load) checkVMIDs() {
 	}
 }
 
+// checkOwnVMIDs finds objects beside the manifests that become a guest, as a template
+// does that is made here, under a VMID that something else on the host declares.
+func (l *load) checkOwnVMIDs(want *model.Want) {
+	for _, addr := range want.State.Addresses() {
+		r := want.State[addr]
+		if want.Nodes[addr] != nil || r.Guest == nil || r.Guest.VMID == 0 {
+			continue
+		}
+		for _, other := range want.State.Addresses() {
+			o := want.State[other]
+			twice := want.Nodes[other] == nil && other.Compare(addr) >= 0 // told once of two templates
+			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
+				continue
+			}
+			l.errorAt(r.Place("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.Place("vmid"))
+		}
+	}
+}
+
 // resolveAll makes the complete form of every resource, each on its host, to hear
 // from its kind what is wrong with it. What has findings already is not heard.
 func (l *load) resolveAll() {
@@ -157,6 +176,7 @@ func (l *load) resolveAll() {
 		want, found := l.site.Want(host)
 		l.hear(found)
 		wants[host] = want
+		l.checkOwnVMIDs(want)
 		for _, addr := range want.State.Addresses() {
 			done[addr] = true
 			if n := want.Nodes[addr]; n != nil {

@@ -6,7 +6,8 @@ package homestak.plan
 # title: New guests get VMIDs of the site's ranges
 # description: |
 #   Judged is what the plan creates. A guest that exists outside of the ranges keeps its
-#   VMID. A site without ranges has no rule.
+#   VMID, and so has a template the one that is declared for it: ranges say where nodes
+#   are put. A site without ranges has no rule.
 # scope: rule
 deny contains {
 	"rule": "vmid-range",
@@ -18,6 +19,7 @@ deny contains {
 	some step in input.plan.steps
 	step.action == "create"
 	is_number(step.vmid)
+	not startswith(step.address, "template.")
 	not in_range(step.vmid)
 }
 

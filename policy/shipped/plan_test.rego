@@ -29,6 +29,11 @@ test_vmids_are_free_without_ranges if {
 	shipped(plan.deny) == set() with input as free
 }
 
+test_a_template_has_the_vmid_that_is_declared if {
+	golden := json.patch(doc("create", 9000), [{"op": "replace", "path": "/plan/steps/0/address", "value": "template.golden"}])
+	shipped(plan.deny) == set() with input as golden
+}
+
 test_a_finding_names_its_step if {
 	denied := plan.deny with input as doc("create", 100)
 	{[d.rule, d.address] | some d in shipped(denied)} == {["vmid-range", "vm.web"]}
