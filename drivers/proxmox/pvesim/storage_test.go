@@ -27,7 +27,7 @@ func TestParseStorage(t *testing.T) {
 	}
 }
 
-// TestDownload: any https address is there; what is there already is only taken
+// TestDownload: any http or https address is there, to be asked after as well; what is there already is only taken
 // for right if its sum was asked for.
 func TestDownload(t *testing.T) {
 	c := newClient(t, pvesim.Config{Seed: 7})
@@ -56,6 +56,10 @@ func TestDownload(t *testing.T) {
 	require.Empty(t, c.h.Snapshot().Volumes["local"])
 	c.done("DELETE", "/nodes/father/storage/local/content/local:import%2Fd.qcow2", nil)
 	require.Contains(t, c.log(), "disk image '/var/lib/vz/import/d.qcow2' does not exist", "nobody minds")
+	for _, scheme := range []string{"http", "https"} {
+		require.Equal(t, "f.iso", c.object("/nodes/father/query-url-metadata?url="+scheme+"://images.test/f.iso")["filename"])
+		c.done("POST", path, form{"url": scheme + "://images.test/f.iso", "filename": scheme + ".iso", "content": "iso"})
+	}
 }
 
 // TestFullStorage: what needs room fails in its task.

@@ -179,7 +179,7 @@ func apiUpload(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// apiDownload is POST …/storage/{storage}/download-url. Any https address is
+// apiDownload is POST …/storage/{storage}/download-url. Any http or https address is
 // there and any checksum is right; size and content are invented from the
 // address.
 func apiDownload(w *world, c *call) (any, error) {
@@ -253,7 +253,7 @@ func (c *call) mayDownload(node string) error {
 func apiURLMetadata(w *world, c *call) (any, error) {
 	from := c.in["url"]
 	parsed, err := url.Parse(from)
-	if err != nil || parsed.Scheme != "https" {
+	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" { // as apiDownload has it
 		return nil, fail("invalid server response: '500 Can't connect to %s'", from)
 	}
 	return map[string]any{"filename": path.Base(parsed.Path), "size": w.downloadSize(from), "mimetype": "application/octet-stream"}, nil
