@@ -67,6 +67,16 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 	return json.NewDecoder(res.Body).Decode(&doc)
 }
 
+// readList reads a list. Null is none: it proves nothing of what is there, and an empty
+// list is what PVE answers where there is nothing.
+func readList[T any](ctx context.Context, c *client, path string, into *[]T) error {
+	err := c.get(ctx, path, into)
+	if err == nil && *into == nil {
+		err = errors.New("the answer is null where a list was expected")
+	}
+	return err
+}
+
 // post, put and delete answer the UPID of the task that PVE started, "" if none.
 func (c *client) post(ctx context.Context, path string, p params) (string, error) {
 	var data json.RawMessage

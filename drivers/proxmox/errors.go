@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -121,6 +122,13 @@ func classOf(err error) class {
 		return classUnknown
 	}
 	return classOther
+}
+
+// endsAll reports whether an error is one after which there is no use in looking further:
+// no question will be answered, or nobody waits for it any more. Any other darkens only
+// what was asked about.
+func endsAll(ctx context.Context, err error) bool {
+	return err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil)
 }
 
 // netError is a request without an answer.

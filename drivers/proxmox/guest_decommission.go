@@ -122,11 +122,8 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
 	}
 	var jobs []replication
-	if err := d.c.get(ctx, "/cluster/replication", &jobs); err != nil {
+	if err := readList(ctx, d.c, "/cluster/replication", &jobs); err != nil {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
-	}
-	if jobs == nil {
-		return fmt.Errorf("whether %s is replicated cannot be seen: the answer is null where a list was expected", at)
 	}
 	why := ""
 	switch i := slices.IndexFunc(jobs, func(j replication) bool { return number(j.Guest) == at.vmid }); {
@@ -207,11 +204,8 @@ func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (strin
 func (f *farewell) list(ctx context.Context) ([]archive, error) {
 	var all []archive
 	path := seg("nodes", f.at.node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.vmid)
-	if err := f.d.c.get(ctx, path, &all); err != nil {
+	if err := readList(ctx, f.d.c, path, &all); err != nil {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
-	}
-	if all == nil {
-		return nil, fmt.Errorf("listing the backups in %s: the answer is null where a list was expected", f.storage)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
 		return number(a.VMID) != f.at.vmid || number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
@@ -237,11 +231,8 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		}
 		var since []taskEntry
 		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", seg("nodes", f.at.node, "tasks"), f.at.vmid, number(a.CTime))
-		if err := f.d.c.get(ctx, path, &since); err != nil {
+		if err := readList(ctx, f.d.c, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
-		}
-		if since == nil {
-			return "", fmt.Errorf("asking what was done to %s since its backup: the answer is null where a list was expected", f.at)
 		}
 		if !slices.ContainsFunc(since, func(e taskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
 			return a.VolID, nil

@@ -54,7 +54,7 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 		at := place{have.Guest.Node, have.Guest.VMID, guestKind(addr) == "ct"}
 		why, err := d.restartedInVain(ctx, at)
 		switch {
-		case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
+		case endsAll(ctx, err):
 			return err
 		case err != nil || why == "": // where it cannot be seen, the restart itself tells
 			continue
@@ -74,7 +74,7 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 func (d *Driver) restartedInVain(ctx context.Context, at place) (string, error) {
 	var list []taskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", seg("nodes", at.node, "tasks"), strconv.Itoa(at.vmid), time.Now().Add(-restartPause).Unix())
-	if err := d.c.get(ctx, path, &list); err != nil {
+	if err := readList(ctx, d.c, path, &list); err != nil {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}
 	list = slices.DeleteFunc(list, func(e taskEntry) bool {

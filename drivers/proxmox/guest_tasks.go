@@ -21,11 +21,8 @@ var watching = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "ter
 func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
 	var list []taskEntry
 	path := seg("nodes", at.node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.vmid)
-	if err := d.c.get(ctx, path, &list); err != nil {
+	if err := readList(ctx, d.c, path, &list); err != nil {
 		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
-	}
-	if list == nil {
-		return nil, fmt.Errorf("asking what works on %s now: the answer is null where a list was expected", at)
 	}
 	var out []string
 	for _, e := range list {
@@ -119,7 +116,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		}
 		at := place{g.Node, g.VMID, guestKind(addr) == "ct"}
 		tasks, err := d.guestTasks(ctx, at)
-		if err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil) {
+		if endsAll(ctx, err) {
 			return err
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen

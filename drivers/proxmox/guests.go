@@ -155,7 +155,7 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 		if running[f.Node] == nil {
 			active, err := d.c.tasks.active(ctx, f.Node)
 			switch {
-			case err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil):
+			case endsAll(ctx, err):
 				return err
 			case err != nil:
 				out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "may be being created, but the tasks of node " + f.Node + " cannot be seen: " + err.Error(), VMID: f.VMID})
@@ -247,10 +247,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 			if q.lxc {
 				kind = "lxc"
 			}
-			q.err = d.c.get(gctx, seg("nodes", q.node, kind), &q.list)
-			if q.err == nil && q.list == nil {
-				q.err = errors.New("the answer is null where a list was expected")
-			}
+			q.err = readList(gctx, d.c, seg("nodes", q.node, kind), &q.list)
 			if classOf(q.err) == classNoLogin {
 				return q.err
 			}

@@ -168,12 +168,9 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	for p := range places {
 		storage, content, _ := strings.Cut(p, " ")
 		var list []map[string]json.RawMessage
-		err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content="+content, &list)
-		if err == nil && list == nil {
-			err = errors.New("the answer is null where a list was expected")
-		}
+		err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content="+content, &list)
 		if err != nil {
-			if classOf(err) == classNoLogin || ctx.Err() != nil {
+			if endsAll(ctx, err) {
 				return out, err
 			}
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image"})
@@ -252,7 +249,7 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 // (pve-common, Tools.pm, download_file_from_url).
 func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool, error) {
 	var list []map[string]json.RawMessage
-	err := d.c.get(ctx, seg("nodes", node, "storage", want.Storage, "content")+"?content="+want.content(), &list)
+	err := readList(ctx, d.c, seg("nodes", node, "storage", want.Storage, "content")+"?content="+want.content(), &list)
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return text(e["volid"]) == want.Volume }), err
 }
 

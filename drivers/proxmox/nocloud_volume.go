@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -75,11 +74,8 @@ type seedVolume struct {
 // seedsOn lists our seed images on a storage, by name.
 func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolume, error) {
 	var list []map[string]json.RawMessage
-	if err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content=iso", &list); err != nil {
+	if err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content=iso", &list); err != nil {
 		return nil, err
-	}
-	if list == nil {
-		return nil, errors.New("the answer is null where a list was expected")
 	}
 	empty := len(nocloud.Empty())
 	var out []seedVolume
@@ -168,7 +164,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		}
 		left, err := d.seedsOn(ctx, at.node, at.storage)
 		if err != nil {
-			if classOf(err) == classNoLogin || ctx.Err() != nil {
+			if endsAll(ctx, err) {
 				return err
 			}
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed"})

@@ -77,10 +77,7 @@ func (d *Driver) poolComment(s plan.Step, want *Pool) string {
 
 func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := d.c.get(ctx, "/pools", &list)
-	if err == nil && list == nil {
-		err = errors.New("the answer is null where a list was expected")
-	}
+	err := readList(ctx, d.c, "/pools", &list)
 	return list, err
 }
 
@@ -108,7 +105,7 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 	out := model.Observed{State: model.State{}}
 	list, err := d.pools(ctx)
 	if err != nil {
-		if classOf(err) == classNoLogin || ctx.Err() != nil {
+		if endsAll(ctx, err) {
 			return out, err
 		}
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool"})

@@ -3,7 +3,6 @@ package proxmox
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -279,10 +278,7 @@ func (e taskEntry) runs() bool {
 // list reads a node's tasks: active for those that run, all for the finished too.
 func (t *tasks) list(ctx context.Context, node, source string) ([]taskEntry, error) {
 	var list []taskEntry
-	err := t.c.get(ctx, seg("nodes", node, "tasks")+"?limit=500&source="+source, &list)
-	if err == nil && list == nil { // or what works on a guest this moment would count as dead
-		err = errors.New("asking for tasks: the answer is null where a list was expected")
-	}
+	err := readList(ctx, t.c, seg("nodes", node, "tasks")+"?limit=500&source="+source, &list)
 	return list, err
 }
 

@@ -3,7 +3,6 @@ package proxmox
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"path"
@@ -247,7 +246,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		volumes, err := d.archivesOn(ctx, storage)
 		switch {
 		case err == nil:
-		case classOf(err) == classNoLogin || ctx.Err() != nil:
+		case endsAll(ctx, err):
 			return out, err
 		case !needed && len(wanted) == 0 && classOf(err) != classUnknown:
 			continue // the default storage of a site without templates need not be there
@@ -297,10 +296,7 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 // archivesOn lists the container templates on a storage.
 func (d *Driver) archivesOn(ctx context.Context, storage string) ([]string, error) {
 	var list []map[string]json.RawMessage
-	err := d.c.get(ctx, seg("nodes", d.host.PVENode(), "storage", storage, "content")+"?content=vztmpl", &list)
-	if err == nil && list == nil {
-		err = errors.New("the answer is null where a list was expected")
-	}
+	err := readList(ctx, d.c, seg("nodes", d.host.PVENode(), "storage", storage, "content")+"?content=vztmpl", &list)
 	var out []string
 	for _, e := range list {
 		out = append(out, text(e["volid"]))
@@ -333,11 +329,10 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 	}
 	cfg, err := d.readConfig(ctx, g.place())
 	switch {
-	case err != nil && classOf(err) != classNoLogin && ctx.Err() == nil:
-		err = nil // it is there; that it cannot be read now will show when it is cloned
-		return t.There, err
-	case err != nil:
+	case endsAll(ctx, err):
 		return "", err
+	case err != nil:
+		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
 	case cfg.now["template"] != "1":
 		return fmt.Sprintf("%s, which is no template", g.place()), nil
 	default:

@@ -203,7 +203,7 @@ func (d *Driver) findClones(ctx context.Context, guests map[int]listed, out *mod
 			continue
 		}
 		ids, err := d.clonesOf(ctx, r.Guest.Node, t.volume)
-		if err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil) {
+		if endsAll(ctx, err) {
 			return err
 		}
 		t.blind = err
@@ -229,10 +229,7 @@ func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, erro
 		return nil, nil // it has no disk
 	}
 	var list []map[string]json.RawMessage
-	err := d.c.get(ctx, seg("nodes", node, "storage", storage, "content")+"?content=images", &list)
-	if err == nil && list == nil {
-		err = errors.New("the answer is null where a list was expected")
-	}
+	err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content=images", &list)
 	if err != nil {
 		return nil, fmt.Errorf("listing the disks on storage %s: %w", storage, err)
 	}
