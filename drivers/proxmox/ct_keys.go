@@ -181,6 +181,9 @@ func isMount(key string) bool {
 	return key == "rootfs" || ok && err == nil
 }
 
+// mountKey is a key by which PVE describes the members of a disk.
+func mountKey(name string) string { return pick(name == "root", "rootfs", "mp0") }
+
 // isTypedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
 func isTypedCT(key string) bool {
 	if isMount(key) {

@@ -118,7 +118,7 @@ func (c *CT) align(have *CT) {
 			if w.Size == 0 {
 				h.Size = 0
 			}
-			alignMembers(map[bool]string{true: "rootfs", false: "mp0"}[h.Name == "root"], w.Options, h.Options)
+			alignMembers(mountKey(h.Name), w.Options, h.Options)
 		}
 	}
 	for _, name := range have.left() {

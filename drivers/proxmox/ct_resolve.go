@@ -89,8 +89,7 @@ func (r *ctResolver) disks() {
 			}
 			paths[d.Path] = d.Name
 		}
-		key := map[bool]string{true: "rootfs", false: "mp0"}[d.Name == "root"]
-		r.members(at, key, d.Options, mountMembers, d.text(d.Storage+":1"))
+		r.members(at, mountKey(d.Name), d.Options, mountMembers, d.text(d.Storage+":1"))
 	}
 }
 

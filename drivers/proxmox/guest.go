@@ -19,19 +19,12 @@ type place struct {
 }
 
 func (p place) path(rest ...any) string {
-	kind := "qemu"
-	if p.lxc {
-		kind = "lxc"
-	}
-	return seg(append([]any{"nodes", p.node, kind, p.vmid}, rest...)...)
+	return seg(append([]any{"nodes", p.node, pick(p.lxc, "lxc", "qemu"), p.vmid}, rest...)...)
 }
 
 // String names the guest as PVE's own messages do.
 func (p place) String() string {
-	if p.lxc {
-		return fmt.Sprintf("CT %d", p.vmid)
-	}
-	return fmt.Sprintf("VM %d", p.vmid)
+	return fmt.Sprintf("%s %d", pick(p.lxc, "CT", "VM"), p.vmid)
 }
 
 // rescue is what an administrator types to be rid of a guest whose making died and

@@ -23,7 +23,7 @@ const (
 // task of the request ends within a second and says nothing of that; the manager may
 // also start the guest on another node.
 func (d *Driver) reached(ctx context.Context, at place, running bool, patience time.Duration) error {
-	what := map[bool]string{true: "started", false: "stopped"}[running]
+	what := pick(running, "started", "stopped")
 	deadline := time.Now().Add(patience)
 	for {
 		now, err := d.readPowerOf(ctx, at)
@@ -101,7 +101,7 @@ func (c *CT) powerState() *string { return &c.Power }
 // step goes through the manager.
 func (j *judge) leaveToHA(r *model.Resource) {
 	running, moving := haAims(r.Guest)
-	aim := map[bool]string{true: "running", false: "stopped"}[running]
+	aim := pick(running, "running", "stopped")
 	have, ok := r.Spec.(powered)
 	w := j.want.State[r.Addr]
 	if !ok || !moving || w == nil {

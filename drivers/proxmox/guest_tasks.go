@@ -99,12 +99,7 @@ func lockText(at place, lock string, tasks []string) string {
 }
 
 // tool is the command that an administrator handles such a guest with.
-func (p place) tool() string {
-	if p.lxc {
-		return "pct"
-	}
-	return "qm"
-}
+func (p place) tool() string { return pick(p.lxc, "pct", "qm") }
 
 // watchLocks names the locks of our guests on which no task works: nothing can be
 // done to these guests until somebody clears them. Free guests cost no request.

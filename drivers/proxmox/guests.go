@@ -243,11 +243,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	g, gctx := errgroup.WithContext(ctx)
 	for _, q := range asked {
 		g.Go(func() error {
-			kind := "qemu"
-			if q.lxc {
-				kind = "lxc"
-			}
-			q.err = readList(gctx, d.c, seg("nodes", q.node, kind), &q.list)
+			q.err = readList(gctx, d.c, seg("nodes", q.node, pick(q.lxc, "lxc", "qemu")), &q.list)
 			if classOf(q.err) == classNoLogin {
 				return q.err
 			}

@@ -262,7 +262,7 @@ func (v *VM) linkStays(addr model.Address, have *VM) diag.List {
 	if v.Template == "" || have.mark.From != v.mark.From || have.mark.Linked == (v.Clone == cloneLinked) {
 		return nil
 	}
-	was := map[bool]string{true: cloneLinked, false: cloneFull}[have.mark.Linked]
+	was := pick(have.mark.Linked, cloneLinked, cloneFull)
 	f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is a %s clone and stays one", addr, was),
 		"%s", "clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
 	f.Source, f.Address = diag.FromGuard, addr.String()

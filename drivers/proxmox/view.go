@@ -27,12 +27,7 @@ type listed struct {
 	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
 
-func (g listed) kind() string {
-	if g.lxc {
-		return "ct"
-	}
-	return "vm"
-}
+func (g listed) kind() string { return pick(g.lxc, "ct", "vm") }
 
 func (g listed) place() place { return place{g.node, g.vmid, g.lxc} }
 

@@ -292,11 +292,7 @@ func (v *VM) params(m mark) params {
 
 // agentText switches the agent on or off and keeps what else the key holds.
 func agentText(old string, on bool) string {
-	word := "0"
-	if on {
-		word = "1"
-	}
-	return joined(parseProperty(old), map[string]string{"enabled": word}, "enabled")
+	return joined(parseProperty(old), map[string]string{"enabled": pick(on, "1", "0")}, "enabled")
 }
 
 // ipconfig is the card's address in PVE's form, with what else the key holds (an

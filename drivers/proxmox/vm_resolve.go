@@ -197,6 +197,14 @@ func or[T comparable](a, b T) T {
 	return b
 }
 
+// pick is one of two values.
+func pick[T any](first bool, a, b T) T {
+	if first {
+		return a
+	}
+	return b
+}
+
 func boolCompare(a, b bool) int {
 	switch {
 	case a == b:
