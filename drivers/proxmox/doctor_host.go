@@ -145,7 +145,7 @@ func (e *exam) locks(ctx context.Context) {
 			continue
 		}
 		e.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no task that can be seen works on it", addr, g.VMID, g.Lock),
-			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, toolOf(addr.Kind == "ct"), g.VMID))
+			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, place{lxc: addr.Kind == "ct"}.tool(), g.VMID))
 	}
 }
 

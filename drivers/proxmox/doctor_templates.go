@@ -65,14 +65,6 @@ func (e *exam) templates(ctx context.Context) {
 	}
 }
 
-// toolOf is the command of a node that works on guests of a sort.
-func toolOf(lxc bool) string {
-	if lxc {
-		return "pct"
-	}
-	return "qm"
-}
-
 // template judges a guest by its configuration: the cluster's list may be ten seconds old.
 func (e *exam) template(ctx context.Context, at place, why string) {
 	name := fmt.Sprintf("template %d", at.vmid)
@@ -87,7 +79,7 @@ func (e *exam) template(ctx context.Context, at place, why string) {
 	}
 	if text(cfg["template"]) != "1" {
 		e.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
-			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.node, toolOf(at.lxc), at.vmid))
+			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.node, at.tool(), at.vmid))
 		return
 	}
 	good := true
@@ -125,6 +117,6 @@ func (e *exam) hiddenTemplate(ctx context.Context, id int, lxc bool, name, why s
 	case there:
 		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
 	default:
-		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+toolOf(lxc)+" list | grep "+fmt.Sprint(id))
+		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+place{lxc: lxc}.tool()+" list | grep "+fmt.Sprint(id))
 	}
 }
