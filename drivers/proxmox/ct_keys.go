@@ -6,86 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // The keys of a container's configuration: their text, and what it means
 // (pve-container, PVE/LXC/Config.pm).
-
-// ctMethod is the request that a key is part of, as the API table describes it.
-func ctMethod(create bool) *pveapi.Method {
-	verb, path := "PUT", "/nodes/n/lxc/100/config"
-	if create {
-		verb, path = "POST", "/nodes/n/lxc"
-	}
-	m, _, _ := pveapi.Lookup(verb, path)
-	return m
-}
-
-// sameCT reports whether two values of a key mean the same to PVE; "" stands for a
-// key that is not set, which means its default.
-func sameCT(key, a, b string) bool {
-	v, ok := ctMethod(false).Param(key)
-	return ok && sameValue(v, a, b)
-}
-
-func sameValue(v *pveapi.Value, a, b string) bool {
-	if a == b {
-		return true
-	}
-	if v.Sub != nil {
-		pa, errA := v.ParseProperty(a)
-		pb, errB := v.ParseProperty(b)
-		return errA == nil && errB == nil && sameMembers(v.Sub, pa, pb)
-	}
-	return scalarCT(v, a) == scalarCT(v, b)
-}
-
-func sameMembers(sub map[string]*pveapi.Value, a, b map[string]string) bool {
-	for k := range sub {
-		if !sameValue(sub[k], a[k], b[k]) {
-			return false
-		}
-	}
-	return true
-}
-
-// scalarCT is a scalar in its one form, with the default for one that is not set.
-func scalarCT(v *pveapi.Value, s string) string {
-	if s == "" && v.Default != nil {
-		s = fmt.Sprint(v.Default)
-	}
-	switch v.Type {
-	case "boolean":
-		if slices.Contains([]string{"1", "on", "yes", "true"}, strings.ToLower(s)) {
-			return "1"
-		}
-		return "0"
-	case "integer", "number":
-		if f, err := strconv.ParseFloat(s, 64); err == nil {
-			return strconv.FormatFloat(f, 'f', -1, 64)
-		}
-	}
-	return s
-}
-
-// alignMembers writes the wanted text of members over an observed one that means
-// the same, and takes out those which only spell out a default.
-func alignMembers(key string, want, have map[string]string) {
-	v, _ := ctMethod(false).Param(key)
-	for k, member := range v.Sub {
-		w, wanted := want[k]
-		h, there := have[k]
-		switch {
-		case !sameValue(member, w, h):
-		case wanted:
-			have[k] = w
-		case there:
-			delete(have, k)
-		}
-	}
-}
 
 // rest are the members of a property string that have no attribute of their own.
 func rest(values map[string]string, typed ...string) map[string]string {
@@ -198,9 +122,6 @@ func isTypedCT(key string) bool {
 		return false
 	}
 }
-
-// inventedCT are keys that PVE makes up by itself, or that none may set by the API.
-var inventedCT = map[string]bool{"arch": true, "ostype": true, "parent": true, "snaptime": true, "lxc": true}
 
 // slotsCT assigns a slot to every disk and nic: those that have one keep it, the
 // others take the lowest free one. A clone has its root disk and cards already.

@@ -109,7 +109,7 @@ func (c *CT) align(have *CT) {
 			if w.MAC == "" {
 				h.MAC = ""
 			}
-			alignMembers("net0", w.Options, h.Options)
+			ctKeys().alignMembers("net0", w.Options, h.Options)
 		}
 	}
 	for i := range have.Disks {
@@ -118,7 +118,7 @@ func (c *CT) align(have *CT) {
 			if w.Size == 0 {
 				h.Size = 0
 			}
-			alignMembers(mountKey(h.Name), w.Options, h.Options)
+			ctKeys().alignMembers(mountKey(h.Name), w.Options, h.Options)
 		}
 	}
 	for _, name := range have.left() {
@@ -127,12 +127,12 @@ func (c *CT) align(have *CT) {
 		}
 	}
 	for k, val := range have.Options {
-		if _, wanted := c.Options[k]; !wanted && (!slices.Contains(have.mark.Options, k) || inventedCT[k] || sameCT(k, "", val)) {
+		if _, wanted := c.Options[k]; !wanted && (!slices.Contains(have.mark.Options, k) || ctKeys().invented[k] || ctKeys().same(k, "", val)) {
 			delete(have.Options, k)
 		}
 	}
 	for k, w := range c.Options {
-		if sameCT(k, w, have.Options[k]) {
+		if ctKeys().same(k, w, have.Options[k]) {
 			have.Options[k] = w
 		}
 	}

@@ -124,7 +124,7 @@ func (r *ctResolver) nics() {
 // members checks further members of a property string: that PVE has them, that they
 // are no attribute, and that PVE takes the whole.
 func (r *ctResolver) members(at, key string, options map[string]string, typed []string, whole string) {
-	v, _ := ctMethod(true).Param(key)
+	v, _ := ctKeys().create.Param(key)
 	known := true
 	for _, k := range slices.Sorted(maps.Keys(options)) {
 		_, ok := v.Sub[k]
@@ -144,7 +144,7 @@ func (r *ctResolver) members(at, key string, options map[string]string, typed []
 
 // check holds a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
-	if text := ctMethod(true).Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]; text != "" {
+	if text := ctKeys().create.Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]; text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
 }
@@ -185,7 +185,7 @@ func (r *ctResolver) flags() {
 
 // options checks further PVE keys against the API table and brings values into PVE's form.
 func (r *ctResolver) options() {
-	create, change := ctMethod(true), ctMethod(false)
+	create, change := ctKeys().create, ctKeys().change
 	for k, v := range r.Options {
 		at := "options." + k
 		p, ok := create.Param(k)
@@ -198,8 +198,8 @@ func (r *ctResolver) options() {
 		case !ok || !stays:
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
 		default:
-			if p.Type == "boolean" && slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, v) {
-				r.Options[k] = scalarCT(p, v)
+			if p.Type == "boolean" {
+				r.Options[k] = yesNo(v) // of a parameter of its own PVE knows no words
 			}
 			r.check(at, k, r.Options[k])
 		}

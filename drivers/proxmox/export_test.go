@@ -23,8 +23,8 @@ func (m mark) Line() string { return m.line() }
 // SplitDescription is splitDescription.
 func SplitDescription(s string) (notes string, m Mark, found bool) { return splitDescription(s) }
 
-// SameOption is sameOption.
-func SameOption(key, a, b string) bool { return sameOption(key, a, b) }
+// SameOption compares values of a key of VMs.
+func SameOption(key, a, b string) bool { return vmKeys().same(key, a, b) }
 
 // GiB is gib.
 func GiB(s string) int { return gib(s) }
@@ -99,8 +99,8 @@ func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.
 	return seen, err
 }
 
-// SameCT is sameCT.
-func SameCT(key, a, b string) bool { return sameCT(key, a, b) }
+// SameCT does the same for containers.
+func SameCT(key, a, b string) bool { return ctKeys().same(key, a, b) }
 
 // ReadRecorded reads an answer of GET pending as that of a guest of ours; next is the
 // configuration with what waits.

@@ -194,30 +194,6 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 	return out
 }
 
-// refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
-func refuseStates(w, h *VM) []model.Problem {
-	var out []model.Problem
-	for _, key := range []string{"efidisk0", "tpmstate0"} {
-		order, drive := w.Options[key], h.observe.next[key]
-		if order == "" || drive == "" {
-			continue
-		}
-		if !sameMake(key, order, drive) {
-			out = append(out, model.Problem{
-				Path: "options." + key, Summary: key + " cannot become of another make",
-				Detail: fmt.Sprintf("it is %q, and would be made anew and empty for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
-			})
-		}
-		if key == "tpmstate0" && storageOf(order) != storageOf(drive) && h.Power == "running" {
-			out = append(out, model.Problem{
-				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
-				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,
-			})
-		}
-	}
-	return out
-}
-
 // unused names the volumes that belong to the guest and are attached nowhere; "" for none.
 func (v *VM) unused() string {
 	var out []string

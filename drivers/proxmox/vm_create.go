@@ -124,7 +124,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 			set[key] = card(cfg.next[key], want.nic(m, key))
 			continue
 		}
-		if there := cfg.next[key]; there != "" && (stateDrive(key) || sameOption(key, there, fmt.Sprint(val))) {
+		if there := cfg.next[key]; there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
 			delete(set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}

@@ -44,7 +44,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	v.uptime = g.uptime
 	v.Waits = g.running && (cfg.waits && !maps.Equal(cfg.now, cfg.next) || v.unread())
 	for k, val := range c {
-		if !isTyped(k) && !invented[k] && (!isDrive(k) || stateDrive(k)) {
+		if !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
 		}
 	}
@@ -57,13 +57,6 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: lock, HA: g.ha},
 	}
 }
-
-// invented are keys that PVE makes up by itself (qemu-server, API2/Qemu.pm, create_vm).
-var invented = map[string]bool{"meta": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true}
-
-// stateDrive reports whether a drive holds the firmware's or the TPM's state. These
-// two are options; all other drives are disks.
-func stateDrive(key string) bool { return key == "efidisk0" || key == "tpmstate0" }
 
 func isDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
@@ -227,14 +220,14 @@ func (v *VM) alignOptions(have *VM) {
 	for k, val := range have.Options {
 		w, wanted := v.Options[k]
 		switch {
-		case !wanted && (!slices.Contains(have.mark.Options, k) || sameOption(k, val, "")):
+		case !wanted && (!slices.Contains(have.mark.Options, k) || vmKeys().same(k, val, "")):
 			delete(have.Options, k)
-		case wanted && stateDrive(k) && sameState(k, w, val), wanted && sameOption(k, w, val):
+		case wanted && stateDrive(k) && sameState(k, w, val), wanted && vmKeys().same(k, w, val):
 			have.Options[k] = w
 		}
 	}
 	for k, w := range v.Options {
-		if _, there := have.Options[k]; !there && sameOption(k, w, "") {
+		if _, there := have.Options[k]; !there && vmKeys().same(k, w, "") {
 			have.Options[k] = w
 		}
 	}

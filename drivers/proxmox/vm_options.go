@@ -54,7 +54,7 @@ const rootOnly = "PVE takes it from root@pam with a password only, never from an
 
 // family is how the API table calls a key: an indexed one by "[n]".
 func family(key string) string {
-	if _, named := configMethod().Params[key]; named && !strings.HasSuffix(key, "[n]") {
+	if _, named := vmKeys().change.Params[key]; named && !strings.HasSuffix(key, "[n]") {
 		return key
 	}
 	if plain := strings.TrimRight(key, "0123456789"); plain != key {
@@ -107,7 +107,7 @@ func (r *vmResolver) options() {
 	if len(r.Options) == 0 {
 		return
 	}
-	m, _, _ := pveapi.Lookup("POST", "/nodes/n/qemu")
+	m := vmKeys().create
 	for _, k := range slices.Sorted(maps.Keys(r.Options)) {
 		p, known := m.Param(k)
 		f := family(k)

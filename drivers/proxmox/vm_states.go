@@ -1,0 +1,67 @@
+package proxmox
+
+import (
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A drive that holds the firmware's or the TPM's state is declared by an order to
+// allocate it, "local-lvm:1,efitype=4m", and PVE shows the volume that came of it.
+
+// stateDrive reports whether a drive holds the firmware's or the TPM's state. These
+// two are options; all other drives are disks.
+func stateDrive(key string) bool { return key == "efidisk0" || key == "tpmstate0" }
+
+// sameState reports whether a state drive is what an order asks for.
+func sameState(key, order, drive string) bool {
+	return drive != "" && storageOf(order) == storageOf(drive) && sameMake(key, order, drive)
+}
+
+// sameMake is the same but for the storage. Of what only PVE decides (size, the
+// certificates it enrolled) there is an opinion only where the order has one.
+func sameMake(key, order, drive string) bool {
+	v, ok := vmKeys().change.Param(key)
+	if !ok {
+		return order == drive
+	}
+	want, errWant := v.ParseProperty(order)
+	have, errHave := v.ParseProperty(drive)
+	if errWant != nil || errHave != nil {
+		return false
+	}
+	for _, name := range []string{"efitype", "pre-enrolled-keys", "version", "ms-cert"} {
+		m := v.Members()[name]
+		if m == nil || (name == "ms-cert" && want[name] == "") {
+			continue
+		}
+		if scalar(m, or(want[name], defaultText(m))) != scalar(m, or(have[name], defaultText(m))) {
+			return false
+		}
+	}
+	return true
+}
+
+// refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
+func refuseStates(w, h *VM) []model.Problem {
+	var out []model.Problem
+	for _, key := range []string{"efidisk0", "tpmstate0"} {
+		order, drive := w.Options[key], h.observe.next[key]
+		if order == "" || drive == "" {
+			continue
+		}
+		if !sameMake(key, order, drive) {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: key + " cannot become of another make",
+				Detail: fmt.Sprintf("it is %q, and would be made anew and empty for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
+			})
+		}
+		if key == "tpmstate0" && storageOf(order) != storageOf(drive) && h.Power == "running" {
+			out = append(out, model.Problem{
+				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
+				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,
+			})
+		}
+	}
+	return out
+}
