@@ -40,9 +40,8 @@ type CT struct {
 	Terms string `plan:"mark"`                   // what the files decide of the owner mark
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 
-	mark         mark     // wanted: without identity and slots; observed: as found
+	held
 	keys         []string // wanted: of root, set when it is made
-	observe      config   // observed only
 	volume       string   // wanted: the container template it is unpacked from
 	templateVMID int      // wanted: the template to clone instead
 }
@@ -123,23 +122,3 @@ func (c *CT) claims() []model.Claim {
 }
 
 func (c *CT) guestName() string { return c.Hostname }
-
-// disk finds the disk of a name, or that a path of a change is about.
-func (c *CT) disk(name string) (CTDisk, bool) {
-	for _, d := range c.Disks {
-		if d.Name == name {
-			return d, true
-		}
-	}
-	return CTDisk{}, false
-}
-
-// nic does the same for a network card.
-func (c *CT) nic(name string) (CTNIC, bool) {
-	for _, n := range c.NICs {
-		if n.Name == name {
-			return n, true
-		}
-	}
-	return CTNIC{}, false
-}

@@ -20,8 +20,8 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 	w, h := want.Spec.(*CT), have.Spec.(*CT)
 	head, name, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(name, ".")
-	_, wanted := w.disk(name)
-	_, there := h.disk(name)
+	_, wanted := find(w.Disks, name)
+	_, there := find(h.Disks, name)
 	switch {
 	case cost == model.ClassMigrate && wanted && there, cost.Worse(model.ClassMigrate):
 		return cost
@@ -49,54 +49,36 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 // refuseCT says what must not be done to a container even if the files ask for it.
 func refuseCT(want, have *model.Resource) []model.Problem {
 	h := have.Spec.(*CT)
-	var out []model.Problem
-	replaced := want == nil
-	if want != nil {
-		w := want.Spec.(*CT)
-		replaced = w.Template != h.Template || w.Unprivileged != h.Unprivileged || want.Guest.VMID != have.Guest.VMID
-		if !replaced {
-			out = refuseDisks(w, h, have)
+	if want == nil {
+		return h.volumes().refuseEnd(have.Guest)
+	}
+	w := want.Spec.(*CT)
+	if w.Template != h.Template || w.Unprivileged != h.Unprivileged || want.Guest.VMID != have.Guest.VMID {
+		return h.volumes().refuseEnd(have.Guest)
+	}
+	out := h.volumes().refuse(w.volumes(), placeOf(have))
+	for _, wd := range w.Disks {
+		path := "disk." + wd.Name
+		hd, there := find(h.Disks, wd.Name)
+		if there && wd.Storage != hd.Storage && have.Guest.Running && w.Power == "running" && w.Restart != "allowed" {
+			out = append(out, model.Problem{
+				Path: path + ".storage", Summary: "disk " + wd.Name + " can only be moved while it is stopped",
+				Detail: "PVE moves no volume of a running container: set restart = \"allowed\", or power = \"stopped\" for as long as it takes",
+			})
 		}
-	}
-	if replaced {
-		out = append(out, h.mark.refuse(have.Guest, h.observe.next)...)
-	}
-	if replaced && h.Protection {
-		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
+		if h.Protection && (!there || !sameMount(wd, hd)) {
+			out = append(out, model.Problem{
+				Path: path, Summary: fmt.Sprintf("it is protected, and so is its disk %s", wd.Name),
+				Detail: "set protection = false in the files, let that be applied, then change the disk",
+			})
+		}
 	}
 	return out
 }
 
-// refuseDisks says what cannot be done to the disks of a container that stays.
-func refuseDisks(w, h *CT, have *model.Resource) []model.Problem {
-	var out []model.Problem
-	refuse := func(path, summary, detail string, args ...any) {
-		out = append(out, model.Problem{Path: path, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
-	}
-	for _, wd := range w.Disks {
-		path := "disk." + wd.Name
-		hd, there := h.disk(wd.Name)
-		slot := h.mark.Slots[path]
-		switch {
-		case !there && wd.Name == "root":
-			refuse(path, "its root disk is gone", "CT %d has no rootfs: attach the volume again, or remove the container so that it is made anew", have.Guest.VMID)
-		case !there && slot != "" && h.unused() != "":
-			refuse(path, "disk "+wd.Name+" was detached by hand",
-				"its data may be on %s of CT %d, so no empty disk is put in its place: attach that one as %s again, or remove it", h.unused(), have.Guest.VMID, slot)
-		case there && wd.Size != 0 && wd.Size < hd.Size:
-			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", wd.Name, hd.Size, wd.Size), "PVE only grows disks: set it to at least %d, or replace the container", hd.Size)
-		case there && wd.Storage != hd.Storage && have.Guest.Running && w.Power == "running" && w.Restart != "allowed":
-			refuse(path+".storage", "disk "+wd.Name+" can only be moved while it is stopped", "PVE moves no volume of a running container: set restart = \"allowed\", or power = \"stopped\" for as long as it takes")
-		case h.Protection && (!there || !sameMount(wd, hd)):
-			refuse(path, fmt.Sprintf("it is protected, and so is its disk %s", wd.Name), "set protection = false in the files, let that be applied, then change the disk")
-		}
-	}
-	for _, hd := range h.Disks {
-		if _, wanted := w.disk(hd.Name); h.Protection && !wanted {
-			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", hd.Name), "set protection = false in the files, let that be applied, then remove the disk")
-		}
-	}
-	return out
+// noteCT says which data a change takes along.
+func noteCT(want, have *model.Resource, _ []string) string {
+	return strings.Join(have.Spec.(*CT).volumes().note(want.Spec.(*CT).volumes()), "; ")
 }
 
 // sameMount reports whether two disks of one name are mounted alike, wherever they lie.

@@ -26,16 +26,18 @@ func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
 	if err != nil {
 		return err
 	}
-	return d.completeCT(ctx, s, want, at)
+	_, err = d.complete(ctx, at, want.volumes(), want.Power)
+	return err
 }
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
 // made up here and not by PVE, so that the mark proves it from the first moment.
 func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error {
-	m.Slots, m.Keys = slotsCT(want, config{}, nil), hashKeys(want.keys)
+	m.Slots, m.Keys = slots(want.devices(), config{}, rootSlot()), hashKeys(want.keys)
 	p := want.params(&m, config{})
 	for _, disk := range want.Disks {
-		p[m.Slots["disk."+disk.Name]] = disk.order()
+		slot := m.Slots["disk."+disk.Name]
+		p[slot] = disk.order(slot)
 	}
 	p["vmid"], p["ostemplate"], p["unprivileged"] = at.vmid, want.volume, want.Unprivileged
 	if len(want.keys) > 0 {
@@ -68,7 +70,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	early := m
 	early.VMID = at.vmid // proof enough until the addresses of its cards are known
 	p := params{"newid": at.vmid, "hostname": want.Hostname, "description": describe(want.Description, early), "full": true}
-	if root, ok := want.disk("root"); ok {
+	if root, ok := find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
 	if d.host.Pool != "" {
@@ -94,7 +96,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 	if is := d.proof(cfg, at); !is.of(m.addr()) || !is.mark.bare() {
 		return fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
 	}
-	m.Slots = slotsCT(want, cfg, nil)
+	m.Slots = slots(want.devices(), cfg, copied(want.devices(), "rootfs"))
 	w := writing{want.params(&m, cfg), map[string]bool{}}
 	for key := range cfg.next { // of what files always decide, nothing of the template's stays
 		if w.set[key] == nil && (isNet(key) || slices.Contains([]string{"startup", "nameserver", "searchdomain", "timezone", "features"}, key)) {
@@ -108,9 +110,9 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
-			w.set[slot] = disk.order()
+			w.set[slot] = disk.order(slot)
 		} else if !sameMount(disk, readCTDisk(disk.Name, cfg.next[slot])) {
-			w.set[slot] = disk.on(cfg.next[slot])
+			w.set[slot] = disk.keep(cfg.next[slot])
 		}
 	}
 	if len(w.gone) > 0 {
@@ -133,33 +135,6 @@ func plainText(v any) string {
 	default:
 		return fmt.Sprint(v)
 	}
-}
-
-// completeCT brings a new container from what was ordered to what is wanted: disks
-// grown to their size, and power.
-func (d *Driver) completeCT(ctx context.Context, s plan.Step, want *CT, at place) error {
-	cfg, err := d.readConfig(ctx, at)
-	if err != nil {
-		return fmt.Errorf("reading %s back: %w", at, err)
-	}
-	is := d.proof(cfg, at)
-	if !is.of(s.Address) || is.mark.bare() || cfg.now["rootfs"] == "" {
-		return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
-	}
-	l := sight{cfg: cfg, fresh: true}
-	for _, disk := range want.Disks {
-		slot := is.mark.Slots["disk."+disk.Name]
-		if disk.Size <= readCTDisk(disk.Name, cfg.next[slot]).Size {
-			continue
-		}
-		if err := d.growVolume(ctx, at, s.Address, &l, slot, disk.Size); err != nil {
-			return err
-		}
-	}
-	if want.Power != "running" {
-		return nil
-	}
-	return d.start(ctx, at)
 }
 
 // params are the keys of a whole container but its disks and what only a create

@@ -64,29 +64,28 @@ func (d CTDisk) text(volume string) string {
 	return strings.Join(append(parts, memberTexts(d.Options)...), ",")
 }
 
-// on mounts the volume of an observed mount point. Its size is information only, but
+// attach mounts a volume that is mounted nowhere.
+func (d CTDisk) attach(volume, _ string) string { return d.text(volume) }
+
+// keep mounts the volume of an observed mount point. Its size is information only, but
 // PVE shows none of a change that waits unless it is sent along.
-func (d CTDisk) on(observed string) string {
-	p := parseProperty(observed)
-	text := d.text(p.first("volume"))
-	if size := p.values["size"]; size != "" {
+func (d CTDisk) keep(observed string) string {
+	text := d.text(volumeOf(observed))
+	if size := parseProperty(observed).values["size"]; size != "" {
 		text += ",size=" + size
 	}
 	return text
 }
 
 // order asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
-func (d CTDisk) order() string {
+func (d CTDisk) order(string) string {
 	return d.text(fmt.Sprintf("%s:%d", d.Storage, or(d.Size, 4)))
 }
 
 func readCTDisk(name, value string) CTDisk {
-	p := parseProperty(value)
-	volume := p.first("volume")
-	storage, _, _ := strings.Cut(volume, ":")
+	p := parseProperty(value).values
 	return CTDisk{
-		Name: name, Size: gib(p.values["size"]), Storage: storage, Path: p.values["mp"], Backup: p.values["backup"] == "1",
-		Options: rest(p.values, mountMembers...),
+		Name: name, Size: gib(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: rest(p, mountMembers...),
 	}
 }
 
@@ -123,39 +122,17 @@ func isTypedCT(key string) bool {
 	}
 }
 
-// slotsCT assigns a slot to every disk and nic: those that have one keep it, the
-// others take the lowest free one. A clone has its root disk and cards already.
-func slotsCT(want *CT, cfg config, old map[string]string) map[string]string {
-	out, used := map[string]string{}, map[string]bool{}
-	for _, c := range []map[string]string{cfg.next, cfg.now} {
-		for k := range c {
-			used[k] = true
-		}
+// devices are what has a slot.
+func (c *CT) devices() []device {
+	var out []device
+	for _, d := range c.Disks {
+		out = append(out, device{"disk." + d.Name, "mp"})
 	}
-	assign := func(name, family string) {
-		slot, known := old[name]
-		for i := 0; !known; i++ {
-			slot = fmt.Sprintf("%s%d", family, i)
-			known = !used[slot] || old == nil && family == "net"
-			known = known && !slices.Contains(slices.Collect(maps.Values(out)), slot)
-		}
-		out[name], used[slot] = slot, true
-	}
-	for _, d := range want.Disks { // a slot that is empty since somebody took its device out is still spoken for
-		used[old["disk."+d.Name]] = true
-	}
-	for _, n := range want.NICs {
-		used[old["nic."+n.Name]] = true
-	}
-	for _, d := range want.Disks {
-		if d.Name == "root" {
-			out["disk.root"] = "rootfs"
-			continue
-		}
-		assign("disk."+d.Name, "mp")
-	}
-	for _, n := range want.NICs {
-		assign("nic."+n.Name, "net")
+	for _, n := range c.NICs {
+		out = append(out, device{"nic." + n.Name, "net"})
 	}
 	return out
 }
+
+// rootSlot is where the root disk is, of every container.
+func rootSlot() map[string]string { return map[string]string{"disk.root": "rootfs"} }

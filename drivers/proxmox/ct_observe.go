@@ -34,7 +34,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
 		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
 		Nameserver: splitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), mark: m, observe: cfg,
+		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
 	}
 	if g.running {
 		t.Power = "running"
@@ -46,7 +46,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 	slices.Sort(t.Tags)
 	t.Tags = slices.Compact(t.Tags)
 	if m.bare() {
-		t.mark.Slots = map[string]string{"disk.root": "rootfs"} // a bare clone: its mark does not know the template's slots
+		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
 	}
 	t.readDevices()
 	t.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
@@ -105,7 +105,7 @@ func (c *CT) readDevices() {
 func (c *CT) align(have *CT) {
 	for i := range have.NICs {
 		h := &have.NICs[i]
-		if w, wanted := c.nic(h.Name); wanted {
+		if w, wanted := find(c.NICs, h.Name); wanted {
 			if w.MAC == "" {
 				h.MAC = ""
 			}
@@ -114,15 +114,15 @@ func (c *CT) align(have *CT) {
 	}
 	for i := range have.Disks {
 		h := &have.Disks[i]
-		if w, wanted := c.disk(h.Name); wanted {
+		if w, wanted := find(c.Disks, h.Name); wanted {
 			if w.Size == 0 {
 				h.Size = 0
 			}
 			ctKeys().alignMembers(mountKey(h.Name), w.Options, h.Options)
 		}
 	}
-	for _, name := range have.left() {
-		if _, wanted := c.disk(name); !wanted {
+	for _, name := range have.volumes().left() {
+		if _, wanted := find(c.Disks, name); !wanted {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
@@ -162,25 +162,11 @@ func (c *CT) pending(addr model.Address) []model.Pending { return c.observe.wait
 
 // path translates a PVE key into the name it has in the files.
 func (c *CT) path(key string) string {
-	for p, slot := range c.mark.Slots {
-		if slot == key {
-			return p
-		}
+	if name := c.device(key); name != "" {
+		return name
 	}
 	if isTypedCT(key) {
 		return key
 	}
 	return "options." + key
-}
-
-// unused names the volumes that belong to the container and are mounted nowhere; "" for none.
-func (c *CT) unused() string {
-	var out []string
-	for key := range c.observe.next {
-		if strings.HasPrefix(key, "unused") {
-			out = append(out, key)
-		}
-	}
-	slices.Sort(out)
-	return strings.Join(out, ", ")
 }

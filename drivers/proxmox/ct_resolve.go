@@ -208,9 +208,9 @@ func (r *ctResolver) options() {
 
 func (r *ctResolver) owned() {
 	m := r.owner("template."+r.Template, r.Startup)
-	m.Removes = r.removes()
+	m.Removes = r.volumes().removes()
 	r.mark, r.Terms = m, m.terms()
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
-	m.Slots, m.Options = slotsCT(r.CT, config{}, nil), slices.Sorted(maps.Keys(r.Options))
+	m.Slots, m.Options = slots(r.devices(), config{}, rootSlot()), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
 }

@@ -22,6 +22,11 @@ func (p place) path(rest ...any) string {
 	return seg(append([]any{"nodes", p.node, pick(p.lxc, "lxc", "qemu"), p.vmid}, rest...)...)
 }
 
+// placeOf is where a guest of ours is.
+func placeOf(r *model.Resource) place {
+	return place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
+}
+
 // String names the guest as PVE's own messages do.
 func (p place) String() string {
 	return fmt.Sprintf("%s %d", pick(p.lxc, "CT", "VM"), p.vmid)

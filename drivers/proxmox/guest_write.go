@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -83,4 +84,15 @@ func (d *Driver) write(ctx context.Context, at place, w writing, have *model.Res
 // waits for a restart come of the list of guests and of the list of tasks, too.
 func configured(spec any) []model.Attr {
 	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
+}
+
+// heldBack explains the one refusal after which the work is done: PVE has the new
+// values, but the running guest did not take one of them. The next plan finds them
+// pending, and tries nothing again.
+func heldBack(err error) error {
+	api, ok := errors.AsType[*apiError](err)
+	if !ok || !slices.ContainsFunc(slices.Collect(maps.Values(api.Params)), func(s string) bool { return strings.HasPrefix(s, "hotplug problem") }) {
+		return err
+	}
+	return fmt.Errorf("the running guest did not take it, so it waits for a restart now: %w", err)
 }

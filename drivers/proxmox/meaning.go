@@ -183,12 +183,3 @@ func defaultText(v *pveapi.Value) string {
 	}
 	return fmt.Sprint(v.Default)
 }
-
-// storageOf is the storage of a drive's volume, or of the order for one.
-func storageOf(drive string) string {
-	storage, _, _ := strings.Cut(volumeOf(drive), ":")
-	return storage
-}
-
-// volumeOf is the volume of a drive.
-func volumeOf(drive string) string { return parseProperty(drive).first("file") }

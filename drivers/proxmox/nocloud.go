@@ -229,12 +229,12 @@ func (d *Driver) made(ctx context.Context, at place, addr model.Address) bool {
 // unseed takes the seed away when a new machine's agent answers: it is started long
 // after cloud-init has read and kept the seed. A machine that has no agent, or takes
 // longer, is complete all the same; its seed is taken away by a later pass.
-func (d *Driver) unseed(ctx context.Context, addr model.Address, want *VM, at place, m mark) {
+func (d *Driver) unseed(ctx context.Context, want *VM, at place, m mark) {
 	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
 		return
 	}
 	cfg, err := d.readConfig(ctx, at)
-	if err != nil || !d.proof(cfg, at).of(addr) || m.attached(cfg.next) == "" {
+	if err != nil || !d.proof(cfg, at).of(m.addr()) || m.attached(cfg.next) == "" {
 		return
 	}
 	if _, err := d.c.put(ctx, at.path("config"), params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {

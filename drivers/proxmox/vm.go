@@ -41,8 +41,7 @@ type VM struct {
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 
-	mark         mark   // wanted: without identity and slots; observed: as found
-	observe      config // observed only
+	held
 	uptime       int    // observed: seconds since PVE started it
 	storage      string // wanted: where the cloud-init drive goes
 	imageVolume  string // wanted: the volume to import the root disk from

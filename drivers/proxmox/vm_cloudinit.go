@@ -33,7 +33,8 @@ func seeds(want, have *model.Resource, path string) bool {
 
 // addressed reports whether a card has an address from cloud-init.
 func (v *VM) addressed(name string) bool {
-	return slices.ContainsFunc(v.NICs, func(n NIC) bool { return n.Name == name && n.IP != "" })
+	n, ok := find(v.NICs, name)
+	return ok && n.IP != ""
 }
 
 const newInstance = "cloud-init takes the next boot for the first of a new machine: new SSH host keys, and its user is set up again"
@@ -55,15 +56,5 @@ func noteVM(want, have *model.Resource, paths []string) string {
 	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) }) {
 		out = append(out, newInstance)
 	}
-	for _, d := range h.Disks {
-		if d.Remove && !w.hasDisk("disk."+d.Name) {
-			out = append(out, "the data of disk "+d.Name+" are removed")
-		}
-	}
-	for _, name := range h.left() {
-		if !w.hasDisk("disk." + name) {
-			out = append(out, "the data of disk "+name+" are removed")
-		}
-	}
-	return strings.Join(out, "; ")
+	return strings.Join(append(out, h.volumes().note(w.volumes())...), "; ")
 }

@@ -30,7 +30,16 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 	if err != nil {
 		return err
 	}
-	return d.complete(ctx, s, want, at)
+	return d.completeVM(ctx, want, at)
+}
+
+// completeVM brings a new machine to what is wanted, and takes away its seed.
+func (d *Driver) completeVM(ctx context.Context, want *VM, at place) error {
+	m, err := d.complete(ctx, at, want.volumes(), want.Power)
+	if err == nil && want.Power == "running" {
+		d.unseed(ctx, want, at, m)
+	}
+	return err
 }
 
 // createFromImage orders the whole machine in one request.
@@ -39,7 +48,7 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 	if err != nil {
 		return err
 	}
-	m.Slots = slots(want, config{}, nil)
+	m.Slots = slots(want.devices(), config{}, nil)
 	p := want.params(m)
 	p["vmid"] = at.vmid
 	root := m.Slots["disk.root"]
@@ -111,7 +120,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	case !is.mark.bare():
 		return nil // dressed by an earlier run whose answer was lost: it keeps the identity that it has
 	}
-	m.Slots = slots(want, cfg, nil)
+	m.Slots = slots(want.devices(), cfg, copied(want.devices(), bootDisk(cfg.next)))
 	set := want.params(m)
 	var gone []string
 	for key := range cfg.next {
@@ -119,12 +128,13 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 			gone = append(gone, key)
 		}
 	}
-	for key, val := range set {
-		if strings.HasPrefix(key, "net") && cfg.next[key] != "" { // keep the address that PVE made up for the copy
-			set[key] = card(cfg.next[key], want.nic(m, key))
-			continue
+	for _, n := range want.NICs { // keep the address that PVE made up for the copy
+		if slot := m.Slots["nic."+n.Name]; cfg.next[slot] != "" {
+			set[slot] = card(cfg.next[slot], n)
 		}
-		if there := cfg.next[key]; there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
+	}
+	for key, val := range set {
+		if there := cfg.next[key]; !isNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
 			delete(set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
@@ -156,85 +166,6 @@ func ownedKey(key string) bool {
 	}
 }
 
-// complete brings a new machine from what was ordered to what is wanted: disks
-// grown to their size, and power.
-func (d *Driver) complete(ctx context.Context, s plan.Step, want *VM, at place) error {
-	cfg, err := d.readConfig(ctx, at)
-	if err != nil {
-		return fmt.Errorf("reading VM %d back: %w", at.vmid, err)
-	}
-	is := d.proof(cfg, at)
-	if !is.of(s.Address) {
-		return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it",
-			at, is.why(), at.rescue())
-	}
-	have := observedVM(listed{vmid: at.vmid, node: at.node}, cfg, is.notes, is.mark).Spec.(*VM)
-	ch := newChange(want, have, is.mark)
-	for _, disk := range want.Disks {
-		for _, h := range have.Disks {
-			if h.Name == disk.Name && disk.Size > h.Size {
-				if err := d.resize(ctx, at, ch, is.mark.Slots["disk."+disk.Name], disk.Size); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if want.Power != "running" {
-		return nil
-	}
-	if err := d.start(ctx, at); err != nil {
-		return err
-	}
-	d.unseed(ctx, s.Address, want, at, is.mark)
-	return nil
-}
-
-// slots assigns a slot to every disk and nic: those that have one keep it, the
-// others take the lowest free one.
-func slots(want *VM, cfg config, old map[string]string) map[string]string {
-	out := map[string]string{}
-	used := map[string]bool{}
-	for k := range cfg.next {
-		used[k] = true
-	}
-	for k := range cfg.now {
-		used[k] = true
-	}
-	assign := func(name, bus string) {
-		if slot, ok := old[name]; ok {
-			out[name] = slot
-			return
-		}
-		for i := 0; ; i++ {
-			if slot := fmt.Sprintf("%s%d", bus, i); !used[slot] {
-				out[name], used[slot] = slot, true
-				return
-			}
-		}
-	}
-	if old == nil && len(cfg.next) > 0 { // a clone: its disk and cards are there under the template's slots
-		old = map[string]string{"disk.root": bootDisk(cfg.next)}
-		for i, n := range want.NICs {
-			if key := fmt.Sprintf("net%d", i); cfg.next[key] != "" {
-				old["nic."+n.Name] = key
-			}
-		}
-	}
-	for _, disk := range want.Disks { // a slot that is empty since somebody took its device out is still spoken for
-		used[old["disk."+disk.Name]] = true
-	}
-	for _, n := range want.NICs {
-		used[old["nic."+n.Name]] = true
-	}
-	for _, disk := range want.Disks {
-		assign("disk."+disk.Name, or(disk.Bus, "scsi"))
-	}
-	for _, n := range want.NICs {
-		assign("nic."+n.Name, "net")
-	}
-	return out
-}
-
 // bootDisk is the slot of the disk a guest boots from.
 func bootDisk(c map[string]string) string {
 	order := parseProperty(c["boot"]).values["order"]
@@ -249,16 +180,6 @@ func bootDisk(c map[string]string) string {
 		}
 	}
 	return "scsi0"
-}
-
-// nic finds the wanted card of a slot.
-func (v *VM) nic(m mark, slot string) NIC {
-	for _, n := range v.NICs {
-		if m.Slots["nic."+n.Name] == slot {
-			return n
-		}
-	}
-	return NIC{}
 }
 
 // params are the keys of a whole machine but its drives.

@@ -19,7 +19,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
 		Agent: parseProperty(c["agent"]).first("enabled") == "1", Startup: parseStartup(c["startup"]),
 		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), mark: m, observe: cfg,
+		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
 	}
 	if g.running {
 		v.Power = "running"
@@ -171,34 +171,31 @@ func atoi(s string, otherwise int) int {
 // align takes out of what was observed all that the files have no opinion about.
 func (v *VM) align(have *VM) {
 	for i := range have.NICs {
-		for _, w := range v.NICs {
-			if w.Name == have.NICs[i].Name && w.MAC == "" {
-				have.NICs[i].MAC = ""
-			}
+		if w, wanted := find(v.NICs, have.NICs[i].Name); wanted && w.MAC == "" {
+			have.NICs[i].MAC = ""
 		}
 	}
 	for i := range have.Disks {
-		for _, w := range v.Disks {
-			if w.Name != have.Disks[i].Name {
-				continue
-			}
-			if w.Size == 0 {
-				have.Disks[i].Size = 0
-			}
-			if w.Storage == "" { // of a linked clone: where its template lies
-				have.Disks[i].Storage = ""
-			}
-			if w.Bus == "" {
-				have.Disks[i].Bus = ""
-			}
-			slot := have.mark.Slots["disk."+w.Name]
-			if _, attached := have.observe.now[slot]; !attached {
-				have.Disks[i].Size, have.Disks[i].Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
-			}
+		h := &have.Disks[i]
+		w, wanted := find(v.Disks, h.Name)
+		if !wanted {
+			continue
+		}
+		if w.Size == 0 {
+			h.Size = 0
+		}
+		if w.Storage == "" { // of a linked clone: where its template lies
+			h.Storage = ""
+		}
+		if w.Bus == "" {
+			h.Bus = ""
+		}
+		if _, attached := have.observe.now[have.mark.Slots["disk."+w.Name]]; !attached {
+			h.Size, h.Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
 		}
 	}
-	for _, name := range have.left() {
-		if !v.hasDisk("disk." + name) {
+	for _, name := range have.volumes().left() {
+		if _, wanted := find(v.Disks, name); !wanted {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
@@ -257,10 +254,8 @@ func plainValue(m map[string]string, key string) any {
 
 // path translates a PVE key into the name it has in the files.
 func (v *VM) path(key string) string {
-	for p, slot := range v.mark.Slots {
-		if slot == key {
-			return p
-		}
+	if name := v.device(key); name != "" {
+		return name
 	}
 	switch key {
 	case "ciuser":

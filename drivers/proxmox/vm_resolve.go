@@ -182,10 +182,10 @@ func (r *vmResolver) owned() {
 		from = "template." + r.Template
 	}
 	m := r.owner(from, r.Startup)
-	m.Removes = r.removes()
+	m.Removes = r.volumes().removes()
 	r.mark, r.Terms = m, m.terms()
 	m.Seed = r.seedRoom()
-	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.VM, config{}, nil), slices.Sorted(maps.Keys(r.Options))
+	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
 }
 

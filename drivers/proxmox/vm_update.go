@@ -2,16 +2,12 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -27,28 +23,20 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		if err := d.dress(ctx, want, at, m); err != nil {
 			return err
 		}
-		return d.complete(ctx, s, want, at)
+		return d.completeVM(ctx, want, at)
 	}
-	m.Slots, m.Detached = slots(want, have.observe, have.remembered(want)), map[string]string{}
+	to, from := want.volumes(), have.volumes()
+	m.Slots, m.Detached = slots(want.devices(), have.observe, from.remembered(to)), map[string]string{}
 	m.Seeded, m.Seed = have.mark.Seeded, have.mark.Seed // what no file says must not be lost by a write
-	ch := newChange(want, have, m)
+	ch := &vmChange{newChange(at, to, from, m), want, have}
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) {
 			ch.m.Seeded = time.Now().Unix()
 		}
 	}
-	ch.describe()
-	if ch.empty() { // no request with a digest says that it still is what was observed
-		if err := d.stillOurs(ctx, at, s.Address); err != nil {
-			return fmt.Errorf("changing VM %d: %w", at.vmid, err)
-		}
-	}
-	ch.sight.fresh = ch.empty()
-	if err := d.write(ctx, at, ch.writing, s.Have, have.observe); err != nil {
-		return fmt.Errorf("changing VM %d: %w", at.vmid, err)
-	}
-	if err := d.settleDisks(ctx, at, ch); err != nil {
+	ch.describe(want.Description, want.Options)
+	if _, err := d.carryOut(ctx, s, ch.change); err != nil {
 		return err
 	}
 	if ch.set[seedSlot] != nil { // out of the drive first: a machine does not start with an image that is not there
@@ -56,41 +44,17 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 			return err
 		}
 	}
-	switch {
-	case ch.power && want.Power == "stopped":
-		return d.stop(ctx, at, have.mark)
-	case ch.power:
-		return d.start(ctx, at)
-	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, func(c plan.Change) bool { return c.Class == model.ClassRestart }):
-		return d.restart(ctx, at, have.mark)
-	}
-	return nil
+	return d.settlePower(ctx, s, ch.change, false, want.Power)
 }
 
-// change collects what the changes of a step mean for PVE.
-type change struct {
+// vmChange is what the changes of a step mean for a VM.
+type vmChange struct {
+	*change
 	want, have *VM
-	m          mark
-	writing
-	power bool
-
-	move  map[string]string // slot → storage
-	grow  map[string]int    // slot → GiB
-	back  map[string]Disk   // slot → a disk whose old volume is attached again
-	drop  map[string]string // name of a disk → volume to be freed
-	sight sight
-}
-
-func newChange(want, have *VM, m mark) *change {
-	return &change{
-		want: want, have: have, m: m, writing: writing{params{}, map[string]bool{}},
-		move: map[string]string{}, grow: map[string]int{}, back: map[string]Disk{}, drop: map[string]string{},
-		sight: sight{cfg: have.observe, fresh: true, unsure: map[string]bool{}},
-	}
 }
 
 // add translates the path of one change.
-func (c *change) add(path string) {
+func (c *vmChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	w := c.want
 	switch head {
@@ -137,31 +101,9 @@ func (c *change) add(path string) {
 	}
 }
 
-func (c *change) text(key, val string) {
-	if val == "" {
-		if _, there := c.have.observe.next[key]; there {
-			c.gone[key] = true
-		}
-		return
-	}
-	c.set[key] = val
-}
-
-// describe writes notes and mark where either differs: the mark also holds slots,
-// options and detached disks, which the other changes may have moved.
-func (c *change) describe() {
-	c.m.Options = slices.Sorted(maps.Keys(c.want.Options))
-	c.keepDetached(false)
-	if describe(c.want.Description, c.m) == strings.TrimRight(c.have.observe.next["description"], " \t\r\n") {
-		return
-	}
-	c.keepDetached(true)
-	c.set["description"] = describe(c.want.Description, c.m)
-}
-
-func (c *change) nic(name, attr string) {
-	i := slices.IndexFunc(c.want.NICs, func(n NIC) bool { return n.Name == name })
-	if i < 0 { // left the files, or was added by hand
+func (c *vmChange) nic(name, attr string) {
+	n, wanted := find(c.want.NICs, name)
+	if !wanted { // left the files, or was added by hand
 		slot := or(c.have.mark.Slots["nic."+name], name)
 		c.gone[slot] = true
 		if ip := "ipconfig" + strings.TrimPrefix(slot, "net"); c.have.observe.next[ip] != "" {
@@ -169,22 +111,11 @@ func (c *change) nic(name, attr string) {
 		}
 		return
 	}
-	n, slot := c.want.NICs[i], c.m.Slots["nic."+name]
+	slot := c.m.Slots["nic."+name]
 	if attr == "ip" || attr == "gateway" {
 		key := "ipconfig" + strings.TrimPrefix(slot, "net")
 		c.text(key, n.ipconfig(c.have.observe.next[key]))
 		return
 	}
 	c.set[slot] = card(c.have.observe.next[slot], n)
-}
-
-// heldBack explains the one refusal after which the work is done: PVE has the new
-// values, but the running guest did not take one of them. The next plan finds them
-// pending, and tries nothing again.
-func heldBack(err error) error {
-	api, ok := errors.AsType[*apiError](err)
-	if !ok || !slices.ContainsFunc(slices.Collect(maps.Values(api.Params)), func(s string) bool { return strings.HasPrefix(s, "hotplug problem") }) {
-		return err
-	}
-	return fmt.Errorf("the running guest did not take it, so it waits for a restart now: %w", err)
 }

@@ -1,0 +1,305 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// change collects what the changes of a step mean for PVE, as far as it is the same
+// for VMs and for containers.
+type change struct {
+	to, from *volumes
+	m        mark // as it will be
+	notes    string
+	writing
+	power bool // it is to be started or stopped
+
+	move  map[string]string // slot → storage
+	grow  map[string]int    // slot → GiB
+	back  map[string]volume // slot → a disk whose old volume is attached again
+	drop  map[string]string // name of a disk → volume to be freed
+	sight sight
+}
+
+func newChange(at place, to, from *volumes, m mark) *change {
+	return &change{
+		to: to, from: from, m: m, writing: writing{params{}, map[string]bool{}},
+		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{},
+		sight: sight{at: at, addr: to.mark.addr(), cfg: from.observe, unsure: map[string]bool{}},
+	}
+}
+
+// text sets a key, or deletes it where the value is none and the guest has it.
+func (c *change) text(key, val string) {
+	if _, there := c.from.observe.next[key]; val != "" || there {
+		c.writing.text(key, val)
+	}
+}
+
+// disk works out what the change of a disk means.
+func (c *change) disk(name, attr string) {
+	w, wanted := find(c.to.list, name)
+	h, there := find(c.from.list, name)
+	slot, old := c.m.Slots["disk."+name], c.from.mark.Slots["disk."+name]
+	switch {
+	case !wanted && !there: // detached before; its data are to go
+		c.drop[name] = c.from.mark.Detached[name]
+	case !wanted: // detached: PVE keeps the volume as an unused one
+		c.gone[old] = true
+		c.m.Detached[name] = volumeOf(c.from.observe.next[old])
+		if h.remove {
+			c.drop[name] = c.m.Detached[name]
+		}
+	case !there:
+		c.set[slot] = c.attach(w, slot)
+	case attr == "remove": // only the mark says it
+	case attr == "size":
+		c.grow[slot] = w.size
+	case attr == "storage":
+		c.move[slot] = w.storage
+	default:
+		c.set[slot] = w.keep(c.from.observe.next[slot])
+	}
+}
+
+// attach is the value of a disk that is to be there: the volume that it had before,
+// if the guest still has that one, else the order for a new one.
+func (c *change) attach(w volume, slot string) string {
+	id, o := c.from.mark.Detached[w.name], c.from.observe
+	switch {
+	case id == "":
+	case volumeOf(o.now[slot]) == id: // it would leave with the next restart
+		c.back[slot] = w
+		return w.keep(o.now[slot])
+	case unusedKey(o.next, id) != "":
+		c.back[slot] = w
+		return w.attach(id, slot)
+	}
+	return w.order(slot)
+}
+
+// describe writes notes and mark where either differs: the mark also holds slots,
+// options and detached disks, which the other changes may have moved.
+func (c *change) describe(notes string, options map[string]string) {
+	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
+	c.keepDetached(false)
+	if describe(notes, c.m) == strings.TrimRight(c.from.observe.next["description"], " \t\r\n") {
+		return
+	}
+	c.keepDetached(true)
+	c.set["description"] = describe(notes, c.m)
+}
+
+// keepDetached carries over what the mark knows of detached disks, and which disks go
+// with their data. With prune, what is not on the guest any more is left out; without
+// it the mark stays as it is, so that nothing has to be written for its sake.
+func (c *change) keepDetached(prune bool) {
+	m, old := &c.m, c.from.mark
+	for name, id := range old.Detached {
+		gone := prune && unusedKey(c.from.observe.next, id) == "" && attachedAt(c.from.observe.now, id) == ""
+		if !gone && !c.to.has(name) {
+			m.Detached[name] = or(m.Detached[name], id)
+		} else if m.Detached[name] == id {
+			delete(m.Detached, name)
+		}
+	}
+	m.Removes = c.to.removes()
+	for _, name := range old.Removes {
+		if m.Detached[name] != "" {
+			m.Removes = append(m.Removes, name)
+		}
+	}
+	slices.Sort(m.Removes)
+	m.Removes = slices.Compact(m.Removes)
+}
+
+// carryOut writes exactly the keys that the plan shows, in one request that carries
+// the digest of what was observed, then does what is no key of the disks. halted tells
+// that the guest had to be stopped for it, and is.
+func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
+	at := ch.sight.at
+	// PVE moves no volume of a running container, and what waits for a start would name the old one.
+	halt := at.lxc && len(ch.move) > 0 && s.Have.Guest.Running
+	if ch.empty() || halt { // no request with a digest says that it still is what was observed
+		if err := d.stillOurs(ctx, at, s.Address); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
+	}
+	if halt {
+		if err := d.stop(ctx, at, ch.from.mark); err != nil {
+			return false, err
+		}
+	}
+	ch.sight.fresh = ch.empty() && !halt // both renew the digest
+	if err := d.write(ctx, at, ch.writing, s.Have, ch.from.observe); err != nil {
+		return halt, fmt.Errorf("changing %s: %w", at, err)
+	}
+	return halt, d.settleDisks(ctx, ch, at.lxc && s.Have.Guest.Running && !halt)
+}
+
+// settlePower brings a guest that was changed to the power that is wanted, or restarts it
+// for what waits.
+func (d *Driver) settlePower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
+	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
+	switch at, m := ch.sight.at, ch.from.mark; {
+	case halted && want == "stopped":
+		return nil
+	case ch.power && want == "stopped":
+		return d.stop(ctx, at, m)
+	case ch.power || halted:
+		return d.start(ctx, at)
+	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, restarts):
+		return d.restart(ctx, at, m)
+	default:
+		return nil
+	}
+}
+
+// sight is what a guest was last seen as, between several writes to it.
+type sight struct {
+	at     place
+	addr   model.Address
+	cfg    config
+	fresh  bool            // nothing was written since
+	unsure map[string]bool // slots whose volume we changed ourselves
+}
+
+// withDigest sends a write that concerns one slot ("" for none) with the digest of
+// the configuration as it was last seen. After a write of our own, and where PVE
+// says that the configuration moved, it looks again: the guest must still be ours,
+// and the slot hold the volume that it held.
+func (d *Driver) withDigest(ctx context.Context, l *sight, slot string, send func(digest string) error) error {
+	for again := false; ; again = true {
+		if err := d.lookAgain(ctx, l, slot); err != nil {
+			return err
+		}
+		err := send(l.cfg.digest)
+		l.fresh = false
+		if again || classOf(err) != classMoved {
+			return err
+		}
+	}
+}
+
+// lookAgain reads a guest unless nothing was written to it since it was seen.
+func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
+	if l.fresh {
+		return nil
+	}
+	cfg, err := d.readConfig(ctx, l.at)
+	if err != nil {
+		return fmt.Errorf("looking at it again: %w", err)
+	}
+	if is := d.proof(cfg, l.at); !is.of(l.addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", l.addr, is.why())
+	}
+	if slot != "" && !l.unsure[slot] && volumeOf(cfg.next[slot]) != volumeOf(l.cfg.next[slot]) {
+		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
+	}
+	l.cfg, l.fresh = cfg, true
+	return nil
+}
+
+// settleDisks does what is no key of the configuration: moves volumes, grows them,
+// and frees those that are to go. Those that came back to a guest which is pinned stay
+// where they are: to move them it would have to be stopped, and that is a plan of its own.
+func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error {
+	l := &ch.sight
+	if len(ch.back) > 0 { // only now the size of what came back is known
+		if err := d.lookAgain(ctx, l, ""); err != nil {
+			return err
+		}
+		for slot, w := range ch.back {
+			value := l.cfg.next[slot]
+			if storageOf(value) != w.storage && !pinned {
+				ch.move[slot] = w.storage
+			}
+			if size := gib(parseProperty(value).values["size"]); size != 0 && w.size > size {
+				ch.grow[slot] = w.size
+			}
+		}
+	}
+	for _, slot := range slices.Sorted(maps.Keys(ch.move)) {
+		p := params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
+		err := d.withDigest(ctx, l, slot, func(digest string) error {
+			p["digest"] = digest
+			upid, err := d.c.post(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
+			return d.settled(ctx, upid, err)
+		})
+		if err != nil {
+			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
+		}
+		l.unsure[slot] = true
+	}
+	for _, slot := range slices.Sorted(maps.Keys(ch.grow)) {
+		if err := d.resize(ctx, l, slot, ch.grow[slot]); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(ch.drop)) {
+		if err := d.dropData(ctx, ch, name); err != nil {
+			return fmt.Errorf("removing the data of disk %s of %s (%s): %w", name, l.at, ch.drop[name], err)
+		}
+	}
+	return nil
+}
+
+// resize grows a disk to a size in GiB; a disk that has it already stays.
+func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
+	err := d.withDigest(ctx, l, slot, func(digest string) error {
+		upid, err := d.c.put(ctx, l.at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
+		return d.settled(ctx, upid, err)
+	})
+	if err != nil && !strings.Contains(err.Error(), "already at specified size") { // of a container; of a VM that is success
+		return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
+	}
+	return nil
+}
+
+// dropData frees a detached volume, and takes it out of the mark with the same
+// request. One that is still attached, until the next restart, is left for later.
+func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
+	l := &ch.sight
+	return d.withDigest(ctx, l, "", func(digest string) error {
+		key := unusedKey(l.cfg.next, ch.drop[name])
+		if key == "" || attachedAt(l.cfg.now, ch.drop[name]) != "" {
+			return nil
+		}
+		delete(ch.m.Detached, name)
+		ch.m.Removes = slices.DeleteFunc(ch.m.Removes, func(n string) bool { return n == name })
+		_, err := d.c.put(ctx, l.at.path("config"), params{"delete": key, "description": describe(ch.notes, ch.m), "digest": digest})
+		return err
+	})
+}
+
+// complete brings a new guest from what was ordered to what is wanted: disks grown to
+// their size, and power. It gives the mark that the guest has.
+func (d *Driver) complete(ctx context.Context, at place, want *volumes, power string) (mark, error) {
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return mark{}, fmt.Errorf("reading %s back: %w", at, err)
+	}
+	is := d.proof(cfg, at)
+	if !is.of(want.mark.addr()) || is.mark.bare() || at.lxc && cfg.now["rootfs"] == "" {
+		return is.mark, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
+	}
+	l := sight{at: at, addr: want.mark.addr(), cfg: cfg, fresh: true}
+	for _, w := range want.list {
+		slot := is.mark.Slots["disk."+w.name]
+		if value, there := cfg.next[slot]; there && w.size > gib(parseProperty(value).values["size"]) {
+			if err := d.resize(ctx, &l, slot, w.size); err != nil {
+				return is.mark, err
+			}
+		}
+	}
+	if power != "running" {
+		return is.mark, nil
+	}
+	return is.mark, d.start(ctx, at)
+}

@@ -1,0 +1,260 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Disks of VMs and mount points of containers have the same life: their slot is
+// remembered in the mark; one that leaves the files stays with its guest as an unused
+// volume, the mark remembers which, and under the same name it comes back. A running
+// guest may hold on to it until its next restart.
+
+// held is what VMs and containers have beside their attributes.
+type held struct {
+	mark    mark   // wanted: without identity and slots; observed: as found
+	observe config // observed only
+}
+
+// unused names the volumes that belong to the guest and are attached nowhere; "" for none.
+func (h *held) unused() string {
+	var out []string
+	known := slices.Collect(maps.Values(h.mark.Detached)) // of other disks: they explain nothing
+	for key, val := range h.observe.next {
+		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// device is the name that a key of PVE has in the files by the mark; "" for none.
+func (h *held) device(key string) string {
+	for name, slot := range h.mark.Slots {
+		if slot == key {
+			return name
+		}
+	}
+	return ""
+}
+
+// volume is a disk of a VM or of a container.
+type volume struct {
+	name, storage string
+	size          int // GiB; 0 if nothing is said of it
+	remove        bool
+	attachable
+}
+
+// attachable is what PVE is sent for a disk.
+type attachable interface {
+	order(slot string) string          // for a new volume
+	attach(volume, slot string) string // for one that is there and attached nowhere
+	keep(value string) string          // for the one of a value
+}
+
+// find gives the block of a name.
+func find[B interface{ label() string }](blocks []B, name string) (block B, ok bool) {
+	for _, b := range blocks {
+		if b.label() == name {
+			return b, true
+		}
+	}
+	return block, false
+}
+
+func (d Disk) label() string   { return d.Name }
+func (d CTDisk) label() string { return d.Name }
+func (n NIC) label() string    { return n.Name }
+func (n CTNIC) label() string  { return n.Name }
+func (v volume) label() string { return v.name }
+
+func (d Disk) volume() volume { return volume{d.Name, d.Storage, d.Size, d.Remove, d} }
+
+func (d CTDisk) volume() volume { return volume{d.Name, d.Storage, d.Size, d.Remove, d} }
+
+// volumes are the disks of a guest, as they are wanted or as they were observed.
+type volumes struct {
+	held
+	list      []volume
+	protected bool // so that PVE lets none go
+}
+
+func (v *VM) volumes() *volumes { return volumesOf(v.held, v.Disks, v.Protection) }
+
+func (c *CT) volumes() *volumes { return volumesOf(c.held, c.Disks, c.Protection) }
+
+func volumesOf[D interface{ volume() volume }](h held, disks []D, protected bool) *volumes {
+	out := &volumes{held: h, protected: protected}
+	for _, d := range disks {
+		out.list = append(out.list, d.volume())
+	}
+	return out
+}
+
+func (v *volumes) has(name string) bool {
+	_, ok := find(v.list, name)
+	return ok
+}
+
+// removes are the names of the disks whose data go with them.
+func (v *volumes) removes() []string {
+	var out []string
+	for _, d := range v.list {
+		if d.remove {
+			out = append(out, d.name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// left are the disks that were taken out of the files with their data, where the
+// data are still there: the detaching waited for a restart, or its answer was lost.
+// A protected guest keeps them; PVE would refuse.
+func (v *volumes) left() []string {
+	var out []string
+	for _, name := range v.mark.Removes {
+		if id := v.mark.Detached[name]; id != "" && !v.protected && unusedKey(v.observe.next, id) != "" && !v.has(name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// remembered is the old slots of a guest, with those of disks that come back before
+// the restart that would detach them.
+func (v *volumes) remembered(want *volumes) map[string]string {
+	old := map[string]string{}
+	maps.Copy(old, v.mark.Slots)
+	for _, d := range want.list {
+		key, id := "disk."+d.name, v.mark.Detached[d.name]
+		if slot := attachedAt(v.observe.now, id); old[key] == "" && id != "" && slot != "" {
+			old[key] = slot
+		}
+	}
+	return old
+}
+
+// note says which data go where a guest becomes what is wanted.
+func (v *volumes) note(want *volumes) []string {
+	var out []string
+	for _, name := range append(v.removes(), v.left()...) {
+		if !want.has(name) {
+			out = append(out, "the data of disk "+name+" are removed")
+		}
+	}
+	return out
+}
+
+// refuse says what cannot be done to the disks of a guest that stays.
+func (v *volumes) refuse(want *volumes, at place) []model.Problem {
+	var out []model.Problem
+	refuse := func(path, summary, detail string, args ...any) {
+		out = append(out, model.Problem{Path: path, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
+	}
+	for _, w := range want.list {
+		h, there := find(v.list, w.name)
+		path := "disk." + w.name
+		slot := v.mark.Slots[path]
+		switch {
+		case !there && w.name == "root":
+			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
+		case !there && slot != "" && v.unused() != "":
+			refuse(path, "disk "+w.name+" was detached by hand",
+				"its data may be on %s of %s, so no empty disk is put in its place: attach that one as %s again, or remove it", v.unused(), at, slot)
+		case there && w.size != 0 && w.size < h.size:
+			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.name, h.size, w.size), "PVE only grows disks: set it to at least %d, or replace the guest", h.size)
+		}
+	}
+	for _, h := range v.list {
+		if v.protected && !want.has(h.name) {
+			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.name), "set protection = false in the files, let that be applied, then remove the disk")
+		}
+	}
+	return out
+}
+
+// refuseEnd says what speaks against removing a guest, or making it anew.
+func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
+	out := v.mark.refuse(g, v.observe.next)
+	if v.protected {
+		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
+	}
+	return out
+}
+
+// unusedKey is the key of a volume that belongs to the guest and is attached nowhere.
+func unusedKey(c map[string]string, id string) string {
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if strings.HasPrefix(key, "unused") && volumeOf(c[key]) == id {
+			return key
+		}
+	}
+	return ""
+}
+
+// attachedAt is the slot where a volume is in use, be it until the next restart only.
+func attachedAt(c map[string]string, id string) string {
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if (isDrive(key) && !strings.HasPrefix(key, "unused") || isMount(key)) && volumeOf(c[key]) == id {
+			return key
+		}
+	}
+	return ""
+}
+
+// storageOf is the storage of a drive's volume, or of the order for one.
+func storageOf(drive string) string {
+	storage, _, _ := strings.Cut(volumeOf(drive), ":")
+	return storage
+}
+
+// volumeOf is the volume of a drive, or of a mount point.
+func volumeOf(drive string) string {
+	p := parseProperty(drive)
+	return or(p.values["file"], p.first("volume"))
+}
+
+// device is one that has a slot: its name in the mark, and how its slots are called.
+type device struct{ name, family string }
+
+// slots assigns a slot to every device: those that have one keep it, the others take
+// the lowest free one. cfg is the guest that they are for, if there is one already.
+func slots(devices []device, cfg config, old map[string]string) map[string]string {
+	out, used := map[string]string{}, map[string]bool{}
+	for _, c := range []map[string]string{cfg.next, cfg.now} {
+		for key := range c {
+			used[key] = true
+		}
+	}
+	for _, d := range devices { // a slot that is empty since somebody took its device out is still spoken for
+		used[old[d.name]] = true
+	}
+	for _, d := range devices {
+		slot, known := old[d.name]
+		for i := 0; !known; i++ {
+			slot = fmt.Sprintf("%s%d", d.family, i)
+			known = !used[slot]
+		}
+		out[d.name], used[slot] = slot, true
+	}
+	return out
+}
+
+// copied are the slots that a copy has from its template: its root disk and, in their
+// order, its cards, be they there or not.
+func copied(devices []device, root string) map[string]string {
+	out := map[string]string{"disk.root": root}
+	for _, d := range devices {
+		if d.family == "net" {
+			out[d.name] = fmt.Sprintf("net%d", len(out)-1)
+		}
+	}
+	return out
+}
