@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -30,6 +31,12 @@ type client struct {
 // sent as JSON, in which PVE takes booleans and numbers as they are. Without any
 // an empty object is sent: on null PVE dies (AnyEvent.pm, "Not a HASH reference").
 type params map[string]any
+
+// said is p without what is "".
+func (p params) said() params {
+	maps.DeleteFunc(p, func(_ string, val any) bool { return val == "" })
+	return p
+}
 
 func (p params) body() params {
 	if p == nil {

@@ -137,26 +137,25 @@ func plainText(v any) string {
 	}
 }
 
+// settings are the keys that say one attribute each; "" for none.
+func (c *CT) settings() params {
+	p := params{
+		"hostname": c.Hostname, "cores": "", "memory": c.Memory, "swap": c.Swap, "tags": strings.Join(c.Tags, ";"),
+		"onboot": c.OnBoot, "protection": c.Protection, "startup": c.Startup.text(), "features": featuresText(c.Features),
+		"nameserver": strings.Join(c.Nameserver, " "), "searchdomain": c.Searchdomain, "timezone": c.Timezone,
+	}
+	if c.Cores != 0 { // else all of the host's
+		p["cores"] = c.Cores
+	}
+	return p
+}
+
 // params are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
 func (c *CT) params(m *mark, have config) params {
 	m.Options = slices.Sorted(maps.Keys(c.Options))
-	p := params{
-		"hostname": c.Hostname, "memory": c.Memory, "swap": c.Swap, "tags": strings.Join(c.Tags, ";"),
-		"onboot": c.OnBoot, "protection": c.Protection,
-	}
-	for key, val := range map[string]string{
-		"startup": c.Startup.text(), "nameserver": strings.Join(c.Nameserver, " "), "searchdomain": c.Searchdomain, "timezone": c.Timezone,
-		"features": featuresText(c.Features),
-	} {
-		if val != "" {
-			p[key] = val
-		}
-	}
-	if c.Cores != 0 {
-		p["cores"] = c.Cores
-	}
+	p := c.settings().said()
 	for k, val := range c.Options {
 		p[k] = val
 	}

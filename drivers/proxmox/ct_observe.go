@@ -34,17 +34,9 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
 		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
 		Nameserver: splitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
-	}
-	if g.running {
-		t.Power = "running"
+		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
 	}
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
-	for _, tag := range splitTags(c["tags"]) {
-		t.Tags = append(t.Tags, strings.ToLower(tag))
-	}
-	slices.Sort(t.Tags)
-	t.Tags = slices.Compact(t.Tags)
 	if m.bare() {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
 	}
@@ -55,10 +47,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 			t.Options[k] = val
 		}
 	}
-	return &model.Resource{
-		Addr: m.addr(), Spec: t, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"]), HA: g.ha},
-	}
+	return g.resource(cfg, m, t)
 }
 
 // readFeatures lists the features that are on; one with a value, as mount has, keeps it.
@@ -126,19 +115,8 @@ func (c *CT) align(have *CT) {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
-	for k, val := range have.Options {
-		if _, wanted := c.Options[k]; !wanted && (!slices.Contains(have.mark.Options, k) || ctKeys().invented[k] || ctKeys().same(k, "", val)) {
-			delete(have.Options, k)
-		}
-	}
-	for k, w := range c.Options {
-		if ctKeys().same(k, w, have.Options[k]) {
-			have.Options[k] = w
-		}
-	}
-	if c.Startup != nil && have.Startup != nil && c.Startup.text() == have.Startup.text() {
-		have.Startup = c.Startup
-	}
+	ctKeys().align(c.Options, have.Options, have.mark.Options, nil)
+	have.Startup = c.Startup.sameAs(have.Startup)
 	have.Waits = have.Waits && c.Restart == "allowed" && c.Power == "running"
 	if have.mark.From == "" {
 		have.Template = c.Template

@@ -13,7 +13,7 @@ import (
 // the digest of what was observed, then does what is no key: volumes moved and
 // grown, power, restart.
 func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error {
-	at := place{node: s.Have.Guest.Node, vmid: s.Have.Guest.VMID, lxc: true}
+	at := placeOf(s.Have)
 	m := want.mark
 	m.Owner = d.id.owner
 	if have.mark.bare() { // a clone whose making was cut off: what is missing of it is done now
@@ -50,42 +50,16 @@ type ctChange struct {
 // add translates the path of one change.
 func (c *ctChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
-	w := c.want
+	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
-	case "cores":
-		c.set["cores"] = w.Cores
-	case "memory":
-		c.set["memory"] = w.Memory
-	case "swap":
-		c.set["swap"] = w.Swap
-	case "hostname":
-		c.set["hostname"] = w.Hostname
-	case "tags":
-		c.set["tags"] = strings.Join(w.Tags, ";")
-	case "onboot":
-		c.set["onboot"] = w.OnBoot
-	case "protection":
-		c.set["protection"] = w.Protection
-	case "startup":
-		c.text("startup", w.Startup.text())
-	case "features":
-		c.text("features", featuresText(w.Features))
-	case "nameserver":
-		c.text("nameserver", strings.Join(w.Nameserver, " "))
-	case "searchdomain":
-		c.text("searchdomain", w.Searchdomain)
-	case "timezone":
-		c.text("timezone", w.Timezone)
-	case "power":
-		c.power = true
 	case "options":
-		c.text(rest, w.Options[rest])
+		c.text(rest, c.want.Options[rest])
 	case "nic":
-		name, _, _ := strings.Cut(rest, ".")
 		c.nic(name)
 	case "disk":
-		name, attr, _ := strings.Cut(rest, ".")
 		c.disk(name, attr)
+	default:
+		c.attribute(head, nil, c.want.settings())
 	}
 }
 

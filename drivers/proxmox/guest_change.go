@@ -42,6 +42,26 @@ func (c *change) text(key, val string) {
 	}
 }
 
+// attribute sets the key that says an attribute, or deletes it. names are the keys that
+// go by another name in the files, settings what keys are to say.
+func (c *change) attribute(name string, names map[string]string, settings params) {
+	key := name
+	for k, n := range names {
+		if n == name {
+			key = k
+		}
+	}
+	switch val, known := settings[key]; {
+	case name == "power":
+		c.power = true
+	case !known: // of the mark, or only observed
+	case val == "":
+		c.text(key, "")
+	default:
+		c.set[key] = val
+	}
+}
+
 // disk works out what the change of a disk means.
 func (c *change) disk(name, attr string) {
 	w, wanted := find(c.to.list, name)

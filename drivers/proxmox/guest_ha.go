@@ -111,7 +111,7 @@ func (j *judge) leaveToHA(r *model.Resource) {
 		return
 	}
 	*have.powerState() = aim
-	at := place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
+	at := placeOf(r)
 	switch {
 	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it
 		j.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), haStuck(at))

@@ -25,6 +25,16 @@ func observedGuest(g listed, cfg config, notes string, m mark) *model.Resource {
 	return observedVM(g, cfg, notes, m)
 }
 
+// resource is a guest of ours as it was observed.
+func (g listed) resource(cfg config, m mark, spec any) *model.Resource {
+	return &model.Resource{
+		Addr: m.addr(), Spec: spec, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
+		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"]), HA: g.ha},
+	}
+}
+
+func (g listed) power() string { return pick(g.running, "running", "stopped") }
+
 // guestKind is what PVE has for a kind of node: ct, or vm, which a pve node is too.
 func guestKind(addr model.Address) string {
 	if addr.Kind == "ct" {

@@ -51,7 +51,7 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 		if waits == nil {
 			continue
 		}
-		at := place{have.Guest.Node, have.Guest.VMID, guestKind(addr) == "ct"}
+		at := placeOf(have)
 		why, err := d.restartedInVain(ctx, at)
 		switch {
 		case endsAll(ctx, err):

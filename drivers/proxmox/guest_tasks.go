@@ -71,7 +71,7 @@ func (d *Driver) undisturbed(ctx context.Context, s plan.Step) error {
 	if s.Have == nil || s.Have.Guest == nil {
 		return nil
 	}
-	at := place{s.Have.Guest.Node, s.Have.Guest.VMID, s.Address.Kind == "ct"}
+	at := placeOf(s.Have)
 	waited, _, err := d.rejoin(ctx, at)
 	if err != nil {
 		return fmt.Errorf("changing %s: %w", at, err)

@@ -135,6 +135,24 @@ func (k *keys) alignMembers(key string, want, have map[string]string) {
 	}
 }
 
+// align leaves of the observed options what differs in meaning. One that the files
+// never spoke of, by those that the mark knows, is none of ours; one that they take
+// away, and that means the default already, is gone. also tells of further values that
+// are the same; it may be nil.
+func (k *keys) align(want, have map[string]string, known []string, also func(key, want, have string) bool) {
+	for key, val := range have {
+		if _, wanted := want[key]; !wanted && (!slices.Contains(known, key) || k.invented[key] || k.same(key, val, "")) {
+			delete(have, key)
+		}
+	}
+	for key, w := range want {
+		h, there := have[key]
+		if k.same(key, w, h) || there && also != nil && also(key, w, h) {
+			have[key] = w
+		}
+	}
+}
+
 // features reads the list of what may be plugged while the guest runs.
 func features(value string) string {
 	if value == "1" {

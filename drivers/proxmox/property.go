@@ -3,6 +3,7 @@ package proxmox
 import (
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -60,6 +61,16 @@ var sizeText = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT]?)$`)
 // splitTags reads a list of tags with any of PVE's separators (PVE/JSONSchema.pm, pve-tag-list).
 func splitTags(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
+}
+
+// readTags gives a guest's tags in the form in which they are wanted.
+func readTags(s string) []string {
+	var out []string
+	for _, t := range splitTags(s) {
+		out = append(out, strings.ToLower(t))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // encodeKeys gives PVE's form of ssh keys: percent-encoded by RFC 3986, where a

@@ -182,22 +182,20 @@ func bootDisk(c map[string]string) string {
 	return "scsi0"
 }
 
+// settings are the keys that say one attribute each, and nothing else; "" for none.
+func (v *VM) settings() params {
+	return params{
+		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
+		"onboot": v.OnBoot, "protection": v.Protection, "startup": v.Startup.text(),
+		"ciuser": v.User, "sshkeys": encodeKeys(v.Keys), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain,
+	}
+}
+
 // params are the keys of a whole machine but its drives.
 func (v *VM) params(m mark) params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
-	p := params{
-		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
-		"description": describe(v.Description, m), "smbios1": "uuid=" + m.UUID,
-		"onboot": v.OnBoot, "protection": v.Protection, "agent": agentText("", v.Agent),
-	}
-	for key, val := range map[string]string{"ciuser": v.User, "startup": v.Startup.text(), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain} {
-		if val != "" {
-			p[key] = val
-		}
-	}
-	if len(v.Keys) > 0 {
-		p["sshkeys"] = encodeKeys(v.Keys)
-	}
+	p := v.settings().said()
+	p["description"], p["smbios1"], p["agent"] = describe(v.Description, m), "uuid="+m.UUID, agentText("", v.Agent)
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = card("", n)

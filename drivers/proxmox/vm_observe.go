@@ -19,10 +19,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
 		Agent: parseProperty(c["agent"]).first("enabled") == "1", Startup: parseStartup(c["startup"]),
 		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: "stopped", Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
-	}
-	if g.running {
-		v.Power = "running"
+		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
 	}
 	v.Seed = m.attached(c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
@@ -30,11 +27,6 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
 		v.Template = name
 	}
-	for _, t := range splitTags(c["tags"]) {
-		v.Tags = append(v.Tags, strings.ToLower(t))
-	}
-	slices.Sort(v.Tags)
-	v.Tags = slices.Compact(v.Tags)
 	slices.Sort(v.Keys)
 	v.Keys = slices.Compact(v.Keys)
 	if m.UUID == "" { // a bare clone: its mark does not know the template's slots
@@ -48,14 +40,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 			v.Options[k] = val
 		}
 	}
-	lock := g.lock
-	if lock == "" {
-		lock = cfg.now["lock"]
-	}
-	return &model.Resource{
-		Addr: m.addr(), Spec: v, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: lock, HA: g.ha},
-	}
+	return g.resource(cfg, m, v)
 }
 
 func isDrive(key string) bool {
@@ -145,6 +130,14 @@ func parseStartup(s string) *Startup {
 	return &Startup{Order: number(p.first("order")), Up: number(p.values["up"]), Down: number(p.values["down"])}
 }
 
+// sameAs gives s where the other says the same, else the other.
+func (s *Startup) sameAs(other *Startup) *Startup {
+	if s != nil && other != nil && s.text() == other.text() {
+		return s
+	}
+	return other
+}
+
 func (s *Startup) text() string {
 	if s == nil {
 		return ""
@@ -199,34 +192,12 @@ func (v *VM) align(have *VM) {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
-	v.alignOptions(have)
-	if v.Startup != nil && have.Startup != nil && v.Startup.text() == have.Startup.text() {
-		have.Startup = v.Startup
-	}
+	vmKeys().align(v.Options, have.Options, have.mark.Options, func(key, want, have string) bool { return stateDrive(key) && sameState(key, want, have) })
+	have.Startup = v.Startup.sameAs(have.Startup)
 	v.alignSeed(have)
 	have.Waits = have.Waits && v.Restart == "allowed" && v.Power == "running"
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template
-	}
-}
-
-// alignOptions leaves of the options what differs in meaning. An option that the
-// files never spoke of is none of ours; one that they take away, and that means the
-// default already, is gone.
-func (v *VM) alignOptions(have *VM) {
-	for k, val := range have.Options {
-		w, wanted := v.Options[k]
-		switch {
-		case !wanted && (!slices.Contains(have.mark.Options, k) || vmKeys().same(k, val, "")):
-			delete(have.Options, k)
-		case wanted && stateDrive(k) && sameState(k, w, val), wanted && vmKeys().same(k, w, val):
-			have.Options[k] = w
-		}
-	}
-	for k, w := range v.Options {
-		if _, there := have.Options[k]; !there && vmKeys().same(k, w, "") {
-			have.Options[k] = w
-		}
 	}
 }
 
@@ -257,15 +228,8 @@ func (v *VM) path(key string) string {
 	if name := v.device(key); name != "" {
 		return name
 	}
-	switch key {
-	case "ciuser":
-		return "ci_user"
-	case "sshkeys":
-		return "ssh_keys"
-	case "nameserver":
-		return "dns"
-	case "searchdomain":
-		return "domain"
+	if name := vmAttributes()[key]; name != "" {
+		return name
 	}
 	if isTyped(key) || isDrive(key) {
 		return key

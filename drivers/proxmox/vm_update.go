@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 // carries the digest of what was observed, then does what is no key: disks moved
 // and grown, power, restart.
 func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
-	at := place{node: s.Have.Guest.Node, vmid: s.Have.Guest.VMID}
+	at := placeOf(s.Have)
 	m := want.mark
 	m.Owner, m.UUID, m.Linked = d.id.owner, have.mark.UUID, have.mark.Linked
 	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
@@ -53,51 +52,32 @@ type vmChange struct {
 	want, have *VM
 }
 
+// vmAttributes are the keys of PVE that the files call by another name.
+func vmAttributes() map[string]string {
+	return map[string]string{"ciuser": "ci_user", "sshkeys": "ssh_keys", "nameserver": "dns", "searchdomain": "domain"}
+}
+
 // add translates the path of one change.
 func (c *vmChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
-	w := c.want
+	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
-	case "cores":
-		c.set["cores"] = w.Cores
-	case "memory":
-		c.set["memory"] = fmt.Sprint(w.Memory)
-	case "name":
-		c.set["name"] = w.Name
-	case "tags":
-		c.set["tags"] = strings.Join(w.Tags, ";")
-	case "onboot":
-		c.set["onboot"] = w.OnBoot
-	case "protection":
-		c.set["protection"] = w.Protection
 	case "agent":
-		c.set["agent"] = agentText(c.have.observe.next["agent"], w.Agent)
-	case "startup":
-		c.text("startup", w.Startup.text())
-	case "ci_user":
-		c.text("ciuser", w.User)
-	case "ssh_keys":
-		c.text("sshkeys", encodeKeys(w.Keys))
-	case "dns":
-		c.text("nameserver", strings.Join(w.DNS, " "))
-	case "domain":
-		c.text("searchdomain", w.Domain)
-	case "power":
-		c.power = true
+		c.set["agent"] = agentText(c.have.observe.next["agent"], c.want.Agent)
 	case "seed":
 		c.set[seedSlot] = emptyDrive
 	case "options":
-		if stateDrive(rest) && w.Options[rest] != "" && c.have.observe.next[rest] != "" {
-			c.move[rest] = storageOf(w.Options[rest]) // its content goes along; the order again would be an empty one
+		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.next[rest] != "" {
+			c.move[rest] = storageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
 		}
-		c.text(rest, w.Options[rest])
+		c.text(rest, c.want.Options[rest])
 	case "nic":
-		name, attr, _ := strings.Cut(rest, ".")
 		c.nic(name, attr)
 	case "disk":
-		name, attr, _ := strings.Cut(rest, ".")
 		c.disk(name, attr)
+	default:
+		c.attribute(head, vmAttributes(), c.want.settings())
 	}
 }
 
