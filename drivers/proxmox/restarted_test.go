@@ -13,16 +13,66 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
+// interrupted is a change of web-1 that an agent does not live to see the end of.
+type interrupted struct {
+	before func(*world)
+	change func(*world)
+	once   []string // types of tasks of which exactly one is started
+	holds  func(*testing.T, *world)
+}
+
+// atAnyMoment lets the agent die every second of the change, and another one go on.
+func (c interrupted) atAnyMoment(t *testing.T) {
+	zfs := pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images", "rootdir"}}
+	for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
+		inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Storages: append(pvesim.DefaultStorages(), zfs)}, func(t *testing.T, w *world) {
+			if c.before != nil {
+				c.before(w)
+				w.apply()
+				time.Sleep(time.Minute)
+			}
+			c.change(w)
+			done := len(w.host.Snapshot().Tasks)
+			dying, cancel := context.WithTimeout(t.Context(), at)
+			defer cancel()
+			for _, s := range w.plan().Steps {
+				if w.d.Apply(dying, s) != nil {
+					break
+				}
+			}
+			w.reopen()
+			settle(w)
+			var started []string
+			for _, task := range w.host.Snapshot().Tasks[done:] {
+				started = append(started, task.Type)
+				require.Equal(t, "OK", task.Status, "%s: %s", at, task.Type)
+			}
+			for _, kind := range c.once {
+				n := 0
+				for _, s := range started {
+					if s == kind {
+						n++
+					}
+				}
+				require.Equal(t, 1, n, "%s at %s: %v", kind, at, started)
+			}
+			if c.holds != nil {
+				c.holds(t, w)
+			}
+			for _, g := range w.host.Snapshot().Guests {
+				require.Empty(t, g.Lock)
+				require.Empty(t, g.Config["unused0"])
+			}
+			require.LessOrEqual(t, len(slices.DeleteFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
+		})
+	}
+}
+
 // TestRestartedInTheMiddleOfATask: the agent dies at any moment of a step while PVE
 // goes on with it. The next one knows nothing; it finds the task by the guest, waits
 // for it or says that it is under way, and orders nothing twice.
 func TestRestartedInTheMiddleOfATask(t *testing.T) {
-	for name, c := range map[string]struct {
-		before func(*world)
-		change func(*world)
-		once   []string // types of tasks of which exactly one is started
-		holds  func(*testing.T, *world)
-	}{
+	for name, c := range map[string]interrupted{
 		"create": {
 			change: func(w *world) { w.node("web-1", nil) },
 			once:   []string{"qmcreate"},
@@ -84,49 +134,6 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 			once: []string{"qmdestroy", "qmclone"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
-				inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "local-zfs", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
-					if c.before != nil {
-						c.before(w)
-						w.apply()
-						time.Sleep(time.Minute)
-					}
-					c.change(w)
-					done := len(w.host.Snapshot().Tasks)
-					dying, cancel := context.WithTimeout(t.Context(), at)
-					defer cancel()
-					for _, s := range w.plan().Steps {
-						if w.d.Apply(dying, s) != nil {
-							break
-						}
-					}
-					w.reopen()
-					settle(w)
-					var started []string
-					for _, task := range w.host.Snapshot().Tasks[done:] {
-						started = append(started, task.Type)
-						require.Equal(t, "OK", task.Status, "%s: %s", at, task.Type)
-					}
-					for _, kind := range c.once {
-						n := 0
-						for _, s := range started {
-							if s == kind {
-								n++
-							}
-						}
-						require.Equal(t, 1, n, "%s at %s: %v", kind, at, started)
-					}
-					if c.holds != nil {
-						c.holds(t, w)
-					}
-					for _, g := range w.host.Snapshot().Guests {
-						require.Empty(t, g.Lock)
-						require.Empty(t, g.Config["unused0"])
-					}
-					require.LessOrEqual(t, len(slices.DeleteFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
-				})
-			}
-		})
+		t.Run(name, c.atAnyMoment)
 	}
 }
