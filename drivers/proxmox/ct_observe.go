@@ -130,7 +130,7 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 		return nil
 	}
 	f := diag.Warnf(diag.Range{}, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
-		"%s", "PVE puts keys into a container only when it makes it: put them into /root/.ssh/authorized_keys yourself, or remove it so that it is made anew")
+		"%s", "PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is made anew")
 	f.Source, f.Address = diag.FromGuard, addr.String()
 	return diag.List{f}
 }
