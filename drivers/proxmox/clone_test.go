@@ -1,11 +1,8 @@
 package proxmox_test
 
 import (
-	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -56,28 +53,7 @@ func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 }
 
 func TestEveryRequestOfACloneMayFail(t *testing.T) {
-	var total atomic.Int64 // requests come from many goroutines
-	synctest.Test(t, func(t *testing.T) {
-		cloneStory(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
-	})
-	require.Greater(t, total.Load(), int64(12))
-	for _, status := range []int{596, 500, -1} {
-		for _, effect := range []bool{false, true} {
-			for at := int64(1); at <= total.Load(); at++ {
-				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						var n atomic.Int64
-						cloneStory(t, func(*http.Request) (int, bool) {
-							if n.Add(1) == at {
-								return status, effect
-							}
-							return 0, false
-						})
-					})
-				})
-			}
-		}
-	}
+	tellWithFaults(t, "clone", []int{596, 500, -1}, cloneStory)
 }
 
 func TestTemplateOnAnotherNode(t *testing.T) {

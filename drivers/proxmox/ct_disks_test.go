@@ -3,9 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -124,28 +122,7 @@ func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 }
 
 func TestEveryRequestOfMountsMayFail(t *testing.T) {
-	var total atomic.Int64 // requests come from many goroutines
-	synctest.Test(t, func(t *testing.T) {
-		mountsLife(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
-	})
-	require.Greater(t, total.Load(), int64(20))
-	for _, status := range []int{596, 500, -1} {
-		for _, effect := range []bool{false, true} {
-			for at := int64(1); at <= total.Load(); at += stride {
-				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						var n atomic.Int64
-						mountsLife(t, func(*http.Request) (int, bool) {
-							if n.Add(1) == at {
-								return status, effect
-							}
-							return 0, false
-						})
-					})
-				})
-			}
-		}
-	}
+	tellWithFaults(t, "mounts", []int{596, 500, -1}, mountsLife)
 }
 
 // TestRootOfAContainerCannotLeave the files.

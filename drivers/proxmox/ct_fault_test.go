@@ -3,9 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -130,32 +128,7 @@ func (w *world) ctTemplate(vmid int) {
 // TestEveryRequestOfAContainerMayFail faults each request of the stories in turn,
 // once without and once with effect.
 func TestEveryRequestOfAContainerMayFail(t *testing.T) {
-	for name, story := range map[string]func(*testing.T, func(*http.Request) (int, bool)){"life": containerLife, "clone": containerClone} {
-		var total atomic.Int64 // requests come from many goroutines
-		synctest.Test(t, func(t *testing.T) {
-			story(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
-		})
-		require.Greater(t, total.Load(), int64(12))
-		for i, status := range []int{596, 500, -1} {
-			first, step := int64(1), int64(stride)
-			if i > 0 {
-				first, step = thinned(i)
-			}
-			for _, effect := range []bool{false, true} {
-				for at := first; at <= total.Load(); at += step {
-					t.Run(fmt.Sprintf("%s %d effect=%v request %d", name, status, effect, at), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
-							var n atomic.Int64
-							story(t, func(*http.Request) (int, bool) {
-								if n.Add(1) == at {
-									return status, effect
-								}
-								return 0, false
-							})
-						})
-					})
-				}
-			}
-		}
+	for name, story := range map[string]tale{"life": containerLife, "clone": containerClone} {
+		tellWithFaults(t, name, []int{596, 500, -1}, story)
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,29 +88,7 @@ func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 // TestEveryRequestOfATemplatesLifeMayFail faults each request in turn, once without
 // and once with effect.
 func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
-	var total atomic.Int64 // requests come from many goroutines
-	synctest.Test(t, func(t *testing.T) {
-		templateLife(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
-	})
-	require.Greater(t, total.Load(), int64(40))
-	for i, status := range []int{596, 500, -1} {
-		first, step := thinned(i)
-		for _, effect := range []bool{false, true} {
-			for at := first; at <= total.Load(); at += step {
-				t.Run(fmt.Sprintf("%d effect=%v request %d", status, effect, at), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						var n atomic.Int64
-						templateLife(t, func(*http.Request) (int, bool) {
-							if n.Add(1) == at {
-								return status, effect
-							}
-							return 0, false
-						})
-					})
-				})
-			}
-		}
-	}
+	tellWithFaults(t, "template", []int{596, 500, -1}, templateLife)
 }
 
 // TestTemplateInUse: linked clones, be they ours or anybody's, keep a template from

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -148,25 +146,7 @@ func TestBusesOfDisks(t *testing.T) {
 // TestDisksSurviveEveryFault: each request of a disk's life fails once, with and
 // without effect. In the end there is never a second volume, and none too few.
 func TestDisksSurviveEveryFault(t *testing.T) {
-	for _, effect := range []bool{false, true} {
-		t.Run(fmt.Sprintf("effect=%v", effect), func(t *testing.T) {
-			var total atomic.Int32
-			synctest.Test(t, func(t *testing.T) {
-				diskStory(t, func(*http.Request) (int, bool) { total.Add(1); return 0, false })
-			})
-			for at := int32(1); at <= total.Load(); at += stride {
-				synctest.Test(t, func(t *testing.T) {
-					var n atomic.Int32
-					diskStory(t, func(*http.Request) (int, bool) {
-						if n.Add(1) == at {
-							return 596, effect
-						}
-						return 0, false
-					})
-				})
-			}
-		})
-	}
+	tellWithFaults(t, "disks", []int{596}, diskStory)
 }
 
 // diskStory adds, grows, moves, detaches, takes back and removes a disk; each
