@@ -30,7 +30,7 @@ func usage(t *testing.T, dir string) (bytes int64, files int) {
 // The local copy of a branch that gets a commit between any two looks.
 func TestTheCopyStaysSmall(t *testing.T) {
 	if testing.Short() {
-		t.Skip("10,000 fetches take some seconds")
+		t.Skip("thousands of fetches take some seconds")
 	}
 	dir := sourcetest.TempDir(t)
 	r := sourcetest.New(t)
@@ -63,7 +63,7 @@ func TestTheCopyStaysSmall(t *testing.T) {
 		}
 	}
 	t.Logf("after %d fetches: at most %d KiB in %d files", fetches, mostBytes>>10, mostFiles)
-	require.Less(t, mostBytes, int64(400<<10))
+	require.Less(t, mostBytes, int64(180<<10)) // 20 bytes kept of each would be too much
 	require.Less(t, mostFiles, 80)
 	fsck(t, o.Dir)
 	require.Equal(t, r.Head(), head(t, openRepository(t, o)).ID, "and it can be opened again")
@@ -72,7 +72,7 @@ func TestTheCopyStaysSmall(t *testing.T) {
 // Looks at a branch where nothing happens leave nothing behind.
 func TestLooksThatFindNothingNewLeaveNothing(t *testing.T) {
 	if testing.Short() {
-		t.Skip("10,000 looks take a second")
+		t.Skip("thousands of looks take a second")
 	}
 	r := sourcetest.New(t)
 	id := r.Commit(map[string]string{"a": "1"}, "first")
