@@ -133,3 +133,24 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 		require.Contains(t, fmt.Sprint(found), "the root disk cannot leave the files")
 	})
 }
+
+// TestMountGrowsWhileItsChangeWaits: what waits for a restart goes on telling the size of
+// when it was ordered.
+func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
+		w.apply()
+		ct.Disks[0].Backup = true
+		w.apply()
+		ct.Disks[0].Size = 8
+		w.apply()
+		require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
+		require.Contains(t, w.guest(10000).Pending["mp0"], "size=5G")
+		w.converged()
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.apply()
+		require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
+		require.Contains(t, w.guest(10000).Config["mp0"], "backup=1")
+		w.converged()
+	})
+}

@@ -80,7 +80,7 @@ func (c *CT) readDevices() {
 		case isMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.mark.Removes, d.Name)
-			d.Size = or(d.Size, readCTDisk("", c.observe.now[key]).Size) // a change that waits may not tell it
+			d.Size = or(c.sizeNow(key), d.Size)
 			c.Disks = append(c.Disks, d)
 		case isNet(key):
 			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(or(name, key), "nic."), val))
@@ -88,6 +88,17 @@ func (c *CT) readDevices() {
 	}
 	slices.SortFunc(c.Disks, func(a, b CTDisk) int { return model.CompareNames(a.Name, b.Name) })
 	slices.SortFunc(c.NICs, func(a, b CTNIC) int { return model.CompareNames(a.Name, b.Name) })
+}
+
+// sizeNow is the size of a mount point's volume, where a change that waits keeps that
+// volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on
+// telling the size of when it was ordered, or none, until the restart that applies it.
+func (c *CT) sizeNow(key string) int {
+	now := c.observe.now[key]
+	if parseProperty(now).first("volume") != parseProperty(c.observe.next[key]).first("volume") {
+		return 0
+	}
+	return readCTDisk("", now).Size
 }
 
 // align takes out of what was observed all that the files have no opinion about.
