@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -79,11 +80,44 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	if from.node != at.node {
 		p["target"] = at.node // only the node that has the template can copy it
 	}
+	done, err := d.copies.take(ctx, from.vmid)
+	if err != nil {
+		return err
+	}
 	upid, err := d.c.post(ctx, from.path("clone"), p)
-	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
+	err = d.settled(ctx, upid, err)
+	done()
+	if err = d.born(ctx, at, early, err); err != nil {
 		return err
 	}
 	return d.dressCT(ctx, want, at, m)
+}
+
+// turns lets one at a time copy a container template: PVE locks it for as long as a
+// copy takes (PVE/API2/LXC.pm, clone_vm), and refuses another one meanwhile.
+type turns struct {
+	mu sync.Mutex
+	of map[int]chan struct{} // by VMID; full while a copy is made
+}
+
+// take waits for the turn, which ends by the function that it returns.
+func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
+	t.mu.Lock()
+	if t.of == nil {
+		t.of = map[int]chan struct{}{}
+	}
+	turn := t.of[vmid]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		t.of[vmid] = turn
+	}
+	t.mu.Unlock()
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for another copy of CT %d: %w", vmid, context.Cause(ctx))
+	}
 }
 
 // dressCT makes a bare copy of a template what the files say. All of it is one

@@ -1,12 +1,14 @@
 package proxmox_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -99,6 +101,39 @@ func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
 		}
 	}
 	require.Equal(t, 2, volumes)
+}
+
+// TestCopiesOfOneContainerTakeTurns: PVE locks a template while it copies it, however
+// long that takes.
+func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: 5 * time.Second}, func(t *testing.T, w *world) {
+		w.ctTemplate(9001)
+		w.declare("golden-ct", &proxmox.Template{VMID: 9001})
+		for _, name := range []string{"a", "b", "c"} {
+			w.ct(name, func(c *proxmox.CT) { c.Template, c.Power = "golden-ct", "stopped" })
+		}
+		g, ctx := errgroup.WithContext(t.Context())
+		for _, s := range w.plan().Steps {
+			if s.Address.Kind == "ct" {
+				g.Go(func() error { return w.d.Apply(ctx, s) })
+			}
+		}
+		require.NoError(t, g.Wait())
+		w.apply() // the template of the others
+		w.converged()
+
+		w.ct("d", func(c *proxmox.CT) { c.Template = "golden-ct" })
+		w.ct("e", func(c *proxmox.CT) { c.Template = "golden-ct" })
+		steps := w.plan().Steps
+		require.Len(t, steps, 2)
+		short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		errs := make(chan error, 2)
+		for _, s := range steps {
+			go func() { errs <- w.d.Apply(short, s) }()
+		}
+		require.Contains(t, (<-errs).Error()+(<-errs).Error(), "waiting for another copy of CT 9001")
+	})
 }
 
 // ctTemplate makes a container template to clone as an administrator does.

@@ -56,6 +56,8 @@ type Driver struct {
 	id    identity
 	width int
 	files fs.FS
+
+	copies turns
 }
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
