@@ -91,6 +91,10 @@ func TestManaged(t *testing.T) {
 		require.Equal(t, "mother", c.resource(100)["node"])
 		c.done("DELETE", "/nodes/mother/qemu/100", form{"purge": "1"})
 		require.Empty(t, c.list("/cluster/ha/resources"))
+		c.vm("101", nil)
+		c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:101"})
+		c.h.Edit(func(e *pvesim.Edit) { e.Delete(101) })
+		require.Empty(t, c.list("/cluster/ha/resources"), "nobody can delete it otherwise")
 		require.Equal(t, 501, c.ask("GET", "/cluster/ha/rules", nil).status, "PVE 8 has no rules")
 	})
 }

@@ -54,9 +54,11 @@ func (e *Edit) Stop(vmid int) {
 	}
 }
 
-// Delete removes a guest with its disks.
+// Delete removes a guest with its disks, and its HA resource: of a guest that has one
+// PVE demands --purge (PVE/API2/Qemu.pm, destroy_vm; PVE/API2/LXC.pm too).
 func (e *Edit) Delete(vmid int) {
 	g := e.guest(vmid)
+	e.w.purge(g)
 	e.w.freeDisks(g, true, func(string, ...any) {})
 	e.w.remove(g)
 }
