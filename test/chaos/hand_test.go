@@ -112,6 +112,11 @@ func handHA(w *world, _ *rand.Rand, g pvesim.Guest) string {
 
 func handUntag(w *world, _ *rand.Rand, g pvesim.Guest) string {
 	w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "tags", "") })
+	w.mend(g, func(e *pvesim.Edit, now pvesim.Guest) {
+		if _, proven := proves(now); proven && !tagged(now) { // it left the files, too, and nothing else told of it
+			e.Set(g.VMID, "tags", "homestak")
+		}
+	})
 	return "its tags are gone"
 }
 

@@ -31,6 +31,7 @@ const (
 	snapped   reason = "a snapshot holds the data that shall go"
 	held      reason = "it goes wrong together with what is locked"
 	unmovable reason = "its disk moves only while it is stopped"
+	unseen    reason = "it has no tag any more, and is where nobody looks"
 )
 
 // says is how the program tells of each.
@@ -43,6 +44,7 @@ func says() map[reason]*regexp.Regexp {
 		circle: regexp.MustCompile(`wait for each other in a circle`),
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		held:    regexp.MustCompile(`is locked`),
+		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 6)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
 		needed: regexp.MustCompile(`still needs it|lives on it|VMID \d+ is (still )?that of`), waits: regexp.MustCompile(`it needs|still needs it|in a circle`),
 	}
@@ -79,6 +81,16 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 		}
 		for _, g := range list {
 			leaving(out, addr, g)
+			if !tagged(g) && (g.VMID < site.from || g.VMID > site.to) && !slices.ContainsFunc(site.nodes, func(n *node) bool { return n.name == g.Name() || n.vmid == g.VMID }) {
+				out.add(addr, unseen)
+			}
+		}
+	}
+	for _, n := range site.nodes {
+		for _, other := range site.nodes {
+			if list := have[other.addr()]; slices.Contains(n.needs, other.name) && len(list) > 0 && silent(site, other, list[0]) {
+				out.add(n.addr(), waits)
+			}
 		}
 	}
 	if site.onError != "continue" {
@@ -87,11 +99,22 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 	return follow(out, site, snap)
 }
 
+// silent reports whether the check of a machine that others need cannot hold before the
+// restart that its agent waits for.
+func silent(site *site, n *node, g pvesim.Guest) bool {
+	return site.checked && n.kind != "ct" && n.image != "" && g.Running && g.Pending["agent"] != ""
+}
+
+// tagged reports whether a guest shows in a list that it may be ours.
+func tagged(g pvesim.Guest) bool {
+	return slices.Contains(strings.Split(next(g)["tags"], ";"), "homestak")
+}
+
 // hold is for a manifest that stops, or is taken back, when one of its steps fails: what
-// is locked fails whenever something is to be done to it.
+// is locked, or needs what is silent, fails whenever something is to be done to it.
 func hold(out reasons, site *site) {
 	if slices.ContainsFunc(site.nodes, func(n *node) bool {
-		return slices.Contains(out[n.addr()], locked) || slices.Contains(out[n.addr()], snapped)
+		return slices.Contains(out[n.addr()], locked) || slices.Contains(out[n.addr()], snapped) || slices.Contains(out[n.addr()], waits)
 	}) {
 		for _, n := range site.nodes {
 			out.add(n.addr(), held)
@@ -217,7 +240,7 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 			continue
 		}
 		is := 0
-		if _, rest, ok := strings.Cut(conf[slot], "size="); ok {
+		if _, rest, ok := strings.Cut(sized(g, slot), "size="); ok {
 			_, _ = fmt.Sscanf(rest, "%dG", &is)
 		}
 		switch want, wanted := size[name]; {

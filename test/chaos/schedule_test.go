@@ -1,13 +1,10 @@
 package chaos_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,10 +16,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -254,92 +247,4 @@ func (w *world) calm() {
 		e.Fill("vault", false)
 	})
 	w.tell("faults are over")
-}
-
-// quiet makes passes until nothing is left to do but what is kept for a reason.
-func (w *world) quiet() {
-	var left []string
-	for range 12 {
-		ctx, cancel := context.WithTimeout(w.ctx, 3*time.Hour)
-		_, err := w.agent.Reconcile(ctx)
-		cancel()
-		if err != nil {
-			w.violation('a', "the agent answers nobody: %v", err)
-			return
-		}
-		w.idle()
-		w.live(11 * time.Second) // what the host shows is as old as that
-		if left = w.look(); len(left) == 0 {
-			break
-		}
-	}
-	for _, l := range left {
-		w.violation('a', "%s", l)
-	}
-	if len(left) > 0 {
-		w.tell("the agent says: %s: %v", w.agent.Status().Summary, w.agent.Status().Last.Findings)
-	}
-	if w.meddle != nil {
-		w.meddle(w)
-	}
-	snap := w.sim.Snapshot()
-	w.laws(snap)
-	status, err := json.Marshal(w.agent.Status())
-	require.NoError(w.t, err)
-	w.secret("the status", string(status))
-	if len(snap.Unimplemented) > 0 {
-		w.violation('x', "the simulator does not know %v", snap.Unimplemented)
-	}
-}
-
-// look plans once more, as `plan` does, and tells what is left that has no reason.
-func (w *world) look() []string {
-	p := engine.Pass{
-		Verb: "plan", Host: "father", AllowDeletes: 50,
-		Load: func(ctx context.Context) engine.Desired {
-			c, err := w.repo.Head(ctx)
-			require.NoError(w.t, err)
-			return w.load(w.reader, c)
-		},
-		Open: func(h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: "home", Owner: "father", Transport: w.sim})
-		},
-	}
-	r := p.Run(w.ctx)
-	if r.Plan == nil {
-		return []string{fmt.Sprintf("no plan: %s, %v, %v", r.Outcome, r.Err, r.Findings)}
-	}
-	var text bytes.Buffer
-	r.Plan.Text(&text, plan.TextOptions{})
-	doc, err := json.Marshal(r.Plan)
-	require.NoError(w.t, err)
-	report, err := json.Marshal(r)
-	require.NoError(w.t, err)
-	for where, said := range map[string]string{"the plan": text.String(), "the plan's JSON": string(doc), "the report": string(report), "the findings": fmt.Sprint(r.Findings)} {
-		w.secret(where, said)
-	}
-	return unexplained(r, w.standing(w.sim.Snapshot()))
-}
-
-// unexplained is what of a plan is left without a reason.
-func unexplained(r engine.Report, stand reasons) []string {
-	var out []string
-	for _, s := range r.Plan.Steps {
-		if len(stand[s.Address.String()]) == 0 {
-			out = append(out, fmt.Sprintf("left to do: %s %s: %s", s.Action, s.Address, s.Reason))
-		}
-	}
-	for _, u := range r.Plan.Unknown {
-		out = append(out, fmt.Sprintf("not known: %s: %s", u.Scope, u.Why))
-	}
-	texts := says()
-	for _, f := range r.Findings {
-		if f.Severity != diag.Error {
-			continue
-		}
-		if !slices.ContainsFunc(stand[f.Address], func(why reason) bool { return texts[why].MatchString(f.Summary) }) {
-			out = append(out, fmt.Sprintf("finding without a reason that is known (%v): %s", stand[f.Address], f))
-		}
-	}
-	return out
 }

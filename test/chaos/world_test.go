@@ -73,6 +73,7 @@ type world struct {
 	young      map[int]bool    // VMIDs that the agent ordered in this round
 	darkened   map[string]bool // names of our guests on the node that is dark
 	data       bool            // the data folder went with the last agent
+	unsettled  bool            // the agent knows no commit that the host converged to
 }
 
 // lines is a log that several write.
@@ -96,7 +97,7 @@ func (l *lines) text() string {
 func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	t.Helper()
 	w := &world{
-		t: t, ctx: t.Context(), seed: seed, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &lines{}, repo: newRepo(),
+		t: t, ctx: t.Context(), seed: seed, unsettled: true, r: rand.New(rand.NewPCG(seed, 0x63686173)), dir: dir, log: &lines{}, repo: newRepo(),
 		kinds: proxmox.Kinds(), reader: &hcl.Loader{}, foreign: map[int]pvesim.Guest{}, disks: map[int]string{}, byHand: map[int]bool{}, crashed: map[int]bool{}, young: map[int]bool{},
 		secrets: &model.Secrets{Values: map[string]map[string]string{
 			"api_tokens": {"father": "root@pam!sim=" + tokenSecret},
@@ -237,7 +238,7 @@ func (w *world) load(reader *hcl.Loader, c model.Commit) engine.Desired {
 func (w *world) start() {
 	w.mu.Lock()
 	if w.data {
-		w.data = false
+		w.data, w.unsettled = false, true
 		w.dir += "x"
 	}
 	w.mu.Unlock()
