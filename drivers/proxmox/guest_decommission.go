@@ -160,13 +160,16 @@ type farewell struct {
 // down for it: rights that are missing, a storage that is away or keeps no backups.
 func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, error) {
 	f := &farewell{d: d, at: at, storage: backupStorage(d.host), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.addr(), m.UUID)}
-	for path, privs := range map[string][]string{
-		fmt.Sprintf("/vms/%d", at.vmid): {"VM.Backup"},
-		"/storage/" + f.storage:         {"Datastore.AllocateSpace", "Datastore.Audit"},
+	for _, need := range []struct {
+		path  string
+		privs []string
+	}{
+		{fmt.Sprintf("/vms/%d", at.vmid), []string{"VM.Backup"}},
+		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
-		if missing, err := d.lacks(ctx, path, privs...); err != nil || missing != "" {
+		if missing, err := d.lacks(ctx, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
-				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, path, path)
+				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, need.path, need.path)
 			}
 			return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"mime/multipart"
 	"net/http"
 	"net/url"
@@ -165,7 +166,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
 		return out, nil
 	}
-	for p := range places {
+	for _, p := range slices.Sorted(maps.Keys(places)) {
 		storage, content, _ := strings.Cut(p, " ")
 		var list []map[string]json.RawMessage
 		err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content="+content, &list)

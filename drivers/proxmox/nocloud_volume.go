@@ -2,11 +2,13 @@ package proxmox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -158,7 +160,9 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			coming[f.Claims.Name], coming[f.Name] = true, true
 		}
 	}
-	for at := range shelves {
+	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b shelf) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.storage, b.storage))
+	}) {
 		if !l.view.nodes[at.node] {
 			continue // the view says so, and what is on it is nobody's to judge
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -242,13 +243,13 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		}
 	}
 	there := map[string]bool{}
-	for storage, needed := range storages {
+	for _, storage := range slices.Sorted(maps.Keys(storages)) {
 		volumes, err := d.archivesOn(ctx, storage)
 		switch {
 		case err == nil:
 		case endsAll(ctx, err):
 			return out, err
-		case !needed && len(wanted) == 0 && classOf(err) != classUnknown:
+		case !storages[storage] && len(wanted) == 0 && classOf(err) != classUnknown:
 			continue // the default storage of a site without templates need not be there
 		default:
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template"})
@@ -259,7 +260,8 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 			keepDownload(out.State, d.id.site, volid, wanted)
 		}
 	}
-	for addr, t := range wanted {
+	for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
+		t := wanted[addr]
 		if t.There == "" { // downloaded, or made from an image
 			continue
 		}

@@ -197,7 +197,8 @@ func (d *Driver) findClones(ctx context.Context, guests map[int]listed, out *mod
 			ours[r.Guest.VMID] = r
 		}
 	}
-	for addr, r := range out.State {
+	for _, addr := range out.State.Addresses() {
+		r := out.State[addr]
 		t, ok := r.Spec.(*Template)
 		if !ok || r.Guest == nil {
 			continue
