@@ -140,9 +140,11 @@ func backoff(first time.Duration, n int, most time.Duration) time.Duration {
 }
 
 // jitter makes a pause up to a tenth shorter or longer, so that agents which began
-// together do not stay together.
+// together do not stay together. It is drawn from the clock, as the other pauses are:
+// where time is made up, the same comes again.
 func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0)) //nolint:gosec // no secret depends on it
+	return d - d/10 + time.Duration(r.Int64N(int64(d/5+1)))
 }
 
 // fetch asks the repository for its head, and reports whether that is one to look at.

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -54,7 +55,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err == nil || r.Method != http.MethodGet || try == readTries || classOf(err) != classUnknown || r.Context().Err() != nil {
 			return res, err
 		}
-		if wait(r.Context(), backoff(try)) != nil {
+		if wait(r.Context(), backoff(try, r.URL.Path)) != nil {
 			return nil, err
 		}
 	}
@@ -174,10 +175,14 @@ func nodeOf(path string) string {
 }
 
 // backoff is the pause before try+1: 100 ms, 400 ms, each up to a quarter longer
-// so that many clients do not come back together.
-func backoff(try int) time.Duration {
+// so that many clients do not come back together. It is drawn from the clock and from
+// what is asked: where time is made up, the same comes again.
+func backoff(try int, path string) time.Duration {
 	base := 100 * time.Millisecond << (2 * (try - 1))
-	return base + rand.N(base/4)
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, path)                                       // never fails
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), h.Sum64())) //nolint:gosec // no secret depends on it
+	return base + time.Duration(r.Int64N(int64(base/4)))
 }
 
 // wait pauses, or returns the context's error at once when it ends.

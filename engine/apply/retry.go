@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"math/rand/v2"
 	"time"
 
@@ -42,7 +44,7 @@ func Retry(do Do, b Backoff) Do {
 			if try == b.Tries {
 				return fmt.Errorf("tried %d times: %w", try, err)
 			}
-			wait := pause/2 + rand.N(pause/2+1)
+			wait := pause/2 + drawn(s, pause/2)
 			if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
 				return err
 			}
@@ -52,6 +54,15 @@ func Retry(do Do, b Backoff) Do {
 			pause = min(2*pause, b.Most)
 		}
 	}
+}
+
+// drawn is a pause of at most d, other ones for steps that failed at one moment. It is
+// drawn from the clock and the step: where time is made up, the same comes again.
+func drawn(s plan.Step, d time.Duration) time.Duration {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, s.Address.String())                         // never fails
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), h.Sum64())) //nolint:gosec // no secret depends on it
+	return time.Duration(r.Int64N(int64(d) + 1))
 }
 
 // temporary reports whether an error says that the same may succeed later.
