@@ -45,6 +45,9 @@ func TestSchedule(t *testing.T) {
 				if done++; done%500 == 0 {
 					fmt.Printf("%d schedules, the last of them %d, %d requests\n", done, seed, all.requests) // by hand: what is logged comes in the end
 				}
+				if first == last && !w.broken() {
+					t.Log(strings.Join(w.story, "\n"))
+				}
 				if w.broken() {
 					t.Errorf("%s\n\nseed %d, the story:\n%s\n\nagain: HOMESTAK_CHAOS_SEED=%d go test -run TestSchedule ./test/chaos",
 						strings.Join(w.violations, "\n"), seed, strings.Join(w.story, "\n"), seed)

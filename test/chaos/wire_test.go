@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
@@ -64,6 +65,9 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := a.wire
 	body := readBody(r)
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api2/json")
+	if !t.queue(r, path, body) {
+		return nil, errGone
+	}
 	t.mu.Lock()
 	if a.life != t.life {
 		t.mu.Unlock()
@@ -72,7 +76,7 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.requests++
 	t.stats.requests++
 	n := t.requests
-	key := r.Method + " " + path
+	key := named(r.Method, path)
 	t.seen[key]++
 	draw := t.draw(fmt.Sprintf("%s %d", key, t.seen[key]))
 	fault := t.kind(draw, r.Method, path)
@@ -123,6 +127,34 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
+// queue puts requests that come at one moment in an order that does not depend on which
+// goroutine came first: each waits for less than a millisecond of its own. It is false
+// where the one that asks has ended meanwhile.
+func (t *wire) queue(r *http.Request, path string, body []byte) bool {
+	if strings.HasSuffix(path, "/upload") { // its parts have borders that are drawn
+		body = seedName.Find(body)
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %s %s", time.Now().UnixNano(), named(r.Method, path), r.URL.RawQuery, drawn.ReplaceAll(body, nil))
+	wait := time.NewTimer(time.Duration(mixed(h.Sum64()) % uint64(time.Millisecond))) //nolint:gosec // below a millisecond
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+var (
+	// drawn is what the program draws for each run of its own, and the digests that come of it.
+	drawn    = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|BC(:[0-9A-F]{2}){5}|"digest":"[0-9a-f]+"`)
+	seedName = regexp.MustCompile(`homestak-seed\.home\.[^.]+`)
+)
+
+// named is a request without what is drawn.
+func named(method, path string) string { return method + " " + drawn.ReplaceAllString(path, "") }
+
 // again orders a guest once more, under another VMID.
 func (t *wire) again(r *http.Request, body []byte) {
 	other := regexp.MustCompile(`"vmid":\d+`).ReplaceAll(body, []byte(`"vmid":45000`))
@@ -145,8 +177,12 @@ func (t *wire) sightless() bool {
 func (t *wire) draw(key string) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s", t.faults.key, key)
-	x := h.Sum64()
-	x ^= x >> 33 // of similar texts FNV alone gives similar numbers
+	return mixed(h.Sum64())
+}
+
+// mixed makes other numbers of similar ones: FNV alone gives those of similar texts.
+func mixed(x uint64) uint64 {
+	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33
 	x *= 0xc4ceb9fe1a85ec53
