@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay
+.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu
 
 SHELL    := bash
 GO       ?= go
@@ -85,6 +85,18 @@ library: ## the own integration tests of go-proxmox, from the module cache, agai
 
 clients: ## other people's clients against the simulator (ansible and python3-proxmoxer)
 	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/clients
+
+# Both are built where the module cache has them, as the main modules that they are: tofu
+# replaces a library of its own, and go install takes no module that does.
+TOFU   := github.com/opentofu/opentofu@v1.10.6
+BPG    := github.com/bpg/terraform-provider-proxmox@v0.111.1
+SOURCE  = $$($(GO) -C / mod download -json $(1) | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
+
+tofu: ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
+	mkdir -p dist/bin
+	$(GO) -C $(call SOURCE,$(TOFU)) build -o $(CURDIR)/dist/bin/tofu ./cmd/tofu
+	$(GO) -C $(call SOURCE,$(BPG)) build -o $(CURDIR)/dist/bin/terraform-provider-proxmox .
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/clients
 
 cover: ## how much of each package the tests reach
 	@mkdir -p dist

@@ -192,9 +192,10 @@ func checkVLANs(word string) error {
 }
 
 // checkFirewallAddresses is parse_address_list in PVE/Firewall.pm: the name of
-// an IP set or an alias, one range, or addresses and networks of one family.
+// an IP set or an alias, one range, or addresses and networks of one family. No text
+// is a list of none, which takes the addresses out of a rule.
 func checkFirewallAddresses(word string) error {
-	if isSetReference(word) || isAliasReference(word) {
+	if word == "" || isSetReference(word) || isAliasReference(word) {
 		return nil
 	}
 	elements := strings.Split(word, ",")
@@ -218,8 +219,12 @@ func checkFirewallAddresses(word string) error {
 
 // checkFirewallPorts is parse_port_name_number_or_range in PVE/Firewall.pm: at
 // most 15 ports, where a range counts as two. Names are looked up in
-// /etc/services there; here any name that could stand there passes.
+// /etc/services there; here any name that could stand there passes. No text is a list
+// of none.
 func checkFirewallPorts(word string) error {
+	if word == "" {
+		return nil
+	}
 	count := 0
 	for item := range strings.SplitSeq(word, ",") {
 		from, to, isRange := strings.Cut(item, ":")

@@ -29,12 +29,14 @@ type call struct {
 // world, for it is encoded after the world was let go.
 type handler func(*world, *call) (any, error)
 
-// gather puts together the parameters of path, query and body.
+// gather puts together the parameters of path, query and body. What stands in the path
+// may be said again, if it is the same (rest_handler in PVE/HTTPServer.pm).
 func (c *call) gather(vars map[string]string) error {
 	c.values = maps.Clone(c.req.params)
-	for name, value := range vars {
-		if _, twice := c.req.params[name]; twice {
-			return badParam(name, "duplicate parameter (already defined in URI)")
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		value := vars[name]
+		if again, twice := c.req.params[name]; twice && text(again) != value {
+			return badParam(name, "duplicate parameter (already defined in URI) with conflicting values!")
 		}
 		c.values[name] = value
 	}

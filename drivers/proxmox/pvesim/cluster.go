@@ -64,6 +64,28 @@ func apiClusterIndex(w *world, _ *call) (any, error) {
 	return subdirs("name", names...), nil
 }
 
+// partedOptions are property strings that the API shows in their parts
+// (parse_datacenter_config in PVE/DataCenterConfig.pm); bwlimit stays text.
+var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "u2f", "webauthn"}
+
+// parted is a property string, a parameter of a method, in its parts, of which only
+// booleans are no text (parse_property_string in PVE/JSONSchema.pm).
+func parted(name, option, value string) any {
+	v, _ := method(name).Param(option)
+	members, err := v.ParseProperty(value)
+	if err != nil {
+		return value
+	}
+	entry := map[string]any{}
+	for name, text := range members {
+		entry[name] = text
+		if m := v.Members()[name]; m != nil && m.Type == "boolean" {
+			entry[name] = atoi(text)
+		}
+	}
+	return entry
+}
+
 // apiOptions is GET /cluster/options.
 func apiOptions(w *world, _ *call) (any, error) {
 	tags := map[string]bool{}
@@ -79,6 +101,9 @@ func apiOptions(w *world, _ *call) (any, error) {
 	entry := map[string]any{"mac_prefix": w.macPrefix(), "description": "", "allowed-tags": allowed}
 	for key, value := range w.options {
 		entry[key] = value
+		if slices.Contains(partedOptions, key) {
+			entry[key] = parted("PUT /cluster/options", key, value)
+		}
 	}
 	if text := w.options["description"]; text != "" {
 		entry["description"] = strings.TrimRight(text, "\n") + "\n"

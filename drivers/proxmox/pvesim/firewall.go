@@ -213,7 +213,7 @@ func apiAddRule(_ *world, c *call) (any, error) {
 		return nil, err
 	}
 	rule := config{}
-	c.update(rule, "node", "vmid", "pos", "group")
+	c.updateRule(rule)
 	if c.in["enable"] == "" {
 		rule["enable"] = "0"
 	}
@@ -255,8 +255,15 @@ func apiSetRule(_ *world, c *call) (any, error) {
 		*rules = slices.Insert(*rules, min(max(to, 0), len(*rules)), rule)
 		return nil, nil
 	}
-	c.update(rule, "node", "vmid", "pos", "group")
+	c.updateRule(rule)
 	return nil, nil
+}
+
+// updateRule takes over the options of a call; one that is empty or a dash is taken
+// away (copy_rule_data in PVE/Firewall.pm).
+func (c *call) updateRule(rule config) {
+	c.update(rule, "node", "vmid", "pos", "group")
+	maps.DeleteFunc(rule, func(_, value string) bool { return value == "" || value == "-" })
 }
 
 // apiDeleteRule is DELETE …/rules/{pos}.

@@ -23,7 +23,13 @@ func (j backupJobs) forget(vmid int) {
 }
 
 func (w *world) showJob(id string) map[string]any {
-	return section(w.jobs[id], map[string]any{"id": id, "type": "vzdump"})
+	entry := section(w.jobs[id], map[string]any{"id": id, "type": "vzdump"})
+	for _, key := range []string{"fleecing", "performance", "prune-backups"} { // decode_value in PVE/VZDump/JobBase.pm
+		if value, ok := w.jobs[id][key]; ok {
+			entry[key] = parted("POST /cluster/backup", key, value)
+		}
+	}
+	return entry
 }
 
 // apiBackupJobs is GET /cluster/backup.

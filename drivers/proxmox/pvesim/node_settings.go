@@ -1,9 +1,11 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -153,6 +155,7 @@ func (w *world) interfaces(name string) []map[string]any {
 			continue
 		}
 		entry := shownInterface(all[iface])
+		maps.Copy(entry, vlan(iface, all[iface]))
 		entry["iface"], entry["priority"] = iface, 5+len(w.bridges)+i
 		if s.ifaces[iface] != nil {
 			entry["active"] = 1
@@ -169,6 +172,11 @@ func shownInterface(conf config) map[string]any {
 		return map[string]any{}
 	}
 	entry := typedBy("POST /nodes/{node}/network", conf)
+	for key, v := range method("POST /nodes/{node}/network").Params {
+		if value, ok := conf[key]; ok && v.Type == "integer" {
+			entry[key] = value // As it stands in the file (PVE/INotify.pm).
+		}
+	}
 	entry["families"], entry["method"], entry["method6"] = []string{"inet"}, "manual", "manual"
 	if ip, mask, ok := strings.Cut(conf["cidr"], "/"); ok {
 		entry["address"], entry["netmask"], entry["method"] = ip, mask, "static"
@@ -185,6 +193,31 @@ func shownInterface(conf config) map[string]any {
 		}
 	}
 	return entry
+}
+
+var (
+	dottedVLAN = regexp.MustCompile(`^(\S+)\.(\d+)$`)
+	namedVLAN  = regexp.MustCompile(`^vlan(\d+)$`)
+)
+
+// vlan is what the name of an interface tells of a VLAN: eth0.40 is 40 on eth0 unless
+// its options name another interface, and with such an option vlan40 is 40
+// (__read_etc_network_interfaces in PVE/INotify.pm). Ids are text there.
+func vlan(iface string, conf config) map[string]any {
+	raw, id := conf["vlan-raw-device"], ""
+	if m := dottedVLAN.FindStringSubmatch(iface); m != nil {
+		raw, id = cmp.Or(raw, m[1]), m[2]
+	} else if m := namedVLAN.FindStringSubmatch(iface); m != nil && raw != "" {
+		id = m[1]
+	}
+	if raw == "" {
+		return nil
+	}
+	shown := map[string]any{"type": "vlan", "vlan-raw-device": raw}
+	if id = cmp.Or(id, conf["vlan-id"]); id != "" {
+		shown["vlan-id"] = id
+	}
+	return shown
 }
 
 // apiNetworks is GET /nodes/{node}/network.
