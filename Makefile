@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu
+.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -92,11 +92,16 @@ TOFU   := github.com/opentofu/opentofu@v1.10.6
 BPG    := github.com/bpg/terraform-provider-proxmox@v0.111.1
 SOURCE  = $$($(GO) -C / mod download -json $(1) | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p')
 
-tofu: ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
+tofu-tools:
 	mkdir -p dist/bin
 	$(GO) -C $(call SOURCE,$(TOFU)) build -o $(CURDIR)/dist/bin/tofu ./cmd/tofu
 	$(GO) -C $(call SOURCE,$(BPG)) build -o $(CURDIR)/dist/bin/terraform-provider-proxmox .
+
+tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/clients
+
+side-by-side: tofu-tools ## no-change plan and clones by OpenTofu with bpg/proxmox and by ours (minutes)
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -run '^$$' -bench SideBySide ./test/bench
 
 cover: ## how much of each package the tests reach
 	@mkdir -p dist
