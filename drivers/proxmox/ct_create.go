@@ -47,11 +47,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 	if want.Password != "" {
 		p["password"] = want.Password
 	}
-	if d.host.Pool != "" {
-		p["pool"] = d.host.Pool
-	}
-	upid, err := d.c.post(ctx, seg("nodes", at.node, "lxc"), p)
-	return d.born(ctx, at, m, d.settled(ctx, upid, err))
+	return d.born(ctx, at, m, d.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
@@ -74,9 +70,6 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	if root, ok := find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
-	if d.host.Pool != "" {
-		p["pool"] = d.host.Pool
-	}
 	if from.node != at.node {
 		p["target"] = at.node // only the node that has the template can copy it
 	}
@@ -84,8 +77,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	if err != nil {
 		return err
 	}
-	upid, err := d.c.post(ctx, from.path("clone"), p)
-	err = d.settled(ctx, upid, err)
+	err = d.order(ctx, from.path("clone"), d.makes(p))
 	done()
 	if err = d.born(ctx, at, early, err); err != nil {
 		return err
@@ -123,20 +115,13 @@ func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
 // dressCT makes a bare copy of a template what the files say. All of it is one
 // request, so that a copy is either still bare, which its mark tells, or complete.
 func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error {
-	cfg, err := d.readConfig(ctx, at)
-	if err != nil {
-		return fmt.Errorf("reading the clone %s back: %w", at, err)
-	}
-	if is := d.proof(cfg, at); !is.of(m.addr()) || !is.mark.bare() {
-		return fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
+	cfg, bare, err := d.bareCopy(ctx, at, m.addr())
+	if err != nil || !bare {
+		return err
 	}
 	m.Slots = slots(want.devices(), cfg, copied(want.devices(), "rootfs"))
 	w := writing{want.params(&m, cfg), map[string]bool{}}
-	for key := range cfg.next { // of what files always decide, nothing of the template's stays
-		if w.set[key] == nil && (isNet(key) || slices.Contains([]string{"startup", "nameserver", "searchdomain", "timezone", "features"}, key)) {
-			w.gone[key] = true
-		}
-	}
+	w.strip(cfg, want.settings())
 	for key, val := range w.set {
 		if cfg.next[key] == plainText(val) {
 			delete(w.set, key)
@@ -149,14 +134,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 			w.set[slot] = disk.keep(cfg.next[slot])
 		}
 	}
-	if len(w.gone) > 0 {
-		w.set["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
-	}
-	w.set["digest"] = cfg.digest
-	if _, err := d.c.put(ctx, at.path("config"), w.set); err != nil {
-		return fmt.Errorf("configuring %s, a clone of %s: %w", at, want.Template, err)
-	}
-	return nil
+	return d.writeCopy(ctx, at, w, cfg.digest, want.Template)
 }
 
 // plainText is a parameter as PVE shows it.

@@ -70,12 +70,8 @@ func readFeatures(s string) []string {
 // hand and are not ours to judge, and all network cards: one that the mark does not
 // name was added by hand and goes by the name of its slot.
 func (c *CT) readDevices() {
-	names := map[string]string{}
-	for key, slot := range c.mark.Slots {
-		names[slot] = key
-	}
 	for key, val := range c.observe.next {
-		name := names[key]
+		name := c.device(key)
 		switch {
 		case isMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
@@ -86,8 +82,8 @@ func (c *CT) readDevices() {
 			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(or(name, key), "nic."), val))
 		}
 	}
-	slices.SortFunc(c.Disks, func(a, b CTDisk) int { return model.CompareNames(a.Name, b.Name) })
-	slices.SortFunc(c.NICs, func(a, b CTNIC) int { return model.CompareNames(a.Name, b.Name) })
+	byName(c.Disks)
+	byName(c.NICs)
 }
 
 // sizeNow is the size of a mount point's volume, where a change that waits keeps that

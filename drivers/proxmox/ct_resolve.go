@@ -57,13 +57,8 @@ func (r *ctResolver) origin() {
 }
 
 func (r *ctResolver) disks() {
-	i := slices.IndexFunc(r.Disks, func(d CTDisk) bool { return d.Name == "root" })
-	if i < 0 {
-		r.Disks = append(r.Disks, CTDisk{Name: "root"})
-		i = len(r.Disks) - 1
-	}
-	r.Disks[i].Size = or(r.Disks[i].Size, r.Disk)
-	slices.SortStableFunc(r.Disks, func(a, b CTDisk) int { return boolCompare(b.Name == "root", a.Name == "root") })
+	r.Disks = rootFirst(r.Disks, CTDisk{Name: "root"})
+	r.Disks[0].Size = or(r.Disks[0].Size, r.Disk)
 	if len(r.Disks) > 257 {
 		r.errorf("disk", "too many disks", "PVE has 256 mount points, the node declares %d disks", len(r.Disks))
 	}
@@ -100,20 +95,13 @@ func (r *ctResolver) nics() {
 	if len(r.NICs) > 32 {
 		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
 	}
-	spec := r.spec()
 	for i := range r.NICs {
 		n := &r.NICs[i]
 		at := "nic." + n.Name
 		n.Bridge = or(n.Bridge, r.bridge())
 		n.MAC = r.card(at, n.VLAN, n.MAC)
-		if i == 0 && spec != nil && spec.Network != nil {
-			n.IP, n.Gateway = or(n.IP, spec.Network.IP), or(n.Gateway, spec.Network.Gateway)
-		}
 		if i == 0 {
-			n.IP = or(n.IP, "dhcp")
-		}
-		if i == 0 && n.IP != "dhcp" && n.IP != "manual" {
-			n.Gateway = or(n.Gateway, r.in.Site.Gateway)
+			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp", "manual")
 		}
 		n.IP, n.Gateway = r.static(at, "", n.IP, n.Gateway, "dhcp", "manual")
 		n.IP6, n.Gateway6 = r.static(at, "6", n.IP6, n.Gateway6, "auto", "dhcp", "manual")

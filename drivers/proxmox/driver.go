@@ -164,6 +164,12 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("no driver for %s", s.Address)
 }
 
+// order sends a request that makes something, and waits until it is done.
+func (d *Driver) order(ctx context.Context, path string, p params) error {
+	upid, err := d.c.post(ctx, path, p)
+	return d.settled(ctx, upid, err)
+}
+
 // settled waits for the task of a write that was just sent. Where the answer of
 // the write was lost, it returns errLost: the work may be done or not, and the
 // caller must look.

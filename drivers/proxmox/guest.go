@@ -50,6 +50,14 @@ func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) er
 	return nil
 }
 
+// makes are the parameters by which a guest is made, with the pool that it joins.
+func (d *Driver) makes(p params) params {
+	if d.host.Pool != "" {
+		p["pool"] = d.host.Pool
+	}
+	return p
+}
+
 // born judges the outcome of a create. When the answer was lost or the VMID was
 // taken, the guest that has it now decides: ours means that an earlier order got
 // through, anything else that it did not.

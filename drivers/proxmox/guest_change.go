@@ -249,8 +249,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		p := params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
 		err := d.withDigest(ctx, l, slot, func(digest string) error {
 			p["digest"] = digest
-			upid, err := d.c.post(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
-			return d.settled(ctx, upid, err)
+			return d.order(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
 		})
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)

@@ -68,6 +68,20 @@ func find[B interface{ label() string }](blocks []B, name string) (block B, ok b
 	return block, false
 }
 
+// rootFirst puts the root disk in front; where no file declares it, it is added.
+func rootFirst[B interface{ label() string }](disks []B, root B) []B {
+	if _, declared := find(disks, root.label()); !declared {
+		disks = append(disks, root)
+	}
+	slices.SortStableFunc(disks, func(a, b B) int { return boolCompare(b.label() == root.label(), a.label() == root.label()) })
+	return disks
+}
+
+// byName sorts blocks as the files' are.
+func byName[B interface{ label() string }](blocks []B) {
+	slices.SortFunc(blocks, func(a, b B) int { return model.CompareNames(a.label(), b.label()) })
+}
+
 func (d Disk) label() string   { return d.Name }
 func (d CTDisk) label() string { return d.Name }
 func (n NIC) label() string    { return n.Name }

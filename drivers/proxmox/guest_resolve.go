@@ -82,6 +82,18 @@ func (r *guestResolver) card(path string, vlan int, mac string) string {
 	return mac
 }
 
+// first completes the address of the first card, which is the spec's, else by dhcp; to
+// one that is no word of these leads the site's gateway.
+func (r *guestResolver) first(ip, gateway string, words ...string) (fullIP, fullGateway string) {
+	if spec := r.spec(); spec != nil && spec.Network != nil {
+		ip, gateway = or(ip, spec.Network.IP), or(gateway, spec.Network.Gateway)
+	}
+	if ip = or(ip, "dhcp"); !slices.Contains(words, ip) {
+		gateway = or(gateway, r.in.Site.Gateway)
+	}
+	return ip, gateway
+}
+
 // static checks an address and the gateway to it; words are what may stand for an
 // address. It gives both in their shortest form.
 func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {

@@ -232,9 +232,7 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 		err = d.upload(ctx, node, want, p)
 	} else {
 		p["url"] = want.URL
-		var upid string
-		upid, err = d.c.post(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
-		err = d.settled(ctx, upid, err)
+		err = d.order(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
 	}
 	if err == nil {
 		return nil

@@ -115,9 +115,9 @@ func (v *VM) bootTail() string {
 	return ";" + seedSlot
 }
 
-// swapMedium gives a copy of a template its medium, and answers the keys that must
-// go: a template's own cloud-init drive, and what that would have said.
-func (v *VM) swapMedium(cfg config, set params) (gone []string) {
+// swapMedium gives a copy of a template its medium, and takes away a template's own
+// cloud-init drive and what that would have said.
+func (v *VM) swapMedium(cfg config, w writing) {
 	there := false
 	for key, val := range cfg.next {
 		drive := isDrive(key) && strings.Contains(val, "cloudinit")
@@ -125,13 +125,12 @@ func (v *VM) swapMedium(cfg config, set params) (gone []string) {
 		switch {
 		case v.seedVolume == "":
 		case drive && key != seedSlot, key == "ciuser", key == "cipassword", key == "cicustom":
-			gone = append(gone, key)
+			w.gone[key] = true
 		}
 	}
 	if v.seedVolume != "" || !there {
-		set[seedSlot] = v.medium()
+		w.set[seedSlot] = v.medium()
 	}
-	return gone
 }
 
 // attached is the volume of the machine's own seed, if it is in the drive.

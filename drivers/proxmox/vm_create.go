@@ -63,11 +63,7 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
-	if d.host.Pool != "" {
-		p["pool"] = d.host.Pool
-	}
-	upid, err := d.c.post(ctx, seg("nodes", at.node, "qemu"), p)
-	return d.born(ctx, at, m, d.settled(ctx, upid, err))
+	return d.born(ctx, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -76,16 +72,11 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 	early := m
 	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
 	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": !m.Linked}
-	for _, disk := range want.Disks {
-		if disk.Name == "root" && !m.Linked {
-			p["storage"] = disk.Storage
-		}
-	}
-	if d.host.Pool != "" {
-		p["pool"] = d.host.Pool
+	if root, ok := find(want.Disks, "root"); ok && !m.Linked {
+		p["storage"] = root.Storage
 	}
 	from := place{node: at.node, vmid: want.templateVMID}
-	upid, err := d.c.post(ctx, from.path("clone"), p)
+	err := d.order(ctx, from.path("clone"), d.makes(p))
 	if classOf(err) == classNotFound { // only the node that has the template can copy it, and to another one where the storage is shared
 		v, lookErr := d.readView(ctx)
 		if lookErr != nil {
@@ -93,10 +84,10 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 		}
 		if g, there := v.guests[from.vmid]; there && g.node != at.node {
 			from.node, p["target"] = g.node, at.node
-			upid, err = d.c.post(ctx, from.path("clone"), p)
+			err = d.order(ctx, from.path("clone"), p)
 		}
 	}
-	if err = d.born(ctx, at, early, d.settled(ctx, upid, err)); err != nil {
+	if err = d.born(ctx, at, early, err); err != nil {
 		return err
 	}
 	return d.dress(ctx, want, at, m)
@@ -110,60 +101,30 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := d.readConfig(ctx, at)
-	if err != nil {
-		return fmt.Errorf("reading the clone %d back: %w", at.vmid, err)
-	}
-	switch is := d.proof(cfg, at); {
-	case !is.of(m.addr()):
-		return fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
-	case !is.mark.bare():
-		return nil // dressed by an earlier run whose answer was lost: it keeps the identity that it has
+	cfg, bare, err := d.bareCopy(ctx, at, m.addr())
+	if err != nil || !bare {
+		return err
 	}
 	m.Slots = slots(want.devices(), cfg, copied(want.devices(), bootDisk(cfg.next)))
-	set := want.params(m)
-	var gone []string
-	for key := range cfg.next {
-		if set[key] == nil && ownedKey(key) {
-			gone = append(gone, key)
-		}
-	}
+	w := writing{want.params(m), map[string]bool{}}
+	w.strip(cfg, want.settings())
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.next[slot] != "" {
-			set[slot] = card(cfg.next[slot], n)
+			w.set[slot] = card(cfg.next[slot], n)
 		}
 	}
-	for key, val := range set {
+	for key, val := range w.set {
 		if there := cfg.next[key]; !isNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
-			delete(set, key) // the order of a state drive would make a second, empty one; the copy has the template's
+			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
-	gone = append(gone, want.swapMedium(cfg, set)...)
+	want.swapMedium(cfg, w)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
-			set[slot] = disk.order(slot)
+			w.set[slot] = disk.order(slot)
 		}
 	}
-	if len(gone) > 0 {
-		slices.Sort(gone)
-		set["delete"] = strings.Join(gone, ",")
-	}
-	set["digest"] = cfg.digest
-	if _, err := d.c.put(ctx, at.path("config"), set); err != nil {
-		return fmt.Errorf("configuring VM %d, a clone of %s: %w", at.vmid, want.Template, err)
-	}
-	return nil
-}
-
-// ownedKey reports whether a PVE key says something that the files always decide,
-// so that a template's value must not stay where they say nothing.
-func ownedKey(key string) bool {
-	switch strings.TrimRight(key, "0123456789") {
-	case "net", "ipconfig", "startup", "nameserver", "searchdomain", "sshkeys":
-		return true
-	default:
-		return false
-	}
+	return d.writeCopy(ctx, at, w, cfg.digest, want.Template)
 }
 
 // bootDisk is the slot of the disk a guest boots from.
@@ -200,7 +161,7 @@ func (v *VM) params(m mark) params {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = card("", n)
 		if ip := n.ipconfig(""); ip != "" {
-			p["ipconfig"+strings.TrimPrefix(slot, "net")] = ip
+			p[ipconfigOf(slot)] = ip
 		}
 	}
 	for k, val := range v.Options {

@@ -58,44 +58,38 @@ func isDrive(key string) bool {
 // are not ours to judge.
 func (v *VM) readDisks() []Disk {
 	var out []Disk
-	for key, slot := range v.mark.Slots {
-		name, ok := strings.CutPrefix(key, "disk.")
-		drive, present := v.observe.next[slot]
-		if !ok || !present {
-			continue
+	for slot, drive := range v.observe.next {
+		if name, ok := strings.CutPrefix(v.device(slot), "disk."); ok {
+			out = append(out, Disk{
+				Name: name, Size: gib(parseProperty(drive).values["size"]), Storage: storageOf(drive),
+				Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
+			})
 		}
-		out = append(out, Disk{
-			Name: name, Size: gib(parseProperty(drive).values["size"]), Storage: storageOf(drive),
-			Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
-		})
 	}
-	slices.SortFunc(out, func(a, b Disk) int { return model.CompareNames(a.Name, b.Name) })
+	byName(out)
 	return out
 }
 
 // readNICs reads all network cards; one that the mark does not name was added by
 // hand and goes by the name of its slot.
 func (v *VM) readNICs() []NIC {
-	names := map[string]string{}
-	for key, slot := range v.mark.Slots {
-		if name, ok := strings.CutPrefix(key, "nic."); ok {
-			names[slot] = name
-		}
-	}
 	var out []NIC
-	for key, val := range v.observe.next {
-		no, ok := strings.CutPrefix(key, "net")
-		if _, err := strconv.Atoi(no); !ok || err != nil {
+	for slot, val := range v.observe.next {
+		if !isNet(slot) {
 			continue
 		}
-		p, ip := parseProperty(val), parseProperty(v.observe.next["ipconfig"+no])
-		n := NIC{Name: or(names[key], key), Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0), IP: ip.values["ip"], Gateway: ip.values["gw"]}
-		n.MAC = strings.ToUpper(cardMAC(p))
-		out = append(out, n)
+		p, ip := parseProperty(val), parseProperty(v.observe.next[ipconfigOf(slot)]).values
+		out = append(out, NIC{
+			Name: strings.TrimPrefix(or(v.device(slot), slot), "nic."), Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0),
+			MAC: strings.ToUpper(cardMAC(p)), IP: ip["ip"], Gateway: ip["gw"],
+		})
 	}
-	slices.SortFunc(out, func(a, b NIC) int { return model.CompareNames(a.Name, b.Name) })
+	byName(out)
 	return out
 }
+
+// ipconfigOf is the key of a card's address.
+func ipconfigOf(slot string) string { return "ipconfig" + strings.TrimPrefix(slot, "net") }
 
 // cardModels are the values of a nic's model, which is the key of its MAC address
 // (PVE/QemuServer.pm, nic_model_list).

@@ -68,18 +68,13 @@ func (r *vmResolver) size() {
 // stands on that; what the files say of it must agree. Of a template that is only
 // named it is not known where that is.
 func (r *vmResolver) rootOn(storage string) {
-	i := slices.IndexFunc(r.Disks, func(d Disk) bool { return d.Name == "root" })
-	if i < 0 {
-		r.Disks = append(r.Disks, Disk{Name: "root"})
-		i = len(r.Disks) - 1
-	}
-	if !r.templateOurs {
+	if r.Disks = rootFirst(r.Disks, Disk{Name: "root"}); !r.templateOurs {
 		return
 	}
-	if s := r.Disks[i].Storage; s != "" && s != storage {
+	if s := r.Disks[0].Storage; s != "" && s != storage {
 		r.errorf("disk.root.storage", fmt.Sprintf("a linked clone lies where its template lies, on %s and not on %s", storage, s), "remove storage, or set clone = \"full\"")
 	}
-	r.Disks[i].Storage = storage
+	r.Disks[0].Storage = storage
 }
 
 // imageOf gives the complete form of a declared image; nil if there is none of that
@@ -97,12 +92,8 @@ func imageOf(in model.Scope, name string) *Image {
 func (r *vmResolver) disks() {
 	storage := r.guestResolver.storage()
 	r.VM.storage = storage
-	root := slices.IndexFunc(r.Disks, func(d Disk) bool { return d.Name == "root" })
-	if root < 0 {
-		r.Disks = append(r.Disks, Disk{Name: "root"})
-		root = len(r.Disks) - 1
-	}
-	r.Disks[root].Size = or(r.Disks[root].Size, r.Disk)
+	r.Disks = rootFirst(r.Disks, Disk{Name: "root"})
+	r.Disks[0].Size = or(r.Disks[0].Size, r.Disk)
 	for i := range r.Disks {
 		d := &r.Disks[i]
 		if d.Name != "root" || r.Clone != cloneLinked {
@@ -127,7 +118,6 @@ func (r *vmResolver) disks() {
 			r.errorf("disk.root.remove", "the root disk cannot leave the files", "it goes with its guest: take remove out")
 		}
 	}
-	slices.SortStableFunc(r.Disks, func(a, b Disk) int { return boolCompare(b.Name == "root", a.Name == "root") })
 }
 
 var macText = regexp.MustCompile(`(?i)^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
@@ -140,20 +130,13 @@ func (r *vmResolver) nics() {
 		r.errorf("nic", "too many nics", "PVE has 32 slots for network cards, the node declares %d", len(r.NICs))
 	}
 	bridge := r.bridge()
-	spec := r.spec()
 	for i := range r.NICs {
 		n := &r.NICs[i]
 		path := "nic." + n.Name
 		n.Bridge = or(n.Bridge, bridge)
-		if i == 0 && spec != nil && spec.Network != nil {
-			n.IP, n.Gateway = or(n.IP, spec.Network.IP), or(n.Gateway, spec.Network.Gateway)
-		}
-		if i == 0 {
-			n.IP = or(n.IP, "dhcp")
-		}
 		n.MAC = r.card(path, n.VLAN, n.MAC)
-		if i == 0 && n.IP != "dhcp" {
-			n.Gateway = or(n.Gateway, r.in.Site.Gateway)
+		if i == 0 {
+			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp")
 		}
 		n.IP, n.Gateway = r.static(path, "", n.IP, n.Gateway, "dhcp")
 	}

@@ -86,14 +86,12 @@ func (c *vmChange) nic(name, attr string) {
 	if !wanted { // left the files, or was added by hand
 		slot := or(c.have.mark.Slots["nic."+name], name)
 		c.gone[slot] = true
-		if ip := "ipconfig" + strings.TrimPrefix(slot, "net"); c.have.observe.next[ip] != "" {
-			c.gone[ip] = true
-		}
+		c.text(ipconfigOf(slot), "")
 		return
 	}
 	slot := c.m.Slots["nic."+name]
 	if attr == "ip" || attr == "gateway" {
-		key := "ipconfig" + strings.TrimPrefix(slot, "net")
+		key := ipconfigOf(slot)
 		c.text(key, n.ipconfig(c.have.observe.next[key]))
 		return
 	}
