@@ -136,10 +136,8 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.bare() {
 		return nil
 	}
-	f := diag.Warnf(diag.Range{}, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
-		"%s", "PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is made anew")
-	f.Source, f.Address = diag.FromGuard, addr.String()
-	return diag.List{f}
+	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
+		"PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is made anew")}
 }
 
 // pending lists what PVE holds back until the next full restart.

@@ -138,8 +138,7 @@ func (e *exam) locks(ctx context.Context) {
 		}
 		active, err := e.d.c.tasks.active(ctx, g.Node)
 		busy := slices.ContainsFunc(slices.Collect(maps.Keys(active)), func(upid string) bool {
-			p := strings.Split(upid, ":")
-			return len(p) > 6 && p[6] == fmt.Sprint(g.VMID)
+			return parseUPID(upid).of == fmt.Sprint(g.VMID)
 		})
 		if err != nil || busy {
 			continue
@@ -214,7 +213,7 @@ func (e *exam) images(ctx context.Context) {
 
 // volume looks whether a container template that is only named lies there.
 func (e *exam) volume(name string, r *model.Resource, t *Template) {
-	storage, _, _ := strings.Cut(t.Volume, ":")
+	storage := storageOf(t.Volume)
 	switch old := e.have.State[r.Addr]; {
 	case old == nil:
 		e.skip(name, "what is on storage %s cannot be seen", storage)

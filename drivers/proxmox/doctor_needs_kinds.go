@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -126,7 +125,7 @@ func templateNeeds(t *Template, n *needs) {
 	case t.VMID != 0:
 		n.add(Need{Grant: Grant{fmt.Sprintf("/vms/%d", t.VMID), "VM.Audit"}, Role: roleTemplates, For: "seeing the template"}, "vmid")
 	case t.Volume != "":
-		storage, _, _ := strings.Cut(t.Volume, ":")
+		storage := storageOf(t.Volume)
 		path := "/storage/" + storage
 		n.uses = append(n.uses, use{storage, "vztmpl", 0, n.from, "volume"})
 		n.add(Need{

@@ -142,9 +142,12 @@ func (j *judge) inItsPlace(r *model.Resource) {
 }
 
 func (j *judge) warn(addr model.Address, summary, detail string) {
-	f := diag.Warnf(diag.Range{}, summary, "%s", detail)
-	f.Source, f.Address = diag.FromGuard, addr.String()
-	j.out.Findings = append(j.out.Findings, f)
+	j.out.Findings = append(j.out.Findings, guarded(diag.Warning, addr, summary, detail))
+}
+
+// guarded is a finding about a guest of ours, which no line of the files is to blame for.
+func guarded(severity diag.Severity, addr model.Address, summary, detail string) diag.Finding {
+	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
 }
 
 // converted is a guest of ours that somebody made a template: it cannot be made a

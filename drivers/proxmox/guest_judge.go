@@ -168,9 +168,8 @@ func (j *judge) close() {
 				Fix: "remove the one that is not wanted, for instance a restored backup",
 			})
 		}
-		f := diag.Errorf(diag.Range{}, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr), "%s", "usually one of them is a restored backup: remove it, or give it another uuid")
-		f.Source, f.Address = diag.FromGuard, addr.String()
-		j.out.Findings = append(j.out.Findings, f)
+		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr),
+			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
 	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 }

@@ -126,9 +126,4 @@ func (m mark) down() int {
 }
 
 // taskType reads the type of a task from its id; "" if it is none.
-func taskType(upid string) string {
-	if p := strings.Split(upid, ":"); len(p) > 7 {
-		return p[5]
-	}
-	return ""
-}
+func taskType(upid string) string { return parseUPID(upid).kind }

@@ -60,11 +60,9 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 			continue
 		}
 		*waits = false
-		f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is not restarted again for what waits: %s", addr, why),
-			"it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
-			at.tool(), at.vmid, at.tool(), at.vmid, at.node)
-		f.Source, f.Address = diag.FromGuard, addr.String()
-		out.Findings = append(out.Findings, f)
+		out.Findings = append(out.Findings, guarded(diag.Warning, addr, fmt.Sprintf("%s is not restarted again for what waits: %s", addr, why),
+			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
+				at.tool(), at.vmid, at.tool(), at.vmid, at.node)))
 	}
 	return nil
 }

@@ -36,8 +36,7 @@ func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
 // mine reports whether this token started a task.
 func (c *client) mine(upid string) bool {
 	user, _, _ := strings.Cut(c.token, "=")
-	p := strings.Split(upid, ":")
-	return len(p) > 7 && p[7] == user
+	return parseUPID(upid).user == user
 }
 
 // rejoin waits for what an earlier run of this program started on a guest and did not
@@ -109,7 +108,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if g == nil || g.Lock == "" {
 			continue
 		}
-		at := place{g.Node, g.VMID, guestKind(addr) == "ct"}
+		at := placeOf(out.State[addr])
 		tasks, err := d.guestTasks(ctx, at)
 		if endsAll(ctx, err) {
 			return err
@@ -117,9 +116,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
 			continue
 		}
-		f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), "%s", lockText(at, g.Lock, nil))
-		f.Source, f.Address = diag.FromGuard, addr.String()
-		out.Findings = append(out.Findings, f)
+		out.Findings = append(out.Findings, guarded(diag.Warning, addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), lockText(at, g.Lock, nil)))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -146,7 +145,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 // died: the first are unknown for now (they may be ours: the mark is written at the
 // end), the second stay as they are, named, and keep their VMID.
 func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
-	running := map[string][]string{} // by node: "type:id" of running tasks
+	running := map[string][]taskID{} // by node
 	for i := 0; i < len(out.Foreign); i++ {
 		f := out.Foreign[i]
 		if !f.Unfinished {
@@ -163,20 +162,17 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 				i--
 				continue
 			}
-			running[f.Node] = []string{""}
+			running[f.Node] = []taskID{}
 			for upid := range active {
-				if p := strings.Split(upid, ":"); len(p) > 6 {
-					running[f.Node] = append(running[f.Node], p[5]+":"+p[6])
-				}
+				running[f.Node] = append(running[f.Node], parseUPID(upid))
 			}
 		}
-		born := slices.ContainsFunc(running[f.Node], func(t string) bool {
-			what, id, _ := strings.Cut(t, ":")
-			switch what {
+		born := slices.ContainsFunc(running[f.Node], func(t taskID) bool {
+			switch t.kind {
 			case "qmcreate", "qmrestore", "vzcreate", "vzrestore":
-				return id == strconv.Itoa(f.VMID)
+				return t.of == strconv.Itoa(f.VMID)
 			default:
-				return what == "qmclone" || what == "vzclone" // these go by the VMID of what is copied
+				return t.kind == "qmclone" || t.kind == "vzclone" // these go by the VMID of what is copied
 			}
 		})
 		if born {

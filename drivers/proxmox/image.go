@@ -168,8 +168,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	for _, p := range slices.Sorted(maps.Keys(places)) {
 		storage, content, _ := strings.Cut(p, " ")
-		var list []map[string]json.RawMessage
-		err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content="+content, &list)
+		list, err := d.content(ctx, node, storage, content)
 		if err != nil {
 			if endsAll(ctx, err) {
 				return out, err
@@ -243,12 +242,17 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
 }
 
+// content lists the volumes of a kind that are on a storage.
+func (d *Driver) content(ctx context.Context, node, storage, kind string) (list []map[string]json.RawMessage, err error) {
+	err = readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content="+kind, &list)
+	return list, err
+}
+
 // hasVolume reports whether a whole file of that name lies there: PVE downloads
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
 func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool, error) {
-	var list []map[string]json.RawMessage
-	err := readList(ctx, d.c, seg("nodes", node, "storage", want.Storage, "content")+"?content="+want.content(), &list)
+	list, err := d.content(ctx, node, want.Storage, want.content())
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return text(e["volid"]) == want.Volume }), err
 }
 
@@ -257,13 +261,16 @@ func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
 	if !imageFile.MatchString(path.Base(volid)) {
 		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
 	}
-	storage, _, _ := strings.Cut(volid, ":")
-	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storage, "content", volid), nil)
-	err = d.settled(ctx, upid, err)
-	if err != nil && classOf(err) != classNotFound {
-		return fmt.Errorf("removing volume %s: %w", volid, err)
+	return attempt("removing volume "+volid, d.free(ctx, node, volid))
+}
+
+// free deletes a volume; one that is gone is success.
+func (d *Driver) free(ctx context.Context, node, volid string) error {
+	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storageOf(volid), "content", volid), nil)
+	if err = d.settled(ctx, upid, err); classOf(err) == classNotFound {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // upload sends a file of the site. PVE wants the text fields first and the file
@@ -283,11 +290,12 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
-	return d.send(ctx, node, want.Storage, fields, f, info.Size())
+	return d.send(ctx, seg("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
 }
 
-// send uploads size bytes to a storage; fields has content, filename and perhaps a checksum.
-func (d *Driver) send(ctx context.Context, node, storage string, fields params, file io.Reader, size int64) error {
+// send uploads size bytes to the path of a storage; fields has content, filename and
+// perhaps a checksum.
+func (d *Driver) send(ctx context.Context, path string, fields params, file io.Reader, size int64) error {
 	var frame bytes.Buffer
 	form := multipart.NewWriter(&frame)
 	for _, k := range []string{"content", "checksum", "checksum-algorithm"} {
@@ -300,7 +308,7 @@ func (d *Driver) send(ctx context.Context, node, storage string, fields params, 
 	_ = form.Close()
 	tail := frame.Bytes()[len(head):]
 	body := io.MultiReader(bytes.NewReader(head), file, bytes.NewReader(tail))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+seg("nodes", node, "storage", storage, "upload"), body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+path, body)
 	if err != nil {
 		return err
 	}

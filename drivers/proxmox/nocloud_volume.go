@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -75,8 +74,8 @@ type seedVolume struct {
 
 // seedsOn lists our seed images on a storage, by name.
 func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolume, error) {
-	var list []map[string]json.RawMessage
-	if err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content=iso", &list); err != nil {
+	list, err := d.content(ctx, node, storage, "iso")
+	if err != nil {
 		return nil, err
 	}
 	empty := len(nocloud.Empty())
@@ -95,10 +94,9 @@ func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolum
 
 // sendSeed uploads an image; a file of that name is overwritten.
 func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte) error {
-	storage, _, _ := strings.Cut(volid, ":")
 	sum := sha256.Sum256(image)
 	p := params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
-	return d.send(ctx, node, storage, p, bytes.NewReader(image), int64(len(image)))
+	return d.send(ctx, seg("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
 // removeSeed deletes a seed image of ours; one that is gone is success. Deleting
@@ -109,19 +107,11 @@ func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 	if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
 		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
 	}
-	storage, _, _ := strings.Cut(volid, ":")
-	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storage, "content", volid), nil)
-	err = d.settled(ctx, upid, err)
-	switch {
-	case err == nil || classOf(err) == classNotFound:
-		return nil
-	case classOf(err) == classDenied:
+	err := d.free(ctx, node, volid)
+	if classOf(err) == classDenied {
 		err = d.sendSeed(ctx, node, volid, nocloud.Empty())
 	}
-	if err != nil {
-		return fmt.Errorf("removing seed image %s: %w", volid, err)
-	}
-	return nil
+	return attempt("removing seed image "+volid, err)
 }
 
 // findSeeds looks at what machines were told, and for images that no machine needs:
@@ -148,8 +138,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			out.Pending = append(out.Pending, v.late(addr, w)...)
 		}
 		if s := v.mark.Seed; s != nil && s.Volume != "" {
-			storage, _, _ := strings.Cut(s.Volume, ":")
-			shelves[shelf{r.Guest.Node, storage}] = true
+			shelves[shelf{r.Guest.Node, storageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
 		} else if v.mark.UUID == "" {
 			coming[addr.Name] = true // a copy whose making goes on

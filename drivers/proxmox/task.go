@@ -90,11 +90,11 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		return nil
 	}
 	model.NoteTask(ctx, upid)
-	parts := strings.Split(upid, ":")
-	if len(parts) < 8 {
+	id := parseUPID(upid)
+	node, kind := id.node, id.kind
+	if node == "" {
 		return fmt.Errorf("the API answered %q where the id of a task was expected", upid)
 	}
-	node, kind := parts[1], parts[5]
 	w := &waiter{upid: upid, kind: kind, since: time.Now(), over: make(chan verdict, 1)}
 	seen := time.Now()
 	for {
@@ -261,6 +261,18 @@ func (t *tasks) look(ctx context.Context, node string, p *poller) error {
 		w.over <- verdict{ended: known, exit: e.Status}
 	}
 	return nil
+}
+
+// taskID is what the id of a task tells.
+type taskID struct{ node, kind, of, user string } // of: mostly the VMID that it is about
+
+// parseUPID reads an id, UPID:node:pid:pstart:starttime:type:id:user: (PVE/Tools.pm);
+// nothing of what is none.
+func parseUPID(upid string) taskID {
+	if p := strings.Split(upid, ":"); len(p) > 7 {
+		return taskID{p[1], p[5], p[6], p[7]}
+	}
+	return taskID{}
 }
 
 // taskEntry is a task in a node's list.

@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -237,7 +236,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 	for addr, r := range l.want.State {
 		if t, ok := r.Spec.(*Template); ok {
 			wanted[addr] = t
-			if s, _, _ := strings.Cut(t.unpacked(), ":"); s != "" {
+			if s := storageOf(t.unpacked()); s != "" {
 				storages[s] = true
 			}
 		}
@@ -297,8 +296,7 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 
 // archivesOn lists the container templates on a storage.
 func (d *Driver) archivesOn(ctx context.Context, storage string) ([]string, error) {
-	var list []map[string]json.RawMessage
-	err := readList(ctx, d.c, seg("nodes", d.host.PVENode(), "storage", storage, "content")+"?content=vztmpl", &list)
+	list, err := d.content(ctx, d.host.PVENode(), storage, "vztmpl")
 	var out []string
 	for _, e := range list {
 		out = append(out, text(e["volid"]))

@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -224,8 +223,7 @@ func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, erro
 	if !ok {
 		return nil, nil // it has no disk
 	}
-	var list []map[string]json.RawMessage
-	err := readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content=images", &list)
+	list, err := d.content(ctx, node, storage, "images")
 	if err != nil {
 		return nil, fmt.Errorf("listing the disks on storage %s: %w", storage, err)
 	}
@@ -259,8 +257,6 @@ func (v *VM) linkStays(addr model.Address, have *VM) diag.List {
 		return nil
 	}
 	was := pick(have.mark.Linked, cloneLinked, cloneFull)
-	f := diag.Warnf(diag.Range{}, fmt.Sprintf("%s is a %s clone and stays one", addr, was),
-		"%s", "clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
-	f.Source, f.Address = diag.FromGuard, addr.String()
-	return diag.List{f}
+	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("%s is a %s clone and stays one", addr, was),
+		"clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")}
 }
