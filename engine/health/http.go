@@ -27,18 +27,7 @@ var errElsewhere = errors.New("redirected elsewhere")
 // host: what answers elsewhere proves nothing of this guest. A guest's own certificate
 // is not verified, since nobody but itself has signed it when it is young; that of a
 // host with a name is.
-func (a *attempt) tryHTTP(ctx context.Context, c *model.Check) (string, error) {
-	e, err := model.HTTPEndpoint(c.HTTP)
-	if err != nil {
-		return "", unreadable(err)
-	}
-	addr, err := a.place(ctx, e)
-	if err != nil {
-		return "", err
-	}
-	if saw, simulated, err := a.pretended(e, addr); simulated {
-		return saw, err
-	}
+func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint, addr string) (string, error) {
 	scheme := "http"
 	if e.TLS {
 		scheme = "https"
@@ -78,30 +67,37 @@ func (a *attempt) tryHTTP(ctx context.Context, c *model.Check) (string, error) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, longestBody))
-	return a.judge(c, addr, res.StatusCode, string(body), time.Since(began), err, last.Load())
+	if err != nil {
+		err = errors.New(last.Load().story(err))
+	}
+	text, err := a.judge(c, res.StatusCode, string(body), err)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", addr, err)
+	}
+	return fmt.Sprintf("%s: %s in %s", addr, text, short(time.Since(began))), nil
 }
 
 // judge holds an answer against what is expected. A body that breaks off counts as far
-// as it came: the status was given.
-func (a *attempt) judge(c *model.Check, addr string, status int, body string, took time.Duration, err error, at *conn) (string, error) {
+// as it came: the status was given. broke is how it did.
+func (a *attempt) judge(c *model.Check, status int, body string, broke error) (string, error) {
 	first := ""
 	if l := a.line(body); l != "" {
 		first = ", first line: " + l
 	}
 	want := c.Status()
-	text := fmt.Sprintf("%s: answered %d", addr, status)
+	text := fmt.Sprintf("answered %d", status)
 	switch {
 	case want != 0 && status != want:
 		return "", fmt.Errorf("%s, not %d%s", text, want, first)
 	case want == 0 && status/100 != 2:
 		return "", fmt.Errorf("%s%s", text, first)
 	case want == 0 && c.Expect != "" && !strings.Contains(body, c.Expect):
-		if err != nil {
-			first += ", " + at.story(err)
+		if broke != nil {
+			first += ", " + broke.Error()
 		}
 		return "", fmt.Errorf("%s, but its body has no %q%s", text, c.Expect, first)
 	}
-	return text + " in " + short(took), nil
+	return text, nil
 }
 
 // httpError says what was seen instead of an answer.

@@ -27,11 +27,13 @@ type attempt struct {
 func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 	switch c.Way() {
 	case model.WayHTTP:
-		return a.tryHTTP(ctx, c)
+		e, err := model.HTTPEndpoint(c.HTTP)
+		return a.tryAt(ctx, e, err, func(addr string) (string, error) { return a.tryHTTP(ctx, c, e, addr) })
 	case model.WayTCP:
-		return a.tryTCP(ctx, c)
+		e, err := model.TCPEndpoint(c.TCP)
+		return a.tryAt(ctx, e, err, func(addr string) (string, error) { return a.tryTCP(ctx, c, addr) })
 	case model.WaySSH:
-		return a.trySSH(ctx)
+		return a.tryAt(ctx, model.Endpoint{Port: sshPort}, nil, func(addr string) (string, error) { return a.trySSH(ctx, addr) })
 	case model.WayAgent:
 		began := time.Now()
 		if err := a.Guest.Ping(ctx); err != nil {
@@ -41,6 +43,26 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 	default:
 		return a.tryCommand(ctx, c)
 	}
+}
+
+// tryAt tries an endpoint by way of the network, if there is one: of a simulated guest
+// it tells whether that is up. unread is why the endpoint cannot be read.
+func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way func(addr string) (string, error)) (string, error) {
+	if unread != nil {
+		return "", unreadable(unread)
+	}
+	addr, err := a.place(ctx, e)
+	switch {
+	case err != nil:
+		return "", err
+	case a.Simulated == nil:
+		return way(addr)
+	case e.Host == "":
+		if err := a.Simulated(a.at.IP); err != nil {
+			return "", fmt.Errorf("%s: %w", addr, err)
+		}
+	}
+	return addr + ": taken to answer, since it is simulated", nil
 }
 
 // place is where an endpoint is, for Dial, and how it is called in texts.
@@ -59,34 +81,10 @@ func (a *attempt) place(ctx context.Context, e model.Endpoint) (string, error) {
 	return net.JoinHostPort(a.at.IP.String(), port), nil
 }
 
-// pretended tries an endpoint of a simulated guest; false where the network is real.
-func (a *attempt) pretended(e model.Endpoint, addr string) (saw string, simulated bool, err error) {
-	if a.Simulated == nil {
-		return "", false, nil
-	}
-	if e.Host == "" {
-		if err := a.Simulated(a.at.IP); err != nil {
-			return "", true, fmt.Errorf("%s: %w", addr, err)
-		}
-	}
-	return addr + ": taken to answer, since it is simulated", true, nil
-}
-
 // longestBanner is how much of what a server begins with is looked at.
 const longestBanner = 4 << 10
 
-func (a *attempt) tryTCP(ctx context.Context, c *model.Check) (string, error) {
-	e, err := model.TCPEndpoint(c.TCP)
-	if err != nil {
-		return "", unreadable(err)
-	}
-	addr, err := a.place(ctx, e)
-	if err != nil {
-		return "", err
-	}
-	if saw, simulated, err := a.pretended(e, addr); simulated {
-		return saw, err
-	}
+func (a *attempt) tryTCP(ctx context.Context, c *model.Check, addr string) (string, error) {
 	conn, err := a.dial(ctx, "tcp", addr)
 	if err != nil {
 		return "", err
