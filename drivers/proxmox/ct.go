@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -108,15 +107,7 @@ func (c *CT) brief() string {
 func (c *CT) claims() []model.Claim {
 	var out []model.Claim
 	for _, n := range c.NICs {
-		path := "nic." + n.Name
-		if n.MAC != "" {
-			out = append(out, model.Claim{What: "MAC address", Value: n.MAC, Path: path + ".mac"})
-		}
-		for attr, ip := range map[string]string{".ip": n.IP, ".ip6": n.IP6} {
-			if p, err := netip.ParsePrefix(ip); err == nil {
-				out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + attr})
-			}
-		}
+		out = append(out, claims("nic."+n.Name, n.MAC, n.IP, n.IP6)...)
 	}
 	return out
 }

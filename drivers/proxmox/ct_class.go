@@ -36,14 +36,10 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 	case head == "disk":
 		cost = model.ClassRestart
 	}
-	switch {
-	case cost != model.ClassRestart:
-		return cost
-	case w.Restart == "allowed":
-		return model.ClassRestart
-	default:
-		return model.ClassPending
+	if cost == model.ClassRestart {
+		return byRestart(w.Restart)
 	}
+	return cost
 }
 
 // refuseCT says what must not be done to a container even if the files ask for it.

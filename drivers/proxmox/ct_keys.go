@@ -11,8 +11,8 @@ import (
 // The keys of a container's configuration: their text, and what it means
 // (pve-container, PVE/LXC/Config.pm).
 
-// rest are the members of a property string that have no attribute of their own.
-func rest(values map[string]string, typed ...string) map[string]string {
+// others are the members of a property string that have no attribute of their own.
+func others(values map[string]string, typed ...string) map[string]string {
 	out := map[string]string{}
 	for k, v := range values {
 		if !slices.Contains(typed, k) {
@@ -48,7 +48,7 @@ func readCTNIC(name, value string) CTNIC {
 	p := parseProperty(value).values
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: atoi(p["tag"], 0), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
-		IP6: p["ip6"], Gateway6: p["gw6"], Firewall: p["firewall"] == "1", Options: rest(p, cardMembers...),
+		IP6: p["ip6"], Gateway6: p["gw6"], Firewall: p["firewall"] == "1", Options: others(p, cardMembers...),
 	}
 }
 
@@ -85,7 +85,7 @@ func (d CTDisk) order(string) string {
 func readCTDisk(name, value string) CTDisk {
 	p := parseProperty(value).values
 	return CTDisk{
-		Name: name, Size: gib(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: rest(p, mountMembers...),
+		Name: name, Size: gib(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, mountMembers...),
 	}
 }
 

@@ -9,9 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// updateCT writes exactly the keys that the plan shows, in one request that carries
-// the digest of what was observed, then does what is no key: volumes moved and
-// grown, power, restart.
+// updateCT carries out the changes of a plan; see carryOut for the order of things.
 func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error {
 	at := placeOf(s.Have)
 	m := want.mark

@@ -171,7 +171,7 @@ func (e *exam) unread(name string, err error) {
 // list reads a list of the API.
 func (e *exam) list(ctx context.Context, path string) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := e.d.c.get(ctx, path, &list)
+	err := readList(ctx, e.d.c, path, &list)
 	return list, err
 }
 

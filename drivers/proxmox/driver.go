@@ -86,7 +86,7 @@ func Open(cfg Config) (*Driver, error) {
 		}
 	}
 	tr := &transport{inner: inner, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
-	for _, n := range append([]string{h.PVENode()}, h.Nodes...) {
+	for _, n := range hostNodes(h) {
 		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
 	}
 	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token}

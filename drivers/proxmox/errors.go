@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -40,12 +41,7 @@ func (e *apiError) Error() string {
 	if text == "" {
 		text = http.StatusText(e.Status)
 	}
-	keys := make([]string, 0, len(e.Params))
-	for k := range e.Params {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
 		text += fmt.Sprintf("; %s: %s", k, strings.TrimSpace(e.Params[k]))
 	}
 	if hint := e.hint(); hint != "" {

@@ -43,12 +43,8 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 			}
 			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, at, patience, or(now.ha, "none"))
 		}
-		timer := time.NewTimer(haPoll)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, at, ctx.Err())
+		if err := wait(ctx, haPoll); err != nil {
+			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, at, err)
 		}
 	}
 }
@@ -131,11 +127,7 @@ func (j *judge) inItsPlace(r *model.Resource) {
 	if h == nil {
 		return
 	}
-	nodes := h.Nodes
-	if len(nodes) == 0 {
-		nodes = []string{h.PVENode()}
-	}
-	if !slices.Contains(nodes, r.Guest.Node) {
+	if nodes := hostNodes(h); !slices.Contains(nodes, r.Guest.Node) {
 		j.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
 			"add the node to nodes of the host, or migrate the guest back")
 	}

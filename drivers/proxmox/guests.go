@@ -71,7 +71,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	// What the cluster's list shows is read first: PVE closes the connection after each
 	// of the questions that follow, and so they close some that are open already.
 	var first []listed
-	for _, id := range sortedIDs(l.view.guests) {
+	for _, id := range slices.Sorted(maps.Keys(l.view.guests)) {
 		if g := l.view.guests[id]; wanted.may(g) && l.view.nodes[g.node] {
 			first = append(first, g)
 		}
@@ -87,7 +87,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	out.Unknown = unknown
 	guests := unite(l.view.guests, fresh)
 	var maybe, unread, rest []listed
-	for _, id := range sortedIDs(guests) {
+	for _, id := range slices.Sorted(maps.Keys(guests)) {
 		g := guests[id]
 		out.Taken[id] = g.kind() + " " + g.name
 		switch {
@@ -306,15 +306,6 @@ func unite(cluster, nodes map[int]listed) map[int]listed {
 		out[id] = g
 	}
 	return out
-}
-
-func sortedIDs(m map[int]listed) []int {
-	ids := make([]int, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 // wanted is what makes a guest worth reading.

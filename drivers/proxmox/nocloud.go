@@ -252,10 +252,8 @@ func (d *Driver) answers(ctx context.Context, at place) bool {
 		if c := classOf(err); c == classDenied || c == classNoLogin || c == classNotFound {
 			return false
 		}
-		select {
-		case <-ctx.Done():
+		if wait(ctx, bootPoll) != nil {
 			return false
-		case <-time.After(bootPoll):
 		}
 	}
 	return false

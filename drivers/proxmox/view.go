@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -122,21 +123,13 @@ func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 
 // checkNodes: a list without the node itself is short, or from another host.
 func (v *view) checkNodes(h *model.Host) {
-	names := []string{h.PVENode()}
-	if len(h.Nodes) > 0 {
-		names = h.Nodes
-	}
-	for _, n := range names {
+	for _, n := range hostNodes(h) {
 		online, known := v.nodes[n]
 		switch {
 		case !known && len(v.nodes) == 0:
 			v.blind("host "+h.Name, "the list of the cluster holds no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
 		case !known:
-			known := make([]string, 0, len(v.nodes))
-			for name := range v.nodes {
-				known = append(known, name)
-			}
-			slices.Sort(known)
+			known := slices.Sorted(maps.Keys(v.nodes))
 			v.blind("node "+n, fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")))
 		case !online:
 			v.unknown = append(v.unknown, model.Unknown{Scope: "node " + n, Why: "offline", Node: n})

@@ -121,12 +121,22 @@ func (v *VM) brief() string {
 func (v *VM) claims() []model.Claim {
 	var out []model.Claim
 	for _, n := range v.NICs {
-		if n.MAC != "" {
-			out = append(out, model.Claim{What: "MAC address", Value: n.MAC, Path: "nic." + n.Name + ".mac"})
-		}
-		if p, err := netip.ParsePrefix(n.IP); err == nil {
-			out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: "nic." + n.Name + ".ip"})
-		}
+		out = append(out, claims("nic."+n.Name, n.MAC, n.IP, "")...)
+	}
+	return out
+}
+
+// claims are those of a network card at a path.
+func claims(path, mac, ip, ip6 string) []model.Claim {
+	var out []model.Claim
+	if mac != "" {
+		out = append(out, model.Claim{What: "MAC address", Value: mac, Path: path + ".mac"})
+	}
+	if p, err := netip.ParsePrefix(ip); err == nil {
+		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip"})
+	}
+	if p, err := netip.ParsePrefix(ip6); err == nil {
+		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip6"})
 	}
 	return out
 }

@@ -19,9 +19,8 @@ var atOnce = map[string]bool{
 // can do while it does.
 func classVM(want, have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := want.Spec.(*VM), have.Spec.(*VM)
-	option, _ := strings.CutPrefix(path, "options.")
-	head, rest, _ := strings.Cut(path, ".")
-	name, attr, _ := strings.Cut(rest, ".")
+	head, option, _ := strings.Cut(path, ".")
+	name, attr, _ := strings.Cut(option, ".")
 	switch {
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.volumes().has(name) && h.volumes().has(name):
 		return cost
@@ -32,9 +31,9 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 	case path == "power", !have.Guest.Running:
 		return model.ClassNone
 	case path == "pending":
-		return w.restarts()
+		return byRestart(w.Restart)
 	case seeds(want, have, path):
-		return w.restarts() // the host has it at once, the guest reads it when it boots
+		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])
 	case path == "cores", path == "memory", path == "agent":
@@ -45,17 +44,14 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 		cost = h.plugDisk(w, name, attr)
 	}
 	if cost == model.ClassRestart {
-		return w.restarts()
+		return byRestart(w.Restart)
 	}
 	return cost
 }
 
-// restarts is the class of what a running guest only gets by a restart.
-func (v *VM) restarts() model.Class {
-	if v.Restart == "allowed" {
-		return model.ClassRestart
-	}
-	return model.ClassPending
+// byRestart is the class of what a running guest only gets by a restart.
+func byRestart(allowed string) model.Class {
+	return pick(allowed == "allowed", model.ClassRestart, model.ClassPending)
 }
 
 // plug is what PVE does with a key of a running guest, whose present value is known;

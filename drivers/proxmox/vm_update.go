@@ -10,9 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// updateVM writes exactly the keys that the plan shows, in one request that
-// carries the digest of what was observed, then does what is no key: disks moved
-// and grown, power, restart.
+// updateVM carries out the changes of a plan; see carryOut for the order of things.
 func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
 	at := placeOf(s.Have)
 	m := want.mark
