@@ -262,10 +262,10 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.node("web", nil)
-	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.test/d.qcow2"} // the simulated web has https alone
+	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.invalid/d.qcow2"}
 	got := said(t, w.examine(nil), "image debian-12")
 	require.Equal(t, proxmox.Failed, got.Result)
-	require.Contains(t, got.Seen, "http://nowhere.test/d.qcow2")
+	require.Contains(t, got.Seen, "http://nowhere.invalid/d.qcow2")
 	require.False(t, got.Denied)
 }
 

@@ -253,7 +253,7 @@ func (c *call) mayDownload(node string) error {
 func apiURLMetadata(w *world, c *call) (any, error) {
 	from := c.in["url"]
 	parsed, err := url.Parse(from)
-	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" { // as apiDownload has it
+	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" || strings.HasSuffix(parsed.Hostname(), ".invalid") { // a name that is never found (RFC 6761)
 		return nil, fail("invalid server response: '500 Can't connect to %s'", from)
 	}
 	return map[string]any{"filename": path.Base(parsed.Path), "size": w.downloadSize(from), "mimetype": "application/octet-stream"}, nil
