@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -56,4 +57,42 @@ func TestHostThatVanishesDuringATaskIsSaid(t *testing.T) {
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "the host has not answered for")
 		require.Less(t, time.Since(began), 20*time.Minute)
 	})
+}
+
+// TestGuestThatIsMadeMeanwhile: the task that makes it ends between the look at the guest
+// and that at the tasks. It is no half-made one, and not made a second time.
+func TestGuestThatIsMadeMeanwhile(t *testing.T) {
+	for why, lost := range map[string]bool{"was being created until a moment ago": false, "cannot be read any more": true} {
+		t.Run(why, func(t *testing.T) {
+			var looks, asked atomic.Bool
+			fault := func(r *http.Request) (int, bool) {
+				switch {
+				case !looks.Load():
+				case strings.HasSuffix(r.URL.Path, "/nodes/father/tasks"):
+					asked.Store(true)
+					time.Sleep(10 * time.Second)
+				case lost && asked.Load():
+					return http.StatusInternalServerError, false
+				}
+				return 0, false
+			}
+			inTime(t, pvesim.Config{TaskTime: 10 * time.Second, Fault: fault}, func(t *testing.T, w *world) {
+				w.ct("cache", nil)
+				p := w.plan()
+				require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]), "its template")
+				short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				require.Error(t, w.d.Apply(short, p.Steps[1]), "whoever ordered it is gone")
+				looks.Store(true)
+				p = w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.NotEmpty(t, p.Unknown)
+				require.Contains(t, p.Unknown[0].Why, why)
+				looks.Store(false)
+				w.apply()
+				require.Len(t, w.host.Snapshot().Guests, 1)
+				w.converged()
+			})
+		})
+	}
 }

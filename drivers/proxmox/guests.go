@@ -175,11 +175,23 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 				return t.kind == "qmclone" || t.kind == "vzclone" // these go by the VMID of what is copied
 			}
 		})
-		if born {
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "is being created by a task that runs; look again when it is done", VMID: f.VMID})
-			out.Foreign = slices.Delete(out.Foreign, i, i+1)
-			i--
+		why := "is being created by a task that runs; look again when it is done"
+		if !born {
+			cfg, err := d.readConfig(ctx, place{node: f.Node, vmid: f.VMID, lxc: f.Kind == "ct"})
+			switch lock := cfg.now["lock"]; {
+			case endsAll(ctx, err):
+				return err
+			case err != nil:
+				why = "was being created, and cannot be read any more: " + err.Error()
+			case lock == "create" || lock == "clone":
+				continue
+			default: // its task came to its end between the two questions
+				why = "was being created until a moment ago; look again"
+			}
 		}
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: why, VMID: f.VMID})
+		out.Foreign = slices.Delete(out.Foreign, i, i+1)
+		i--
 	}
 	return nil
 }
