@@ -127,6 +127,10 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
+// atOnce is more than a pass asks at once: requests that wait for each other would come
+// in any order.
+const atOnce = 500
+
 // queue puts requests that come at one moment in an order that does not depend on which
 // goroutine came first: each waits for less than a millisecond of its own. It is false
 // where the one that asks has ended meanwhile.

@@ -252,7 +252,7 @@ func (w *world) start() {
 		Identity: "father", Program: "1.0", URL: "https://git.example/site.git", Branch: "main",
 		Source: w.repo, Load: func(_ context.Context, c model.Commit) engine.Desired { return w.load(reader, c) }, Ledger: l,
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
-			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Transport: way, Concurrency: 500}) // requests that wait for each other would come in any order
+			return proxmox.Open(proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Transport: way, Concurrency: atOnce})
 		},
 		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
