@@ -113,11 +113,12 @@ func tagged(g pvesim.Guest) bool {
 // hold is for a manifest that stops, or is taken back, when one of its steps fails: what
 // is locked, or needs what is silent, fails whenever something is to be done to it.
 func hold(out reasons, site *site) {
-	if slices.ContainsFunc(site.nodes, func(n *node) bool {
-		return slices.Contains(out[n.addr()], locked) || slices.Contains(out[n.addr()], snapped) || slices.Contains(out[n.addr()], waits)
-	}) {
-		for _, n := range site.nodes {
-			out.add(n.addr(), held)
+	for _, list := range out { // also of what leaves: it is of the manifest until it is gone
+		if slices.Contains(list, locked) || slices.Contains(list, snapped) || slices.Contains(list, waits) {
+			for _, n := range site.nodes {
+				out.add(n.addr(), held)
+			}
+			return
 		}
 	}
 }
