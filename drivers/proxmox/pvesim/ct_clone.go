@@ -305,8 +305,7 @@ func apiResizeCT(w *world, c *call) (any, error) {
 func (c *call) newSize(g *guest, disk, text string) (*volume, int64, error) {
 	value, ok := g.conf[disk]
 	if !ok {
-		missing := "property is missing and it is not optional"
-		return nil, 0, &apiError{status: 500, message: "format error", errors: map[string]string{"volume": missing, "mp": missing}}
+		return nil, 0, noMount(disk)
 	}
 	m := parseMount(disk, value)
 	storage, name, _ := volumeID(m.volume)

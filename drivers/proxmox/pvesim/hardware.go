@@ -32,11 +32,26 @@ func apiPCI(_ *world, c *call) (any, error) {
 }
 
 // apiScanLVM and apiScanThin are GET /nodes/{node}/scan/lvm and lvmthin: the volume
-// group of a fresh installation.
-func apiScanLVM(*world, *call) (any, error) { return []map[string]any{{"vg": "pve"}}, nil }
+// group of a fresh installation, where a storage needs it.
+func apiScanLVM(w *world, _ *call) (any, error) {
+	if !w.hasLVM() {
+		return []any{}, nil
+	}
+	return []map[string]any{{"vg": "pve"}}, nil
+}
 
-func apiScanThin(_ *world, c *call) (any, error) {
-	if c.in["vg"] != "pve" {
+// hasLVM says whether there is a volume group, pve.
+func (w *world) hasLVM() bool {
+	for _, s := range w.stores {
+		if s.Type == "lvm" || s.Type == "lvmthin" {
+			return true
+		}
+	}
+	return false
+}
+
+func apiScanThin(w *world, c *call) (any, error) {
+	if c.in["vg"] != "pve" || !w.hasLVM() {
 		return []any{}, nil
 	}
 	return []map[string]any{{"lv": "data"}}, nil

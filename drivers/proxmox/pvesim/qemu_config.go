@@ -10,7 +10,8 @@ import (
 // made, unless current is asked for.
 func apiGetConfig(_ *world, c *call) (any, error) {
 	if c.flag("current") && c.has("snapshot") {
-		return nil, badParam("snapshot", "cannot use 'snapshot' parameter with 'current'")
+		wrong := "cannot use 'snapshot' parameter with 'current'"
+		return nil, &apiError{status: 400, errors: map[string]string{"snapshot": wrong, "current": wrong}}
 	}
 	g, err := c.guestCall()
 	if err != nil {

@@ -144,7 +144,9 @@ func apiResources(w *world, c *call) (any, error) {
 			continue
 		}
 		for _, node := range w.nodeNames() {
-			list = append(list, w.storageEntry(w.stores[name], w.nodes[node]))
+			if w.stores[name].on(node) {
+				list = append(list, w.storageEntry(w.stores[name], w.nodes[node]))
+			}
 		}
 	}
 	if want("sdn") && c.can("/sdn/zones/localnetwork", "SDN.Audit") {

@@ -289,6 +289,9 @@ func (s *snapshot) shown(kind string) map[string]any {
 
 // apiSetSnapshot is PUT …/snapshot/{snapname}/config: its description.
 func apiSetSnapshot(w *world, c *call) (any, error) {
+	if !c.has("description") {
+		return nil, nil // Nothing else can be set, and nothing is looked at.
+	}
 	g, err := c.guestCall()
 	if err != nil {
 		return nil, err
@@ -303,9 +306,7 @@ func apiSetSnapshot(w *world, c *call) (any, error) {
 	if s == nil {
 		return nil, fail("snapshot '%s' does not exist", c.in["snapname"])
 	}
-	if c.has("description") {
-		s.conf["description"] = c.in["description"]
-		w.touch(g)
-	}
+	s.conf["description"] = c.in["description"]
+	w.touch(g)
 	return nil, nil
 }

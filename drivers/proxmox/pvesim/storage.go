@@ -266,6 +266,8 @@ func (w *world) store(name string) (*store, error) {
 		return nil, fail("storage '%s' does not exist", name)
 	case s.disabled():
 		return nil, fail("storage '%s' is disabled", name)
+	case !s.serves(w.cfg.Node):
+		return nil, fail("storage '%s' is not available on node '%s'", name, w.cfg.Node)
 	}
 	return s, nil
 }

@@ -1,6 +1,8 @@
 package pvesim
 
 import (
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -8,11 +10,13 @@ import (
 // status is what a node says about a storage. It is no sample: PVE asks the
 // storage at each call.
 func (s *store) status(node string) map[string]any {
-	used, on := s.used(node), boolInt(!s.disabled())
-	return map[string]any{
-		"active": on, "enabled": on, "shared": boolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","),
-		"total": s.Size, "used": used, "avail": s.Size - used,
+	entry := map[string]any{
+		"active": 0, "enabled": 0, "shared": boolInt(s.Shared), "type": s.Type, "content": strings.Join(s.Content, ","), "total": 0, "used": 0, "avail": 0,
 	}
+	if used := s.used(node); s.on(node) {
+		entry["active"], entry["enabled"], entry["total"], entry["used"], entry["avail"] = 1, 1, s.Size, used, s.Size-used
+	}
+	return entry
 }
 
 // sees says whether a caller may know of a storage.
@@ -22,18 +26,27 @@ func (c *call) sees(storage string) bool {
 
 // apiNodeStorages is GET /nodes/{node}/storage.
 func apiNodeStorages(w *world, c *call) (any, error) {
-	if name := c.in["storage"]; name != "" && w.stores[name] == nil {
-		return nil, fail("storage '%s' does not exist", name)
+	node, target, only := c.in["node"], c.in["target"], c.in["storage"]
+	asked := func(s *store) bool {
+		return !c.has("content") || s.on(node) && s.holdsAny(c.list("content"))
+	}
+	if s := w.stores[only]; only != "" && (s == nil || !asked(s)) {
+		return nil, badParam("storage", "No such storage.")
 	}
 	list := []map[string]any{}
 	for _, name := range w.storeNames() {
 		s := w.stores[name]
-		if !c.sees(name) || c.in["storage"] != "" && c.in["storage"] != name || !s.holdsAny(c.list("content")) {
+		switch elsewhere := target != "" && target != node && target != "localhost"; {
+		case !c.sees(name), only != "" && only != name, !asked(s), c.flag("enabled") && s.disabled():
+			continue
+		case elsewhere && (!s.Shared || !s.serves(node) || !s.serves(target)):
 			continue
 		}
-		entry := s.status(c.in["node"])
+		entry := s.status(node)
 		entry["storage"] = name
-		entry["used_fraction"] = float64(s.used(c.in["node"])) / float64(s.Size)
+		if s.on(node) {
+			entry["used_fraction"] = float64(s.used(node)) / float64(s.Size)
+		}
 		list = append(list, entry)
 	}
 	return list, nil
@@ -177,7 +190,7 @@ func apiUpdateVolume(_ *world, c *call) (any, error) {
 		return nil, fail("only backups can have notes")
 	}
 	if c.has("protected") && parsed.content != "backup" {
-		return nil, fail("only backups can be protected")
+		return nil, fail("only backups support attribute 'protected'")
 	}
 	v := s.find(c.in["node"], name)
 	if v == nil {
@@ -254,15 +267,14 @@ func apiAllocate(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	name, vmid, format := c.in["filename"], c.vmid(), c.in["format"]
-	ext := ""
-	if i := strings.LastIndexByte(name, '.'); i > 0 {
-		ext = name[i+1:]
+	ext := strings.TrimPrefix(path.Ext(name), ".")
+	if ext != "raw" && ext != "qcow2" && ext != "vmdk" {
+		ext = ""
 	}
-	switch {
-	case s.files() && ext != "" && format != "" && ext != format:
-		return nil, badParam("format", "different storage formats ("+format+" != "+ext+")")
-	case s.files() && format == "":
+	if format == "" {
 		format = ext
+	} else if ext != "" && ext != format {
+		return nil, badParam("format", "different storage formats ("+format+" != "+ext+")")
 	}
 	if format == "" {
 		format = "raw"
@@ -274,15 +286,11 @@ func apiAllocate(w *world, c *call) (any, error) {
 	if !strings.ContainsAny(c.in["size"], "KMGT") {
 		size <<= 10 // A bare number is in KiB.
 	}
-	if s.files() {
-		name = itoa(vmid) + "/" + name
-	}
-	parsed, err := s.parseName(name)
-	if err != nil {
+	if name, err = s.newName(name, vmid, format); err != nil {
 		return nil, err
 	}
-	if parsed.vmid != vmid {
-		return nil, fail("illegal name '%s' - should be 'vm-%d-*'", c.in["filename"], vmid)
+	if format == "subvol" && size != 0 && s.files() {
+		return nil, fail("storage does not support subvol quotas")
 	}
 	if s.find(c.in["node"], name) != nil {
 		return nil, fail("disk image '%s' already exists", s.path(name))
@@ -292,6 +300,29 @@ func apiAllocate(w *world, c *call) (any, error) {
 	}
 	return s.Name + ":" + name, nil
 }
+
+// newName checks the name of a disk that is to be made (alloc_image of the storage
+// plugins): a file may name any guest, in the folder of the one it is made for.
+func (s *store) newName(name string, vmid int, format string) (string, error) {
+	if !s.files() {
+		if parsed, err := s.parseName(name); err != nil {
+			return "", err
+		} else if parsed.vmid != vmid {
+			return "", fail("illegal name '%s' - should be 'vm-%d-*'", name, vmid)
+		}
+		return name, nil
+	}
+	m := newFile.FindStringSubmatch(name)
+	switch {
+	case m == nil:
+		return "", fail("unable to parse volume filename '%s'", name)
+	case m[1] != format:
+		return "", fail("illegal name '%s' - wrong extension for format ('%s != '%s')", name, m[1], format)
+	}
+	return itoa(vmid) + "/" + name, nil
+}
+
+var newFile = regexp.MustCompile(`^(?:vm-|base-|subvol-)\d+-[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
 
 // apiStorageConfigs is GET /storage.
 func apiStorageConfigs(w *world, c *call) (any, error) {

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -14,12 +15,10 @@ var needed = map[string][]string{
 // defaultContent is what a new storage may hold when nothing is said.
 func defaultContent(kind string) []string {
 	switch {
-	case kind == "iscsi":
+	case kind == "iscsi" || kind == "cifs" || kind == "nfs":
 		return []string{"images"}
-	case kind == "cifs" || kind == "nfs":
-		return []string{"images"}
-	case storageTypes[kind].files:
-		return []string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import"}
+	case kind == "cephfs":
+		return []string{"backup"}
 	default:
 		return []string{"images", "rootdir"}
 	}
@@ -33,6 +32,9 @@ func apiCreateStorage(w *world, c *call) (any, error) {
 		return nil, c.unimplemented("a storage of type " + kind)
 	}
 	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if err := c.foreignOption(kind); err != nil {
 		return nil, err
 	}
 	for _, option := range needed[kind] {
@@ -57,9 +59,6 @@ func apiCreateStorage(w *world, c *call) (any, error) {
 
 // setStorage takes over the options of a call.
 func (c *call) setStorage(s *store) error {
-	if c.in["nodes"] != "" {
-		return c.unimplemented("a storage that is on some nodes only")
-	}
 	if c.has("content") {
 		list := c.list("content")
 		for _, content := range list {
@@ -73,6 +72,22 @@ func (c *call) setStorage(s *store) error {
 		s.Shared = c.flag("shared")
 	}
 	c.update(s.extra, "storage", "type", "content", "shared", "password", "path")
+	return nil
+}
+
+// dirOptions are those that an entry of type dir may have (options in
+// PVE/Storage/DirPlugin.pm).
+var dirOptions = strings.Fields("storage type path content-dirs nodes shared disable maxfiles prune-backups max-protected-backups content format mkdir " +
+	"create-base-path create-subdirs is_mountpoint bwlimit preallocation snapshot-as-volume-chain digest delete")
+
+// foreignOption fails for an option that the type of a storage does not know. Of the
+// other types all are taken.
+func (c *call) foreignOption(kind string) error {
+	for _, option := range slices.Sorted(maps.Keys(c.in)) {
+		if kind == "dir" && !slices.Contains(dirOptions, option) {
+			return fail("unexpected property '%s'", option)
+		}
+	}
 	return nil
 }
 
@@ -92,11 +107,11 @@ func apiUpdateStorage(w *world, c *call) (any, error) {
 	if s == nil {
 		return nil, fail("update storage failed: storage '%s' does not exist", c.in["storage"])
 	}
-	if err := c.modified(w.storageDigest()); err != nil {
-		return nil, err
-	}
 	if err := w.needQuorum(); err != nil {
 		return nil, err
+	}
+	if err := c.mayUpdateStorage(s); err != nil {
+		return nil, fail("update storage failed: %s", taskText(err))
 	}
 	if s.extra == nil {
 		s.extra = config{}
@@ -105,6 +120,32 @@ func apiUpdateStorage(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	return map[string]any{"storage": s.Name, "type": s.Type}, nil
+}
+
+// mayUpdateStorage checks a change of an entry, what it takes away above all.
+func (c *call) mayUpdateStorage(s *store) error {
+	if err := c.modified(c.w.storageDigest()); err != nil {
+		return err
+	}
+	if err := c.foreignOption(s.Type); err != nil {
+		return err
+	}
+	for _, option := range c.list("delete") {
+		_, known := method("POST /storage").Param(option)
+		switch {
+		case !known, s.Type == "dir" && !slices.Contains(dirOptions, option), slices.Contains([]string{"storage", "type"}, option):
+			return fail("no such option '%s'", option)
+		case slices.Contains(needed[s.Type], option):
+			return fail("unable to delete required option '%s'", option)
+		case c.has(option):
+			return fail("cannot set and delete property '%s' at the same time!", option)
+		case option == "content":
+			s.Content = defaultContent(s.Type)
+		case option == "shared":
+			s.Shared = storageTypes[s.Type].shared
+		}
+	}
+	return nil
 }
 
 // apiDeleteStorage is DELETE /storage/{storage}: the entry goes, what lies there
@@ -128,6 +169,15 @@ func apiDeleteStorage(w *world, c *call) (any, error) {
 
 // disabled says whether a storage is switched off.
 func (s *store) disabled() bool { return s.extra["disable"] == "1" }
+
+// serves says whether a storage is meant for a node.
+func (s *store) serves(node string) bool {
+	nodes := splitList(s.extra["nodes"])
+	return len(nodes) == 0 || slices.Contains(nodes, node)
+}
+
+// on says whether a storage can be used on a node.
+func (s *store) on(node string) bool { return !s.disabled() && s.serves(node) }
 
 // text is the entry of storage.cfg, for the digest.
 func (s *store) text() string {
