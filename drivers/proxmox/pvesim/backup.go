@@ -72,17 +72,13 @@ func (c *call) mayDump() error {
 			return badParam(key, "Only root may set this option.")
 		}
 	}
-	switch {
-	case c.has("vmid") && c.flag("all"):
-		return badParam("all", "option conflicts with option 'vmid'")
-	case c.has("vmid") && c.has("pool"):
-		return badParam("pool", "option conflicts with option 'vmid'")
-	case c.has("exclude") && (c.has("vmid") || c.has("pool")):
-		return badParam("exclude", "option conflicts with option 'vmid'")
-	case c.has("vmid"), c.flag("all"), c.has("pool"), c.flag("stop"), c.has("exclude"):
-		return nil
+	if err := c.selection(); err != nil {
+		return err
 	}
-	return badParam("vmid", "property is missing")
+	if !c.has("vmid") && !c.flag("all") && !c.has("pool") && !c.flag("stop") && !c.has("exclude") {
+		return badParam("vmid", "property is missing")
+	}
+	return nil
 }
 
 // dumped are the ids of the guests that a call names and that are on the node, and

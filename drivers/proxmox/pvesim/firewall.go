@@ -36,38 +36,6 @@ func newFirewall() *firewall {
 	return &firewall{options: config{}, aliases: map[string]config{}, ipsets: map[string]*ipset{}, groups: map[string]*securityGroup{}}
 }
 
-// text renders the file, for its digest.
-func (f *firewall) text() string {
-	var b strings.Builder
-	section := func(name string, c config) {
-		if len(c) > 0 {
-			b.WriteString("\n[" + name + "]\n\n")
-			writeSection(&b, c, true)
-		}
-	}
-	section("OPTIONS", f.options)
-	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
-		section("ALIAS "+name, f.aliases[name])
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
-		b.WriteString("\n[IPSET " + name + "] # " + f.ipsets[name].comment + "\n\n")
-		for _, cidr := range slices.Sorted(maps.Keys(f.ipsets[name].members)) {
-			section(cidr, f.ipsets[name].members[cidr])
-			b.WriteString(cidr + "\n")
-		}
-	}
-	for n, rule := range f.rules {
-		section(fmt.Sprint("RULE ", n), rule)
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
-		b.WriteString("\n[group " + name + "] # " + f.groups[name].comment + "\n")
-		for n, rule := range f.groups[name].rules {
-			section(fmt.Sprint("RULE ", n), rule)
-		}
-	}
-	return b.String()
-}
-
 // copyFirewall gives a clone the rules of its source.
 func (w *world) copyFirewall(from, to *guest) {
 	f := w.firewalls[vmPath(from.vmid)]
@@ -92,8 +60,6 @@ func (w *world) copyFirewall(from, to *guest) {
 	w.firewalls[vmPath(to.vmid)] = copied
 }
 
-func (f *firewall) digest() string { return sumOf(f.text()) }
-
 // sumOf is the digest of a text.
 func sumOf(text string) string {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // As above.
@@ -116,14 +82,10 @@ func (c *call) firewall() (*firewall, error) {
 	if w.firewalls[key] == nil {
 		w.firewalls[key] = newFirewall()
 	}
-	f := w.firewalls[key]
 	if c.req.method != "GET" {
-		if err := c.modified(f.digest()); err != nil {
-			return nil, err
-		}
-		return f, w.needQuorum()
+		return w.firewalls[key], w.needQuorum()
 	}
-	return f, nil
+	return w.firewalls[key], nil
 }
 
 // typedBy shows values in the types that the parameters of another method have.
@@ -158,17 +120,28 @@ func apiFirewallOptions(_ *world, c *call) (any, error) {
 		return nil, err
 	}
 	entry := typedBy("PUT "+c.m.Path, f.options)
-	entry["digest"] = f.digest()
+	entry["digest"] = listDigest(f.options)
 	return entry, nil
 }
 
 // apiSetFirewallOptions is PUT …/firewall/options.
-func apiSetFirewallOptions(_ *world, c *call) (any, error) {
+func apiSetFirewallOptions(w *world, c *call) (any, error) {
 	f, err := c.firewall()
 	if err != nil {
 		return nil, err
 	}
+	if err := c.modified(listDigest(f.options)); err != nil {
+		return nil, err
+	}
+	for _, option := range c.list("delete") {
+		if _, known := c.m.Param(option); !known || option == "delete" || option == "digest" {
+			return nil, badParam("delete", "no such option '"+option+"'")
+		}
+	}
 	c.update(f.options, "node", "vmid")
+	if c.num("enable", 0) > 1 {
+		f.options["enable"] = fmt.Sprint(w.now.Unix())
+	}
 	return nil, nil
 }
 
@@ -190,40 +163,49 @@ func (c *call) ruleList() (f *firewall, rules *[]config, err error) {
 func showRule(rule config, pos any, digest string) map[string]any {
 	entry := typedBy("POST /cluster/firewall/rules", rule)
 	entry["pos"], entry["digest"] = pos, digest
+	if version := rule["ipversion"]; version != "" {
+		entry["ipversion"] = atoi(version)
+	}
 	return entry
 }
 
 // apiRules is GET …/rules.
 func apiRules(_ *world, c *call) (any, error) {
-	f, rules, err := c.ruleList()
+	_, rules, err := c.ruleList()
 	if err != nil {
 		return nil, err
 	}
 	list := []map[string]any{}
 	for n, rule := range *rules {
-		list = append(list, showRule(rule, n, f.digest()))
+		list = append(list, showRule(rule, n, listDigest(*rules...)))
 	}
 	return list, nil
 }
 
-// apiAddRule is POST …/rules: at the top unless a position is given.
+// apiAddRule is POST …/rules: at the top, whatever position is given.
 func apiAddRule(_ *world, c *call) (any, error) {
-	_, rules, err := c.ruleList()
+	f, rules, err := c.ruleList()
 	if err != nil {
 		return nil, err
 	}
 	rule := config{}
-	c.updateRule(rule)
+	c.setRule(rule)
+	if err := c.verifyRule(f, rule); err != nil {
+		return nil, err
+	}
 	if c.in["enable"] == "" {
 		rule["enable"] = "0"
 	}
-	*rules = slices.Insert(*rules, min(max(c.num("pos", 0), 0), len(*rules)), rule)
+	*rules = slices.Insert(*rules, 0, rule)
 	return nil, nil
 }
 
 // ruleAt is the rule of a call, with its list.
 func (c *call) ruleAt() (f *firewall, rules *[]config, pos int, err error) {
 	f, rules, err = c.ruleList()
+	if err == nil && c.req.method != "GET" {
+		err = c.modified(listDigest(*rules...))
+	}
 	if pos = c.num("pos", -1); err == nil && (pos < 0 || pos >= len(*rules)) {
 		err = fail("no rule at position %d", pos)
 	}
@@ -232,21 +214,21 @@ func (c *call) ruleAt() (f *firewall, rules *[]config, pos int, err error) {
 
 // apiRule is GET …/rules/{pos}. The position comes back as it was asked for: text.
 func apiRule(_ *world, c *call) (any, error) {
-	f, rules, pos, err := c.ruleAt()
-	if err != nil {
-		return nil, err
-	}
-	return showRule((*rules)[pos], c.in["pos"], f.digest()), nil
-}
-
-// apiSetRule is PUT …/rules/{pos}: it changes a rule, or moves it.
-func apiSetRule(_ *world, c *call) (any, error) {
 	_, rules, pos, err := c.ruleAt()
 	if err != nil {
 		return nil, err
 	}
+	return showRule((*rules)[pos], c.in["pos"], listDigest(*rules...)), nil
+}
+
+// apiSetRule is PUT …/rules/{pos}: it changes a rule, or moves it.
+func apiSetRule(_ *world, c *call) (any, error) {
+	f, rules, pos, err := c.ruleAt()
+	if err != nil {
+		return nil, err
+	}
 	rule := (*rules)[pos]
-	if c.has("moveto") {
+	if c.has("moveto") && c.num("moveto", 0) != pos {
 		to := c.num("moveto", 0)
 		*rules = slices.Delete(*rules, pos, pos+1)
 		if to > pos {
@@ -255,15 +237,16 @@ func apiSetRule(_ *world, c *call) (any, error) {
 		*rules = slices.Insert(*rules, min(max(to, 0), len(*rules)), rule)
 		return nil, nil
 	}
-	c.updateRule(rule)
+	changed := maps.Clone(rule)
+	c.setRule(changed)
+	if err := c.dropFromRule(changed); err != nil {
+		return nil, err
+	}
+	if err := c.verifyRule(f, changed); err != nil {
+		return nil, err
+	}
+	(*rules)[pos] = changed
 	return nil, nil
-}
-
-// updateRule takes over the options of a call; one that is empty or a dash is taken
-// away (copy_rule_data in PVE/Firewall.pm).
-func (c *call) updateRule(rule config) {
-	c.update(rule, "node", "vmid", "pos", "group")
-	maps.DeleteFunc(rule, func(_, value string) bool { return value == "" || value == "-" })
 }
 
 // apiDeleteRule is DELETE …/rules/{pos}.

@@ -29,7 +29,7 @@ func (f *firewall) showAlias(alias config, digest bool) map[string]any {
 		entry[key] = value
 	}
 	if digest {
-		entry["digest"] = f.digest()
+		entry["digest"] = listDigest(f.aliasList()...)
 	}
 	return entry
 }
@@ -65,8 +65,13 @@ func (c *call) aliasAt() (*firewall, config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.req.method != "GET" {
+		if err := c.modified(listDigest(f.aliasList()...)); err != nil {
+			return nil, nil, err
+		}
+	}
 	alias := f.aliases[strings.ToLower(c.in["name"])]
-	if alias == nil {
+	if alias == nil && c.req.method != "DELETE" {
 		return nil, nil, badParam("name", "no such alias '"+c.in["name"]+"'")
 	}
 	return f, alias, nil
@@ -85,7 +90,10 @@ func apiSetAlias(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to := c.in["rename"]; to != "" {
+	if to := c.in["rename"]; to != "" && !strings.EqualFold(to, c.in["name"]) {
+		if f.aliases[strings.ToLower(to)] != nil {
+			return nil, badParam("name", "alias '"+to+"' already exists")
+		}
 		delete(f.aliases, strings.ToLower(c.in["name"]))
 		alias["name"] = to
 		f.aliases[strings.ToLower(to)] = alias
@@ -94,6 +102,7 @@ func apiSetAlias(_ *world, c *call) (any, error) {
 	return nil, nil
 }
 
+// apiDeleteAlias is DELETE …/aliases/{name}; one that is not there is no mistake.
 func apiDeleteAlias(_ *world, c *call) (any, error) {
 	f, _, err := c.aliasAt()
 	if err == nil {
@@ -110,7 +119,7 @@ func apiIPSets(_ *world, c *call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
-		entry := map[string]any{"name": name, "digest": f.digest()}
+		entry := map[string]any{"name": name, "digest": listDigest(f.setList()...)}
 		if comment := f.ipsets[name].comment; comment != "" {
 			entry["comment"] = comment
 		}
@@ -126,6 +135,9 @@ func apiAddIPSet(_ *world, c *call) (any, error) {
 		return nil, err
 	}
 	name, old := c.in["name"], c.in["rename"]
+	if err := c.modified(listDigest(f.setList()...)); err != nil {
+		return nil, err
+	}
 	switch {
 	case old != "" && f.ipsets[old] == nil:
 		return nil, badParam("rename", "IPSet '"+old+"' does not exist")
@@ -157,13 +169,13 @@ func (c *call) ipsetAt() (*firewall, *ipset, error) {
 }
 
 func apiIPSet(_ *world, c *call) (any, error) {
-	f, set, err := c.ipsetAt()
+	_, set, err := c.ipsetAt()
 	if err != nil {
 		return nil, err
 	}
 	list := []map[string]any{}
 	for _, cidr := range slices.Sorted(maps.Keys(set.members)) {
-		list = append(list, showMember(cidr, set.members[cidr], f.digest()))
+		list = append(list, showMember(cidr, set.members[cidr], listDigest(set.memberList()...)))
 	}
 	return list, nil
 }
@@ -193,13 +205,19 @@ func apiDeleteIPSet(_ *world, c *call) (any, error) {
 }
 
 func apiAddMember(_ *world, c *call) (any, error) {
-	_, set, err := c.ipsetAt()
+	f, set, err := c.ipsetAt()
 	if err != nil {
 		return nil, err
 	}
 	cidr := cleanAddress(c.in["cidr"])
-	if set.members[cidr] != nil {
+	if m := aliasName.FindStringSubmatch(cidr); m != nil && c.verifyAddress(f, "cidr", cidr) != nil {
+		return nil, fail("no such alias '%s'", strings.ToLower(m[2]))
+	}
+	switch {
+	case set.members[cidr] != nil:
 		return nil, badParam("cidr", "address '"+cidr+"' already exists")
+	case strings.HasSuffix(cidr, "/0"):
+		return nil, badParam("cidr", "a zero prefix is not allowed in ipset entries")
 	}
 	member := config{}
 	c.update(member, "node", "vmid", "name", "cidr")
@@ -208,28 +226,31 @@ func apiAddMember(_ *world, c *call) (any, error) {
 }
 
 // memberAt is the address of a call in its set.
-func (c *call) memberAt() (*firewall, *ipset, string, error) {
-	f, set, err := c.ipsetAt()
+func (c *call) memberAt() (*ipset, string, error) {
+	_, set, err := c.ipsetAt()
+	if err == nil && c.req.method != "GET" {
+		err = c.modified(listDigest(set.memberList()...))
+	}
 	if err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
 	cidr := cleanAddress(c.in["cidr"])
 	if set.members[cidr] == nil {
-		return nil, nil, "", badParam("cidr", "no such IP/Network")
+		return nil, "", badParam("cidr", "no such IP/Network")
 	}
-	return f, set, cidr, nil
+	return set, cidr, nil
 }
 
 func apiMember(_ *world, c *call) (any, error) {
-	f, set, cidr, err := c.memberAt()
+	set, cidr, err := c.memberAt()
 	if err != nil {
 		return nil, err
 	}
-	return showMember(cidr, set.members[cidr], f.digest()), nil
+	return showMember(cidr, set.members[cidr], listDigest(set.memberList()...)), nil
 }
 
 func apiSetMember(_ *world, c *call) (any, error) {
-	_, set, cidr, err := c.memberAt()
+	set, cidr, err := c.memberAt()
 	if err == nil {
 		c.update(set.members[cidr], "node", "vmid", "name", "cidr")
 	}
@@ -237,7 +258,7 @@ func apiSetMember(_ *world, c *call) (any, error) {
 }
 
 func apiDeleteMember(_ *world, c *call) (any, error) {
-	_, set, cidr, err := c.memberAt()
+	set, cidr, err := c.memberAt()
 	if err == nil {
 		delete(set.members, cidr)
 	}
@@ -287,7 +308,7 @@ func apiSecurityGroups(_ *world, c *call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
-		entry := map[string]any{"group": name, "digest": f.digest()}
+		entry := map[string]any{"group": name, "digest": listDigest(f.groupList()...)}
 		if comment := f.groups[name].comment; comment != "" {
 			entry["comment"] = comment
 		}
@@ -303,6 +324,9 @@ func apiAddSecurityGroup(_ *world, c *call) (any, error) {
 		return nil, err
 	}
 	name, old := c.in["group"], c.in["rename"]
+	if err := c.modified(listDigest(f.groupList()...)); err != nil {
+		return nil, err
+	}
 	g := f.groups[old]
 	switch {
 	case old != "" && g == nil:

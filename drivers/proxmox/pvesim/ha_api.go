@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -107,12 +108,12 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 		return nil, fail("resource '%s' does not exist in cluster", id)
 	case haSID(g) != sid:
 		return nil, fail("resource '%s' is not a %s", id, kind)
-	case w.ha.resources[sid] != nil:
-		return nil, fail("resource ID '%s' already defined", sid)
 	case c.has("group") && w.v9():
 		return nil, badParam("group", "ha groups have been migrated to rules")
 	case c.has("group") && w.ha.groups[c.in["group"]] == nil:
-		return nil, fail("ha group '%s' does not exist", c.in["group"])
+		return nil, fail("HA group '%s' does not exist", c.in["group"])
+	case w.ha.resources[sid] != nil:
+		return nil, fail("create resource failed: resource ID '%s' already defined", sid)
 	}
 	if err := w.needQuorum(); err != nil {
 		return nil, err
@@ -135,15 +136,18 @@ func apiHAResource(w *world, c *call) (any, error) {
 
 // apiUpdateHAResource is PUT /cluster/ha/resources/{sid}.
 func apiUpdateHAResource(w *world, c *call) (any, error) {
-	r, err := w.resource(c)
-	if err == nil {
-		err = c.modified(w.ha.digest())
+	if c.has("group") && !w.v9() && w.ha.groups[c.in["group"]] == nil {
+		return nil, fail("HA group '%s' does not exist", c.in["group"])
 	}
+	r, err := w.resource(c)
 	if err == nil {
 		err = w.needQuorum()
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := errors.Join(c.modified(w.ha.digest()), c.mayDrop("state group max_restart max_relocate comment failback", "")); err != nil {
+		return nil, fail("update resource failed: %s", err)
 	}
 	c.update(r.opts, "sid")
 	r.tries = 0
@@ -208,8 +212,10 @@ func (w *world) haGroup(c *call, what string) (config, error) {
 	group, ok := w.ha.groups[name]
 	switch {
 	case what == "create" && ok:
-		return nil, fail("ha group ID '%s' already defined", name)
-	case what != "create" && !ok:
+		return nil, fail("create ha group failed: ha group ID '%s' already defined", name)
+	case what == "update" && !ok:
+		return nil, fail("update ha group failed: no such ha group '%s'", name)
+	case what == "read" && !ok:
 		return nil, fail("no such ha group '%s'", name)
 	}
 	return group, nil
@@ -235,13 +241,26 @@ func apiHAGroup(w *world, c *call) (any, error) {
 
 func apiUpdateHAGroup(w *world, c *call) (any, error) {
 	group, err := w.haGroup(c, "update")
-	if err == nil {
-		err = c.modified(digestOf(w.ha.groups))
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		c.update(group, "group")
+	if err := errors.Join(c.modified(digestOf(w.ha.groups)), c.mayDrop("nofailback restricted comment", "nodes")); err != nil {
+		return nil, fail("update ha group failed: %s", err)
 	}
-	return nil, err
+	c.update(group, "group")
+	return nil, nil
+}
+
+// mayDrop fails when a call deletes an option that a section does not have, or must.
+func (c *call) mayDrop(optional, required string) error {
+	for _, option := range c.list("delete") {
+		if slices.Contains(strings.Fields(required), option) {
+			return fail("unable to delete required option '%s'", option)
+		} else if !slices.Contains(strings.Fields(optional), option) {
+			return fail("no such option '%s'", option)
+		}
+	}
+	return nil
 }
 
 func apiDeleteHAGroup(w *world, c *call) (any, error) {
@@ -250,7 +269,7 @@ func apiDeleteHAGroup(w *world, c *call) (any, error) {
 	}
 	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
 		if w.ha.resources[sid].opts["group"] == c.in["group"] {
-			return nil, fail("ha group is used by '%s'", sid)
+			return nil, fail("delete ha group failed: ha group is used by service '%s'", sid)
 		}
 	}
 	delete(w.ha.groups, c.in["group"])

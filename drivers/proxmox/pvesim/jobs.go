@@ -55,8 +55,14 @@ func (w *world) backupJob(c *call) (config, error) {
 
 // apiCreateBackupJob is POST /cluster/backup.
 func apiCreateBackupJob(w *world, c *call) (any, error) {
-	if !c.has("vmid") && !c.flag("all") && !c.has("pool") {
+	if err := c.schedule(true); err != nil {
+		return nil, err
+	}
+	if !c.has("vmid") && !c.flag("all") && !c.has("pool") && !c.has("exclude") {
 		return nil, badParam("vmid", "property is missing")
+	}
+	if err := c.selection(); err != nil {
+		return nil, err
 	}
 	if err := w.needQuorum(); err != nil {
 		return nil, err
@@ -70,6 +76,7 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 	}
 	job := config{"enabled": "1"}
 	c.update(job)
+	c.reselect(job)
 	w.jobs[id] = job
 	return nil, nil
 }
@@ -89,9 +96,77 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 		err = w.needQuorum()
 	}
 	if err == nil {
-		c.update(job, "id")
+		err = c.schedule(false)
 	}
-	return nil, err
+	if err == nil {
+		err = c.selection()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, option := range c.list("delete") {
+		if _, known := method("POST /cluster/backup").Param(option); !known {
+			return nil, badParam("delete", "unknown option '"+option+"'")
+		}
+	}
+	c.update(job, "id")
+	c.reselect(job)
+	return nil, nil
+}
+
+// schedule settles when a job shall run: the day and the time of older clients are an
+// event of the calendar, too ($schedule_param_check in PVE/API2/Backup.pm).
+func (c *call) schedule(required bool) error {
+	time, days := c.take("starttime"), c.take("dow")
+	switch {
+	case c.has("schedule") && time != "":
+		return badParam("starttime", "'starttime' and 'schedule' cannot both be set")
+	case c.has("schedule"):
+	case time == "" && required:
+		return badParam("schedule", "neither 'starttime' nor 'schedule' were set")
+	case time != "":
+		c.in["schedule"] = strings.TrimSpace(days + " " + time)
+	}
+	return nil
+}
+
+// selection fails when a call names guests in two ways (verify_vzdump_parameters in
+// PVE/VZDump.pm).
+func (c *call) selection() error {
+	switch {
+	case c.flag("all") && c.has("vmid"):
+		return badParam("all", "option conflicts with option 'vmid'")
+	case c.has("exclude") && c.has("vmid"):
+		return badParam("exclude", "option conflicts with option 'vmid'")
+	case c.has("pool") && c.has("vmid"):
+		return badParam("pool", "option conflicts with option 'vmid'")
+	case c.has("prune-backups") && c.has("maxfiles"):
+		return badParam("prune-backups", "option conflicts with option 'maxfiles'")
+	case strings.Contains(c.in["notes-template"], "\n"):
+		return badParam("notes-template", "contains a line feed")
+	}
+	return nil
+}
+
+// reselect lets a job name its guests in one way, the one that a call brought last
+// (update_job in PVE/API2/Backup.pm).
+func (c *call) reselect(job config) {
+	drop := func(keys ...string) {
+		for _, key := range keys {
+			delete(job, key)
+		}
+	}
+	if job["exclude"] != "" && job["pool"] == "" {
+		job["all"] = "1"
+	}
+	switch {
+	case c.has("vmid"):
+		drop("all", "exclude", "pool")
+	case c.flag("all"):
+		drop("vmid", "pool")
+	case job["pool"] != "":
+		drop("vmid", "all", "exclude")
+	}
 }
 
 // apiDeleteBackupJob is DELETE /cluster/backup/{id}.
