@@ -3,9 +3,12 @@ package pvesim_test
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -195,4 +198,62 @@ func TestAllocate(t *testing.T) {
 		allocate("subvol-400-disk-1.subvol", "subvol", "500 storage does not support subvol quotas"),
 		step{"PUT", "/nodes/father/storage/vmstore/content/400%2Fvm-400-disk-0.raw", form{"protected": "1"}, "500 only backups support attribute 'protected'"},
 	)
+}
+
+// TestAlone: what a host answers of things that it does not have: CRIU
+// (PVE/API2/LXC/Status.pm), replication (PVE/API2/ReplicationConfig.pm), a backup
+// server (PVE/API2/Storage/FileRestore.pm), machines of other hypervisors
+// (PVE/Storage.pm).
+func TestAlone(t *testing.T) {
+	c := likeRecorded(t)
+	c.done("POST", "/nodes/father/aplinfo", form{"storage": "local", "template": debianTemplate})
+	at := "/nodes/father/storage/local"
+	c.steps(
+		step{"POST", "/nodes/father/lxc", form{"vmid": "200", "ostemplate": "local:vztmpl/" + debianTemplate, "rootfs": "vmstore:1"}, "OK"},
+		step{"POST", ctURL("200", "/status/suspend"), nil, "500 CT 200 not running"},
+		step{"POST", ctURL("200", "/status/start"), nil, "OK"},
+		step{"POST", ctURL("200", "/status/resume"), nil, "500 CT 200 already running"},
+		step{"POST", ctURL("200", "/status/suspend"), nil, "command 'lxc-checkpoint -n 200 -s -D /var/lib/vz/dump' failed: exit code 1"},
+		step{"GET", "/cluster/replication/100-0", nil, "500 no such replication job '100-0'"},
+		step{"DELETE", "/cluster/replication/100-0", nil, "500 no such job '100-0'"},
+		step{"POST", "/nodes/father/qemu", form{"vmid": "100"}, "OK"},
+		step{"POST", vmURL("100", "/agent/suspend-ram"), nil, "500 No QEMU guest agent configured"},
+		step{"GET", at + "/file-restore/list", form{"volume": "backup/vzdump-qemu-100-2026_01_01-00_00_00.vma.zst", "filepath": "/"}, "storage: Only PBS storages supported for file-restore."},
+		step{"GET", at + "/import-metadata", form{"volume": "local:iso/x.iso"}, "500 invalid content type 'iso'"},
+		step{"GET", at + "/import-metadata", form{"volume": "import/x.qcow2"}, "500 invalid format"},
+		step{"GET", at + "/prunebackups", nil, "500 no prune-backups options configured for storage 'local'"},
+		step{"DELETE", at + "/prunebackups", nil, "no prune-backups options configured for storage 'local'"},
+	)
+	times := c.list("/cluster/jobs/schedule-analyze?schedule=daily&iterations=2&starttime=1795310000")
+	require.Equal(t, []map[string]any{
+		{"timestamp": 1795392000.0, "utc": "Mon Nov 23 00:00:00 2026"}, {"timestamp": 1795478400.0, "utc": "Tue Nov 24 00:00:00 2026"},
+	}, times)
+}
+
+// TestPruning: prune_mark_backup_group in PVE/Storage/Plugin.pm. Rules go from the
+// finest to the coarsest, and a span in which one is kept already counts for nothing.
+func TestPruning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := likeRecorded(t)
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "100"})
+		for range 4 {
+			c.done("POST", "/nodes/father/vzdump", form{"vmid": "100", "storage": "local"})
+			time.Sleep(12 * time.Hour)
+		}
+		marks := func(rule string) (all []any) {
+			list := c.list("/nodes/father/storage/local/prunebackups?prune-backups=" + url.QueryEscape(rule))
+			slices.SortFunc(list, func(a, b map[string]any) int { return int(b["ctime"].(float64) - a["ctime"].(float64)) })
+			for _, entry := range list {
+				all = append(all, entry["mark"])
+			}
+			return all
+		}
+		require.Equal(t, []any{"keep", "remove", "remove", "remove"}, marks("keep-last=1"))
+		require.Equal(t, []any{"keep", "remove", "keep", "remove"}, marks("keep-daily=2"))
+		require.Equal(t, []any{"keep", "keep", "keep", "remove"}, marks("keep-last=2,keep-daily=1"))
+		require.Equal(t, []any{"keep", "keep", "keep", "keep"}, marks("keep-all=1"))
+		c.ok("PUT", "/storage/local", form{"prune-backups": "keep-last=1"})
+		c.done("POST", "/nodes/father/vzdump", form{"vmid": "100", "storage": "local"})
+		require.Len(t, c.list("/nodes/father/storage/local/content?content=backup"), 1, "the storage says how many")
+	})
 }

@@ -46,17 +46,13 @@ func apiVZDump(w *world, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	keep, err := c.keeps()
-	if err != nil {
-		return nil, err
-	}
 	id := ""
 	if len(list) == 1 {
 		id = list[0]
 	}
 	d := &dump{
 		c: c, w: w, node: node, storage: c.in["storage"], mode: c.in["mode"], notes: c.in["notes-template"],
-		compress: c.in["compress"], protected: c.flag("protected"), keep: keep, line: dumpLine(c),
+		compress: c.in["compress"], protected: c.flag("protected"), line: dumpLine(c),
 	}
 	for _, word := range list {
 		d.vmids = append(d.vmids, atoi(word))
@@ -102,27 +98,6 @@ func (c *call) dumped(node string) ([]string, error) {
 	}), nil
 }
 
-// keeps is how many backups of a guest are to stay; 0 is all. Other rules than
-// keep-last are not simulated.
-func (c *call) keeps() (int, error) {
-	if c.has("remove") && !c.flag("remove") || c.in["prune-backups"] == "" {
-		return 0, nil
-	}
-	keep := 0
-	for _, rule := range splitList(c.in["prune-backups"]) {
-		name, value, _ := strings.Cut(rule, "=")
-		switch {
-		case name == "keep-all" && value == "1":
-			return 0, nil
-		case name == "keep-last":
-			keep = atoi(value)
-		default:
-			return 0, c.unimplemented("prune-backups with " + name)
-		}
-	}
-	return keep, nil
-}
-
 // dumpLine is how the log tells what was asked for.
 func dumpLine(c *call) string {
 	words := append([]string{"vzdump"}, c.list("vmid")...)
@@ -141,7 +116,6 @@ type dump struct {
 	node, storage, mode   string
 	notes, compress, line string
 	protected             bool
-	keep                  int
 	vmids                 []int
 	locked                []*guest
 	failed                bool
@@ -272,19 +246,18 @@ func (d *dump) note(g *guest) string {
 
 // prune deletes the oldest backups of a guest, but for those that are protected.
 func (d *dump) prune(t *task, st *store, g *guest) {
-	if d.keep == 0 {
-		return
-	}
 	var own []*volume
 	for _, v := range st.list(d.node) {
-		if v.content == "backup" && v.vmid == g.vmid && !v.protected {
+		if v.content == "backup" && v.vmid == g.vmid {
 			own = append(own, v)
 		}
 	}
-	slices.SortStableFunc(own, func(a, b *volume) int { return int(b.ctime - a.ctime) })
-	for _, v := range own[min(d.keep, len(own)):] {
-		t.logf("INFO: removing backup '%s:%s'", st.Name, v.name)
-		delete(st.volumes, st.key(d.node, v.name))
+	marks := d.c.keeps(st.Name).marks(own)
+	for _, v := range own {
+		if marks[v] == "remove" {
+			t.logf("INFO: removing backup '%s:%s'", st.Name, v.name)
+			delete(st.volumes, st.key(d.node, v.name))
+		}
 	}
 }
 

@@ -41,28 +41,29 @@ func (c *call) pruned() (*store, []map[string]any, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	keep, err := c.keeps()
-	if err != nil {
-		return nil, nil, err
+	text := c.in["prune-backups"]
+	switch {
+	case !s.holds("backup"):
+		return nil, nil, fail("storage '%s' does not support backups", s.Name)
+	case text == "":
+		if text = s.extra["prune-backups"]; text == "" {
+			return nil, nil, fail("no prune-backups options configured for storage '%s'", s.Name)
+		}
 	}
-	kept, list := map[string]int{}, []map[string]any{}
-	volumes := s.list(c.in["node"])
-	slices.SortStableFunc(volumes, func(a, b *volume) int { return int(b.ctime - a.ctime) })
-	for _, v := range volumes {
+	groups, list := map[string][]*volume{}, []map[string]any{}
+	for _, v := range s.list(c.in["node"]) {
 		if v.backup == nil || c.has("vmid") && v.vmid != c.vmid() || c.has("type") && v.backup.kind != c.in["type"] {
 			continue
 		}
 		guest := fmt.Sprint(v.backup.kind, v.vmid)
-		mark := "keep"
-		switch {
-		case v.protected:
-			mark = "protected"
-		case keep > 0 && kept[guest] >= keep:
-			mark = "remove"
-		default:
-			kept[guest]++
+		groups[guest] = append(groups[guest], v)
+	}
+	keep := retentionOf(text)
+	for _, guest := range slices.Sorted(maps.Keys(groups)) {
+		marks := keep.marks(groups[guest])
+		for _, v := range groups[guest] {
+			list = append(list, map[string]any{"volid": s.Name + ":" + v.name, "vmid": v.vmid, "ctime": v.ctime, "type": v.backup.kind, "mark": marks[v]})
 		}
-		list = append(list, map[string]any{"volid": s.Name + ":" + v.name, "vmid": v.vmid, "ctime": v.ctime, "type": v.backup.kind, "mark": mark})
 	}
 	return s, list, nil
 }
@@ -75,13 +76,9 @@ func apiPruneInfo(_ *world, c *call) (any, error) {
 
 // apiPrune is DELETE …/prunebackups.
 func apiPrune(w *world, c *call) (any, error) {
-	s, _, err := c.pruned()
-	if err != nil {
-		return nil, err
-	}
-	id := s.Name
+	id := c.in["storage"]
 	if c.has("vmid") {
-		id = c.in["vmid"] + "@" + s.Name
+		id = c.in["vmid"] + "@" + id
 	}
 	return w.fork(c, c.in["node"], job{kind: "prunebackups", id: id, end: func(t *task) error {
 		_, list, err := c.pruned()
