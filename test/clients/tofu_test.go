@@ -23,8 +23,10 @@ const tofuVar = "HOMESTAK_TOFU"
 // story is a configuration of the provider bpg/proxmox, of files in testdata/tofu.
 type story struct {
 	files   []string
-	version string            // of Proxmox VE; any if it is empty
-	imports map[string]string // what is forgotten and found again, by the address
+	version string // of Proxmox VE; any if it is empty
+
+	// imports are forgotten and found again: ids by the address.
+	imports map[string]string
 }
 
 func stories() map[string]story {
@@ -37,6 +39,8 @@ func stories() map[string]story {
 		"rules":      {files: []string{"datacenter.tf", "ha_rules.tf"}, version: "9.1"},
 		"firewall":   {files: []string{"firewall.tf"}},
 		"node":       {files: []string{"node.tf"}},
+		"life":       {files: []string{"life.tf"}, imports: map[string]string{"proxmox_virtual_environment_vm.plain": "father/500"}},
+		"root":       {files: []string{"root.tf"}},
 	}
 }
 
@@ -68,10 +72,14 @@ func TestTofu(t *testing.T) {
 					tofu.do("apply", "-auto-approve", "-var", edited)
 					tofu.do("plan", "-detailed-exitcode", "-var", edited) // 2 if anything differs
 				}
+				made := h.Snapshot().Guests
 				for _, address := range slices.Sorted(maps.Keys(s.imports)) {
 					tofu.do("state", "rm", address)
 					tofu.do("import", "-var", "edited=true", address, s.imports[address])
+					tofu.do("apply", "-auto-approve", "-var", "edited=true") // of what no guest tells
+					tofu.do("plan", "-detailed-exitcode", "-var", "edited=true")
 				}
+				require.Equal(t, made, h.Snapshot().Guests, "what is found again stays as it was")
 				tofu.do("destroy", "-auto-approve", "-var", "edited=true")
 				require.Eventually(t, h.idle, time.Minute, 10*time.Millisecond, "files go by tasks that nobody waits for")
 				after := h.Snapshot()
@@ -102,28 +110,29 @@ func newTofu(t *testing.T, bin, dir string, h *host) *tofu {
 	config := filepath.Join(t.TempDir(), "tofurc")
 	text := "provider_installation {\n  dev_overrides {\n    \"bpg/proxmox\" = \"" + bin + "\"\n  }\n}\n"
 	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
-	return &tofu{t: t, bin: filepath.Join(bin, "tofu"), dir: dir, host: h, env: append(os.Environ(),
+	env := append(os.Environ(),
 		"TF_CLI_CONFIG_FILE="+config, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1",
 		"TF_VAR_endpoint="+h.api, "TF_VAR_token="+h.Token(), "TF_VAR_node="+h.Node(),
-	)}
+	)
+	for _, command := range []string{"apply", "destroy", "import", "plan"} {
+		env = append(env, "TF_CLI_ARGS_"+command+"=-no-color -input=false -compact-warnings")
+	}
+	return &tofu{t: t, bin: filepath.Join(bin, "tofu"), dir: dir, host: h, env: env}
 }
 
 // do runs a command, which has to end well. Where it does not, what it asked last is
 // told, too.
-func (o *tofu) do(command string, args ...string) {
+func (o *tofu) do(args ...string) {
 	o.t.Helper()
 	o.host.seen.all()
-	cmd := exec.CommandContext(o.t.Context(), o.bin, append([]string{command, "-no-color"}, args...)...)
-	if command != "state" {
-		cmd.Args = append(cmd.Args[:2:2], append([]string{"-input=false"}, cmd.Args[2:]...)...)
-	}
+	cmd := exec.CommandContext(o.t.Context(), o.bin, args...)
 	cmd.Dir, cmd.Env = o.dir, o.env
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return
 	}
 	asked := o.host.seen.all()
-	require.NoError(o.t, err, "tofu %s %s\n%s\nIts last requests:\n%s", command, strings.Join(args, " "), out, strings.Join(asked[max(0, len(asked)-40):], "\n"))
+	require.NoError(o.t, err, "tofu %s\n%s\nIts last requests:\n%s", strings.Join(args, " "), out, strings.Join(asked[max(0, len(asked)-40):], "\n"))
 }
 
 // strangeCalls are requests for what is not in the API table.
