@@ -101,6 +101,7 @@ func (a *Agent) booked(c model.Commit, r Report, drift bool, held []ledger.Suspe
 		a.logChanges(c, r, drift)
 	}
 	a.noteUnwell(r)
+	a.noteLeftovers(r)
 	a.note(func(s *ledger.State) {
 		if r.accepted && s.Good.ID != c.ID {
 			s.Good = mark(c.ID)

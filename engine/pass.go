@@ -99,6 +99,8 @@ type Pass struct {
 	Unwell []model.Address
 	Locate bool
 
+	Avoid []int // VMIDs that are not drawn; see plan.Input
+
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
 
@@ -169,7 +171,7 @@ func (p *Pass) Run(ctx context.Context) Report {
 func (p *Pass) plan(d Desired, w *model.Want, have model.Observed) *plan.Plan {
 	return plan.Make(plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
-		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy,
+		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy, Avoid: p.Avoid,
 	})
 }
 

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,6 +39,31 @@ func (p place) String() string {
 // left its lock, which no API token may take away.
 func (p place) rescue() string {
 	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", p.tool(), p.vmid, p.tool(), p.vmid, p.node)
+}
+
+// volumeName finds the volume in a text of PVE, be it named as a file, a logical
+// volume or a data set, which carry the VMID of the guest that they were made for.
+var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|qcow2|vmdk|subvol))?`)
+
+// leftover says which volume refused the creation of a guest whose VMID is free, and
+// what clears it; "" if it was none. A creation that dies leaves its drive of cloud-init,
+// the one volume whose name PVE does not choose by what is free, so no other can be
+// made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
+// whatever else carries the VMID, on all storages, be it in use by another guest.
+func leftover(at place, err error) string {
+	if classOf(err) != classExists {
+		return ""
+	}
+	m := volumeName.FindStringSubmatch(err.Error())
+	if m == nil || m[1] != strconv.Itoa(at.vmid) {
+		return ""
+	}
+	volume := m[0]
+	if strings.Contains(volume, ".") { // a file stands in a folder of its guest
+		volume = m[1] + "/" + volume
+	}
+	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
+		at.vmid, at.node, at.vmid, volume)
 }
 
 // stillOurs proves once more that the guest at a place is the one of an address.
@@ -69,6 +97,9 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 		return fmt.Errorf("creating %s: %w", at, err)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
+	if left := leftover(at, err); left != "" && classOf(lookErr) == classNotFound {
+		return &model.LeftoverError{VMID: at.vmid, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
+	}
 	if lookErr != nil {
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
 	}

@@ -89,6 +89,7 @@ type State struct {
 	Void      []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
 	Suspended []Suspension `json:"suspended"`
 	Unwell    []string     `json:"unwell,omitempty"` // addresses whose checks did not hold when they were tried last; a hint, to try them again
+	Leftovers []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
 }
 
 // Mark is a commit and when it came to its place.

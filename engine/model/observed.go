@@ -56,3 +56,17 @@ type Unknown struct {
 	Node string `json:"-"` // PVE node that is down or dark: nothing is created there
 	Kind string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
 }
+
+// LeftoverError is a guest that could not be made because something of another one of
+// its VMID is left, such as a volume, though no guest has that VMID. To make it again
+// under the same VMID fails again until somebody clears it.
+type LeftoverError struct {
+	VMID int
+	Err  error
+}
+
+// Error is the text of what went wrong.
+func (e *LeftoverError) Error() string { return e.Err.Error() }
+
+// Unwrap gives what went wrong.
+func (e *LeftoverError) Unwrap() error { return e.Err }

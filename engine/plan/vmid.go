@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -21,6 +22,7 @@ type vmids struct {
 	owner    map[int]model.Address // of those, which are ours
 	explicit map[int]model.Address // declared; of two the first by address
 	next     map[model.VMIDRange]int
+	avoid    []int
 }
 
 // chooseVMIDs gives every wanted guest its VMID. Who exists keeps his, who declares
@@ -28,7 +30,7 @@ type vmids struct {
 // addresses. It looks beyond the limits of the plan, so that a limited plan and a
 // full one choose alike. A VMID that this plan frees is not free within it.
 func (p *planner) chooseVMIDs() {
-	p.ids = vmids{used: maps.Clone(p.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}}
+	p.ids = vmids{used: maps.Clone(p.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}, avoid: p.in.Avoid}
 	if p.ids.used == nil {
 		p.ids.used = map[int]string{}
 	}
@@ -92,7 +94,7 @@ func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 		for ; id <= min(r.To, maxVMID); id++ {
 			_, used := v.used[id]
 			_, promised := v.explicit[id]
-			if !used && !promised {
+			if !used && !promised && !slices.Contains(v.avoid, id) {
 				v.used[id] = addr.String()
 				v.next[r] = id + 1
 				return id

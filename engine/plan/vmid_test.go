@@ -50,6 +50,11 @@ func TestVMIDs(t *testing.T) {
 			want:  state(drawing("vm.a", lab(200, 299)), guest("vm.b", 200, &VM{})),
 			vmids: map[string]int{"vm.a": 201, "vm.b": 200},
 		},
+		"what an earlier pass could not have": {
+			want:  state(drawing("vm.a", lab(200, 299)), guest("vm.b", 202, &VM{})),
+			set:   func(in *plan.Input) { in.Avoid = []int{200, 202} },
+			vmids: map[string]int{"vm.a": 201, "vm.b": 202},
+		},
 		"unseen and foreign guests have theirs": {
 			want: state(drawing("vm.a", lab(200, 299))),
 			set: func(in *plan.Input) {
