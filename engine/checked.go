@@ -49,6 +49,7 @@ type checker struct {
 	steps  map[model.Address]bool // guests that this pass itself makes or changes
 	hurry  bool                   // nobody waits for just this pass, and others wait for its end
 	sick   []model.Address        // guests that had their time in an earlier pass: one try is enough
+	stop   <-chan struct{}        // closed: nothing is waited for any more
 
 	mu      sync.Mutex
 	found   map[model.Address]health.Report
@@ -57,7 +58,7 @@ type checker struct {
 
 func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell, hurry: p.Unattended,
+		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell, hurry: p.Unattended, stop: p.Stop,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
 	for _, st := range r.Plan.Steps {
@@ -69,14 +70,17 @@ func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *check
 // around makes a Do whose guests are done when their checks hold, and are only made
 // when those of what they need hold: that may stand there since a pass before, and
 // nobody remembers how it was. It goes around all repetition, since nothing is done
-// again because a check does not hold.
+// again because a check does not hold. Who asks to stop waits for the end of a change,
+// and not for that of a check.
 func (c *checker) around(do apply.Do) apply.Do {
 	return func(ctx context.Context, s plan.Step) error {
 		if s.Action == plan.Delete {
 			return do(ctx, s)
 		}
+		looking, release := until(ctx, c.stop)
+		defer release()
 		if s.Action != plan.Update && s.Action != plan.Adopt {
-			if err := c.needs(ctx, s); err != nil {
+			if err := c.needs(looking, s); err != nil {
 				return err
 			}
 		}
@@ -87,7 +91,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
 			at = *s.Have.Guest
 		}
-		return c.prove(ctx, s.Address, at, c.prober.Run)
+		return c.prove(looking, s.Address, at, c.prober.Run)
 	}
 }
 

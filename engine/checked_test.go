@@ -278,19 +278,23 @@ func TestCancellingAWaitForChecks(t *testing.T) {
 	})
 }
 
-// Stopping once lets a check that is waited for come to its end.
-func TestStoppingLetsACheckFinish(t *testing.T) {
+// Stopping once lets a change come to its end, and ends the wait for a check at once:
+// that may take minutes, and changes nothing. Nobody may want a removal then.
+func TestStoppingEndsTheWaitForACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInn()
 		i.set("db", true)
 		stop := make(chan struct{})
-		p := i.pass(checkedSite("stop"))
+		p := i.pass(checkedSite("rollback"))
 		p.Stop = stop
 		time.AfterFunc(5*time.Second, func() { close(stop) })
-		time.AfterFunc(25*time.Second, func() { i.set("db", false) })
+		began := time.Now()
 		r := p.Run(t.Context())
+		require.Equal(t, 5*time.Second, time.Since(began))
 		require.Equal(t, engine.Interrupted, r.Outcome)
-		require.Equal(t, "db:completed lone:completed web:skipped", statuses(r))
+		require.Equal(t, "db:failed lone:completed web:skipped", statuses(r))
+		require.ErrorContains(t, r.Err, "db does not answer; given up: interrupted")
+		require.NotContains(t, strings.Join(i.applied, ","), "delete")
 	})
 }
 

@@ -131,6 +131,6 @@ func TestItIsToldWhoWaitsForAnother(t *testing.T) {
 		p.Health.Tell = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", engine.WaitsFor(w))) }
 		time.AfterFunc(5*time.Second, func() { i.set("db", false) })
 		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
-		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)"}, told)
+		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "what comes then is no wait")
 	})
 }

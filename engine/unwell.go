@@ -76,7 +76,7 @@ func (a *Agent) prober() health.Prober {
 	return p
 }
 
-// waits takes in that a step waits for a check.
+// waits takes in that a step waits for a check, or does no more.
 func (p *progress) waits(w health.Progress) {
 	for i := range p.now {
 		if p.now[i].address == w.Step() {
@@ -85,8 +85,12 @@ func (p *progress) waits(w health.Progress) {
 	}
 }
 
-// WaitsFor says in a line which check is waited for, and what it saw last.
+// WaitsFor says in a line which check is waited for, and what it saw last; "" when it
+// holds.
 func WaitsFor(w health.Progress) string {
+	if w.Held {
+		return ""
+	}
 	return fmt.Sprintf("waiting for check %s of %s: %s (%d s of %s)", w.Check, w.Address, w.Saw, int(w.Waited.Seconds()), whole(w.Timeout))
 }
 

@@ -23,7 +23,8 @@ func (a *app) applyVerb() *cobra.Command {
 		Long: `Plans, shows the plan, asks, and does it. With the file of "plan --out" it does
 exactly what that plan shows, or refuses because the site or the host moved.
 
-Ctrl-C once: nothing new is started, what runs is finished. Twice: leave now.`,
+Ctrl-C once: nothing new is started, what runs is finished, but no check
+is waited for. Twice: leave now.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := f.limit(c.Context())

@@ -187,8 +187,8 @@ func (r *run) prepare(steps []plan.Step) {
 // can be started.
 func (r *run) loop(ctx context.Context) {
 	ended, stop := ctx.Done(), r.o.Stop
-	for {
-		select { // before anything new, even where an answer waits as well
+	heed := func() { // before anything new, even where an answer waits as well
+		select {
 		case <-ended:
 			ended = nil
 			r.close(ctx.Err())
@@ -197,6 +197,9 @@ func (r *run) loop(ctx context.Context) {
 			r.close(errStopped)
 		default:
 		}
+	}
+	for {
+		heed()
 		for r.closed == nil && r.running < r.o.Width && len(r.ready) > 0 {
 			t := r.ready[0]
 			r.ready = r.ready[1:]
@@ -207,6 +210,7 @@ func (r *run) loop(ctx context.Context) {
 		}
 		select {
 		case a := <-r.answers:
+			heed() // it may be the answer to that, and then nothing is rolled back
 			r.take(a)
 		case <-ended:
 			ended = nil

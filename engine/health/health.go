@@ -71,10 +71,12 @@ type Prober struct {
 	Idle    time.Duration // how long no byte may come; 10 s unless set
 	Total   time.Duration // how long one try may take; 30 s unless set
 
-	Tell func(Progress) // told of every try that failed, from the goroutine of Run; may be nil
+	// Tell is told of every try that failed, and of the first that did not after such ones,
+	// from the goroutine of Run; may be nil.
+	Tell func(Progress)
 }
 
-// Progress is how far a check is that does not hold yet.
+// Progress is how far a check is that does not hold yet, or has come to hold.
 type Progress struct {
 	Address model.Address
 	For     model.Address // whose step waits, where that is another guest's; zero if not
@@ -83,6 +85,7 @@ type Progress struct {
 	Tries   int
 	Waited  time.Duration
 	Timeout time.Duration
+	Held    bool // it holds, so it is not waited for any more
 }
 
 // Step is whose step waits for the check.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +39,8 @@ func (a *attempt) trySSH(ctx context.Context, addr string) (string, error) {
 	began := time.Now()
 	client, channels, requests, err := ssh.NewClientConn(v, addr, config)
 	key, _ := shown.Load().(string)
-	who := fmt.Sprintf("%s: %s, host key %s", addr, v.text(), key)
+	named := a.line(string(v.head)) // read after the handshake is over
+	who := fmt.Sprintf("%s: %s, host key %s", addr, named, key)
 	switch {
 	case err == nil:
 		go ssh.DiscardRequests(requests) // ends with the connection
@@ -52,10 +52,10 @@ func (a *attempt) trySSH(ctx context.Context, addr string) (string, error) {
 		_ = client.Close()
 		_ = client.Wait()
 		return fmt.Sprintf("%s, logged in as %s in %s", who, a.User, short(time.Since(began))), nil
-	case key == "" && v.text() == "":
+	case key == "" && named == "":
 		return "", fmt.Errorf("%s: %s", addr, c.story(err))
 	case key == "":
-		return "", fmt.Errorf("%s: %s, but no SSH comes about: %s", addr, v.text(), c.story(err))
+		return "", fmt.Errorf("%s: %s, but no SSH comes about: %s", addr, named, c.story(err))
 	case signer == nil:
 		return who, nil
 	case ctx.Err() != nil:
@@ -96,14 +96,8 @@ type version struct {
 // Read is that of the connection.
 func (v *version) Read(b []byte) (int, error) {
 	n, err := v.conn.Read(b)
-	if !bytes.Contains(v.head, []byte("\n")) && len(v.head) < 256 {
+	if !bytes.Contains(v.head, []byte("\n")) && len(v.head) < longestBanner {
 		v.head = append(v.head, b[:n]...)
 	}
 	return n, err
-}
-
-// text is that line; "" if none came. It is read after the handshake is over.
-func (v *version) text() string {
-	line, _, _ := strings.Cut(string(v.head), "\n")
-	return cut(clean(line), mostLine)
 }

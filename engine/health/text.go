@@ -37,6 +37,22 @@ func (s *Subject) hush(text string) string {
 	return text
 }
 
+// hushEnd takes out what a text ends with and a secret begins with.
+func (s *Subject) hushEnd(text string) string {
+	longest := 0
+	for _, v := range s.Secrets {
+		for n := min(len(v)-1, len(text)); n >= minimum && n > longest; n-- {
+			if strings.HasSuffix(text, v[:n]) {
+				longest = n
+			}
+		}
+	}
+	if longest == 0 {
+		return text
+	}
+	return text[:len(text)-longest] + "(sensitive)"
+}
+
 // clean makes one line of a text, of characters that only show.
 func clean(text string) string {
 	text = strings.ToValidUTF8(text, "�")
@@ -63,8 +79,12 @@ func cut(text string, bytes int) string {
 	return text[:end] + "…"
 }
 
-// line is the first line of what came back that says anything.
+// line is the first line of what came back that says anything. Where no
+// line ends more may have come that was not read, so the end may be a part of a secret.
 func (s *Subject) line(text string) string {
+	if !strings.HasSuffix(text, "\n") {
+		text = s.hushEnd(text)
+	}
 	first, _, _ := strings.Cut(strings.TrimLeft(s.hush(text), " \t\r\n"), "\n")
 	return cut(clean(first), mostLine)
 }

@@ -71,7 +71,15 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 			r.Detail = a.show(c, saw)
 		}
 		r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
+		tell := func() {
+			if a.Tell != nil {
+				a.Tell(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout, Held: r.OK})
+			}
+		}
 		if r.OK {
+			if r.Tries > 1 {
+				tell()
+			}
 			return r, nil
 		}
 		fail := &Error{Check: c.Name, At: c.At, Saw: r.Detail, Tries: r.Tries, Since: began}
@@ -82,9 +90,7 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 		case once, hopeless(err), time.Until(end) <= interval:
 			return r, fail
 		}
-		if a.Tell != nil {
-			a.Tell(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout})
-		}
+		tell()
 		if pause(ctx, interval) != nil {
 			r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
 			fail.Err = context.Cause(ctx)

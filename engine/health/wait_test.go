@@ -37,7 +37,8 @@ func TestACheckIsTriedUntilItHolds(t *testing.T) {
 		require.Equal(t, []health.Result{{Name: "web", OK: true, Detail: "192.0.2.7:8080: accepted in 0 ms", Tries: 3, Seconds: 10}}, r.Results)
 		require.Equal(t, "192.0.2.7", r.IP)
 		require.Equal(t, []string{"192.0.2.7:8080", "192.0.2.7:8080", "192.0.2.7:8080"}, d.to)
-		require.Len(t, told, 2)
+		require.Len(t, told, 3)
+		require.True(t, told[2].Held, "who told that it is waited for tells that this is over")
 		require.Equal(t, health.Progress{
 			Address: model.Address{Kind: "vm", Name: "web-1"}, Check: "web", Saw: "192.0.2.7:8080: connection refused",
 			Tries: 2, Waited: 5 * time.Second, Timeout: 20 * time.Second,

@@ -88,7 +88,7 @@ type State struct {
 	Counted   []string     `json:"counted"` // commits whose trailers those were
 	Void      []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
 	Suspended []Suspension `json:"suspended"`
-	Unwell    []string     `json:"unwell,omitempty"` // addresses whose checks did not hold when they were tried last; a hint, to try them again
+	Unwell    []string     `json:"unwell,omitempty"`    // addresses whose checks did not hold when they were tried last; a hint, to try them again
 	Leftovers []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
 }
 
