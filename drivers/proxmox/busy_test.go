@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -28,12 +29,54 @@ func TestLockedGuestIsTemporary(t *testing.T) {
 		var busy interface{ Temporary() bool }
 		require.True(t, errors.As(err, &busy) && busy.Temporary())
 
-		p = w.plan() // the lock is part of what was observed
 		unlock := time.AfterFunc(2*time.Second, func() { w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") }) })
 		defer unlock.Stop()
 		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Retry(w.d.Apply, apply.Backoff{})) {
 			require.NoError(t, r.Err)
 		}
+		w.converged()
+	})
+}
+
+// TestALockedGuestIsLeftOut: what would fail for a lock that is there already is no step.
+// The step that another one of this token works on waits for that.
+func TestALockedGuestIsLeftOut(t *testing.T) {
+	for lock, steps := range map[string]int{"backup": 0, "migrate": 0, "suspended": 1, "": 1} {
+		inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+			w.node("web-1", nil)
+			w.apply()
+			w.vm("web-1").Tags = []string{"new"}
+			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			p := w.plan()
+			require.Len(t, p.Steps, steps, lock)
+			if steps == 0 {
+				require.Len(t, p.Findings, 1)
+				require.Equal(t, diag.Error, p.Findings[0].Severity)
+				require.Contains(t, p.Findings[0].Summary, "vm.web-1 is not changed: VM 10000 is locked ("+lock+"), and no task works on it that can be seen: if it died, `qm unlock 10000` on node father clears it")
+				w.drop("web-1")
+				require.Empty(t, w.plan().Steps)
+			}
+			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+			w.apply()
+			w.converged()
+		})
+	}
+}
+
+// TestALockOfOurOwnTaskIsWaitedFor as before: it ends by itself.
+func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.vm("web-1").Tags = []string{"new"}
+		_, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.Equal(t, "backup", w.guest(10000).Lock)
+		p := w.plan()
+		require.Len(t, p.Steps, 1)
+		require.ErrorContains(t, w.d.Apply(t.Context(), p.Steps[0]), "a task of an earlier run, which has ended now")
+		w.apply()
 		w.converged()
 	})
 }

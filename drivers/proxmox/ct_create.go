@@ -17,7 +17,7 @@ import (
 func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID, lxc: true}
 	m := want.mark
-	m.Owner = d.id.owner
+	m.Owner, m.Born = d.id.owner, at.vmid
 	var err error
 	if want.templateVMID != 0 {
 		err = d.cloneCT(ctx, want, at, m)

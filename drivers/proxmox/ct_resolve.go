@@ -198,6 +198,7 @@ func (r *ctResolver) owned() {
 	m := r.owner("template."+r.Template, r.Startup)
 	m.Removes = r.volumes().removes()
 	r.mark, r.Terms = m, m.terms()
+	m.Born = 999_999_999
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
 	m.Slots, m.Options = slots(r.devices(), config{}, rootSlot()), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)

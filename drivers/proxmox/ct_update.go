@@ -13,7 +13,7 @@ import (
 func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error {
 	at := placeOf(s.Have)
 	m := want.mark
-	m.Owner = d.id.owner
+	m.Owner, m.Born = d.id.owner, at.vmid
 	if have.mark.bare() { // a clone whose making was cut off: what is missing of it is done now
 		if err := d.dressCT(ctx, want, at, m); err != nil {
 			return err

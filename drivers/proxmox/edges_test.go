@@ -187,28 +187,41 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 	}
 }
 
-// TestRestoredUnderAnotherVMIDThanDeclared: it is ours there, and PVE cannot renumber.
-// The plan shows what the declared VMID would cost, and nothing is made beside it; who
-// wants to keep the restored guest declares its VMID.
+// TestRestoredUnderAnotherVMIDThanDeclared: it is ours there, PVE cannot renumber, and it
+// may be all that is left. It is not thrown away for its number; who wants to keep it
+// declares that. An edit of the files means what it says.
 func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		n := w.node("web-1", nil)
-		n.Resource.Guest = &model.Guest{VMID: 10050}
-		w.apply()
-		ours := w.guest(10050).Config
-		w.host.Edit(func(e *pvesim.Edit) {
-			e.Delete(10050)
-			e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
-		})
-		time.Sleep(time.Minute)
-		p := w.plan()
-		require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
-		require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
-		require.Equal(t, []plan.Change{{Path: "vmid", Before: int64(10900), After: int64(10050), Class: model.ClassDataLoss}}, p.Steps[0].Changes)
+	for name, old := range map[string]string{"restored": "", "made by a program that wrote no VMID": `"born":10050,`} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				n := w.node("web-1", nil)
+				n.Resource.Guest = &model.Guest{VMID: 10050}
+				w.apply()
+				ours := w.guest(10050).Config
+				require.Contains(t, ours["description"], `"born":10050,`)
+				ours["description"] = strings.Replace(ours["description"], old, "", 1)
+				w.host.Edit(func(e *pvesim.Edit) {
+					e.Delete(10050)
+					e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
+				})
+				time.Sleep(time.Minute)
+				p := w.plan()
+				require.Empty(t, p.Steps, told(p))
+				require.Contains(t, told(p), "vm.web-1 is not replaced: VM 10900 proves to be it")
+				require.Contains(t, told(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
-		n.Resource.Guest.VMID = 10900
-		w.converged()
-	})
+				n.Resource.Guest.VMID = 10900
+				w.converged()
+				w.vm("web-1").Tags = []string{"new"}
+				w.apply()
+				n.Resource.Guest.VMID = 10050
+				p = w.plan()
+				require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
+				require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
+				require.Equal(t, []plan.Change{{Path: "vmid", Before: int64(10900), After: int64(10050), Class: model.ClassDataLoss}}, p.Steps[0].Changes)
+			})
+		})
+	}
 }
 
 // TestRecycledBetweenPlanAndRemoval: what stands there when the step comes is proved anew.

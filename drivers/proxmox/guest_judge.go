@@ -96,6 +96,7 @@ func (j *judge) guest(g listed, cfg config) {
 	if ok && lock != "create" && lock != "clone" {
 		r := observedGuest(g, cfg, notes, m)
 		r.Guest.Leaves = leaves(j.want.Host, m, cfg)
+		r.Guest.Came = came(g.place(), m)
 		j.proven[m.addr()] = append(j.proven[m.addr()], r)
 		return
 	}
@@ -121,6 +122,26 @@ func (j *judge) guest(g listed, cfg config) {
 		f.Fix = "rename one of the two; if the mark was deleted by hand, put it back from the guest's last backup or snapshot"
 	}
 	j.out.Foreign = append(j.out.Foreign, f)
+}
+
+// came tells that a guest did not get its VMID from us, as one does not whose backup was
+// restored under another one after the original was gone. Who finds it there must not
+// take it for one whose vmid was edited in the files.
+func came(at place, m mark) model.Came {
+	switch {
+	case m.Born == at.vmid:
+		return model.Came{}
+	case m.Born == 0:
+		return model.Came{
+			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
+			Fix: fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is; to make it anew, remove it first: `%s destroy %d` on node %s", at.vmid, at.tool(), at.vmid, at.node),
+		}
+	default:
+		return model.Came{
+			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.Born),
+			Fix: fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", at.vmid, at.tool(), at.vmid, at.node),
+		}
+	}
 }
 
 // twin gives the VMID of a guest that could not be read and has the name of one that

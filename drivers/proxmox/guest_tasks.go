@@ -100,8 +100,10 @@ func lockText(at place, lock string, tasks []string) string {
 // tool is the command that an administrator handles such a guest with.
 func (p place) tool() string { return pick(p.lxc, "pct", "qm") }
 
-// watchLocks names the locks of our guests on which no task works: nothing can be
-// done to these guests until somebody clears them. Free guests cost no request.
+// watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
+// names those on which no task works: they stay so until somebody clears the lock. For
+// what this token ordered itself a step waits; a hibernated guest can be started. Free
+// guests cost no request.
 func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest
@@ -112,6 +114,9 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		tasks, err := d.guestTasks(ctx, at)
 		if endsAll(ctx, err) {
 			return err
+		}
+		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.mine) {
+			g.Held = lockText(at, g.Lock, tasks)
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
 			continue

@@ -31,6 +31,7 @@ type mark struct {
 	MAC      string            `json:"mac,omitempty"`     // of a container's first card: a clone gets another one
 	Keys     string            `json:"keys,omitempty"`    // hash of the ssh keys that a container was made with
 	VMID     int               `json:"vmid,omitempty"`    // only while a clone has no identity of its own yet
+	Born     int               `json:"born,omitempty"`    // the VMID that it was made under: a backup restored elsewhere keeps it
 	From     string            `json:"from,omitempty"`    // image.debian-12, template.golden
 	Content  string            `json:"content,omitempty"` // file name of the image that a template was made from
 	Linked   bool              `json:"linked,omitempty"`  // its root disk stands on that of its template

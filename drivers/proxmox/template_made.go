@@ -64,7 +64,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
 	m := want.mark
-	m.Owner, m.UUID = d.id.host, uuid.NewString()
+	m.Owner, m.UUID, m.Born = d.id.host, uuid.NewString(), at.vmid
 	p := params{ // little is said here: a clone gets what its own files say
 		"vmid": at.vmid, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
 		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,

@@ -17,7 +17,7 @@ import (
 func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
 	m := want.mark
-	m.Owner, m.UUID = d.id.owner, uuid.NewString()
+	m.Owner, m.UUID, m.Born = d.id.owner, uuid.NewString(), at.vmid
 	m.Seed = newSeed(s.Want)
 	var err error
 	switch {

@@ -168,6 +168,7 @@ func (r *vmResolver) owned() {
 	m.Removes = r.volumes().removes()
 	r.mark, r.Terms = m, m.terms()
 	m.Seed = r.seedRoom()
+	m.Born = 999_999_999
 	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), config{}, nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
 }

@@ -14,7 +14,7 @@ import (
 func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
 	at := placeOf(s.Have)
 	m := want.mark
-	m.Owner, m.UUID, m.Linked = d.id.owner, have.mark.UUID, have.mark.Linked
+	m.Owner, m.UUID, m.Linked, m.Born = d.id.owner, have.mark.UUID, have.mark.Linked, at.vmid
 	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
 		m.UUID, m.Seed = or(uuidOf(have.observe.next["smbios1"]), uuid.NewString()), newSeed(s.Want)
 		if err := d.dress(ctx, want, at, m); err != nil {

@@ -104,9 +104,16 @@ type Guest struct {
 	Running bool        // observed
 	Digest  string      // observed: of the configuration that was read
 	Lock    string      // observed: PVE's lock on the configuration, "" if free
+	Held    string      // observed: why nothing can be done to it now, and what clears that; "" if something can
+	Came    Came        // observed: that it did not get its VMID from us; zero if it did
 	HA      string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
 	Leaves  string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
+
+// Came says of a guest that it was not made under the VMID that it has, and what to do
+// about it: then its VMID differs from the files because somebody brought it there, and
+// not because somebody edited them.
+type Came struct{ Why, Fix string }
 
 // Place is where an attribute was declared.
 type Place struct {

@@ -12,6 +12,7 @@ import (
 // holding is a step that was taken out of the plan.
 type holding struct {
 	action Action
+	stuck  bool // because nothing can be done to the guest for now
 	blind  bool // because something could not be seen; else because somebody must mend something
 }
 
@@ -33,6 +34,7 @@ func (p *planner) guard() {
 	p.each(p.guardSight)
 	p.each(p.guardSite)
 	p.each(p.guardKind)
+	p.each(p.guardHeld)
 	p.each(func(s *Step) {
 		if s.Want != nil {
 			p.guardVMID(s)
@@ -148,6 +150,20 @@ func (p *planner) guardKind(s *Step) {
 	}
 }
 
+// guardHeld leaves out what is to be done to a guest that is locked. It would fail, and
+// with it the rest of its manifest would stop, or be made and taken back in every pass.
+func (p *planner) guardHeld(s *Step) {
+	if s.Have == nil || s.Have.Guest == nil || s.Have.Guest.Held == "" {
+		return
+	}
+	why := s.Have.Guest.Held
+	p.plan.Findings = slices.DeleteFunc(p.plan.Findings, func(f diag.Finding) bool { // it is said here
+		return f.Address == s.Address.String() && f.Severity == diag.Warning && f.Detail == why
+	})
+	p.refuse(s, diag.FromGuard, why, "")
+	p.held[s.Address] = holding{action: s.Action, stuck: true}
+}
+
 // guardNeeded keeps what others still need when its turn to go would come.
 func (p *planner) guardNeeded(s *Step) {
 	if s.Action != Delete && s.Action != Replace {
@@ -191,7 +207,10 @@ func (p *planner) follow() {
 		h := p.held[addr]
 		for _, y := range p.wantedBy[addr] {
 			s := p.steps[y]
-			if s == nil || s.Action == Delete || (h.action == Replace && s.Action != Create) || h.action == Update {
+			if s == nil || s.Action == Delete || h.action == Replace && s.Action != Create {
+				continue
+			}
+			if h.action == Update && (!h.stuck || s.Action != Create) {
 				continue
 			}
 			p.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, h.action.not()))
@@ -244,6 +263,6 @@ func (p *planner) blind(s *Step, why string) {
 
 func (p *planner) hold(s *Step, blind bool) {
 	delete(p.steps, s.Address)
-	p.held[s.Address] = holding{s.Action, blind}
+	p.held[s.Address] = holding{action: s.Action, blind: blind}
 	p.fresh = append(p.fresh, s.Address)
 }

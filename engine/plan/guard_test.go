@@ -43,6 +43,27 @@ func TestGuards(t *testing.T) {
 			},
 			steps: []string{"update vm.a"},
 		},
+		"what is locked is left out, and what would be made on it waits": {
+			want: state(guest("vm.a", 0, &VM{Cores: 2}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.there", 0, &VM{Cores: 2}, "vm.a"), guest("vm.calm", 0, &VM{}), guest("vm.on", 0, &VM{}, "vm.calm")),
+			have: state(guest("vm.a", 100, &VM{}), guest("vm.there", 101, &VM{}), guest("vm.calm", 102, &VM{}), guest("vm.leaves", 103, &VM{}, "image.b"), object("image.b", &Image{})),
+			set: func(in *plan.Input) {
+				for _, name := range []string{"vm.a", "vm.calm", "vm.leaves"} {
+					in.Have.State[addr(name)].Guest.Held = name + " is locked"
+				}
+				in.Have.Findings = diag.List{
+					{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.a", Summary: "a lock", Detail: "vm.a is locked"},
+					{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.calm", Summary: "a lock", Detail: "vm.calm is locked"},
+				}
+			},
+			steps: []string{"create vm.on", "update vm.there"},
+			findings: []string{
+				"warning (guard) a lock",
+				"warning (guard) image.b is not deleted: vm.leaves still needs it",
+				"error (guard) vm.a is not changed: vm.a is locked",
+				"warning (guard) vm.child is not created: it needs vm.a, which is not changed",
+				"error (guard) vm.leaves is not deleted: vm.leaves is locked",
+			},
+		},
 		"nothing is known at all": {
 			want: state(guest("vm.a", 0, &VM{})), have: state(guest("vm.b", 100, &VM{})),
 			set: func(in *plan.Input) {

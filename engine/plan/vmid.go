@@ -113,6 +113,10 @@ func (p *planner) guardVMID(s *Step) {
 		return
 	}
 	declared := p.in.Want.State[s.Address].Guest
+	if s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Came.Why != "" {
+		p.refuse(s, diag.FromGuard, s.Have.Guest.Came.Why, s.Have.Guest.Came.Fix) // it may be all that is left of it
+		return
+	}
 	if guest.VMID == 0 {
 		p.refuse(s, diag.FromSite, "no VMID is free in "+ranges(declared.Choose),
 			"widen the range in the site block, or name another with vmid_range")

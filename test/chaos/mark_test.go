@@ -24,6 +24,7 @@ type mark struct {
 		Volume string `json:"volume"`
 	} `json:"seed"`
 	VMID    int    `json:"vmid"`
+	Born    int    `json:"born"`
 	From    string `json:"from"`
 	Destroy struct {
 		Policy string `json:"policy"`

@@ -30,6 +30,7 @@ const (
 	bus       reason = "its disk has another bus"
 	snapped   reason = "a snapshot holds the data that shall go"
 	held      reason = "it goes wrong together with what is locked"
+	strayed   reason = "it was restored under another VMID than the files say"
 	unmovable reason = "its disk moves only while it is stopped"
 	unseen    reason = "it has no tag any more, and is where nobody looks"
 )
@@ -43,6 +44,7 @@ func says() map[reason]*regexp.Regexp {
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
 		circle: regexp.MustCompile(`wait for each other in a circle`),
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
+		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),
 		unseen:  regexp.MustCompile(`$^`), // of what nobody looks at nothing can be said (decision 6)
 		unsaved: regexp.MustCompile(`no backup would hold`), unmovable: regexp.MustCompile(`can only be moved while it is stopped`),
@@ -206,6 +208,9 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 	}
 	if g.Lock != "" {
 		out.add(addr, locked)
+	}
+	if n.vmid != 0 && n.vmid != g.VMID && m.Born != g.VMID {
+		out.add(addr, strayed)
 	}
 	if m.From != "" && m.From != from || n.vmid != 0 && n.vmid != g.VMID {
 		leaving(out, addr, g) // it would be made anew
