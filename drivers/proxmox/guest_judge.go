@@ -144,25 +144,25 @@ func came(at place, m mark) model.Came {
 	}
 }
 
-// twin gives the VMID of a guest that could not be read and has the name of one that
-// proves to be ours, as a restored backup of it has, be it the name that somebody gave
-// both; 0 for none.
-func (j *judge) twin(r *model.Resource) int {
+// twin names a guest that could not be read and has the name of one that proves to be
+// ours, as a restored backup of it has, be it the name that somebody gave both; "" for
+// none.
+func (j *judge) twin(r *model.Resource) string {
 	for _, g := range j.unread {
 		if (g.name == r.Addr.Name || g.name == r.Spec.(guestSpec).guestName()) && g.kind() == guestKind(r.Addr) {
-			return g.vmid
+			return g.place().String()
 		}
 	}
-	return 0
+	return ""
 }
 
 func (j *judge) close() {
 	for addr, rs := range j.proven {
-		if twin := j.twin(rs[0]); twin != 0 && len(rs) == 1 { // or a restored backup would be started beside the original
+		if twin := j.twin(rs[0]); twin != "" && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Name: addr.Name,
-				Why: fmt.Sprintf("VM %d proves to be it, and so may VM %d of the same name, which cannot be read", g.VMID, twin),
+				Why: fmt.Sprintf("%s proves to be it, and so may %s of the same name, which cannot be read", place{g.Node, g.VMID, guestKind(addr) == "ct"}, twin),
 			})
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -115,6 +116,16 @@ func (v *VM) bootTail() string {
 	return ";" + seedSlot
 }
 
+// bootWithTail is a declared boot order with the seed's drive at its end; as it was where
+// it names the drive itself, or no order.
+func bootWithTail(declared string) string {
+	order := parseProperty(declared).values["order"]
+	if order == "" || slices.Contains(strings.Split(order, ";"), seedSlot) {
+		return declared
+	}
+	return strings.Replace(declared, order, order+";"+seedSlot, 1)
+}
+
 // swapMedium gives a copy of a template its medium, and takes away a template's own
 // cloud-init drive and what that would have said.
 func (v *VM) swapMedium(cfg config, w writing) {
@@ -149,6 +160,9 @@ func (v *VM) alignSeed(have *VM) {
 	}
 	if s := have.mark.Seed; s == nil || s.Volume == "" {
 		return
+	}
+	if w, declared := v.Options["boot"]; declared && vmKeys().same("boot", bootWithTail(w), have.Options["boot"]) {
+		have.Options["boot"] = w
 	}
 	have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain
 	for i := range have.NICs {
@@ -194,6 +208,10 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 		n.IP, n.Gateway = "", ""
 	}
 	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.volume(v.seedStorage)
+	if boot, declared := v.Options["boot"]; declared {
+		v.Options = maps.Clone(v.Options)
+		v.Options["boot"] = bootWithTail(boot)
+	}
 	record := *m.Seed
 	record.Volume = v.seedVolume
 	m.Seed = &record

@@ -208,3 +208,29 @@ func TestAStepThatIsTakenTwiceSeedsOnce(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestADeclaredBootOrderBearsTheSeed: PVE appends a drive whose medium changes to the
+// order, and that is nothing the files have to say.
+func TestADeclaredBootOrderBearsTheSeed(t *testing.T) {
+	for declared, want := range map[string]string{
+		"order=scsi0;net0": "order=scsi0;net0;ide2", "order=ide2;scsi0": "order=ide2;scsi0", "order=net0": "order=net0;ide2",
+	} {
+		for _, template := range []string{"", "golden"} {
+			t.Run(declared+template, func(t *testing.T) {
+				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+					w.template(9000, "golden")
+					w.seeded("web-1", func(v *proxmox.VM) { v.Options, v.Template = map[string]string{"boot": declared}, template })
+					w.apply()
+					g := w.guest(10000)
+					require.Equal(t, want, g.Config["boot"])
+					require.Empty(t, g.Pending)
+					w.converged()
+					w.vm("web-1").Options["boot"] = "order=scsi0"
+					require.Equal(t, []string{"update vm.web-1: options.boot"}, steps(w.plan()))
+					w.apply()
+					w.converged()
+				})
+			})
+		}
+	}
+}

@@ -60,6 +60,21 @@ func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
 	})
 }
 
+// TestCopiesAreCalledWhatTheyAre: of containers PVE's tools have other names.
+func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
+	var dark atomic.Bool // as above
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/lxc/10000/")}, func(t *testing.T, w *world) {
+		w.ct("cache", nil)
+		w.apply()
+		copied := w.guest(10000)
+		copied.VMID, copied.Running = 10001, false
+		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		time.Sleep(20 * time.Second)
+		dark.Store(true)
+		require.Contains(t, told(w.plan()), "CT 10001 proves to be it, and so may CT 10000 of the same name, which cannot be read")
+	})
+}
+
 // TestCopyThatNothingTellsButItsName: a restored backup without our tag, outside of the
 // site's ranges, of a guest that left the files. Only its name says that it is to be read.
 func TestCopyThatNothingTellsButItsName(t *testing.T) {
