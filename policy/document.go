@@ -90,7 +90,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 	}, nil
 }
 
-// siteDocument tells the site block, hosts, postures, and nodes.
+// siteDocument tells the site block, hosts, postures, nodes, and what stands beside them.
 func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	if s == nil {
 		return nil
@@ -108,7 +108,39 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 		postures[name] = postureDocument(p)
 	}
 	d["hosts"], d["postures"], d["nodes"] = hosts, postures, nodes()
+	maps.Copy(d, besideDocuments(s))
 	return d
+}
+
+// beside gives the kinds that have a block of their own, each with the name of its field:
+// images, templates, pools.
+func beside(kinds model.Kinds) iter.Seq2[string, *model.Kind] {
+	return func(yield func(string, *model.Kind) bool) {
+		for _, k := range kinds {
+			if k.Block != "" && k.Block != "node" && !yield(k.Block+"s", k) {
+				return
+			}
+		}
+	}
+}
+
+// besideDocuments tells what is declared beside the manifests, by kind and name, as it is
+// declared: where it lives it has a host's defaults, and it may live on several.
+func besideDocuments(s *model.Site) map[string]any {
+	out := map[string]any{}
+	for field, k := range beside(s.Kinds) {
+		list := map[string]any{}
+		for addr, r := range s.Objects {
+			if addr.Kind != k.Name {
+				continue
+			}
+			d := describe(reflect.ValueOf(r.Spec).Elem(), "", secretsOf(r.Sensitive))
+			d["at"] = placeDocument(r.At)
+			list[addr.Name] = d
+		}
+		out[field] = list
+	}
+	return out
 }
 
 // nodeDocuments tells the nodes of all deployed manifests, each resolved on its host.

@@ -70,12 +70,16 @@ func shapesOf(kinds model.Kinds) shapes {
 		"manifest": plain, "host": plain, "mode": plain, "at": at, "spec": spec, "attributes": attributes,
 	})
 	delete(node.fields, "execution")
+	site := attributesOf(reflect.TypeFor[model.Site]()).with(map[string]*shape{
+		"name": plain, "postures": listOf(posture), "nodes": listOf(node),
+		"hosts": listOf(attributesOf(reflect.TypeFor[model.Host]()).with(map[string]*shape{"at": at})),
+	})
+	for field, k := range beside(kinds) {
+		site.fields[field] = listOf(attributesOf(reflect.TypeOf(k.New()).Elem()).with(map[string]*shape{"at": at}))
+	}
 	pass := object(map[string]*shape{
 		"version": plain, "plan": planShape(), "now": plain, "unattended": plain, "destroy": plain, "allow_deletes": plain,
-		"site": attributesOf(reflect.TypeFor[model.Site]()).with(map[string]*shape{
-			"name": plain, "postures": listOf(posture), "nodes": listOf(node),
-			"hosts": listOf(attributesOf(reflect.TypeFor[model.Host]()).with(map[string]*shape{"at": at})),
-		}),
+		"site":  site,
 		"owned": object(map[string]*shape{"count": plain}),
 		"commit": object(map[string]*shape{
 			"id": plain, "parents": listOf(plain), "signer": plain, "trailers": listOf(plain), "age_seconds": plain,
