@@ -102,6 +102,7 @@ func (a *Agent) booked(c model.Commit, r Report, drift bool, held []ledger.Suspe
 	}
 	a.noteUnwell(r)
 	a.noteLeftovers(r)
+	a.noteRecall(r)
 	a.note(func(s *ledger.State) {
 		if r.accepted && s.Good.ID != c.ID {
 			s.Good = mark(c.ID)

@@ -145,7 +145,7 @@ func (r *Report) refusing(head Report) {
 func (a *Agent) attempt(ctx context.Context, c model.Commit, mayWrite bool) Report {
 	p := &Pass{
 		Verb: agentVerb, Host: a.o.Identity, Commit: &c, Unattended: true,
-		Width: a.o.Width, Notify: a.notify, Health: a.prober(), Unwell: a.unwell(), Avoid: a.leftovers(),
+		Width: a.o.Width, Notify: a.notify, Health: a.prober(), Unwell: a.unwell(), Avoid: a.leftovers(), Recall: a.remembered(),
 	}
 	held, stopped := a.start(c)
 	if all := suspended(held, ""); mayWrite && !all {

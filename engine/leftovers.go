@@ -37,3 +37,18 @@ func (a *Agent) noteLeftovers(r Report) {
 		a.note(func(s *ledger.State) { s.Leftovers = after })
 	}
 }
+
+// remembered is what the last look at the host wanted to be told again.
+func (a *Agent) remembered() (list []string) {
+	a.edit(func(d *desk) { list = slices.Clone(d.state.Recall) })
+	return list
+}
+
+// noteRecall keeps that for the next pass. A look that failed takes nothing away.
+func (a *Agent) noteRecall(r Report) {
+	blind := slices.ContainsFunc(r.Have.Unknown, func(u model.Unknown) bool { return u.All })
+	if r.want == nil || blind || slices.Equal(a.remembered(), r.Have.Recall) {
+		return
+	}
+	a.note(func(s *ledger.State) { s.Recall = r.Have.Recall })
+}

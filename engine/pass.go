@@ -99,7 +99,8 @@ type Pass struct {
 	Unwell []model.Address
 	Locate bool
 
-	Avoid []int // VMIDs that are not drawn; see plan.Input
+	Avoid  []int    // VMIDs that are not drawn; see plan.Input
+	Recall []string // of the observation of the last pass; see model.Want
 
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
@@ -126,6 +127,10 @@ func (p *Pass) Run(ctx context.Context) Report {
 	want, found := desired.Site.Want(p.Host)
 	if r.found(found); !r.sound() {
 		return r.deny(Invalid)
+	}
+	if len(p.Recall) > 0 {
+		told := *want // the site keeps its own
+		told.Recall, want = p.Recall, &told
 	}
 	driver, err := p.Open(want.Host)
 	if err != nil {

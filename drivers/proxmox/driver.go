@@ -151,6 +151,7 @@ func merge(all *model.Observed, p model.Observed) {
 	all.Pending = append(all.Pending, p.Pending...)
 	all.Unknown = append(all.Unknown, p.Unknown...)
 	all.Findings = append(all.Findings, p.Findings...)
+	all.Recall = append(all.Recall, p.Recall...)
 }
 
 // Apply carries out one step and returns when it is done on the host. After an

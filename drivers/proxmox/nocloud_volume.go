@@ -116,9 +116,10 @@ func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 
 // findSeeds looks at what machines were told, and for images that no machine needs:
 // those of a machine that never came to be, and those that a crash left. It costs a
-// request for each storage in question, and none where no machine has user_data.
+// request for each storage in question, and none where no machine has user_data. What
+// lies there after the last such machine left the files is found where the last look is
+// remembered.
 func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) error {
-	type shelf struct{ node, storage string }
 	shelves := map[shelf]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
 	for addr, r := range l.want.State {
@@ -144,6 +145,12 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			coming[addr.Name] = true // a copy whose making goes on
 		}
 	}
+	recall := slices.Collect(maps.Keys(shelves))
+	for _, word := range l.want.Recall {
+		if at, ok := parseShelf(word); ok {
+			shelves[at] = true
+		}
+	}
 	for _, f := range out.Foreign {
 		if f.Unfinished {
 			coming[f.Claims.Name], coming[f.Name] = true, true
@@ -153,6 +160,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.storage, b.storage))
 	}) {
 		if !l.view.nodes[at.node] {
+			recall = append(recall, at)
 			continue // the view says so, and what is on it is nobody's to judge
 		}
 		left, err := d.seedsOn(ctx, at.node, at.storage)
@@ -160,6 +168,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			if endsAll(ctx, err) {
 				return err
 			}
+			recall = append(recall, at)
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed"})
 			continue
 		}
@@ -169,11 +178,31 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			if v.wiped || inDrive[v.volid] || coming[v.node] || old != nil && old.Spec.(*Seed).Volume < v.volid {
 				continue
 			}
+			recall = append(recall, at) // until it is gone
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Seed{Volume: v.volid, node: at.node}}
 		}
 	}
+	for _, at := range recall {
+		out.Recall = append(out.Recall, at.String())
+	}
+	slices.Sort(out.Recall)
+	out.Recall = slices.Compact(out.Recall)
 	slices.SortStableFunc(out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 	return nil
+}
+
+// shelf is where seed images may lie: a storage, as a node of PVE has it.
+type shelf struct{ node, storage string }
+
+// String is its form in Observed.Recall.
+func (s shelf) String() string { return "seeds " + s.node + " " + s.storage }
+
+func parseShelf(word string) (shelf, bool) {
+	p := strings.Split(word, " ")
+	if len(p) != 3 || p[0] != "seeds" {
+		return shelf{}, false
+	}
+	return shelf{p[1], p[2]}, true
 }
 
 // late says what the files want a machine to be told, now that it has been told

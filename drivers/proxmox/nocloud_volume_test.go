@@ -234,3 +234,50 @@ func TestADeclaredBootOrderBearsTheSeed(t *testing.T) {
 		}
 	}
 }
+
+// TestTheLastSeedIsRemembered: when no node has user_data any more, nothing on the host
+// leads to an image that could not be removed, but what the last look left.
+func TestTheLastSeedIsRemembered(t *testing.T) {
+	broken := true
+	fault := func(r *http.Request) (int, bool) {
+		if broken && (r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/qemu") || r.Method == http.MethodDelete) {
+			return 500, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+		w.node("calm", nil)
+		var recall []string
+		pass := func() *plan.Plan {
+			want, found := w.site.Want("father")
+			require.Zero(t, found.Errors())
+			want.Recall = recall
+			have, err := w.d.Observe(t.Context(), want)
+			require.NoError(t, err)
+			recall = have.Recall
+			p := planOf(w, want, have)
+			w.run(p)
+			return p
+		}
+		pass()
+		require.Empty(t, recall)
+		w.seeded("web-1", nil)
+		pass()
+		require.Equal(t, []string{"seeds father local"}, recall)
+		require.Len(t, seeds(w), 1)
+		w.drop("web-1")
+		pass()
+		require.Len(t, seeds(w), 1, "it could not be removed")
+		require.Equal(t, []string{"seeds father local"}, recall)
+		broken = false
+		pass()
+		require.Empty(t, seeds(w))
+		before := total(w)
+		pass()
+		require.Empty(t, recall, "nothing is left to be remembered")
+		once := total(w) - before
+		before = total(w)
+		require.Empty(t, pass().Steps)
+		require.Equal(t, once-1, total(w)-before)
+	})
+}

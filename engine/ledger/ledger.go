@@ -90,6 +90,7 @@ type State struct {
 	Suspended []Suspension `json:"suspended"`
 	Unwell    []string     `json:"unwell,omitempty"`    // addresses whose checks did not hold when they were tried last; a hint, to try them again
 	Leftovers []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
+	Recall    []string     `json:"recall,omitempty"`    // what the last look at the host found worth being told again; a hint
 }
 
 // Mark is a commit and when it came to its place.

@@ -17,6 +17,10 @@ type Observed struct {
 	Unknown  []Unknown
 	Taken    map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings diag.List
+
+	// Recall is what is worth being told again in the next Want.Recall: places to look at where nothing else may
+	// lead by then. It is a hint, in words of the driver's own, and need not come back.
+	Recall []string
 }
 
 // Foreign is a guest that did not prove to be ours.

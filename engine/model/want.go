@@ -18,6 +18,7 @@ type Want struct {
 	Suspended map[string]bool  // manifests that are left as they are
 	Declared  map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes     map[Address]*Node
+	Recall    []string // what the last look at the host left in Observed.Recall, as far as it is remembered
 }
 
 // Deferred is something the site declares that this pass does not do.
