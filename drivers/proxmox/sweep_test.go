@@ -165,8 +165,9 @@ func thinned(way int) (first, step int64) {
 
 // sweepChapters tells a story once for each way in which each of its requests may go
 // wrong: refused, unanswered by PVE's proxy, cut off, or the last of an agent that
-// dies; without its work done, and with it if it has any. Of the ways that the driver cannot tell from
-// another one, each takes every third place, unless HOMESTAK_FAULTS=all wants them all.
+// dies; without its work done, and with it if it has any. Of the ways that the driver
+// cannot tell from another one, each takes every third place, unless
+// HOMESTAK_FAULTS=all wants them all.
 func sweepChapters(t *testing.T, c chapters) {
 	t.Helper()
 	t.Parallel()
