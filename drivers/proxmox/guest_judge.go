@@ -128,10 +128,10 @@ func (j *judge) guest(g listed, cfg config) {
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
 func came(at place, m mark) model.Came {
-	switch {
-	case m.Born == at.vmid:
+	switch m.Born {
+	case at.vmid:
 		return model.Came{}
-	case m.Born == 0:
+	case 0:
 		return model.Came{
 			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
 			Fix: fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is; to make it anew, remove it first: `%s destroy %d` on node %s", at.vmid, at.tool(), at.vmid, at.node),

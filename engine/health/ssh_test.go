@@ -25,7 +25,8 @@ func TestNoPartOfASecretStandsAtACut(t *testing.T) {
 		"tcp, at the cut of a line": {strings.Repeat("x", 190) + secret, []string{secret}, tcp},
 		"tcp, at the end of what is read": {
 			strings.Repeat("x", 4096-10) + secret[:10] + strings.Repeat("x", 500),
-			[]string{secret[:10] + strings.Repeat("x", 600), strings.Repeat("x", 4000)}, tcp,
+			[]string{secret[:10] + strings.Repeat("x", 600), strings.Repeat("x", 4000)},
+			tcp,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
