@@ -139,7 +139,8 @@ func TestSnapshotParameters(t *testing.T) {
 	c.steps(
 		step{"POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "vmstore:1,format=qcow2"}, "OK"},
 		step{
-			"GET", vmURL("100", "/config"), form{"snapshot": "one", "current": "1"},
+			"GET", vmURL("100", "/config"),
+			form{"snapshot": "one", "current": "1"},
 			"current: cannot use 'snapshot' parameter with 'current'; snapshot: cannot use 'snapshot' parameter with 'current'",
 		},
 		step{"PUT", vmURL("100", "/snapshot/none/config"), nil, "OK"},

@@ -66,9 +66,9 @@ func TestManaged(t *testing.T) {
 		require.Equal(t, "resource '999' does not exist in cluster", c.ask("POST", "/cluster/ha/resources", form{"sid": "vm:999"}).reason)
 		c.ok("POST", "/cluster/ha/groups", form{"group": "both", "nodes": "father:2,mother"})
 		c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:100", "state": "stopped", "group": "both"})
-		require.Equal(t, "resource ID 'vm:100' already defined", c.ask("POST", "/cluster/ha/resources", form{"sid": "100"}).reason)
+		require.Equal(t, "create resource failed: resource ID 'vm:100' already defined", c.ask("POST", "/cluster/ha/resources", form{"sid": "100"}).reason)
 		require.Equal(t, map[string]any{"managed": 1.0, "state": "queued", "group": "both"}, c.object(vmURL("100", "/status/current"))["ha"])
-		require.Equal(t, "ha group is used by 'vm:100'", c.ask("DELETE", "/cluster/ha/groups/both", nil).reason)
+		require.Equal(t, "delete ha group failed: ha group is used by service 'vm:100'", c.ask("DELETE", "/cluster/ha/groups/both", nil).reason)
 
 		upid := c.ok("POST", vmURL("100", "/status/start"), nil).(string)
 		require.Contains(t, upid, ":hastart:100:")

@@ -11,7 +11,7 @@ func apiMoveVolume(w *world, c *call) (any, error) {
 	case target != 0:
 		return w.reassignVolume(c, target)
 	case storage == "":
-		return nil, c.movingWhere("both 'storage' and 'target-vmid' missing, either needs to be set")
+		return nil, movingWhere("both 'storage' and 'target-vmid' missing, either needs to be set")
 	}
 	return w.moveVolume(c)
 }

@@ -1,6 +1,7 @@
 package pvesim_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,9 +14,7 @@ func TestFirewallRules(t *testing.T) {
 	rules := vmURL("100", "/firewall/rules")
 	add := func(params form, want string) step {
 		all := form{"type": "in", "action": "ACCEPT"}
-		for key, value := range params {
-			all[key] = value
-		}
+		maps.Copy(all, params)
 		return step{"POST", rules, all, want}
 	}
 	c.steps(

@@ -36,18 +36,18 @@ func apiDumpDefaults(w *world, c *call) (any, error) {
 
 // pruned are the backups of a storage with what a rule says of each: of every guest
 // the newest are kept.
-func (c *call) pruned() (*store, []map[string]any, error) {
+func (c *call) pruned() ([]map[string]any, error) {
 	s, err := c.w.store(c.in["storage"])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	text := c.in["prune-backups"]
 	switch {
 	case !s.holds("backup"):
-		return nil, nil, fail("storage '%s' does not support backups", s.Name)
+		return nil, fail("storage '%s' does not support backups", s.Name)
 	case text == "":
 		if text = s.extra["prune-backups"]; text == "" {
-			return nil, nil, fail("no prune-backups options configured for storage '%s'", s.Name)
+			return nil, fail("no prune-backups options configured for storage '%s'", s.Name)
 		}
 	}
 	groups, list := map[string][]*volume{}, []map[string]any{}
@@ -65,13 +65,12 @@ func (c *call) pruned() (*store, []map[string]any, error) {
 			list = append(list, map[string]any{"volid": s.Name + ":" + v.name, "vmid": v.vmid, "ctime": v.ctime, "type": v.backup.kind, "mark": marks[v]})
 		}
 	}
-	return s, list, nil
+	return list, nil
 }
 
 // apiPruneInfo is GET …/prunebackups: what a pruning would do.
 func apiPruneInfo(_ *world, c *call) (any, error) {
-	_, list, err := c.pruned()
-	return list, err
+	return c.pruned()
 }
 
 // apiPrune is DELETE …/prunebackups.
@@ -81,7 +80,7 @@ func apiPrune(w *world, c *call) (any, error) {
 		id = c.in["vmid"] + "@" + id
 	}
 	return w.fork(c, c.in["node"], job{kind: "prunebackups", id: id, end: func(t *task) error {
-		_, list, err := c.pruned()
+		list, err := c.pruned()
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 
 // movingWhere is what both move_disk and move_volume answer to a call that does not say,
 // or says twice, where to.
-func (c *call) movingWhere(wrong string) error {
+func movingWhere(wrong string) error {
 	return &apiError{status: 400, errors: map[string]string{"target-vmid": wrong, "storage": wrong}}
 }
 
@@ -18,11 +18,11 @@ func (c *call) movingWhere(wrong string) error {
 func apiMoveDisk(w *world, c *call) (any, error) {
 	switch target, storage := c.num("target-vmid", 0), c.in["storage"]; {
 	case target != 0 && storage != "":
-		return nil, c.movingWhere("either set 'storage' or 'target-vmid', but not both")
+		return nil, movingWhere("either set 'storage' or 'target-vmid', but not both")
 	case target != 0:
 		return w.reassignDisk(c, target)
 	case storage == "":
-		return nil, c.movingWhere("both 'storage' and 'target-vmid' missing, either needs to be set")
+		return nil, movingWhere("both 'storage' and 'target-vmid' missing, either needs to be set")
 	}
 	return w.moveDisk(c)
 }

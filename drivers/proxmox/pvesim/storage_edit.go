@@ -14,10 +14,10 @@ var needed = map[string][]string{
 
 // defaultContent is what a new storage may hold when nothing is said.
 func defaultContent(kind string) []string {
-	switch {
-	case kind == "iscsi" || kind == "cifs" || kind == "nfs":
+	switch kind {
+	case "iscsi", "cifs", "nfs":
 		return []string{"images"}
-	case kind == "cephfs":
+	case "cephfs":
 		return []string{"backup"}
 	default:
 		return []string{"images", "rootdir"}
