@@ -91,7 +91,7 @@ func (w *world) granted() bool {
 		return false
 	}
 	w.cancel() // as the command line does, which asks the agent to hold still
-	<-w.ended
+	require.ErrorIs(w.t, <-w.ended, context.Canceled)
 	w.tell("by hand: apply --allow-deletes 50")
 	w.wire.mu.Lock()
 	through := agentWire{w.wire, w.wire.life}

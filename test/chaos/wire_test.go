@@ -65,7 +65,7 @@ func (a agentWire) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := a.wire
 	body := readBody(r)
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api2/json")
-	if !t.queue(r, path, body) {
+	if !queue(r, path, body) {
 		return nil, errGone
 	}
 	t.mu.Lock()
@@ -134,7 +134,7 @@ const atOnce = 500
 // queue puts requests that come at one moment in an order that does not depend on which
 // goroutine came first: each waits for less than a millisecond of its own. It is false
 // where the one that asks has ended meanwhile.
-func (t *wire) queue(r *http.Request, path string, body []byte) bool {
+func queue(r *http.Request, path string, body []byte) bool {
 	if strings.HasSuffix(path, "/upload") { // its parts have borders that are drawn
 		body = seedName.Find(body)
 	}
