@@ -88,15 +88,15 @@ resource "proxmox_haresource" "guest" {
 }
 
 resource "proxmox_backup_job" "nightly" {
-  id                = "nightly"
-  schedule          = var.edited ? "*-*-* 03:00" : "*-*-* 02:00"
-  storage           = "local"
-  all               = true
-  mode              = "snapshot"
-  compress          = "zstd"
-  enabled           = true
-  notes_template    = "{{guestname}}"
-  prune_backups     = { "keep-last" = "3" }
+  id             = "nightly"
+  schedule       = var.edited ? "*-*-* 03:00" : "*-*-* 02:00"
+  storage        = "local"
+  all            = true
+  mode           = "snapshot"
+  compress       = "zstd"
+  enabled        = true
+  notes_template = "{{guestname}}"
+  prune_backups  = { "keep-last" = "3" }
 }
 
 data "proxmox_haresources" "all" {

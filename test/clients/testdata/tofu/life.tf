@@ -116,11 +116,11 @@ resource "proxmox_virtual_environment_vm" "mover" {
 }
 
 resource "proxmox_virtual_environment_vm" "seed" {
-  name       = "seed"
-  node_name  = var.node
-  vm_id      = 504
-  started    = false
-  template   = var.edited
+  name      = "seed"
+  node_name = var.node
+  vm_id     = 504
+  started   = false
+  template  = var.edited
   disk {
     datastore_id = "local-lvm"
     interface    = "scsi0"

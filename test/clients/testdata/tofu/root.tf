@@ -15,12 +15,12 @@ resource "proxmox_virtual_environment_download_file" "debian" {
 }
 
 resource "proxmox_virtual_environment_vm" "pinned" {
-  provider   = proxmox.root
-  name       = "pinned"
-  node_name  = var.node
-  vm_id      = 600
-  started    = false
-  machine    = "q35"
+  provider      = proxmox.root
+  name          = "pinned"
+  node_name     = var.node
+  vm_id         = 600
+  started       = false
+  machine       = "q35"
   kvm_arguments = var.edited ? "-no-reboot -nographic" : "-no-reboot"
 
   cpu {
