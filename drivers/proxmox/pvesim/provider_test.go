@@ -80,12 +80,3 @@ func TestVLANNames(t *testing.T) {
 		require.Equal(t, map[bool]any{true: "1400", false: nil}[iface == "eth0.40"], entry["mtu"], iface)
 	}
 }
-
-// TestPlainMetadata: what lies behind http is looked at, too (query_url_metadata in
-// PVE/API2/Nodes.pm).
-func TestPlainMetadata(t *testing.T) {
-	c := newClient(t, pvesim.Config{})
-	found := c.ok("GET", "/nodes/father/query-url-metadata?url=http%3A%2F%2Fdownload.proxmox.com%2Fimages%2Fx.tar.zst", nil).(map[string]any)
-	require.Equal(t, "x.tar.zst", found["filename"])
-	require.Positive(t, found["size"])
-}
