@@ -34,7 +34,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
 		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
 		Nameserver: splitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
+		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.bare() {

@@ -34,6 +34,9 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 	ch.describe(want.Description, want.Options)
 	halted, err := d.carryOut(ctx, s, ch.change)
 	if err != nil {
+		if halted && want.Power == "running" {
+			return d.backUp(ctx, ch.change, err)
+		}
 		return err
 	}
 	return d.settlePower(ctx, s, ch.change, halted, want.Power)

@@ -152,6 +152,9 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 		}
 	}
 	if halt {
+		if err := d.mustBeMovable(ctx, ch); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
 		if err := d.stop(ctx, at, ch.from.mark); err != nil {
 			return false, err
 		}
@@ -161,6 +164,17 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 		return halt, fmt.Errorf("changing %s: %w", at, err)
 	}
 	return halt, d.settleDisks(ctx, ch, at.lxc && s.Have.Guest.Running && !halt)
+}
+
+// backUp starts a guest again that was stopped for a change, which failed: why.
+func (d *Driver) backUp(ctx context.Context, ch *change, why error) error {
+	if ctx.Err() != nil || d.stillOurs(ctx, ch.sight.at, ch.sight.addr) != nil {
+		return why
+	}
+	if err := d.start(ctx, ch.sight.at); err != nil {
+		return fmt.Errorf("%w; and it was stopped for that: %w", why, err)
+	}
+	return why
 }
 
 // settlePower brings a guest that was changed to the power that is wanted, or restarts it

@@ -18,6 +18,9 @@ import (
 type held struct {
 	mark    mark   // wanted: without identity and slots; observed: as found
 	observe config // observed only
+	// observed only, where a volume is to leave its place: volumes that snapshots hold, with
+	// the name of one of them.
+	snapshots map[string]string
 }
 
 // unused names the volumes that belong to the guest and are attached nowhere; "" for none.
@@ -191,7 +194,7 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 			refuse("disk", fmt.Sprintf("it is protected, and so is its disk %s", h.name), "set protection = false in the files, let that be applied, then remove the disk")
 		}
 	}
-	return out
+	return append(out, v.snapped(want, at)...)
 }
 
 // refuseEnd says what speaks against removing a guest, or making it anew.

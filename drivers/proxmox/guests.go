@@ -135,6 +135,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.spareRestarts(ctx, l.want, &out); err != nil {
 		return out, err
 	}
+	if err := d.findSnapshots(ctx, l.want, &out); err != nil {
+		return out, err
+	}
 	if err := d.findHidden(ctx, l, &out); err != nil {
 		return out, err
 	}

@@ -19,7 +19,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
 		Agent: parseProperty(c["agent"]).first("enabled") == "1", Startup: parseStartup(c["startup"]),
 		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{m, cfg},
+		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
 	v.Seed = m.attached(c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {

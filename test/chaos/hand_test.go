@@ -288,6 +288,7 @@ func (w *world) clear() {
 		delete(w.byHand, id)
 	}
 	w.strangers = nil
+	w.rest() // who unlocks a guest has looked first whether a task works on it
 	for _, g := range w.sim.Snapshot().Guests {
 		switch {
 		case g.Lock == "create" || g.Lock == "clone":

@@ -28,7 +28,7 @@ const (
 	circle    reason = "it waits for its own successor"
 	unsaved   reason = "no backup would hold all of its data"
 	bus       reason = "its disk has another bus"
-	snapped   reason = "a snapshot holds the data that shall go"
+	snapped   reason = "a snapshot holds the data that shall go or move"
 	held      reason = "it goes wrong together with what is locked"
 	strayed   reason = "it was restored under another VMID than the files say"
 	unmovable reason = "its disk moves only while it is stopped"
@@ -231,6 +231,12 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 	}
 	if n.kind == "ct" {
 		w.contained(out, n, g, at)
+	}
+	for name, storage := range at { // PVE takes none away from its snapshots; the root of a copy may lie elsewhere
+		value := conf[m.Slots["disk."+name]]
+		if len(g.Snapshots) > 0 && value != "" && !strings.HasPrefix(value, cmp.Or(storage, w.site().storage)+":") && (name != "root" || n.image != "") {
+			out.add(addr, snapped)
+		}
 	}
 	if len(m.Removes) > 0 && len(g.Snapshots) > 0 {
 		out.add(addr, snapped)

@@ -1,0 +1,126 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A snapshot names the volumes that it is of. PVE takes none of them away from where
+// they are: it refuses to move them, and to free them (qemu-server, API2/Qemu.pm,
+// move_vm_disk; pve-container, API2/LXC.pm, move_volume; pve-guest-common,
+// AbstractConfig.pm, is_volume_in_use_by_snapshots).
+
+// inSnapshots maps the volumes that snapshots of a guest hold to one snapshot that does.
+// It costs a request for each snapshot, and one more.
+func (d *Driver) inSnapshots(ctx context.Context, at place) (map[string]string, error) {
+	var list []struct {
+		Name string `json:"name"`
+	}
+	if err := readList(ctx, d.c, at.path("snapshot"), &list); err != nil {
+		return nil, fmt.Errorf("asking for the snapshots of %s: %w", at, err)
+	}
+	out := map[string]string{}
+	for _, s := range list {
+		if s.Name == "current" { // PVE's word for what is no snapshot
+			continue
+		}
+		var conf map[string]json.RawMessage
+		if err := d.c.get(ctx, at.path("snapshot", s.Name, "config"), &conf); err != nil {
+			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
+		}
+		for key, val := range conf {
+			if isDrive(key) || isMount(key) {
+				out[volumeOf(text(val))] = s.Name
+			}
+		}
+	}
+	return out, nil
+}
+
+// findSnapshots asks for the snapshots of guests of which a volume is to be moved or
+// freed, so that the plan says what cannot be. All other guests cost no request: that
+// one has snapshots at all, its configuration tells.
+func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model.Observed) error {
+	type diskful interface {
+		volumes() *volumes
+		hold(snapshots map[string]string)
+	}
+	for _, addr := range out.State.Addresses() {
+		w := want.State[addr]
+		if w == nil {
+			continue
+		}
+		to, ok := w.Spec.(diskful)
+		from, there := out.State[addr].Spec.(diskful)
+		if !ok || !there || from.volumes().observe.now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
+			continue
+		}
+		held, err := d.inSnapshots(ctx, placeOf(out.State[addr]))
+		switch {
+		case endsAll(ctx, err):
+			return err
+		case err != nil: // where it cannot be seen, the step itself tells
+			continue
+		}
+		from.hold(held)
+	}
+	return nil
+}
+
+func (h *held) hold(snapshots map[string]string) { h.snapshots = snapshots }
+
+// uproots reports whether volumes leave the place where they are for what is wanted.
+func (v *volumes) uproots(want *volumes) bool {
+	moves := func(h volume) bool {
+		w, stays := find(want.list, h.name)
+		return stays && w.storage != h.storage || !stays && h.remove
+	}
+	return slices.ContainsFunc(v.list, moves) || len(v.left()) > 0
+}
+
+// snapped says which of the volumes that are to leave their place a snapshot holds there.
+func (v *volumes) snapped(want *volumes, at place) []model.Problem {
+	var out []model.Problem
+	refuse := func(name, id, what string) {
+		if s := v.snapshots[id]; s != "" {
+			out = append(out, model.Problem{
+				Path: "disk." + name, Summary: fmt.Sprintf("disk %s cannot be %s: snapshot %s holds it", name, what, s),
+				Detail: fmt.Sprintf("PVE takes no volume away from its snapshots: remove them first (`%s listsnapshot %d` on node %s), or leave the disk as it is", at.tool(), at.vmid, at.node),
+			})
+		}
+	}
+	for _, h := range v.list {
+		id := volumeOf(v.observe.next[v.mark.Slots["disk."+h.name]])
+		switch w, stays := find(want.list, h.name); {
+		case stays && w.storage != "" && w.storage != h.storage:
+			refuse(h.name, id, "moved to "+w.storage)
+		case !stays && h.remove:
+			refuse(h.name, id, "removed")
+		}
+	}
+	for _, name := range v.left() {
+		if !want.has(name) {
+			refuse(name, v.mark.Detached[name], "removed")
+		}
+	}
+	return out
+}
+
+// mustBeMovable refuses before a container is stopped for a volume to be moved, and PVE
+// would not move it.
+func (d *Driver) mustBeMovable(ctx context.Context, ch *change) error {
+	held, err := d.inSnapshots(ctx, ch.sight.at)
+	if err != nil {
+		return err
+	}
+	for slot := range ch.move {
+		if s := held[volumeOf(ch.from.observe.next[slot])]; s != "" {
+			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestSnapshotsKeepTheirVolumes: what a snapshot holds is neither moved nor freed. The plan
+// says so, and nothing is stopped for it. Volumes that are younger than the snapshot go.
+func TestSnapshotsKeepTheirVolumes(t *testing.T) {
+	disks := func(names ...string) (vm []proxmox.Disk, ct []proxmox.CTDisk) {
+		for _, n := range names {
+			vm = append(vm, proxmox.Disk{Name: n, Size: 2, Remove: true})
+			ct = append(ct, proxmox.CTDisk{Name: n, Size: 2, Path: "/" + n, Remove: true})
+		}
+		return vm, ct
+	}
+	for _, kind := range []string{"qemu", "lxc"} {
+		t.Run(kind, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				var vm *proxmox.VM
+				var ct *proxmox.CT
+				if kind == "qemu" {
+					w.node("web", nil)
+					vm = w.vm("web")
+					vm.Disks, _ = disks("old")
+				} else {
+					ct = w.ct("cache", nil)
+					ct.Restart = "allowed"
+					_, ct.Disks = disks("old")
+				}
+				set := func(edit func(vm *proxmox.Disk, ct *proxmox.CTDisk), i int) {
+					if vm != nil {
+						edit(&vm.Disks[i], &proxmox.CTDisk{})
+						return
+					}
+					edit(&proxmox.Disk{}, &ct.Disks[i])
+				}
+				to := func(storage string) func(*proxmox.Disk, *proxmox.CTDisk) {
+					return func(vm *proxmox.Disk, ct *proxmox.CTDisk) { vm.Storage, ct.Storage = storage, storage }
+				}
+				w.apply()
+				w.root(http.MethodPost, "/nodes/father/"+kind+"/10000/snapshot", url.Values{"snapname": {"before"}})
+				w.converged()
+				young := func() {
+					a, b := disks("new")
+					if vm != nil {
+						vm.Disks = append(vm.Disks, a...)
+					} else {
+						ct.Disks = append(ct.Disks, b...)
+					}
+				}
+				young()
+				w.apply()
+
+				set(to("local-zfs"), 1)
+				w.apply()
+				w.converged()
+
+				set(to("local-zfs"), 0)
+				p := w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be moved to local-zfs: snapshot before holds it")
+				require.Contains(t, p.Findings[0].Detail, "listsnapshot 10000` on node father")
+				require.True(t, w.guest(10000).Running)
+
+				set(to(""), 0)
+				if vm != nil {
+					vm.Disks = vm.Disks[1:]
+				} else {
+					ct.Disks = ct.Disks[1:]
+				}
+				p = w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be removed: snapshot before holds it")
+
+				w.root(http.MethodDelete, "/nodes/father/"+kind+"/10000/snapshot/before", nil)
+				for range 3 { // let go of first, at a restart where it must be, and freed then
+					w.apply()
+				}
+				w.converged()
+				require.Len(t, w.host.Snapshot().Volumes["local-zfs"], 1)
+			})
+		})
+	}
+}
+
+// TestContainerIsNotStoppedForAMoveThatCannotBe: a snapshot that was made since the plan is
+// found before the container is stopped; and it runs again when the move fails.
+func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"snapshot": func(w *world) {
+			w.root(http.MethodPost, "/nodes/father/lxc/10000/snapshot", url.Values{"snapname": {"late"}})
+		},
+		"full": func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-zfs", true) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(5) })
+				w.apply()
+				ct.Disks[0].Storage = "local-zfs"
+				p := w.plan()
+				require.Len(t, p.Steps, 1)
+				spoil(w)
+				require.Len(t, w.run(p), 1)
+				require.True(t, w.guest(10000).Running)
+				if name == "snapshot" {
+					for _, task := range w.host.Snapshot().Tasks {
+						require.NotEqual(t, "vzshutdown", task.Type)
+					}
+				}
+			})
+		})
+	}
+}
