@@ -251,6 +251,9 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		}
 		for slot, w := range ch.back {
 			value := l.cfg.next[slot]
+			if volumeOf(l.cfg.now[slot]) != volumeOf(value) {
+				continue // it waits for a restart, and PVE neither grows nor moves it before
+			}
 			if storageOf(value) != w.storage && !pinned {
 				ch.move[slot] = w.storage
 			}

@@ -202,3 +202,28 @@ func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestDiskThatComesBackBiggerWaitsForARestart: the guest does not have it before, and
+// until then PVE neither grows nor moves it.
+func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+		w.apply()
+		all := volumesOf(w, 10000)
+		w.vm("db").Disks = nil
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.apply() // PVE lets go of it as it starts the guest
+		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
+		w.apply()
+		require.Contains(t, w.guest(10000).Pending, "sata0")
+		require.Equal(t, all, volumesOf(w, 10000))
+		require.Empty(t, w.plan().Steps)
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.apply()
+		w.apply()
+		require.Contains(t, w.guest(10000).Config["sata0"], "local-zfs:")
+		require.Contains(t, w.guest(10000).Config["sata0"], "size=8G")
+		w.converged()
+	})
+}
