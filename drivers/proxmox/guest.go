@@ -97,7 +97,7 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 		return fmt.Errorf("creating %s: %w", at, err)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
-	if left := leftover(at, err); left != "" && classOf(lookErr) == classNotFound {
+	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
 		return &model.LeftoverError{VMID: at.vmid, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if lookErr != nil {
@@ -112,6 +112,20 @@ func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
 			at, err, cfg.now["lock"], at.rescue())
 	default:
 		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
+	}
+}
+
+// vacant reports whether no guest has the VMID of one that could not be read, for lookErr.
+// With rights on a pool only, one that is not there and one that is hidden look the same.
+func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
+	switch classOf(lookErr) {
+	case classNotFound:
+		return true
+	case classDenied:
+		hidden, err := d.taken(ctx, at.vmid)
+		return err == nil && !hidden
+	default:
+		return false
 	}
 }
 

@@ -1,6 +1,8 @@
 package proxmox_test
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,12 +18,17 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		storage, file string
 		free          string
+		status        int // of the look at a guest that is not there
 	}{
-		"logical volume": {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit"},
-		"file":           {"files", "vm-10000-cloudinit.qcow2", "pvesm free STORAGE:10000/vm-10000-cloudinit.qcow2"},
+		"logical volume": {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
+		"file":           {"files", "vm-10000-cloudinit.qcow2", "pvesm free STORAGE:10000/vm-10000-cloudinit.qcow2", 0},
+		"pool":           {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", http.StatusForbidden}, // rights on a pool only
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}})}, func(t *testing.T, w *world) {
+			fault := func(r *http.Request) (int, bool) {
+				return map[bool]int{true: c.status}[strings.HasSuffix(r.URL.Path, "/qemu/10000/pending")], false
+			}
+			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}})}, func(t *testing.T, w *world) {
 				_, err := w.d.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
 				require.NoError(t, err)
 				w.site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}
