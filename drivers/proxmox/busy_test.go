@@ -139,3 +139,31 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// TestALockThatGoesDuringALookHoldsNothing: the list of guests comes first. What worked
+// on this one is done, so neither is it left out nor is it said that its making died.
+func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
+	for lock, before := range map[string]string{"create": "/qemu/10000/pending", "backup": "/nodes/father/tasks"} {
+		var w *world
+		looks := false
+		fault := func(r *http.Request) (int, bool) {
+			if looks && strings.HasSuffix(r.URL.Path, before) {
+				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+			}
+			return 0, false
+		}
+		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, fresh *world) {
+			w = fresh
+			w.node("web-1", nil)
+			w.apply()
+			w.vm("web-1").Tags = []string{"new"}
+			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			looks = true
+			p := w.plan()
+			require.Len(t, p.Steps, 1, lock)
+			require.Empty(t, p.Findings, lock)
+			require.Empty(t, w.run(p))
+			w.converged()
+		})
+	}
+}

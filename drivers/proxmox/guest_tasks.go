@@ -115,6 +115,18 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if endsAll(ctx, err) {
 			return err
 		}
+		if len(tasks) == 0 { // what held it may have ended since it was listed
+			cfg, lookErr := d.readConfig(ctx, at)
+			if endsAll(ctx, lookErr) {
+				return lookErr
+			}
+			if lookErr == nil {
+				g.Lock = cfg.now["lock"]
+			}
+			if g.Lock == "" {
+				continue
+			}
+		}
 		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.mine) {
 			g.Held = lockText(at, g.Lock, tasks)
 		}
