@@ -168,6 +168,9 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			if endsAll(ctx, err) {
 				return err
 			}
+			if classOf(err) == classNotFound && !slices.Contains(recall, at) {
+				continue // only remembered, and there is no such storage any more
+			}
 			recall = append(recall, at)
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed"})
 			continue
@@ -175,10 +178,13 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		for _, v := range left {
 			addr := model.Address{Kind: "seed", Name: v.node}
 			old := out.State[addr]
-			if v.wiped || inDrive[v.volid] || coming[v.node] || old != nil && old.Spec.(*Seed).Volume < v.volid {
+			if v.wiped {
 				continue
 			}
-			recall = append(recall, at) // until it is gone
+			recall = append(recall, at) // until it is gone, be that the turn of a later pass
+			if inDrive[v.volid] || coming[v.node] || old != nil && old.Spec.(*Seed).Volume < v.volid {
+				continue
+			}
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Seed{Volume: v.volid, node: at.node}}
 		}
 	}

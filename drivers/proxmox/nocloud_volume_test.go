@@ -281,3 +281,42 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		require.Equal(t, once-1, total(w)-before)
 	})
 }
+
+// TestEveryStorageWithSeedsIsRemembered until it has none: also one whose image belongs
+// to a machine that is still to come, which will have it elsewhere; and none that is gone.
+func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
+	broken := true
+	fault := func(r *http.Request) (int, bool) {
+		if broken && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/qemu") {
+			return 500, false
+		}
+		return 0, false
+	}
+	storages := append(pvesim.DefaultStorages(), pvesim.Storage{Name: "more", Type: "dir", Content: []string{"iso"}})
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: storages}, func(t *testing.T, w *world) {
+		recall := []string{"seeds father gone"}
+		pass := func() {
+			want, found := w.site.Want("father")
+			require.Zero(t, found.Errors())
+			want.Recall = recall
+			have, err := w.d.Observe(t.Context(), want)
+			require.NoError(t, err)
+			require.Empty(t, have.Unknown)
+			recall = have.Recall
+			w.run(planOf(w, want, have))
+		}
+		w.seeded("web-1", nil)
+		pass()
+		require.Equal(t, []string{"seeds father local"}, recall)
+		w.site.Hosts["father"].Storage = &model.Storage{ISO: "more"}
+		pass()
+		require.Equal(t, []string{"seeds father local", "seeds father more"}, recall)
+		require.Len(t, seeds(w), 2)
+		w.drop("web-1")
+		pass()
+		pass()
+		require.Empty(t, seeds(w))
+		pass()
+		require.Empty(t, recall)
+	})
+}
