@@ -16,7 +16,7 @@ import (
 // mostLeftovers is how many of these VMIDs are kept, the newest of them.
 const mostLeftovers = 64
 
-// leftovers lists the VMIDs that are not worth another try.
+// leftovers lists the VMIDs that are worth another try only where no other is free.
 func (a *Agent) leftovers() (list []int) {
 	a.edit(func(d *desk) { list = slices.Clone(d.state.Leftovers) })
 	return list

@@ -99,7 +99,7 @@ type Pass struct {
 	Unwell []model.Address
 	Locate bool
 
-	Avoid  []int    // VMIDs that are not drawn; see plan.Input
+	Avoid  []int    // VMIDs that are drawn last; see plan.Input
 	Recall []string // of the observation of the last pass; see model.Want
 
 	Width  int               // how many steps run at once; see apply.Options

@@ -158,7 +158,7 @@ type Input struct {
 	// Targets limits it to these addresses and what they need. Empty means all.
 	Targets []model.Address
 	// Avoid are VMIDs under which a guest could not be made, though none has them: a hint of earlier passes. They
-	// are not drawn; who declares one gets it.
+	// are drawn where no other is free; who declares one gets it.
 	Avoid []int
 	// Destroy plans the removal of every guest of Manifest instead, wanted or not, suspended or not.
 	Destroy bool

@@ -84,7 +84,8 @@ func (v *vmids) takenBy(vmid int, what string) {
 }
 
 // draw takes the lowest free VMID of the ranges, 0 if they are full. Nothing is
-// ever given back, so each range is walked once for all guests.
+// ever given back, so each range is walked once for all guests. Those to avoid come
+// last: what was left there may be gone by now, and if not it is said again.
 func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 	if len(ranges) == 0 {
 		ranges = []model.VMIDRange{{From: minVMID, To: maxVMID}}
@@ -92,9 +93,7 @@ func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 	for _, r := range ranges {
 		id := max(r.From, minVMID, v.next[r])
 		for ; id <= min(r.To, maxVMID); id++ {
-			_, used := v.used[id]
-			_, promised := v.explicit[id]
-			if !used && !promised && !slices.Contains(v.avoid, id) {
+			if v.free(id) && !slices.Contains(v.avoid, id) {
 				v.used[id] = addr.String()
 				v.next[r] = id + 1
 				return id
@@ -102,7 +101,22 @@ func (v *vmids) draw(addr model.Address, ranges []model.VMIDRange) int {
 		}
 		v.next[r] = id
 	}
+	for _, r := range ranges {
+		for _, id := range v.avoid {
+			if v.free(id) && id >= max(r.From, minVMID) && id <= min(r.To, maxVMID) {
+				v.used[id] = addr.String()
+				return id
+			}
+		}
+	}
 	return 0
+}
+
+// free reports whether nobody has a VMID, and nobody declares it.
+func (v *vmids) free(id int) bool {
+	_, used := v.used[id]
+	_, promised := v.explicit[id]
+	return !used && !promised
 }
 
 // guardVMID holds a step back whose VMID cannot be had, and notes which step must

@@ -55,6 +55,12 @@ func TestVMIDs(t *testing.T) {
 			set:   func(in *plan.Input) { in.Avoid = []int{200, 202} },
 			vmids: map[string]int{"vm.a": 201, "vm.b": 202},
 		},
+		"what an earlier pass could not have, where nothing else is left": {
+			want:     state(drawing("vm.a", lab(200, 201)), drawing("vm.b", lab(200, 201)), drawing("vm.c", lab(200, 201))),
+			set:      func(in *plan.Input) { in.Avoid = []int{9000, 200} },
+			vmids:    map[string]int{"vm.a": 201, "vm.b": 200},
+			findings: []string{`error (site) vm.c is not created: no VMID is free in range "lab" (200–201)`},
+		},
 		"unseen and foreign guests have theirs": {
 			want: state(drawing("vm.a", lab(200, 299))),
 			set: func(in *plan.Input) {
