@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -157,7 +158,8 @@ func (j *judge) twin(r *model.Resource) string {
 }
 
 func (j *judge) close() {
-	for addr, rs := range j.proven {
+	for _, addr := range slices.SortedFunc(maps.Keys(j.proven), model.Address.Compare) {
+		rs := j.proven[addr]
 		if twin := j.twin(rs[0]); twin != "" && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
