@@ -77,7 +77,7 @@ func (h *held) hold(snapshots map[string]string) { h.snapshots = snapshots }
 func (v *volumes) uproots(want *volumes) bool {
 	moves := func(h volume) bool {
 		w, stays := find(want.list, h.name)
-		return stays && w.storage != h.storage || !stays && h.remove
+		return stays && w.storage != "" && w.storage != h.storage || !stays && h.remove
 	}
 	return slices.ContainsFunc(v.list, moves) || len(v.left()) > 0
 }

@@ -120,3 +120,21 @@ func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 		})
 	}
 }
+
+// TestSnapshotsThatNothingIsInTheWayOfCostNoRequest: of the disk of a linked clone the files
+// do not say where it lies, so it goes nowhere.
+func TestSnapshotsThatNothingIsInTheWayOfCostNoRequest(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		w.template(9000, "golden")
+		w.cloned("web", "linked")
+		w.apply()
+		requests := func() int {
+			before := total(w)
+			w.converged()
+			return total(w) - before
+		}
+		without := requests()
+		w.root(http.MethodPost, "/nodes/father/qemu/10000/snapshot", url.Values{"snapname": {"before"}})
+		require.Equal(t, without, requests())
+	})
+}
