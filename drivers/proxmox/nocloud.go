@@ -135,6 +135,7 @@ func (v *VM) swapMedium(cfg config, w writing) {
 		there = there || drive
 		switch {
 		case v.seedVolume == "":
+		case v.Options[key] != "": // the files say it
 		case drive && key != seedSlot, key == "ciuser", key == "cipassword", key == "cicustom":
 			w.gone[key] = true
 		}

@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -319,4 +320,23 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 		pass()
 		require.Empty(t, recall)
 	})
+}
+
+// TestDocumentsThatTheFilesNameStay where a copy gets a seed; those of its template go.
+func TestDocumentsThatTheFilesNameStay(t *testing.T) {
+	for _, named := range []string{"", "user=local:snippets/a.yaml", "user=local:snippets/b.yaml"} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			w.template(9000, "golden")
+			w.root(http.MethodPut, "/nodes/father/qemu/9000/config", url.Values{"cicustom": {"user=local:snippets/a.yaml"}})
+			w.seeded("web-1", func(v *proxmox.VM) {
+				v.Template, v.Options = "golden", map[string]string{}
+				if named != "" {
+					v.Options["cicustom"] = named
+				}
+			})
+			w.apply()
+			require.Equal(t, named, w.guest(10000).Config["cicustom"])
+			w.converged()
+		})
+	}
 }
