@@ -167,3 +167,20 @@ func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestAHibernatedGuestIsResumedFirst: only then PVE changes it.
+func TestAHibernatedGuestIsResumedFirst(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Stop(10000)
+			e.Lock(10000, "suspended")
+		})
+		w.vm("web-1").Tags = []string{"new"}
+		w.apply()
+		require.Empty(t, w.guest(10000).Lock)
+		require.True(t, w.guest(10000).Running)
+		w.converged()
+	})
+}

@@ -2,11 +2,13 @@ package proxmox
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -33,6 +35,11 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		}
 	}
 	ch.describe(want.Description, want.Options)
+	if s.Have.Guest.Lock == "suspended" && ch.power && want.Power == "running" && !ch.empty() {
+		if err := d.resume(ctx, at, s.Address); err != nil {
+			return err
+		}
+	}
 	if _, err := d.carryOut(ctx, s, ch.change); err != nil {
 		return err
 	}
@@ -42,6 +49,15 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		}
 	}
 	return d.settlePower(ctx, s, ch.change, false, want.Power)
+}
+
+// resume starts a hibernated machine before anything else: its lock keeps PVE from
+// changing it, and goes with that.
+func (d *Driver) resume(ctx context.Context, at place, addr model.Address) error {
+	if err := d.stillOurs(ctx, at, addr); err != nil {
+		return fmt.Errorf("resuming %s: %w", at, err)
+	}
+	return d.start(ctx, at)
 }
 
 // vmChange is what the changes of a step mean for a VM.
