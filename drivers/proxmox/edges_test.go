@@ -286,3 +286,22 @@ func TestMovedWithinItsCluster(t *testing.T) {
 		})
 	}
 }
+
+// TestTemplateRestoredUnderAnotherVMID is not replaced either. It cannot do without a vmid.
+func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.makes("local-lvm")
+		w.cloned("web-1", "full")
+		w.apply()
+		ours := w.guest(9000).Config
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Delete(9000)
+			e.Add(pvesim.Guest{VMID: 9900, Config: ours})
+		})
+		time.Sleep(time.Minute)
+		p := w.plan()
+		require.Empty(t, p.Steps, told(p))
+		require.Contains(t, told(p), "template.golden is not replaced: VM 9900 proves to be it, but was made as 9000")
+		require.Contains(t, told(p), "set vmid = 9900 to keep it as it is; to have it")
+	})
+}

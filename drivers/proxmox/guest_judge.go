@@ -129,18 +129,19 @@ func (j *judge) guest(g listed, cfg config) {
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
 func came(at place, m mark) model.Came {
+	keep := fmt.Sprintf("set vmid = %d%s to keep it as it is", at.vmid, pick(m.Type == templateType, "", ", or remove vmid,")) // of a template it is required
 	switch m.Born {
 	case at.vmid:
 		return model.Came{}
 	case 0:
 		return model.Came{
 			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
-			Fix: fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is; to make it anew, remove it first: `%s destroy %d` on node %s", at.vmid, at.tool(), at.vmid, at.node),
+			Fix: fmt.Sprintf("%s; to make it anew, remove it first: `%s destroy %d` on node %s", keep, at.tool(), at.vmid, at.node),
 		}
 	default:
 		return model.Came{
 			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.Born),
-			Fix: fmt.Sprintf("set vmid = %d, or remove vmid, to keep it as it is; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", at.vmid, at.tool(), at.vmid, at.node),
+			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.tool(), at.vmid, at.node),
 		}
 	}
 }
