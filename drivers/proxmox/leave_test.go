@@ -150,17 +150,40 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	})
 }
 
+// TestAnOrdinaryBackupIsNoFinalOne: one that the next prune may take, however new it is
+// and however little happened since.
+func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.apply()
+		upid, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local"})
+		require.NoError(t, err)
+		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		nightly := backups(w)
+		require.Len(t, nightly, 1)
+		require.False(t, nightly[0].Protected)
+		w.drop("db")
+		w.apply()
+		require.Empty(t, w.host.Snapshot().Guests)
+		require.Len(t, backups(w), 2)
+		for _, b := range backups(w) {
+			require.Equal(t, b.ID != nightly[0].ID, b.Protected)
+		}
+	})
+}
+
 // TestFinalBackupThatIsNone keeps the guest, and asks about what can be known before
 // it shuts anything down.
 func TestFinalBackupThatIsNone(t *testing.T) {
-	lie := func(w *world, path, body string) {
+	lie := func(w *world, path string, how reply) {
 		d, err := proxmox.Open(proxmox.Config{
 			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+				truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
 				if !strings.Contains(r.URL.String(), path) {
-					return w.host.RoundTrip(r)
+					return truth()
 				}
-				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+				return how(r, truth)
 			}),
 		})
 		require.NoError(w.t, err)
@@ -171,17 +194,20 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 		says    string
 		running bool
 	}{
-		"no right to back up": {func(w *world) { lie(w, "permissions?path=/vms/10000", `{"data":{"/vms/10000":{"VM.Audit":1}}}`) }, "lacks VM.Backup on /vms/10000", true},
+		"no right to back up": {func(w *world) { lie(w, "permissions?path=/vms/10000", fixed(http.StatusOK, `{"data":{"/vms/10000":{"VM.Audit":1}}}`)) }, "lacks VM.Backup on /vms/10000", true},
 		"no right to look": {func(w *world) {
-			lie(w, "permissions?path=/storage/local", `{"data":{"/storage/local":{"Datastore.AllocateSpace":1}}}`)
+			lie(w, "permissions?path=/storage/local", fixed(http.StatusOK, `{"data":{"/storage/local":{"Datastore.AllocateSpace":1}}}`))
 		}, "lacks Datastore.Audit on /storage/local: `pveum acl modify", true},
-		"storage keeps no backups": {func(w *world) { lie(w, "storage/local/status", `{"data":{"content":"iso","active":1}}`) }, "keeps no backups", true},
-		"storage is away":          {func(w *world) { lie(w, "storage/local/status", `{"data":{"content":"backup","active":0}}`) }, "not active", true},
-		"list is null":             {func(w *world) { lie(w, "storage/local/content", `{"data":null}`) }, "null", true},
+		"storage keeps no backups": {func(w *world) { lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"iso","active":1}}`)) }, "keeps no backups", true},
+		"storage is away":          {func(w *world) { lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"backup","active":0}}`)) }, "not active", true},
+		"list is null":             {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":null}`)) }, "null", true},
 		"storage is full":          {func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
-		"it cannot be seen":        {func(w *world) { lie(w, "storage/local/content", `{"data":[]}`) }, "shows no backup of it", false},
+		"it cannot be seen":        {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":[]}`)) }, "shows no backup of it", false},
 		"it is empty": {func(w *world) {
-			lie(w, "storage/local/content", `{"data":[{"volid":"local:backup/x","vmid":10000,"size":0,"ctime":1,"notes":"homestak-gitops final backup of vm.db"}]}`)
+			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["size"] = 0; return e }))
+		}, "shows no backup of it", false},
+		"it is somebody else's": {func(w *world) {
+			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["notes"] = "nightly"; return e }))
 		}, "shows no backup of it", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,6 +263,40 @@ func TestMigrationFirst(t *testing.T) {
 
 		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 		require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]))
+		require.Empty(t, w.host.Snapshot().Guests)
+	})
+}
+
+// TestAReplicatedGuestIsInUse also while it does not run: another node takes over from it.
+func TestAReplicatedGuestIsInUse(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
+		w.apply()
+		w.drop("db")
+		p := w.plan()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		through := func(how reply) {
+			d, err := proxmox.Open(proxmox.Config{
+				Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+				Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+					truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+					if strings.HasSuffix(r.URL.Path, "/cluster/replication") {
+						return how(r, truth)
+					}
+					return truth()
+				}),
+			})
+			require.NoError(t, err)
+			w.d = d
+		}
+		writes := w.host.Snapshot().Writes
+		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100},{"id":"10000-0","guest":10000}]}`))
+		require.ErrorContains(t, w.run(p)[dbAddr], "VM 10000 is in use (replication job 10000-0 copies it)")
+		through(fixed(http.StatusInternalServerError, `{"data":null,"message":"unable to read\n"}`))
+		require.ErrorContains(t, w.run(p)[dbAddr], "whether VM 10000 is replicated cannot be seen")
+		require.Equal(t, writes, w.host.Snapshot().Writes)
+		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100}]}`))
+		require.Empty(t, w.run(p))
 		require.Empty(t, w.host.Snapshot().Guests)
 	})
 }
