@@ -15,6 +15,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -314,5 +315,48 @@ func TestLostWriteIsLookedAtFirst(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestALostAnswerOfDoneWorkIsNoFailure: the look that follows a 596 finds what was
+// ordered, waits until its task has ended, and the step goes on as if it had been answered.
+func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		pattern string
+		declare func(w *world) *model.Node
+	}{
+		"create": {"POST /nodes/*/qemu", func(w *world) *model.Node { return w.node("db", nil) }},
+		"clone": {"POST /nodes/*/qemu/*/clone", func(w *world) *model.Node {
+			w.template(9000, "golden")
+			return w.node("db", func(v *proxmox.VM) { v.Template = "golden" })
+		}},
+		"container": {"POST /nodes/*/lxc", func(w *world) *model.Node { w.ct("db", nil); return w.site.Manifests["web"].Nodes[0] }},
+		"backup":    {"POST /nodes/*/vzdump", func(w *world) *model.Node { return w.node("db", nil) }},
+		"destroy":   {"DELETE /nodes/*/qemu/*", func(w *world) *model.Node { return w.node("db", nil) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rule, err := pvesim.ParseFault(c.pattern + " nth=1 status=596 apply")
+			require.NoError(t, err)
+			faults, lost := pvesim.Faults(rule), 0
+			inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Fault: func(r *http.Request) (int, bool) {
+				status, apply := faults(r)
+				if status != 0 {
+					lost++
+				}
+				return status, apply
+			}}, func(t *testing.T, w *world) {
+				c.declare(w).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+				w.apply()
+				require.True(t, w.guest(10000).Running)
+				time.Sleep(time.Minute)
+				w.drop("db")
+				w.apply()
+				for _, g := range w.host.Snapshot().Guests {
+					require.Equal(t, 9000, g.VMID)
+				}
+				require.Len(t, backups(w), 1)
+				require.Equal(t, 1, lost)
+			})
+		})
 	}
 }

@@ -47,7 +47,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 	if want.Password != "" {
 		p["password"] = want.Password
 	}
-	return d.born(ctx, at, m, d.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
@@ -79,7 +79,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	err = d.order(ctx, from.path("clone"), d.makes(p))
 	done()
-	if err = d.born(ctx, at, early, err); err != nil {
+	if err = d.born(ctx, from, at, early, err); err != nil {
 		return err
 	}
 	return d.dressCT(ctx, want, at, m)

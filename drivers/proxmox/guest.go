@@ -88,13 +88,20 @@ func (d *Driver) makes(p params) params {
 
 // born judges the outcome of a create. When the answer was lost or the VMID was
 // taken, the guest that has it now decides: ours means that an earlier order got
-// through, anything else that it did not.
-func (d *Driver) born(ctx context.Context, at place, m mark, err error) error {
+// through, anything else that it did not. An order whose answer was lost may be at
+// work: its task is waited for, which PVE lists under the guest that it works on (of
+// a clone what is copied, else at itself).
+func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error) error {
 	if err == nil {
 		return nil
 	}
 	if !errors.Is(err, errLost) && classOf(err) != classExists {
 		return fmt.Errorf("creating %s: %w", at, err)
+	}
+	if errors.Is(err, errLost) {
+		if _, _, waitErr := d.rejoin(ctx, worksOn); waitErr != nil {
+			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
+		}
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
 	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {

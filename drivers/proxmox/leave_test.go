@@ -194,15 +194,21 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 		says    string
 		running bool
 	}{
-		"no right to back up": {func(w *world) { lie(w, "permissions?path=/vms/10000", fixed(http.StatusOK, `{"data":{"/vms/10000":{"VM.Audit":1}}}`)) }, "lacks VM.Backup on /vms/10000", true},
+		"no right to back up": {func(w *world) {
+			lie(w, "permissions?path=/vms/10000", fixed(http.StatusOK, `{"data":{"/vms/10000":{"VM.Audit":1}}}`))
+		}, "lacks VM.Backup on /vms/10000", true},
 		"no right to look": {func(w *world) {
 			lie(w, "permissions?path=/storage/local", fixed(http.StatusOK, `{"data":{"/storage/local":{"Datastore.AllocateSpace":1}}}`))
 		}, "lacks Datastore.Audit on /storage/local: `pveum acl modify", true},
-		"storage keeps no backups": {func(w *world) { lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"iso","active":1}}`)) }, "keeps no backups", true},
-		"storage is away":          {func(w *world) { lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"backup","active":0}}`)) }, "not active", true},
-		"list is null":             {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":null}`)) }, "null", true},
-		"storage is full":          {func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
-		"it cannot be seen":        {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":[]}`)) }, "shows no backup of it", false},
+		"storage keeps no backups": {func(w *world) {
+			lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"iso","active":1}}`))
+		}, "keeps no backups", true},
+		"storage is away": {func(w *world) {
+			lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"backup","active":0}}`))
+		}, "not active", true},
+		"list is null":      {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":null}`)) }, "null", true},
+		"storage is full":   {func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
+		"it cannot be seen": {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":[]}`)) }, "shows no backup of it", false},
 		"it is empty": {func(w *world) {
 			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["size"] = 0; return e }))
 		}, "shows no backup of it", false},

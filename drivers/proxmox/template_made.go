@@ -70,7 +70,7 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
 		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
 	}
-	if err := d.born(ctx, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p))); err != nil {
+	if err := d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)

@@ -63,7 +63,7 @@ func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
-	return d.born(ctx, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -87,7 +87,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 			err = d.order(ctx, from.path("clone"), p)
 		}
 	}
-	if err = d.born(ctx, at, early, err); err != nil {
+	if err = d.born(ctx, from, at, early, err); err != nil {
 		return err
 	}
 	return d.dress(ctx, want, at, m)
