@@ -82,6 +82,7 @@ func TestManaged(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		require.Equal(t, "running", status(), "it fights who ends it otherwise")
 
+		time.Sleep(time.Minute) // nothing else is on its list any more
 		require.Contains(t, c.ok("POST", vmURL("100", "/status/shutdown"), nil), ":hastop:100:")
 		time.Sleep(30 * time.Second)
 		require.Equal(t, "stopped", status())
