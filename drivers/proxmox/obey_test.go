@@ -14,7 +14,7 @@ import (
 func TestGuestsThatDoNotObey(t *testing.T) {
 	t.Run("no system", func(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			down := 90
+			down := 200
 			w.node("db", func(v *proxmox.VM) { v.Startup = &proxmox.Startup{Down: &down} })
 			w.apply()
 			w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Set(10000, "scsi0", ""); e.Start(10000) })
@@ -22,7 +22,7 @@ func TestGuestsThatDoNotObey(t *testing.T) {
 			w.drop("db")
 			began := time.Now()
 			w.apply()
-			require.InDelta(t, 90, time.Since(began).Seconds(), 20)
+			require.InDelta(t, 200, time.Since(began).Seconds(), 40)
 			require.Empty(t, w.host.Snapshot().Guests)
 		})
 	})
