@@ -178,6 +178,8 @@ func TestTextNumbers(t *testing.T) {
 	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "cpulimit": "1.5", "cores": "2", "cipassword": "secret99", "memory": "512"})
 	config := c.object(vmURL("100", "/config"))
 	require.Equal(t, []any{"1.5", 2.0, "512", "**********"}, []any{config["cpulimit"], config["cores"], config["memory"], config["cipassword"]})
+	c.ok("PUT", vmURL("100", "/config"), form{"cpulimit": "2"})
+	require.Equal(t, "2", c.object(vmURL("100", "/config"))["cpulimit"], "also where it is a whole one")
 }
 
 // TestIdleConnection: the server ends a connection after five silent seconds, also one
