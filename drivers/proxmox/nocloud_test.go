@@ -185,6 +185,26 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 	})
 }
 
+// TestEachMachineIsAnInstanceOfItsOwn, also one that is made anew under its old name: or
+// what cloud-init kept of the other would be taken for its own.
+func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		o := w.tap()
+		w.seeded("web-1", nil)
+		w.seeded("web-2", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.apply()
+		instances := map[string]bool{}
+		for _, image := range o.uploads {
+			var meta map[string]string
+			require.NoError(t, yaml.Unmarshal([]byte(documents(t, image)["meta-data"]), &meta))
+			instances[meta["instance-id"]] = true
+		}
+		require.Len(t, instances, 3)
+	})
+}
+
 func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *proxmox.VM) { v.Agent = false })

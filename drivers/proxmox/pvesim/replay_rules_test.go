@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
 // mirror answers with what was recorded, but for invented values, in which the
@@ -316,5 +319,25 @@ func TestReplayVars(t *testing.T) {
 	for _, wrong := range []storyVar{{At: "/data/nosuch"}, {At: "/data/a~1b"}, {At: "/data/net0/x"}, {At: "/data/net0", Match: "nosuch"}} {
 		_, err := wrong.pick(answer)
 		require.Error(t, err, wrong.At)
+	}
+}
+
+// TestReplayFindsFurtherRecordings: a folder that is named brings its own stories, which
+// are replayed like the others, and none of those that are kept here.
+func TestReplayFindsFurtherRecordings(t *testing.T) {
+	kept, err := filepath.Glob(filepath.Join("testdata", "stories", "*.json.gz"))
+	require.NoError(t, err)
+	text, err := readPacked(kept[0])
+	require.NoError(t, err)
+	for _, under := range []string{"", "stories"} {
+		folder := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Join(folder, under), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(folder, under, "further.json"), text, 0o600))
+		t.Setenv("HOMESTAK_RECORDINGS", folder)
+		require.Equal(t, []string{"further"}, storyNames(t))
+		s := readStory(t, "further")
+		for i, result := range replay(t, s, func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} }) {
+			require.Empty(t, result.found, s.title(i))
+		}
 	}
 }
