@@ -60,6 +60,37 @@ func TestDetachedMountComesBack(t *testing.T) {
 	}
 }
 
+// TestDetachedByHandFromARunningGuest: until the restart the volume is still in use, so
+// it is kept, and no empty one is ordered in its place.
+func TestDetachedByHandFromARunningGuest(t *testing.T) {
+	for name, c := range map[string]struct{ url, slot string }{
+		"container": {"/nodes/father/lxc/10000/config", "mp0"}, "machine": {"/nodes/father/qemu/10000/config", "sata0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
+				if name == "container" {
+					w.ct("db", func(ct *proxmox.CT) { ct.Disks = srv(5) })
+				} else {
+					w.node("db", func(vm *proxmox.VM) { vm.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+				}
+				w.apply()
+				volume, all := file(w.guest(10000).Config[c.slot]), volumesOf(w, 10000)
+				require.NotEmpty(t, volume)
+				_, err := w.d.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
+				require.NoError(t, err)
+				require.NotEmpty(t, w.guest(10000).Pending)
+				w.apply()
+				require.Empty(t, w.guest(10000).Pending)
+				w.converged()
+				require.Equal(t, volume, file(w.guest(10000).Config[c.slot]))
+				w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+				w.converged()
+				require.Equal(t, all, volumesOf(w, 10000))
+			})
+		})
+	}
+}
+
 // TestRemovedMountTakesItsData where the files said so before it left them.
 func TestRemovedMountTakesItsData(t *testing.T) {
 	for _, power := range []string{"stopped", "running"} {

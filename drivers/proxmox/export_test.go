@@ -46,6 +46,11 @@ func (d *Driver) Post(ctx context.Context, path string, p map[string]any) (strin
 	return d.c.post(ctx, path, p)
 }
 
+// Put sends a PUT as the driver does.
+func (d *Driver) Put(ctx context.Context, path string, p map[string]any) (string, error) {
+	return d.c.put(ctx, path, p)
+}
+
 // Remove sends a DELETE as the driver does.
 func (d *Driver) Remove(ctx context.Context, path string) (string, error) {
 	return d.c.remove(ctx, path, nil)

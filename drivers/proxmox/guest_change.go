@@ -92,6 +92,9 @@ func (c *change) disk(name, attr string) {
 // if the guest still has that one, else the order for a new one.
 func (c *change) attach(w volume, slot string) string {
 	id, o := c.from.mark.Detached[w.name], c.from.observe
+	if id == "" && c.from.mark.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
+		id = volumeOf(o.now[slot])
+	}
 	switch {
 	case id == "":
 	case volumeOf(o.now[slot]) == id: // it would leave with the next restart

@@ -72,7 +72,11 @@ func attempt(what string, err error) error {
 }
 
 func (d *Driver) poolComment(s plan.Step, want *Pool) string {
-	return describe(want.Comment, mark{V: 1, Site: d.id.site, Type: "pool", Node: s.Address.Name, Owner: d.host.Name})
+	return describe(want.Comment, d.poolMark(s.Address.Name))
+}
+
+func (d *Driver) poolMark(name string) mark {
+	return mark{V: 1, Site: d.id.site, Type: "pool", Node: name, Owner: d.host.Name}
 }
 
 func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
@@ -120,7 +124,8 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 		case l.want.State[addr] != nil:
 			out.Foreign = append(out.Foreign, model.Foreign{
 				Name: addr.Name, Kind: "pool", Why: "no owner mark in its comment", Claims: addr,
-				Fix: "remove that pool, or name another in the files",
+				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
+					d.poolMark(addr.Name).line(),
 			})
 		}
 	}

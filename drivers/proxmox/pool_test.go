@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,5 +49,28 @@ func TestForeignPoolIsLeftAlone(t *testing.T) {
 		require.Empty(t, p.Steps)
 		require.True(t, p.Findings.HasErrors())
 		require.Equal(t, "by hand", w.host.Snapshot().Pools[0].Comment)
+	})
+}
+
+// TestPoolWhoseCommentWasEdited is explained with the line that makes it ours again.
+func TestPoolWhoseCommentWasEdited(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		addr := model.Address{Kind: "pool", Name: "prod"}
+		w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
+		w.apply()
+		comment := func(text string) {
+			_, err := w.d.Put(t.Context(), "/pools/prod", map[string]any{"comment": text})
+			require.NoError(t, err)
+		}
+		comment("mine")
+		p := w.plan()
+		require.Empty(t, p.Steps)
+		require.Equal(t, `pool.prod is not created: pool "prod" may be it, but is not ours (no owner mark in its comment)`, p.Findings[0].Summary)
+		before, line, _ := strings.Cut(p.Findings[0].Detail, "\n")
+		require.Contains(t, before, "put its mark back")
+		comment("mine\n" + line)
+		w.apply()
+		w.converged()
+		require.Equal(t, "what pays\n"+line, w.host.Snapshot().Pools[0].Comment)
 	})
 }

@@ -73,7 +73,11 @@ func (p *planner) guardIdentity(s *Step, claims []model.Foreign) {
 	}
 	var who, fix []string
 	for _, f := range claims {
-		who = append(who, fmt.Sprintf("%s %d %q may be it, but is not ours (%s)", f.Kind, f.VMID, f.Name, f.Why))
+		what := fmt.Sprintf("%s %d %q", f.Kind, f.VMID, f.Name)
+		if f.VMID == 0 { // a pool has none
+			what = fmt.Sprintf("%s %q", f.Kind, f.Name)
+		}
+		who = append(who, fmt.Sprintf("%s may be it, but is not ours (%s)", what, f.Why))
 		if f.Fix != "" && !slices.Contains(fix, f.Fix) {
 			fix = append(fix, f.Fix)
 		}
