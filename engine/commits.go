@@ -102,7 +102,7 @@ func (a *Agent) grant(ctx context.Context, c model.Commit) (allowance, diag.List
 	}
 	if from == "" {
 		if asked {
-			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count")}
+			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
 		}
 		return own, nil
 	}

@@ -133,7 +133,21 @@ func (r *Report) applied(results []apply.Result) {
 	}
 }
 
-var errUnseen = errors.New("not all of the host could be seen, so nothing is said about the rest")
+// UnseenError ends a pass that did all it could on a host of which not all could be seen.
+type UnseenError struct{ Parts []model.Unknown }
+
+// Error names the parts, but no more of them than a line bears.
+func (e *UnseenError) Error() string {
+	const most = 3
+	var parts []string
+	for _, u := range e.Parts[:min(len(e.Parts), most)] {
+		parts = append(parts, u.Scope+": "+u.Why)
+	}
+	if more := len(e.Parts) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return "not all of the host could be seen, so nothing is said about the rest: " + strings.Join(parts, "; ")
+}
 
 // outcome judges the results of a plan that was carried out.
 func (r *Report) outcome(ctx context.Context) (Outcome, error) {
@@ -161,7 +175,7 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	case !unfinished && refused != "":
 		return refused, nil
 	case !unfinished && len(r.Plan.Unknown) > 0:
-		errs = []error{errUnseen}
+		errs = []error{&UnseenError{r.Plan.Unknown}}
 	case !unfinished:
 		return Done, nil
 	}

@@ -50,6 +50,9 @@ func (l *load) readText(name string) (string, error) {
 	data, problem := l.read(name)
 	switch {
 	case problem != "":
+		if !strings.Contains(problem, name) { // else it tells already which file
+			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", quote(name), problem)
+		}
 		return "", errors.New(problem)
 	case unreadable(data) >= 0:
 		return "", fmt.Errorf("%s is no UTF-8 text", quote(name))

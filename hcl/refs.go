@@ -79,6 +79,11 @@ func (l *load) lookUp(t hclv2.Traversal, sc *scope) bool {
 		detail := l.nearest(root, roots)
 		if len(t) == 1 {
 			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(root))
+			for _, b := range l.types { // the name alone, without what it is the name of
+				if b.named && l.named[b.name][root] != nil {
+					detail = fmt.Sprintf("did you mean %s.%s?", b.name, root)
+				}
+			}
 		}
 		l.errorf(at, "unknown reference "+quote(spell(t)), "%s", detail)
 		return false

@@ -31,7 +31,7 @@ func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 			line, _ = strconv.Atoi(m[1])
 		}
-		p.errorf(max(line, 1), "secrets file is no YAML", "Near this line is something else. Values with special characters stand in quotes.")
+		p.errorf(max(line, 1), "secrets file is no YAML", "Near this line is something else. Lines below a section are indented by spaces, never by tabs, and values with special characters stand in quotes.")
 		return p.out, p.found
 	}
 	if len(doc.Content) > 0 {

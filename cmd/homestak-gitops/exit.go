@@ -120,6 +120,9 @@ func untold(r engine.Report) error {
 	case errors.Is(r.Err, errTimeout):
 		return errTimeout
 	default:
+		if unseen, ok := errors.AsType[*engine.UnseenError](r.Err); ok {
+			return unseen
+		}
 		return nil
 	}
 }

@@ -21,6 +21,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // stream is what the program writes while a test reads it: both sides lock.
@@ -312,6 +314,10 @@ func TestExitCodesAreOneTable(t *testing.T) {
 	} {
 		require.Equal(t, c.want, codeOf(endingOf(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
 	}
+	require.ErrorContains(t, endingOf(engine.Report{
+		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
+		Err: &engine.UnseenError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
+	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else tells why it is not all")
 	require.Equal(t, 130, codeOf(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
 	require.Equal(t, 3, codeOf(&invalidSiteError{}))
 }

@@ -55,6 +55,8 @@ func TestNearest(t *testing.T) {
 	names := []string{"vm-small", "vm-xsmall", "vm-large"}
 	require.Equal(t, "vm-small", diag.Nearest("vm-smal", names))
 	require.Equal(t, "vm-large", diag.Nearest("vm_large", names))
+	require.Equal(t, "cores", diag.Nearest("coers", []string{"clone", "cores", "count"}), "two neighbours changed places")
+	require.Empty(t, diag.Nearest("coxxs", []string{"clone", "cores", "count"}))
 	require.Empty(t, diag.Nearest("gigantic", names))
 	require.Equal(t, "known: vm-large, vm-small, vm-xsmall", diag.DidYouMean("gigantic", names))
 }

@@ -14,12 +14,27 @@ import (
 func Nearest(name string, candidates []string) string {
 	best, bestDist := "", max(len(name)/3, 1)+1
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
-		d := levenshtein.Distance(strings.ToLower(name), strings.ToLower(c), nil)
+		d := distance(strings.ToLower(name), strings.ToLower(c))
 		if d < bestDist {
 			best, bestDist = c, d
 		}
 	}
 	return best
+}
+
+// distance is how many characters differ. Two neighbours that changed places, the
+// commonest slip there is, count as one.
+func distance(a, b string) int {
+	d := levenshtein.Distance(a, b, nil)
+	if d != 2 || len(a) != len(b) {
+		return d
+	}
+	for i := 0; i+1 < len(a); i++ {
+		if a[:i]+a[i+1:i+2]+a[i:i+1]+a[i+2:] == b {
+			return 1
+		}
+	}
+	return d
 }
 
 // DidYouMean turns Nearest into a sentence, with the known names where there is

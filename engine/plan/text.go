@@ -200,9 +200,9 @@ func fit(changes []Change, room int) string {
 	if s := shown(changes); utf8.RuneCountInString(s) <= room {
 		return s
 	}
-	names := make([]string, len(changes))
-	for i, c := range changes {
-		names[i] = clean(c.Path)
+	var names []string
+	for _, part := range parts(changes) {
+		names = append(names, part.short)
 	}
 	s := strings.Join(names, ", ")
 	for n := len(names) - 1; n > 0 && utf8.RuneCountInString(s) > room; n-- {

@@ -14,11 +14,89 @@ const maxValue = 32
 
 // shown names changes with their values: "cores 4 → 8, tags +web".
 func shown(changes []Change) string {
-	texts := make([]string, len(changes))
-	for i, c := range changes {
-		texts[i] = c.String()
+	var texts []string
+	for _, part := range parts(changes) {
+		texts = append(texts, part.long)
 	}
 	return strings.Join(texts, ", ")
+}
+
+// part is what one change is called, or the changes of one block.
+type part struct{ long, short string }
+
+// parts names changes. A disk or network card that comes or goes as a whole is one
+// thing and not five: it is named with what is said of it.
+func parts(changes []Change) []part {
+	var out []part
+	told := map[string]bool{}
+	for _, c := range changes {
+		block := blockOf(c.Path)
+		sign := whole(changes, block)
+		switch {
+		case sign == "":
+			out = append(out, part{c.String(), clean(c.Path)})
+		case !told[block]:
+			told[block] = true
+			name := sign + clean(block)
+			out = append(out, part{name + said(changes, block), name})
+		}
+	}
+	return out
+}
+
+// blockOf is the block that an attribute stands in, as disk.data of disk.data.size.
+func blockOf(path string) string {
+	if i := strings.LastIndexByte(path, '.'); strings.Count(path, ".") == 2 {
+		return path[:i]
+	}
+	return ""
+}
+
+// whole tells whether a block comes ("+") or goes ("-"). Of one that stays no
+// attribute is nil on either side.
+func whole(changes []Change, block string) string {
+	sign := ""
+	for _, c := range changes {
+		now := ""
+		switch {
+		case block == "" || blockOf(c.Path) != block:
+			continue
+		case c.Before == nil && c.After != nil:
+			now = "+"
+		case c.After == nil && c.Before != nil:
+			now = "-"
+		}
+		if now == "" || sign != "" && now != sign {
+			return ""
+		}
+		sign = now
+	}
+	return sign
+}
+
+// said lists what the attributes of a block say that comes or goes.
+func said(changes []Change, block string) string {
+	var texts []string
+	for _, c := range changes {
+		val := c.After
+		if val == nil {
+			val = c.Before
+		}
+		list, isList := val.([]string)
+		switch {
+		case blockOf(c.Path) != block:
+			continue
+		case c.Sensitive:
+			val = hidden
+		case val == "" || val == false || isList && len(list) == 0 || fmt.Sprint(val) == "0":
+			continue
+		}
+		texts = append(texts, clean(c.Path[len(block)+1:])+" "+value(val))
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(texts, ", ") + ")"
 }
 
 // String gives the change in a few words, of a sensitive one without its values.
