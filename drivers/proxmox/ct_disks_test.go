@@ -76,6 +76,7 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 				w.apply()
 				volume, all := file(w.guest(10000).Config[c.slot]), volumesOf(w, 10000)
 				require.NotEmpty(t, volume)
+				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
 				_, err := w.d.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
 				require.NoError(t, err)
 				require.NotEmpty(t, w.guest(10000).Pending)

@@ -182,7 +182,7 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 		switch {
 		case !there && w.name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
-		case !there && slot != "" && v.unused() != "":
+		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
 				"its data may be on %s of %s, so no empty disk is put in its place: attach that one as %s again, or remove it", v.unused(), at, slot)
 		case there && w.size != 0 && w.size < h.size:
