@@ -149,6 +149,21 @@ func (e *UnseenError) Error() string {
 	return "not all of the host could be seen, so nothing is said about the rest: " + strings.Join(parts, "; ")
 }
 
+// unseen lists what of the host could not be seen, without the steps that were left
+// out for it, unless that is all that is known.
+func (r *Report) unseen() []model.Unknown {
+	var out []model.Unknown
+	for _, u := range r.Plan.Unknown {
+		if slices.Contains(r.Have.Unknown, u) {
+			out = append(out, u)
+		}
+	}
+	if len(out) == 0 {
+		return r.Plan.Unknown
+	}
+	return out
+}
+
 // outcome judges the results of a plan that was carried out.
 func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	done := 0
@@ -175,7 +190,7 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	case !unfinished && refused != "":
 		return refused, nil
 	case !unfinished && len(r.Plan.Unknown) > 0:
-		errs = []error{&UnseenError{r.Plan.Unknown}}
+		errs = []error{&UnseenError{r.unseen()}}
 	case !unfinished:
 		return Done, nil
 	}

@@ -25,7 +25,7 @@ exactly what that plan shows, or refuses because the site or the host moved.
 
 Ctrl-C once: nothing new is started, what runs is finished, but no check
 is waited for. Twice: leave now.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := f.limit(c.Context())
 			defer cancel()

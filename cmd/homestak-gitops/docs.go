@@ -25,7 +25,7 @@ func docsVerb() *cobra.Command {
 		Use:    "docs DIR",
 		Short:  "Write man pages and the reference pages into a folder",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return writeDocs(c.Root(), args[0])
 		},

@@ -23,7 +23,7 @@ func (a *app) fmtVerb() *cobra.Command {
 		Long: `Brings every *.hcl file of a folder (default: the current one) into the one
 layout and lists the files that it rewrote. With --check it only lists them, and
 exits 2 if there are any.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},

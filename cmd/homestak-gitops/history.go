@@ -24,7 +24,7 @@ func (a *app) historyVerb() *cobra.Command {
 		Short: "Tell what the agent changed: when, by which commit, and how it went",
 		Long: `Tells of the passes that changed something, or tried to, the newest first; with ADDRESS
 only of those that touched it. Each is a receipt, a file in the agent's data folder.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.history(c.Context(), f, n, strings.Join(args, ""))
 		},

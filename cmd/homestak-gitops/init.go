@@ -24,7 +24,7 @@ func (a *app) initVerb() *cobra.Command {
 		Short: "Write a small site to begin with",
 		Long: `Writes a small, commented site that validates into a folder (default: the
 current one). No file is ever overwritten.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},

@@ -176,6 +176,32 @@ func verbs(root *cobra.Command) []string {
 	return names
 }
 
+// takes bounds how many arguments a verb has; its usage line names them.
+func takes(low, high int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		most := ""
+		switch n := len(args); {
+		case n >= low && n <= high:
+			return nil
+		case low < high:
+			most = "at most "
+		}
+		return fmt.Errorf("%s takes %s%s, but %s given\nit is used so: %s\nsee: %s --help", c.CommandPath(),
+			most, count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
+	}
+}
+
+func were(n int) string {
+	switch n {
+	case 0:
+		return "none was"
+	case 1:
+		return "1 was"
+	default:
+		return fmt.Sprintf("%d were", n)
+	}
+}
+
 // misspelt says in our words what cobra says of a verb that does not exist, and of an
 // argument that a verb does not take.
 func misspelt(root *cobra.Command, err error) error {

@@ -245,12 +245,12 @@ func keepPlan(name string, doc planDocument) error {
 func readPlan(name string) (planDocument, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return planDocument{}, fmt.Errorf("open the plan: %w", err)
+		return planDocument{}, fmt.Errorf("open the plan: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", err)
 	}
 	defer func() { _ = f.Close() }()
 	p, err := plan.Read(f)
 	if err != nil {
-		return planDocument{}, fmt.Errorf("%s: %w", name, err)
+		return planDocument{}, fmt.Errorf("%s: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", name, err)
 	}
 	var doc struct {
 		Scope scope `json:"scope"`

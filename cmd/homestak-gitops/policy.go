@@ -93,7 +93,7 @@ as JSON. The input is what "policy input" prints, or the document of --input.
     homestak-gitops policy eval data.homestak.site.deny
     homestak-gitops policy eval --plan data.homestak.guard.deny
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := f.limit(c.Context())
 			defer cancel()
@@ -215,7 +215,7 @@ to be read, for editors, and so that the real opa can test those of a site with 
 
 What has been changed there is not overwritten. In the folder policy of a site an
 unchanged export is ignored, since it is in force anyway.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := policy.Export(args[0]); err != nil {
 				return err

@@ -33,7 +33,7 @@ func (a *app) policyTestVerb() *cobra.Command {
 		Long: `Runs all tests, shipped and those of policy/*_test.rego of the site in DIR, as
 "opa test" does, and tells which failed. What validate would find wrong with the
 policies fails, too. Exits 0 if all passed, else 1.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := f.site
 			if len(args) > 0 {

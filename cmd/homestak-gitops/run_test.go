@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -320,6 +321,23 @@ func TestExitCodesAreOneTable(t *testing.T) {
 	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else tells why it is not all")
 	require.Equal(t, 130, codeOf(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
 	require.Equal(t, 3, codeOf(&invalidSiteError{}))
+}
+
+func TestArgumentsAreCounted(t *testing.T) {
+	c := &cobra.Command{Use: "why ADDRESS"}
+	for _, bound := range []struct {
+		low, high int
+		args      []string
+		want      string
+	}{
+		{1, 1, nil, "why takes 1 argument, but none was given\nit is used so: why ADDRESS\nsee: why --help"},
+		{1, 1, []string{"a", "b"}, "why takes 1 argument, but 2 were given"},
+		{0, 1, []string{"a", "b", "c"}, "why takes at most 1 argument, but 3 were given"},
+		{2, 2, []string{"a"}, "why takes 2 arguments, but 1 was given"},
+	} {
+		require.ErrorContains(t, takes(bound.low, bound.high)(c, bound.args), bound.want)
+	}
+	require.NoError(t, takes(0, 1)(c, nil))
 }
 
 func TestDataDir(t *testing.T) {

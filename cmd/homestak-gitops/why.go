@@ -131,7 +131,7 @@ func (a *app) whyVerb() *cobra.Command {
 and which passes touched it, with what they changed and why. ADDRESS is one such as
 vm.web-1; the name of a node or a VMID will do. Of what left the site it tells which
 commit removed it, of a foreign guest why it is left alone.`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return a.why(c.Context(), f, args[0]) },
 	}
 	f.find(c)
