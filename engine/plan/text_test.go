@@ -161,10 +161,15 @@ func TestTextDrivesNoTerminal(t *testing.T) {
 func TestBlocksThatComeAndGo(t *testing.T) {
 	step := plan.Step{Address: addr("vm.db"), VMID: 100, Action: plan.Update, Class: model.ClassHot, Changes: []plan.Change{
 		{Path: "cores", Before: 1, After: 2},
-		{Path: "disk.data.size", After: 5}, {Path: "disk.data.storage", After: "tank"}, {Path: "disk.data.remove", After: false},
-		{Path: "disk.old.size", Before: 7}, {Path: "disk.old.bus", Before: ""},
-		{Path: "disk.root.size", Before: 8, After: 9}, {Path: "disk.root.options.ro", After: "1"},
-		{Path: "nic.lan.mac", Before: "", After: "x", Sensitive: true}, {Path: "nic.new.bridge", After: "b", Sensitive: true},
+		{Path: "disk.data.size", After: 5},
+		{Path: "disk.data.storage", After: "tank"},
+		{Path: "disk.data.remove", After: false},
+		{Path: "disk.old.size", Before: 7},
+		{Path: "disk.old.bus", Before: ""},
+		{Path: "disk.root.size", Before: 8, After: 9},
+		{Path: "disk.root.options.ro", After: "1"},
+		{Path: "nic.lan.mac", Before: "", After: "x", Sensitive: true},
+		{Path: "nic.new.bridge", After: "b", Sensitive: true},
 	}}
 	for width, want := range map[int]string{
 		400: `cores 1 → 2, +disk.data (size 5, storage tank), -disk.old (size 7), disk.root.size 8 → 9, disk.root.options.ro none → 1, nic.lan.mac (sensitive) → (sensitive), +nic.new (bridge (sensitive))`,
