@@ -66,7 +66,7 @@ func apiClusterIndex(w *world, _ *call) (any, error) {
 
 // partedOptions are property strings that the API shows in their parts
 // (parse_datacenter_config in PVE/DataCenterConfig.pm); bwlimit stays text.
-var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "u2f", "webauthn"}
+var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "tag-style", "u2f", "user-tag-access", "webauthn"}
 
 // parted is a property string, a parameter of a method, in its parts, of which only
 // booleans are no text (parse_property_string in PVE/JSONSchema.pm).
@@ -86,27 +86,33 @@ func parted(name, option, value string) any {
 	return entry
 }
 
-// apiOptions is GET /cluster/options.
-func apiOptions(w *world, _ *call) (any, error) {
-	tags := map[string]bool{}
-	for _, g := range w.guests {
-		for _, tag := range splitList(g.conf["tags"]) {
-			tags[tag] = true
-		}
+// apiOptions is GET /cluster/options. Who may not audit the cluster sees but two of
+// them, and the tags that he may use.
+func apiOptions(w *world, c *call) (any, error) {
+	tags := c.allowedTags()
+	entry := map[string]any{}
+	auditor := c.can("/", "Sys.Audit")
+	if auditor {
+		entry = map[string]any{"mac_prefix": w.macPrefix(), "description": ""}
 	}
-	allowed := slices.Sorted(maps.Keys(tags))
-	if allowed == nil {
-		allowed = []string{}
-	}
-	entry := map[string]any{"mac_prefix": w.macPrefix(), "description": "", "allowed-tags": allowed}
 	for key, value := range w.options {
-		entry[key] = value
-		if slices.Contains(partedOptions, key) {
+		switch {
+		case !auditor && key != "console" && key != "tag-style":
+		case slices.Contains(partedOptions, key):
 			entry[key] = parted("PUT /cluster/options", key, value)
+		case key == "registered-tags":
+			entry[key] = splitList(value)
+		case key == "description":
+			entry[key] = strings.TrimRight(value, "\n") + "\n"
+		default:
+			entry[key] = value
 		}
 	}
-	if text := w.options["description"]; text != "" {
-		entry["description"] = strings.TrimRight(text, "\n") + "\n"
+	if access, ok := entry["user-tag-access"].(map[string]any); ok && access["user-allow-list"] != nil {
+		access["user-allow-list"] = splitList(text(access["user-allow-list"]))
+	}
+	if entry["allowed-tags"] = slices.Sorted(maps.Keys(tags)); len(tags) == 0 {
+		entry["allowed-tags"] = []string{}
 	}
 	return entry, nil
 }

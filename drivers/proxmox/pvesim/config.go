@@ -16,6 +16,9 @@ type Config struct {
 	Nodes    []string // Further nodes of its cluster; default none, and then no cluster either.
 	Offline  []string // Nodes that are down: calls proxied to them answer 595, of Node itself none.
 	NoQuorum bool     // The cluster file system is read-only.
+	// NoManager lets no HA manager run: resources can be configured, and calls of
+	// power only file what they want, but nobody acts on it.
+	NoManager bool
 	// Seed fixes everything invented: token, MACs, uuids, sizes, foreign guests.
 	// Same seed and same requests in the same order, same answers but for times.
 	Seed    int64

@@ -67,6 +67,8 @@ func (c *call) maySetCT(ch ctChange, key string, remove bool) error {
 		return c.mayChangeFeatures(ch, remove)
 	case key == "hookscript":
 		return forbidden("changing the hookscript is only allowed for root@pam")
+	case key == "tags":
+		return c.mayTag(ch.vmid, ch.pool, ch.old[key], ch.set[key])
 	default:
 		return need("VM.Config.Options")
 	}

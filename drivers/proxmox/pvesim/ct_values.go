@@ -118,7 +118,7 @@ func (w *world) ctCanonical(key, value string) string {
 	case family == "net" && key != family:
 		return w.ctNet(value)
 	case key == "tags":
-		return uniqueTags(value)
+		return w.uniqueTags(value)
 	case key == "nameserver", key == "searchdomain":
 		return strings.Join(splitList(value), " ")
 	default:

@@ -25,6 +25,7 @@ type haManager struct {
 	resources map[string]*haResource // By sid.
 	groups    map[string]config      // Until PVE 8.
 	rules     map[string]config      // Since PVE 9.
+	alone     bool                   // No manager runs: nobody acts on what is written.
 }
 
 // haResource is one managed guest.
@@ -39,8 +40,8 @@ type haResource struct {
 	due    bool      // An event is planned.
 }
 
-func newHA() *haManager {
-	return &haManager{resources: map[string]*haResource{}, groups: map[string]config{}, rules: map[string]config{}}
+func newHA(alone bool) *haManager {
+	return &haManager{alone: alone, resources: map[string]*haResource{}, groups: map[string]config{}, rules: map[string]config{}}
 }
 
 // state is what the resource shall be; enabled is another word for started.
@@ -75,7 +76,10 @@ func (h *haManager) status(g *guest) map[string]any {
 	if r == nil || r.state() == "ignored" {
 		return map[string]any{"managed": 0}
 	}
-	entry := map[string]any{"managed": 1, "state": r.crm, "group": nil}
+	entry := map[string]any{"managed": 1, "state": nil, "group": nil}
+	if !h.alone {
+		entry["state"] = r.crm
+	}
 	if group := r.opts["group"]; group != "" {
 		entry["group"] = group
 	}
@@ -115,7 +119,7 @@ func (w *world) haMove(c *call, g *guest, target string) string {
 // haNotice plans that the manager looks at a guest, if it is one of its own.
 func (w *world) haNotice(g *guest) {
 	r := w.ha.of(g)
-	if r == nil || r.due {
+	if r == nil || r.due || w.ha.alone {
 		return
 	}
 	r.due = true

@@ -2,7 +2,6 @@ package pvesim
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -340,57 +339,4 @@ func apiDeleteHARule(w *world, c *call) (any, error) {
 // apiHAStatusIndex is GET /cluster/ha/status.
 func apiHAStatusIndex(*world, *call) (any, error) {
 	return subdirs("name", "current", "manager_status"), nil
-}
-
-// apiHAStatus is GET /cluster/ha/status/current: the quorum, and once there is
-// something to manage the manager, its hands on every node, and the resources.
-func apiHAStatus(w *world, _ *call) (any, error) {
-	text := map[bool]string{true: "OK", false: "No quorum on node '" + w.cfg.Node + "'!"}[w.quorum]
-	list := []map[string]any{{"id": "quorum", "type": "quorum", "node": w.cfg.Node, "status": text, "quorate": boolInt(w.quorum)}}
-	if len(w.ha.resources) == 0 {
-		return list, nil
-	}
-	at := w.now.UTC().Format("Mon Jan _2 15:04:05 2006")
-	list = append(list, map[string]any{
-		"id": "master", "type": "master", "node": w.cfg.Node, "timestamp": w.now.Unix(), "status": fmt.Sprintf("%s (active, %s)", w.cfg.Node, at),
-	})
-	for _, name := range w.nodeNames() {
-		state := "active"
-		if w.nodes[name].offline {
-			state = "old timestamp - dead?"
-		}
-		list = append(list, map[string]any{
-			"id": "lrm:" + name, "type": "lrm", "node": name, "timestamp": w.now.Unix(), "status": fmt.Sprintf("%s (%s, %s)", name, state, at),
-		})
-	}
-	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
-		r := w.ha.resources[sid]
-		node := ""
-		if g := w.guests[r.vmid]; g != nil {
-			node = g.node
-		}
-		list = append(list, map[string]any{
-			"id": "service:" + sid, "type": "service", "sid": sid, "node": node, "state": r.crm, "crm_state": r.crm, "request_state": r.state(),
-			"status": fmt.Sprintf("%s (%s, %s)", sid, node, r.crm),
-		})
-	}
-	return list, nil
-}
-
-// apiHAManager is GET /cluster/ha/status/manager_status.
-func apiHAManager(w *world, _ *call) (any, error) {
-	services, nodes := map[string]any{}, map[string]any{}
-	for sid, r := range w.ha.resources {
-		if g := w.guests[r.vmid]; g != nil {
-			services[sid] = map[string]any{"node": g.node, "state": r.crm}
-		}
-	}
-	for name, n := range w.nodes {
-		nodes[name] = map[bool]string{true: "unknown", false: "online"}[n.offline]
-	}
-	status := map[string]any{"master_node": w.cfg.Node, "timestamp": w.now.Unix(), "node_status": nodes, "service_status": services}
-	return map[string]any{
-		"manager_status": status, "lrm_status": map[string]any{},
-		"quorum": map[string]any{"node": w.cfg.Node, "quorate": fmt.Sprint(boolInt(w.quorum))},
-	}, nil
 }

@@ -96,16 +96,8 @@ func apiPrune(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// unsimulatedOptions change what calls do, in ways that are not simulated.
-var unsimulatedOptions = []string{"tag-style", "user-tag-access", "registered-tags"}
-
 // apiSetOptions is PUT /cluster/options.
 func apiSetOptions(w *world, c *call) (any, error) {
-	for _, key := range unsimulatedOptions {
-		if c.has(key) {
-			return nil, c.unimplemented("the option " + key)
-		}
-	}
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}

@@ -128,6 +128,12 @@ func (w *world) vmStatus(g *guest, full bool) map[string]any {
 	if len(indexedKeys(g.conf, "serial")) > 0 {
 		v["serial"] = 1
 	}
+	if least := atoi(g.conf["balloon"]); least != 0 {
+		v["balloon_min"], v["shares"] = int64(least)<<20, 1000
+		if shares, ok := g.conf["shares"]; ok {
+			v["shares"] = atoi(shares)
+		}
+	}
 	if w.v9() {
 		v["memhost"] = s.mem(w.now)
 		v["diskread"], v["diskwrite"] = s.traffic(w.now), s.traffic(w.now)/4

@@ -3,7 +3,6 @@ package pvesim
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // applyChange is the worker of $update_vm_api: everything becomes a waiting
@@ -103,7 +102,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 			return err
 		}
 	case key == "tags":
-		if err := c.need(vmPath(g.vmid), "VM.Config.Options"); err != nil {
+		if err := c.mayTag(g.vmid, "", value, ""); err != nil {
 			return err
 		}
 		delete(g.conf, key)
@@ -143,10 +142,10 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 		}
 		g.pend[key] = value
 	case key == "tags":
-		if err := c.need(vmPath(g.vmid), "VM.Config.Options"); err != nil {
+		if err := c.mayTag(g.vmid, "", g.conf[key], value); err != nil {
 			return err
 		}
-		g.pend[key] = uniqueTags(value)
+		g.pend[key] = c.w.uniqueTags(value)
 	case family == "net" && g.conf[key] != "":
 		if err := c.mayUseBridges(map[string]string{key: g.conf[key]}); err != nil {
 			return err
@@ -200,14 +199,6 @@ func (c *call) setDrive(g *guest, key, value string, order *[]string, modified m
 		modified["boot"] = true
 	}
 	return nil
-}
-
-// uniqueTags sorts tags and drops doubles (get_unique_tags in
-// PVE/GuestHelpers.pm, as it is without tag-style in datacenter.cfg).
-func uniqueTags(value string) string {
-	tags := splitList(strings.ToLower(value))
-	slices.Sort(tags)
-	return strings.Join(slices.Compact(tags), ";")
 }
 
 // cleanupPending drops waiting changes that change nothing.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // builtinRealms are there from the start.
@@ -119,17 +120,33 @@ func apiSetPassword(w *world, c *call) (any, error) {
 	if u == nil {
 		return nil, fail("no such user ('%s')", userid)
 	}
-	if !c.root() {
-		own := w.access.users[c.who.user]
-		if subtle.ConstantTimeCompare([]byte(own.password), []byte(c.in["confirmation-password"])) != 1 {
-			return nil, &apiError{status: http.StatusUnauthorized, message: "authentication failure"}
-		}
+	if err := c.confirmed(userid); err != nil {
+		return nil, err
 	}
 	if _, realm, _ := cutLast(userid, "@"); realm != "pve" && realm != "pam" {
 		return nil, fail("can't change password on auth type '%s'", w.access.realms[realm]["type"])
 	}
 	u.password = c.in["password"]
 	return nil, nil
+}
+
+// confirmed checks that whoever changes a user's password knows his own
+// (reauth_user_for_user_modification in PVE/RPCEnvironment.pm); root need not.
+func (c *call) confirmed(userid string) error {
+	switch own := c.w.access.users[c.who.user]; {
+	case c.root():
+		return nil
+	case userid == "root@pam":
+		return forbidden("")
+	case !c.has("confirmation-password"):
+		return badParam("confirmation-password", "password is required to modify user")
+	case subtle.ConstantTimeCompare([]byte(own.password), []byte(c.in["confirmation-password"])) == 1:
+		return nil
+	case strings.HasSuffix(c.who.user, "@pam"):
+		return fail("Authentication failure")
+	default:
+		return fail("invalid credentials")
+	}
 }
 
 // Nobody has a second factor here.

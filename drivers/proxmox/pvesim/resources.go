@@ -126,6 +126,9 @@ func apiResources(w *world, c *call) (any, error) {
 			}
 			if managed := w.ha.of(g); managed != nil {
 				r.HA = managed.crm
+				if w.ha.alone {
+					r.HA = managed.opts["state"]
+				}
 			}
 			r.Lock, r.Tags = g.conf["lock"], strings.TrimSpace(g.conf["tags"])
 			if name := of[vmid]; name != "" && c.can("/pool/"+name, "Pool.Audit") {

@@ -19,6 +19,9 @@ func (c *call) taskCall(priv string) (*task, error) {
 		return nil, badParam("upid", "unable to parse worker upid")
 	}
 	t := c.w.tasks.byID[c.in["upid"]]
+	if t == nil && !strings.HasSuffix(c.req.path, "/log") {
+		return nil, badParam("upid", "no such task")
+	}
 	if user, name, _ := strings.Cut(parts[7], "!"); !c.who.owns(identity{user, name}) {
 		if err := c.need("/nodes/"+c.in["node"], priv); err != nil {
 			return nil, err
@@ -41,9 +44,6 @@ func apiTaskStatus(_ *world, c *call) (any, error) {
 	t, err := c.taskCall("Sys.Audit")
 	if err != nil {
 		return nil, err
-	}
-	if t == nil {
-		return nil, badParam("upid", "no such task")
 	}
 	result := t.identity()
 	result["status"] = "running"
@@ -92,9 +92,7 @@ func apiTaskStop(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t != nil {
-		t.kill()
-	}
+	t.kill()
 	return nil, nil
 }
 

@@ -1,0 +1,110 @@
+package pvesim_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// TestDatacenterOptions: get_options in PVE/API2/Cluster.pm, the rules of tags in
+// PVE/GuestHelpers.pm (get_allowed_tags, assert_tag_permissions, get_unique_tags).
+func TestDatacenterOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{Version: "8.4"})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "tags": "web;db"})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "101", "tags": "secret"})
+		c.ok("POST", "/access/users", form{"userid": "ann@pve"})
+		c.ok("PUT", "/access/acl", form{"path": "/vms/100", "users": "ann@pve", "roles": "PVEVMAdmin"})
+		token := c.ok("POST", "/access/users/ann@pve/token/tags", form{"privsep": "0"}).(map[string]any)["value"].(string)
+		ann := c.as("ann@pve!tags=" + token)
+		require.Equal(t, map[string]any{"allowed-tags": []any{"db", "web"}}, ann.ok("GET", "/cluster/options", nil))
+
+		c.ok("PUT", "/cluster/options", form{
+			"registered-tags": "prod;web", "user-tag-access": "user-allow=list,user-allow-list=a;b", "tag-style": "case-sensitive=1,ordering=config",
+		})
+		require.Equal(t, map[string]any{
+			"allowed-tags": []any{"a", "b", "db", "prod", "secret", "web"}, "registered-tags": []any{"prod", "web"}, "mac_prefix": "BC:24:11", "description": "",
+			"user-tag-access": map[string]any{"user-allow": "list", "user-allow-list": []any{"a", "b"}},
+			"tag-style":       map[string]any{"case-sensitive": 1.0, "ordering": "config"},
+		}, c.ok("GET", "/cluster/options", nil))
+		require.Equal(t, map[string]any{
+			"allowed-tags": []any{"a", "b"}, "tag-style": map[string]any{"case-sensitive": 1.0, "ordering": "config"},
+		}, ann.ok("GET", "/cluster/options", nil))
+		refused := func(tag string) string {
+			return "403 Permission check failed (/, Sys.Modify for modifying tag '" + tag + "')"
+		}
+		config := "/nodes/father/qemu/100/config"
+		ann.steps(
+			step{"PUT", config, form{"tags": "web;db;c"}, refused("c")},
+			step{"PUT", config, form{"tags": "db"}, refused("web")},
+			step{"PUT", config, form{"delete": "tags"}, refused("web")},
+			step{"PUT", config, form{"tags": "web;db;b"}, "OK"},
+		)
+		c.ok("PUT", config, form{"tags": "Web;b;Web;a"})
+		require.Equal(t, "Web;b;a", c.object(config)["tags"])
+		c.ok("PUT", "/cluster/options", form{"delete": "tag-style"})
+		c.ok("PUT", config, form{"tags": "Web;b;Web;a"})
+		require.Equal(t, "a;b;web", c.object(config)["tags"])
+	})
+}
+
+// TestNoManager: without a manager of HA nobody looks at what is requested: the
+// recorded host's status/current has no state, the lists have what was written
+// (PVE/API2/Cluster.pm), the status is queued (PVE/HA/Tools.pm).
+func TestNoManager(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{Version: "8.4", NoManager: true})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "100"})
+		c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:100", "state": "started", "comment": "c", "max_restart": "2"})
+		time.Sleep(time.Minute)
+		require.Equal(t, map[string]any{"managed": 1.0, "state": nil, "group": nil}, c.object("/nodes/father/qemu/100/status/current")["ha"])
+		c.done("POST", "/nodes/father/qemu/100/status/start", nil)
+		time.Sleep(time.Minute)
+		require.Equal(t, "stopped", c.object("/nodes/father/qemu/100/status/current")["status"])
+		require.Equal(t, "started", c.list("/cluster/resources?type=vm")[0]["hastate"])
+		status := c.list("/cluster/ha/status/current")
+		require.Len(t, status, 2)
+		require.Equal(t, map[string]any{
+			"id": "service:vm:100", "type": "service", "sid": "vm:100", "node": "father", "state": "queued", "request_state": "started",
+			"status": "vm:100 (father, queued)", "max_restart": 2.0, "max_relocate": 1.0, "comment": "c",
+		}, status[1])
+		require.Empty(t, c.object("/cluster/ha/status/manager_status")["manager_status"])
+	})
+}
+
+// TestLesserAnswers: tasks that never were (PVE/API2/Tasks.pm), the confirmation of
+// a password (PVE/RPCEnvironment.pm, PVE/Auth/PVE.pm), what vmstatus in
+// PVE/QemuServer.pm says of a balloon.
+func TestLesserAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{Version: "8.4", Password: "secret"})
+		c.ok("POST", "/access/users", form{"userid": "ann@pve", "password": "first-one"})
+		gone := "/nodes/father/tasks/UPID:father:00000001:00000001:00000001:qmstart:100:root@pam:"
+		c.steps(
+			step{"DELETE", gone, nil, "upid: no such task"},
+			step{"GET", gone + "/status", nil, "upid: no such task"},
+		)
+		login := c.as("").ok("POST", "/access/ticket", form{"username": "ann@pve", "password": "first-one"}).(map[string]any)
+		ann := &client{t: t, h: c.h, ticket: [2]string{login["ticket"].(string), login["CSRFPreventionToken"].(string)}}
+		own := form{"userid": "ann@pve", "password": "second-one"}
+		ann.steps(
+			step{"PUT", "/access/password", own, "confirmation-password: password is required to modify user"},
+			step{"PUT", "/access/password", form{"userid": "ann@pve", "password": "second-one", "confirmation-password": "wrong"}, "500 invalid credentials"},
+			step{"PUT", "/access/password", form{"userid": "ann@pve", "password": "second-one", "confirmation-password": "first-one"}, "OK"},
+		)
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "balloon": "256"})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "101", "balloon": "256", "shares": "50"})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "102", "balloon": "0"})
+		shown := func(vmid string) []any {
+			v := c.object("/nodes/father/qemu/" + vmid + "/status/current")
+			return []any{v["balloon_min"], v["shares"]}
+		}
+		require.Equal(t, []any{268435456.0, 1000.0}, shown("100"))
+		require.Equal(t, []any{268435456.0, 50.0}, shown("101"))
+		require.Equal(t, []any{nil, nil}, shown("102"))
+	})
+}
