@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -31,6 +32,12 @@ type paged struct {
 	total int
 }
 
+// beside is data with something else beside it (set_result_attrib).
+type beside struct {
+	data       any
+	attributes map[string]any
+}
+
 // newAnswer encodes what a handler returned. A failure closes the connection;
 // so does, after a good answer, every call that ran as root in pvedaemon, here
 // or on another node: pveproxy does not keep its own connection to pvedaemon and
@@ -42,6 +49,10 @@ func newAnswer(c *call, data any, err error) *answer {
 	body := map[string]any{"data": data}
 	if list, ok := data.(paged); ok {
 		body["data"], body["total"] = list.data, list.total
+	}
+	if list, ok := data.(beside); ok {
+		maps.Copy(body, list.attributes)
+		body["data"] = list.data
 	}
 	a := &answer{status: http.StatusOK, reason: "OK", json: true, connection: []string{"Keep-Alive"}, date: time.Now()}
 	a.body = encode(body)

@@ -108,3 +108,36 @@ func TestLesserAnswers(t *testing.T) {
 		require.Equal(t, []any{nil, nil}, shown("102"))
 	})
 }
+
+// TestNetworkChecks: PVE/API2/Network.pm, and what PVE/INotify.pm checks before it
+// writes /etc/network/interfaces, the defaults that it writes, and what it says beside
+// the list while a change waits.
+func TestNetworkChecks(t *testing.T) {
+	c := newClient(t, pvesim.Config{Version: "8.4"})
+	at := "/nodes/father/network"
+	require.NotContains(t, c.ask("GET", at, nil).raw, `"changes"`)
+	c.steps(
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "cidr": "192.0.2.9/28", "gateway": "192.0.2.1"}, "gateway: Default gateway already exists on interface 'vmbr0'."},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "cidr": "192.0.2.9/28", "address": "192.0.2.9", "netmask": "255.255.255.240"}, "address: address conflicts with cidr"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "bridge_ports": "eth9"}, "500 bridge 'vmbr1' - unable to find bridge port 'eth9'"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "bridge_ports": "eth0"}, "500 port 'eth0' is already used on interface 'vmbr0'"},
+		step{"POST", at, form{"iface": "bond0", "type": "bond", "slaves": "eth8 eth9"}, "500 bond 'bond0' - unable to find slave 'eth8'"},
+		step{"POST", at, form{"iface": "bond0", "type": "bond", "slaves": "vmbr0"}, "500 bond 'bond0' - wrong interface type on slave 'vmbr0' ('bridge' != 'eth or bond')"},
+		step{"POST", at, form{"iface": "eth9.5", "type": "vlan"}, "500 vlan 'eth9.5' - unable to find parent 'eth9'"},
+		step{"POST", at, form{"iface": "eth0.5000", "type": "vlan"}, "500 vlan 'eth0.5000' - vlan-id 5000 should be <= 4094"},
+		step{"POST", at, form{"iface": "vmbr1", "type": "bridge", "address": "198.51.100.1", "netmask": "255.255.255.0", "autostart": "0", "bridge_vlan_aware": "1"}, "OK"},
+		step{"POST", at, form{"iface": "vmbr2", "type": "bridge", "bridge_ports": "vmbr1"}, "500 iface vmbr1 - ip address can't be set on interface if bridged in vmbr2"},
+		step{"POST", at, form{"iface": "vmbr0.7", "type": "vlan"}, "OK"},
+		step{"DELETE", at + "/vmbr0", nil, "500 vlan 'vmbr0.7' - unable to find parent 'vmbr0'"},
+		step{"DELETE", at + "/vmbr0.7", nil, "OK"},
+	)
+	made := c.object(at + "/vmbr1")
+	require.NotContains(t, made, "autostart")
+	require.Equal(t, []any{"static", "24", "198.51.100.1/24", "2-4094"}, []any{made["method"], made["netmask"], made["cidr"], made["bridge_vids"]})
+	require.Contains(t, c.ask("GET", at, nil).raw, `"changes":"--- /etc/network/interfaces`)
+	c.ok("DELETE", at, nil)
+	require.NotContains(t, c.ask("GET", at, nil).raw, `"changes"`)
+	c.ok("POST", at, form{"iface": "bond0", "type": "bond"})
+	bond := c.object(at + "/bond0")
+	require.Equal(t, []any{"balance-rr", "100"}, []any{bond["bond_mode"], bond["bond_miimon"]})
+}

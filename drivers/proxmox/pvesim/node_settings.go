@@ -177,13 +177,30 @@ func shownInterface(conf config) map[string]any {
 			entry[key] = value // As it stands in the file (PVE/INotify.pm).
 		}
 	}
+	if conf["autostart"] == "0" {
+		delete(entry, "autostart") // No line says so.
+	}
 	entry["families"], entry["method"], entry["method6"] = []string{"inet"}, "manual", "manual"
+	if conf["cidr"] == "" && conf["address"] != "" && conf["netmask"] != "" {
+		entry["method"], entry["netmask"] = "static", netmaskBits(conf["netmask"])
+		entry["cidr"] = conf["address"] + "/" + netmaskBits(conf["netmask"])
+	}
 	if ip, mask, ok := strings.Cut(conf["cidr"], "/"); ok {
 		entry["address"], entry["netmask"], entry["method"] = ip, mask, "static"
 	}
 	if ip, mask, ok := strings.Cut(conf["cidr6"], "/"); ok {
 		entry["address6"], entry["netmask6"], entry["method6"] = ip, atoi(mask), "static"
 		entry["families"] = []string{"inet", "inet6"}
+	}
+	if conf["bridge_vlan_aware"] == "1" && conf["bridge_vids"] == "" {
+		entry["bridge_vids"] = "2-4094"
+	}
+	if conf["type"] == "bond" {
+		for key, value := range map[string]any{"bond_miimon": "100", "bond_mode": "balance-rr"} {
+			if entry[key] == nil {
+				entry[key] = value
+			}
+		}
 	}
 	if conf["type"] == "bridge" {
 		for key, value := range map[string]any{"bridge_fd": "0", "bridge_stp": "off", "bridge_ports": ""} {
@@ -232,6 +249,9 @@ func apiNetworks(w *world, c *call) (any, error) {
 			list = append(list, entry)
 		}
 	}
+	if planned := c.settings().planned; len(planned) > 0 {
+		return beside{list, map[string]any{"changes": networkText(planned)}}, nil
+	}
 	return list, nil
 }
 
@@ -260,6 +280,9 @@ func apiSetNetwork(_ *world, c *call) (any, error) {
 	case c.req.method != http.MethodPost && err != nil:
 		return nil, err
 	}
+	if c.has("cidr") && c.has("address") {
+		return nil, badParam("address", "address conflicts with cidr")
+	}
 	conf := config{}
 	for key, value := range old {
 		if _, known := method("POST /nodes/{node}/network").Params[key]; known && c.req.method == http.MethodPut {
@@ -267,13 +290,20 @@ func apiSetNetwork(_ *world, c *call) (any, error) {
 		}
 	}
 	c.update(conf, "node", "iface")
+	if c.req.method == http.MethodDelete {
+		conf = nil
+	}
+	all := c.newNetwork(iface, conf)
+	if err := c.checkGateways(iface, all); err != nil {
+		return nil, err
+	}
+	if err := checkNetwork(all); err != nil {
+		return nil, err
+	}
 	if s.planned == nil {
 		s.planned = map[string]config{}
 	}
 	s.planned[iface] = conf
-	if c.req.method == http.MethodDelete {
-		s.planned[iface] = nil
-	}
 	return nil, nil
 }
 
