@@ -41,6 +41,9 @@ type Config struct {
 
 	Storages []Storage // Default local and local-lvm, see [DefaultStorages].
 	Bridges  []string  // Default vmbr0.
+	// Address is that of the first bridge of Node, as a CIDR; the bridge then has no
+	// port and no gateway. Default 192.0.2.2/24 with eth0 and 192.0.2.1.
+	Address string
 	// Token is the API token that the host knows from the start, without
 	// privilege separation: "user@realm!name=secret". Default
 	// "root@pam!sim=<uuid made from Seed>".

@@ -141,3 +141,12 @@ func TestNetworkChecks(t *testing.T) {
 	bond := c.object(at + "/bond0")
 	require.Equal(t, []any{"balance-rr", "100"}, []any{bond["bond_mode"], bond["bond_miimon"]})
 }
+
+// TestRecordedNetwork: the network of the recorded host.
+func TestRecordedNetwork(t *testing.T) {
+	c := newClient(t, pvesim.Config{Version: "8.4", Address: "10.99.0.1/24"})
+	require.Equal(t, map[string]any{
+		"address": "10.99.0.1", "netmask": "24", "cidr": "10.99.0.1/24", "bridge_ports": "", "bridge_fd": "0", "bridge_stp": "off", "type": "bridge",
+		"active": 1.0, "autostart": 1.0, "families": []any{"inet"}, "method": "static", "method6": "manual", "priority": 5.0,
+	}, c.object("/nodes/father/network/vmbr0"))
+}

@@ -147,7 +147,8 @@ func (w *world) interfaces(name string) []map[string]any {
 	}
 	if all["eth0"] == nil { // The hardware is there, whatever is written of it.
 		list = append(list, map[string]any{
-			"iface": "eth0", "type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 3,
+			"iface": "eth0", "type": "eth", "active": 1, "exists": 1, "families": []string{"inet"}, "method": "manual", "method6": "manual",
+			"priority": 3 + boolInt(w.cfg.Address != ""),
 		})
 	}
 	for i, iface := range slices.Sorted(maps.Keys(all)) {

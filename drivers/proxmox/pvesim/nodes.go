@@ -84,6 +84,11 @@ func (w *world) bridge(i int, _, node string) map[string]any {
 		ip := fmt.Sprintf("192.0.2.%d", 1+index)
 		entry["bridge_ports"], entry["method"], entry["address"], entry["netmask"], entry["cidr"] = "eth0", "static", ip, "24", ip+"/24"
 		entry["gateway"] = "192.0.2.1"
+		if own, mask, ok := strings.Cut(w.cfg.Address, "/"); ok && node == w.cfg.Node {
+			entry["address"], entry["netmask"], entry["cidr"], entry["bridge_ports"] = own, mask, w.cfg.Address, ""
+			entry["priority"] = 5 // As recorded, where the file of the host begins otherwise.
+			delete(entry, "gateway")
+		}
 	}
 	return entry
 }

@@ -32,7 +32,8 @@
 // guest.go (the configuration file with its digest), snapshots*.go, backup.go
 // and restore.go, migrate.go. Storages are in storage*.go and upload.go; users,
 // roles, groups, pools in access*.go, rights.go and pools.go; tasks in task.go
-// and tasks.go. ha.go is the manager that decides about guests under it,
+// and tasks.go; tags.go has the rules of tags. ha*.go is the manager that decides
+// about guests under it, network_check.go what interfaces must keep to,
 // firewall*.go files of rules that are kept and shown, resources.go and
 // sample.go the lists that lag behind. The host itself (hardware, services, settings,
 // figures, realms) is in hardware.go, services.go, node_settings.go, rrd.go and

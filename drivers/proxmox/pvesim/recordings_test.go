@@ -54,7 +54,7 @@ func TestRecordings(t *testing.T) {
 		r := &recorder{vars: &substitutions{}, known: map[string]bool{}, deviations: map[string]int{}, recorded: map[string]int{}}
 		follow(t, first.Exchanges[0])
 		r.host = pvesim.New(pvesim.Config{
-			Node: "pve1", Version: "8.4", Token: token, TaskTime: 300 * time.Millisecond, Password: "Lab-throwaway-1", NoManager: true, Bridges: []string{"vmbr0"},
+			Node: "pve1", Version: "8.4", Token: token, TaskTime: 300 * time.Millisecond, Password: "Lab-throwaway-1", NoManager: true, Address: "10.99.0.1/24", Bridges: []string{"vmbr0"},
 			Promise:  func(deviation string) { r.deviations[deviation]++ },
 			Storages: []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"snippets", "images", "iso", "vztmpl", "backup", "rootdir"}}},
 		})

@@ -108,7 +108,7 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 
 // config is the host as it was when the recording began.
 func (s *story) config() pvesim.Config {
-	c := pvesim.Config{Node: s.Start.Node, Version: s.version(), Bridges: s.Start.Bridges, Token: s.Start.RootToken, NoManager: true}
+	c := pvesim.Config{Node: s.Start.Node, Version: s.version(), Bridges: s.Start.Bridges, Token: s.Start.RootToken, NoManager: true, Address: "10.99.0.1/24"}
 	for _, st := range s.Start.Storages {
 		c.Storages = append(c.Storages, pvesim.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
 	}
