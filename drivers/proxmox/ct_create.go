@@ -77,9 +77,11 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	if err != nil {
 		return err
 	}
-	err = d.order(ctx, from.path("clone"), d.makes(p))
-	done()
-	if err = d.born(ctx, from, at, early, err); err != nil {
+	copied := func() error {
+		defer done()
+		return d.order(ctx, from.path("clone"), d.makes(p))
+	}
+	if err = d.born(ctx, from, at, early, copied()); err != nil {
 		return err
 	}
 	return d.dressCT(ctx, want, at, m)
