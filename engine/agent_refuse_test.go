@@ -55,6 +55,21 @@ func TestADeniedCommitIsAskedAgainAndAcceptedAtOnce(t *testing.T) {
 	})
 }
 
+// What denies a commit as a whole is told before what keeps single steps back.
+func TestWhatDeniesACommitIsToldFirst(t *testing.T) {
+	live(t, func(w *world) {
+		w.repo.push("good", boxes(map[string]int{"a": 1}))
+		w.start()
+		w.set(func() {
+			w.host.foreign = []model.Foreign{{VMID: 100, Name: "b", Kind: "box", Why: "no owner mark", Claims: addr("box", "b")}}
+		})
+		w.repo.push("late", denied(map[string]int{"a": 2, "b": 1}, diag.FromGuard, func() bool { return true }))
+		s := w.pass(67 * time.Second)
+		require.Equal(t, 2, s.Refused.Findings.Errors(), "%v", s.Refused.Findings)
+		require.Equal(t, "commit late refused: the window is shut; good stays in force", s.Summary)
+	})
+}
+
 func TestAFullCheckAcceptsACommitWhoseTimeHasCome(t *testing.T) {
 	live(t, func(w *world) {
 		opens := time.Now().Add(17 * time.Minute)

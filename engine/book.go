@@ -56,7 +56,7 @@ func (a *Agent) refuse(c model.Commit, r Report) {
 	}
 	if key := c.ID + string(r.Outcome); a.said.refused != key {
 		a.said.refused = key
-		a.o.Log.Error("commit refused", "commit", c.ID, "outcome", string(r.Outcome), "errors", r.Findings.Errors(), "first", firstError(r.Findings), "in_force", good)
+		a.o.Log.Error("commit refused", "commit", c.ID, "outcome", string(r.Outcome), "errors", r.Findings.Errors(), "first", firstError(r.decisive()), "in_force", good)
 	}
 	a.ended(c, r, false)
 }
@@ -67,7 +67,24 @@ func (s *AgentStatus) refuse(id string, r Report) {
 	if s.Refused != nil && s.Refused.Commit == id {
 		since = s.Refused.Since
 	}
-	s.Refused = &Refusal{Commit: id, Outcome: r.Outcome, Since: since, Findings: listed(r.Findings)}
+	s.Refused = &Refusal{Commit: id, Outcome: r.Outcome, Since: since, Findings: r.decisive()}
+}
+
+// decisive are the findings, those by which rules deny all of it before those that only
+// keep single steps back.
+func (r *Report) decisive() diag.List {
+	denies := func(f diag.Finding) bool {
+		return f.Severity == diag.Error && slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) })
+	}
+	out, rest := diag.List{}, diag.List{}
+	for _, f := range r.Findings {
+		if denies(f) {
+			out = append(out, f)
+		} else {
+			rest = append(rest, f)
+		}
+	}
+	return append(out, rest...)
 }
 
 // accept books that head is not refused, or not any more.

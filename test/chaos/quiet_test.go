@@ -84,7 +84,11 @@ var overCap = regexp.MustCompile(`^the plan removes \d+ of \d+ owned guests, at 
 // of these commits allow whatever they remove, and a refusal is wrong.
 func (w *world) granted() bool {
 	way := false
-	for _, f := range w.agent.Status().Last.Findings {
+	said := w.agent.Status().Last.Findings
+	if refused := w.agent.Status().Refused; refused != nil {
+		said = append(said, refused.Findings...)
+	}
+	for _, f := range said {
 		way = way || f.Severity == diag.Error && overCap.MatchString(f.Summary) && strings.Contains(f.Detail, "apply --allow-deletes")
 	}
 	if !way || !w.unsettled {
