@@ -22,7 +22,8 @@ const (
 // taskError is a task that ended badly. Status is PVE's exit status.
 type taskError struct {
 	UPID, Type, Status string
-	Err                error // why its end could not be seen; nil if it was
+	Cause              string // what it said last, where the status does not say why
+	Err                error  // why its end could not be seen; nil if it was
 }
 
 // Error says which task ended how, and where its log is.
@@ -30,7 +31,11 @@ func (e *taskError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log %s`)", e.Type, e.Err, e.UPID)
 	}
-	return fmt.Sprintf("task %s ended with: %s (log: `pvenode task log %s`)", e.Type, e.Status, e.UPID)
+	why := ""
+	if e.Cause != "" {
+		why = ": " + e.Cause
+	}
+	return fmt.Sprintf("task %s ended with: %s%s (log: `pvenode task log %s`)", e.Type, e.Status, why, e.UPID)
 }
 
 // Temporary is that of the text the task died with.
@@ -117,7 +122,7 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 			t.learn(kind, time.Since(w.since))
 			return nil
 		default:
-			return &taskError{UPID: upid, Type: kind, Status: v.exit}
+			return &taskError{UPID: upid, Type: kind, Status: v.exit, Cause: t.cause(ctx, node, upid, v.exit)}
 		}
 	}
 }

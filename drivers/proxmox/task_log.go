@@ -1,0 +1,49 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	logMost  = 500 // lines of a task's log that are read for its cause
+	lastMost = 2   // of them that are told
+	lineMost = 200 // characters of each
+)
+
+// unsaid are exit statuses that name what failed, and not why: a program that ended, whose
+// own words stand in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
+// pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command).
+var unsaid = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed`)
+
+// cause gives the last lines that a task wrote before it died, where its exit status does
+// not say why; "" where it does, or where the log cannot be seen.
+func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
+	if !unsaid.MatchString(status) {
+		return ""
+	}
+	var lines []struct {
+		Text string `json:"t"`
+	}
+	if err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "log")+fmt.Sprintf("?limit=%d", logMost), &lines); err != nil {
+		return ""
+	}
+	var out []string
+	for _, l := range slices.Backward(lines) {
+		text := strings.TrimSpace(l.Text)
+		if text == "" || text == "no content" || strings.HasPrefix(text, "TASK ") || strings.Contains(status, text) {
+			continue
+		}
+		if cut := []rune(text); len(cut) > lineMost {
+			text = string(cut[:lineMost]) + "…"
+		}
+		if out = append(out, text); len(out) == lastMost {
+			break
+		}
+	}
+	slices.Reverse(out)
+	return strings.Join(out, "; ")
+}
