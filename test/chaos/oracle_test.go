@@ -98,6 +98,14 @@ func (w *world) standing(snap pvesim.Snapshot) reasons {
 	if site.onError != "continue" {
 		hold(out, site)
 	}
+	if shielded(site, have) {
+		for _, n := range site.nodes {
+			out.add(n.addr(), protected)
+		}
+		for addr := range have {
+			out.add(addr, protected)
+		}
+	}
 	return follow(out, site, snap)
 }
 
@@ -110,6 +118,25 @@ func silent(site *site, n *node, g pvesim.Guest) bool {
 // tagged reports whether a guest shows in a list that it may be ours.
 func tagged(g pvesim.Guest) bool {
 	return slices.Contains(strings.Split(next(g)["tags"], ";"), "homestak")
+}
+
+// shielded reports whether a guest would be made anew that the files protect in the same
+// breath: the shipped rule denies all of such a plan.
+func shielded(site *site, have map[string][]pvesim.Guest) bool {
+	return slices.ContainsFunc(site.nodes, func(n *node) bool {
+		list := have[n.addr()]
+		return n.guarded && len(list) == 1 && n.anew(list[0])
+	})
+}
+
+// anew reports whether the guest that a node has is not the one that it shall have.
+func (n *node) anew(g pvesim.Guest) bool {
+	m, _ := markOf(g)
+	from := "image." + n.image
+	if n.image == "" {
+		from = "template." + n.template
+	}
+	return m.From != "" && m.From != from || n.vmid != 0 && n.vmid != g.VMID
 }
 
 // hold is for a manifest that stops, or is taken back, when one of its steps fails: what
@@ -202,17 +229,13 @@ func (w *world) occupied(out reasons, n *node, g pvesim.Guest, snap pvesim.Snaps
 func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapshot) {
 	addr := n.addr()
 	m, _ := markOf(g)
-	from := "image." + n.image
-	if n.image == "" {
-		from = "template." + n.template
-	}
 	if g.Lock != "" {
 		out.add(addr, locked)
 	}
 	if n.vmid != 0 && n.vmid != g.VMID && m.Born != g.VMID {
 		out.add(addr, strayed)
 	}
-	if m.From != "" && m.From != from || n.vmid != 0 && n.vmid != g.VMID {
+	if n.anew(g) {
 		leaving(out, addr, g) // it would be made anew
 		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
 			out.add(addr, taken)
