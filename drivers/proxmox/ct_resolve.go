@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -187,7 +188,7 @@ func (r *ctResolver) options() {
 			r.errorf(at, fmt.Sprintf("PVE has no option %q for a container", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(create.Params))))
 		default:
 			if p.Type == "boolean" {
-				r.Options[k] = yesNo(v) // of a parameter of its own PVE knows no words
+				r.Options[k] = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
 			}
 			r.check(at, k, r.Options[k])
 		}

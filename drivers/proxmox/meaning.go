@@ -167,7 +167,7 @@ func features(value string) string {
 func scalar(v *pveapi.Value, value string) string {
 	switch {
 	case v.Type == "boolean":
-		return yesNo(value)
+		return pveapi.BooleanWord(value)
 	case v.Type == "integer", v.Type == "number":
 		if f, err := strconv.ParseFloat(value, 64); err == nil {
 			return strconv.FormatFloat(f, 'f', -1, 64)
@@ -180,18 +180,6 @@ func scalar(v *pveapi.Value, value string) string {
 		}
 	}
 	return value
-}
-
-// yesNo reads the words that PVE takes for a boolean (PVE/JSONSchema.pm, parse_boolean).
-func yesNo(value string) string {
-	switch strings.ToLower(value) {
-	case "1", "on", "yes", "true":
-		return "1"
-	case "0", "off", "no", "false":
-		return "0"
-	default:
-		return value
-	}
 }
 
 // defaultText is a documented default as a value; "" for none.

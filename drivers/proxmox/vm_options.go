@@ -128,7 +128,7 @@ func (r *vmResolver) options() {
 			continue
 		}
 		if p.Type == "boolean" {
-			v = yesNo(v) // of a parameter of its own PVE knows no words
+			v = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
 		}
 		r.Options[k] = v
 		r.checkOption(m, k, v)

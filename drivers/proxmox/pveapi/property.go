@@ -108,7 +108,7 @@ func put(members map[string]*Value, parsed map[string]string, key, value string)
 		member = members[key]
 	}
 	if member != nil && member.Type == "boolean" {
-		value = booleanWord(value)
+		value = BooleanWord(value)
 	}
 	parsed[key] = value
 	return nil
@@ -127,9 +127,9 @@ func defaultKey(members map[string]*Value) string {
 	return ""
 }
 
-// booleanWord turns the words that a property string may use into 0 and 1, and
+// BooleanWord turns the words that a property string may use into 0 and 1, and
 // leaves others to be refused. Parameters themselves know only 0 and 1.
-func booleanWord(value string) string {
+func BooleanWord(value string) string {
 	switch strings.ToLower(value) {
 	case "1", "on", "yes", "true":
 		return "1"

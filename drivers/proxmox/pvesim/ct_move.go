@@ -47,15 +47,23 @@ func (w *world) moveVolume(c *call) (any, error) {
 		old := m.volume
 		m.volume = name + ":" + v.name
 		g.conf[key] = m.String()
-		if !remove {
-			addUnused(g.conf, old)
-		} else if err := w.free(g.node, old); err != nil {
-			t.logf("%s", err)
-			addUnused(g.conf, old)
-		}
+		w.leave(g, old, remove, t)
 		w.write(g)
 		return nil
 	}}), nil
+}
+
+// leave frees the volume that a move left behind, or keeps it as an unused one: also where
+// it cannot be freed.
+func (w *world) leave(g *guest, old string, remove bool, t *task) {
+	if remove {
+		err := w.free(g.node, old)
+		if err == nil {
+			return
+		}
+		t.logf("%s", err)
+	}
+	addUnused(g.conf, old)
 }
 
 // mayMoveVolume is $move_to_storage_checks in PVE/API2/LXC.pm. The storage may be the

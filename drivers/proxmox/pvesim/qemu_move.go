@@ -82,12 +82,7 @@ func (w *world) moveDisk(c *call) (any, error) {
 			return fail("storage migration failed: %s", taskText(err))
 		}
 		g.conf[disk] = d.String()
-		if !remove {
-			addUnused(g.conf, old)
-		} else if err := w.free(g.node, old); err != nil {
-			t.logf("%s", err)
-			addUnused(g.conf, old)
-		}
+		w.leave(g, old, remove, t)
 		w.write(g)
 		return nil
 	}}), nil
