@@ -30,7 +30,6 @@ var incomparable = map[string]map[int]string{
 	"qemu-template-clone": {10: leftOut, 11: leftOut},
 	"qemu-create-errors":  {22: otherMachine, 30: otherMachine},
 	"qemu-destroy":        {8: leftOut},
-	"qemu-misc":           {20: noManager},
 	"lxc":                 {40: leftOut},
 }
 
@@ -41,7 +40,6 @@ const (
 	bootSpeed    = "the recorded guest takes longer to boot and to shut down"
 	noWeb        = "there is no web server to ask: every https address is there, and every checksum is right"
 	otherMachine = "the recorded machine had two processors and no KVM"
-	noManager    = "the recorded host runs no HA manager"
 )
 
 // arrange makes what a recording needs and no recording made.
