@@ -59,12 +59,19 @@ func guestHostname(g *guest) string {
 	return fmt.Sprintf("VM%d", g.vmid)
 }
 
-func agentOS(*world, *guest) any {
-	return map[string]any{
-		"id": "debian", "name": "Debian GNU/Linux", "pretty-name": "Debian GNU/Linux 13 (trixie)", "version": "13 (trixie)",
-		"version-id": "13", "kernel-release": "6.12.48+deb13-cloud-amd64", "kernel-version": "#1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20)",
-		"machine": "x86_64",
+// agentOS tells what the guest has in its os-release, and of its kernel
+// (qga/commands-posix.c of QEMU).
+func agentOS(w *world, _ *guest) any {
+	system := w.cfg.System
+	info := map[string]any{"kernel-release": system.Kernel, "kernel-version": system.KernelVersion, "machine": "x86_64"}
+	for line := range strings.Lines(system.Release) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "ID", "NAME", "PRETTY_NAME", "VERSION", "VERSION_ID", "VARIANT", "VARIANT_ID":
+			info[strings.ToLower(strings.ReplaceAll(key, "_", "-"))] = strings.Trim(value, `"'`)
+		}
 	}
+	return info
 }
 
 func agentTime(w *world, _ *guest) any { return w.now.UnixNano() }
@@ -73,9 +80,9 @@ func agentZone(*world, *guest) any { return map[string]any{"zone": "UTC", "offse
 
 func agentUsers(*world, *guest) any { return []any{} }
 
-func agentVCPUs(_ *world, g *guest) any {
+func agentVCPUs(w *world, g *guest) any {
 	list := []map[string]any{}
-	for n := range g.cpus() {
+	for n := range w.cpus(g) {
 		list = append(list, map[string]any{"logical-id": n, "online": true, "can-offline": n > 0})
 	}
 	return list

@@ -31,7 +31,7 @@ func (g *guest) system() *inside {
 
 // file is the content of a file in a guest: one that was written, or one that every
 // system has.
-func (g *guest) readFile(name string) (string, bool) {
+func (w *world) readFile(g *guest, name string) (string, bool) {
 	if content, ok := g.system().files[name]; ok {
 		return content, true
 	}
@@ -39,7 +39,7 @@ func (g *guest) readFile(name string) (string, bool) {
 	case "/etc/hostname":
 		return guestHostname(g) + "\n", true
 	case "/etc/os-release":
-		return "PRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"13\"\nID=debian\n", true
+		return w.cfg.System.Release, true
 	}
 	return "", false
 }
@@ -63,7 +63,7 @@ func (w *world) run(g *guest, command []string, input string) (e execution, ok b
 	case "hostname":
 		return execution{out: guestHostname(g) + "\n"}, true
 	case "cat":
-		return g.cat(args, input), true
+		return w.cat(g, args, input), true
 	case "sh", "bash":
 		return g.shell(args), true
 	default:
@@ -71,13 +71,13 @@ func (w *world) run(g *guest, command []string, input string) (e execution, ok b
 	}
 }
 
-func (g *guest) cat(names []string, input string) execution {
+func (w *world) cat(g *guest, names []string, input string) execution {
 	if len(names) == 0 {
 		return execution{out: input}
 	}
 	e := execution{}
 	for _, name := range names {
-		content, ok := g.readFile(name)
+		content, ok := w.readFile(g, name)
 		if !ok {
 			e.err, e.code = e.err+"cat: "+name+": No such file or directory\n", 1
 		}
@@ -157,12 +157,12 @@ func apiAgentExecStatus(_ *world, c *call) (any, error) {
 }
 
 // apiAgentRead is GET …/agent/file-read.
-func apiAgentRead(_ *world, c *call) (any, error) {
+func apiAgentRead(w *world, c *call) (any, error) {
 	g, err := c.agent()
 	if err != nil {
 		return nil, err
 	}
-	content, ok := g.readFile(c.in["file"])
+	content, ok := w.readFile(g, c.in["file"])
 	if !ok {
 		return nil, fail("Agent error: failed to open file '%s' (mode: 'r'): No such file or directory", c.in["file"])
 	}

@@ -204,7 +204,7 @@ func (d *dump) archive(t *task, g *guest) error {
 	name := fmt.Sprintf("backup/vzdump-%s-%d-%s.%s", g.kind, g.vmid, at.Format("2006_01_02-15_04_05"), g.archiveForm(d.compress))
 	t.logf("INFO: Starting Backup of VM %d (%s)", g.vmid, g.kind)
 	t.logf("INFO: Backup started at %s", at.Format(time.DateTime))
-	t.logf("INFO: status = %s", g.sample().status)
+	t.logf("INFO: status = %s", d.w.sample(g).status)
 	size, disks := int64(4096), g.disks(g.conf)
 	for _, key := range slices.Sorted(maps.Keys(disks)) {
 		v := d.w.volume(g.node, disks[key])
@@ -240,7 +240,7 @@ func (g *guest) archiveForm(compress string) string {
 
 // note fills in a template of notes (generate_notes in PVE/VZDump.pm).
 func (d *dump) note(g *guest) string {
-	return strings.NewReplacer("{{guestname}}", g.sample().name, "{{node}}", d.node, "{{vmid}}", fmt.Sprint(g.vmid),
+	return strings.NewReplacer("{{guestname}}", d.w.sample(g).name, "{{node}}", d.node, "{{vmid}}", fmt.Sprint(g.vmid),
 		"{{cluster}}", "", `\n`, "\n", `\\`, `\`).Replace(d.notes)
 }
 

@@ -118,7 +118,7 @@ func apiIncluded(w *world, c *call) (any, error) {
 				drives = append(drives, includedDrive(key, m.volume, included, map[bool]string{true: "rootfs", false: "enabled"}[key == "rootfs"], "disabled"))
 			}
 		}
-		children = append(children, map[string]any{"id": vmid, "type": g.kind, "name": g.sample().name, "children": drives})
+		children = append(children, map[string]any{"id": vmid, "type": g.kind, "name": w.sample(g).name, "children": drives})
 	}
 	return map[string]any{"children": children}, nil
 }

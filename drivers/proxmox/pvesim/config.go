@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,6 +30,9 @@ type Config struct {
 	TaskTime time.Duration
 	// TaskTimes says it for single types of task ("qmclone"), instead of TaskTime.
 	TaskTimes map[string]time.Duration
+	// BootTime is how long the system of a VM takes until its agent answers and it obeys
+	// the power button; default 2 seconds.
+	BootTime time.Duration
 	// Deaths are workers that die in the middle of their tasks.
 	Deaths []Death
 	// KeepTasks is how many tasks that are over are remembered; older ones are
@@ -39,8 +43,17 @@ type Config struct {
 	// 3, as pveproxy and pvedaemon have); others wait. It matters with Latency.
 	Workers int
 
-	Storages []Storage // Default local and local-lvm, see [DefaultStorages].
-	Bridges  []string  // Default vmbr0.
+	// Storages are the entries of storage.cfg; default local and local-lvm, see
+	// [DefaultStorages]. Empty but not nil: there is no such file, and PVE assumes local.
+	Storages []Storage
+	Bridges  []string // Default vmbr0.
+	// CPUs, Memory and RootDisk are what every node has, in bytes; default 64, 1 TiB and
+	// 96 GiB.
+	CPUs             int
+	Memory, RootDisk int64
+	StorageSize      int64 // Of storages without a size of their own; default 1 TiB.
+	// NoKVM is a machine without virtualisation: a VM starts only with kvm=0.
+	NoKVM bool
 	// Address is that of the first bridge of Node, as a CIDR; the bridge then has no
 	// port and no gateway. Default 192.0.2.2/24 with eth0 and 192.0.2.1.
 	Address string
@@ -60,6 +73,11 @@ type Config struct {
 	// and no others.
 	Exec func(vmid int, command []string, input string) (out, err string, code int, known bool)
 
+	// Web is what is at an address of http or https; nil: everything, see [Page].
+	Web func(address string) Page
+	// System is what runs in every VM; default a Debian.
+	System System
+
 	// Fault may turn a request into a failure. It is asked once per request,
 	// before anything else. Status 0 means no fault; a status of 100 and more is
 	// answered, with PVE's empty body where it is a pseudo status of pveproxy
@@ -74,6 +92,12 @@ type Config struct {
 	// its method (types, members that must be there), but for what PVE itself does not
 	// keep. It is for tests, and is called by many goroutines at once.
 	Promise func(deviation string)
+}
+
+// System is the system of a VM, as its guest agent tells of it.
+type System struct {
+	Release               string // The content of /etc/os-release.
+	Kernel, KernelVersion string // What uname -r and -v say.
 }
 
 // Storage is one entry of storage.cfg.
@@ -164,6 +188,14 @@ func (c Config) withDefaults() Config {
 	if c.Workers <= 0 {
 		c.Workers = 3
 	}
+	c.CPUs, c.Memory, c.RootDisk = cmp.Or(c.CPUs, 64), cmp.Or(c.Memory, 1<<40), cmp.Or(c.RootDisk, 96<<30)
+	if c.System == (System{}) {
+		c.System = System{
+			Release: "PRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"13\"\nVERSION=\"13 (trixie)\"\nID=debian\n",
+			Kernel:  "6.12.48+deb13-cloud-amd64", KernelVersion: "#1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20)",
+		}
+	}
+	c.BootTime = cmp.Or(c.BootTime, 2*time.Second)
 	if c.Storages == nil {
 		c.Storages = DefaultStorages()
 	}
@@ -175,7 +207,7 @@ func (c Config) withDefaults() Config {
 		s := &c.Storages[i]
 		s.Content = slices.Clone(s.Content)
 		if s.Size == 0 {
-			s.Size = 1 << 40
+			s.Size = cmp.Or(c.StorageSize, 1<<40)
 		}
 		if s.Path == "" && storageTypes[s.Type].files {
 			s.Path = "/mnt/pve/" + s.Name

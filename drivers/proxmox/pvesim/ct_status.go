@@ -21,7 +21,7 @@ func apiNodeLXC(w *world, c *call) (any, error) {
 
 // ctStatus is what vmstatus in PVE/LXC.pm says about a container.
 func (w *world) ctStatus(g *guest) map[string]any {
-	s := g.sample()
+	s := w.sample(g)
 	traffic := s.traffic(w.now)
 	entry := map[string]any{
 		"vmid": g.vmid, "name": s.name, "status": s.status, "type": "lxc", "cpus": s.cpus, "cpu": s.cpu(w.now), "mem": s.mem(w.now),

@@ -170,7 +170,7 @@ func (w *world) allocateMount(node string, st *store, vmid int, size int64, log 
 	if err != nil {
 		return nil, err
 	}
-	v.system = true
+	v.system, v.made = true, size
 	if format == "raw" {
 		blocks := size / 4096
 		v.used = min(size, 36405248)
@@ -209,9 +209,11 @@ func superblocks(blocks int64) []string {
 
 // ext4Usable is what df tells of an ext4 file system of so many bytes: without
 // inode tables, bitmaps, journal and the superblocks with what is kept for growth.
-func ext4Usable(size int64) int64 {
-	blocks := size / 4096
-	groups := (blocks + 32767) / 32768
+// Journal and what is kept are those of the size it was made with: resize2fs leaves
+// them as they are.
+func ext4Usable(size, made int64) int64 {
+	blocks, first := size/4096, made/4096
+	groups, firstGroups := (blocks+32767)/32768, (first+32767)/32768
 	journal := int64(262144)
 	for _, step := range []struct{ below, blocks int64 }{
 		{32768, 1024},
@@ -222,13 +224,13 @@ func ext4Usable(size int64) int64 {
 		{16 << 20, 65536},
 		{32 << 20, 131072},
 	} {
-		if blocks < step.below {
+		if first < step.below {
 			journal = step.blocks
 			break
 		}
 	}
 	descriptors := (groups*64 + 4095) / 4096
-	reserved := min(max(groups*16-descriptors, 0), 1024)
+	reserved := min(max(firstGroups*16-(firstGroups*64+4095)/4096, 0), 1024) - (descriptors - (firstGroups*64+4095)/4096)
 	overhead := groups*(512+2) + int64(len(backupGroups(blocks)))*(1+descriptors+reserved) + journal
 	return max(blocks-overhead, 0) * 4096
 }

@@ -155,7 +155,7 @@ func apiNotBackedUp(w *world, c *call) (any, error) {
 	}
 	for _, vmid := range w.vmids {
 		if g := w.guests[vmid]; !covered[vmid] && c.can(vmPath(vmid), "VM.Audit") {
-			list = append(list, map[string]any{"vmid": vmid, "type": g.kind, "name": g.sample().name})
+			list = append(list, map[string]any{"vmid": vmid, "type": g.kind, "name": w.sample(g).name})
 		}
 	}
 	return list, nil

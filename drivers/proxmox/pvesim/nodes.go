@@ -48,23 +48,39 @@ func apiNodeIndex(*world, *call) (any, error) {
 		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")...), nil
 }
 
+// rootUsed is how much of its root file system a node needs for itself.
+const rootUsed = 8 << 30
+
 // apiNodeStatus is GET /nodes/{node}/status.
 func apiNodeStatus(w *world, c *call) (any, error) {
 	_, version, repoid := w.version()
 	used := w.memoryUsed(c.in["node"])
 	kernel := map[string]any{"sysname": "Linux", "release": "6.17.4-2-pve", "version": "#1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "machine": "x86_64"}
+	sockets, threads := 2, 2
+	if w.cfg.CPUs < 4 {
+		sockets, threads = 1, 1
+	}
+	memory := map[string]any{"total": w.cfg.Memory, "used": used, "free": w.cfg.Memory - used}
+	if w.v9() {
+		memory["available"] = w.cfg.Memory - used // Since pve-manager 9.
+	}
+	free := w.cfg.RootDisk - rootUsed
+	hvm, boot := "1", map[string]any{"mode": "efi", "secureboot": 0}
+	if w.cfg.NoKVM {
+		hvm, boot = "", map[string]any{"mode": "legacy-bios"} // As the recorded host, a small VM, was.
+	}
 	status := map[string]any{
 		"uptime": int64(w.now.Sub(w.boot) / time.Second), "pveversion": "pve-manager/" + version + "/" + repoid,
 		"kversion": "Linux 6.17.4-2-pve #1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "current-kernel": kernel,
-		"boot-info": map[string]any{"mode": "efi", "secureboot": 0},
+		"boot-info": boot,
 		"cpu":       0.0125, "wait": 0.0001, "idle": 0, "loadavg": []string{"0.10", "0.08", "0.05"},
 		"cpuinfo": map[string]any{
-			"cpus": nodeCPUs, "cores": nodeCPUs / 4, "sockets": 2, "model": "Simulated CPU", "mhz": "2600.000", "hvm": "1",
+			"cpus": w.cfg.CPUs, "cores": w.cfg.CPUs / sockets / threads, "sockets": sockets, "model": "Simulated CPU", "mhz": "2600.000", "hvm": hvm,
 			"user_hz": 100, "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat vmx svm lm sse4_2 avx2",
 		},
-		"memory": map[string]any{"total": int64(nodeMemory), "used": used, "free": nodeMemory - used, "available": nodeMemory - used},
+		"memory": memory,
 		"swap":   map[string]any{"total": 8 << 30, "used": 0, "free": 8 << 30},
-		"rootfs": map[string]any{"total": 96 << 30, "used": 8 << 30, "avail": 88 << 30, "free": 88 << 30},
+		"rootfs": map[string]any{"total": w.cfg.RootDisk, "used": rootUsed, "avail": free, "free": free},
 		"ksm":    map[string]any{"shared": 0},
 	}
 	return status, nil

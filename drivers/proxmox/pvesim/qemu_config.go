@@ -111,7 +111,7 @@ func apiListVMs(w *world, c *call) (any, error) {
 
 // vmStatus is what vmstatus in PVE/QemuServer.pm says about a VM.
 func (w *world) vmStatus(g *guest, full bool) map[string]any {
-	s := g.sample()
+	s := w.sample(g)
 	v := map[string]any{
 		"vmid": g.vmid, "name": s.name, "status": s.status, "cpus": s.cpus, "cpu": s.cpu(w.now),
 		"mem": s.mem(w.now), "maxmem": s.maxmem, "disk": 0, "maxdisk": s.maxdisk,
@@ -163,7 +163,7 @@ func (w *world) runningStatus(g *guest, s sample, v map[string]any) {
 	}
 	v["balloon"] = balloon
 	info := map[string]any{"actual": balloon, "max_mem": s.maxmem}
-	if g.run.system && !w.now.Before(g.run.booted) { // The guest's driver tells more.
+	if g.run.system && !w.now.Before(g.run.booted.Add(-w.cfg.BootTime/2)) { // The guest's driver, there before its agent, tells more.
 		free := s.maxmem - s.mem(w.now)
 		maps.Copy(info, map[string]any{
 			"free_mem": free, "total_mem": s.maxmem - s.maxmem/8, "mem_swapped_in": 0, "mem_swapped_out": 0, "major_page_faults": 0,

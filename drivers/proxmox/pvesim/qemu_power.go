@@ -7,16 +7,6 @@ import (
 	"time"
 )
 
-// bootTime is how long a guest's system takes until its agent answers and it
-// obeys the power button.
-const bootTime = 2 * time.Second
-
-// nodeCPUs and nodeMemory are what a node has.
-const (
-	nodeCPUs   = 64
-	nodeMemory = 1 << 40
-)
-
 // power begins a call that changes the power state. The guest may be missing:
 // most of these calls find that out only in the task.
 func (c *call) power() (g *guest, id string, err error) {
@@ -87,8 +77,13 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 			w.write(g)
 		}
 	}
-	if g.cpus() > nodeCPUs {
-		return fail("MAX %d vcpus allowed per VM on this node", nodeCPUs)
+	if w.cpus(g) > w.cfg.CPUs {
+		return fail("MAX %d vcpus allowed per VM on this node", w.cfg.CPUs)
+	}
+	if w.cfg.NoKVM && g.conf["kvm"] != "0" {
+		log("kvm: warning: host doesn't support requested feature: CPUID.01H:ECX.pni [bit 0]")
+		log("kvm: Host doesn't support requested features")
+		return fail("start failed: QEMU exited with code 1")
 	}
 	for _, key := range driveNames(g.conf) {
 		d := parseDrive(key, g.conf[key])
@@ -117,7 +112,7 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 
 // powerOn lets the process be there.
 func (w *world) powerOn(g *guest) {
-	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(bootTime), disks: map[string]bool{}}
+	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(w.cfg.BootTime), disks: map[string]bool{}}
 	p.machine = "pc-i440fx-" + w.machineVersion() + "+pve0"
 	if strings.Contains(g.conf["machine"], "q35") {
 		p.machine = "pc-q35-" + w.machineVersion() + "+pve0"
@@ -132,6 +127,7 @@ func (w *world) powerOn(g *guest) {
 	if g.conf["lock"] == "suspended" {
 		delete(g.conf, "lock")
 		delete(g.conf, "vmstate")
+		p.booted = w.now
 	}
 	g.run = p
 	w.touch(g)
@@ -156,13 +152,13 @@ func (w *world) powerOff(g *guest, c *call) {
 func (w *world) hasBridge(name string) bool { return slices.Contains(w.bridges, name) }
 
 // cpus is how many the guest sees.
-func (g *guest) cpus() int {
+func (w *world) cpus(g *guest) int {
 	count := func(key string) int { return max(atoi(g.conf[key]), 1) }
 	if g.kind == "lxc" {
 		if n := atoi(g.conf["cores"]); n > 0 {
 			return n
 		}
-		return nodeCPUs
+		return w.cfg.CPUs
 	}
 	n := count("sockets") * count("cores")
 	if v := atoi(g.conf["vcpus"]); v > 0 {

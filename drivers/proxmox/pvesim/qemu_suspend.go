@@ -18,7 +18,7 @@ func apiReset(w *world, c *call) (any, error) {
 		return nil
 	}, end: func(*task) error {
 		if g.run != nil {
-			g.run.booted = w.now.Add(bootTime)
+			g.run.booted = w.now.Add(w.cfg.BootTime)
 		}
 		return nil
 	}}), nil

@@ -95,6 +95,12 @@ func sortedList(value any) string {
 // list compares lists: objects by what identifies them, other elements in order.
 func (c *comparison) list(path string, want, got []any) {
 	got = slices.DeleteFunc(slices.Clone(got), c.story.leftOut)
+	shifted := false // Others took the places of tasks that are not known here.
+	if c.story.partial {
+		all := len(want)
+		want, got = c.startedHere(want, got)
+		shifted = len(want) < all
+	}
 	if len(want) > 0 && kind(want[0]) != "object" || len(want) == 0 && len(got) > 0 && kind(got[0]) != "object" {
 		if len(want) != len(got) {
 			c.differ(path, "want %s, got %s", show(want), show(got))
@@ -122,8 +128,23 @@ func (c *comparison) list(path string, want, got []any) {
 			c.notes = append(c.notes, fmt.Sprintf("%s: beyond the recording: %s", path, show(extra)))
 			continue
 		}
+		if _, isTask := labelBy(extra, []string{"upid"}); isTask && shifted {
+			continue
+		}
 		c.differ(path, "too much: %s", show(extra))
 	}
+}
+
+// startedHere leaves those tasks out of two lists that no recorded call started, or
+// only one here.
+func (c *comparison) startedHere(want, got []any) (wants, gots []any) {
+	unmet := func(ids map[string]string) func(any) bool {
+		return func(element any) bool {
+			label, ok := labelBy(element, []string{"upid"})
+			return ok && slices.ContainsFunc(identify(label), func(id identified) bool { return ids[id.value] == "" })
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(want), unmet(c.ids.actual)), slices.DeleteFunc(got, unmet(c.ids.recorded))
 }
 
 // identifying are the members by which the elements of a list are told apart.
@@ -141,6 +162,9 @@ func identifying(elements []any) []string {
 		{"storage"},
 		{"subdir"},
 		{"iface"},
+		{"realm"},
+		{"filename"},
+		{"time"},
 		{"id"},
 		{"n"},
 		{"node"},
@@ -182,12 +206,13 @@ func labelBy(element any, by []string) (string, bool) {
 func (c *comparison) partner(want any, got []any, by []string) int {
 	label, _ := labelBy(want, by)
 	ids := identify(label)
+	met := !slices.ContainsFunc(ids, func(id identified) bool { return c.ids.actual[id.value] == "" })
 	for j := range got {
-		if other, ok := labelBy(got[j], by); ok && len(ids) == 0 && other == label {
+		if other, ok := labelBy(got[j], by); ok && met && c.ids.same(label, other) {
 			return j
 		}
 	}
-	if by != nil && len(ids) == 0 {
+	if by != nil && met {
 		return -1
 	}
 	best, least := -1, 0
@@ -204,6 +229,9 @@ func (c *comparison) partner(want any, got []any, by []string) int {
 // leftOut says whether an element of a listing was there before the story, or
 // came from elsewhere: the recordings leave such elements out.
 func (s *story) leftOut(element any) bool {
+	if s.partial {
+		return false
+	}
 	object, ok := element.(map[string]any)
 	if !ok {
 		return false

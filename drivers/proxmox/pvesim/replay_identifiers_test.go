@@ -23,6 +23,23 @@ func (ids *identifiers) clone() *identifiers {
 	return &identifiers{actual: maps.Clone(ids.actual), recorded: maps.Clone(ids.recorded), given: ids.given}
 }
 
+// same says whether a text is the recorded one with the values at hand.
+func (ids *identifiers) same(recorded, atHand string) bool {
+	if plain(recorded) != plain(atHand) {
+		return false
+	}
+	wants, gots := identify(recorded), identify(atHand)
+	if len(wants) == 0 {
+		return recorded == atHand
+	}
+	for i := range wants {
+		if ids.actual[wants[i].value] != gots[i].value {
+			return false
+		}
+	}
+	return true
+}
+
 // invented finds them: of a UPID the three numbers, fingerprints, uuids, digests,
 // MACs, tickets, the names of uploaded files. Where there is a group it is the
 // identifier.
@@ -32,6 +49,7 @@ var invented = regexp.MustCompile(strings.Join([]string{
 	`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`,
 	`\b[0-9a-f]{40}\b`, `\b[0-9a-f]{64}\b`,
 	`(?i:\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b)`,
+	`(?i:\bfe80::[0-9a-f]{1,4}:[0-9a-f]{1,2}ff:fe[0-9a-f]{2}:[0-9a-f]{1,4}\b)`, // Made of a MAC.
 	`pveupload-[0-9a-f]+`,
 	`PVE:[^:\s]+:([0-9A-F]{8}::[A-Za-z0-9+/=]+)`,
 	`\b[0-9A-F]{8}:[A-Za-z0-9+/]{43}`,

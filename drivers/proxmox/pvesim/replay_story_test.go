@@ -25,9 +25,10 @@ import (
 // node without guests and makes all it needs. The README beside the files
 // describes the layout.
 type story struct {
-	folder string
-	PVE    string `json:"pve_version"`
-	Start  struct {
+	folder  string
+	partial bool   // It needs what others left, and no call of some was recorded.
+	PVE     string `json:"pve_version"`
+	Start   struct {
 		Node       string
 		Storage    string
 		GuestRange [2]int `json:"guest_range"`

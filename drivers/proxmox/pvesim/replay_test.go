@@ -1,12 +1,15 @@
 package pvesim_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -108,11 +111,29 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 
 // config is the host as it was when the recording began.
 func (s *story) config() pvesim.Config {
-	c := pvesim.Config{Node: s.Start.Node, Version: s.version(), Bridges: s.Start.Bridges, Token: s.Start.RootToken, NoManager: true, Address: "10.99.0.1/24"}
+	c := recordedMachine()
+	c.Node, c.Version, c.Bridges, c.Token, c.Web = s.Start.Node, s.version(), s.Start.Bridges, s.Start.RootToken, s.web
 	for _, st := range s.Start.Storages {
 		c.Storages = append(c.Storages, pvesim.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
 	}
 	return c
+}
+
+// web has the files of the story under any address that ends in their names.
+func (s *story) web(address string) pvesim.Page {
+	content, err := s.content(path.Base(address))
+	if err != nil {
+		return pvesim.Page{Missing: "404 File not found"}
+	}
+	return pvesim.Page{Size: int64(len(content)), Disk: diskSize(content), Sums: pvesim.Sums(content)}
+}
+
+// diskSize is how large a guest sees a disk image, which the head of qcow2 tells.
+func diskSize(content []byte) int64 {
+	if len(content) >= 32 && bytes.HasPrefix(content, []byte("QFI\xfb")) {
+		return int64(binary.BigEndian.Uint64(content[24:32])) //nolint:gosec // Of our own recordings.
+	}
+	return int64(len(content))
 }
 
 // version is what answered, without the number of its release: "8.4".

@@ -206,7 +206,7 @@ func (w *world) nodeEntry(n *node, audit bool) *nodeEntry {
 	}
 	if audit && w.now.Sub(n.sampled) <= forgotten {
 		r.nodeStats = &nodeStats{
-			CPU: 0.0125, MaxCPU: nodeCPUs, Mem: w.memoryUsed(n.name), MaxMem: nodeMemory, Disk: 8 << 30, MaxDisk: 96 << 30,
+			CPU: 0.0125, MaxCPU: w.cfg.CPUs, Mem: w.memoryUsed(n.name), MaxMem: w.cfg.Memory, Disk: rootUsed, MaxDisk: w.cfg.RootDisk,
 			Uptime: int64(n.sampled.Sub(w.boot) / time.Second),
 		}
 	}
@@ -221,7 +221,7 @@ func (w *world) memoryUsed(node string) int64 {
 			used += w.seen[g.vmid].maxmem
 		}
 	}
-	return min(used, nodeMemory)
+	return min(used, w.cfg.Memory)
 }
 
 func (w *world) storageEntry(s *store, n *node) *storageEntry {

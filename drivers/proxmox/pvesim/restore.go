@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // restoring is what a VM is to be restored from, and how.
@@ -96,6 +97,7 @@ func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...a
 		}
 		return name
 	}
+	w.unpackLog(g, b, r.archive, log)
 	w.freeDisks(g, false, log) // Of a VM that is overwritten they go first.
 	made := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(b.disks)) {
@@ -136,6 +138,37 @@ func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...a
 	}
 	w.write(g)
 	return nil
+}
+
+// unpackLog is what the tools that read an archive say of it (restore_vma_archive in
+// PVE/QemuServer.pm and vma of pve-qemu).
+func (w *world) unpackLog(g *guest, b *backup, archive string, log func(string, ...any)) {
+	storage, name, _ := volumeID(archive)
+	st := w.stores[storage]
+	if st == nil {
+		return
+	}
+	pipe := fmt.Sprintf("/var/tmp/vzdumptmp%d", w.pid())
+	vma := fmt.Sprintf("vma extract -v -r %s.fifo %s %s", pipe, st.path(name), pipe)
+	for end, reader := range map[string]string{".zst": "zstd -q -d -c", ".gz": "zcat", ".lzo": "lzop -d -c"} {
+		if strings.HasSuffix(name, end) {
+			vma = fmt.Sprintf("%s %s | vma extract -v -r %s.fifo - %s", reader, st.path(name), pipe, pipe)
+		}
+	}
+	log("restore vma archive: %s", vma)
+	stopped := &guest{vmid: g.vmid, node: g.node, kind: "qemu", conf: b.conf}
+	log("CFG: size: %d name: qemu-server.conf", len(stopped.text()))
+	n := 0
+	for _, key := range slices.Sorted(maps.Keys(b.disks)) {
+		if cloudFile.MatchString(b.disks[key].volid) {
+			continue
+		}
+		n++
+		log("DEV: dev_id=%d size: %d devname: drive-%s", n, b.disks[key].size, key)
+	}
+	if v := w.volume(g.node, archive); v != nil {
+		log("CTIME: %s", time.Unix(v.ctime, 0).UTC().Format("Mon Jan  2 15:04:05 2006"))
+	}
 }
 
 // makeUnique gives a configuration what no two guests may have in common.

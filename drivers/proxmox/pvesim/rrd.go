@@ -50,11 +50,11 @@ func apiNodeSeries(w *world, c *call) (any, error) {
 	used := w.memoryUsed(c.in["node"])
 	return w.series(c, w.boot, func(time.Time) map[string]any {
 		point := map[string]any{
-			"cpu": 0.0125, "iowait": 0.0001, "loadavg": 0.1, "maxcpu": nodeCPUs, "memtotal": int64(nodeMemory), "memused": used,
-			"netin": 1200.5, "netout": 900.25, "roottotal": int64(96 << 30), "rootused": int64(8 << 30), "swaptotal": int64(8 << 30), "swapused": 0,
+			"cpu": 0.0125, "iowait": 0.0001, "loadavg": 0.1, "maxcpu": w.cfg.CPUs, "memtotal": w.cfg.Memory, "memused": used,
+			"netin": 1200.5, "netout": 900.25, "roottotal": w.cfg.RootDisk, "rootused": rootUsed, "swaptotal": int64(8 << 30), "swapused": 0,
 		}
 		if w.v9() {
-			point["memavailable"], point["arcsize"] = nodeMemory-used, 0
+			point["memavailable"], point["arcsize"] = w.cfg.Memory-used, 0
 			for _, name := range []string{"pressurecpusome", "pressureiofull", "pressureiosome", "pressurememoryfull", "pressurememorysome"} {
 				point[name] = 0
 			}

@@ -22,11 +22,11 @@ type sample struct {
 }
 
 // sample looks at a guest.
-func (g *guest) sample() sample {
-	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: float64(g.cpus())}
+func (w *world) sample(g *guest) sample {
+	s := sample{vmid: g.vmid, name: g.conf["name"], status: "stopped", template: g.conf["template"] == "1", cpus: float64(w.cpus(g))}
 	if g.kind == "lxc" {
 		s.name = g.conf["hostname"]
-		s.ctSize(g)
+		w.ctSize(&s, g)
 	} else {
 		s.maxmem = int64(memoryMiB(g.conf["memory"])) << 20
 		s.maxdisk = bootDiskSize(g.conf)
@@ -44,7 +44,7 @@ func (g *guest) sample() sample {
 }
 
 // ctSize fills in the sizes of a container. While it runs its file system is asked.
-func (s *sample) ctSize(g *guest) {
+func (w *world) ctSize(s *sample, g *guest) {
 	s.maxmem = int64(512) << 20
 	if mib := atoi(g.conf["memory"]); mib > 0 {
 		s.maxmem = int64(mib) << 20
@@ -56,7 +56,11 @@ func (s *sample) ctSize(g *guest) {
 	if g.run != nil {
 		s.disk = min(2150400, s.maxdisk)
 		if !strings.Contains(g.conf["rootfs"], "subvol-") {
-			s.maxdisk = ext4Usable(s.maxdisk)
+			made := s.maxdisk
+			if v := w.volume(g.node, parseMount("rootfs", g.conf["rootfs"]).volume); v != nil && v.made > 0 {
+				made = v.made
+			}
+			s.maxdisk = ext4Usable(s.maxdisk, made)
 		}
 	}
 }

@@ -44,6 +44,9 @@ func apiRollback(w *world, c *call) (any, error) {
 				return err
 			}
 			w.powerOn(g)
+			if s.conf["vmstate"] != "" {
+				g.run.booted = w.now // Its memory holds a system that is up.
+			}
 		} else if start {
 			w.fork(c, g.node, w.startCTJob(g, c))
 		}

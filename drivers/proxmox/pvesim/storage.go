@@ -15,6 +15,7 @@ import (
 type store struct {
 	Storage
 	volumes map[volumeKey]*volume
+	assumed bool   // No entry of storage.cfg names it.
 	extra   config // Options that change nothing here, as they were written.
 	filled  int64  // Bytes that something else takes, see Edit.Fill.
 }
@@ -31,6 +32,7 @@ type volume struct {
 	size      int64 // As a guest sees it.
 	length    int64 // Of the file, for uploads and downloads.
 	used      int64
+	made      int64 // What size was when a container's file system was made on it.
 	vmid      int
 	parent    string // The volume it is a linked clone of, by name.
 	system    bool   // Holds something that boots.
@@ -303,6 +305,7 @@ func (w *world) allocateAs(node string, s *store, name string, vmid int, format 
 		return nil, err
 	}
 	if s.files() && size > largestFile {
+		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.path(name), format, size)
 		return nil, fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.path(name), format)
 	}
 	switch {

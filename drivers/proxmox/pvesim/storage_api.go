@@ -362,6 +362,9 @@ func (w *world) storageConfig(s *store) map[string]any {
 		if v, ok := method("POST /storage").Param(key); ok && (v.Type == "boolean" || v.Type == "integer") {
 			entry[key] = atoi(value)
 		}
+		if key == "priority" {
+			entry[key] = atoi(value)
+		}
 	}
 	if s.Shared {
 		entry["shared"] = 1
@@ -372,7 +375,9 @@ func (w *world) storageConfig(s *store) map[string]any {
 func (w *world) storageDigest() string {
 	var b strings.Builder
 	for _, name := range w.storeNames() {
-		b.WriteString(w.stores[name].text())
+		if !w.stores[name].assumed {
+			b.WriteString(w.stores[name].text())
+		}
 	}
 	return sumOf(b.String())
 }

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func apiCreateStorage(w *world, c *call) (any, error) {
 	if w.stores[name] != nil {
 		return nil, fail("create storage failed: storage ID '%s' already defined", name)
 	}
-	s := newStore(Storage{Name: name, Type: kind, Path: c.in["path"], Content: defaultContent(kind), Size: 1 << 40, Shared: storageTypes[kind].shared})
+	s := newStore(Storage{Name: name, Type: kind, Path: c.in["path"], Content: defaultContent(kind), Size: cmp.Or(w.cfg.StorageSize, 1<<40), Shared: storageTypes[kind].shared})
 	if s.Path == "" && s.files() {
 		s.Path = "/mnt/pve/" + name
 	}
@@ -54,6 +55,7 @@ func apiCreateStorage(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	w.stores[name] = s
+	w.writeStorages()
 	return map[string]any{"storage": name, "type": kind}, nil
 }
 
@@ -119,7 +121,28 @@ func apiUpdateStorage(w *world, c *call) (any, error) {
 	if err := c.setStorage(s); err != nil {
 		return nil, err
 	}
+	w.writeStorages()
 	return map[string]any{"storage": s.Name, "type": s.Type}, nil
+}
+
+// assumeLocal adds the storage local that PVE takes to be there when storage.cfg
+// does not name it (parse_config in PVE/Storage/Plugin.pm).
+func (w *world) assumeLocal() *store {
+	s := newStore(Storage{Name: "local", Type: "dir", Path: "/var/lib/vz", Content: strings.Fields("backup images iso rootdir snippets vztmpl"), Size: cmp.Or(w.cfg.StorageSize, 1<<40)})
+	s.assumed, s.extra = true, config{"priority": "0", "prune-backups": "keep-all=1"}
+	w.stores["local"] = s
+	return s
+}
+
+// writeStorages writes storage.cfg, and with it what was only assumed before; a
+// priority is no option that is written.
+func (w *world) writeStorages() {
+	for _, s := range w.stores {
+		if s.assumed {
+			s.assumed = false
+			delete(s.extra, "priority")
+		}
+	}
 }
 
 // mayUpdateStorage checks a change of an entry, what it takes away above all.
@@ -158,7 +181,12 @@ func apiDeleteStorage(w *world, c *call) (any, error) {
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
+	gone := w.stores[name]
 	delete(w.stores, name)
+	w.writeStorages()
+	if name == "local" { // What lies in its folder is there again.
+		w.assumeLocal().volumes = gone.volumes
+	}
 	delete(w.access.acl, "/storage/"+name)
 	for _, p := range w.pools {
 		delete(p.storages, name)

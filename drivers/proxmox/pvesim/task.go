@@ -237,7 +237,11 @@ func (t *task) kill() {
 	if t.abort != nil {
 		t.abort(t)
 	}
-	t.logf("received interrupt")
+	if g := t.guest; t.kind == "qmshutdown" && g != nil && g.run != nil && agentEnabled(g) && t.w.now.Before(g.run.booted) {
+		t.logf("QEMU Guest Agent is not running - received interrupt") // It waited for its answer.
+	} else {
+		t.logf("received interrupt")
+	}
 	t.status = "unexpected status"
 	t.close()
 }

@@ -2,18 +2,12 @@ package pvesim
 
 import (
 	"bytes"
-	"crypto/md5"  //nolint:gosec // Offered by PVE for checksums.
-	"crypto/sha1" //nolint:gosec // The same.
-	"crypto/sha256"
-	"crypto/sha512"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"hash"
 	"io"
 	"mime/multipart"
 	"net/http"
-	"net/url"
 	"path"
 	"regexp"
 	"strconv"
@@ -66,13 +60,10 @@ func readUpload(body io.Reader, boundary string, params map[string]any) (*upload
 
 func readFile(part *multipart.Part) (*upload, error) {
 	up := &upload{filename: part.FileName(), sums: map[string]string{}}
-	hashes := map[string]hash.Hash{
-		"md5": md5.New(), "sha1": sha1.New(), "sha224": sha256.New224(), "sha256": sha256.New(), //nolint:gosec // As offered.
-		"sha384": sha512.New384(), "sha512": sha512.New(),
-	}
+	all := hashes()
 	var head bytes.Buffer
 	writers := []io.Writer{}
-	for _, h := range hashes {
+	for _, h := range all {
 		writers = append(writers, h)
 	}
 	n, err := io.Copy(io.MultiWriter(writers...), io.TeeReader(part, &limitedWriter{w: &head, left: 512}))
@@ -80,7 +71,7 @@ func readFile(part *multipart.Part) (*upload, error) {
 		return nil, err
 	}
 	up.size, up.head = n, head.Bytes()
-	for name, h := range hashes {
+	for name, h := range all {
 		up.sums[name] = hex.EncodeToString(h.Sum(nil))
 	}
 	return up, nil
@@ -179,9 +170,7 @@ func apiUpload(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// apiDownload is POST …/storage/{storage}/download-url. Any http or https address is
-// there and any checksum is right; size and content are invented from the
-// address.
+// apiDownload is POST …/storage/{storage}/download-url.
 func apiDownload(w *world, c *call) (any, error) {
 	s, err := w.store(c.in["storage"])
 	if err != nil {
@@ -200,7 +189,7 @@ func apiDownload(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	from, sum := c.in["url"], c.in["checksum"]
-	size := w.downloadSize(from)
+	found, algorithm := w.page(from), c.in["checksum-algorithm"]
 	volname := content + "/" + name
 	return w.fork(c, node, job{kind: "download", id: name, begin: func(t *task) error {
 		t.logf("downloading %s to %s", from, s.path(volname))
@@ -208,37 +197,32 @@ func apiDownload(w *world, c *call) (any, error) {
 			if sum == "" {
 				return fail("refusing to override existing file '%s'", s.path(volname))
 			}
-			if old.url == from {
+			if found.is(old, from, algorithm, sum) {
 				t.logf("calculating checksum of existing file...OK, got correct file already, no need to download")
 				return nil
 			}
 			t.logf("calculating checksum of existing file...mismatch, overwriting")
 		}
-		if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
-			return fail("download failed: exit code 4") // wget: network failure.
+		if err := found.fetch(t, from, algorithm, sum); err != nil {
+			return err
 		}
-		return s.room(node, size)
+		return s.room(node, found.Size)
 	}, end: func(t *task) error {
-		if old := s.find(node, volname); old != nil && old.url == from && sum != "" {
+		if old := s.find(node, volname); old != nil && sum != "" && found.is(old, from, algorithm, sum) {
 			return nil
 		}
-		if sum != "" {
-			t.logf("calculating checksum...OK, checksum verified")
-		}
 		v := &volume{
-			name: volname, content: content, format: fileFormat(content, name), size: size, length: size, used: size,
+			name: volname, content: content, format: fileFormat(content, name), size: found.Size, length: found.Size, used: found.Size,
 			ctime: w.now.Unix(), system: content == "import", url: from,
 		}
 		if content == "import" {
-			v.size = w.sized("disk "+from, 2, 4) << 30
+			v.size = found.Disk
 		}
 		s.put(node, v)
 		t.logf("download of '%s' to '%s' finished", from, s.path(volname))
 		return nil
 	}}), nil
 }
-
-func (w *world) downloadSize(from string) int64 { return w.sized(from, 256<<10, 768<<10) << 10 }
 
 // mayDownload: the host goes out to the network, so more is needed than rights
 // on the storage.
@@ -247,16 +231,6 @@ func (c *call) mayDownload(node string) error {
 		return nil
 	}
 	return forbidden("")
-}
-
-// apiURLMetadata is GET /nodes/{node}/query-url-metadata.
-func apiURLMetadata(w *world, c *call) (any, error) {
-	from := c.in["url"]
-	parsed, err := url.Parse(from)
-	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" || strings.HasSuffix(parsed.Hostname(), ".invalid") { // a name that is never found (RFC 6761)
-		return nil, fail("invalid server response: '500 Can't connect to %s'", from)
-	}
-	return map[string]any{"filename": path.Base(parsed.Path), "size": w.downloadSize(from), "mimetype": "application/octet-stream"}, nil
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

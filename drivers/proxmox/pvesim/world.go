@@ -104,13 +104,16 @@ func newWorld(c Config) *world {
 		}
 		w.stores[s.Name] = newStore(s)
 	}
+	if len(c.Storages) == 0 {
+		w.assumeLocal()
+	}
 	if w.cfg.Token == "" {
 		w.cfg.Token = "root@pam!sim=" + w.uuid()
 	}
 	w.access = newAccess(&w.cfg)
 	w.populate(c.Guests)
 	for _, g := range w.guests {
-		w.seen[g.vmid] = g.sample()
+		w.seen[g.vmid] = w.sample(g)
 	}
 	clear(w.stale)
 	w.next = w.now.Add(samplePeriod)
@@ -189,7 +192,7 @@ func (w *world) broadcast(t time.Time) {
 		case w.nodes[g.node].offline:
 			continue
 		default:
-			w.seen[vmid] = g.sample()
+			w.seen[vmid] = w.sample(g)
 		}
 		delete(w.stale, vmid)
 	}

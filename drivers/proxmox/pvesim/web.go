@@ -1,0 +1,102 @@
+package pvesim
+
+import (
+	"crypto/md5"  //nolint:gosec // Offered by PVE for checksums.
+	"crypto/sha1" //nolint:gosec // The same.
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"hash"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// Page is what the simulated web has at an address.
+type Page struct {
+	Size int64
+	Disk int64             // Of a disk image: how large a guest sees it; default Size.
+	Sums map[string]string // Checksums by the name of the algorithm, see [Sums].
+	// Missing is what the server answers of a page that is not there: "404 Not Found".
+	Missing string
+}
+
+// Sums are the checksums of a content, by the names of the algorithms of PVE.
+func Sums(content []byte) map[string]string {
+	sums := map[string]string{}
+	for name, h := range hashes() {
+		_, _ = h.Write(content)
+		sums[name] = hex.EncodeToString(h.Sum(nil))
+	}
+	return sums
+}
+
+func hashes() map[string]hash.Hash {
+	return map[string]hash.Hash{
+		"md5": md5.New(), "sha1": sha1.New(), "sha224": sha256.New224(), "sha256": sha256.New(), //nolint:gosec // As offered.
+		"sha384": sha512.New384(), "sha512": sha512.New(),
+	}
+}
+
+// page looks at an address. Where nobody said what the web is, every page of http and
+// https is there: its size is invented from the address, and any checksum is right.
+func (w *world) page(address string) Page {
+	if w.cfg.Web != nil {
+		p := w.cfg.Web(address)
+		if p.Disk == 0 {
+			p.Disk = p.Size
+		}
+		return p
+	}
+	p := Page{Size: w.sized(address, 256<<10, 768<<10) << 10}
+	p.Disk = w.sized("disk "+address, 2, 4) << 30
+	return p
+}
+
+// reachable says whether there can be a server at an address at all; a name that ends
+// in .invalid is never found (RFC 6761).
+func reachable(address string) bool {
+	parsed, err := url.Parse(address)
+	return err == nil && (parsed.Scheme == "https" || parsed.Scheme == "http") && !strings.HasSuffix(parsed.Hostname(), ".invalid")
+}
+
+// fetch is what wget and the check after it say of a download
+// (download_file_from_url in PVE/Tools.pm).
+func (p Page) fetch(t *task, from, algorithm, sum string) error {
+	if p.Missing != "" {
+		code, reason, _ := strings.Cut(p.Missing, " ")
+		t.logf("HTTP request sent, awaiting response... %s", p.Missing)
+		t.logf("%s ERROR %s: %s.", t.start.UTC().Format("2006-01-02 15:04:05"), code, reason)
+		return fail("download failed: exit code 8") // wget: the server answered with an error.
+	}
+	if !reachable(from) {
+		return fail("download failed: exit code 4") // wget: network failure.
+	}
+	if sum == "" {
+		return nil
+	}
+	t.logf("calculating checksum...")
+	if got := p.Sums[algorithm]; p.Sums != nil && !strings.EqualFold(got, sum) {
+		return fail("checksum mismatch: got '%s' != expect '%s'", got, sum)
+	}
+	return nil
+}
+
+// is says whether a file that is there already is the one that a download would bring.
+func (p Page) is(old *volume, from, algorithm, sum string) bool {
+	return old.url == from && (p.Sums == nil || strings.EqualFold(p.Sums[algorithm], sum))
+}
+
+// apiURLMetadata is GET /nodes/{node}/query-url-metadata.
+func apiURLMetadata(w *world, c *call) (any, error) {
+	from := c.in["url"]
+	if !reachable(from) {
+		return nil, fail("invalid server response: '500 Can't connect to %s'", from)
+	}
+	p := w.page(from)
+	if p.Missing != "" {
+		return nil, fail("invalid server response: '%s'", p.Missing)
+	}
+	parsed, _ := url.Parse(from) // It was reachable.
+	return map[string]any{"filename": path.Base(parsed.Path), "size": p.Size, "mimetype": "application/octet-stream"}, nil
+}
