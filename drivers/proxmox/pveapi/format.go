@@ -28,7 +28,7 @@ var formats = sync.OnceValue(func() map[string]func(version, word string) error 
 			all[name] = s.check
 		}
 	}
-	for _, functions := range []map[string]func(word string) error{netFormats(), guestFormats(), idFormats()} {
+	for _, functions := range []map[string]func(word string) error{netFormats(), guestFormats(), idFormats(), sdnFormats()} {
 		for name, f := range functions {
 			all[name] = func(_, word string) error { return f(word) }
 		}

@@ -102,8 +102,11 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 // tally counts a request by the template of its path.
 func (w *world) tally(req *request) {
 	key := req.method + " " + req.path
-	m, _, known := pveapi.Lookup(req.method, req.path)
-	if known && m != nil {
+	m, _, _ := pveapi.Lookup(req.method, req.path)
+	if m == nil {
+		m, _, _ = pastTable(req.method, req.path)
+	}
+	if m != nil {
 		key = req.method + " " + m.Path
 	}
 	w.count.requests[key]++
@@ -125,13 +128,14 @@ func (w *world) dispatch(c *call) (any, error) {
 		return nil, &apiError{status: http.StatusNotImplemented, message: "method '" + req.method + "' not available", bare: true}
 	}
 	m, vars, known := pveapi.Lookup(req.method, req.path)
+	var untabled handler
+	if m == nil {
+		if extra, named, h := pastTable(req.method, req.path); extra != nil {
+			m, vars, untabled, known = extra, named, h, true
+		}
+	}
 	if m != nil && !m.In(w.cfg.Version) {
 		m, known = nil, false
-	}
-	var untabled handler
-	if !known {
-		m, vars, untabled = pastTable(req.method, req.path)
-		known = m != nil
 	}
 	if m == nil || m.Perm.User != "world" {
 		who, err := w.authenticate(req)

@@ -149,7 +149,11 @@ func (w *world) powerOff(g *guest, c *call) {
 	w.haNotice(g)
 }
 
-func (w *world) hasBridge(name string) bool { return slices.Contains(w.bridges, name) }
+// hasBridge says whether guests can be plugged there: a bridge of the nodes, or a virtual
+// network that runs.
+func (w *world) hasBridge(name string) bool {
+	return slices.Contains(w.bridges, name) || w.sdn.running["sdn/vnets"][name] != nil
+}
 
 // cpus is how many the guest sees.
 func (w *world) cpus(g *guest) int {

@@ -39,6 +39,10 @@ type world struct {
 	// firewalls are the files of the firewall: the cluster's, those of nodes by name
 	// and those of guests by their path.
 	firewalls map[string]*firewall
+	// sections are what files hold of which the API table knows nothing, by file and id.
+	sections map[string]map[string]config
+	sdn      software
+	acme     map[string]*acmeAccount
 
 	due    events
 	seen   map[int]sample   // What the last broadcast said of each guest.
@@ -83,6 +87,8 @@ func newWorld(c Config) *world {
 			running: map[string]int{}, begun: map[string]int{}, peakTasks: map[string]int{},
 		},
 	}
+	w.sections, w.acme = map[string]map[string]config{"sdn/ipams": {"pve": {"type": "pve"}}, "priv/acme/plugins": {"standalone": {"type": "standalone"}}}, map[string]*acmeAccount{}
+	w.restoreBuiltin()
 	w.boot = w.now.Add(-time.Hour)
 	if c.Version != "8.4" && c.Version != "9.1" {
 		panic(fmt.Sprintf("pvesim: version %q is neither 8.4 nor 9.1", c.Version))

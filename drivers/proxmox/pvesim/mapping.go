@@ -1,0 +1,132 @@
+package pvesim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// Mappings give devices and folders of nodes one name in the cluster
+// (PVE/API2/Cluster/Mapping and PVE/Mapping).
+
+// mapFormats are the parts of an entry of a map, by the kind of mapping.
+var mapFormats = map[string]string{
+	"pci": `node: string pve-node needed
+		id: string needed /[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}/
+		path: string needed /(?:[a-f0-9]{4,}:[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?;)*[a-f0-9]{4,}:[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?/
+		subsystem-id: string /[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}/
+		iommugroup: integer
+		description: string <=4096`,
+	"usb": `node: string pve-node needed
+		id: string needed /[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}/
+		path: string /(\d+)\-(\d+(\.\d+)*)/
+		description: string <=4096`,
+	"dir": `node: string pve-node needed
+		path: string pve-storage-path needed
+		description: string <=4096`,
+}
+
+func mappingFiles() []sectionFile {
+	var all []sectionFile
+	for _, kind := range []string{"dir", "pci", "usb"} {
+		path := "/mapping/" + kind
+		f := sectionFile{
+			name: "mapping/" + kind, path: "/cluster" + path, key: "id", id: "pve-configid", only: kind, untyped: true, whole: true, plain: true,
+			kinds: map[string]string{kind: "map description? mdev? live-migration-capable?"},
+			props: "map: array\ndescription: string <=4096\nmdev: boolean\nlive-migration-capable: boolean @9.0",
+			query: "check-node: string pve-node", open: true,
+			read:  either(allOf(path+"/{id}", "Mapping.Use"), allOf(path+"/{id}", "Mapping.Modify"), allOf(path+"/{id}", "Mapping.Audit")),
+			write: allOf(path, "Mapping.Modify"), change: allOf(path+"/{id}", "Mapping.Modify"),
+			guard: func(c *call, id string, _ map[string]any, write bool) error {
+				if write {
+					return nil
+				}
+				return c.needAny(path+"/"+id, "Mapping.Modify", "Mapping.Use", "Mapping.Audit")
+			},
+			twice: kind + " ID '%s' already defined", missing: "mapping '%s' not found", gone: kind + " ID '%s' does not exist",
+			failed: "%s hardware mapping failed", lock: "mapping_" + kind + "_cfg",
+			check: func(_ *world, _ *call, _ string, conf, _ config) error { return checkMap(kind, conf["map"]) },
+			show:  showMapping(kind), missingIsGone: true,
+		}
+		switch kind {
+		case "dir":
+			f.since, f.failed = "9.0", "%s dir mapping failed"
+			f.kinds[kind], f.props = "map description?", "map: array\ndescription: string <=4096"
+		case "usb":
+			f.kinds[kind], f.props = "map description?", "map: array\ndescription: string <=4096"
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// checkMap reads the entries of a map, which are property strings.
+func checkMap(kind, text string) error {
+	format := &pveapi.Value{Type: "string", Sub: props(mapFormats[kind])}
+	m := &pveapi.Method{Params: map[string]*pveapi.Value{"map": {Type: "array", Items: format}}}
+	var entries []any
+	for entry := range strings.SplitSeq(text, "\n") {
+		entries = append(entries, entry)
+	}
+	if wrong := m.Check(map[string]any{"map": entries}); wrong != nil {
+		return &apiError{status: 400, errors: wrong}
+	}
+	return nil
+}
+
+// showMapping adds to a mapping what a node makes of it, if a call asks for that.
+func showMapping(kind string) func(*world, *call, string, map[string]any) {
+	member := map[string]string{"pci": "checks", "dir": "checks", "usb": "errors"}[kind]
+	return func(w *world, c *call, id string, entry map[string]any) {
+		node := c.in["check-node"]
+		if node == "" {
+			return
+		}
+		checks, found := []map[string]any{}, false
+		tell := func(severity, format string, args ...any) {
+			checks = append(checks, map[string]any{"severity": severity, "message": fmt.Sprintf(format, args...)})
+		}
+		entries, _ := entry["map"].([]string)
+		for _, text := range entries {
+			if optionOf(text, "node") != node {
+				continue
+			}
+			found = true
+			if wrong := w.wrongDevice(kind, id, text); wrong != "" {
+				tell("error", "Invalid configuration: %s\n", wrong)
+			}
+		}
+		if !found {
+			tell("warning", "No mapping for node %s.", node)
+		}
+		entry[member] = checks
+	}
+}
+
+// wrongDevice says what a node has else than an entry of a map expects (assert_valid).
+func (w *world) wrongDevice(kind, name, text string) string {
+	switch kind {
+	case "usb":
+		return "USB device '" + optionOf(text, "id") + "' not found"
+	case "dir":
+		return ""
+	}
+	for path := range strings.SplitSeq(optionOf(text, "path"), ";") {
+		found := false
+		for _, device := range pciDevices() {
+			if !strings.HasPrefix(fmt.Sprint(device["id"]), path) {
+				continue
+			}
+			found = true
+			is := strings.ReplaceAll(fmt.Sprint(device["vendor"], ":", device["device"]), "0x", "")
+			if want := optionOf(text, "id"); want != is {
+				return fmt.Sprintf("'id' does not match for '%s' (%s != %s)", name, is, want)
+			}
+		}
+		if !found {
+			return "pci device '" + path + "' not found"
+		}
+	}
+	return ""
+}

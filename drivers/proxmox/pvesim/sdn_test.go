@@ -1,0 +1,121 @@
+package pvesim_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// body asks with a body that is written out, for parameters that come twice.
+func (c *client) body(verb, path, body string) answer {
+	c.t.Helper()
+	r, err := http.NewRequest(verb, "https://pve/api2/json"+path, strings.NewReader(body))
+	require.NoError(c.t, err)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return c.send(r)
+}
+
+// TestSoftwareNetworks: a zone, a virtual network in it and a subnet are written, shown
+// as pending, applied, edited with a digest and refused where PVE refuses (PVE/API2/Network/SDN,
+// the plugins of PVE/Network/SDN).
+func TestSoftwareNetworks(t *testing.T) {
+	for _, version := range []string{"8.4", "9.1"} {
+		t.Run(version, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient(t, pvesim.Config{Version: version})
+				lock := map[string]string{"8.4": "file-sdn__running-config", "9.1": "domain-sdn"}[version]
+				during := ": error during cfs-locked '" + lock + "' operation: "
+				const zones, vnets = "/cluster/sdn/zones", "/cluster/sdn/vnets"
+				c.steps(
+					step{"GET", zones + "/lab", nil, "500 sdn 'lab' does not exist"},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan"}, "500 missing value for required option 'bridge'"},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "peers": "192.0.2.1"}, "500 unexpected property 'peers'"},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "ipam": "none"}, "500 create sdn zone object failed: 400 Parameter verification failed."},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "mtu": "1450", "nodes": "father", "ipam": "pve"}, "OK"},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0"}, "500 create sdn zone object failed" + during + "sdn zone object ID 'lab' already defined"},
+					step{"POST", zones, form{"zone": "plain", "type": "simple"}, "OK"},
+					step{"POST", vnets, form{"vnet": "blue", "zone": "lab"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
+					step{"POST", vnets, form{"vnet": "blue", "zone": "lab", "tag": "100", "alias": "the blue one"}, "OK"},
+					step{"POST", vnets, form{"vnet": "red", "zone": "lab", "tag": "100"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
+					step{"POST", vnets, form{"vnet": "green", "zone": "plain", "tag": "1"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
+					step{"POST", vnets, form{"vnet": "lost", "zone": "nowhere"}, "500 create sdn vnet object failed" + during + "cannot lookup undefined type!"},
+					step{"DELETE", zones + "/lab", nil, "500 delete sdn zone object failed" + during + "zone lab is used by vnet blue"},
+				)
+				require.Equal(t, "create sdn vnet object failed: 400 Parameter verification failed.\ntag: vlan tag is not allowed on simple zone\n",
+					c.ask("POST", vnets, form{"vnet": "green", "zone": "plain", "tag": "1"}).message)
+				require.Equal(t, map[string]string{"zone": "invalid format - zone ID 'a-b' contains illegal characters\n"},
+					c.ask("POST", zones, form{"zone": "a-b", "type": "simple"}).errors)
+
+				pending := c.object(zones + "/lab?pending=1")
+				require.Equal(t, []any{"new", "vlan"}, []any{pending["state"], pending["type"]})
+				require.Equal(t, map[string]any{"bridge": "vmbr0", "mtu": 1450.0, "nodes": "father", "ipam": "pve"}, pending["pending"])
+				require.Empty(t, c.list(zones+"?running=1"))
+				require.Len(t, c.list(zones), 2)
+				require.Len(t, c.list(zones+"?type=vlan"), 1)
+				c.done("PUT", "/cluster/sdn", nil)
+				require.Len(t, c.list(zones+"?running=1"), 2)
+				require.NotContains(t, c.object(zones+"/lab?pending=1"), "pending")
+
+				zone := c.object(zones + "/lab")
+				require.Equal(t, []any{"lab", "vlan", 1450.0}, []any{zone["zone"], zone["type"], zone["mtu"]})
+				c.ok("PUT", zones+"/lab", form{"mtu": "1400", "delete": "nodes", "digest": fmt.Sprint(zone["digest"])})
+				require.Contains(t, c.ask("PUT", zones+"/lab", form{"mtu": "1300", "digest": fmt.Sprint(zone["digest"])}).reason, "detected modified configuration")
+				require.Equal(t, "update sdn zone object failed"+during+"unable to delete required option 'bridge'", c.ask("PUT", zones+"/lab", form{"delete": "bridge"}).reason)
+				changed := c.object(zones + "/lab?pending=1")
+				require.Equal(t, []any{"changed", 1450.0, map[string]any{"mtu": 1400.0, "nodes": "deleted"}}, []any{changed["state"], changed["mtu"], changed["pending"]})
+
+				at := vnets + "/blue/subnets"
+				c.steps(
+					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet", "gateway": "198.51.100.1"}, "500 create sdn subnet object failed: 400 Parameter verification failed."},
+					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet", "gateway": "192.0.2.1", "snat": "1"}, "OK"},
+					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet"}, "500 create sdn subnet object failed" + during + "sdn subnet object ID 'lab-192.0.2.0-24' already defined"},
+					step{"POST", vnets + "/none/subnets", form{"subnet": "192.0.2.0/24", "type": "subnet"}, "500 sdn vnet 'none' does not exist"},
+					step{"PUT", vnets + "/blue", form{"vlanaware": "1"}, "500 update sdn vnet object failed: 400 Parameter verification failed."},
+					step{"DELETE", vnets + "/blue", nil, "500 delete sdn vnet object failed: 400 Parameter verification failed."},
+				)
+				body := url.Values{"dhcp-range": {"start-address=192.0.2.10,end-address=192.0.2.20", "start-address=192.0.2.15,end-address=192.0.2.30"}}.Encode()
+				require.Contains(t, c.body("PUT", at+"/lab-192.0.2.0-24", body).message, "dhcp ranges must not overlap")
+				body = strings.ReplaceAll(body, "192.0.2.15", "192.0.2.21")
+				require.Equal(t, 200, c.body("PUT", at+"/lab-192.0.2.0-24", body).status)
+				subnet := c.object(at + "/lab-192.0.2.0-24")
+				require.Equal(t, []any{"lab", "192.0.2.0", "24", "192.0.2.0/24", "blue", 1.0, "subnet"},
+					[]any{subnet["zone"], subnet["network"], subnet["mask"], subnet["cidr"], subnet["vnet"], subnet["snat"], subnet["type"]})
+				require.Equal(t, []any{
+					map[string]any{"start-address": "192.0.2.10", "end-address": "192.0.2.20"}, map[string]any{"start-address": "192.0.2.21", "end-address": "192.0.2.30"},
+				}, subnet["dhcp-range"])
+				require.Len(t, c.list(at), 1)
+				require.Equal(t, map[string]string{"vnet": "wrong vnet"}, c.wrongVnet().errors)
+
+				c.done("PUT", "/cluster/sdn", nil)
+				c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "net0": "virtio,bridge=blue"})
+				c.done("POST", vmURL("100", "/status/start"), nil)
+				require.Equal(t, []any{map[string]any{"vnet": "blue", "status": "available"}}, c.ok("GET", "/nodes/father/sdn/zones/lab/content", nil))
+				c.steps(
+					step{"DELETE", at + "/lab-192.0.2.0-24", nil, "OK"},
+					step{"DELETE", vnets + "/blue", nil, "OK"},
+					step{"DELETE", vnets + "/blue", nil, "500 delete sdn vnet object failed" + during + "sdn vnet 'blue' does not exist"},
+					step{"DELETE", zones + "/lab", nil, "OK"},
+				)
+				require.Equal(t, "deleted", c.object(zones + "/lab?pending=1")["state"])
+				c.done("PUT", "/cluster/sdn", nil)
+				require.Equal(t, "sdn 'lab' does not exist", c.ask("GET", zones+"/lab?pending=1", nil).reason)
+				require.Empty(t, c.h.Snapshot().Unimplemented)
+			})
+		})
+	}
+}
+
+// wrongVnet asks for a subnet at another network than its own.
+func (c *client) wrongVnet() answer {
+	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "pink", "zone": "lab", "tag": "7"})
+	a := c.ask("GET", "/cluster/sdn/vnets/pink/subnets/lab-192.0.2.0-24", nil)
+	c.ok("DELETE", "/cluster/sdn/vnets/pink", nil)
+	return a
+}

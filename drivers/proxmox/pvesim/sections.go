@@ -1,0 +1,429 @@
+package pvesim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// sectionFile describes one of the files of sections that the API table knows nothing
+// of, and the five calls on it (PVE/SectionConfig.pm): the parameters of those that
+// write follow from the properties and from what each type of section may have.
+type sectionFile struct {
+	name string // Below /etc/pve, without its ending: the key in world.sections.
+	path string // Of the API.
+	key  string // The parameter that names a section.
+	id   string // Its format.
+
+	// kinds are the types of sections, each with its options: those with ? may be
+	// missing, those with ! cannot be changed. only is the type where calls name none.
+	kinds map[string]string
+	only  string
+	props string // What the options are, see props in past.go.
+	extra string // Parameters of calls that write which no section keeps.
+	since string
+
+	read, write, change *pveapi.Rule // change is for what is there already; nil is write.
+	open                bool         // Whoever is logged in may read and the handlers look closer.
+	// guard is what a code check of PVE asks about one section; nil lets pass what the
+	// rules let pass. It also picks what a list shows.
+	guard func(c *call, id string, conf map[string]any, write bool) error
+
+	// twice, missing and gone tell of a section that is there already, is not there, or
+	// is not there for a change (empty: as missing); failed begins each failure of a
+	// call that writes ("%s" is what it does), lock is that of the file.
+	twice, missing, gone, failed, lock string
+	early                              bool // Options are checked before the file is locked.
+	whole                              bool // A change has to bring what a new section needs.
+	postBelow                          bool // A new one is made at its own path.
+	plain                              bool // A single one is shown without its name.
+	missingIsGone                      bool // What is not there can be deleted.
+	untyped                            bool // No call names the type, though there is but one.
+	secret                             []string
+	family                             string // What the names of all files begin with that are one for PVE.
+
+	idOf  func(w *world, c *call) string
+	check func(w *world, c *call, id string, conf, old config) error
+	drop  func(w *world, c *call, id string) error
+	show  func(w *world, c *call, id string, entry map[string]any)
+	view  func(w *world, f *sectionFile, c *call) map[string]map[string]any
+	query string // Further parameters of readings.
+}
+
+// options takes those of one type apart: whether each may be missing or is fixed.
+func (f *sectionFile) options(kind string) map[string]string {
+	all := map[string]string{}
+	for word := range strings.FieldsSeq(f.kinds[kind]) {
+		name := strings.TrimRight(word, "?!")
+		all[name] = strings.TrimPrefix(word, name)
+	}
+	return all
+}
+
+// methods are the five calls, with the parameters of createSchema and updateSchema.
+func (f *sectionFile) methods() []pastMethod {
+	known := props(f.props)
+	name := &pveapi.Value{Type: "string", Format: f.id}
+	create, update := props(f.extra), props(f.extra)
+	for option, v := range known {
+		required, changes := true, false
+		for kind := range f.kinds {
+			marks, there := f.options(kind)[option]
+			required = required && there && !strings.Contains(marks, "?")
+			changes = changes || there && !strings.Contains(marks, "!")
+		}
+		own := *v
+		own.Optional = !required
+		create[option] = &own
+		if changes {
+			own := *v
+			own.Optional = !f.whole || !required
+			update[option] = &own
+		}
+	}
+	create[f.key], update[f.key] = name, name
+	kinds := &pveapi.Value{Type: "string", Enum: slices.Sorted(maps.Keys(f.kinds))}
+	if f.only != "" {
+		kinds.Optional = true
+	}
+	if !f.untyped {
+		create["type"] = kinds
+	}
+	update["digest"] = describe("string <=64")
+	update["delete"] = describe("string pve-configid-list <=4096")
+	reading, remove := props(f.query), props(f.extra)
+	reading[f.key], remove[f.key] = name, name
+	listing := props(f.query)
+	if f.only == "" && f.query != "" {
+		listing["type"] = &pveapi.Value{Type: "string", Enum: kinds.Enum, Optional: true}
+	}
+	shown := maps.Clone(known)
+	shown["type"], shown["digest"], shown[f.key] = describe("string"), describe("string"), describe("string")
+	for name, v := range shown {
+		if v.Type == "array" {
+			shown[name] = &pveapi.Value{Type: "array"}
+		}
+	}
+	below, at := f.path+"/{"+f.key+"}", f.path
+	if f.postBelow {
+		at = below
+	}
+	read, change := pveapi.Perm{Check: f.read}, f.change
+	if f.open {
+		read = pveapi.Perm{User: "all"}
+	}
+	if change == nil {
+		change = f.write
+	}
+	permit := func(r *pveapi.Rule) pveapi.Perm {
+		if r == nil {
+			return pveapi.Perm{User: "all"}
+		}
+		return pveapi.Perm{Check: r}
+	}
+	one := read
+	if f.read != nil {
+		one = pveapi.Perm{Check: f.read}
+	}
+	none := &pveapi.Value{Type: "null"}
+	return []pastMethod{
+		past(&pveapi.Method{Verb: "GET", Path: f.path, Perm: read, Params: listing, Returns: listOf(shown), Since: f.since}, f.apiList),
+		past(&pveapi.Method{Verb: "GET", Path: below, Perm: one, Params: reading, Returns: objectOf(shown), Since: f.since}, f.apiRead),
+		past(&pveapi.Method{Verb: "POST", Path: at, Perm: permit(f.write), Params: create, Returns: none, Protected: true, Since: f.since}, f.apiCreate),
+		past(&pveapi.Method{Verb: "PUT", Path: below, Perm: permit(change), Params: update, Returns: none, Protected: true, Since: f.since}, f.apiUpdate),
+		past(&pveapi.Method{Verb: "DELETE", Path: below, Perm: permit(change), Params: remove, Returns: none, Protected: true, Since: f.since}, f.apiDelete),
+	}
+}
+
+// typed shows a section with the types of its properties, but for what is secret.
+func (f *sectionFile) typed(conf config) map[string]any {
+	entry, known := map[string]any{}, props(f.props)
+	for option, value := range conf {
+		entry[option] = value
+		switch v := known[option]; {
+		case slices.Contains(f.secret, option):
+			delete(entry, option)
+		case v == nil:
+		case v.Type == "integer" || v.Type == "boolean":
+			entry[option] = atoi(value)
+		case v.Type == "array":
+			entry[option] = strings.Split(value, "\n")
+		}
+	}
+	return entry
+}
+
+// sections are those of a file.
+func (w *world) sectionsOf(f *sectionFile) map[string]config {
+	if w.sections[f.name] == nil {
+		w.sections[f.name] = map[string]config{}
+	}
+	return w.sections[f.name]
+}
+
+// sectionDigest is the digest of a file, of all its parts together.
+func (w *world) sectionDigest(f *sectionFile) string {
+	if f.family == "" {
+		return digestOf(w.sectionsOf(f))
+	}
+	all := map[string]config{}
+	for name, sections := range w.sections {
+		for id, conf := range sections {
+			if strings.HasPrefix(name, f.family) {
+				all[name+"/"+id] = conf
+			}
+		}
+	}
+	return digestOf(all)
+}
+
+// entries are the sections as a reading shows them.
+func (f *sectionFile) entries(w *world, c *call) map[string]map[string]any {
+	all := map[string]map[string]any{}
+	if f.view != nil {
+		all = f.view(w, f, c)
+	} else {
+		for id, conf := range w.sectionsOf(f) {
+			all[id] = f.typed(conf)
+		}
+	}
+	for id, entry := range all {
+		if f.show != nil {
+			f.show(w, c, id, entry)
+		}
+	}
+	return all
+}
+
+func (f *sectionFile) apiList(w *world, c *call) (any, error) {
+	list, all := []map[string]any{}, f.entries(w, c)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		entry := all[id]
+		if f.guard != nil && f.guard(c, id, entry, false) != nil || c.has("type") && entry["type"] != c.in["type"] {
+			continue
+		}
+		entry[f.key], entry["digest"] = id, w.sectionDigest(f)
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+func (f *sectionFile) apiRead(w *world, c *call) (any, error) {
+	id := c.in[f.key]
+	entry, ok := f.entries(w, c)[id]
+	if !ok {
+		return nil, f.absent(f.missing, id)
+	}
+	if f.guard != nil {
+		if err := f.guard(c, id, entry, false); err != nil {
+			return nil, err
+		}
+	}
+	entry["digest"] = w.sectionDigest(f)
+	if !f.plain {
+		entry[f.key] = id
+	}
+	return entry, nil
+}
+
+// absent is the failure of a section that is not there. A text that begins with 404
+// has that status (the sections that PVE keeps in Rust).
+func (f *sectionFile) absent(text, id string) error {
+	if rest, ok := strings.CutPrefix(text, "404 "); ok {
+		return &apiError{status: http.StatusNotFound, message: fmt.Sprintf(rest, id)}
+	}
+	return fail(text, id)
+}
+
+// settings are the options of a call, as a section keeps them, checked against the
+// type of the section (check_config).
+func (f *sectionFile) settings(c *call, kind string, create bool) (config, error) {
+	conf, options, known := config{}, f.options(kind), props(f.props)
+	beside := props(f.extra)
+	if create || f.whole {
+		for _, option := range slices.Sorted(maps.Keys(options)) {
+			if options[option] != "?" && !c.has(option) {
+				return nil, fail("missing value for required option '%s'", option)
+			}
+		}
+	}
+	for _, option := range slices.Sorted(maps.Keys(c.in)) {
+		marks, there := options[option]
+		switch {
+		case option == f.key || beside[option] != nil || slices.Contains([]string{"type", "digest", "delete"}, option):
+			continue
+		case !there:
+			if c.m.Params[option] != nil && c.m.Params[option].InPath {
+				continue
+			}
+			return nil, fail("unexpected property '%s'", option)
+		case !create && strings.Contains(marks, "!"):
+			return nil, fail("can't change value of fixed parameter '%s'", option)
+		}
+		conf[option] = c.in[option]
+		if v := known[option]; v.Type == "array" {
+			conf[option] = strings.Join(c.words(option), "\n")
+		}
+	}
+	return conf, nil
+}
+
+// without removes what a call deletes (delete_from_config).
+func (f *sectionFile) without(c *call, conf, set config) error {
+	options := f.options(conf["type"])
+	for _, option := range c.list("delete") {
+		marks, there := options[option]
+		switch _, both := set[option]; {
+		case !there:
+			return fail("no such option '%s'", option)
+		case !strings.Contains(marks, "?"):
+			return fail("unable to delete required option '%s'", option)
+		case strings.Contains(marks, "!"):
+			return fail("unable to delete fixed option '%s'", option)
+		case both:
+			return fail("cannot set and delete property '%s' at the same time!", option)
+		}
+		delete(conf, option)
+	}
+	return nil
+}
+
+// told is a failure of a call that writes, as PVE tells it from behind the lock of a
+// file (lock_sdn_config and its like, cfs_lock in PVE/Cluster.pm): an exception about
+// parameters becomes text there.
+func (f *sectionFile) told(w *world, doing string, err error) error {
+	e, ok := errors.AsType[*apiError](err)
+	if !ok || f.failed == "" && f.lock == "" {
+		return err
+	}
+	message := strings.TrimSuffix(e.message, "\n")
+	switch {
+	case e.errors != nil && f.failed == "":
+		return err
+	case e.errors != nil:
+		message = "400 Parameter verification failed.\n"
+		for _, name := range slices.Sorted(maps.Keys(e.errors)) {
+			message += name + ": " + e.errors[name] + "\n"
+		}
+		message = strings.TrimSuffix(message, "\n")
+	case e.status == http.StatusForbidden, e.status == http.StatusNotFound, f.lock == "":
+		return err
+	default:
+		lock := "file-" + f.lock
+		if f.lock == sdnLock && w.v9() {
+			lock = "domain-sdn"
+		}
+		message = "error during cfs-locked '" + lock + "' operation: " + message
+	}
+	if f.failed != "" {
+		message = fmt.Sprintf(f.failed, doing) + ": " + message
+	}
+	return fail("%s", message)
+}
+
+func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
+	id, kind := c.in[f.key], c.in["type"]
+	if f.only != "" {
+		kind = f.only
+	}
+	if f.idOf != nil {
+		id = f.idOf(w, c)
+	}
+	if f.guard != nil && f.write == nil {
+		if err := f.guard(c, id, map[string]any{}, true); err != nil {
+			return nil, err
+		}
+	}
+	conf, wrong := f.settings(c, kind, true)
+	if wrong != nil && f.early {
+		return nil, wrong
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if _, there := w.sectionsOf(f)[id]; there && (wrong == nil || f.early) {
+		return nil, f.told(w, "create", fail(f.twice, id))
+	}
+	if wrong != nil {
+		return nil, f.told(w, "create", wrong)
+	}
+	conf["type"] = kind
+	if f.check != nil {
+		if err := f.check(w, c, id, conf, nil); err != nil {
+			return nil, f.told(w, "create", err)
+		}
+	}
+	w.sectionsOf(f)[id] = conf
+	return nil, nil
+}
+
+func (f *sectionFile) apiUpdate(w *world, c *call) (any, error) {
+	id := c.in[f.key]
+	old, there := w.sectionsOf(f)[id]
+	if f.guard != nil && there {
+		if err := f.guard(c, id, f.typed(old), true); err != nil {
+			return nil, err
+		}
+	}
+	conf, err := f.changed(w, c, id, old, there)
+	if err != nil {
+		return nil, f.told(w, "update", err)
+	}
+	w.sectionsOf(f)[id] = conf
+	return nil, nil
+}
+
+// changed is a section after a change, if it may be so.
+func (f *sectionFile) changed(w *world, c *call, id string, old config, there bool) (config, error) {
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if err := c.modified(w.sectionDigest(f)); err != nil {
+		return nil, err
+	}
+	if !there {
+		return nil, f.absent(cmp.Or(f.gone, f.missing), id)
+	}
+	set, err := f.settings(c, old["type"], false)
+	if err != nil {
+		return nil, err
+	}
+	conf := maps.Clone(old)
+	if err := f.without(c, conf, set); err != nil {
+		return nil, err
+	}
+	maps.Copy(conf, set)
+	if f.check != nil {
+		err = f.check(w, c, id, conf, old)
+	}
+	return conf, err
+}
+
+func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
+	id := c.in[f.key]
+	conf, there := w.sectionsOf(f)[id]
+	if f.guard != nil && there {
+		if err := f.guard(c, id, f.typed(conf), true); err != nil {
+			return nil, err
+		}
+	}
+	err := w.needQuorum()
+	if err == nil && !there && !f.missingIsGone {
+		err = f.absent(cmp.Or(f.gone, f.missing), id)
+	}
+	if err == nil && there && f.drop != nil {
+		err = f.drop(w, c, id)
+	}
+	if err != nil {
+		return nil, f.told(w, "delete", err)
+	}
+	delete(w.sectionsOf(f), id)
+	w.restoreBuiltin()
+	return nil, nil
+}
