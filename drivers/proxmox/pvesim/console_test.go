@@ -57,7 +57,7 @@ func TestNetworkReload(t *testing.T) {
 	c.ok("GET", at+"/vmbr7", nil)
 	c.ok("PUT", at+"/vmbr0", form{"type": "bridge", "comments": "ours"})
 	c.done("PUT", at, nil)
-	require.Equal(t, "ours", c.object(at + "/vmbr0")["comments"])
+	require.Equal(t, "ours\n", c.object(at + "/vmbr0")["comments"])
 	require.Len(t, c.list(at+"?type=bridge"), 2)
 	c.ok("DELETE", at+"/vmbr7", nil)
 	c.done("PUT", at, nil)

@@ -60,6 +60,13 @@ func (c *call) update(conf config, but ...string) {
 	}
 }
 
+// section is update for a file of sections, which has no line for an option without a
+// value (format_config_line in PVE/SectionConfig.pm): sent empty, it is gone.
+func (c *call) section(conf config, but ...string) {
+	c.update(conf, but...)
+	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
+}
+
 // sid reads the id of a resource, which may come without its type.
 func (w *world) sid(text string) string {
 	if strings.Contains(text, ":") {
@@ -118,7 +125,7 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	r := &haResource{sid: sid, vmid: g.vmid, opts: config{}, crm: "queued"}
-	c.update(r.opts, "sid", "type")
+	c.section(r.opts, "sid", "type")
 	w.ha.resources[sid] = r
 	w.haNotice(g)
 	return nil, nil
@@ -148,7 +155,7 @@ func apiUpdateHAResource(w *world, c *call) (any, error) {
 	if err := errors.Join(c.modified(w.ha.digest()), c.mayDrop("state group max_restart max_relocate comment failback", "")); err != nil {
 		return nil, fail("update resource failed: %s", err)
 	}
-	c.update(r.opts, "sid")
+	c.section(r.opts, "sid")
 	r.tries = 0
 	if g := w.guests[r.vmid]; g != nil {
 		w.haNotice(g)
@@ -225,7 +232,7 @@ func apiCreateHAGroup(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	group := config{}
-	c.update(group, "group", "type")
+	c.section(group, "group", "type")
 	w.ha.groups[c.in["group"]] = group
 	return nil, nil
 }
@@ -246,7 +253,7 @@ func apiUpdateHAGroup(w *world, c *call) (any, error) {
 	if err := errors.Join(c.modified(digestOf(w.ha.groups)), c.mayDrop("nofailback restricted comment", "nodes")); err != nil {
 		return nil, fail("update ha group failed: %s", err)
 	}
-	c.update(group, "group")
+	c.section(group, "group")
 	return nil, nil
 }
 
@@ -307,7 +314,7 @@ func apiCreateHARule(w *world, c *call) (any, error) {
 		}
 	}
 	rule := config{}
-	c.update(rule, "rule")
+	c.section(rule, "rule")
 	w.ha.rules[name] = rule
 	return nil, nil
 }
@@ -323,7 +330,7 @@ func apiHARule(w *world, c *call) (any, error) {
 func apiUpdateHARule(w *world, c *call) (any, error) {
 	rule, err := w.haRule(c)
 	if err == nil {
-		c.update(rule, "rule")
+		c.section(rule, "rule")
 	}
 	return nil, err
 }

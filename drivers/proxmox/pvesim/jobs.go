@@ -75,7 +75,7 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 		return nil, fail("Job '%s' already exists", id)
 	}
 	job := config{"enabled": "1"}
-	c.update(job)
+	c.section(job)
 	c.reselect(job)
 	w.jobs[id] = job
 	return nil, nil
@@ -109,7 +109,7 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 			return nil, badParam("delete", "unknown option '"+option+"'")
 		}
 	}
-	c.update(job, "id")
+	c.section(job, "id")
 	c.reselect(job)
 	return nil, nil
 }

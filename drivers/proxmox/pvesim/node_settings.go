@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -133,6 +132,9 @@ func (w *world) interfaces(name string) []map[string]any {
 	for i, bridge := range w.bridges {
 		if conf, edited := s.planned[bridge]; s.ifaces[bridge] == nil && (!edited || conf != nil) {
 			entry := w.bridge(i, bridge, name)
+			if edited { // What it had is in there, or was taken away.
+				entry = map[string]any{"active": 1, "priority": entry["priority"]}
+			}
 			maps.Copy(entry, shownInterface(conf))
 			entry["iface"] = bridge
 			list = append(list, entry)
@@ -181,18 +183,12 @@ func shownInterface(conf config) map[string]any {
 	if conf["autostart"] == "0" {
 		delete(entry, "autostart") // No line says so.
 	}
-	entry["families"], entry["method"], entry["method6"] = []string{"inet"}, "manual", "manual"
-	if conf["cidr"] == "" && conf["address"] != "" && conf["netmask"] != "" {
-		entry["method"], entry["netmask"] = "static", netmaskBits(conf["netmask"])
-		entry["cidr"] = conf["address"] + "/" + netmaskBits(conf["netmask"])
+	if text := strings.TrimRight(conf["comments"], "\n"); text != "" {
+		entry["comments"] = text + "\n" // Lines of their own in the file.
+	} else {
+		delete(entry, "comments")
 	}
-	if ip, mask, ok := strings.Cut(conf["cidr"], "/"); ok {
-		entry["address"], entry["netmask"], entry["method"] = ip, mask, "static"
-	}
-	if ip, mask, ok := strings.Cut(conf["cidr6"], "/"); ok {
-		entry["address6"], entry["netmask6"], entry["method6"] = ip, atoi(mask), "static"
-		entry["families"] = []string{"inet", "inet6"}
-	}
+	showAddresses(entry, conf)
 	if conf["bridge_vlan_aware"] == "1" && conf["bridge_vids"] == "" {
 		entry["bridge_vids"] = "2-4094"
 	}
@@ -269,44 +265,6 @@ func (c *call) findInterface() (map[string]any, error) {
 
 // apiNetwork is GET /nodes/{node}/network/{iface}.
 func apiNetwork(_ *world, c *call) (any, error) { return c.findInterface() }
-
-// apiSetNetwork is POST /nodes/{node}/network and PUT and DELETE of one interface:
-// they only write what a reload will do (PVE/API2/Network.pm).
-func apiSetNetwork(_ *world, c *call) (any, error) {
-	s, iface := c.settings(), c.in["iface"]
-	old, err := c.findInterface()
-	switch {
-	case c.req.method == http.MethodPost && err == nil:
-		return nil, badParam("iface", "interface already exists")
-	case c.req.method != http.MethodPost && err != nil:
-		return nil, err
-	}
-	if c.has("cidr") && c.has("address") {
-		return nil, badParam("address", "address conflicts with cidr")
-	}
-	conf := config{}
-	for key, value := range old {
-		if _, known := method("POST /nodes/{node}/network").Params[key]; known && c.req.method == http.MethodPut {
-			conf[key] = text(value)
-		}
-	}
-	c.update(conf, "node", "iface")
-	if c.req.method == http.MethodDelete {
-		conf = nil
-	}
-	all := c.newNetwork(iface, conf)
-	if err := c.checkGateways(iface, all); err != nil {
-		return nil, err
-	}
-	if err := checkNetwork(all); err != nil {
-		return nil, err
-	}
-	if s.planned == nil {
-		s.planned = map[string]config{}
-	}
-	s.planned[iface] = conf
-	return nil, nil
-}
 
 // apiRevertNetwork is DELETE /nodes/{node}/network: what was planned is forgotten.
 func apiRevertNetwork(_ *world, c *call) (any, error) {

@@ -80,3 +80,53 @@ func TestVLANNames(t *testing.T) {
 		require.Equal(t, map[bool]any{true: "1400", false: nil}[iface == "eth0.40"], entry["mtu"], iface)
 	}
 }
+
+// TestOptionsWithoutValue: a file of sections has no line for an option that was sent
+// empty, so it is as if it never was (format_config_line in PVE/SectionConfig.pm).
+func TestOptionsWithoutValue(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.ok("POST", "/access/domains", form{"realm": "ids", "type": "openid", "issuer-url": "https://ids.test", "client-id": "us", "scopes": "", "autocreate": "0"})
+	realm := c.object("/access/domains/ids")
+	require.NotContains(t, realm, "scopes")
+	require.Equal(t, 0.0, realm["autocreate"], "a boolean is written as 0")
+	c.ok("PUT", "/access/domains/ids", form{"scopes": "email"})
+	require.Equal(t, "email", c.object("/access/domains/ids")["scopes"])
+	c.ok("PUT", "/access/domains/ids", form{"scopes": ""})
+	require.NotContains(t, c.object("/access/domains/ids"), "scopes")
+
+	c.ok("POST", "/cluster/backup", form{"id": "nightly", "all": "1", "schedule": "daily", "comment": ""})
+	require.NotContains(t, c.object("/cluster/backup/nightly"), "comment")
+}
+
+// TestInterfaceChanges: of an interface a change says anew how it gets its addresses.
+// What takes a CIDR away takes both its halves, and a family of which a change has no
+// address is not written where another has one (update_network in PVE/API2/Network.pm).
+func TestInterfaceChanges(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	at := "/nodes/father/network"
+	shown := func(iface string) []any {
+		entry := c.object(at + "/" + iface)
+		return []any{entry["method"], entry["cidr"], entry["address"], entry["method6"], entry["cidr6"], entry["netmask6"], entry["families"]}
+	}
+	both, v4, v6 := []any{"inet", "inet6"}, []any{"inet"}, []any{"inet6"}
+	c.ok("POST", at, form{"iface": "vmbr5", "type": "bridge", "cidr": "198.51.100.1/24", "cidr6": "2001:db8::5/64", "comments": "one\ntwo"})
+	require.Equal(t, "one\ntwo\n", c.object(at + "/vmbr5")["comments"])
+	require.Equal(t, []any{"static", "198.51.100.1/24", "198.51.100.1", "static", "2001:db8::5/64", "64", both}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "cidr": "198.51.100.9/25", "comments": ""})
+	require.NotContains(t, c.object(at+"/vmbr5"), "comments")
+	require.Equal(t, []any{"static", "198.51.100.9/25", "198.51.100.9", "manual", nil, nil, v4}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "autostart": "1"})
+	require.Equal(t, []any{"manual", "198.51.100.9/25", "198.51.100.9", "manual", nil, nil, v4}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "cidr6": "2001:db8::6/64"})
+	require.Equal(t, []any{"manual", nil, nil, "static", "2001:db8::6/64", "64", v6}, shown("vmbr5"))
+	c.ok("PUT", at+"/vmbr5", form{"type": "bridge", "delete": "cidr,cidr6"})
+	require.Equal(t, []any{"manual", nil, nil, "manual", nil, nil, v4}, shown("vmbr5"))
+
+	c.ok("PUT", at+"/vmbr0", form{"type": "bridge", "delete": "cidr,gateway"})
+	require.Equal(t, []any{"manual", nil, nil, "manual", nil, nil, v4}, shown("vmbr0"), "also of the bridge that was there from the start")
+	require.Equal(t, "eth0", c.object(at + "/vmbr0")["bridge_ports"])
+	c.steps(
+		step{"PUT", at + "/vmbr5", form{"type": "bridge", "cidr6": "ff02::1/64"}, "address: ff02::1 with type 'MULTICAST', cannot be used as host IPv6 address."},
+		step{"PUT", at + "/vmbr5", form{"type": "bridge", "cidr6": "::1/128"}, "address: ::1 with type 'LOOPBACK', cannot be used as host IPv6 address."},
+	)
+}

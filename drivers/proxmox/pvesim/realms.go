@@ -80,7 +80,7 @@ func apiCreateDomain(w *world, c *call) (any, error) {
 		}
 	}
 	conf := config{}
-	c.update(conf, "realm", "check-connection")
+	c.section(conf, "realm", "check-connection")
 	w.access.realms[realm] = conf
 	return nil, nil
 }
@@ -95,7 +95,7 @@ func apiUpdateDomain(w *world, c *call) (any, error) {
 		err = w.needUserLock("update auth server failed")
 	}
 	if err == nil {
-		c.update(conf, "realm", "check-connection")
+		c.section(conf, "realm", "check-connection")
 	}
 	return nil, err
 }

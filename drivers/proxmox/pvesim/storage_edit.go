@@ -73,7 +73,7 @@ func (c *call) setStorage(s *store) error {
 	if c.has("shared") {
 		s.Shared = c.flag("shared")
 	}
-	c.update(s.extra, "storage", "type", "content", "shared", "password", "path")
+	c.section(s.extra, "storage", "type", "content", "shared", "password", "path")
 	return nil
 }
 
