@@ -21,6 +21,7 @@ func (l *load) check() {
 	}
 	l.checkIdentities()
 	l.checkVMIDs()
+	l.checkRoom()
 	l.resolveAll()
 }
 
@@ -122,17 +123,10 @@ func (l *load) checkVMIDs() {
 	seen := map[string]*model.Node{}
 	for _, m := range l.manifests {
 		for _, n := range m.Nodes {
-			on := "host " + m.Host
-			switch {
-			case n.Parent != "":
-				on = "manifest " + m.Name + " node " + n.Parent
-			case m.Host == "":
-				on = "manifest " + m.Name
-			}
 			if n.VMID == 0 {
 				continue
 			}
-			key := fmt.Sprintf("%d on %s", n.VMID, on)
+			key := fmt.Sprintf("%d on %s", n.VMID, onHost(m, n))
 			first := seen[key]
 			if first == nil {
 				seen[key] = n

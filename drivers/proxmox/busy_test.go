@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -183,4 +184,41 @@ func TestAHibernatedGuestIsResumedFirst(t *testing.T) {
 		require.True(t, w.guest(10000).Running)
 		w.converged()
 	})
+}
+
+// TestAHibernatedGuestThatShallNotRunIsLeftAlone: PVE would refuse each change in each
+// pass. The plan says what it is and what the ways on are, one of which costs data.
+func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
+	for name, edit := range map[string]func(*world){
+		"edited":   func(w *world) { w.vm("web-1").Tags = []string{"new"} },
+		"replaced": func(w *world) { w.vm("web-1").Image, w.vm("web-1").Template = "", "golden" },
+		"removed":  func(w *world) { w.drop("web-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.template(9000, "golden")
+				w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.apply()
+				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") })
+				p := w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.Len(t, p.Findings, 1)
+				require.Equal(t, diag.Warning, p.Findings[0].Severity, "as wanted: nothing is refused")
+				edit(w)
+				p = w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.Len(t, p.Findings, 1)
+				require.Equal(t, diag.Error, p.Findings[0].Severity)
+				require.Contains(t, p.Findings[0].Summary, "VM 10000 is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again")
+				require.Contains(t, p.Findings[0].Summary, "`qm unlock 10000` on node father, which loses what it had in memory")
+				if name == "edited" { // the way on
+					w.vm("web-1").Power = "running"
+					w.apply()
+					w.vm("web-1").Power = "stopped"
+					w.apply()
+					w.converged()
+				}
+			})
+		})
+	}
 }

@@ -109,10 +109,13 @@ type loginError struct{ text string }
 // Error says what is missing.
 func (e *loginError) Error() string { return e.text }
 
-// look is what a pass has read of the host so far; the kinds only read it.
+// look is what a pass has read of the host so far; the kinds only read it, but that
+// of guests, which leaves there what it has read of them.
 type look struct {
-	want *model.Want
-	view *view
+	want   *model.Want
+	view   *view
+	read   map[place]reading
+	guests map[int]listed // as the nodes themselves show them
 }
 
 // Observe tells what the host holds. An error means that nothing could be seen;
@@ -126,11 +129,12 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	all.Unknown = v.unknown
 	kinds := table()
 	parts := make([]model.Observed, len(kinds))
+	l := &look{want: want, view: v, read: map[place]reading{}}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, k := range kinds {
 		g.Go(func() error {
 			var err error
-			parts[i], err = k.look(gctx, d, &look{want, v})
+			parts[i], err = k.look(gctx, d, l)
 			return err
 		})
 	}
@@ -139,6 +143,9 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	}
 	for _, p := range parts {
 		merge(&all, p)
+	}
+	if err := d.findObstacles(ctx, l, &all); err != nil {
+		return all, fmt.Errorf("observing host %s: %w", d.host.Name, err)
 	}
 	slices.SortFunc(all.Foreign, func(a, b model.Foreign) int { return a.VMID - b.VMID })
 	return all, nil
@@ -152,6 +159,7 @@ func merge(all *model.Observed, p model.Observed) {
 	all.Unknown = append(all.Unknown, p.Unknown...)
 	all.Findings = append(all.Findings, p.Findings...)
 	all.Recall = append(all.Recall, p.Recall...)
+	all.Obstacles = append(all.Obstacles, p.Obstacles...)
 }
 
 // Apply carries out one step and returns when it is done on the host. After an

@@ -89,7 +89,7 @@ func lockText(at place, lock string, tasks []string) string {
 	case len(tasks) > 0:
 		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when that has ended", at, lock, tasks[0])
 	case lock == "suspended":
-		return fmt.Sprintf("%s is hibernated (lock suspended): start it once, or `%s unlock %d` on node %s, which loses what it had in memory", at, at.tool(), at.vmid, at.node)
+		return fmt.Sprintf("%s is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again. Start it once (power = \"running\" in the files does), or `%s unlock %d` on node %s, which loses what it had in memory", at, at.tool(), at.vmid, at.node)
 	case lock == "create" || lock == "clone":
 		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: its making died; %s clears it", at, lock, at.rescue())
 	default:
@@ -102,7 +102,8 @@ func (p place) tool() string { return pick(p.lxc, "pct", "qm") }
 
 // watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
 // names those on which no task works: they stay so until somebody clears the lock. For
-// what this token ordered itself a step waits; a hibernated guest can be started. Free
+// what this token ordered itself a step waits; a hibernated guest can be started, and
+// nothing else. Free
 // guests cost no request.
 func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
@@ -126,6 +127,9 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 			if g.Lock == "" {
 				continue
 			}
+		}
+		if g.Lock == "suspended" && !g.Running {
+			g.Asleep = lockText(at, g.Lock, nil)
 		}
 		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.mine) {
 			g.Held = lockText(at, g.Lock, tasks)

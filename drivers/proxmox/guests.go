@@ -76,7 +76,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			first = append(first, g)
 		}
 	}
-	read := map[place]reading{}
+	read := l.read
 	if err := d.readConfigs(ctx, first, read); err != nil {
 		return out, err
 	}
@@ -86,6 +86,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	out.Unknown = unknown
 	guests := unite(l.view.guests, fresh)
+	l.guests = guests
 	var maybe, unread, rest []listed
 	for _, id := range slices.Sorted(maps.Keys(guests)) {
 		g := guests[id]

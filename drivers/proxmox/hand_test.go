@@ -64,7 +64,9 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 		"move": func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			host := twoStorages()
+			host.TaskTime = time.Second
+			inTime(t, host, func(t *testing.T, w *world) {
 				w.node("web-1", nil)
 				w.apply()
 				edit(w.vm("web-1"))

@@ -341,7 +341,7 @@ func TestPolicyHoldsForAReplacement(t *testing.T) {
 func TestLockedGuestIsNotRemoved(t *testing.T) {
 	for lock, says := range map[string]string{
 		"backup": "`qm unlock 10000` on node father clears it", "snapshot": "`qm unlock 10000`", "migrate": "`qm unlock 10000`",
-		"rollback": "`qm unlock 10000`", "snapshot-delete": "`qm unlock 10000`", "suspended": "start it once",
+		"rollback": "`qm unlock 10000`", "snapshot-delete": "`qm unlock 10000`", "suspended": "Start it once",
 		"create": "`qm unlock 10000 && qm destroy 10000`", "clone": "`qm unlock 10000 && qm destroy 10000`",
 	} {
 		t.Run(lock, func(t *testing.T) {

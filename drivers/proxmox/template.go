@@ -63,6 +63,7 @@ var templateKind = kind[Template]{
 				return nil
 			}
 			return []model.Problem{{
+				Path:    pick(want.Spec.(*Template).VMID != 0, "vmid", "volume"),
 				Summary: fmt.Sprintf("there is %s, and it needs %s", have.Spec.(*Template).There, want.Spec.(*Template).There),
 				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
 			}}

@@ -218,12 +218,12 @@ func TestDisksOfAContainerAreSafe(t *testing.T) {
 		"root detached":    {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
 		"shrinks":          {nil, func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
 		"moves running": {nil, func(c *proxmox.CT) {
-			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
+			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "local-zfs"}}
 		}, "can only be moved while it is stopped"},
 		"goes, protected": {func(e *pvesim.Edit, _ string) { e.Set(10000, "protection", "1") }, func(c *proxmox.CT) { c.Disks = nil }, "it is protected, and so is its disk data"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data })
 				w.apply()
 				volume, _, _ := strings.Cut(w.guest(10000).Config["mp0"], ",")

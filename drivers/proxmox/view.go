@@ -36,6 +36,7 @@ func (g listed) place() place { return place{g.node, g.vmid, g.lxc} }
 type view struct {
 	nodes   map[string]bool // by name: online
 	guests  map[int]listed
+	stores  map[shelf]string // storages that the token may see, by node: the content that each takes
 	unknown []model.Unknown
 	narrow  bool // the token sees the guests of some pools only: others may exist unseen
 }
@@ -66,7 +67,7 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}}
+	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}, stores: map[shelf]string{}}
 	v.readResources(resources)
 	v.checkRights(rights)
 	v.checkNodes(d.host)
@@ -79,6 +80,8 @@ func (v *view) readResources(list []map[string]json.RawMessage) {
 		switch text(e["type"]) {
 		case "node":
 			v.nodes[text(e["node"])] = text(e["status"]) == "online"
+		case "storage":
+			v.stores[shelf{text(e["node"]), text(e["storage"])}] = text(e["content"])
 		case "qemu", "lxc":
 			g := listed{
 				vmid: number(e["vmid"]), node: text(e["node"]), lxc: text(e["type"]) == "lxc", name: text(e["name"]),

@@ -105,6 +105,7 @@ type Guest struct {
 	Digest  string      // observed: of the configuration that was read
 	Lock    string      // observed: PVE's lock on the configuration, "" if free
 	Held    string      // observed: why nothing can be done to it now, and what clears that; "" if something can
+	Asleep  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
 	Came    Came        // observed: that it did not get its VMID from us; zero if it did
 	HA      string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
 	Leaves  string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"

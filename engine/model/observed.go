@@ -18,9 +18,29 @@ type Observed struct {
 	Taken    map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings diag.List
 
+	// Obstacles are what of the host stands in the way of what is wanted.
+	Obstacles []Obstacle
+
 	// Recall is what is worth being told again in the next Want.Recall: places to look at where nothing else may
 	// lead by then. It is a hint, in words of the driver's own, and need not come back.
 	Recall []string
+}
+
+// Obstacle is something about the host for which a step could not succeed, such as a storage that is not there.
+// It is told where a step comes of what it concerns, and nowhere else: what is there already need not be said anew.
+type Obstacle struct {
+	Address Address
+	// Path is the attribute that asks for what is amiss: steps that make or replace the resource, or change this
+	// attribute or a part of it, are concerned.
+	Path  string
+	Power bool // and those that start it
+	Any   bool // and all others
+	// Severity is that of the finding. An error keeps the step back, for it is proved that it would fail.
+	Severity        diag.Severity
+	Summary, Detail string
+	// At is the line that asks for it, that of Path if zero. What is said of one line is told once for all resources
+	// that it goes for.
+	At diag.Range
 }
 
 // Foreign is a guest that did not prove to be ours.

@@ -25,12 +25,13 @@ func (p *planner) guard() {
 	}
 	p.wantedBy, p.observedBy = needers(p.want), needers(p.have)
 	p.reuse, p.reusedBy = map[model.Address]model.Address{}, map[model.Address]model.Address{}
-	p.circle = map[model.Address]model.Address{}
+	p.circle, p.full = map[model.Address]model.Address{}, map[string][]*Step{}
 	claims := map[model.Address][]model.Foreign{}
 	for _, f := range p.plan.Foreign {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
 	p.each(func(s *Step) { p.guardIdentity(s, claims[s.Address]) })
+	p.guardObstacles()
 	p.each(p.guardSight)
 	p.each(p.guardSite)
 	p.each(p.guardKind)
@@ -40,6 +41,7 @@ func (p *planner) guard() {
 			p.guardVMID(s)
 		}
 	})
+	p.guardRanges()
 	p.each(p.guardNeeded)
 	p.follow()
 }
@@ -157,15 +159,26 @@ func (p *planner) guardKind(s *Step) {
 // guardHeld leaves out what is to be done to a guest that is locked. It would fail, and
 // with it the rest of its manifest would stop, or be made and taken back in every pass.
 func (p *planner) guardHeld(s *Step) {
-	if s.Have == nil || s.Have.Guest == nil || s.Have.Guest.Held == "" {
+	if s.Have == nil || s.Have.Guest == nil {
 		return
 	}
 	why := s.Have.Guest.Held
+	if why == "" && !wakes(s) {
+		why = s.Have.Guest.Asleep
+	}
+	if why == "" {
+		return
+	}
 	p.plan.Findings = slices.DeleteFunc(p.plan.Findings, func(f diag.Finding) bool { // it is said here
 		return f.Address == s.Address.String() && f.Severity == diag.Warning && f.Detail == why
 	})
 	p.refuse(s, diag.FromGuard, why, "")
 	p.held[s.Address] = holding{action: s.Action, stuck: true}
+}
+
+// wakes reports whether a step starts its guest before it changes it.
+func wakes(s *Step) bool {
+	return s.Action == Update && slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Path == "power" && c.After == "running" })
 }
 
 // guardNeeded keeps what others still need when its turn to go would come.
@@ -243,8 +256,17 @@ func (p *planner) because(s *Step, h holding, why string) {
 
 // refuse takes a step out with an error: somebody has to mend something.
 func (p *planner) refuse(s *Step, source, why, fix string) {
+	p.refused(s, source, diag.Range{}, why, fix)
+}
+
+// refuseAt is refuse for what stands at an attribute of a wanted resource.
+func (p *planner) refuseAt(s *Step, path, why, fix string) {
+	p.refused(s, diag.FromGuard, s.Want.Place(path), why, fix)
+}
+
+func (p *planner) refused(s *Step, source string, at diag.Range, why, fix string) {
 	p.find(s.Address, diag.Finding{
-		Severity: diag.Error, Source: source, Detail: fix,
+		Severity: diag.Error, Source: source, Detail: fix, At: at,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
 	})
 	p.hold(s, false)

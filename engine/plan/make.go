@@ -48,6 +48,7 @@ type planner struct {
 	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
 	reusedBy   map[model.Address]model.Address   // the same, the other way round
 	circle     map[model.Address]model.Address   // deletions whose marks need each other → the first of them
+	full       map[string][]*Step                // ranges of VMIDs, in words → those for whom nothing is left there
 }
 
 func newPlanner(in Input) *planner {

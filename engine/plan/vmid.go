@@ -132,15 +132,15 @@ func (p *planner) guardVMID(s *Step) {
 		return
 	}
 	if guest.VMID == 0 {
-		p.refuse(s, diag.FromSite, "no VMID is free in "+ranges(declared.Choose),
-			"widen the range in the site block, or name another with vmid_range")
+		full := ranges(declared.Choose)
+		p.full[full] = append(p.full[full], s) // told together
 		return
 	}
 	if declared.VMID == 0 {
 		return // drawn from what is free
 	}
 	if first := p.ids.explicit[guest.VMID]; first != s.Address {
-		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is declared for %s as well", guest.VMID, first), "declare another vmid, or none")
+		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is declared for %s as well", guest.VMID, first), "declare another vmid, or none")
 		return
 	}
 	owner, ours := p.ids.owner[guest.VMID]
@@ -149,9 +149,28 @@ func (p *planner) guardVMID(s *Step) {
 	case ours && p.frees(owner, guest.VMID):
 		p.reuse[s.Address], p.reusedBy[owner] = owner, s.Address
 	case ours:
-		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
+		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
 	case used:
-		p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; what is not ours is never touched")
+		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; what is not ours is never touched")
+	}
+}
+
+// guardRanges holds back those for which no VMID is left, and says so once for each range.
+func (p *planner) guardRanges() {
+	for _, full := range slices.Sorted(maps.Keys(p.full)) {
+		var who []model.Address
+		for _, s := range p.full[full] {
+			who = append(who, s.Address)
+		}
+		first := p.full[full][0]
+		p.find(first.Address, diag.Finding{
+			Severity: diag.Error, Source: diag.FromSite, At: first.Want.Place("vmid_range"),
+			Summary: those(who, first.Action.not()) + ": no VMID is free in " + full,
+			Detail:  "widen the range in the site block, or name another with vmid_range",
+		})
+		for _, s := range p.full[full] {
+			p.hold(s, false)
+		}
 	}
 }
 

@@ -61,6 +61,11 @@ func TestVMIDs(t *testing.T) {
 			vmids:    map[string]int{"vm.a": 201, "vm.b": 200},
 			findings: []string{`error (site) vm.c is not created: no VMID is free in range "lab" (200–201)`},
 		},
+		"too many for a range are told once": {
+			want:  state(drawing("vm.a", lab(200, 200)), drawing("vm.b", lab(200, 200)), drawing("vm.c", lab(200, 200)), drawing("vm.d", lab(200, 200)), drawing("vm.e", lab(200, 200))),
+			vmids: map[string]int{"vm.a": 200}, steps: []string{"create vm.a"},
+			findings: []string{`error (site) vm.b, vm.c and 2 more are not created: no VMID is free in range "lab" (200–200)`},
+		},
 		"unseen and foreign guests have theirs": {
 			want: state(drawing("vm.a", lab(200, 299))),
 			set: func(in *plan.Input) {

@@ -1,0 +1,371 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// What is wanted anew of a host (a guest that is not there yet, a further disk,
+// another bridge) is held against what the host offers, so that the plan says what
+// would fail. What is as wanted already costs no question, and what the token may
+// not see is not called missing.
+
+// survey is what was asked of a host for that, each thing once.
+type survey struct {
+	d   *Driver
+	l   *look
+	out *model.Observed
+
+	shelves map[string]map[string]string // by node, its storages and what they take; nil where it did not say
+	using   map[string]map[string]bool   // by node: bridges that guests of ours run on
+	bridges map[string][]string          // by node; none where it did not say
+	sees    map[string]bool              // storages of which the token would see it if they were there
+}
+
+// findObstacles notes what stands in the way of what is not as wanted yet.
+func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed) error {
+	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
+		return nil // nothing is planned there
+	}
+	var anew []model.Address
+	for addr, w := range l.want.State {
+		if asksAnew(w, out.State[addr]) {
+			anew = append(anew, addr)
+		}
+	}
+	slices.SortFunc(anew, model.Address.Compare)
+	s := &survey{d, l, out, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
+	kinds := table()
+	for _, addr := range anew {
+		w := l.want.State[addr]
+		n := &needs{host: l.want.Host, major: 9, from: w, index: map[Grant]int{}}
+		for _, k := range kinds {
+			if k.schema().Name == addr.Kind {
+				k.rights(w.Spec, n)
+			}
+		}
+		node := d.host.PVENode()
+		if h := out.State[addr]; h != nil && h.Guest != nil {
+			node = h.Guest.Node
+		} else if w.Guest != nil {
+			node = or(w.Guest.Node, node)
+		}
+		if !l.view.nodes[node] {
+			continue
+		}
+		if err := s.storages(ctx, node, n.uses); err != nil {
+			return err
+		}
+		if err := s.plugs(ctx, node, n.plugs); err != nil {
+			return err
+		}
+		s.file(w)
+	}
+	return s.addresses(ctx, anew)
+}
+
+// asksAnew reports whether something is wanted of the host that was not there, or not
+// so, when it was looked at.
+func asksAnew(want, have *model.Resource) bool {
+	if have == nil {
+		return true
+	}
+	switch w := want.Spec.(type) {
+	case *VM:
+		h, ok := have.Spec.(*VM)
+		if !ok || starts(w.Power, have) || !liesAs(w.Disks, h.Disks) || !pluggedAs(w.NICs, h.NICs) {
+			return true
+		}
+		return slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
+			return w.Options[key] != "" && storageOf(w.Options[key]) != storageOf(h.observe.next[key])
+		})
+	case *CT:
+		h, ok := have.Spec.(*CT)
+		return !ok || starts(w.Power, have) || !liesAs(w.Disks, h.Disks) || !pluggedAs(w.NICs, h.NICs)
+	case *Image:
+		h, ok := have.Spec.(*Image)
+		return !ok || h.Volume != w.Volume
+	case *Template:
+		h, ok := have.Spec.(*Template)
+		return !ok || h.File != w.File || h.Made != w.Made
+	}
+	return false
+}
+
+func starts(power string, have *model.Resource) bool {
+	return power == "running" && have.Guest != nil && !have.Guest.Running
+}
+
+// lies is a disk, by where it lies; plugged is a card, by what it is plugged into.
+type (
+	lies interface {
+		label() string
+		on() string
+	}
+	plugged interface {
+		label() string
+		into() (bridge, mac string)
+	}
+)
+
+func (d Disk) on() string   { return d.Storage }
+func (d CTDisk) on() string { return d.Storage }
+
+func (n NIC) into() (bridge, mac string)   { return n.Bridge, n.MAC }
+func (n CTNIC) into() (bridge, mac string) { return n.Bridge, n.MAC }
+
+func liesAs[D lies](want, have []D) bool {
+	return !slices.ContainsFunc(want, func(w D) bool {
+		h, there := find(have, w.label())
+		return !there || w.on() != "" && w.on() != h.on()
+	})
+}
+
+func pluggedAs[N plugged](want, have []N) bool {
+	return !slices.ContainsFunc(want, func(w N) bool {
+		h, there := find(have, w.label())
+		bridge, mac := w.into()
+		hasBridge, hasMAC := h.into()
+		return !there || bridge != hasBridge || mac != "" && !strings.EqualFold(mac, hasMAC)
+	})
+}
+
+// obstacle notes one, at the line that declares it: what the resource does not say
+// itself its host does.
+func (s *survey) obstacle(o model.Obstacle, r *model.Resource, declared string) {
+	o.Address = r.Addr
+	o.Any = r.Guest == nil || r.Addr.Kind == templateType // these are made anew as a whole
+	if slices.ContainsFunc(r.Places, func(p model.Place) bool { return p.Path == declared }) {
+		o.At = r.Place(declared)
+	} else {
+		o.At = s.l.want.Host.At
+	}
+	s.out.Obstacles = append(s.out.Obstacles, o)
+}
+
+func (s *survey) storages(ctx context.Context, node string, uses []use) error {
+	told := map[use]bool{}
+	for _, u := range uses {
+		key := use{storage: u.storage, content: u.content}
+		if told[key] || u.storage == "" {
+			continue
+		}
+		told[key] = true // the cloud-init drive and the root disk have mostly one
+		takes, there, known, err := s.shelf(ctx, node, u.storage)
+		if err != nil {
+			return err
+		}
+		if !known || there && (takes == "" || slices.Contains(strings.Split(takes, ","), u.content)) {
+			continue
+		}
+		o := model.Obstacle{Path: u.attr, Severity: diag.Error}
+		if !there {
+			names := s.names(node, u.content)
+			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.storage, node)
+			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.storage, names), s.l.want.Host.Name)
+			s.forget(u.storage)
+		} else {
+			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", takes, u.storage, strings.TrimPrefix(strings.TrimPrefix(takes, "none")+","+u.content, ","), s.other(node, u.content))
+		}
+		declared := "storage"
+		if strings.HasPrefix(u.attr, "disk.") {
+			declared = u.attr + ".storage"
+		} else if u.attr != "" {
+			declared = u.attr
+		}
+		s.obstacle(o, u.by, declared)
+	}
+	return nil
+}
+
+// orElse puts what may have been meant in brackets.
+func orElse(name string, names []string) string {
+	if text := diag.DidYouMean(name, names); text != "" {
+		return " (" + text + ")"
+	}
+	return ""
+}
+
+// contentWord explains PVE's word for what a storage takes.
+func contentWord(content string) string {
+	switch content {
+	case "images":
+		return "disks of VMs (images)"
+	case "rootdir":
+		return "disks of containers (rootdir)"
+	case "vztmpl":
+		return "container templates (vztmpl)"
+	case "import":
+		return "disk images (import)"
+	case "iso":
+		return "ISO images (iso)"
+	default:
+		return content
+	}
+}
+
+// other names a storage that would do.
+func (s *survey) other(node, content string) string {
+	if names := s.names(node, content); len(names) > 0 {
+		return fmt.Sprintf("; or name another storage, such as %s", names[0])
+	}
+	return ""
+}
+
+// names are the known storages of a node that take some content.
+func (s *survey) names(node, content string) []string {
+	var out []string
+	for at, takes := range s.l.view.stores {
+		if at.node == node && slices.Contains(strings.Split(takes, ","), content) {
+			out = append(out, at.storage)
+		}
+	}
+	for name, takes := range s.shelves[node] {
+		if slices.Contains(strings.Split(takes, ","), content) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// forget takes out what a listing said of a storage that is not there: it is told now.
+func (s *survey) forget(storage string) {
+	s.out.Unknown = slices.DeleteFunc(s.out.Unknown, func(u model.Unknown) bool {
+		return u.Kind != "" && strings.HasSuffix(u.Scope, " on storage "+storage)
+	})
+}
+
+// shelf tells what a storage takes on a node. The cluster's list shows it to who may
+// audit it; the node itself also to who may put something there. Not to be seen is no
+// proof: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
+// resources; pve-storage, API2/Storage/Status.pm, index).
+func (s *survey) shelf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
+	if takes, there = s.l.view.stores[shelf{node, storage}]; there {
+		return takes, true, true, nil
+	}
+	listed, asked := s.shelves[node]
+	if !asked {
+		if listed, err = s.readShelves(ctx, node); err != nil {
+			return "", false, false, err
+		}
+		s.shelves[node] = listed
+	}
+	if listed == nil {
+		return "", false, false, nil
+	}
+	if takes, there = listed[storage]; there {
+		return takes, true, true, nil
+	}
+	may, asked := s.sees[storage]
+	if !asked {
+		var rights map[string]map[string]json.RawMessage
+		path := "/storage/" + storage
+		if err := s.d.c.get(ctx, "/access/permissions?path="+queryText(path), &rights); endsAll(ctx, err) {
+			return "", false, false, err
+		}
+		_, audits := rights[path]["Datastore.Audit"]
+		_, allocates := rights[path]["Datastore.AllocateSpace"]
+		may = audits || allocates
+		s.sees[storage] = may
+	}
+	return "", false, may, nil
+}
+
+// readShelves lists the storages of a node; nil if it does not say.
+func (s *survey) readShelves(ctx context.Context, node string) (map[string]string, error) {
+	var list []map[string]json.RawMessage
+	if err := readList(ctx, s.d.c, seg("nodes", node, "storage"), &list); err != nil {
+		if endsAll(ctx, err) {
+			return nil, err
+		}
+		return nil, nil
+	}
+	out := map[string]string{}
+	for _, e := range list {
+		if text(e["enabled"]) != "0" {
+			out[text(e["storage"])] = text(e["content"])
+		}
+	}
+	return out, nil
+}
+
+// plugs looks for bridges. One that a running guest has is there. One that the node
+// does not list may be all the same, made by other means than PVE's, so the step is
+// left in.
+func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
+	for _, p := range plugs {
+		if s.using[node] == nil {
+			s.using[node] = s.inUse(node)
+		}
+		if s.using[node][p.bridge] {
+			continue
+		}
+		if _, asked := s.bridges[node]; !asked {
+			var list []map[string]json.RawMessage
+			if err := readList(ctx, s.d.c, seg("nodes", node, "network")+"?type=any_bridge", &list); endsAll(ctx, err) {
+				return err
+			}
+			s.bridges[node] = []string{} // not a word, if it stays so
+			for _, i := range list {
+				s.bridges[node] = append(s.bridges[node], text(i["iface"]))
+			}
+		}
+		names := s.bridges[node]
+		if len(names) == 0 || slices.Contains(names, p.bridge) {
+			continue
+		}
+		s.obstacle(model.Obstacle{
+			Path: p.attr, Power: true, Severity: diag.Warning,
+			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.bridge),
+			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; one that is made by other means than PVE's /etc/network/interfaces is not listed, and may be there all the same",
+				orElse(p.bridge, names)),
+		}, p.by, p.attr+".bridge")
+	}
+	return nil
+}
+
+// inUse are the bridges that guests of ours which run on a node are plugged into.
+func (s *survey) inUse(node string) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range s.out.State {
+		if r.Guest == nil || !r.Guest.Running || r.Guest.Node != node {
+			continue
+		}
+		var now map[string]string
+		switch spec := r.Spec.(type) {
+		case *VM:
+			now = spec.observe.now
+		case *CT:
+			now = spec.observe.now
+		}
+		for key, val := range now {
+			if isNet(key) {
+				out[parseProperty(val).values["bridge"]] = true
+			}
+		}
+	}
+	return out
+}
+
+// file looks whether the file of an image is in the site.
+func (s *survey) file(r *model.Resource) {
+	i, ok := r.Spec.(*Image)
+	if !ok || i.File == "" || s.d.files == nil {
+		return
+	}
+	if _, err := fs.Stat(s.d.files, i.File); err != nil {
+		s.obstacle(model.Obstacle{
+			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", i.File),
+			Detail: "put it there (and commit it), correct the path, which is relative to the site's folder, or give a url",
+		}, r, "file")
+	}
+}

@@ -1,0 +1,113 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// claimed is a MAC address that the files declare and that is to be given to a card.
+type claimed struct {
+	by     *model.Resource
+	path   string // of the card
+	bridge string
+	runs   bool // it shall run
+}
+
+// addresses looks whether a guest that is not ours has a MAC address which is about
+// to be given to one of ours. Others' configurations are read for that alone.
+func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
+	wants := map[string]claimed{}
+	for _, addr := range anew {
+		s.claims(s.l.want.State[addr], s.out.State[addr], wants)
+	}
+	if len(wants) == 0 {
+		return nil
+	}
+	var others, unread []listed
+	for _, f := range s.out.Foreign {
+		g := listed{vmid: f.VMID, node: f.Node, lxc: f.Kind == "ct", name: f.Name}
+		if f.VMID == 0 || f.Unfinished || !s.l.view.nodes[f.Node] {
+			continue
+		}
+		others = append(others, g)
+		if _, done := s.l.read[g.place()]; !done {
+			unread = append(unread, g)
+		}
+	}
+	if err := s.d.readConfigs(ctx, unread, s.l.read); err != nil {
+		return err
+	}
+	for _, g := range others {
+		cfg := s.l.read[g.place()].cfg
+		for _, key := range cardKeys(cfg.next) {
+			p := parseProperty(cfg.next[key])
+			c, clash := wants[strings.ToUpper(or(p.values["hwaddr"], cardMAC(p)))]
+			if !clash {
+				continue
+			}
+			runs, same := s.l.guests[g.vmid].running, p.values["bridge"] == c.bridge
+			o := model.Obstacle{
+				Path: c.path + ".mac", Severity: diag.Warning,
+				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.place(), g.name),
+				Detail:  "two guests with one address on one network disturb each other: declare another one, or none and PVE makes one up",
+			}
+			switch {
+			case runs && same && c.runs:
+				o.Severity = diag.Error
+				o.Detail += "; if this guest takes the place of that one, stop that first"
+			case !runs:
+				o.Detail += "; that one is stopped now, so see that they never run at once"
+			default:
+				o.Detail += "; they are not on one bridge, so this may be meant"
+			}
+			s.obstacle(o, c.by, c.path+".mac")
+		}
+	}
+	return nil
+}
+
+// cardKeys are the keys of network cards, in order.
+func cardKeys(c map[string]string) []string {
+	var out []string
+	for key := range c {
+		if isNet(key) {
+			out = append(out, key)
+		}
+	}
+	slices.SortFunc(out, model.CompareNames)
+	return out
+}
+
+// claims notes the MAC addresses that a guest is to get and does not have.
+func (s *survey) claims(want, have *model.Resource, into map[string]claimed) {
+	var hasNICs, hasCTNICs = []NIC{}, []CTNIC{}
+	if have != nil {
+		switch h := have.Spec.(type) {
+		case *VM:
+			hasNICs = h.NICs
+		case *CT:
+			hasCTNICs = h.NICs
+		}
+	}
+	switch w := want.Spec.(type) {
+	case *VM:
+		claimCards(w.NICs, hasNICs, claimed{by: want, runs: w.Power == "running"}, into)
+	case *CT:
+		claimCards(w.NICs, hasCTNICs, claimed{by: want, runs: w.Power == "running"}, into)
+	}
+}
+
+func claimCards[N plugged](want, have []N, c claimed, into map[string]claimed) {
+	for _, w := range want {
+		h, _ := find(have, w.label())
+		bridge, mac := w.into()
+		if _, has := h.into(); mac != "" && !strings.EqualFold(mac, has) {
+			into[strings.ToUpper(mac)] = claimed{c.by, "nic." + w.label(), bridge, c.runs}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// guardObstacles tells what of the host is in the way of a step, at the line that
+// asks for it, and takes out what is sure to fail: it would in every pass, and with
+// it its manifest would stop, or be made and taken back, again and again.
+func (p *planner) guardObstacles() {
+	type place struct {
+		at      diag.Range
+		summary string
+	}
+	var found []*diag.Finding
+	shared, who := map[place]*diag.Finding{}, map[*diag.Finding][]model.Address{}
+	failing := map[model.Address]bool{}
+	for _, o := range p.in.Have.Obstacles {
+		s := p.steps[o.Address]
+		if s == nil || s.Want == nil || !concerns(o, s) {
+			continue
+		}
+		failing[s.Address] = failing[s.Address] || o.Severity == diag.Error
+		f := shared[place{o.At, o.Summary}]
+		if f == nil {
+			f = &diag.Finding{Severity: o.Severity, Source: diag.FromGuard, Summary: o.Summary, Detail: o.Detail, At: o.At}
+			found = append(found, f)
+		}
+		if o.At.IsZero() {
+			f.At = s.Want.Place(o.Path)
+		} else {
+			shared[place{o.At, o.Summary}] = f
+		}
+		if !slices.Contains(who[f], s.Address) {
+			who[f] = append(who[f], s.Address)
+		}
+	}
+	for _, f := range found {
+		not := ""
+		if f.Severity == diag.Error {
+			not = p.steps[who[f][0]].Action.not()
+		}
+		f.Summary = those(who[f], not) + ": " + f.Summary
+		p.find(who[f][0], *f)
+	}
+	p.each(func(s *Step) {
+		if failing[s.Address] {
+			p.hold(s, false)
+		}
+	})
+}
+
+// those names resources, and what does not happen to them, "" if it does.
+func those(who []model.Address, not string) string {
+	names := make([]string, len(who))
+	for i, a := range who {
+		names[i] = a.String()
+	}
+	text := strings.Join(names, ", ")
+	if n := len(names); n > 3 {
+		text = fmt.Sprintf("%s and %d more", strings.Join(names[:2], ", "), n-2)
+	}
+	switch {
+	case not == "":
+		return text
+	case len(who) > 1:
+		return text + " are " + not
+	default:
+		return text + " is " + not
+	}
+}
+
+// concerns reports whether an obstacle is in the way of a step.
+func concerns(o model.Obstacle, s *Step) bool {
+	return s.Action != Update || o.Any || slices.ContainsFunc(s.Changes, func(c Change) bool {
+		return o.Path != "" && (c.Path == o.Path || strings.HasPrefix(c.Path, o.Path+".")) || o.Power && c.Path == "power"
+	})
+}

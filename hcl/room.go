@@ -1,0 +1,108 @@
+package hcl
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// checkRoom finds ranges of VMIDs that are too small for the nodes which draw from
+// them, as a count can make them with one digit.
+func (l *load) checkRoom() {
+	if !l.whole || len(l.site.VMIDRanges) == 0 {
+		return
+	}
+	hosts := map[string][]*model.Node{}
+	for _, m := range l.manifests {
+		for _, n := range m.Nodes {
+			if n.Resource.Guest != nil && !m.Suspend {
+				on := onHost(m, n)
+				hosts[on] = append(hosts[on], n)
+			}
+		}
+	}
+	for _, on := range sortedKeys(hosts) {
+		nodes := hosts[on]
+		slices.SortFunc(nodes, func(a, b *model.Node) int { return a.Resource.Addr.Compare(b.Resource.Addr) })
+		l.checkRoomOn(on, nodes)
+	}
+}
+
+// onHost names the PVE host of a node: the host of its manifest, or its parent. A
+// recipe is a host of its own.
+func onHost(m *manifest, n *model.Node) string {
+	switch {
+	case n.Parent != "":
+		return "node " + n.Parent + " of manifest " + m.Name
+	case m.Host == "":
+		return "manifest " + m.Name
+	default:
+		return "host " + m.Host
+	}
+}
+
+// checkRoomOn tells of the first range that is too small for the nodes of one host.
+func (l *load) checkRoomOn(on string, nodes []*model.Node) {
+	told := map[string]bool{}
+	for _, n := range nodes {
+		names := rangeList(n.Resource.Guest.Choose)
+		if n.VMID != 0 || told[names] {
+			continue
+		}
+		told[names] = true
+		within := n.Resource.Guest.Choose
+		room, drawing := room(within), []*model.Node{}
+		for _, o := range nodes {
+			switch {
+			case o.VMID == 0 && among(o.Resource.Guest.Choose, within):
+				drawing = append(drawing, o)
+			case o.VMID != 0 && slices.ContainsFunc(within, func(v model.VMIDRange) bool { return v.From <= o.VMID && o.VMID <= v.To }):
+				room--
+			}
+		}
+		if len(drawing) <= room {
+			continue
+		}
+		first := drawing[max(room, 0)]
+		l.errorAt(first.Resource.Place("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
+			"There is none for %s%s: widen the range in the site block, name another with vmid_range, or make fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
+		return
+	}
+}
+
+func andMore(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" and %d more", n)
+}
+
+// among reports whether all of some ranges are among others.
+func among(ranges, of []model.VMIDRange) bool {
+	return len(ranges) > 0 && !slices.ContainsFunc(ranges, func(r model.VMIDRange) bool { return !slices.Contains(of, r) })
+}
+
+// room is how many VMIDs ranges hold together; they may overlap.
+func room(ranges []model.VMIDRange) int {
+	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b model.VMIDRange) int { return cmp.Compare(a.From, b.From) })
+	total, next := 0, minVMID
+	for _, r := range sorted {
+		from, to := max(r.From, next), min(r.To, maxVMID)
+		if to >= from {
+			total += to - from + 1
+			next = to + 1
+		}
+	}
+	return total
+}
+
+func rangeList(ranges []model.VMIDRange) string {
+	texts := make([]string, len(ranges))
+	for i, r := range ranges {
+		texts[i] = fmt.Sprintf("%s (%d to %d)", quote(r.Name), r.From, r.To)
+	}
+	return "vmid_range " + strings.Join(texts, ", ")
+}
