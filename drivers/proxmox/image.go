@@ -273,10 +273,10 @@ func (d *Driver) free(ctx context.Context, node, volid string) error {
 	return err
 }
 
-// upload sends a file of the site. PVE wants the text fields first and the file
-// last, under the name filename, and a length: it takes no chunked bodies
-// (pve-http-server, AnyEvent.pm). It is streamed and can be cancelled, which the
-// client library's upload cannot.
+// upload sends a file of the site. PVE wants the text fields first, in the order in
+// which it looks for them, and the file last, under the name filename, and a length: it
+// takes no chunked bodies (pve-http-server, AnyEvent.pm, file_upload_multipart). It is
+// streamed and can be cancelled, which the client library's upload cannot.
 func (d *Driver) upload(ctx context.Context, node string, want *Image, fields params) error {
 	if d.files == nil {
 		return errors.New("the site's files are not at hand")
@@ -298,7 +298,7 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 func (d *Driver) send(ctx context.Context, path string, fields params, file io.Reader, size int64) error {
 	var frame bytes.Buffer
 	form := multipart.NewWriter(&frame)
-	for _, k := range []string{"content", "checksum", "checksum-algorithm"} {
+	for _, k := range []string{"content", "checksum-algorithm", "checksum"} {
 		if v, ok := fields[k]; ok {
 			_ = form.WriteField(k, fmt.Sprint(v)) // a bytes.Buffer takes everything
 		}

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
@@ -22,44 +23,124 @@ type upload struct {
 	sums     map[string]string
 }
 
+// fieldsMost bounds what of a body is looked at for its text fields.
+const fieldsMost = 64 << 10
+
 // readUpload reads a multipart body: text fields become parameters, the part
-// named filename is the file. Only its size and sums are kept.
+// named filename is the file. Only its size and sums are kept. PVE does not parse
+// the body part by part: it looks for the fields it knows one after the other, each
+// from where the last one ended (file_upload_multipart in pve-http-server,
+// PVE/APIServer/AnyEvent.pm). So their order counts, and what stands between is refused.
 func readUpload(body io.Reader, boundary string, params map[string]any) (*upload, error) {
 	if boundary == "" {
 		return nil, bareError(http.StatusNotImplemented, "upload without a boundary")
 	}
-	reader := multipart.NewReader(body, boundary)
-	var up *upload
-	for {
-		part, err := reader.NextPart()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, bareError(http.StatusNotImplemented, "unable to parse upload: "+err.Error())
-		}
-		if part.FormName() == "filename" {
-			if up, err = readFile(part); err != nil {
-				return nil, bareError(http.StatusBadRequest, "reading the upload: "+err.Error())
-			}
-			params["filename"] = up.filename
-			break // It is the last part: what follows is not read.
-		}
-		value, err := io.ReadAll(io.LimitReader(part, bodyLimit))
-		if err != nil {
-			return nil, bareError(http.StatusBadRequest, "reading the upload: "+err.Error())
-		}
-		params[part.FormName()] = string(value)
+	stream := bufio.NewReaderSize(body, fieldsMost)
+	head, err := stream.Peek(fieldsMost)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, bareError(http.StatusBadRequest, "reading the upload: "+err.Error())
 	}
-	_, _ = io.Copy(io.Discard, body)
-	if up == nil {
-		return nil, bareError(http.StatusNotImplemented, "upload without a file")
+	defer func() { _, _ = io.Copy(io.Discard, stream) }()
+	all := len(head)
+	f := form{rest: head, delim: "--" + regexp.QuoteMeta(boundary) + `\r?\n`}
+	f.skip(`^.*?(` + f.delim + `)`)
+	for _, name := range []string{"content", "checksum-algorithm", "checksum"} {
+		value, there, err := f.field(name)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			params[name] = value
+		}
 	}
+	filename, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := stream.Discard(all - len(f.rest)); err != nil {
+		return nil, bareError(http.StatusBadRequest, "reading the upload: "+err.Error())
+	}
+	// What is left is the data of one part, up to the last boundary.
+	data := multipart.NewReader(io.MultiReader(strings.NewReader("--"+boundary+"\r\n\r\n"), stream), boundary)
+	part, err := data.NextPart()
+	if err != nil {
+		return nil, bareError(http.StatusNotImplemented, "upload failed")
+	}
+	up, err := readFile(part)
+	if err != nil {
+		return nil, bareError(http.StatusNotImplemented, "upload failed")
+	}
+	up.filename = filename
+	params["filename"] = filename
 	return up, nil
 }
 
+// form is a multipart body, as far as it was not taken yet.
+type form struct {
+	rest  []byte
+	delim string // pattern of the line between two parts
+}
+
+// skip drops what a pattern matches but for its first group.
+func (f *form) skip(pattern string) {
+	if m := regexp.MustCompile(`(?s)` + pattern).FindSubmatchIndex(f.rest); m != nil {
+		keep := m[1]
+		if len(m) > 2 {
+			keep = m[2]
+		}
+		f.rest = f.rest[keep:]
+	}
+}
+
+// field takes a text field, which must be in the next part.
+func (f *form) field(name string) (value string, there bool, err error) {
+	pattern := regexp.MustCompile(`(?s)^` + f.delim + `.*?Content-Disposition: (.*?); name="` + name + `"(.*?` + f.delim + `)`)
+	m := pattern.FindSubmatchIndex(f.rest)
+	if m == nil {
+		return "", false, nil
+	}
+	disposition := string(f.rest[m[2]:m[3]])
+	f.rest = f.rest[m[4]:]
+	if err := mustBeFormData(disposition); err != nil {
+		return "", false, err
+	}
+	f.skip(`^.*?\r?\n\r?\n`)
+	if m := regexp.MustCompile(`(?s)^(.*?)` + f.delim).FindSubmatchIndex(f.rest); m != nil {
+		value, f.rest = strings.TrimSpace(string(f.rest[m[2]:m[3]])), f.rest[m[3]:]
+	}
+	return value, true, nil
+}
+
+// file takes the head of the file's part, which must be the next one and begin with
+// what it is, and gives the name of the file.
+func (f *form) file() (string, error) {
+	pattern := regexp.MustCompile(`(?s)^` + f.delim + `Content-Disposition: (.*?); name="(.*?)"; filename="([^"]+)"\r?\n`)
+	m := pattern.FindSubmatchIndex(f.rest)
+	if m == nil {
+		return "", bareError(http.StatusNotImplemented, "upload failed")
+	}
+	disposition, field, name := string(f.rest[m[2]:m[3]]), string(f.rest[m[4]:m[5]]), string(f.rest[m[6]:m[7]])
+	f.rest = f.rest[m[1]:]
+	if err := mustBeFormData(disposition); err != nil {
+		return "", err
+	}
+	if field != "filename" {
+		return "", bareError(http.StatusNotImplemented, "wrong field name '"+field+"' for file upload, expected 'filename'")
+	}
+	f.skip(`^.*?\r?\n\r?\n`)
+	return strings.TrimSpace(name), nil
+}
+
+func mustBeFormData(disposition string) error {
+	if disposition == "form-data" {
+		return nil
+	}
+	first, _, _ := strings.Cut(disposition, "\r\n") // a status line is one line
+	return bareError(http.StatusNotImplemented, "wrong Content-Disposition '"+first+"' in multipart, expected 'form-data'")
+}
+
 func readFile(part *multipart.Part) (*upload, error) {
-	up := &upload{filename: part.FileName(), sums: map[string]string{}}
+	up := &upload{sums: map[string]string{}}
 	all := hashes()
 	var head bytes.Buffer
 	writers := []io.Writer{}
