@@ -117,7 +117,7 @@ func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
 // dressCT makes a bare copy of a template what the files say. All of it is one
 // request, so that a copy is either still bare, which its mark tells, or complete.
 func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error {
-	cfg, bare, err := d.bareCopy(ctx, at, m.addr())
+	cfg, is, bare, err := d.bareCopy(ctx, at, m.addr())
 	if err != nil || !bare {
 		return err
 	}
@@ -136,7 +136,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 			w.set[slot] = disk.keep(cfg.next[slot])
 		}
 	}
-	return d.writeCopy(ctx, at, w, cfg.digest, want.Template)
+	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
 // plainText is a parameter as PVE shows it.

@@ -112,7 +112,7 @@ func (c *change) attach(w volume, slot string) string {
 func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
 	c.keepDetached(false)
-	if describe(notes, c.m) == strings.TrimRight(c.from.observe.next["description"], " \t\r\n") {
+	if describe(notes, c.m) == strings.TrimRight(c.from.observe.description(), " \t\r\n") {
 		return
 	}
 	c.keepDetached(true)
@@ -163,7 +163,7 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 		}
 	}
 	ch.sight.fresh = ch.empty() && !halt // both renew the digest
-	if err := d.write(ctx, at, ch.writing, s.Have, ch.from.observe); err != nil {
+	if err := d.withVolumes(ctx, &ch.sight, ch.writing, s.Have, ch.from.observe); err != nil {
 		return halt, fmt.Errorf("changing %s: %w", at, err)
 	}
 	return halt, d.settleDisks(ctx, ch, at.lxc && s.Have.Guest.Running && !halt)

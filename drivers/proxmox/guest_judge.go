@@ -84,7 +84,7 @@ func (j *judge) guest(g listed, cfg config) {
 	if name == "" {
 		name = g.name
 	}
-	notes, m, found := splitDescription(cfg.next["description"])
+	notes, m, found := splitDescription(cfg.description())
 	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
 	if found && m.Site == j.id.site {
 		j.names[m.Node], j.names[name] = true, true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -69,8 +70,9 @@ func (w writing) touched(old, now config) bool {
 
 // write sends the keys, with the digest they were planned on. When that digest
 // moved although nothing we look at changed (PVE renews it also for its own
-// bookkeeping), it is sent once more with the new one. old is what was observed.
-func (d *Driver) write(ctx context.Context, at place, w writing, have *model.Resource, old config) error {
+// bookkeeping), it is sent once more with the new one. old is what was observed, and
+// later what follows by another request.
+func (d *Driver) write(ctx context.Context, at place, w, later writing, have *model.Resource, old config) error {
 	if w.empty() {
 		return nil
 	}
@@ -87,12 +89,15 @@ func (d *Driver) write(ctx context.Context, at place, w writing, have *model.Res
 		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
 	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: have.Guest.Running}, cfg, is.notes, is.mark)
-	if w.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
-		return fmt.Errorf("%w: somebody changed it since the plan was made; plan again", err)
+	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
+		return fmt.Errorf("%w: %w", err, errTouched)
 	}
 	_, err = d.c.put(ctx, at.path("config"), w.body(cfg.digest))
 	return heldBack(err)
 }
+
+// errTouched is a change by somebody else that came between plan and step.
+var errTouched = errors.New("somebody changed it since the plan was made; plan again")
 
 // configured are the attributes that a configuration alone decides: power and what
 // waits for a restart come of the list of guests and of the list of tasks, too.
@@ -100,24 +105,118 @@ func configured(spec any) []model.Attr {
 	return slices.DeleteFunc(model.Attrs(spec), func(a model.Attr) bool { return a.Path == "power" || a.Path == "pending" })
 }
 
+// PVE deals with the keys of one change to a VM in the order of a hash, and writes each
+// before it looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). Where one
+// of them fails, any of the others may be waiting there already, volumes made for them
+// included; only where none fails do they come into force. A disk that was made and that
+// the mark does not name would be made again, so the mark that names the slots goes
+// before the disks. (A container's configuration is written once, at the end:
+// pve-container, PVE/LXC/Config.pm, update_pct_config.)
+
+// description is what is in force. One that waits is of a change that failed in between.
+func (c config) description() string {
+	if text, there := c.now["description"]; there {
+		return text
+	}
+	return c.next["description"]
+}
+
+// newVolume is a drive that orders a volume to be made.
+var newVolume = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,|$)`)
+
+// orders reports whether a key has a volume made.
+func (w writing) orders(key string) bool {
+	return isDrive(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+}
+
+// apart takes keys out of a change: those that are to be sent by another request.
+func (w writing) apart(other func(key string) bool) (rest, taken writing) {
+	rest, taken = writing{params{}, w.gone}, writing{params{}, nil}
+	for key, val := range w.set {
+		if other(key) {
+			taken.set[key] = val
+		} else {
+			rest.set[key] = val
+		}
+	}
+	return rest, taken
+}
+
+// withVolumes writes a change of a VM: where it has volumes made, and the mark has to
+// say for which slots, that is written first.
+func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
+	var made writing
+	if w.set["description"] != nil && !l.at.lxc {
+		w, made = w.apart(w.orders)
+	}
+	if err := d.write(ctx, l.at, w, made, have, old); err != nil || made.empty() {
+		return err
+	}
+	return heldBack(d.withDigest(ctx, l, "", func(digest string) error {
+		if made.touched(old, l.cfg) {
+			return errTouched
+		}
+		_, err := d.c.put(ctx, l.at.path("config"), made.body(digest))
+		return err
+	}))
+}
+
 // bareCopy reads a copy that has the whole configuration of its template still. bare is
 // false where an earlier run whose answer was lost got further: it keeps what it has.
-func (d *Driver) bareCopy(ctx context.Context, at place, addr model.Address) (cfg config, bare bool, err error) {
+// The mark is the one that it carries.
+func (d *Driver) bareCopy(ctx context.Context, at place, addr model.Address) (cfg config, m mark, bare bool, err error) {
 	cfg, err = d.readConfig(ctx, at)
 	if err != nil {
-		return cfg, false, fmt.Errorf("reading the clone %s back: %w", at, err)
+		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}
 	is := d.proof(cfg, at)
 	if !is.of(addr) {
-		return cfg, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
+		return cfg, m, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
 	}
-	return cfg, is.mark.bare(), nil
+	return cfg, is.mark, is.mark.bare(), nil
 }
 
-// writeCopy makes a bare copy what the files say, all of it in one request.
-func (d *Driver) writeCopy(ctx context.Context, at place, w writing, digest, template string) error {
-	_, err := d.c.put(ctx, at.path("config"), w.body(digest))
-	return attempt(fmt.Sprintf("configuring %s, a clone of %s", at, template), err)
+// copying is a bare copy of a template that is about to be made what the files say.
+type copying struct {
+	at       place
+	cfg      config // as it is now
+	bare     mark   // as it carries it now
+	want     mark   // as it will be
+	notes    string
+	template string
+}
+
+// writeCopy makes a bare copy what the files say. It is bare until all of what it gets
+// by the request with the mark was made.
+func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
+	slotted, disc := false, false
+	for key, val := range w.set {
+		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key)
+		disc = disc || isDrive(key) && strings.Contains(fmt.Sprint(val), "media=cdrom")
+	}
+	var steps []writing
+	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) && !c.at.lxc {
+		c.bare.Slots = c.want.Slots
+		steps = append(steps, writing{set: params{"description": describe(c.notes, c.bare)}})
+	}
+	boot := writing{}
+	if disc { // dealt with after the boot order it would have the old one written over that
+		w, boot = w.apart(func(key string) bool { return key == "boot" })
+	}
+	l := &sight{at: c.at, addr: c.want.addr(), cfg: c.cfg, fresh: true}
+	for _, step := range append(steps, w, boot) {
+		if step.empty() {
+			continue
+		}
+		err := d.withDigest(ctx, l, "", func(digest string) error {
+			_, err := d.c.put(ctx, c.at.path("config"), step.body(digest))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("configuring %s, a clone of %s: %w", c.at, c.template, err)
+		}
+	}
+	return nil
 }
 
 // heldBack explains the one refusal after which the work is done: PVE has the new

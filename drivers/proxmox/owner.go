@@ -200,7 +200,7 @@ type proof struct {
 }
 
 func (d *Driver) proof(cfg config, at place) proof {
-	notes, m, found := splitDescription(cfg.next["description"])
+	notes, m, found := splitDescription(cfg.description())
 	ours, against, _ := d.id.prove(m, found, at, cfg)
 	return proof{notes, m, ours, against}
 }

@@ -94,18 +94,23 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 }
 
 // dress makes a bare copy of a template what the files say: its identity, what it
-// lacks, and without what only the template has. All of it is one request, so that
-// a copy is either still bare, which its mark tells, or complete.
+// lacks, and without what only the template has. A copy is either still bare, which its
+// mark tells, or complete. PVE made up a uuid for it, which it keeps: mark and uuid
+// written by one request may not both get there.
 func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
-	want, m, err := d.seed(ctx, want, at, m)
-	if err != nil {
-		return err
-	}
-	cfg, bare, err := d.bareCopy(ctx, at, m.addr())
+	cfg, is, bare, err := d.bareCopy(ctx, at, m.addr())
 	if err != nil || !bare {
 		return err
 	}
-	m.Slots = slots(want.devices(), cfg, copied(want.devices(), bootDisk(cfg.next)))
+	m.UUID = or(uuidOf(cfg.next["smbios1"]), m.UUID)
+	want, m, err = d.seed(ctx, want, at, m)
+	if err != nil {
+		return err
+	}
+	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
+		m.Slots = copied(want.devices(), bootDisk(cfg.next))
+	}
+	m.Slots = slots(want.devices(), cfg, m.Slots)
 	w := writing{want.params(m), map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
@@ -124,7 +129,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 			w.set[slot] = disk.order(slot)
 		}
 	}
-	return d.writeCopy(ctx, at, w, cfg.digest, want.Template)
+	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
 // bootDisk is the slot of the disk a guest boots from.

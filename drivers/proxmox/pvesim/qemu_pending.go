@@ -1,8 +1,11 @@
 package pvesim
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // applyChange is the worker of $update_vm_api: everything becomes a waiting
@@ -19,7 +22,7 @@ func (c *call) applyChange(g *guest, ch change, log func(string, ...any)) error 
 			return err
 		}
 	}
-	for _, key := range setOrder(ch.set) {
+	for _, key := range c.w.setOrder(g, ch.set) {
 		if err := c.setKey(g, key, ch, &order, modified, log); err != nil {
 			return err
 		}
@@ -42,11 +45,16 @@ func (c *call) applyChange(g *guest, ch change, log func(string, ...any)) error 
 	return nil
 }
 
-// setOrder puts drives before the boot order that names them.
-func setOrder(set map[string]string) []string {
-	keys := slices.Sorted(maps.Keys(set))
-	slices.SortStableFunc(keys, func(a, b string) int { return boolInt(a == "boot") - boolInt(b == "boot") })
-	return keys
+// setOrder is the order in which the keys of a change are dealt with: any, since PVE
+// goes through a hash (PVE/API2/Qemu.pm, $update_vm_api, "keys %$param"). Each is
+// written before the next is looked at, so one that fails leaves those before it
+// waiting in the configuration, and nobody can say which these are.
+func (w *world) setOrder(g *guest, set map[string]string) []string {
+	at := map[string]int64{}
+	for key := range set {
+		at[key] = w.sized(fmt.Sprintf("turn of %s in %d %s", key, g.vmid, g.sum()), 0, 1<<62)
+	}
+	return slices.SortedFunc(maps.Keys(set), func(a, b string) int { return cmp.Or(cmp.Compare(at[a], at[b]), strings.Compare(a, b)) })
 }
 
 func boolInt(b bool) int {
@@ -158,9 +166,8 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 				return fail("invalid bootorder: device '%s' does not exist'", device)
 			}
 		}
-		g.pend[key] = value
+		g.pend[key] = value // a CD drive that is dealt with later writes the old order over it, with itself at the end
 		if len(devices) > 0 {
-			*order = devices
 			g.pend[key] = printBootOrder(devices)
 		}
 	default:

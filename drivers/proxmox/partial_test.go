@@ -1,0 +1,109 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// PVE deals with the keys of one change in the order of a hash, and writes each before it
+// looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). A disk that cannot
+// be made leaves any of the others behind, made or not made. So these stories are told
+// of many machines: of each the order is another one.
+
+const machines = 12
+
+// withFull is a host with a storage on which there is no room.
+func withFull() pvesim.Config {
+	full := pvesim.Storage{Name: "full", Type: "lvmthin", Content: []string{"images", "rootdir"}, Size: 1}
+	return pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), full)}
+}
+
+// someDisks are three, the middle one of which cannot be made.
+func someDisks() []proxmox.Disk {
+	return []proxmox.Disk{{Name: "a", Size: 3}, {Name: "b", Size: 4, Storage: "full"}, {Name: "c", Size: 5}}
+}
+
+// mended puts the disk that could not be made where there is room.
+func mended(v *proxmox.VM) {
+	for i := range v.Disks {
+		if v.Disks[i].Name == "b" {
+			v.Disks[i].Storage = "local-lvm"
+		}
+	}
+}
+
+// TestDisksOfAHalfMadeChangeAreNotMadeTwice: of three disks that are added at once one
+// finds no room. However often that is tried, those that were made are known by it.
+func TestDisksOfAHalfMadeChangeAreNotMadeTwice(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, withFull(), func(t *testing.T, w *world) {
+				for i := range machines {
+					w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) { v.Power = power })
+				}
+				w.apply()
+				w.converged()
+				before := len(w.volumesOf("local-lvm", 10000))
+				for i := range machines {
+					w.vm(fmt.Sprintf("db-%d", i)).Disks = someDisks()
+				}
+				for range 3 {
+					require.Len(t, w.run(w.plan()), machines)
+				}
+				for i := range machines {
+					mended(w.vm(fmt.Sprintf("db-%d", i)))
+				}
+				w.apply()
+				w.converged()
+				for i := range machines {
+					require.Len(t, w.volumesOf("local-lvm", 10000+i), before+3, "%v", w.guest(10000+i).Config)
+				}
+			})
+		})
+	}
+}
+
+// TestHalfMadeClones: what a copy of a template lacks is made by one request, and some of
+// it fails. It stays known as ours, nothing is made twice, and in the end it is complete.
+func TestHalfMadeClones(t *testing.T) {
+	for _, sort := range []string{"plain", "seeded"} {
+		t.Run(sort, func(t *testing.T) {
+			inTime(t, withFull(), func(t *testing.T, w *world) {
+				w.template(9000, "golden")
+				for i := range machines {
+					w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
+						v.Template, v.Disks = "golden", someDisks()
+						if sort == "seeded" {
+							v.UserData = "#cloud-config\n{}\n"
+						}
+					})
+				}
+				for range 3 {
+					require.Len(t, w.run(w.plan()), machines)
+				}
+				require.Len(t, w.host.Snapshot().Guests, machines+1)
+				for i := range machines {
+					mended(w.vm(fmt.Sprintf("db-%d", i)))
+				}
+				w.apply()
+				if sort == "seeded" {
+					time.Sleep(15 * time.Minute) // of made-up time: their first boots are over
+					w.apply()
+				}
+				w.converged()
+				for i := range machines {
+					g := w.guest(10000 + i)
+					require.Len(t, w.volumesOf("local-lvm", 10000+i), map[string]int{"plain": 5, "seeded": 4}[sort], "%v", g.Config)
+					require.Contains(t, g.Config["ide2"], map[string]string{"plain": "-cloudinit,media=cdrom", "seeded": "none,media=cdrom"}[sort])
+					require.True(t, g.Running)
+				}
+			})
+		})
+	}
+}
