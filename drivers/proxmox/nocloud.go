@@ -153,13 +153,17 @@ func (m mark) attached(c map[string]string) string {
 	return ""
 }
 
+// seeded reports whether a machine got its first words from an image of its own, so
+// that it has no cloud-init drive of PVE's.
+func (m mark) seeded() bool { return m.Seed != nil && m.Seed.Volume != "" }
+
 // alignSeed leaves a seed in its drive until the first boot is over. What only a
 // seed said of a machine PVE cannot show, so it is no difference either.
 func (v *VM) alignSeed(have *VM) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
 	}
-	if s := have.mark.Seed; s == nil || s.Volume == "" {
+	if !have.mark.seeded() {
 		return
 	}
 	if w, declared := v.Options["boot"]; declared && vmKeys().same("boot", bootWithTail(w), have.Options["boot"]) {

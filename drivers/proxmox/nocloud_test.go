@@ -311,6 +311,29 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 	})
 }
 
+// TestNewCardOfASeededMachineHasNoAddressForNobody: such a machine has no cloud-init
+// drive, so an address beside its new card would be read by nothing, and no boot of it
+// is the first of a new machine.
+func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.apply()
+		w.converged()
+		w.vm("open").NICs = []proxmox.NIC{{Name: "first", VLAN: 20}, {Name: "lan", IP: "10.0.0.77/24"}}
+		p := w.apply()
+		require.Len(t, p.Steps, 1, "%s", describe(p))
+		require.Equal(t, model.ClassHot, p.Steps[0].Class, "%s", describe(p))
+		require.NotContains(t, p.Steps[0].Reason, "first of a new machine")
+		for key := range w.guest(10000).Config {
+			require.NotContains(t, key, "ipconfig")
+		}
+		for _, d := range w.plan().Pending {
+			require.Equal(t, "network_config", d.Path)
+		}
+		w.converged()
+	})
+}
+
 // TestWhereNothingIsSeededNothingIsAsked: one request more for each storage where
 // something is, none where nothing is.
 func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {

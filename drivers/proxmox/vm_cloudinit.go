@@ -12,8 +12,12 @@ import (
 // PVE derives the instance's id from their text (QemuServer/Cloudinit.pm: SHA-1 of
 // user-data and network-data), so the guest takes its next boot for the first of a
 // new machine: it makes new SSH host keys and sets its user up again. Cards without
-// an address are in none of the documents.
+// an address are in none of the documents. A machine that was seeded by an image of
+// its own has no such drive.
 func seeds(want, have *model.Resource, path string) bool {
+	if have.Spec.(*VM).mark.seeded() {
+		return false
+	}
 	switch path {
 	case "name", "ci_user", "ssh_keys", "dns", "domain", "options.cicustom", "options.citype", "options.ciupgrade":
 		return true

@@ -105,6 +105,9 @@ func (c *vmChange) nic(name, attr string) {
 	}
 	slot := c.m.Slots["nic."+name]
 	if attr == "ip" || attr == "gateway" {
+		if c.have.mark.seeded() { // nothing in the machine would ever read it
+			return
+		}
 		key := ipconfigOf(slot)
 		c.text(key, n.ipconfig(c.have.observe.next[key]))
 		return
