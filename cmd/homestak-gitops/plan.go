@@ -129,7 +129,9 @@ func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) erro
 // plan draws a plan for people.
 func (u *ui) plan(p *plan.Plan) {
 	w, color := u.text()
-	p.Text(w, plan.TextOptions{Color: color, Width: u.width})
+	if p.Text(w, plan.TextOptions{Color: color, Width: u.width, All: u.verbose}) {
+		u.notef("not all of it fits on these lines: -v shows every change with its values")
+	}
 }
 
 // planned draws the plan of a pass that is going to carry it out. That a destruction
@@ -144,7 +146,7 @@ func (u *ui) planned(p *engine.Pass, made *plan.Plan) {
 
 // sketch draws a plan beside what was asked for.
 func (u *ui) sketch(p *plan.Plan) {
-	p.Text(u.stderr, plan.TextOptions{Color: u.colored(u.errTerminal), Width: u.width})
+	p.Text(u.stderr, plan.TextOptions{Color: u.colored(u.errTerminal), Width: u.width, All: u.verbose})
 }
 
 // unplanned is the plan document where no plan could be made: empty, with the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -14,6 +15,7 @@ import (
 type TextOptions struct {
 	Color bool // with ANSI colours
 	Width int  // of the terminal in characters; 100 unless set
+	All   bool // every change on a line of its own, with its values and its class
 }
 
 // The measures of the picture.
@@ -32,18 +34,23 @@ type line struct {
 	vmid   int    // 0: not shown
 	align  bool   // the VMID stands in a column with others
 	detail func(room int) string
+	full   string // what detail is cut from, if it says less than it might
 	cost   string
+	notes  []string // what else it means, each on a line below
+	all    []string // what TextOptions.All adds below
 }
 
-// Text draws the plan for people. Findings are not in it: diag.Text tells them.
+// Text draws the plan for people, and answers whether something in it is said shorter
+// than TextOptions.All would. Findings are not in it: diag.Text tells them.
 //
 //	site home @ 3f2c1a9   host father   plan 7c1e04b2
 //	  father
 //	    ~ vm db-1  (10002)    cores 4 → 8               pending (restart = never)
 //	    + vm web-3            vm-small, debian-12       create
 //	plan: 1 add, 1 change, 0 destroy · policy: 14 ok
-func (p *Plan) Text(w io.Writer, o TextOptions) {
+func (p *Plan) Text(w io.Writer, o TextOptions) bool {
 	var b bytes.Buffer
+	short := false
 	if lines := p.lines(); p.silent() {
 		fmt.Fprintln(&b, p.last())
 	} else {
@@ -51,10 +58,11 @@ func (p *Plan) Text(w io.Writer, o TextOptions) {
 		if len(lines) > 0 {
 			fmt.Fprintf(&b, "  %s\n", clean(p.Host))
 		}
-		draw(&b, lines, o)
+		short = draw(&b, lines, o)
 		fmt.Fprintln(&b, p.last())
 	}
 	_, _ = w.Write(b.Bytes()) // as with fmt.Print: who needs to know has the writer
+	return short
 }
 
 // silent reports whether the last line says it all.
@@ -164,20 +172,27 @@ func thing(s string) string {
 
 func (s Step) line() line {
 	l := line{sign: s.Action.Symbol(), color: yellow, thing: thing(s.Address.String()), vmid: s.VMID, align: true, cost: s.cost()}
-	l.detail = func(room int) string { return fit(s.Changes, room) }
+	why := strings.Split(clean(s.Reason), "; ") // what it brings with it stands behind the first
+	l.detail, l.full = func(room int) string { return fit(s.Changes, room) }, shown(s.Changes)
 	switch s.Action {
 	case Create:
 		// The VMID is in the document; here it would look as if the guest were there.
-		l.color, l.vmid = green, 0
+		l.color, l.vmid, why = green, 0, nil
 		if s.Brief != "" {
-			l.detail = func(room int) string { return limited(clean(s.Brief), room) }
+			l.detail, l.full = func(room int) string { return limited(clean(s.Brief), room) }, ""
 		}
 	case Delete:
-		l.color = red
-		l.detail = func(room int) string { return limited(clean(s.Reason), room) }
+		l.color, l.full = red, why[0]
+		l.detail = func(room int) string { return limited(why[0], room) }
 	case Replace:
 		l.color = red
 	default:
+	}
+	if len(why) > 1 {
+		l.notes = why[1:]
+	}
+	for _, c := range s.Changes {
+		l.all = append(l.all, c.text(maxWide)+"    "+clean(string(c.Class)))
 	}
 	return l
 }
@@ -211,8 +226,10 @@ func fit(changes []Change, room int) string {
 	return s
 }
 
-// draw writes the lines in columns as wide as what stands in them.
-func draw(b *bytes.Buffer, lines []line, o TextOptions) {
+// draw writes the lines in columns as wide as what stands in them, and answers
+// whether one had to be cut.
+func draw(b *bytes.Buffer, lines []line, o TextOptions) bool {
+	short := false
 	name, left, cost := 0, 0, 0
 	for _, l := range lines {
 		if l.align && l.vmid != 0 {
@@ -253,7 +270,16 @@ func draw(b *bytes.Buffer, lines []line, o TextOptions) {
 			text = pad(things[i], left) + "    " + pad(details[i], middle) + "    " + l.cost
 		}
 		fmt.Fprintf(b, "    %s %s\n", paint(string(l.sign), l.color, o.Color), strings.TrimRight(text, " "))
+		below := l.notes
+		if o.All {
+			below = slices.Concat(l.all, l.notes)
+		}
+		for _, note := range below {
+			fmt.Fprintf(b, "          %s\n", note)
+		}
+		short = short || l.full != "" && l.full != details[i]
 	}
+	return short && !o.All
 }
 
 func pad(s string, width int) string {

@@ -178,3 +178,29 @@ func TestBlocksThatComeAndGo(t *testing.T) {
 		require.Contains(t, text(&plan.Plan{Steps: []plan.Step{step}}, plan.TextOptions{Width: width}), want+"    hot")
 	}
 }
+
+// TestNothingIsLostToTheWidth: what a step brings with it stands below its line
+// whatever the width, and All has each change with its values and its own class.
+func TestNothingIsLostToTheWidth(t *testing.T) {
+	long := strings.Repeat("x", 60)
+	p := &plan.Plan{Steps: []plan.Step{
+		{Address: addr("vm.a"), VMID: 100, Action: plan.Update, Class: model.ClassMigrate, Reason: "2 attributes differ; told at its boot", Changes: []plan.Change{
+			{Path: "memory", Before: 1, After: 2, Class: model.ClassPending},
+			{Path: "options.cpu", Before: "host", After: long, Class: model.ClassMigrate},
+		}},
+		{Address: addr("vm.b"), VMID: 101, Action: plan.Delete, Class: model.ClassDataLoss, Reason: "left the site; together with scsi5, which no file names"},
+	}}
+	var b strings.Builder
+	require.True(t, p.Text(&b, plan.TextOptions{Width: 60}))
+	require.Equal(t, []string{
+		"    ~ vm a (100)    memory, options.cpu    migrate",
+		"          told at its boot",
+		"    - vm b (101)    left the site          data-loss",
+		"          together with scsi5, which no file names",
+	}, strings.Split(b.String(), "\n")[2:6])
+	b.Reset()
+	require.False(t, p.Text(&b, plan.TextOptions{Width: 60, All: true}))
+	require.Contains(t, b.String(), "\n          memory 1 → 2    pending\n          options.cpu host → "+long+"    migrate\n          told at its boot\n")
+	p.Steps[0].Changes = p.Steps[0].Changes[:1]
+	require.False(t, p.Text(&b, plan.TextOptions{Width: 60}), "all of it fits")
+}

@@ -12,6 +12,9 @@ import (
 // maxValue bounds one value in a line of text, in characters.
 const maxValue = 32
 
+// maxWide is the same where every change has a line of its own.
+const maxWide = 400
+
 // shown names changes with their values: "cores 4 → 8, tags +web".
 func shown(changes []Change) string {
 	var texts []string
@@ -100,21 +103,23 @@ func said(changes []Change, block string) string {
 }
 
 // String gives the change in a few words, of a sensitive one without its values.
-func (c Change) String() string {
+func (c Change) String() string { return c.text(maxValue) }
+
+func (c Change) text(most int) string {
 	before, after := c.Before, c.After
 	if c.Sensitive {
 		before, after = masked(before), masked(after)
 	}
-	return clean(c.Path) + " " + between(before, after)
+	return clean(c.Path) + " " + between(before, after, most)
 }
 
-func between(before, after any) string {
+func between(before, after any, most int) string {
 	if b, a, ok := lists(before, after); ok {
 		if d := delta(b, a); d != "" {
 			return d
 		}
 	}
-	return value(before) + " → " + value(after)
+	return valued(before, most) + " → " + valued(after, most)
 }
 
 // lists takes two values as lists, nil being an empty one; at least one must be a list.
@@ -146,7 +151,9 @@ func delta(before, after []string) string {
 
 // value writes a plain value on one line: short, unambiguous, and without anything
 // that drives a terminal.
-func value(v any) string {
+func value(v any) string { return valued(v, maxValue) }
+
+func valued(v any, most int) string {
 	switch v := v.(type) {
 	case nil:
 		return "none"
@@ -158,15 +165,15 @@ func value(v any) string {
 			return v
 		}
 		if v == "" || v == "none" || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"→`, r) }) {
-			return strconv.Quote(shorten(v))
+			return strconv.Quote(limited(v, most))
 		}
-		return clean(shorten(v))
+		return clean(limited(v, most))
 	case []string:
 		texts := make([]string, len(v))
 		for i, s := range v {
 			texts[i] = value(s)
 		}
-		return shorten("[" + strings.Join(texts, " ") + "]")
+		return limited("[" + strings.Join(texts, " ") + "]", most)
 	case int64:
 		return strconv.FormatInt(v, 10)
 	case bool:
@@ -174,11 +181,9 @@ func value(v any) string {
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)
 	default:
-		return clean(shorten(fmt.Sprint(v)))
+		return clean(limited(fmt.Sprint(v), most))
 	}
 }
-
-func shorten(s string) string { return limited(s, maxValue) }
 
 func limited(s string, most int) string {
 	runes := []rune(s)
