@@ -191,7 +191,7 @@ func (l *load) checkName(at hclv2.Range, what, name string) bool {
 		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
 	}
 	if !valid {
-		l.errorf(at, quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters, digits and dashes, does not end with a dash, and has at most 63 characters.")
+		l.errorf(at, quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
 	}
 	return valid
 }

@@ -3,6 +3,8 @@ package hcl
 import (
 	"fmt"
 	"math/big"
+	"regexp"
+	"strconv"
 	"reflect"
 	"strings"
 	"time"
@@ -136,6 +138,39 @@ func mustBe(want string, v cty.Value) string {
 	}
 	return "must be " + want + ", not " + got
 }
+
+// unitless says what number a text with a unit is, where the attribute counts in MiB or
+// GiB; "" if it is none, or no whole number of them.
+func unitless(doc string, v cty.Value) string {
+	if v.IsNull() || v.Type() != cty.String {
+		return ""
+	}
+	m := withUnit.FindStringSubmatch(v.AsString())
+	if m == nil {
+		return ""
+	}
+	steps := strings.Index("MGT", strings.ToUpper(m[2])) * 10
+	switch {
+	case strings.Contains(doc, "MiB"):
+	case strings.Contains(doc, "GiB"):
+		steps -= 10
+	default:
+		return ""
+	}
+	n, err := strconv.ParseInt(m[1], 10, 32)
+	if err != nil {
+		return ""
+	}
+	if steps < 0 {
+		if n%1024 != 0 {
+			return ""
+		}
+		return strconv.FormatInt(n/1024, 10)
+	}
+	return strconv.FormatInt(n<<steps, 10)
+}
+
+var withUnit = regexp.MustCompile(`(?i)^\s*(\d+)\s*([MGT])(?:i?B)?\s*$`)
 
 // nameOf says what sort of value it is, in the words of the reference page.
 func nameOf(v cty.Value) string {

@@ -112,6 +112,9 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 	}
 	dst := p.value.Field(f.Index)
 	if problem := d.assign(dst, plain); problem != "" {
+		if n := unitless(f.Doc, plain); n != "" {
+			problem += ": write " + n + ", without a unit"
+		}
 		d.bad = true
 		d.errorf(at, f.Name+" "+problem, "%s", f.Doc)
 		return true
@@ -309,12 +312,33 @@ func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []
 		switch {
 		case slices.Contains(blocks, a.Name):
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
+		case len(holders(a.Name, parts)) > 0:
+			detail = fmt.Sprintf("It stands in a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.elsewhere(a.Name, false) != "":
 			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "It has no place in %s.", d.what)
 			continue
+		case slices.Contains(names, "options") && !strings.HasPrefix(detail, "did you mean"):
+			detail = fmt.Sprintf("If it is a key of PVE's own: options = { %s = … }; %s", a.Name, detail)
 		}
 		d.errorf(a.NameRange, "unknown attribute "+quote(a.Name)+" in "+d.what, "%s", detail)
 	}
+}
+
+// holders spells an attribute as it stands in the inner blocks that have it.
+func holders(name string, parts []part) []string {
+	var out []string
+	for _, p := range parts {
+		for _, b := range p.blocks {
+			if _, ok := b.schema.byName[name]; ok {
+				label := ""
+				if b.schema.label >= 0 {
+					label = ` "NAME"`
+				}
+				out = append(out, fmt.Sprintf("%s%s { %s = … }", b.Name, label, name))
+			}
+		}
+	}
+	return out
 }
 
 func (d *decoding) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part) {

@@ -55,6 +55,10 @@ func (f *findings) errorAt(at diag.Range, summary, detail string, args ...any) {
 	f.add(diag.Errorf(at, summary, detail, args...))
 }
 
+// oneLine is what the library calls a block with more than one attribute on its line.
+// Its details say where the brace should be, and nobody wanted to move the brace.
+const oneLine = "Invalid single-argument block definition"
+
 // library adds what the library says, in the shape of our own findings. With
 // quiet set the details stay away, for they may repeat values.
 func (f *findings) library(diags hclv2.Diagnostics, quiet bool) {
@@ -67,6 +71,9 @@ func (f *findings) library(diags hclv2.Diagnostics, quiet bool) {
 			at = place(*d.Subject)
 		}
 		summary, detail := d.Summary, d.Detail
+		if strings.EqualFold(summary, oneLine) {
+			detail = "On one line a block may hold one attribute. Give every attribute a line of its own, and the closing brace too."
+		}
 		if call, ok := hclv2.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](d); ok && call.FunctionCallError() != nil {
 			if _, isArg := errors.AsType[function.ArgError](call.FunctionCallError()); !isArg {
 				summary, detail = "function "+call.CalledFunctionName()+" gave up", sentence(call.FunctionCallError().Error())

@@ -34,8 +34,12 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 		return src, f.finish(nil)
 	}
 	out = hclwrite.Format(src)
+	end := "\n" // lines end as the first one does, so that no file has two ways
+	if first, _, more := bytes.Cut(out, []byte("\n")); more && bytes.HasSuffix(first, []byte("\r")) {
+		end = "\r\n"
+	}
 	if out = bytes.TrimRight(out, " \t\r\n"); len(out) > 0 {
-		out = append(out, '\n')
+		out = append(out, end...)
 	}
 	return out, f.finish(nil)
 }

@@ -15,6 +15,7 @@ func TestFormat(t *testing.T) {
 		"indentation":  {"site \"home\" {\ndomain=\"x\"\n      timezone =   \"UTC\"\n}", "site \"home\" {\n  domain   = \"x\"\n  timezone = \"UTC\"\n}\n"},
 		"comments":     {"# top\nlocals{\n  a=1 # one\n  bc=2 // two\n}\n\n\n", "# top\nlocals {\n  a  = 1 # one\n  bc = 2 // two\n}\n"},
 		"empty":        {"", ""},
+		"ends kept":    {"locals {\r\n  a=1\r\n}", "locals {\r\n  a = 1\r\n}\r\n"},
 		"heredoc kept": {"locals {\n  a = <<E\n   x\n E\n}\n", "locals {\n  a = <<E\n   x\n E\n}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

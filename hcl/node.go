@@ -36,6 +36,7 @@ type nodeDecl struct {
 	instances []instance
 	many      bool // made by count or for_each, so node.NAME is a list
 	bad       bool // nobody knows how many there are
+	twice     bool // another one has its name: it is read for what is wrong in it, and is no node
 }
 
 type instance struct {
@@ -90,9 +91,10 @@ func (l *load) declare(b *block, m *manifest) {
 		}
 		if first := m.byDecl[d.name]; first != nil {
 			l.errorf(at, "duplicate node "+quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", place(first.at))
-			continue
+			d.twice = true
+		} else {
+			m.byDecl[d.name] = d
 		}
-		m.byDecl[d.name] = d
 		m.decls = append(m.decls, d)
 		if problem, where := l.expand(d); problem != "" {
 			d.bad = true
@@ -114,7 +116,7 @@ func (l *load) manifestScope(m *manifest) *scope {
 			names[i] = cty.StringVal(d.instances[i].name)
 		}
 		switch {
-		case d.bad:
+		case d.bad, d.twice:
 		case d.many:
 			values[d.name] = cty.TupleVal(names)
 		default:
@@ -168,7 +170,9 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		n.Hyper = nil
 	}
 	n.bad = d.bad
-	l.addNode(m, n)
+	if !decl.twice {
+		l.addNode(m, n)
+	}
 }
 
 // addNode puts a node into its manifest, unless two blocks make the same name.

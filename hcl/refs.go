@@ -77,10 +77,10 @@ func (l *load) lookUp(t hclv2.Traversal, sc *scope) bool {
 			}
 		}
 		detail := l.nearest(root, roots)
-		if len(t) == 1 {
-			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(root))
+		if len(t) == 1 || plainWords(t) && !strings.HasPrefix(detail, "did you mean") {
+			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(spell(t)))
 			for _, b := range l.types { // the name alone, without what it is the name of
-				if b.named && l.named[b.name][root] != nil {
+				if len(t) == 1 && b.named && l.named[b.name][root] != nil {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.name, root)
 				}
 			}
@@ -88,6 +88,16 @@ func (l *load) lookUp(t hclv2.Traversal, sc *scope) bool {
 		l.errorf(at, "unknown reference "+quote(spell(t)), "%s", detail)
 		return false
 	}
+}
+
+// plainWords reports whether a reference may be a text without its quotes: home.lan.
+func plainWords(t hclv2.Traversal) bool {
+	for i := 1; i < len(t); i++ {
+		if _, ok := t[i].(hclv2.TraverseAttr); !ok {
+			return false
+		}
+	}
+	return len(t) <= 3
 }
 
 // spell writes a reference down, at most its first three steps.
