@@ -3,9 +3,9 @@ package hcl
 import (
 	"fmt"
 	"math/big"
+	"reflect"
 	"regexp"
 	"strconv"
-	"reflect"
 	"strings"
 	"time"
 

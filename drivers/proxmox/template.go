@@ -64,7 +64,8 @@ var templateKind = kind[Template]{
 			}
 			return []model.Problem{{
 				Path:    pick(want.Spec.(*Template).VMID != 0, "vmid", "volume"),
-				Summary: fmt.Sprintf("there is %s, and it needs %s", have.Spec.(*Template).There, want.Spec.(*Template).There),
+				Summary: fmt.Sprintf("it names %s, and there is %s", want.Spec.(*Template).There, have.Spec.(*Template).There),
+				Not:     "not usable",
 				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
 			}}
 		},

@@ -31,11 +31,11 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 		says     string // "" if all is well
 	}{
 		"volume":               {proxmox.Template{Volume: lies}, false, ""},
-		"volume not there":     {proxmox.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "there is no such volume on father, and it needs volume local:vztmpl/other.tar.zst"},
+		"volume not there":     {proxmox.Template{Volume: "local:vztmpl/other.tar.zst"}, false, "template.x is not usable: it names volume local:vztmpl/other.tar.zst, and there is no such volume on father"},
 		"container template":   {proxmox.Template{VMID: 9001}, false, ""},
 		"VM template":          {proxmox.Template{VMID: 9000}, true, ""},
-		"nothing there":        {proxmox.Template{VMID: 9999}, false, "there is no guest 9999, and it needs template 9999"},
-		"no template":          {proxmox.Template{VMID: 9002}, false, "there is CT 9002, which is no template"},
+		"nothing there":        {proxmox.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
+		"no template":          {proxmox.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is no template"},
 		"a VM for a container": {proxmox.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
 		"a container for a VM": {proxmox.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
 	} {

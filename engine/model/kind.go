@@ -74,6 +74,7 @@ type Problem struct {
 	Severity diag.Severity // empty means an error
 	Summary  string
 	Detail   string
+	Not      string // of Refuse: what the resource is not, such as "not usable"; that its step is not done unless set
 }
 
 // Claim is a thing that may be had once, such as {"MAC address", "BC:24:11:00:00:01"}.

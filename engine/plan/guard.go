@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 // holding is a step that was taken out of the plan.
 type holding struct {
 	action Action
+	not    string // what it is not, in words of its kind; "" for those of the action
 	stuck  bool // because nothing can be done to the guest for now
 	blind  bool // because something could not be seen; else because somebody must mend something
 }
@@ -144,7 +146,7 @@ func (p *planner) guardKind(s *Step) {
 	for _, problem := range kind.Refuse(s.Want, s.Have) {
 		f := diag.Finding{
 			Severity: diag.Error, Source: diag.FromGuard, Detail: problem.Detail,
-			Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), problem.Summary),
+			Summary: fmt.Sprintf("%s is %s: %s", s.Address, cmp.Or(problem.Not, s.Action.not()), problem.Summary),
 		}
 		if s.Want != nil {
 			f.At = s.Want.Place(problem.Path)
@@ -152,6 +154,9 @@ func (p *planner) guardKind(s *Step) {
 		p.find(s.Address, f)
 		if p.steps[s.Address] != nil {
 			p.hold(s, false)
+			h := p.held[s.Address]
+			h.not = problem.Not
+			p.held[s.Address] = h
 		}
 	}
 }
@@ -230,7 +235,7 @@ func (p *planner) follow() {
 			if h.action == Update && (!h.stuck || s.Action != Create) {
 				continue
 			}
-			p.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, h.action.not()))
+			p.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, cmp.Or(h.not, h.action.not())))
 		}
 		if r := p.have[addr]; r != nil {
 			for _, x := range r.Needs {

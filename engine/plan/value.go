@@ -173,7 +173,7 @@ func valued(v any, most int) string {
 		for i, s := range v {
 			texts[i] = value(s)
 		}
-		return limited("[" + strings.Join(texts, " ") + "]", most)
+		return limited("["+strings.Join(texts, " ")+"]", most)
 	case int64:
 		return strconv.FormatInt(v, 10)
 	case bool:
