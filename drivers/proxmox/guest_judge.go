@@ -53,6 +53,7 @@ type judge struct {
 	out    *model.Observed
 	unread []listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
+	view   *view           // what the cluster's list says
 	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
 }
 
@@ -179,7 +180,7 @@ func (j *judge) close() {
 				case *CT:
 					j.out.Findings = append(j.out.Findings, want.stale(addr, rs[0].Spec.(*CT))...)
 				case *VM:
-					j.out.Findings = append(j.out.Findings, want.linkStays(addr, rs[0].Spec.(*VM))...)
+					j.out.Findings = append(j.out.Findings, want.linkStays(w, rs[0].Spec.(*VM))...)
 				}
 			}
 			continue
@@ -195,5 +196,6 @@ func (j *judge) close() {
 		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
+	j.inTheirPool()
 	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 }

@@ -108,7 +108,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.readConfigs(ctx, later, read); err != nil {
 		return out, err
 	}
-	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}}
+	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: l.view}
 	j.all(maybe, read)
 	// A guest that shares its name with one that carries our mark may be its copy.
 	var namesakes []listed

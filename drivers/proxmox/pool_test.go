@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -35,6 +36,40 @@ func TestPoolLife(t *testing.T) {
 		require.Len(t, p.Steps, 2)
 		require.Equal(t, "vm.web-1", p.Steps[0].Address.String(), "a pool goes after its guests")
 		require.Empty(t, w.host.Snapshot().Pools)
+		w.converged()
+	})
+}
+
+// TestGuestsOfAnotherPoolAreSaid: a guest joins its pool when it is made. The plan says
+// how to move it when the host names another, once for all of them.
+func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		pool := func(name string) model.Address {
+			addr := model.Address{Kind: "pool", Name: name}
+			w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: &proxmox.Pool{Host: "father"}}
+			return addr
+		}
+		old := pool("old")
+		w.site.Hosts["father"].Pool = "old"
+		w.node("web-1", nil)
+		w.node("web-2", nil)
+		w.apply()
+		w.converged()
+		require.Empty(t, w.plan().Findings)
+
+		pool("new")
+		w.site.Hosts["father"].Pool = "new"
+		w.apply()
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Len(t, p.Findings, 1)
+		require.Equal(t, "guests are not in pool new, which host father names, but in another: vm.web-1 (old), vm.web-2 (old)", p.Findings[0].Summary)
+		require.Contains(t, p.Findings[0].Detail, "pvesh set /pools/new --allow-move 1 --vms 10000,10001")
+
+		w.root("PUT", "/pools/new", url.Values{"vms": {"10000,10001"}, "allow-move": {"1"}})
+		require.Empty(t, w.plan().Findings)
+		delete(w.site.Objects, old)
+		w.apply()
 		w.converged()
 	})
 }

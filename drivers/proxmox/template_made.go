@@ -252,11 +252,13 @@ func (d *Driver) mustHaveNoClones(ctx context.Context, at place, cfg config) err
 }
 
 // linkStays says that the way in which a guest was cloned cannot be changed.
-func (v *VM) linkStays(addr model.Address, have *VM) diag.List {
+func (v *VM) linkStays(want *model.Resource, have *VM) diag.List {
 	if v.Template == "" || have.mark.From != v.mark.From || have.mark.Linked == (v.Clone == cloneLinked) {
 		return nil
 	}
 	was := pick(have.mark.Linked, cloneLinked, cloneFull)
-	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("%s is a %s clone and stays one", addr, was),
-		"clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")}
+	f := guarded(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
+		"clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
+	f.At = want.Place("clone")
+	return diag.List{f}
 }

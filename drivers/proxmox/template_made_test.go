@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -248,9 +249,12 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 		w.converged()
 		v.Clone = "full"
 		v.Disks = []proxmox.Disk{{Name: "root", Storage: "tank"}}
+		place := diag.Range{File: "web.hcl", Start: diag.Pos{Line: 7, Column: 5}}
+		w.site.Manifests["web"].Nodes[0].Resource.Places = []model.Place{{Path: "clone", At: place}}
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
 		require.Contains(t, fmt.Sprint(p.Findings), "vm.web-1 is a linked clone and stays one")
+		require.Equal(t, place, p.Findings[0].At)
 		v.Clone, v.Disks = "linked", nil
 		v.Tags = []string{"more"}
 		w.apply()

@@ -23,6 +23,7 @@ type listed struct {
 	name    string // "" if not known
 	tags    []string
 	lock    string
+	pool    string // that it is in, as far as the cluster's list shows it (Pool.Audit); "" for none
 	running bool
 	uptime  int    // seconds since PVE started it; only fresh lists have it
 	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
@@ -85,7 +86,7 @@ func (v *view) readResources(list []map[string]json.RawMessage) {
 		case "qemu", "lxc":
 			g := listed{
 				vmid: number(e["vmid"]), node: text(e["node"]), lxc: text(e["type"]) == "lxc", name: text(e["name"]),
-				tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running",
+				tags: splitTags(text(e["tags"])), lock: text(e["lock"]), pool: text(e["pool"]), running: text(e["status"]) == "running",
 				ha: text(e["hastate"]),
 			}
 			if text(e["status"]) == "unknown" {
