@@ -109,15 +109,6 @@ type loginError struct{ text string }
 // Error says what is missing.
 func (e *loginError) Error() string { return e.text }
 
-// look is what a pass has read of the host so far; the kinds only read it, but that
-// of guests, which leaves there what it has read of them.
-type look struct {
-	want   *model.Want
-	view   *view
-	read   map[place]reading
-	guests map[int]listed // as the nodes themselves show them
-}
-
 // Observe tells what the host holds. An error means that nothing could be seen;
 // whatever part of the host stayed dark is in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
@@ -129,8 +120,8 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	all.Unknown = v.unknown
 	kinds := table()
 	parts := make([]model.Observed, len(kinds))
-	l := &look{want: want, view: v, read: map[place]reading{}}
 	g, gctx := errgroup.WithContext(ctx)
+	l := newLook(want, v)
 	for i, k := range kinds {
 		g.Go(func() error {
 			var err error

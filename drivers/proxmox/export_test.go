@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"path"
@@ -158,3 +159,20 @@ func OptionPrivilege(key string) string { return optionPrivilege(key) }
 
 // IsTyped is isTyped.
 func IsTyped(key string) bool { return isTyped(key) }
+
+// ReadRows reads a list as the reader of long lists does, and keeps all of it.
+func ReadRows(doc []byte) (list []map[string]json.RawMessage, there bool, err error) {
+	there, err = readRows(doc, func(r row) {
+		all := map[string]json.RawMessage{}
+		for _, m := range r {
+			all[string(m.name)] = m.val
+		}
+		list = append(list, all)
+	})
+	return list, there, err
+}
+
+// SkimRows does no more than read.
+func SkimRows(doc []byte) {
+	_, _ = readRows(doc, func(row) {})
+}

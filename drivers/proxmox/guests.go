@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,25 +23,31 @@ type config struct {
 
 // readConfig reads both configurations and the digest in one request.
 func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
-	var list []struct {
-		Key     string          `json:"key"`
-		Value   json.RawMessage `json:"value"`
-		Pending json.RawMessage `json:"pending"`
-		Delete  json.RawMessage `json:"delete"`
+	c := config{now: make(map[string]string, usualKeys)}
+	type change struct {
+		key, val string
+		goes     bool
 	}
-	if err := d.c.get(ctx, at.path("pending"), &list); err != nil {
+	var changes []change // that wait
+	_, err := d.c.rows(ctx, at.path("pending"), func(e row) {
+		key, value, pending, gone := e.text("key"), e.raw("value"), e.raw("pending"), e.raw("delete")
+		if key == "digest" {
+			c.digest = text(value)
+			return
+		}
+		if value != nil {
+			c.now[key] = text(value)
+		}
+		c.waits = c.waits || pending != nil || gone != nil
+		if pending != nil {
+			changes = append(changes, change{key, text(pending), false})
+		}
+		if n := text(gone); n != "" && n != "0" {
+			changes = append(changes, change{key, "", true})
+		}
+	})
+	if err != nil {
 		return config{}, err
-	}
-	c := config{now: make(map[string]string, len(list))}
-	for _, e := range list {
-		if e.Key == "digest" {
-			c.digest = text(e.Value)
-			continue
-		}
-		if e.Value != nil {
-			c.now[e.Key] = text(e.Value)
-		}
-		c.waits = c.waits || e.Pending != nil || e.Delete != nil
 	}
 	if len(c.now) == 0 { // even a guest whose making died has its lock
 		return config{}, &netError{"GET", at.path("pending"), errors.New("the answer holds no configuration")}
@@ -52,16 +57,16 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 		return c, nil
 	}
 	c.next = maps.Clone(c.now)
-	for _, e := range list {
-		if e.Pending != nil {
-			c.next[e.Key] = text(e.Pending)
-		}
-		if n := text(e.Delete); n != "" && n != "0" {
-			delete(c.next, e.Key)
+	for _, e := range changes {
+		if c.next[e.key] = e.val; e.goes {
+			delete(c.next, e.key)
 		}
 	}
 	return c, nil
 }
+
+// usualKeys is about how many keys the configuration of a guest has.
+const usualKeys = 24
 
 // readGuests reads every VM that may be ours and judges it. All others are
 // foreign, and their configuration is not even asked for.
@@ -239,7 +244,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	type question struct {
 		node string
 		lxc  bool
-		list []map[string]json.RawMessage
+		list []listed
 		err  error
 	}
 	var asked []*question
@@ -255,7 +260,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	g, gctx := errgroup.WithContext(ctx)
 	for _, q := range asked {
 		g.Go(func() error {
-			q.err = readList(gctx, d.c, seg("nodes", q.node, pick(q.lxc, "lxc", "qemu")), &q.list)
+			q.list, q.err = d.readNode(gctx, q.node, q.lxc)
 			if classOf(q.err) == classNoLogin {
 				return q.err
 			}
@@ -274,16 +279,36 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 			}
 			continue
 		}
-		for _, e := range q.list {
-			g := listed{vmid: number(e["vmid"]), node: q.node, lxc: q.lxc, name: text(e["name"]), tags: splitTags(text(e["tags"])), lock: text(e["lock"]), running: text(e["status"]) == "running"}
-			g.uptime = number(e["uptime"])
-			if g.name == g.place().String() {
-				g.name = "" // what PVE shows for a guest without a name
-			}
+		for _, g := range q.list {
 			out[g.vmid] = g
 		}
 	}
 	return out, unknown, nil
+}
+
+// readNode lists the VMs of a node, or its containers.
+func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed, error) {
+	var out []listed
+	there, err := d.c.rows(ctx, seg("nodes", node, pick(lxc, "lxc", "qemu")), func(e row) {
+		g := e.guest(node, lxc)
+		g.uptime = e.number("uptime")
+		if g.name == g.place().String() {
+			g.name = "" // what PVE shows for a guest without a name
+		}
+		out = append(out, g)
+	})
+	if err == nil && !there {
+		err = errNoList
+	}
+	return out, err
+}
+
+// guest reads what all lists of guests have.
+func (e row) guest(node string, lxc bool) listed {
+	return listed{
+		vmid: e.number("vmid"), node: node, lxc: lxc, name: e.text("name"),
+		tags: splitTags(e.text("tags")), lock: e.text("lock"), running: e.text("status") == "running",
+	}
 }
 
 // containers reports whether a node holds containers, or shall.

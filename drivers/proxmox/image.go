@@ -168,7 +168,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	for _, p := range slices.Sorted(maps.Keys(places)) {
 		storage, content, _ := strings.Cut(p, " ")
-		list, err := d.content(ctx, node, storage, content)
+		list, err := l.content(ctx, d, shelf{node, storage}, content)
 		if err != nil {
 			if endsAll(ctx, err) {
 				return out, err
@@ -242,9 +242,13 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
 }
 
-// content lists the volumes of a kind that are on a storage.
+// content lists the volumes of a kind that are on a storage; all of them for "".
 func (d *Driver) content(ctx context.Context, node, storage, kind string) (list []map[string]json.RawMessage, err error) {
-	err = readList(ctx, d.c, seg("nodes", node, "storage", storage, "content")+"?content="+kind, &list)
+	path := seg("nodes", node, "storage", storage, "content")
+	if kind != "" {
+		path += "?content=" + kind
+	}
+	err = readList(ctx, d.c, path, &list)
 	return list, err
 }
 

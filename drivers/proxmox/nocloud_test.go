@@ -335,24 +335,35 @@ func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
 }
 
 // TestWhereNothingIsSeededNothingIsAsked: one request more for each storage where
-// something is, none where nothing is.
+// something is, unless it is listed as a whole anyway; none where nothing is.
 func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
 	requests := func(w *world) int {
 		before := total(w)
 		w.converged()
 		return total(w) - before
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.node("web-2", nil)
-		w.apply()
-		plain := requests(w)
-		require.LessOrEqual(t, plain, 2+3*1+5)
-		w.seeded("web-3", nil)
-		w.apply()
-		require.Equal(t, plain+2, requests(w), "the guest's configuration, and the list of images")
-		require.LessOrEqual(t, plain+2, 3+3*1+5)
-	})
+	for more, storages := range map[int][]pvesim.Storage{1: nil, 2: listedByKind()} {
+		inTime(t, pvesim.Config{TaskTime: time.Second, Storages: storages}, func(t *testing.T, w *world) {
+			w.node("web-1", nil)
+			w.node("web-2", nil)
+			w.apply()
+			plain := requests(w)
+			require.LessOrEqual(t, plain, 2+3*1+5)
+			w.seeded("web-3", nil)
+			w.apply()
+			require.Equal(t, plain+more, requests(w), "the guest's configuration, and the list of images")
+			require.LessOrEqual(t, plain+more, 3+3*1+5)
+		})
+	}
+}
+
+// listedByKind are storages none of which is listed as a whole.
+func listedByKind() []pvesim.Storage {
+	list := pvesim.DefaultStorages()
+	for i := range list {
+		list[i].Shared = true
+	}
+	return list
 }
 
 func TestUserDataIsChecked(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -75,9 +76,11 @@ type seedVolume struct {
 // seedsOn lists our seed images on a storage, by name.
 func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolume, error) {
 	list, err := d.content(ctx, node, storage, "iso")
-	if err != nil {
-		return nil, err
-	}
+	return d.seedsAmong(list), err
+}
+
+// seedsAmong finds our seed images in a list of volumes, by name.
+func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 	empty := len(nocloud.Empty())
 	var out []seedVolume
 	for _, e := range list {
@@ -89,7 +92,7 @@ func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolum
 		out = append(out, seedVolume{name, text(e["volid"]), size, size == empty})
 	}
 	slices.SortFunc(out, func(a, b seedVolume) int { return strings.Compare(a.volid, b.volid) })
-	return out, nil
+	return out
 }
 
 // sendSeed uploads an image; a file of that name is overwritten.
@@ -163,7 +166,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			recall = append(recall, at)
 			continue // the view says so, and what is on it is nobody's to judge
 		}
-		left, err := d.seedsOn(ctx, at.node, at.storage)
+		list, err := l.content(ctx, d, at, "iso")
 		if err != nil {
 			if endsAll(ctx, err) {
 				return err
@@ -175,7 +178,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed"})
 			continue
 		}
-		for _, v := range left {
+		for _, v := range d.seedsAmong(list) {
 			addr := model.Address{Kind: "seed", Name: v.node}
 			old := out.State[addr]
 			if v.wiped {

@@ -65,20 +65,34 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 	blind := false
 	fault := func(r *http.Request) (int, bool) {
-		if blind && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/content") && strings.Contains(r.URL.RawQuery, "iso") {
+		kind := r.URL.Query().Get("content")
+		if blind && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/content") && (kind == "iso" || kind == "") {
 			return 596, false
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
-		w.seeded("web-1", nil)
-		w.apply()
-		blind = true
-		p := w.plan()
-		require.Empty(t, p.Steps)
-		require.Len(t, p.Unknown, 1)
-		require.Equal(t, "seed images on storage local", p.Unknown[0].Scope)
-	})
+	const dark = "seed images on storage local"
+	for _, c := range []struct {
+		storages []pvesim.Storage
+		unknown  []string
+	}{
+		{listedByKind(), []string{dark}},
+		{nil, []string{"image.debian-12", "images on storage local", dark, "templates on storage local"}}, // all of it is one question
+	} {
+		inTime(t, pvesim.Config{Fault: fault, Storages: c.storages}, func(t *testing.T, w *world) {
+			blind = false
+			w.seeded("web-1", nil)
+			w.apply()
+			blind = true
+			p := w.plan()
+			require.Empty(t, p.Steps)
+			var unknown []string
+			for _, u := range p.Unknown {
+				unknown = append(unknown, u.Scope)
+			}
+			require.Equal(t, c.unknown, unknown)
+		})
+	}
 }
 
 // TestSeedIsEmptiedWhereItMayNotBeDeleted: AllocateTemplate is enough to upload, and to overwrite.
@@ -246,7 +260,7 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: listedByKind()}, func(t *testing.T, w *world) {
 		w.node("calm", nil)
 		var recall []string
 		pass := func() *plan.Plan {

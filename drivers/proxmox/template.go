@@ -245,7 +245,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 	}
 	there := map[string]bool{}
 	for _, storage := range slices.Sorted(maps.Keys(storages)) {
-		volumes, err := d.archivesOn(ctx, storage)
+		volumes, err := d.archivesOn(ctx, l, storage)
 		switch {
 		case err == nil:
 		case endsAll(ctx, err):
@@ -297,8 +297,8 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 }
 
 // archivesOn lists the container templates on a storage.
-func (d *Driver) archivesOn(ctx context.Context, storage string) ([]string, error) {
-	list, err := d.content(ctx, d.host.PVENode(), storage, "vztmpl")
+func (d *Driver) archivesOn(ctx context.Context, l *look, storage string) ([]string, error) {
+	list, err := l.content(ctx, d, shelf{d.host.PVENode(), storage}, "vztmpl")
 	var out []string
 	for _, e := range list {
 		out = append(out, text(e["volid"]))

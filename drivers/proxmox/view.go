@@ -38,6 +38,7 @@ type view struct {
 	nodes   map[string]bool // by name: online
 	guests  map[int]listed
 	stores  map[shelf]string // storages that the token may see, by node: the content that each takes
+	folders []shelf          // storages that are listed as a whole, see isFolder
 	unknown []model.Unknown
 	narrow  bool // the token sees the guests of some pools only: others may exist unseen
 }
@@ -51,12 +52,15 @@ func (v *view) blind(scope, why string) {
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
 // A list that may be short makes the view blind; it is no error.
 func (d *Driver) readView(ctx context.Context) (*view, error) {
-	var resources []map[string]json.RawMessage
+	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}, stores: map[shelf]string{}}
 	var status []map[string]json.RawMessage
 	var rights map[string]map[string]json.RawMessage
 	var statusErr error
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.c.get(gctx, "/cluster/resources", &resources) })
+	g.Go(func() error {
+		_, err := d.c.rows(gctx, "/cluster/resources", v.readResource)
+		return err
+	})
 	g.Go(func() error { return d.c.get(gctx, "/access/permissions", &rights) })
 	g.Go(func() error {
 		statusErr = d.c.get(gctx, "/cluster/status", &status)
@@ -68,32 +72,29 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}, stores: map[shelf]string{}}
-	v.readResources(resources)
 	v.checkRights(rights)
 	v.checkNodes(d.host)
 	v.checkQuorum(status, statusErr)
 	return v, nil
 }
 
-func (v *view) readResources(list []map[string]json.RawMessage) {
-	for _, e := range list {
-		switch text(e["type"]) {
-		case "node":
-			v.nodes[text(e["node"])] = text(e["status"]) == "online"
-		case "storage":
-			v.stores[shelf{text(e["node"]), text(e["storage"])}] = text(e["content"])
-		case "qemu", "lxc":
-			g := listed{
-				vmid: number(e["vmid"]), node: text(e["node"]), lxc: text(e["type"]) == "lxc", name: text(e["name"]),
-				tags: splitTags(text(e["tags"])), lock: text(e["lock"]), pool: text(e["pool"]), running: text(e["status"]) == "running",
-				ha: text(e["hastate"]),
-			}
-			if text(e["status"]) == "unknown" {
-				g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one
-			}
-			v.guests[g.vmid] = g
+func (v *view) readResource(e row) {
+	switch kind := e.text("type"); kind {
+	case "node":
+		v.nodes[e.text("node")] = e.text("status") == "online"
+	case "storage":
+		at := shelf{e.text("node"), e.text("storage")}
+		v.stores[at] = e.text("content")
+		if isFolder(e) {
+			v.folders = append(v.folders, at)
 		}
+	case "qemu", "lxc":
+		g := e.guest(e.text("node"), kind == "lxc")
+		g.ha, g.pool = e.text("hastate"), e.text("pool")
+		if e.text("status") == "unknown" {
+			g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one
+		}
+		v.guests[g.vmid] = g
 	}
 }
 

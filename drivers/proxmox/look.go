@@ -1,0 +1,76 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// look is what a pass has read of the host so far; the kinds only read it, side by side,
+// but that of guests, which leaves there what it has read of them.
+type look struct {
+	want   *model.Want
+	view   *view
+	read   map[place]reading
+	guests map[int]listed // as the nodes themselves show them
+
+	// whole is all that is on a storage of a node. Several kinds ask for some of it, and
+	// the storage is asked once in a pass: PVE closes the connection after each such
+	// question. Only storages of view.folders are in it.
+	whole map[shelf]*listing
+}
+
+// listing is an answer that several wait for and the first of them gets.
+type listing struct {
+	asked atomic.Bool
+	there chan struct{} // closed when list and err are
+	list  []map[string]json.RawMessage
+	err   error
+}
+
+func newLook(want *model.Want, v *view) *look {
+	l := &look{want: want, view: v, read: map[place]reading{}, whole: map[shelf]*listing{}}
+	for _, at := range v.folders {
+		l.whole[at] = &listing{there: make(chan struct{})}
+	}
+	return l
+}
+
+// content lists the volumes of a kind that are on a storage, as Driver.content does. In
+// a folder their names begin with the kind (PVE/Storage/Plugin.pm, parse_volname).
+func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([]map[string]json.RawMessage, error) {
+	whole, ok := l.whole[at]
+	if !ok {
+		return d.content(ctx, at.node, at.storage, kind)
+	}
+	if whole.asked.CompareAndSwap(false, true) {
+		whole.list, whole.err = d.content(ctx, at.node, at.storage, "")
+		close(whole.there)
+	}
+	select {
+	case <-whole.there:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	var out []map[string]json.RawMessage
+	for _, e := range whole.list {
+		if strings.HasPrefix(text(e["volid"]), at.storage+":"+kind+"/") {
+			out = append(out, e)
+		}
+	}
+	return out, whole.err
+}
+
+// isFolder reports whether a row of the cluster's list is a storage that is cheap to list
+// as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
+// lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
+// starts qemu-img for each, and files beyond a network are slow to look at.
+func isFolder(e row) bool {
+	kinds := strings.Split(e.text("content"), ",")
+	return e.text("plugintype") == "dir" && e.text("shared") == "0" &&
+		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
+}

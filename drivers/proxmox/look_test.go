@@ -1,0 +1,43 @@
+package proxmox_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// What lies on a storage is asked once in a pass where that is cheap, whoever wants to
+// know, and by its kind where all of it would be dear.
+func TestAStorageIsListedOnce(t *testing.T) {
+	const listing = "GET /nodes/{node}/storage/{storage}/content"
+	local := pvesim.Storage{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup", "snippets", "import"}}
+	disks := pvesim.Storage{Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}}
+	with := func(s pvesim.Storage, edit func(*pvesim.Storage)) pvesim.Storage {
+		edit(&s)
+		return s
+	}
+	for name, c := range map[string]struct {
+		storage pvesim.Storage
+		asked   int
+	}{
+		"a folder of a node":     {local, 1},
+		"one that holds disks":   {with(local, func(s *pvesim.Storage) { s.Content = append([]string{"images"}, s.Content...) }), 3},
+		"one beyond a network":   {with(local, func(s *pvesim.Storage) { s.Type = "nfs" }), 3},
+		"one that nodes share":   {with(local, func(s *pvesim.Storage) { s.Shared = true }), 3},
+		"one that holds volumes": {with(local, func(s *pvesim.Storage) { s.Content = append([]string{"rootdir"}, s.Content...) }), 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{Storages: []pvesim.Storage{c.storage, disks}}, func(t *testing.T, w *world) {
+				w.node("web", func(v *proxmox.VM) { v.UserData = "#cloud-config\n" })
+				w.apply()
+				w.apply() // what a first boot leaves to do
+				before := w.host.Snapshot().Requests[listing]
+				w.converged()
+				require.Equal(t, c.asked, w.host.Snapshot().Requests[listing]-before, "images, templates and seeds")
+			})
+		})
+	}
+}
