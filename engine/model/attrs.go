@@ -25,8 +25,12 @@ type Attr struct {
 // that of their keys. Undeclared optional blocks and nil pointers give nothing
 // resp. a nil value.
 func Attrs(spec any) []Attr {
-	v := reflect.ValueOf(spec).Elem()
-	return appendAttrs(make([]Attr, 0, 2*v.NumField()), "", v)
+	return AppendAttrs(make([]Attr, 0, 2*reflect.TypeOf(spec).Elem().NumField()), spec)
+}
+
+// AppendAttrs appends the attributes that Attrs lists.
+func AppendAttrs(out []Attr, spec any) []Attr {
+	return appendAttrs(out, "", reflect.ValueOf(spec).Elem())
 }
 
 func appendAttrs(out []Attr, prefix string, v reflect.Value) []Attr {

@@ -3,7 +3,6 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -34,7 +33,7 @@ func (p *planner) changes(want, have *model.Resource, attrs []model.Attr) []Chan
 		// PVE cannot renumber a guest, and the disks go with the old number.
 		out = append(out, Change{"vmid", int64(have.Guest.VMID), int64(want.Guest.VMID), false, model.ClassDataLoss})
 	}
-	if !reflect.DeepEqual(want.Spec, seen) { // nearly always equal, and cheaper to see than to list
+	if !model.Same(want.Spec, seen) { // nearly always they are, and it is cheaper to see than to list
 		pair(attrs, model.Attrs(seen), add)
 	}
 	return out

@@ -32,6 +32,8 @@ type VM struct {
 	Disks       []Disk            `hcl:"disk,block"`
 	MAC         string            `hcl:"mac,optional"` // invented by the host unless wanted
 	Mark        *string           `plan:"mark"`        // a kind that writes a mark compares it, too
+
+	seen map[string]string // what a driver remembers of its observation
 }
 
 // Disk is a keyed block.

@@ -37,6 +37,7 @@ type planner struct {
 	scope map[model.Address]bool // what the plan is limited to; nil for everything
 	ids   vmids
 	id    fingerprint
+	attrs []model.Attr // of the resource that is being compared; the list is made once
 
 	pending map[model.Address][]model.Pending
 	steps   map[model.Address]*Step
@@ -154,7 +155,8 @@ func (p *planner) create(want *model.Resource) {
 }
 
 func (p *planner) update(want, have *model.Resource) {
-	attrs := model.Attrs(want.Spec)
+	p.attrs = model.AppendAttrs(p.attrs[:0], want.Spec)
+	attrs := p.attrs
 	changes := p.changes(want, have, attrs)
 	p.id.wanted(want, attrs)
 	p.id.observed(have, changes)
