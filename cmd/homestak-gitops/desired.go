@@ -20,14 +20,17 @@ import (
 
 // reader reads what folders and commits say, and holds it against their policies. It
 // keeps what it has read: of the next commit only files that changed are parsed, and
-// policies are compiled only if one of theirs changed. The zero reader is ready to
-// use, by one goroutine at a time.
+// policies are compiled only if one of theirs changed. Where the same commit is read
+// again and again, no more is kept than what came of it, since the syntax of a large
+// site takes more memory than all the rest. The zero reader is ready to use, by one
+// goroutine at a time.
 type reader struct {
 	kinds model.Kinds // made once: a loader takes others for other options
 	files hcl.Loader
 	set   *policy.Set // the policies of the last tree
 	last  judgement   // on the last site
 	was   loaded      // the last tree
+	rests bool        // it was asked for twice: a new head is, when it is seen and when it is converged to
 }
 
 // loaded is what came of loading a tree.
@@ -78,8 +81,13 @@ func (r *reader) read(ctx context.Context, tree fs.FS, o reading) engine.Desired
 // load loads a tree and compiles its policies, unless that was done already.
 func (r *reader) load(ctx context.Context, tree fs.FS, o reading) loaded {
 	if o.Tree != "" && o.Tree == r.was.tree && len(o.Vars) == 0 && reflect.DeepEqual(o.Secrets, r.was.secrets) {
+		if r.rests {
+			r.files.Forget()
+		}
+		r.rests = true
 		return r.was
 	}
+	r.rests = false
 	l := loaded{secrets: o.Secrets}
 	compiled := make(chan struct{})
 	go func() {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"io/fs"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -13,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
 // told is a policy that warns of all that rules are told of commit and pass.
@@ -118,6 +121,31 @@ func TestANamedTreeIsReadOnce(t *testing.T) {
 	n.Store(0)
 	r.read(t.Context(), good, reading{})
 	require.Positive(t, n.Load(), "a tree without a name")
+}
+
+// As long as no commit comes, a large site is held as what it says, and not as its text
+// was written.
+func TestWhatIsReadAgainIsSmall(t *testing.T) {
+	const nodes = 500
+	var files []string
+	for name, text := range (fleet.Fleet{Guests: nodes, Files: 5}).Site(fleet.Access{API: "https://192.0.2.10:8006", Fingerprint: "sha256:" + strings.Repeat("0", 64)}) {
+		files = append(files, name, text)
+	}
+	tree := folder(files...)
+	held := func(r *reader, o reading) uint64 {
+		var m runtime.MemStats
+		d := r.read(t.Context(), tree, o)
+		require.Zero(t, d.Findings.Errors())
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		runtime.KeepAlive(r)
+		return m.HeapAlloc
+	}
+	var r reader
+	o := reading{Tree: "a"}
+	seen, converged, idle := held(&r, o), held(&r, o), held(&r, o)
+	require.InDelta(t, seen, converged, float64(seen)/10, "a commit may follow at once")
+	require.Less(t, idle+nodes*5000, converged)
 }
 
 func TestReadingAgain(t *testing.T) {
