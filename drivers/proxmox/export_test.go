@@ -176,3 +176,18 @@ func ReadRows(doc []byte) (list []map[string]json.RawMessage, there bool, err er
 func SkimRows(doc []byte) {
 	_, _ = readRows(doc, func(row) {})
 }
+
+// ParseProperty takes a property string apart.
+func ParseProperty(s string) property { return parseProperty(s) }
+
+// Value gives one of its values.
+func (p property) Value(key string) string { return p.values[key] }
+
+// First gives one that may stand bare.
+func (p property) First(key string) string { return p.first(key) }
+
+// ValueIn reads one value alone.
+func ValueIn(s, key string) string { return valueIn(s, key) }
+
+// FirstIn reads one that may stand bare.
+func FirstIn(s, key string) string { return firstIn(s, key) }

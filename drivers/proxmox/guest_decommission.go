@@ -96,7 +96,7 @@ func leaves(h *model.Host, m mark, cfg config) string {
 
 // ownVolume reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
 func ownVolume(drive string) bool {
-	file := parseProperty(drive).first("file")
+	file := firstIn(drive, "file")
 	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
 }
 

@@ -234,8 +234,7 @@ func storageOf(drive string) string {
 
 // volumeOf is the volume of a drive, or of a mount point.
 func volumeOf(drive string) string {
-	p := parseProperty(drive)
-	return or(p.values["file"], p.first("volume"))
+	return or(valueIn(drive, "file"), firstIn(drive, "volume"))
 }
 
 // device is one that has a slot: its name in the mark, and how its slots are called.

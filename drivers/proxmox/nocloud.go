@@ -147,7 +147,7 @@ func (v *VM) swapMedium(cfg config, w writing) {
 
 // attached is the volume of the machine's own seed, if it is in the drive.
 func (m mark) attached(c map[string]string) string {
-	if file := parseProperty(c[seedSlot]).first("file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
+	if file := firstIn(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
 	return ""

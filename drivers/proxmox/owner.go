@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -130,7 +129,7 @@ var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 // uuidOf reads the identity from a smbios1 property string, lower-cased.
 func uuidOf(smbios1 string) string {
-	u := strings.ToLower(parseProperty(smbios1).values["uuid"])
+	u := strings.ToLower(valueIn(smbios1, "uuid"))
 	if !uuidText.MatchString(u) {
 		return ""
 	}
@@ -158,8 +157,7 @@ func (m mark) agrees(cfg config) (ok bool, what string) {
 // isNet reports whether a key is that of a network card.
 func isNet(key string) bool {
 	no, ok := strings.CutPrefix(key, "net")
-	_, err := strconv.Atoi(no)
-	return ok && err == nil
+	return ok && isNumber(no)
 }
 
 // identity is who we are in marks. Templates belong to the host and not to who made

@@ -37,6 +37,36 @@ func (p property) first(key string) string {
 	return p.bare
 }
 
+// valueIn gives one value of a property string, as parseProperty does, and takes
+// nothing else of it apart.
+func valueIn(s, key string) string {
+	val, _ := lookIn(s, key)
+	return val
+}
+
+// firstIn is valueIn for a key that may stand bare.
+func firstIn(s, key string) string {
+	val, ok := lookIn(s, key)
+	if bare, _, _ := strings.Cut(s, ","); !ok && !strings.Contains(bare, "=") {
+		return bare
+	}
+	return val
+}
+
+func lookIn(s, key string) (val string, ok bool) {
+	for part := range strings.SplitSeq(s, ",") {
+		if k, v, pair := strings.Cut(part, "="); pair && strings.TrimSpace(k) == key {
+			val, ok = v, true
+		}
+	}
+	return val, ok
+}
+
+// isNumber reports whether a text is the number at the end of a key such as net0.
+func isNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
 // gib reads a size such as 32G, 1T or 2252M in whole GiB, rounded down.
 func gib(s string) int {
 	n, _ := byteSize(s)

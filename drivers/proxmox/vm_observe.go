@@ -15,9 +15,9 @@ import (
 func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	c := cfg.next
 	v := &VM{
-		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(parseProperty(c["memory"]).first("current"), 512),
+		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(firstIn(c["memory"], "current"), 512),
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
-		Agent: parseProperty(c["agent"]).first("enabled") == "1", Startup: parseStartup(c["startup"]),
+		Agent: firstIn(c["agent"], "enabled") == "1", Startup: parseStartup(c["startup"]),
 		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
 		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
@@ -45,10 +45,8 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 
 func isDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
-		if rest, ok := strings.CutPrefix(key, bus); ok {
-			if _, err := strconv.Atoi(rest); err == nil {
-				return true
-			}
+		if rest, ok := strings.CutPrefix(key, bus); ok && isNumber(rest) {
+			return true
 		}
 	}
 	return false
@@ -61,7 +59,7 @@ func (v *VM) readDisks() []Disk {
 	for slot, drive := range v.observe.next {
 		if name, ok := strings.CutPrefix(v.device(slot), "disk."); ok {
 			out = append(out, Disk{
-				Name: name, Size: gib(parseProperty(drive).values["size"]), Storage: storageOf(drive),
+				Name: name, Size: gib(valueIn(drive, "size")), Storage: storageOf(drive),
 				Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
 			})
 		}

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Same reports whether two specs of one type have the same attributes, blocks in the same
-// order included: then Attrs lists the same for both. It makes no list to see that,
-// since nearly all that is ever compared is the same.
+// Same reports whether two specs of one type have the same attributes: then Attrs lists
+// the same for both. It makes no list to see that, since nearly all that is ever
+// compared is the same.
 func Same(a, b any) bool {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	return x.Type() == y.Type() && sameFields(x.Elem(), y.Elem())
@@ -38,17 +38,31 @@ func sameFields(a, b reflect.Value) bool {
 	return true
 }
 
+// sameBlocks pairs blocks by their labels, which are few.
 func sameBlocks(a, b reflect.Value, label int) bool {
 	if a.Len() != b.Len() {
 		return false
 	}
 	for i := range a.Len() {
-		x, y := a.Index(i), b.Index(i)
-		if x.Field(label).String() != y.Field(label).String() || !sameFields(x, y) {
+		j := labelled(b, a.Index(i).Field(label).String(), i, label)
+		if j < 0 || !sameFields(a.Index(i), b.Index(j)) || labelled(a, b.Index(i).Field(label).String(), i, label) < 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// labelled finds the block of a label, first where it is likely to be; -1 for none.
+func labelled(list reflect.Value, name string, likely, label int) int {
+	if list.Index(likely).Field(label).String() == name {
+		return likely
+	}
+	for i := range list.Len() {
+		if list.Index(i).Field(label).String() == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // samePlain compares values of the types that plain knows.

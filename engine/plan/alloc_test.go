@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,7 @@ func TestAGuestThatIsTheSameCostsLittle(t *testing.T) {
 	for _, r := range have { // as a driver hands them out, with what it alone knows
 		if v, ok := r.Spec.(*VM); ok {
 			v.seen = map[string]string{"digest": "x"}
+			slices.Reverse(v.Disks)
 		}
 	}
 	in := input(want, have)
