@@ -16,14 +16,17 @@ import (
 
 // answer is what goes back.
 type answer struct {
-	status     int
-	reason     string
-	body       []byte
-	json       bool
-	noLength   bool     // No Content-Length line, as PVE's 401 has none.
-	connection []string // Lines "Connection: …"; PVE sends two of them at times.
-	dropped    bool     // Nothing goes back: the connection ends.
-	date       time.Time
+	status int
+	reason string
+	body   []byte
+	// content is what the formats write the body from; a bare failure has none.
+	content     map[string]any
+	contentType string
+	slow        bool     // Held back as a 401 is, though it shows another status.
+	noLength    bool     // No Content-Length line, as PVE's 401 has none.
+	connection  []string // Lines "Connection: …"; PVE sends two of them at times.
+	dropped     bool     // Nothing goes back: the connection ends.
+	date        time.Time
 }
 
 // paged is data together with what a list answers beside it.
@@ -44,7 +47,9 @@ type beside struct {
 // hands on that "close", beside a Keep-Alive that HTTP clients must not believe.
 func newAnswer(c *call, data any, err error) *answer {
 	if err != nil {
-		return errorAnswer(err)
+		a := errorAnswer(err)
+		a.format(c.req.format)
+		return a
 	}
 	body := map[string]any{"data": data}
 	if list, ok := data.(paged); ok {
@@ -54,8 +59,8 @@ func newAnswer(c *call, data any, err error) *answer {
 		maps.Copy(body, list.attributes)
 		body["data"] = list.data
 	}
-	a := &answer{status: http.StatusOK, reason: "OK", json: true, connection: []string{"Keep-Alive"}, date: time.Now()}
-	a.body = encode(body)
+	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, date: time.Now()}
+	a.format(c.req.format)
 	switch {
 	case c.req.upload != nil:
 		a.connection = []string{"close"}
@@ -91,7 +96,9 @@ func faultAnswer(status int) *answer {
 	case status < 400:
 		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}, date: time.Now()}
 	default:
-		return errorAnswer(&apiError{status: status, message: http.StatusText(status) + " (by a fault rule)"})
+		a := errorAnswer(&apiError{status: status, message: http.StatusText(status) + " (by a fault rule)"})
+		a.format("json")
+		return a
 	}
 }
 
@@ -103,8 +110,8 @@ func (a *answer) header() http.Header {
 		"Date": {date}, "Expires": {date}, "Server": {"pve-api-daemon/3.0"},
 		"Connection": a.connection,
 	}
-	if a.json {
-		h["Content-Type"] = []string{"application/json;charset=UTF-8"}
+	if a.contentType != "" {
+		h["Content-Type"] = []string{a.contentType}
 	}
 	if !a.noLength {
 		h["Content-Length"] = []string{strconv.Itoa(len(a.body))}

@@ -71,7 +71,7 @@ func (c *call) unimplemented(why string) error {
 	return &apiError{status: http.StatusNotImplemented, message: text}
 }
 
-// errorAnswer encodes a failure.
+// errorAnswer makes a failure an answer, which is still to be written in a format.
 func errorAnswer(err error) *answer {
 	var e *apiError
 	if !errors.As(err, &e) {
@@ -98,6 +98,6 @@ func errorAnswer(err error) *answer {
 	if e.errors != nil {
 		body["errors"] = e.errors
 	}
-	a.body, a.json = encode(body), true
+	a.content = body
 	return a
 }

@@ -77,7 +77,8 @@ func (f Fault) matches(r *http.Request) bool {
 	if f.Method != "*" && f.Method != r.Method {
 		return false
 	}
-	path := segments(apiPath(r.URL.EscapedPath()))
+	_, rest := apiPath(r.URL.EscapedPath())
+	path := segments(rest)
 	pattern := segments(f.Pattern)
 	for i, want := range pattern {
 		switch {
@@ -93,9 +94,4 @@ func (f Fault) matches(r *http.Request) bool {
 // segments splits a path; doubled and trailing slashes mean nothing.
 func segments(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
-}
-
-// apiPath cuts off what every call starts with.
-func apiPath(path string) string {
-	return strings.TrimPrefix(path, "/api2/json")
 }

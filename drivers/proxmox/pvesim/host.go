@@ -59,7 +59,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 		a = faultAnswer(status)
 	}
 	end := slot.end
-	if a.status == http.StatusUnauthorized {
+	if a.status == http.StatusUnauthorized || a.slow {
 		end = end.Add(loginDelay)
 	}
 	err := wait(ctx, end)
@@ -119,7 +119,7 @@ func (w *world) tally(req *request) {
 // of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.
 func (w *world) dispatch(c *call) (any, error) {
 	req := c.req
-	if !req.api {
+	if req.format == "" {
 		return nil, &apiError{status: http.StatusNotFound, message: "no such file '" + req.path + "'", bare: true}
 	}
 	switch req.method {
@@ -146,6 +146,9 @@ func (w *world) dispatch(c *call) (any, error) {
 	}
 	if req.err != nil {
 		return nil, req.err
+	}
+	if formatters()[req.format] == nil {
+		return nil, bareError(http.StatusNotImplemented, "no formatter for uri "+req.shown()+", "+req.format)
 	}
 	if root, ok := rootIndex(req); ok {
 		return root, nil

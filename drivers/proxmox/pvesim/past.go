@@ -93,7 +93,7 @@ func past(m *pveapi.Method, h handler) pastMethod {
 type pastCall struct {
 	name    string // "VERB /path".
 	perm    *pveapi.Rule
-	root    bool // For root@pam alone.
+	root    bool   // For root@pam alone.
 	params  string // As in props.
 	returns *pveapi.Value
 	since   string

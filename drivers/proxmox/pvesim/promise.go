@@ -27,7 +27,7 @@ var promised = map[string]map[string]string{
 // promise holds a good answer against the API table and tells what deviates that is
 // not known to.
 func (h *Host) promise(c *call, a *answer) {
-	if h.cfg.Promise == nil || c.m == nil || a.status != http.StatusOK {
+	if h.cfg.Promise == nil || c.m == nil || c.req.format != "json" || a.status != http.StatusOK {
 		return
 	}
 	var body struct{ Data any }

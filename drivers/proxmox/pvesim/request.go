@@ -24,8 +24,8 @@ const bodyLimit = 512 << 10
 type request struct {
 	http   *http.Request
 	method string
-	api    bool   // Whether the path begins with /api2/json.
-	path   string // Behind it, percent-encoded.
+	format string // Of the answer, as the path says; empty for what is not of the API.
+	path   string // Behind /api2/FORMAT, percent-encoded.
 	params map[string]any
 	body   []byte // The first bodyLimit bytes.
 	upload *upload
@@ -37,8 +37,8 @@ type request struct {
 // readRequest reads a request. It never fails: what is wrong is for later.
 func readRequest(r *http.Request) *request {
 	escaped := r.URL.EscapedPath()
-	req := &request{http: r, method: r.Method, path: apiPath(escaped), params: map[string]any{}}
-	req.api = req.path != escaped && (req.path == "" || req.path[0] == '/')
+	req := &request{http: r, method: r.Method, params: map[string]any{}}
+	req.format, req.path = apiPath(escaped)
 	if parts := segments(req.path); len(parts) > 6 && parts[0] == "nodes" && parts[2] == "storage" && parts[4] == "content" {
 		// A volume's name takes the rest of the path, slashes included.
 		req.path = "/" + strings.Join(parts[:5], "/") + "/" + strings.Join(parts[5:], "%2F")
@@ -48,6 +48,7 @@ func readRequest(r *http.Request) *request {
 	}
 	maps.Copy(req.params, pveapi.DecodeForm(r.URL.RawQuery))
 	req.err = req.readBody()
+	delete(req.params, "_dc") // What browsers send against caches.
 	return req
 }
 
