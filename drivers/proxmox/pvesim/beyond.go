@@ -40,16 +40,6 @@ func (w *world) checkpoint(c *call, g *guest, kind, options string) string {
 	}})
 }
 
-// apiReplicationJob is GET /cluster/replication/{id}, apiSetReplicationJob a change of
-// it: there are no jobs, for there is nothing that could be replicated.
-func apiReplicationJob(_ *world, c *call) (any, error) {
-	return nil, fail("no such replication job '%s'", c.in["id"])
-}
-
-func apiSetReplicationJob(_ *world, c *call) (any, error) {
-	return nil, fail("no such job '%s'", c.in["id"])
-}
-
 // apiAnalyzeSchedule is GET /cluster/jobs/schedule-analyze: the next times of an event.
 func apiAnalyzeSchedule(w *world, c *call) (any, error) {
 	at := w.now

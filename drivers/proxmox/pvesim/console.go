@@ -38,10 +38,9 @@ func apiConsole(w *world, c *call) (any, error) {
 	}, end: func(*task) error {
 		return fail("connection timed out")
 	}})
-	plain := fmt.Sprintf("PVEVNC:%08X", w.now.Unix())
 	answer := map[string]any{
 		"user": c.who.String(), "port": port, "upid": upid,
-		"ticket": plain + "::" + w.sign(fmt.Sprintf("%s:%s:%s:%s", plain, c.who, vmPath(vmid), port)),
+		"ticket": c.consoleTicket(vmPath(vmid), port),
 	}
 	if !terminal {
 		answer["cert"] = ""

@@ -19,6 +19,9 @@ func apiDestroyLXC(w *world, c *call) (any, error) {
 		if w.ha.managed(g) && !purge {
 			return fail("unable to remove CT %d - used in HA resources and purge parameter not set.", g.vmid)
 		}
+		if err := w.notReplicated(g); err != nil && !purge {
+			return err
+		}
 		if g.run != nil && !force {
 			return fail("unable to destroy CT %d - container is running", g.vmid)
 		}

@@ -248,6 +248,9 @@ func rankedNodes(list string) []string {
 func (w *world) purge(g *guest) {
 	delete(w.ha.resources, haSID(g))
 	w.jobs.forget(g.vmid)
+	for _, id := range w.replicationJobs(g.vmid) {
+		delete(w.sections["replication"], id)
+	}
 }
 
 // manage puts a guest under the manager, as ha-managed at its creation asks.

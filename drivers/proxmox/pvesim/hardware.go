@@ -1,8 +1,6 @@
 package pvesim
 
 import (
-	"crypto/sha256"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -139,27 +137,6 @@ func apiMigrationCapabilities(*world, *call) (any, error) {
 	return map[string]any{"has-dbus-vmstate": 1}, nil
 }
 
-// apiCertificates is GET /nodes/{node}/certificates/info: the one that answers.
-func apiCertificates(w *world, _ *call) (any, error) {
-	cert := w.certificate
-	if cert == nil {
-		return []any{}, nil
-	}
-	name := func(common, organization string) string { return "/O=" + organization + "/CN=" + common }
-	san := slices.Clone(cert.DNSNames)
-	for _, ip := range cert.IPAddresses {
-		san = append(san, ip.String())
-	}
-	sum := sha256.Sum256(cert.Raw)
-	return []map[string]any{{
-		"filename": "pve-ssl.pem", "fingerprint": colons(fmt.Sprintf("%x", sum)),
-		"subject":   name(cert.Subject.CommonName, strings.Join(cert.Subject.Organization, " ")),
-		"issuer":    name(cert.Issuer.CommonName, strings.Join(cert.Issuer.Organization, " ")),
-		"notbefore": cert.NotBefore.Unix(), "notafter": cert.NotAfter.Unix(), "public-key-type": "id-ecPublicKey", "public-key-bits": 256,
-		"san": san, "pem": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})),
-	}}, nil
-}
-
 // packages are what a host shows of itself; the versions of all but the manager are
 // those of the time.
 var packages = strings.Fields("proxmox-ve pve-manager qemu-server pve-container pve-cluster pve-firewall pve-ha-manager libpve-storage-perl " +
@@ -191,15 +168,6 @@ func apiRefreshPackages(w *world, c *call) (any, error) {
 		t.logf("starting apt-get update")
 		return nil
 	}}), nil
-}
-
-// apiRepositories is GET /nodes/{node}/apt/repositories: none is configured.
-func apiRepositories(*world, *call) (any, error) {
-	standard := []map[string]any{}
-	for _, handle := range []string{"enterprise", "no-subscription", "test"} {
-		standard = append(standard, map[string]any{"handle": handle, "name": strings.ToUpper(handle[:1]) + handle[1:]})
-	}
-	return map[string]any{"files": []any{}, "errors": []any{}, "infos": []any{}, "digest": sumOf(""), "standard-repos": standard}, nil
 }
 
 // apiReport is GET /nodes/{node}/report.

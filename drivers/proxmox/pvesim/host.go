@@ -183,7 +183,7 @@ func (w *world) dispatch(c *call) (any, error) {
 	if untabled != nil {
 		return untabled(w, c)
 	}
-	handler, ok := allRoutes()[req.method+" "+m.Path]
+	handler, ok := w.routes[req.method+" "+m.Path]
 	if !ok {
 		return nil, c.unimplemented("")
 	}

@@ -50,9 +50,5 @@ var beyond = map[string]struct {
 	"/cluster/notifications/endpoints": {index: index{"name", "gotify sendmail smtp webhook"}},
 	"/cluster/sdn":                     {index: index{"id", "vnets zones controllers ipams dns 9:fabrics"}, path: "/sdn", privs: "SDN.Audit"},
 	"/nodes/{node}/disks":              {index: index{"name", "initgpt directory lvm lvmthin smart wipedisk zfs list"}},
-	"/nodes/{node}/disks/directory":    {path: "/", privs: "Sys.Audit"},
-	"/nodes/{node}/disks/list":         {path: "/", privs: "Sys.Audit Datastore.Audit"},
-	"/nodes/{node}/disks/lvmthin":      {path: "/", privs: "Sys.Audit"},
-	"/nodes/{node}/disks/zfs":          {path: "/", privs: "Sys.Audit"},
 	"/nodes/{node}/sdn":                {index: index{"name", "zones"}},
 }

@@ -176,14 +176,6 @@ func apiClusterNodes(w *world, _ *call) (any, error) {
 	return list, nil
 }
 
-// apiSubscription is GET /nodes/{node}/subscription: there is none.
-func apiSubscription(w *world, _ *call) (any, error) {
-	return map[string]any{
-		"status": "notfound", "message": "There is no subscription key", "serverid": strings.ToUpper(w.fingerprint[:32]),
-		"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
-	}, nil
-}
-
 // apiJobsIndex is GET /cluster/jobs.
 func apiJobsIndex(*world, *call) (any, error) {
 	return subdirs("subdir", "schedule-analyze", "realm-sync"), nil

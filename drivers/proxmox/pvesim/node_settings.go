@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"cmp"
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"regexp"
@@ -12,12 +13,17 @@ import (
 
 // nodeSettings are the files of one node that the API edits.
 type nodeSettings struct {
-	hosts   string            // /etc/hosts; empty as it was installed.
-	dns     config            // nil as it was installed.
-	zone    string            // Of time; empty is Etc/UTC.
-	conf    config            // nodes/NAME/config.
-	planned map[string]config // Interfaces that are written, but not there before a reload; nil deletes.
-	ifaces  map[string]config // Interfaces that were made by a reload.
+	subscription string               // Its key.
+	custom       *x509.Certificate    // Of one's own; nil when there is none.
+	disks        []disk               // Nil are those of every host.
+	groups       map[string]diskGroup // What was made of disks, by name.
+	repositories []repository         // Nil are those of a fresh installation.
+	hosts        string               // /etc/hosts; empty as it was installed.
+	dns          config               // nil as it was installed.
+	zone         string               // Of time; empty is Etc/UTC.
+	conf         config               // nodes/NAME/config.
+	planned      map[string]config    // Interfaces that are written, but not there before a reload; nil deletes.
+	ifaces       map[string]config    // Interfaces that were made by a reload.
 }
 
 // settings are those of the node of a call.

@@ -50,7 +50,7 @@ func pastList() []pastMethod {
 		}
 		all = append(all, past(m, h))
 	}
-	for _, calls := range [][]pastCall{sdnCalls(), metricCalls(), notificationCalls(), acmeCalls()} {
+	for _, calls := range [][]pastCall{sdnCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls()} {
 		for _, extra := range calls {
 			all = append(all, extra.method())
 		}

@@ -179,6 +179,9 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 		if w.ha.of(g) != nil && !c.flag("purge") {
 			return fail("unable to remove VM %d - used in HA resources and purge parameter not set.", g.vmid)
 		}
+		if !c.flag("purge") {
+			return w.notReplicated(g)
+		}
 		return nil
 	}
 	if err := early(); err != nil {

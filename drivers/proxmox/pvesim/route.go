@@ -53,7 +53,8 @@ var routes = map[string]handler{
 	"GET /cluster/nextid":            apiNextID,
 	"GET /cluster/tasks":             apiClusterTasks,
 	"GET /cluster/options":           apiOptions,
-	"GET /cluster/replication":       apiNone,
+	"GET /cluster/replication":       apiReplications,
+	"POST /cluster/replication":      apiCreateReplication,
 	"GET /cluster/ha/status/current": apiHAStatus,
 
 	"GET /cluster/backup":                       apiBackupJobs,
@@ -117,7 +118,7 @@ var routes = map[string]handler{
 	"GET /cluster/jobs/schedule-analyze":                          apiAnalyzeSchedule,
 	"GET /cluster/replication/{id}":                               apiReplicationJob,
 	"PUT /cluster/replication/{id}":                               apiSetReplicationJob,
-	"DELETE /cluster/replication/{id}":                            apiSetReplicationJob,
+	"DELETE /cluster/replication/{id}":                            apiDropReplicationJob,
 	"GET /nodes/{node}/storage/{storage}/file-restore/download":   apiRestoreFiles,
 	"GET /nodes/{node}/storage/{storage}/file-restore/list":       apiRestoreFiles,
 	"GET /nodes/{node}/storage/{storage}/import-metadata":         apiImportMetadata,
@@ -215,6 +216,7 @@ var routes = map[string]handler{
 var allRoutes = sync.OnceValue(func() map[string]handler {
 	all := maps.Clone(routes)
 	maps.Copy(all, hostRoutes)
+	maps.Copy(all, realmJobRoutes())
 	for path, at := range indexes {
 		all["GET "+path] = at.handler
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -152,6 +153,10 @@ func (f *sectionFile) typed(conf config) map[string]any {
 		case v == nil:
 		case v.Type == "integer" || v.Type == "boolean":
 			entry[option] = atoi(value)
+		case v.Type == "number":
+			if n, err := strconv.ParseFloat(value, 64); err == nil {
+				entry[option] = n
+			}
 		case v.Type == "array":
 			entry[option] = strings.Split(value, "\n")
 		}
@@ -267,7 +272,7 @@ func (f *sectionFile) settings(c *call, kind string, create bool) (config, error
 			return nil, fail("can't change value of fixed parameter '%s'", option)
 		}
 		conf[option] = c.in[option]
-		if v := known[option]; v.Type == "array" {
+		if v := known[option]; v != nil && v.Type == "array" {
 			conf[option] = strings.Join(c.words(option), "\n")
 		}
 	}
@@ -335,7 +340,7 @@ func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
 	if f.idOf != nil {
 		id = f.idOf(w, c)
 	}
-	if f.guard != nil && f.write == nil {
+	if f.guard != nil && f.write == nil { // Else the rule of the call said it.
 		if err := f.guard(c, id, map[string]any{}, true); err != nil {
 			return nil, err
 		}

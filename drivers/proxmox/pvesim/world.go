@@ -25,6 +25,7 @@ type world struct {
 	// fingerprint is that of the certificate, in hexadecimal.
 	fingerprint string
 
+	routes  map[string]handler // Of the methods of the API table, by name.
 	nodes   map[string]*node
 	guests  map[int]*guest
 	vmids   []int // The keys of guests, sorted.
@@ -43,6 +44,8 @@ type world struct {
 	sections map[string]map[string]config
 	sdn      software
 	acme     map[string]*acmeAccount
+	// replicated is when each replication job ran.
+	replicated map[string]time.Time
 
 	due    events
 	seen   map[int]sample   // What the last broadcast said of each guest.
@@ -88,6 +91,8 @@ func newWorld(c Config) *world {
 		},
 	}
 	w.sections, w.acme = map[string]map[string]config{"sdn/ipams": {"pve": {"type": "pve"}}, "priv/acme/plugins": {"standalone": {"type": "standalone"}}}, map[string]*acmeAccount{}
+	w.replicated = map[string]time.Time{}
+	w.routes = allRoutes()
 	w.restoreBuiltin()
 	w.boot = w.now.Add(-time.Hour)
 	if c.Version != "8.4" && c.Version != "9.1" {

@@ -1,0 +1,148 @@
+package pvesim
+
+import (
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// Certificates of a node (PVE/API2/Certificates.pm, PVE/API2/ACME.pm): one of one's own
+// is kept and shown; who connects still sees the one of the host.
+
+// shownCertificate is what PVE says of a certificate (get_certificate_info in
+// PVE/Certificate.pm).
+func shownCertificate(file string, cert *x509.Certificate) map[string]any {
+	san := slices.Clone(cert.DNSNames)
+	for _, ip := range cert.IPAddresses {
+		san = append(san, ip.String())
+	}
+	name := func(common string, organization []string) string {
+		if len(organization) == 0 {
+			return "/CN=" + common
+		}
+		return "/O=" + strings.Join(organization, " ") + "/CN=" + common
+	}
+	kind, bits := "id-ecPublicKey", 256
+	if key, ok := cert.PublicKey.(*rsa.PublicKey); ok {
+		kind, bits = "rsaEncryption", key.N.BitLen()
+	}
+	return map[string]any{
+		"filename": file, "fingerprint": colons(fmt.Sprintf("%x", sha256.Sum256(cert.Raw))),
+		"subject": name(cert.Subject.CommonName, cert.Subject.Organization), "issuer": name(cert.Issuer.CommonName, cert.Issuer.Organization),
+		"notbefore": cert.NotBefore.Unix(), "notafter": cert.NotAfter.Unix(), "public-key-type": kind, "public-key-bits": bits,
+		"san": san, "pem": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})),
+	}
+}
+
+// apiCertificates is GET /nodes/{node}/certificates/info: the one that answers, and the
+// custom one.
+func apiCertificates(w *world, c *call) (any, error) {
+	list := []map[string]any{}
+	if w.certificate != nil {
+		list = append(list, shownCertificate("pve-ssl.pem", w.certificate))
+	}
+	if custom := c.settings().custom; custom != nil {
+		list = append(list, shownCertificate("pveproxy-ssl.pem", custom))
+	}
+	return list, nil
+}
+
+// apiSetCertificate is POST /nodes/{node}/certificates/custom.
+func apiSetCertificate(_ *world, c *call) (any, error) {
+	s := c.settings()
+	block, _ := pem.Decode([]byte(c.in["certificates"]))
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, badParam("certificates", "invalid format - not a valid PEM-formatted string.\n")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	switch key, _ := pem.Decode([]byte(c.in["key"])); {
+	case err != nil:
+		return nil, fail("unable to parse certificate: %s", err)
+	case c.in["key"] == "" && s.custom == nil:
+		return nil, badParam("key", "Attempted to upload custom certificate without (existing) key.")
+	case c.in["key"] != "" && (key == nil || !strings.HasSuffix(key.Type, "PRIVATE KEY")):
+		return nil, badParam("key", "invalid format - not a valid PEM-formatted string.\n")
+	case s.custom != nil && !c.flag("force"):
+		return nil, fail("Custom certificate file exists but force flag is not set.")
+	}
+	s.custom = cert
+	return shownCertificate("pveproxy-ssl.pem", cert), nil
+}
+
+// apiDropCertificate is DELETE of it: there may be none.
+func apiDropCertificate(_ *world, c *call) (any, error) {
+	c.settings().custom = nil
+	return nil, nil
+}
+
+// acmeDomains are the domains of the configuration of a node (get_acme_conf in
+// PVE/NodeConfig.pm).
+func (s *nodeSettings) acmeDomains() []string {
+	domains := strings.FieldsFunc(optionOf(s.conf["acme"], "domains"), func(r rune) bool { return r == ';' })
+	for _, key := range indexedKeys(s.conf, "acmedomain") {
+		domain, _, _ := strings.Cut(s.conf[key], ",")
+		domains = append(domains, strings.TrimPrefix(domain, "domain="))
+	}
+	return domains
+}
+
+// apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
+func apiAcmeCertificate(w *world, c *call) (any, error) {
+	s := c.settings()
+	order := c.req.method == "POST"
+	switch soon := s.custom != nil && s.custom.NotAfter.Before(w.now.Add(30*24*time.Hour)); {
+	case order && s.custom != nil && !c.flag("force"):
+		return nil, badParam("force", "Custom certificate exists but 'force' is not set.")
+	case c.req.method == "PUT" && s.custom == nil:
+		return nil, fail("No current (custom) certificate found, please order a new certificate!")
+	case c.req.method == "PUT" && !soon && !c.flag("force"):
+		return nil, badParam("force", "Certificate does not expire within the next 30 days, and 'force' is not set.")
+	}
+	domains := s.acmeDomains()
+	if len(domains) == 0 {
+		return nil, badRequest("ACME domain list in node configuration is missing!")
+	}
+	account := optionOf(s.conf["acme"], "account")
+	if account == "" {
+		account = "default"
+	}
+	kind := map[string]string{"POST": "acmenewcert", "PUT": "acmerenew", "DELETE": "acmerevoke"}[c.req.method]
+	return w.fork(c, c.in["node"], job{kind: kind, end: func(t *task) error {
+		if w.acme[account] == nil {
+			return fail("ACME account config file '%s' does not exist.", account)
+		}
+		t.logf("Loading ACME account details")
+		if kind == "acmerevoke" {
+			t.logf("Revoking old certificate\nDeleting certificate files\nRestarting pveproxy to revert to self-signed certificates")
+			s.custom = nil
+			return nil
+		}
+		t.logf("Placing ACME order\nAll domains validated!\n\nCreating CSR\nChecking order status\nDownloading certificate\nSetting pveproxy certificate and key\nRestarting pveproxy")
+		s.custom = newCertificate(domains[0]).parsed
+		return nil
+	}}), nil
+}
+
+func certificateCalls() []pastCall {
+	const at = "/nodes/{node}/certificates/"
+	modify := allOf("/nodes/{node}", "Sys.Modify")
+	null, word, list := &pveapi.Value{Type: "null"}, &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}
+	return []pastCall{
+		{
+			name: "POST " + at + "custom", perm: modify, params: "certificates: string needed\nkey: string\nforce: boolean\nrestart: boolean",
+			returns: &pveapi.Value{Type: "object"}, handle: apiSetCertificate,
+		},
+		{name: "DELETE " + at + "custom", perm: modify, params: "restart: boolean", returns: null, handle: apiDropCertificate},
+		{name: "GET " + at + "acme", returns: list, handle: index{"name", "certificate"}.handler},
+		{name: "POST " + at + "acme/certificate", perm: modify, params: "force: boolean", returns: word, handle: apiAcmeCertificate},
+		{name: "PUT " + at + "acme/certificate", perm: modify, params: "force: boolean", returns: word, handle: apiAcmeCertificate},
+		{name: "DELETE " + at + "acme/certificate", perm: modify, returns: word, handle: apiAcmeCertificate},
+	}
+}

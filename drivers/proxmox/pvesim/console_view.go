@@ -1,0 +1,101 @@
+package pvesim
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// What looks at consoles: tickets that were given out are recognized; the pictures
+// themselves are not simulated.
+
+// consoleTicket is a ticket for the console at a path (assemble_vnc_ticket in
+// PVE/AccessControl.pm).
+func (c *call) consoleTicket(path, port string) string {
+	plain := fmt.Sprintf("PVEVNC:%08X", c.w.now.Unix())
+	return plain + "::" + c.w.sign(fmt.Sprintf("%s:%s:%s:%s", plain, c.who, path, port))
+}
+
+// knowsConsole checks such a ticket (verify_vnc_ticket).
+func (w *world) knowsConsole(ticket, who, path, port string) error {
+	plain, signature, _ := strings.Cut(ticket, "::")
+	kind, stamp, _ := strings.Cut(plain, ":")
+	if kind == "PVEVNC" && w.fresh(stamp) && signature == w.sign(fmt.Sprintf("%s:%s:%s:%s", plain, who, path, port)) {
+		return nil
+	}
+	return &apiError{status: http.StatusUnauthorized, message: "permission denied - invalid PVEVNC ticket"}
+}
+
+// apiConsoleSocket is GET …/vncwebsocket of a guest, without the upgrade that makes it
+// one: where the console is.
+func apiConsoleSocket(w *world, c *call) (any, error) {
+	if err := w.knowsConsole(c.in["vncticket"], c.who.String(), vmPath(c.vmid()), c.in["port"]); err != nil {
+		return nil, err
+	}
+	return map[string]any{"port": c.in["port"]}, nil
+}
+
+// apiConsoleLogin is POST /access/vncticket: what stands between a browser and a console
+// asks whether a ticket is good, and whether its owner may (PVE/API2/AccessControl.pm).
+func apiConsoleLogin(w *world, c *call) (any, error) {
+	who, path := c.in["authid"], c.in["path"]
+	port := c.in["port"]
+	if port == "" {
+		port = "5900"
+	}
+	if err := w.knowsConsole(c.in["vncticket"], who, path, port); err != nil {
+		return nil, err
+	}
+	user, token, _ := strings.Cut(who, "!")
+	for _, priv := range c.list("privs") {
+		if !w.allowed(identity{user: user, token: token}, path, priv) {
+			return nil, &apiError{status: http.StatusUnauthorized, message: "permission denied"}
+		}
+	}
+	return nil, nil
+}
+
+// apiSpice is POST …/spiceproxy of a guest: what a viewer needs (remote_viewer_config in
+// PVE/AccessControl.pm). A VM has to run, with a display for it.
+func apiSpice(w *world, c *call) (any, error) {
+	node, kind, vmid := c.in["node"], segments(c.m.Path)[2], c.vmid()
+	g := w.guest(node, kind, vmid)
+	if g == nil {
+		return nil, missing(node, kind, vmid)
+	}
+	title, port := fmt.Sprintf("VM %d - %s", vmid, g.sample().name), 61000
+	switch {
+	case kind == "lxc":
+		title = fmt.Sprintf("CT %d - %s", vmid, g.sample().name)
+		w.fork(c, node, job{kind: "spiceproxy", id: fmt.Sprint(vmid), takes: consolePatience, end: func(*task) error { return nil }})
+	case g.run == nil:
+		return nil, fail("VM %d not running", vmid)
+	case !strings.HasPrefix(g.present()["vga"], "qxl"):
+		return nil, fail("no spice port")
+	}
+	proxy := c.in["proxy"]
+	if proxy == "" {
+		proxy = node
+	}
+	answer := map[string]any{
+		"secure-attention": "Ctrl+Alt+Ins", "toggle-fullscreen": "Shift+F11", "release-cursor": "Ctrl+Alt+R", "type": "spice", "title": title,
+		"host": fmt.Sprintf("pvespiceproxy:%08X:%d:%s:%d::%s", w.now.Unix(), vmid, strings.ToLower(node), port, w.hex(40)), "proxy": "http://" + proxy + ":3128",
+		"tls-port": port, "password": w.hex(40), "delete-this-file": 1,
+	}
+	if cert := w.certificate; cert != nil {
+		answer["host-subject"] = "OU=PVE Cluster Node,O=Proxmox Virtual Environment,CN=" + cert.Subject.CommonName
+		answer["ca"] = strings.ReplaceAll(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), "\n", "\\n")
+	}
+	return answer, nil
+}
+
+// apiStateHelper is POST …/dbus-vmstate: a helper of migrations, which a VM that runs
+// can have.
+func apiStateHelper(_ *world, c *call) (any, error) {
+	g, err := c.vm()
+	if err == nil && g.run == nil {
+		err = fail("VM %d not running", g.vmid)
+	}
+	return nil, err
+}

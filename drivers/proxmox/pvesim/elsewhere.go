@@ -1,0 +1,269 @@
+package pvesim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// Calls that reach out of the host. What the host fetches (images, keys) is there, as
+// for download-url; another installation or a backup server is not, and the call fails
+// as it does where nobody answers.
+
+// apiPullImage is POST …/oci-registry-pull (PVE/API2/Storage/Status.pm).
+func apiPullImage(w *world, c *call) (any, error) {
+	s, err := w.store(c.in["storage"])
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkContent("vztmpl"); err != nil {
+		return nil, err
+	}
+	reference, name := c.in["reference"], c.in["filename"]
+	if name == "" {
+		name = strings.ReplaceAll(reference[strings.LastIndex(reference, "/")+1:], ":", "_")
+	}
+	node, volname := c.in["node"], "vztmpl/"+strings.TrimSuffix(name, ".tar")+".tar"
+	size := w.downloadSize(reference)
+	return w.fork(c, node, job{kind: "imgdownload", id: strings.TrimPrefix(volname, "vztmpl/"), begin: func(t *task) error {
+		t.logf("pulling docker://%s to %s", reference, s.path(volname))
+		if s.find(node, volname) != nil {
+			return fail("refusing to override existing file '%s'", s.path(volname))
+		}
+		return s.room(node, size)
+	}, end: func(*task) error {
+		s.put(node, &volume{name: volname, content: "vztmpl", format: "tar", size: size, length: size, used: size, ctime: w.now.Unix(), url: reference})
+		return nil
+	}}), nil
+}
+
+// apiImageTags is GET /nodes/{node}/query-oci-repo-tags.
+func apiImageTags(*world, *call) (any, error) { return []string{"latest"}, nil }
+
+// noRoute is what Perl's client of HTTP says of a host that is not there.
+func noRoute(host string) error { return fail("500 Can't connect to %s (No route to host)", host) }
+
+// apiScanServer is GET /nodes/{node}/scan/pbs.
+func apiScanServer(_ *world, c *call) (any, error) {
+	return nil, fail("error fetching datastores - %s", noRoute(fmt.Sprint(c.in["server"], ":", c.num("port", 8007))))
+}
+
+// apiMigrateAway is POST …/remote_migrate (PVE/API2/Qemu.pm, PVE/API2/LXC.pm): what the
+// guest allows is looked at before the other cluster is asked.
+func apiMigrateAway(w *world, c *call) (any, error) {
+	kind := segments(c.m.Path)[2]
+	g := w.guest(c.in["node"], kind, c.vmid())
+	if g == nil {
+		return nil, missing(c.in["node"], kind, c.vmid())
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	if err := g.checkLock(); err != nil {
+		return nil, err
+	}
+	switch running := g.run != nil; {
+	case running && kind == "qemu" && !c.flag("online"):
+		return nil, fail("can't migrate running VM without --online")
+	case running && kind == "lxc" && !c.flag("online") && !c.flag("restart"):
+		return nil, fail("can't migrate running container without --online or --restart")
+	case w.ha.of(g) != nil:
+		return nil, fail("Currently not supported for HA managed guests.")
+	}
+	port := optionOf(c.in["target-endpoint"], "port")
+	if port == "" {
+		port = "8006"
+	}
+	return nil, noRoute(optionOf(c.in["target-endpoint"], "host") + ":" + port)
+}
+
+// Subscriptions (PVE/API2/Subscription.pm): a key is kept, and stays as new as it is,
+// for the shop that knows it is not asked.
+
+func (w *world) serverID() string { return strings.ToUpper(w.fingerprint[:32]) }
+
+// apiSubscription is GET /nodes/{node}/subscription.
+func apiSubscription(w *world, c *call) (any, error) {
+	key := c.settings().subscription
+	if key == "" {
+		return map[string]any{
+			"status": "notfound", "message": "There is no subscription key", "serverid": w.serverID(),
+			"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
+		}, nil
+	}
+	level := strings.ToLower(key[4:5])
+	if !c.can("/nodes/"+c.in["node"], "Sys.Audit") {
+		return map[string]any{"status": "new", "level": level}, nil
+	}
+	return map[string]any{
+		"status": "new", "key": key, "serverid": w.serverID(), "level": level, "sockets": 1,
+		"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
+	}, nil
+}
+
+// apiSetSubscription is PUT of a key: the number in it is how many sockets it is for.
+func apiSetSubscription(_ *world, c *call) (any, error) {
+	key := strings.TrimSpace(c.in["key"])
+	if atoi(key[3:4]) < 1 {
+		return nil, fail("wrong number of sockets (%s < 1)", key[3:4])
+	}
+	c.settings().subscription = key
+	return nil, fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
+}
+
+// apiCheckSubscription is POST: what is known is looked at again.
+func apiCheckSubscription(_ *world, c *call) (any, error) {
+	if c.settings().subscription == "" {
+		return nil, nil
+	}
+	return nil, fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
+}
+
+func apiDropSubscription(_ *world, c *call) (any, error) {
+	c.settings().subscription = ""
+	return nil, nil
+}
+
+// apiPowerNode is POST /nodes/{node}/status: the node goes down with its guests, and
+// after a reboot comes back and starts those that start with it.
+func apiPowerNode(w *world, c *call) (any, error) {
+	name := c.in["node"]
+	edit := &Edit{w: w}
+	down := w.now.Add(2 * time.Second) // What the call sleeps before it, so as to be answered.
+	w.at(down, func() {
+		for _, vmid := range w.vmids {
+			if g := w.guests[vmid]; g.node == name && g.run != nil {
+				w.powerOff(g, w.rootCall())
+			}
+		}
+		edit.Offline(name, true)
+	})
+	if c.in["command"] == "reboot" {
+		w.at(down.Add(time.Minute), func() {
+			edit.Offline(name, false)
+			boot := w.rootCall()
+			boot.req.method, boot.m = "POST", method("POST /nodes/{node}/startall")
+			boot.in["node"] = name
+			if _, err := apiBulk(w, boot); err != nil {
+				panic(fmt.Sprintf("pvesim: starting guests with their node: %v", err)) // Root may.
+			}
+		})
+	}
+	return nil, nil
+}
+
+// apiExecute is POST /nodes/{node}/execute: several calls on the node, each with its
+// own answer (PVE/API2/Nodes.pm).
+func apiExecute(w *world, c *call) (any, error) {
+	commands, err := readCommands(c.in["commands"])
+	if err != nil {
+		return nil, badParam("commands", "invalid format - "+err.Error()+"\n")
+	}
+	list := []map[string]any{}
+	for _, command := range commands {
+		list = append(list, w.executed(c, command))
+	}
+	return list, nil
+}
+
+// executed is the answer of one of them.
+func (w *world) executed(c *call, command batchCommand) map[string]any {
+	data, err := w.runCommand(c, command)
+	if err == nil {
+		return map[string]any{"status": 200, "data": data}
+	}
+	failed := errorAnswer(err)
+	entry := map[string]any{"status": failed.status, "message": fmt.Sprint(failed.content["message"])}
+	if wrong, ok := failed.content["errors"]; ok {
+		entry["errors"] = wrong
+	}
+	return entry
+}
+
+func (w *world) runCommand(c *call, command batchCommand) (any, error) {
+	path := "/nodes/" + c.in["node"] + "/" + strings.Trim(command.Path, "/")
+	m, vars, _ := pveapi.Lookup(command.Method, path)
+	h := w.routes[command.Method+" "+pathOf(m)]
+	if m == nil {
+		m, vars, h = pastTable(command.Method, path)
+	}
+	if m == nil || h == nil || m.Path == c.m.Path {
+		return nil, fail("no handler for '%s'", strings.TrimPrefix(path, "/"))
+	}
+	one := &call{w: w, who: c.who, m: m, req: &request{http: c.req.http, method: command.Method, format: "json", path: path, params: command.Args, begun: c.req.begun}}
+	if err := one.gather(vars); err != nil {
+		return nil, err
+	}
+	if err := one.permitted(); err != nil {
+		return nil, err
+	}
+	if wrong := m.CheckFor(w.cfg.Version, one.values); wrong != nil {
+		return nil, &apiError{status: 400, errors: wrong}
+	}
+	one.settle()
+	data, err := h(w, one)
+	if list, ok := data.(paged); ok {
+		data = list.data
+	}
+	if list, ok := data.(beside); ok {
+		data = list.data
+	}
+	return data, err
+}
+
+func pathOf(m *pveapi.Method) string {
+	if m == nil {
+		return ""
+	}
+	return m.Path
+}
+
+// apiJoinCluster is POST /cluster/config/join: a task that finds a cluster here, or
+// none there (PVE/Cluster/Setup.pm).
+func apiJoinCluster(w *world, c *call) (any, error) {
+	host := c.in["hostname"]
+	return w.fork(c, w.cfg.Node, job{kind: "clusterjoin", end: func(t *task) error {
+		if len(w.nodes) > 1 {
+			t.logf("detected the following error(s):\n* authentication key '/etc/corosync/authkey' already exists\n* cluster config '/etc/pve/corosync.conf' already exists")
+			return fail("Check if node may join a cluster failed!")
+		}
+		t.logf("Establishing API connection with host '%s'", host)
+		return noRoute(host + ":8006")
+	}}), nil
+}
+
+// apiCreateCluster is POST /cluster/config: a cluster that is there is not made again.
+func apiCreateCluster(w *world, c *call) (any, error) {
+	if len(w.nodes) == 1 {
+		return nil, c.unimplemented("clusters are made by the configuration")
+	}
+	return nil, fail("cluster config '/etc/pve/corosync.conf' already exists")
+}
+
+// apiAddNode is POST /cluster/config/nodes/{node}, apiRemoveNode DELETE of it.
+func apiAddNode(w *world, c *call) (any, error) {
+	switch name := c.in["node"]; {
+	case len(w.nodes) == 1:
+		return nil, fail("no such cluster config '/etc/pve/corosync.conf'")
+	case w.nodes[name] != nil:
+		return nil, fail("can't add existing cluster node '%s'", name)
+	}
+	return nil, c.unimplemented("nodes are made by the configuration")
+}
+
+func apiRemoveNode(w *world, c *call) (any, error) {
+	name := c.in["node"]
+	switch {
+	case name == w.cfg.Node:
+		return nil, fail("Cannot delete myself from cluster!")
+	case w.nodes[name] == nil:
+		return nil, fail("Node/IP: %s is not a known host of the cluster.", name)
+	case slices.ContainsFunc(w.vmids, func(vmid int) bool { return w.guests[vmid].node == name }):
+		return nil, c.unimplemented("a node that goes and leaves guests behind")
+	}
+	delete(w.nodes, name)
+	return nil, nil
+}
