@@ -87,7 +87,7 @@ func TestVerbsAndPaths(t *testing.T) {
 		"POST /version":                        "Method 'POST /version' not implemented",
 		"GET /nosuch":                          "Method 'GET /nosuch' not implemented",
 		"GET /nodes/father/qemu/100/status/on": "Method 'GET /nodes/father/qemu/100/status/on' not implemented",
-		"GET /cluster/jobs/realm-sync/nightly": "the simulator does not implement GET /cluster/jobs/realm-sync/{id}",
+		"GET /nodes/father/qemu/100/mtunnelwebsocket?socket=x&ticket=y": "the simulator does not implement GET /nodes/{node}/qemu/{vmid}/mtunnelwebsocket",
 	} {
 		verb, path, _ := strings.Cut(request, " ")
 		a := c.ask(verb, path, nil)
@@ -95,7 +95,7 @@ func TestVerbsAndPaths(t *testing.T) {
 		require.Equal(t, reason, a.reason)
 		require.Equal(t, []string{"close"}, a.header["Connection"])
 	}
-	require.Equal(t, []string{"GET /cluster/jobs/realm-sync/{id}"}, c.h.Snapshot().Unimplemented)
+	require.Equal(t, []string{"GET /nodes/{node}/qemu/{vmid}/mtunnelwebsocket"}, c.h.Snapshot().Unimplemented)
 	require.Equal(t, 200, c.ask("GET", "//version/", nil).status, "slashes mean nothing")
 	for path, lines := range map[string][]string{
 		"/version": {"Keep-Alive"}, "/cluster/resources": {"Keep-Alive"}, "/nodes/father/qemu": {"close", "Keep-Alive"},

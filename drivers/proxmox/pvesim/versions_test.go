@@ -63,7 +63,7 @@ func TestVersions(t *testing.T) {
 			[2]string{"GET", "/nodes/father/query-oci-repo-tags"},
 			form{"reference": "docker.io/x/y"},
 			reason,
-			"Method 'GET /nodes/father/query-oci-repo-tags' not implemented", "the simulator does not implement GET /nodes/{node}/query-oci-repo-tags",
+			"Method 'GET /nodes/father/query-oci-repo-tags' not implemented", "OK",
 		},
 		{"HA at creation", [2]string{"POST", "/nodes/father/qemu"}, form{"vmid": "101", "ha-managed": "1"}, wrong("ha-managed"), undefined, ""},
 		{"shared pages", [2]string{"POST", "/nodes/father/qemu"}, form{"vmid": "102", "allow-ksm": "0"}, wrong("allow-ksm"), undefined, ""},

@@ -52,8 +52,8 @@ func TestForeignGuests(t *testing.T) {
 	}
 	require.NotZero(t, tagged)
 	require.Less(t, tagged, 60)
-	require.Equal(t, 501, c.ask("POST", lxcOf(c)+"/spiceproxy", nil).status, "what is not simulated says so")
-	require.Contains(t, c.h.Snapshot().Unimplemented, "POST /nodes/{node}/lxc/{vmid}/spiceproxy")
+	require.Equal(t, 501, c.ask("POST", lxcOf(c)+"/mtunnel", nil).status, "what is not simulated says so")
+	require.Contains(t, c.h.Snapshot().Unimplemented, "POST /nodes/{node}/lxc/{vmid}/mtunnel")
 }
 
 func lxcOf(c *client) string {
