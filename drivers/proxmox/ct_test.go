@@ -184,7 +184,7 @@ func TestContainerIsRemovedAndReplaced(t *testing.T) {
 		p := w.apply()
 		require.Len(t, p.Steps, 1)
 		require.Equal(t, []any{plan.Replace, model.ClassDataLoss}, []any{p.Steps[0].Action, p.Steps[0].Class})
-		require.Equal(t, "0", w.guest(10000).Config["unprivileged"])
+		require.NotContains(t, w.guest(10000).Config, "unprivileged")
 		require.NotEqual(t, mac, between(w.guest(10000).Config["net0"], "hwaddr=", ","))
 		w.converged()
 		ct.Protection = true

@@ -103,6 +103,9 @@ func ctNeeds(c *CT, n *needs) {
 		n.card(card.Bridge, card.VLAN, "nic."+card.Name)
 	}
 	n.clone(c.templateVMID, c.Template)
+	if !c.Unprivileged && c.templateVMID == 0 && n.major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
+		n.add(Need{Grant: Grant{"/", "Sys.Modify"}, Role: roleStartup, For: "a privileged container"}, "unprivileged")
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
 		priv := "VM.Config.Options"
 		if key == "cpulimit" || key == "cpuunits" {

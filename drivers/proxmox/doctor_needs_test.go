@@ -99,6 +99,7 @@ func TestNeedsOfContainers(t *testing.T) {
 		{"a volume", func(w *world, _ *proxmox.CT) {
 			w.declare("debian-ct", &proxmox.Template{Volume: "shelf:vztmpl/x.tar.zst"})
 		}, []string{"Datastore.Audit on /storage/shelf"}},
+		{"with the host's root", func(_ *world, c *proxmox.CT) { c.Unprivileged = false }, append([]string{"Sys.Modify on /"}, download...)},
 		{"a clone", func(w *world, _ *proxmox.CT) { w.declare("debian-ct", &proxmox.Template{VMID: 9000}) }, []string{"VM.Audit on /vms/9000", "VM.Clone on /vms/9000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -81,6 +81,12 @@ func (n *needs) option(key, value string) {
 		n.mapping("usb", values["mapping"], key)
 	case "virtiofs":
 		n.mapping("dir", parseProperty(value).first("dirid"), key)
+	case "cicustom":
+		for _, file := range slices.Sorted(maps.Values(values)) { // of late qemu-server looks at them, too; for snippets check_volume_access knows no smaller right
+			n.add(Need{Grant: Grant{"/storage/" + storageOf(file), "Datastore.Allocate"}, Role: roleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
+		}
+	case "cpu":
+		n.model(parseProperty(value).first("cputype"), attr)
 	case "vmstatestorage":
 		n.disk(value, "images", 0, attr, "option "+key)
 	case "efidisk", "tpmstate":
@@ -88,6 +94,22 @@ func (n *needs) option(key, value string) {
 			n.disk(strings.TrimPrefix(storage, "file="), "images", 0, attr, "option "+key)
 		}
 	}
+}
+
+// model asks for a model of a CPU that an administrator has made up (Q,
+// $check_cpu_model_access). Until qemu-server 9.1.12 that is who may see all nodes, then
+// who may use that one; which of both a host of PVE 9 wants its version does not tell.
+func (n *needs) model(name, attr string) {
+	name, made := strings.CutPrefix(name, "custom-")
+	if !made {
+		return
+	}
+	all := Grant{"/nodes", "Sys.Audit"}
+	need := Need{Grant: all, Role: roleMappings, For: "the CPU model " + name}
+	if n.major >= 9 {
+		need.Grant, need.Or = Grant{"/mapping/cpu/" + name, "Mapping.Use"}, [][]Grant{{all}}
+	}
+	n.add(need, attr)
 }
 
 // mapping asks for a device or folder of the node that an administrator has mapped.
@@ -105,9 +127,9 @@ func optionPrivilege(key string) string {
 		return "VM.Config.CPU"
 	case "memory", "balloon", "shares", "allow-ksm":
 		return "VM.Config.Memory"
-	case "acpi", "audio", "hotplug", "kvm", "machine", "rng", "scsihw", "smbios", "tablet", "vga", "watchdog", "serial", "usb", "hostpci", "virtiofs":
+	case "acpi", "audio", "hotplug", "kvm", "machine", "rng", "scsihw", "smbios", "tablet", "vga", "watchdog", "serial", "usb", "hostpci":
 		return "VM.Config.HWType"
-	case "boot", "bootdisk", "efidisk", "tpmstate", "vmstatestorage":
+	case "boot", "bootdisk", "efidisk", "tpmstate", "vmstatestorage", "virtiofs":
 		return "VM.Config.Disk"
 	case "cicustom", "citype", "ciupgrade":
 		return "VM.Config.Cloudinit"

@@ -96,6 +96,10 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			v.UserData, v.Agent = "#cloud-config\n", true
 		}, []string{"(Datastore.Allocate on /storage/isos)", "Datastore.AllocateTemplate on /storage/isos", "Datastore.Audit on /storage/isos", "(VM.GuestAgent.Audit on /vms)"}},
 		{"a folder of the host", 9, option("virtiofs0", "dirid=share"), []string{"Mapping.Use on /mapping/dir/share"}},
+		{"a CPU model of the administrator's", 9, option("cpu", "custom-old,flags=+aes"), []string{"Mapping.Use on /mapping/cpu/old"}},
+		{"the same, on 8", 8, option("cpu", "cputype=custom-old"), []string{"Sys.Audit on /nodes"}},
+		{"a CPU model of PVE's", 9, option("cpu", "host"), nil},
+		{"documents of the administrator's", 9, option("cicustom", "user=snips:snippets/u.yaml"), []string{"(Datastore.Allocate on /storage/snips)"}},
 		{"where a state is saved", 9, option("vmstatestorage", "fast"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a cluster", 9, func(w *world, _ *proxmox.VM, _ *model.Node) {
 			w.site.Hosts["father"].Nodes = []string{"father", "uncle"}

@@ -57,7 +57,7 @@ func (e *apiError) Temporary() bool { return e.class() == classBusy }
 func (e *apiError) hint() string {
 	switch e.class() {
 	case classNoLogin:
-		return "the API token is wrong, expired or unknown to the host: compare `pveum user token list` with secret.api_tokens"
+		return "the API token is wrong, expired or unknown to the host: compare `pveum user token list USER` with secret.api_tokens"
 	case classDenied:
 		return "the token lacks this privilege: `pveum acl modify PATH --tokens 'USER!TOKEN' --roles ROLE`"
 	case classUnknown:

@@ -41,8 +41,15 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 	}
 	start, force := c.take("start") == "1", c.take("force") == "1"
 	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed}
-	unprivileged, said := c.in["unprivileged"], c.has("unprivileged")
-	c.take("unprivileged")
+	said := c.has("unprivileged")
+	unprivileged := c.take("unprivileged") == "1"
+	if w.v9() && !order.restore { // since pve-container 6.0.6: unprivileged unless said otherwise, and else for who may change the host
+		if unprivileged = unprivileged || !said; !unprivileged {
+			if err := c.need("/", "Sys.Modify"); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if units, ok := c.in["cpuunits"]; ok {
 		c.in["cpuunits"] = fmt.Sprint(min(max(atoi(units), 1), 10000))
 	}
@@ -63,8 +70,7 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 		order.storage = "local"
 	}
 	order.set = c.in
-	// PVE takes a missing "unprivileged" for privileged here, and so do the rights.
-	if err := c.mayConfigureCT(ctChange{vmid: vmid, pool: order.pool, set: order.set, unprivileged: unprivileged == "1"}); err != nil {
+	if err := c.mayConfigureCT(ctChange{vmid: vmid, pool: order.pool, set: order.set, unprivileged: unprivileged}); err != nil {
 		return nil, err
 	}
 	if err := c.mayUseTemplate(vmid, order); err != nil {
@@ -76,8 +82,11 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 	for _, key := range slices.Sorted(maps.Keys(order.set)) {
 		order.set[key] = w.ctCanonical(key, order.set[key])
 	}
-	if said {
-		order.set["unprivileged"] = unprivileged
+	switch { // a privileged container has no word of it (PVE/API2/LXC.pm, create_vm)
+	case unprivileged:
+		order.set["unprivileged"] = "1"
+	case said && order.restore:
+		order.set["unprivileged"] = "0"
 	}
 	return w.forkCreateCT(c, node, vmid, old, order, start), nil
 }

@@ -54,6 +54,9 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	if err := c.mayUseBridges(set); err != nil {
 		return nil, err
 	}
+	if err := c.mayUseModel(set["cpu"], ""); err != nil {
+		return nil, err
+	}
 	if err := c.tidy(set); err != nil {
 		return nil, err
 	}

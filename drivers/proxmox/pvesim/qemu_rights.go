@@ -255,7 +255,9 @@ func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, 
 				err = c.needVM(vmid, pool, "VM.Config.HWType")
 			}
 		case "virtiofs":
-			err = c.mayMap(vmid, pool, "dir", parseProperty(key, settings[key])["dirid"])
+			if err = c.needVM(vmid, pool, "VM.Config.Disk"); err == nil {
+				err = c.need("/mapping/dir/"+parseProperty(key, settings[key])["dirid"], "Mapping.Use")
+			}
 		case "hostpci":
 			device := parseProperty(key, settings[key])
 			if device["mapping"] == "" {
@@ -268,6 +270,16 @@ func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, 
 		}
 	}
 	return nil
+}
+
+// mayUseModel checks the right to a model of a CPU that an administrator made up, where
+// the guest has another one ($check_cpu_model_access, as it is before qemu-server 9.1.13).
+func (c *call) mayUseModel(value, old string) error {
+	model := parseProperty("cpu", value)["cputype"]
+	if !strings.HasPrefix(model, "custom-") || c.root() || model == parseProperty("cpu", old)["cputype"] {
+		return nil
+	}
+	return c.need("/nodes", "Sys.Audit")
 }
 
 func (c *call) mayMap(vmid int, pool, kind, name string) error {

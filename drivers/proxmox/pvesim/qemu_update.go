@@ -115,6 +115,9 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 	if digest != "" && digest != g.sum() {
 		return fail("checksum mismatch (file change by other user?)")
 	}
+	if err := c.mayUseModel(ch.set["cpu"], g.conf["cpu"]); err != nil {
+		return err
+	}
 	if !skipLock {
 		if err := g.checkLock(); err != nil {
 			return err
