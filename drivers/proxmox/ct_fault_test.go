@@ -31,7 +31,7 @@ func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	requireLife(t, w, foreign, "1")
 	ct.Unprivileged = false
 	settle(w)
-	requireLife(t, w, foreign, "0")
+	requireLife(t, w, foreign, "")
 	w.drop("cache")
 	settle(w)
 	s := w.host.Snapshot()

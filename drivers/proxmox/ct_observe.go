@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -68,11 +69,14 @@ func readFeatures(s string) []string {
 
 // readDevices reads the disks that the mark names, since others were attached by
 // hand and are not ours to judge, and all network cards: one that the mark does not
-// name was added by hand and goes by the name of its slot.
+// name was added by hand and goes by the name of its slot. A volume that could not be made
+// waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
+// apply_pending_mountpoint): there is no disk yet.
 func (c *CT) readDevices() {
 	for key, val := range c.observe.next {
 		name := c.device(key)
 		switch {
+		case isMount(key) && newMount.MatchString(volumeOf(val)):
 		case isMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.mark.Removes, d.Name)
@@ -85,6 +89,9 @@ func (c *CT) readDevices() {
 	byName(c.Disks)
 	byName(c.NICs)
 }
+
+// newMount is the order for a new volume, which stands in place of one.
+var newMount = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 
 // sizeNow is the size of a mount point's volume, where a change that waits keeps that
 // volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on

@@ -107,3 +107,29 @@ func TestHalfMadeClones(t *testing.T) {
 		})
 	}
 }
+
+// TestMountPointThatFindsNoRoom: what a container is to get is applied key by key, too, but
+// what cannot be made stays as the order that it was (pve-container, PVE/LXC/Config.pm,
+// vmconfig_apply_pending), and PVE tries it again at the next start.
+func TestMountPointThatFindsNoRoom(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, withFull(), func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) { c.Power = power })
+				w.apply()
+				w.converged()
+				before := len(w.volumesOf("local-lvm", 10000))
+				ct.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b", Storage: "full"}, {Name: "c", Size: 5, Path: "/c"}}
+				for range 3 {
+					require.Len(t, w.run(w.plan()), 1, "%v %v", w.guest(10000).Config, w.guest(10000).Pending)
+				}
+				ct.Disks[1].Storage = "local-lvm"
+				if p := w.plan(); len(w.run(p)) > 0 {
+					w.apply()
+				}
+				w.converged()
+				require.Len(t, w.volumesOf("local-lvm", 10000), before+3, "%v", w.guest(10000).Config)
+			})
+		})
+	}
+}
