@@ -18,7 +18,8 @@ type Want struct {
 	Suspended map[string]bool  // manifests that are left as they are
 	Declared  map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes     map[Address]*Node
-	Recall    []string // what the last look at the host left in Observed.Recall, as far as it is remembered
+	Elsewhere map[Address]string // nodes that the site has on other hosts: where, in a few words
+	Recall    []string           // what the last look at the host left in Observed.Recall, as far as it is remembered
 }
 
 // Deferred is something the site declares that this pass does not do.
@@ -35,7 +36,7 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 		return w, nil // its findings were told with the others of the load
 	}
 	h := s.Hosts[host]
-	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}}
+	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Elsewhere: map[Address]string{}}
 	if h == nil {
 		return w, diag.List{diag.Errorf(s.At, fmt.Sprintf("unknown host %q", host), "%s", diag.DidYouMean(host, slices.Collect(maps.Keys(s.Hosts))))}
 	}
@@ -50,6 +51,11 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 	for _, name := range slices.Sorted(maps.Keys(s.Manifests)) {
 		m := s.Manifests[name]
 		if m.Host != host {
+			for _, n := range m.Nodes {
+				if m.Host != "" { // a recipe is nowhere
+					w.Elsewhere[n.Resource.Addr] = fmt.Sprintf("declared on host %s now, where it is made anew without its data", m.Host)
+				}
+			}
 			continue
 		}
 		if m.Suspend {

@@ -14,8 +14,8 @@ import (
 type holding struct {
 	action Action
 	not    string // what it is not, in words of its kind; "" for those of the action
-	stuck  bool // because nothing can be done to the guest for now
-	blind  bool // because something could not be seen; else because somebody must mend something
+	stuck  bool   // because nothing can be done to the guest for now
+	blind  bool   // because something could not be seen; else because somebody must mend something
 }
 
 // guard takes out the steps that must not be done: of what may exist already, what

@@ -132,7 +132,7 @@ func (p *planner) compare() {
 		case want != nil:
 			p.update(want, have)
 		case !p.in.Want.Declared[addr] && !p.in.Want.Suspended[have.Manifest]:
-			p.remove(have, "left the site")
+			p.remove(have, cmp.Or(p.in.Want.Elsewhere[addr], "left the site"))
 		}
 	}
 }

@@ -130,6 +130,8 @@ func TestWhatLeavesTheSite(t *testing.T) {
 	require.Equal(t, model.ClassNone, p.Steps[0].Class)
 	require.Equal(t, []any{model.ClassDataLoss, "left the site", 100, "web"}, []any{p.Steps[1].Class, p.Steps[1].Reason, p.Steps[1].VMID, p.Steps[1].Manifest})
 	require.NotNil(t, p.Steps[1].Changes)
+	in.Want.Elsewhere = map[model.Address]string{addr("vm.a"): "declared on host mother now"}
+	require.Equal(t, "declared on host mother now", plan.Make(in).Steps[1].Reason)
 	require.Equal(t, plan.Summary{Delete: 2, Update: 1}, p.Summary)
 }
 
