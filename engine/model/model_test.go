@@ -171,7 +171,7 @@ func TestWantIsWhatOneHostShallHold(t *testing.T) {
 	require.Equal(t, map[string]bool{"rest": true}, w.Suspended)
 	require.True(t, w.Declared[model.Address{Kind: "image", Name: "idle"}])
 	require.Len(t, w.Deferred, 3)
-	require.Equal(t, map[model.Address]string{{Kind: "vm", Name: "f"}: "declared on host b now, where it is made anew without its data"}, w.Elsewhere)
+	require.Equal(t, map[model.Address]string{{Kind: "vm", Name: "f"}: "declared on host b now, without its data"}, w.Elsewhere)
 	require.Equal(t, "resolved for a", found[0].Summary)
 	require.Equal(t, "pool.pa", found[0].Address)
 	require.Zero(t, s.Objects[model.Address{Kind: "pool", Name: "pa"}].Spec.(*thing).Cores, "the site stays as it was")

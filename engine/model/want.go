@@ -53,7 +53,7 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 		if m.Host != host {
 			for _, n := range m.Nodes {
 				if m.Host != "" { // a recipe is nowhere
-					w.Elsewhere[n.Resource.Addr] = fmt.Sprintf("declared on host %s now, where it is made anew without its data", m.Host)
+					w.Elsewhere[n.Resource.Addr] = fmt.Sprintf("declared on host %s now, without its data", m.Host)
 				}
 			}
 			continue
