@@ -51,7 +51,7 @@ type line struct {
 func (p *Plan) Text(w io.Writer, o TextOptions) bool {
 	var b bytes.Buffer
 	short := false
-	if lines := p.lines(); p.silent() {
+	if lines := p.lines(o.All); p.silent() {
 		fmt.Fprintln(&b, p.last())
 	} else {
 		fmt.Fprintln(&b, paint(p.title(), bold, o.Color))
@@ -128,8 +128,12 @@ func (p *Plan) sum() string {
 }
 
 // lines lists what the picture shows, from what is done to what is left alone.
-func (p *Plan) lines() []line {
+func (p *Plan) lines(all bool) []line {
 	var out []line
+	most := maxValue
+	if all {
+		most = maxWide
+	}
 	for _, s := range p.Steps {
 		out = append(out, s.line())
 	}
@@ -137,7 +141,7 @@ func (p *Plan) lines() []line {
 		c := Change{Path: d.Path, Before: d.Before, After: d.After}
 		out = append(out, line{
 			sign: '*', color: yellow, thing: thing(d.Address.String()),
-			detail: func(int) string { return c.String() + ": " + clean(d.Why) },
+			detail: func(int) string { return c.text(most) + ": " + clean(d.Why) },
 		})
 	}
 	for _, u := range p.Unknown {

@@ -201,6 +201,13 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	b.Reset()
 	require.False(t, p.Text(&b, plan.TextOptions{Width: 60, All: true}))
 	require.Contains(t, b.String(), "\n          memory 1 → 2    pending\n          options.cpu host → "+long+"    migrate\n          told at its boot\n")
+	p.Pending = []model.Pending{{Address: addr("vm.a"), Path: "options.numa0", Before: long + "1", After: long + "2", Why: "set"}, {Address: addr("vm.a"), Path: "options.x", Before: "", After: long, Why: "set"}}
+	b.Reset()
+	p.Text(&b, plan.TextOptions{})
+	require.Contains(t, b.String(), "options.numa0 "+long+"1 → "+long+"2: set", "what is cut off is where they differ")
+	require.NotContains(t, b.String(), `"" → `+long)
+	p.Text(&b, plan.TextOptions{All: true})
+	require.Contains(t, b.String(), `options.x "" → `+long+": set")
 	p.Steps[0].Changes = p.Steps[0].Changes[:1]
 	require.False(t, p.Text(&b, plan.TextOptions{Width: 60}), "all of it fits")
 }

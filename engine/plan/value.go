@@ -119,7 +119,11 @@ func between(before, after any, most int) string {
 			return d
 		}
 	}
-	return valued(before, most) + " → " + valued(after, most)
+	b, a := valued(before, most), valued(after, most)
+	if b == a && most < maxWide { // they differ behind what was cut off
+		b, a = valued(before, maxWide), valued(after, maxWide)
+	}
+	return b + " → " + a
 }
 
 // lists takes two values as lists, nil being an empty one; at least one must be a list.
