@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -66,15 +65,14 @@ func sumOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// firewall is that of a call: of the guest or node of its path, else the cluster's.
+// firewall is that of a call: of the guest or node of its path, else the cluster's. A
+// guest's is a file of its number, and nobody asks whether the guest is there
+// (load_vmfw_conf in PVE/Firewall.pm).
 func (c *call) firewall() (*firewall, error) {
 	w := c.w
 	key := "cluster"
 	switch {
 	case strings.Contains(c.m.Path, "{vmid}"):
-		if _, err := c.guestCall(); err != nil {
-			return nil, err
-		}
 		key = vmPath(c.vmid())
 	case c.in["node"] != "":
 		key = c.in["node"]
@@ -259,16 +257,11 @@ func apiDeleteRule(_ *world, c *call) (any, error) {
 	return nil, nil
 }
 
-// cleanAddress brings an address or network into the form in which it is kept.
+// cleanAddress is an address or network as it is kept: as it was sent, but without the
+// length that says that it is a single one (parse_ip_or_cidr in PVE/Firewall.pm).
 func cleanAddress(text string) string {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		if p.IsSingleIP() {
-			return p.Addr().String()
-		}
-		return p.String()
+	if strings.Contains(text, ":") {
+		return strings.TrimSuffix(text, "/128")
 	}
-	if a, err := netip.ParseAddr(text); err == nil {
-		return a.String()
-	}
-	return text // A range.
+	return strings.TrimSuffix(text, "/32")
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
 // TestFirewallRules: verify_rule, copy_rule_data and delete_rule_properties in
@@ -113,4 +115,29 @@ func TestJobsAndGroups(t *testing.T) {
 	)
 	job := c.object("/cluster/backup/old")
 	require.Equal(t, []any{"mon,fri 01:00", "100", nil, nil}, []any{job["schedule"], job["vmid"], job["all"], job["starttime"]})
+}
+
+// TestFirewallOfNobody: the firewall of a guest is a file of its number, so there can be
+// one before the guest is there; an address in a set stays as it was written, but for
+// the length of a single one (load_vmfw_conf and parse_ip_or_cidr in PVE/Firewall.pm).
+func TestFirewallOfNobody(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.image()
+	at := vmURL("900", "/firewall")
+	c.ok("POST", at+"/rules", form{"type": "in", "action": "ACCEPT", "enable": "1"})
+	require.Len(t, c.list(at+"/rules"), 1)
+	c.vm("900", nil)
+	require.Len(t, c.list(at+"/rules"), 1, "the guest finds it")
+	c.done("DELETE", vmURL("900", ""), nil)
+	require.Empty(t, c.list(at+"/rules"), "it goes with the guest")
+
+	c.ok("POST", "/cluster/firewall/ipset", form{"name": "mixed"})
+	for _, cidr := range []string{"2001:0DB8:91AA:7C30::1", "2001:db8:0:0::/64", "192.0.2.7/32", "2001:db8::7/128"} {
+		c.ok("POST", "/cluster/firewall/ipset/mixed", form{"cidr": cidr})
+	}
+	var kept []any
+	for _, member := range c.list("/cluster/firewall/ipset/mixed") {
+		kept = append(kept, member["cidr"])
+	}
+	require.Equal(t, []any{"192.0.2.7", "2001:0DB8:91AA:7C30::1", "2001:db8:0:0::/64", "2001:db8::7"}, kept)
 }
