@@ -64,10 +64,10 @@ func apiSpice(w *world, c *call) (any, error) {
 	if g == nil {
 		return nil, missing(node, kind, vmid)
 	}
-	title, port := fmt.Sprintf("VM %d - %s", vmid, g.sample().name), 61000
+	title, port := fmt.Sprintf("VM %d - %s", vmid, w.sample(g).name), 61000
 	switch {
 	case kind == "lxc":
-		title = fmt.Sprintf("CT %d - %s", vmid, g.sample().name)
+		title = fmt.Sprintf("CT %d - %s", vmid, w.sample(g).name)
 		w.fork(c, node, job{kind: "spiceproxy", id: fmt.Sprint(vmid), takes: consolePatience, end: func(*task) error { return nil }})
 	case g.run == nil:
 		return nil, fail("VM %d not running", vmid)

@@ -27,7 +27,7 @@ func apiPullImage(w *world, c *call) (any, error) {
 		name = strings.ReplaceAll(reference[strings.LastIndex(reference, "/")+1:], ":", "_")
 	}
 	node, volname := c.in["node"], "vztmpl/"+strings.TrimSuffix(name, ".tar")+".tar"
-	size := w.downloadSize(reference)
+	size := w.page("https://" + reference).Size
 	return w.fork(c, node, job{kind: "imgdownload", id: strings.TrimPrefix(volname, "vztmpl/"), begin: func(t *task) error {
 		t.logf("pulling docker://%s to %s", reference, s.path(volname))
 		if s.find(node, volname) != nil {
