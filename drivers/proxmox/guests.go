@@ -304,10 +304,10 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 }
 
 // guest reads what all lists of guests have.
-func (e row) guest(node string, lxc bool) listed {
+func (r row) guest(node string, lxc bool) listed {
 	return listed{
-		vmid: e.number("vmid"), node: node, lxc: lxc, name: e.text("name"),
-		tags: splitTags(e.text("tags")), lock: e.text("lock"), running: e.text("status") == "running",
+		vmid: r.number("vmid"), node: node, lxc: lxc, name: r.text("name"),
+		tags: splitTags(r.text("tags")), lock: r.text("lock"), running: r.text("status") == "running",
 	}
 }
 

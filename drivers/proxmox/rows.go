@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 )
 
 // row is an object of a list that PVE answered, member by member. It is read by name:
@@ -17,9 +18,9 @@ type member struct {
 
 // raw is the JSON text of a member; nil if it is not there.
 func (r row) raw(name string) json.RawMessage {
-	for i := len(r) - 1; i >= 0; i-- { // where a name comes twice the last one counts
-		if string(r[i].name) == name {
-			return r[i].val
+	for _, m := range slices.Backward(r) { // where a name comes twice the last one counts
+		if string(m.name) == name {
+			return m.val
 		}
 	}
 	return nil

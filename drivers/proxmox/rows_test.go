@@ -47,7 +47,7 @@ func FuzzRows(f *testing.F) {
 		}
 		require.NoError(t, wrong, "%s", doc)
 		require.Equal(t, isThere, there, "%s", doc)
-		require.Equal(t, len(want), len(list), "%s", doc)
+		require.Len(t, list, len(want), "%s", doc)
 		for i := range want {
 			require.Len(t, list[i], len(want[i]), "%s", doc)
 			for name, val := range want[i] {
