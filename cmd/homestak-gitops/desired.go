@@ -96,6 +96,9 @@ func (r *reader) load(ctx context.Context, tree fs.FS, o reading) loaded {
 	}()
 	l.site, l.found = r.files.Load(tree, hcl.Options{Kinds: r.kinds, Secrets: o.Secrets, Vars: o.Vars})
 	<-compiled
+	if o.Tree == "" {
+		r.files.Forget() // a folder is read once, and what it came to is at work for minutes
+	}
 	if len(o.Vars) == 0 && !l.found.HasErrors() && !l.denied.HasErrors() {
 		l.tree = o.Tree // errors may have been for want of time, or of a disk that could be read
 	}

@@ -146,6 +146,8 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 	seen, converged, idle := held(&r, o), held(&r, o), held(&r, o)
 	require.InDelta(t, seen, converged, float64(seen)/10, "a commit may follow at once")
 	require.Less(t, idle+nodes*5000, converged)
+	r = reader{}
+	require.InDelta(t, idle, held(&r, reading{}), float64(nodes)*2000, "a folder is read once")
 }
 
 func TestReadingAgain(t *testing.T) {

@@ -88,6 +88,7 @@ type rereader struct {
 	local *source.Repository
 	kinds model.Kinds
 
+	done  string // the commit that was read last: a tree is known by its name
 	files sitehcl.Loader
 	set   *policy.Set
 	asked *model.Site // that the policies were asked about last
@@ -98,6 +99,10 @@ func (r *rereader) read(c model.Commit) {
 	tree, err := r.local.Files(c.ID)
 	require.NoError(err)
 	require.Empty(r.local.Notes(c.ID))
+	if c.ID == r.done {
+		return
+	}
+	r.done = c.ID
 	before := r.set
 	compiled := make(chan diag.List, 1)
 	go func() {
