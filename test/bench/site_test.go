@@ -98,11 +98,11 @@ func (r *rereader) read(c model.Commit) {
 	require := require.New(r.m.b)
 	tree, err := r.local.Files(c.ID)
 	require.NoError(err)
-	require.Empty(r.local.Notes(c.ID))
 	if c.ID == r.done {
 		return
 	}
 	r.done = c.ID
+	require.Empty(r.local.Notes(c.ID))
 	before := r.set
 	compiled := make(chan diag.List, 1)
 	go func() {
