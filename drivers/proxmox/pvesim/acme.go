@@ -29,7 +29,7 @@ const acmeTerms = "https://letsencrypt.org/documents/LE-SA-v1.5-February-24-2025
 // acmeAPIs are some of the services for DNS challenges (dns-challenge-schema.json).
 const acmeAPIs = "acmedns|acmeproxy|active24|ad|ali|arvan|autodns|aws|azure|bunny|cf|clouddns|cloudns|cn|conoha|constellix|cpanel|cx|cyon|da|ddnss|desec|dgon|" +
 	"dnsimple|do|doapi|domeneshop|dp|dpi|dreamhost|duckdns|durabledns|dyn|dynu|dynv6|easydns|euserv|exoscale|freedns|gandi_livedns|gcloud|gd|gdnsdk|he|hetzner|" +
-	"hexonet|hostingde|huaweicloud|infoblox|infomaniak|internetbs|inwx|ionos|ispconfig|jd|joker|kas|kinghost|knot|leaseweb|lexicon|linode|linode_v4|loopia|lua|" +
+	"hexonet|hostingde|huaweicloud|infoblox|infomaniak|internetbs|inwx|ionos|ispconfig|jd|joker|kas|kinghost|knot|leaseweb|lexicon|linode|linode_v4|loopia|lua|" + //nolint:misspell // Its name.
 	"maradns|me|misaka|myapi|mydevil|mydnsjp|namecheap|namecom|namesilo|nederhost|neodigit|netcup|netlify|nic|njalla|nm|nsd|nsone|nsupdate|nw|oci|one|online|" +
 	"openprovider|openstack|opnsense|ovh|pdns|pleskxml|pointhq|porkbun|rackspace|rcode0|regru|scaleway|schlundtech|selectel|servercow|simply|tele3|transip|udr|" +
 	"ultra|unoeuro|variomedia|vscale|vultr|websupport|world4you|yandex|yc|zilore|zone|zonomi"

@@ -78,8 +78,11 @@ func TestElsewhere(t *testing.T) {
 		c.steps(
 			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine"}, "OK"},
 			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine"}, "refusing to override existing file '/var/lib/vz/template/cache/nginx_alpine.tar'"},
-			step{"GET", "/nodes/father/scan/pbs", form{"server": "192.0.2.9", "username": "a@pbs", "password": "x"},
-				"500 error fetching datastores - 500 Can't connect to 192.0.2.9:8007 (No route to host)"},
+			step{
+				"GET", "/nodes/father/scan/pbs",
+				form{"server": "192.0.2.9", "username": "a@pbs", "password": "x"},
+				"500 error fetching datastores - 500 Can't connect to 192.0.2.9:8007 (No route to host)",
+			},
 			step{"POST", vmURL("100", "/remote_migrate"), away, "500 500 Can't connect to 192.0.2.77:8006 (No route to host)"},
 			step{"POST", vmURL("100", "/status/start"), nil, "OK"},
 			step{"POST", vmURL("100", "/remote_migrate"), away, "500 can't migrate running VM without --online"},

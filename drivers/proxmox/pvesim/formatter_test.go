@@ -42,10 +42,14 @@ func TestFormats(t *testing.T) {
 			{"GET", "/api2/extjs/cluster/nextid?_dc=1", "", "200 OK", json, `{"data":"100","success":1}`},
 			{"GET", "/api2/json/cluster/nextid?_dc=1", "", "200 OK", json, `{"data":"100"}`},
 			{"GET", "/api2//extjs//cluster/nextid", "", "200 OK", json, `{"data":"100","success":1}`},
-			{"GET", "/api2/extjs/nodes/father/qemu/100/config", "", "200 OK", json,
-				`{"data":null,"message":"Configuration file 'nodes/father/qemu-server/100.conf' does not exist\n","status":500,"success":0}`},
-			{"POST", "/api2/extjs/pools", "", "200 OK", json,
-				`{"data":null,"errors":{"poolid":"property is missing and it is not optional"},"message":"Parameter verification failed.\n","status":400,"success":0}`},
+			{
+				"GET", "/api2/extjs/nodes/father/qemu/100/config", "", "200 OK", json,
+				`{"data":null,"message":"Configuration file 'nodes/father/qemu-server/100.conf' does not exist\n","status":500,"success":0}`,
+			},
+			{
+				"POST", "/api2/extjs/pools", "", "200 OK", json,
+				`{"data":null,"errors":{"poolid":"property is missing and it is not optional"},"message":"Parameter verification failed.\n","status":400,"success":0}`,
+			},
 			{"GET", "/api2/extjs/no/such", "", "200 OK", json, `{"data":null,"message":"Method 'GET /no/such' not implemented","status":501,"success":0}`},
 			{"GET", "/api2/htmljs/cluster/nextid", "", "200 OK", page, `{&#34;data&#34;:&#34;100&#34;,&#34;success&#34;:1}`},
 			{"GET", "/api2/html/cluster/nextid", "", "200 OK", page, "<!DOCTYPE html>\n<html><body><pre>{\n  &#34;data&#34;: &#34;100&#34;\n}\n</pre></body></html>\n"},

@@ -78,7 +78,7 @@ func checkMap(kind, text string) error {
 // showMapping adds to a mapping what a node makes of it, if a call asks for that.
 func showMapping(kind string) func(*world, *call, string, map[string]any) {
 	member := map[string]string{"pci": "checks", "dir": "checks", "usb": "errors"}[kind]
-	return func(w *world, c *call, id string, entry map[string]any) {
+	return func(_ *world, c *call, id string, entry map[string]any) {
 		node := c.in["check-node"]
 		if node == "" {
 			return
@@ -93,7 +93,7 @@ func showMapping(kind string) func(*world, *call, string, map[string]any) {
 				continue
 			}
 			found = true
-			if wrong := w.wrongDevice(kind, id, text); wrong != "" {
+			if wrong := wrongDevice(kind, id, text); wrong != "" {
 				tell("error", "Invalid configuration: %s\n", wrong)
 			}
 		}
@@ -105,7 +105,7 @@ func showMapping(kind string) func(*world, *call, string, map[string]any) {
 }
 
 // wrongDevice says what a node has else than an entry of a map expects (assert_valid).
-func (w *world) wrongDevice(kind, name, text string) string {
+func wrongDevice(kind, name, text string) string {
 	switch kind {
 	case "usb":
 		return "USB device '" + optionOf(text, "id") + "' not found"

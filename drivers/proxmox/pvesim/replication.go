@@ -113,9 +113,12 @@ func (w *world) notReplicated(g *guest) error {
 	return nil
 }
 
-func apiReplications(w *world, c *call) (any, error)       { return replicationFile().apiList(w, c) }
-func apiReplicationJob(w *world, c *call) (any, error)     { return replicationFile().apiRead(w, c) }
-func apiCreateReplication(w *world, c *call) (any, error)  { return replicationFile().apiCreate(w, c) }
+func apiReplications(w *world, c *call) (any, error) { return replicationFile().apiList(w, c) }
+
+func apiReplicationJob(w *world, c *call) (any, error) { return replicationFile().apiRead(w, c) }
+
+func apiCreateReplication(w *world, c *call) (any, error) { return replicationFile().apiCreate(w, c) }
+
 func apiSetReplicationJob(w *world, c *call) (any, error)  { return replicationFile().apiUpdate(w, c) }
 func apiDropReplicationJob(w *world, c *call) (any, error) { return dropReplication(w, c) }
 

@@ -142,7 +142,7 @@ func sdnFiles() []sectionFile {
 				dhcp-range: array
 				dhcp-dns-server: string ip`,
 			open: true, missing: "sdn subnet '%s' does not exist",
-			guard: func(c *call, id string, conf map[string]any, write bool) error {
+			guard: func(c *call, _ string, conf map[string]any, write bool) error {
 				vnet := c.in["vnet"]
 				if vnet != conf["vnet"] && conf["vnet"] != nil {
 					return badParam("vnet", "wrong vnet")

@@ -1,8 +1,6 @@
 package pvesim
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -223,7 +221,7 @@ func (f *sectionFile) apiRead(w *world, c *call) (any, error) {
 	id := c.in[f.key]
 	entry, ok := f.entries(w, c)[id]
 	if !ok {
-		return nil, f.absent(f.missing, id)
+		return nil, absent(f.missing, id)
 	}
 	if f.guard != nil {
 		if err := f.guard(c, id, entry, false); err != nil {
@@ -239,196 +237,9 @@ func (f *sectionFile) apiRead(w *world, c *call) (any, error) {
 
 // absent is the failure of a section that is not there. A text that begins with 404
 // has that status (the sections that PVE keeps in Rust).
-func (f *sectionFile) absent(text, id string) error {
+func absent(text, id string) error {
 	if rest, ok := strings.CutPrefix(text, "404 "); ok {
 		return &apiError{status: http.StatusNotFound, message: fmt.Sprintf(rest, id)}
 	}
 	return fail(text, id)
-}
-
-// settings are the options of a call, as a section keeps them, checked against the
-// type of the section (check_config).
-func (f *sectionFile) settings(c *call, kind string, create bool) (config, error) {
-	conf, options, known := config{}, f.options(kind), props(f.props)
-	beside := props(f.extra)
-	if create || f.whole {
-		for _, option := range slices.Sorted(maps.Keys(options)) {
-			if options[option] != "?" && !c.has(option) {
-				return nil, fail("missing value for required option '%s'", option)
-			}
-		}
-	}
-	for _, option := range slices.Sorted(maps.Keys(c.in)) {
-		marks, there := options[option]
-		switch {
-		case option == f.key || beside[option] != nil || slices.Contains([]string{"type", "digest", "delete"}, option):
-			continue
-		case !there:
-			if c.m.Params[option] != nil && c.m.Params[option].InPath {
-				continue
-			}
-			return nil, fail("unexpected property '%s'", option)
-		case !create && strings.Contains(marks, "!"):
-			return nil, fail("can't change value of fixed parameter '%s'", option)
-		}
-		conf[option] = c.in[option]
-		if v := known[option]; v != nil && v.Type == "array" {
-			conf[option] = strings.Join(c.words(option), "\n")
-		}
-	}
-	return conf, nil
-}
-
-// without removes what a call deletes (delete_from_config).
-func (f *sectionFile) without(c *call, conf, set config) error {
-	options := f.options(conf["type"])
-	for _, option := range c.list("delete") {
-		marks, there := options[option]
-		switch _, both := set[option]; {
-		case !there:
-			return fail("no such option '%s'", option)
-		case !strings.Contains(marks, "?"):
-			return fail("unable to delete required option '%s'", option)
-		case strings.Contains(marks, "!"):
-			return fail("unable to delete fixed option '%s'", option)
-		case both:
-			return fail("cannot set and delete property '%s' at the same time!", option)
-		}
-		delete(conf, option)
-	}
-	return nil
-}
-
-// told is a failure of a call that writes, as PVE tells it from behind the lock of a
-// file (lock_sdn_config and its like, cfs_lock in PVE/Cluster.pm): an exception about
-// parameters becomes text there.
-func (f *sectionFile) told(w *world, doing string, err error) error {
-	e, ok := errors.AsType[*apiError](err)
-	if !ok || f.failed == "" && f.lock == "" {
-		return err
-	}
-	message := strings.TrimSuffix(e.message, "\n")
-	switch {
-	case e.errors != nil && f.failed == "":
-		return err
-	case e.errors != nil:
-		message = "400 Parameter verification failed.\n"
-		for _, name := range slices.Sorted(maps.Keys(e.errors)) {
-			message += name + ": " + e.errors[name] + "\n"
-		}
-		message = strings.TrimSuffix(message, "\n")
-	case e.status == http.StatusForbidden, e.status == http.StatusNotFound, f.lock == "":
-		return err
-	default:
-		lock := "file-" + f.lock
-		if f.lock == sdnLock && w.v9() {
-			lock = "domain-sdn"
-		}
-		message = "error during cfs-locked '" + lock + "' operation: " + message
-	}
-	if f.failed != "" {
-		message = fmt.Sprintf(f.failed, doing) + ": " + message
-	}
-	return fail("%s", message)
-}
-
-func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
-	id, kind := c.in[f.key], c.in["type"]
-	if f.only != "" {
-		kind = f.only
-	}
-	if f.idOf != nil {
-		id = f.idOf(w, c)
-	}
-	if f.guard != nil && f.write == nil { // Else the rule of the call said it.
-		if err := f.guard(c, id, map[string]any{}, true); err != nil {
-			return nil, err
-		}
-	}
-	conf, wrong := f.settings(c, kind, true)
-	if wrong != nil && f.early {
-		return nil, wrong
-	}
-	if err := w.needQuorum(); err != nil {
-		return nil, err
-	}
-	if _, there := w.sectionsOf(f)[id]; there && (wrong == nil || f.early) {
-		return nil, f.told(w, "create", fail(f.twice, id))
-	}
-	if wrong != nil {
-		return nil, f.told(w, "create", wrong)
-	}
-	conf["type"] = kind
-	if f.check != nil {
-		if err := f.check(w, c, id, conf, nil); err != nil {
-			return nil, f.told(w, "create", err)
-		}
-	}
-	w.sectionsOf(f)[id] = conf
-	return nil, nil
-}
-
-func (f *sectionFile) apiUpdate(w *world, c *call) (any, error) {
-	id := c.in[f.key]
-	old, there := w.sectionsOf(f)[id]
-	if f.guard != nil && there {
-		if err := f.guard(c, id, f.typed(old), true); err != nil {
-			return nil, err
-		}
-	}
-	conf, err := f.changed(w, c, id, old, there)
-	if err != nil {
-		return nil, f.told(w, "update", err)
-	}
-	w.sectionsOf(f)[id] = conf
-	return nil, nil
-}
-
-// changed is a section after a change, if it may be so.
-func (f *sectionFile) changed(w *world, c *call, id string, old config, there bool) (config, error) {
-	if err := w.needQuorum(); err != nil {
-		return nil, err
-	}
-	if err := c.modified(w.sectionDigest(f)); err != nil {
-		return nil, err
-	}
-	if !there {
-		return nil, f.absent(cmp.Or(f.gone, f.missing), id)
-	}
-	set, err := f.settings(c, old["type"], false)
-	if err != nil {
-		return nil, err
-	}
-	conf := maps.Clone(old)
-	if err := f.without(c, conf, set); err != nil {
-		return nil, err
-	}
-	maps.Copy(conf, set)
-	if f.check != nil {
-		err = f.check(w, c, id, conf, old)
-	}
-	return conf, err
-}
-
-func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
-	id := c.in[f.key]
-	conf, there := w.sectionsOf(f)[id]
-	if f.guard != nil && there {
-		if err := f.guard(c, id, f.typed(conf), true); err != nil {
-			return nil, err
-		}
-	}
-	err := w.needQuorum()
-	if err == nil && !there && !f.missingIsGone {
-		err = f.absent(cmp.Or(f.gone, f.missing), id)
-	}
-	if err == nil && there && f.drop != nil {
-		err = f.drop(w, c, id)
-	}
-	if err != nil {
-		return nil, f.told(w, "delete", err)
-	}
-	delete(w.sectionsOf(f), id)
-	w.restoreBuiltin()
-	return nil, nil
 }

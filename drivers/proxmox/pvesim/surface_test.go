@@ -195,7 +195,8 @@ func (s surface) path(m *pveapi.Method) string {
 		case path == "/access/tfa/{userid}/{id}" && name == "id":
 			value = "totp"
 		}
-		if own := named[path[:strings.Index(path, segment)]]; own != "" {
+		before, _, _ := strings.Cut(path, segment)
+		if own := named[before]; own != "" {
 			value = own
 		}
 		path = strings.Replace(path, segment, url.PathEscape(value), 1)

@@ -155,7 +155,9 @@ func TestDisks(t *testing.T) {
 func TestExecute(t *testing.T) {
 	c := newClient(t, pvesim.Config{Guests: 1})
 	commands, err := json.Marshal([]map[string]any{
-		{"path": "version", "method": "GET"}, {"path": "qemu", "method": "POST", "args": map[string]any{}}, {"path": "none", "method": "GET"},
+		{"path": "version", "method": "GET"},
+		{"path": "qemu", "method": "POST", "args": map[string]any{}},
+		{"path": "none", "method": "GET"},
 		{"path": "sdn/zones", "method": "GET"},
 	})
 	require.NoError(t, err)
