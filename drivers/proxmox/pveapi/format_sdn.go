@@ -28,6 +28,7 @@ func sdnFormats() map[string]func(word string) error {
 		"pve-sdn-controller-id": name("controller", isDashed, 64),
 		"pve-sdn-ipam-id":       name("ipam", isName, 0),
 		"pve-sdn-dns-id":        name("dns", isName, 0),
+		"pve-sdn-fabric-id":     only("Fabric ID '%s' contains illegal characters", expression(`[a-zA-Z0-9][a-zA-Z0-9-]{0,6}[a-zA-Z0-9]?`)),
 		"pve-sdn-bgp-rt":        only("value does not look like a valid bgp route-target", isTarget),
 		"pve-sdn-subnet-id": only("value does not look like a valid CIDR network", func(word string) bool {
 			if parts := strings.Split(word, "-"); !strings.Contains(word, "/") && len(parts) == 3 {

@@ -50,7 +50,7 @@ func pastList() []pastMethod {
 		}
 		all = append(all, past(m, h))
 	}
-	for _, calls := range [][]pastCall{sdnCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls()} {
+	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls()} {
 		for _, extra := range calls {
 			all = append(all, extra.method())
 		}
@@ -61,7 +61,7 @@ func pastList() []pastMethod {
 // sectionFiles are the files of sections past the table.
 func sectionFiles() []*sectionFile {
 	var all []*sectionFile
-	for _, files := range [][]sectionFile{sdnFiles(), mappingFiles(), metricFiles(), notificationFiles(), acmeFiles()} {
+	for _, files := range [][]sectionFile{sdnFiles(), fabricFiles(), mappingFiles(), metricFiles(), notificationFiles(), acmeFiles()} {
 		for i := range files {
 			all = append(all, &files[i])
 		}

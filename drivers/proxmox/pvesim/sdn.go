@@ -21,7 +21,8 @@ type software struct {
 }
 
 // sdnApplied are the files that an application takes over.
-var sdnApplied = map[string]string{"sdn/zones": "zones", "sdn/vnets": "vnets", "sdn/subnets": "subnets", "sdn/controllers": "controllers"}
+var sdnApplied = map[string]string{"sdn/zones": "zones", "sdn/vnets": "vnets", "sdn/subnets": "subnets", "sdn/controllers": "controllers",
+	"sdn/fabrics": "fabrics", "sdn/fabric-nodes": "fabrics"}
 
 // sdnLock is the file that PVE 8 locks for all of them; PVE 9 has a lock of its own.
 const sdnLock = "sdn__running-config"

@@ -119,3 +119,80 @@ func (c *client) wrongVnet() answer {
 	c.ok("DELETE", "/cluster/sdn/vnets/pink", nil)
 	return a
 }
+
+// TestFabrics: networks below others, and the nodes in them (PVE/API2/Network/SDN/Fabrics,
+// FabricConfigError in the crate proxmox-ve-config); PVE 8 has none.
+func TestFabrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := newClient(t, pvesim.Config{Version: "8.4"})
+		require.Equal(t, 501, old.ask("GET", "/cluster/sdn/fabrics/all", nil).status)
+		c := newClient(t, pvesim.Config{Nodes: []string{"mother"}})
+		const fabrics, nodes = "/cluster/sdn/fabrics/fabric", "/cluster/sdn/fabrics/node/core"
+		during := " failed: error during cfs-locked 'domain-sdn' operation: "
+		c.steps(
+			step{"GET", fabrics + "/core", nil, "500 fabric 'core' does not exist in configuration"},
+			step{"POST", fabrics, form{"id": "core"}, "protocol: property is missing and it is not optional"},
+			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric"}, "500 adding node" + during + "fabric 'core' does not exist in configuration"},
+			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric", "area": "0"}, "500 adding fabric" + during + "unexpected property 'area'"},
+			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric", "ip_prefix": "192.0.2.0/24", "hello_interval": "3"}, "OK"},
+			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric"}, "500 adding fabric" + during + "fabric 'core' already exists in config"},
+			step{"POST", nodes, form{"node_id": "father", "protocol": "ospf"}, "500 adding node" + during + "node has a different protocol than the referenced fabric"},
+			step{
+				"POST", nodes, form{"node_id": "father", "protocol": "openfabric", "ip": "198.51.100.1"},
+				"500 adding node" + during + "node IP 198.51.100.1 is outside the IP prefix 192.0.2.0/24 of the fabric",
+			},
+			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric", "ip": "192.0.2.1", "interfaces": "name=eth0"}, "OK"},
+			step{"POST", nodes, form{"node_id": "mother", "protocol": "openfabric", "ip": "192.0.2.1"}, "500 adding node" + during + "fabric core contains nodes with duplicated IPs"},
+			step{"PUT", nodes + "/father", form{"protocol": "openfabric", "ip": "192.0.2.3"}, "OK"},
+		)
+		core := c.object(fabrics + "/core")
+		require.Equal(t, []any{"core", "openfabric", 3.0, "192.0.2.0/24"}, []any{core["id"], core["protocol"], core["hello_interval"], core["ip_prefix"]})
+		node := c.list(nodes)[0]
+		require.Equal(t, []any{"core", "father", "192.0.2.3", []any{"name=eth0"}}, []any{node["fabric_id"], node["node_id"], node["ip"], node["interfaces"]})
+		require.Len(t, c.object("/cluster/sdn/fabrics/all")["nodes"], 1)
+		digest := fmt.Sprint(core["digest"])
+		c.ok("PUT", fabrics+"/core", form{"protocol": "openfabric", "delete": "hello_interval", "digest": digest})
+		require.Contains(t, c.ask("PUT", fabrics+"/core", form{"protocol": "openfabric", "csnp_interval": "5", "digest": digest}).reason, "detected modified configuration")
+		c.steps(step{"DELETE", fabrics + "/core", nil, "OK"}, step{"GET", nodes + "/father", nil, "500 node 'core_father' does not exist in the fabric"})
+	})
+}
+
+// TestSoftwareLock: who holds the lock of the software networks keeps others from
+// changing them (lock_sdn_config in PVE/Network/SDN.pm of PVE 9); a rollback forgets
+// what was not applied.
+func TestSoftwareLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{})
+		const zones = "/cluster/sdn/zones"
+		during := " failed: error during cfs-locked 'domain-sdn' operation: "
+		c.ok("POST", zones, form{"zone": "one", "type": "simple"})
+		require.Contains(t, c.ask("POST", "/cluster/sdn/lock", nil).reason, "configuration has pending changes")
+		c.done("PUT", "/cluster/sdn", nil)
+		token := fmt.Sprint(c.ok("POST", "/cluster/sdn/lock", nil))
+		c.steps(
+			step{"POST", zones, form{"zone": "two", "type": "simple"}, "500 create sdn zone object" + during + "invalid lock token provided!"},
+			step{"POST", zones, form{"zone": "two", "type": "simple", "lock-token": token}, "OK"},
+			step{"DELETE", zones + "/one", form{"lock-token": token}, "OK"},
+			step{"POST", "/cluster/sdn/rollback", form{"lock-token": token, "release-lock": "0"}, "OK"},
+			step{"DELETE", "/cluster/sdn/lock", nil, "500 could not release lock: error during cfs-locked 'domain-sdn' operation: invalid lock token provided!"},
+			step{"DELETE", "/cluster/sdn/lock", form{"force": "1"}, "OK"},
+			step{"GET", zones + "/two", nil, "500 sdn 'two' does not exist"},
+			step{"GET", zones + "/one", nil, "OK"},
+		)
+		controllers := "/cluster/sdn/controllers"
+		c.steps(
+			step{"POST", controllers, form{"controller": "wide", "type": "evpn", "asn": "65000", "peers": "192.0.2.1"}, "OK"},
+			step{"POST", controllers, form{"controller": "more", "type": "evpn", "asn": "65001", "peers": "192.0.2.1"},
+				"500 create sdn controller object" + during + "only 1 global evpn controller can be defined"},
+			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "none", "vrf-vxlan": "10"}, "500 create sdn zone object" + during + "controller none don't exist"},
+			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "wide", "vrf-vxlan": "10"}, "OK"},
+			step{"DELETE", controllers + "/wide", nil, "500 delete sdn controller object" + during + "controller wide is used by evpn"},
+			step{"POST", "/cluster/sdn/dns", form{"dns": "names", "type": "powerdns", "url": "http://192.0.2.9", "key": "x", "ttl": "60"}, "OK"},
+			step{"POST", zones, form{"zone": "named", "type": "simple", "dns": "names", "dnszone": "example.test"}, "OK"},
+			step{"POST", "/cluster/sdn/ipams", form{"ipam": "box", "type": "netbox", "url": "http://192.0.2.9"}, "500 missing value for required option 'token'"},
+			step{"GET", "/cluster/sdn/ipams/box/status", nil, "500 Currently only PVE IPAM is supported!"},
+		)
+		require.NotEmpty(t, c.object(zones + "/evpn")["mac"], "one is drawn")
+		require.Len(t, c.list("/cluster/sdn/ipams"), 1)
+	})
+}

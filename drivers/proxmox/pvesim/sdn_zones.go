@@ -167,7 +167,8 @@ func (f *sectionFile) pendingView(running, written config) map[string]any {
 	for key, value := range written {
 		switch {
 		case key == "type" || key == "vnet":
-			entry[key] = will[key]
+			shown := strings.Replace(key, "type", f.typeName(), 1)
+			entry[shown] = will[shown]
 		case running[key] != value:
 			pending[key] = will[key]
 			if running != nil {

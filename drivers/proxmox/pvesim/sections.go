@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -24,9 +25,11 @@ type sectionFile struct {
 	// missing, those with ! cannot be changed. only is the type where calls name none.
 	kinds map[string]string
 	only  string
-	props string // What the options are, see props in past.go.
-	extra string // Parameters of calls that write which no section keeps.
-	since string
+	// typeKey is what calls name the type by, if not "type".
+	typeKey string
+	props   string // What the options are, see props in past.go.
+	extra   string // Parameters of calls that write which no section keeps.
+	since   string
 
 	read, write, change *pveapi.Rule // change is for what is there already; nil is write.
 	open                bool         // Whoever is logged in may read and the handlers look closer.
@@ -47,7 +50,10 @@ type sectionFile struct {
 	secret                             []string
 	family                             string // What the names of all files begin with that are one for PVE.
 
-	idOf  func(w *world, c *call) string
+	verbs map[string]string // What failed says of each doing, if not create, update and delete.
+
+	idOf  func(w *world, c *call) string // The id of a new section, if it is not what key has; at is that of one that is there.
+	at    func(c *call) string
 	check func(w *world, c *call, id string, conf, old config) error
 	drop  func(w *world, c *call, id string) error
 	show  func(w *world, c *call, id string, entry map[string]any)
@@ -92,18 +98,21 @@ func (f *sectionFile) methods() []pastMethod {
 		kinds.Optional = true
 	}
 	if !f.untyped {
-		create["type"] = kinds
+		create[f.typeName()] = kinds
+	}
+	if f.typeKey != "" {
+		update[f.typeKey] = kinds
 	}
 	update["digest"] = describe("string <=64")
 	update["delete"] = describe("string pve-configid-list <=4096")
 	reading, remove := props(f.query), props(f.extra)
 	reading[f.key], remove[f.key] = name, name
 	listing := props(f.query)
-	if f.only == "" && f.query != "" {
+	if f.only == "" && f.typeKey == "" && f.query != "" {
 		listing["type"] = &pveapi.Value{Type: "string", Enum: kinds.Enum, Optional: true}
 	}
 	shown := maps.Clone(known)
-	shown["type"], shown["digest"], shown[f.key] = describe("string"), describe("string"), describe("string")
+	shown[f.typeName()], shown["digest"], shown[f.key] = describe("string"), describe("string"), describe("string")
 	for name, v := range shown {
 		if v.Type == "array" {
 			shown[name] = &pveapi.Value{Type: "array"}
@@ -140,10 +149,24 @@ func (f *sectionFile) methods() []pastMethod {
 	}
 }
 
+func (f *sectionFile) typeName() string { return cmp.Or(f.typeKey, "type") }
+
+// section is the id of the section of a call.
+func (f *sectionFile) section(c *call) string {
+	if f.at != nil {
+		return f.at(c)
+	}
+	return c.in[f.key]
+}
+
 // typed shows a section with the types of its properties, but for what is secret.
 func (f *sectionFile) typed(conf config) map[string]any {
 	entry, known := map[string]any{}, props(f.props)
 	for option, value := range conf {
+		if option == "type" {
+			entry[f.typeName()] = value
+			continue
+		}
 		entry[option] = value
 		switch v := known[option]; {
 		case slices.Contains(f.secret, option):
@@ -211,14 +234,16 @@ func (f *sectionFile) apiList(w *world, c *call) (any, error) {
 		if f.guard != nil && f.guard(c, id, entry, false) != nil || c.has("type") && entry["type"] != c.in["type"] {
 			continue
 		}
-		entry[f.key], entry["digest"] = id, w.sectionDigest(f)
+		if entry["digest"] = w.sectionDigest(f); entry[f.key] == nil {
+			entry[f.key] = id
+		}
 		list = append(list, entry)
 	}
 	return list, nil
 }
 
 func (f *sectionFile) apiRead(w *world, c *call) (any, error) {
-	id := c.in[f.key]
+	id := f.section(c)
 	entry, ok := f.entries(w, c)[id]
 	if !ok {
 		return nil, absent(f.missing, id)
@@ -229,7 +254,7 @@ func (f *sectionFile) apiRead(w *world, c *call) (any, error) {
 		}
 	}
 	entry["digest"] = w.sectionDigest(f)
-	if !f.plain {
+	if !f.plain && entry[f.key] == nil {
 		entry[f.key] = id
 	}
 	return entry, nil

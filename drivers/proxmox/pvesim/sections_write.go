@@ -27,7 +27,7 @@ func (f *sectionFile) settings(c *call, kind string, create bool) (config, error
 	for _, option := range slices.Sorted(maps.Keys(c.in)) {
 		marks, there := options[option]
 		switch {
-		case option == f.key || beside[option] != nil || slices.Contains([]string{"type", "digest", "delete"}, option):
+		case option == f.key || beside[option] != nil || slices.Contains([]string{f.typeName(), "digest", "delete"}, option):
 			continue
 		case !there:
 			if c.m.Params[option] != nil && c.m.Params[option].InPath {
@@ -93,13 +93,14 @@ func (f *sectionFile) told(w *world, doing string, err error) error {
 		message = "error during cfs-locked '" + lock + "' operation: " + message
 	}
 	if f.failed != "" {
+		doing = cmp.Or(f.verbs[doing], doing)
 		message = fmt.Sprintf(f.failed, doing) + ": " + message
 	}
 	return fail("%s", message)
 }
 
 func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
-	id, kind := c.in[f.key], c.in["type"]
+	id, kind := c.in[f.key], c.in[f.typeName()]
 	if f.only != "" {
 		kind = f.only
 	}
@@ -135,7 +136,7 @@ func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
 }
 
 func (f *sectionFile) apiUpdate(w *world, c *call) (any, error) {
-	id := c.in[f.key]
+	id := f.section(c)
 	old, there := w.sectionsOf(f)[id]
 	if f.guard != nil && there {
 		if err := f.guard(c, id, f.typed(old), true); err != nil {
@@ -177,7 +178,7 @@ func (f *sectionFile) changed(w *world, c *call, id string, old config, there bo
 }
 
 func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
-	id := c.in[f.key]
+	id := f.section(c)
 	conf, there := w.sectionsOf(f)[id]
 	if f.guard != nil && there {
 		if err := f.guard(c, id, f.typed(conf), true); err != nil {

@@ -110,6 +110,8 @@ func furnishMore(c *client, version string) {
 	c.ok("POST", "/cluster/mapping/pci", form{"id": "nightly", "map": "node=father,path=0000:00:02.0,id=1234:1111"})
 	c.ok("POST", "/cluster/mapping/usb", form{"id": "nightly", "map": "node=father,id=1d6b:0002"})
 	if version != "8.4" {
+		c.ok("POST", "/cluster/sdn/fabrics/fabric", form{"id": "core", "protocol": "ospf", "area": "0"})
+		c.ok("POST", "/cluster/sdn/fabrics/node/core", form{"node_id": "father", "protocol": "ospf"})
 		c.ok("POST", "/cluster/mapping/dir", form{"id": "nightly", "map": "node=father,path=/srv/share"})
 	}
 	c.ok("POST", "/cluster/metrics/server/nightly", form{"type": "graphite", "server": "192.0.2.9", "port": "2003"})
@@ -127,7 +129,7 @@ func furnishMore(c *client, version string) {
 
 // named are values of placeholders by what stands before them.
 var named = map[string]string{
-	"/cluster/sdn/ipams/": "pve", "/cluster/notifications/endpoints/sendmail/": "mail-to-root", "/cluster/notifications/endpoints/gotify/": "push",
+	"/cluster/sdn/fabrics/fabric/": "core", "/cluster/sdn/ipams/": "pve", "/cluster/notifications/endpoints/sendmail/": "mail-to-root", "/cluster/notifications/endpoints/gotify/": "push",
 	"/cluster/notifications/endpoints/smtp/": "mail", "/cluster/notifications/endpoints/webhook/": "hook", "/cluster/notifications/matchers/": "default-matcher",
 	"/cluster/notifications/targets/": "mail-to-root", "/cluster/acme/account/": "home", "/cluster/acme/plugins/": "standalone",
 	"/cluster/jobs/realm-sync/": "sync", "/cluster/replication/": "102-0", "/nodes/father/replication/": "102-0",
@@ -174,7 +176,7 @@ func furnish(c *client) surface {
 		"timeframe": "hour", "ds": "cpu", "feature": "clone", "type": "user", "command": "ping", "file": "/etc/hostname", "pid": "1",
 		"url": "https://images.test/x.iso", "vg": "pve", "server": "192.0.2.9", "portal": "192.0.2.9", "filepath": "/", "key": "a",
 		"username": "x", "password": "secret99", "schedule": "daily", "reference": "docker.io/library/nginx:latest", "socket": "/x", "ticket": "x", "port": "5900",
-		"zone": "lab", "vnet": "blue", "subnet": "lab-192.0.2.0-24", "controller": "wide", "dns": "names", "disk": "/dev/sdb",
+		"zone": "lab", "vnet": "blue", "subnet": "lab-192.0.2.0-24", "controller": "wide", "dns": "names", "fabric_id": "core", "node_id": "father", "disk": "/dev/sdb",
 		"vncticket": "x", "version": "1", "action": "start", "challenge": "x",
 	}
 }
