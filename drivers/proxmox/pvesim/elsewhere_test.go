@@ -83,6 +83,8 @@ func TestElsewhere(t *testing.T) {
 				form{"server": "192.0.2.9", "username": "a@pbs", "password": "x"},
 				"500 error fetching datastores - 500 Can't connect to 192.0.2.9:8007 (No route to host)",
 			},
+			step{"GET", "/cluster/ceph/status", nil, "500 binary not installed: /usr/bin/ceph-mon"},
+			step{"POST", "/nodes/father/ceph/init", form{"network": "192.0.2.0/24"}, "500 binary not installed: /usr/bin/ceph-mon"},
 			step{"POST", vmURL("100", "/remote_migrate"), away, "500 500 Can't connect to 192.0.2.77:8006 (No route to host)"},
 			step{"POST", vmURL("100", "/status/start"), nil, "OK"},
 			step{"POST", vmURL("100", "/remote_migrate"), away, "500 can't migrate running VM without --online"},

@@ -1,12 +1,19 @@
 package pvesim
 
-import "github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+import (
+	"cmp"
+	"slices"
 
-// PastTable are the methods that the simulator has and the API table has not.
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// PastTable are the methods that the simulator has and the API table has not, sorted by
+// path and verb.
 func PastTable() []*pveapi.Method {
 	var all []*pveapi.Method
 	for _, m := range pastList() {
 		all = append(all, m.Method)
 	}
+	slices.SortFunc(all, func(a, b *pveapi.Method) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Verb, b.Verb)) })
 	return all
 }

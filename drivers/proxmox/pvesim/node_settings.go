@@ -252,6 +252,9 @@ func apiNetworks(w *world, c *call) (any, error) {
 			list = append(list, entry)
 		}
 	}
+	if kind == "any_bridge" || kind == "include_sdn" {
+		list = append(list, c.localNets()...)
+	}
 	if planned := c.settings().planned; len(planned) > 0 {
 		return beside{list, map[string]any{"changes": networkText(planned)}}, nil
 	}

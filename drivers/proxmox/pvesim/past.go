@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -38,7 +39,8 @@ func pastList() []pastMethod {
 	for _, f := range sectionFiles() {
 		all = append(all, f.methods()...)
 	}
-	for name, at := range beyond {
+	for _, name := range slices.Sorted(maps.Keys(beyond)) {
+		at := beyond[name]
 		m := &pveapi.Method{Verb: "GET", Path: name, Perm: pveapi.Perm{User: "all"}, Returns: &pveapi.Value{Type: "array"}, Params: map[string]*pveapi.Value{}}
 		if at.privs != "" {
 			m.Perm = pveapi.Perm{Check: anyOf(at.path, strings.Fields(at.privs)...)}
@@ -50,7 +52,7 @@ func pastList() []pastMethod {
 		}
 		all = append(all, past(m, h))
 	}
-	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls()} {
+	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls(), cephCalls()} {
 		for _, extra := range calls {
 			all = append(all, extra.method())
 		}
@@ -97,13 +99,14 @@ type pastCall struct {
 	params  string // As in props.
 	returns *pveapi.Value
 	since   string
+	more    bool // Parameters that are not described here are taken.
 	handle  handler
 }
 
 func (p pastCall) method() pastMethod {
 	verb, path, _ := strings.Cut(p.name, " ")
 	m := &pveapi.Method{
-		Verb: verb, Path: path, Params: props(p.params), Returns: p.returns, Since: p.since, Protected: verb != "GET",
+		Verb: verb, Path: path, Params: props(p.params), Returns: p.returns, Since: p.since, AdditionalParams: p.more, Protected: verb != "GET",
 		Perm: pveapi.Perm{User: "all", Check: p.perm},
 	}
 	if p.root {

@@ -37,8 +37,12 @@
 // firewall*.go files of rules that are kept and shown, resources.go and
 // sample.go the lists that lag behind. The host itself (hardware, services, settings,
 // figures, realms) is in hardware.go, services.go, node_settings.go, rrd.go and
-// realms.go, directories and what the API table leaves out in indexes.go, bulk.go does
-// one thing to many guests. config.go, fault.go, edit.go and
+// realms.go, directories in indexes.go, bulk.go does
+// one thing to many guests. What the API table leaves out is described in past.go;
+// files of sections are of one kind, sections*.go, and an area is one file that
+// describes them: sdn*.go, mapping.go, metrics.go, notifications.go, acme.go,
+// replication.go, realm_sync.go. formatter.go writes answers in other formats than
+// JSON, elsewhere.go is what reaches out of the host. config.go, fault.go, edit.go and
 // snapshot.go are what a test holds in its hands.
 //
 // A method of the API that has no handler answers 501 and says so; Snapshot

@@ -152,12 +152,8 @@ func apiResources(w *world, c *call) (any, error) {
 			}
 		}
 	}
-	if want("sdn") && c.can("/sdn/zones/localnetwork", "SDN.Audit") {
-		for _, node := range w.nodeNames() { // The zone that all bridges of a node belong to.
-			list = append(list, map[string]any{
-				"id": "sdn/" + node + "/localnetwork", "type": "sdn", "node": node, "sdn": "localnetwork", "status": "ok",
-			})
-		}
+	if want("sdn") {
+		list = append(list, w.zoneEntries(c)...)
 	}
 	return list, nil
 }

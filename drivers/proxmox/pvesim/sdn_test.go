@@ -97,6 +97,8 @@ func TestSoftwareNetworks(t *testing.T) {
 				c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "net0": "virtio,bridge=blue"})
 				c.done("POST", vmURL("100", "/status/start"), nil)
 				require.Equal(t, []any{map[string]any{"vnet": "blue", "status": "available"}}, c.ok("GET", "/nodes/father/sdn/zones/lab/content", nil))
+				require.Equal(t, []any{"blue", "vnet", 1.0, "the blue one"}, c.vnetBridge())
+				require.Len(t, c.list("/cluster/resources?type=sdn"), 3)
 				c.steps(
 					step{"DELETE", at + "/lab-192.0.2.0-24", nil, "OK"},
 					step{"DELETE", vnets + "/blue", nil, "OK"},
@@ -110,6 +112,13 @@ func TestSoftwareNetworks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// vnetBridge is the virtual network among what guests can be plugged into.
+func (c *client) vnetBridge() []any {
+	list := c.list("/nodes/father/network?type=any_bridge")
+	last := list[len(list)-1]
+	return []any{last["iface"], last["type"], last["ipam"], last["comments"]}
 }
 
 // wrongVnet asks for a subnet at another network than its own.

@@ -279,6 +279,41 @@ func (w *world) zoneServes(zone, node string) bool {
 	return ok && (len(nodes) == 0 || slices.Contains(nodes, node))
 }
 
+// zoneEntries are the zones of all nodes among the resources of the cluster: that all
+// bridges of a node belong to, and the running ones.
+func (w *world) zoneEntries(c *call) []any {
+	var list []any
+	for _, node := range w.nodeNames() {
+		for _, zone := range append([]string{"localnetwork"}, slices.Sorted(maps.Keys(w.sdn.running["sdn/zones"]))...) {
+			if c.can("/sdn/zones/"+zone, "SDN.Audit") && (zone == "localnetwork" || w.zoneServes(zone, node)) {
+				status := "ok"
+				if zone != "localnetwork" {
+					status = "available"
+				}
+				list = append(list, map[string]any{"id": "sdn/" + node + "/" + zone, "type": "sdn", "node": node, "sdn": zone, "status": status})
+			}
+		}
+	}
+	return list
+}
+
+// localNets are the running virtual networks of a node that a caller may use
+// (get_local_vnets in PVE/Network/SDN.pm).
+func (c *call) localNets() []map[string]any {
+	list, vnets := []map[string]any{}, c.w.sdn.running["sdn/vnets"]
+	for _, id := range slices.Sorted(maps.Keys(vnets)) {
+		conf := vnets[id]
+		zone := conf["zone"]
+		if c.w.zoneServes(zone, c.in["node"]) && c.needAny("/sdn/zones/"+zone+"/"+id, "SDN.Audit", "SDN.Use") == nil {
+			list = append(list, map[string]any{
+				"iface": id, "type": "vnet", "active": 1, "ipam": boolInt(c.w.sdn.running["sdn/zones"][zone]["ipam"] != ""),
+				"vlanaware": boolInt(conf["vlanaware"] == "1"), "comments": conf["alias"],
+			})
+		}
+	}
+	return list
+}
+
 // apiNodeZones is GET /nodes/{node}/sdn/zones: the running ones and the network of the
 // node itself.
 func apiNodeZones(w *world, c *call) (any, error) {
