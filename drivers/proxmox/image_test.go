@@ -71,7 +71,7 @@ func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
 
 func TestImageIsUploadedFromTheSite(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		content := []byte(strings.Repeat("qcow2 bytes ", 1000))
+		content := []byte("QFI\xfb" + strings.Repeat("\x00", 28) + strings.Repeat("qcow2 bytes ", 1000))
 		i := debian(w)
 		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
 		d, err := proxmox.Open(proxmox.Config{
@@ -83,7 +83,7 @@ func TestImageIsUploadedFromTheSite(t *testing.T) {
 		w.node("web-1", nil)
 		w.apply()
 		for _, v := range w.host.Snapshot().Volumes["local"] {
-			require.EqualValues(t, len(content), v.Size)
+			require.Equal(t, "local:import/"+fmt.Sprintf("homestak.home.debian-12.%.12s.qcow2", strings.TrimPrefix(i.Checksum, "sha256:")), v.ID)
 		}
 		w.converged()
 	})

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -208,7 +209,22 @@ func (s *store) checkContent(content string) error {
 	return nil
 }
 
-// apiUpload is POST …/storage/{storage}/upload.
+// magic are the first bytes of the disk images that qemu-img knows by them; a raw one is anything.
+var magic = map[string][]string{".qcow2": {"QFI\xfb"}, ".vmdk": {"KDMV", "COWD", "# Disk DescriptorFile"}}
+
+// checkImage looks at a file that is to be imported as PVE does before it keeps it: what
+// is no image of the sort that its name tells is refused (PVE/API2/Storage/Status.pm,
+// upload: file_size_info of an untrusted file).
+func (u *upload) checkImage(content, name string) error {
+	known := magic[path.Ext(name)]
+	if content != "import" || known == nil || slices.ContainsFunc(known, func(m string) bool { return strings.HasPrefix(string(u.head), m) }) {
+		return nil
+	}
+	return fail("failed to query file information with qemu-img")
+}
+
+// apiUpload is POST …/storage/{storage}/upload. PVE does not hand it on to the node that
+// it is for: the one that was asked copies the file there, and has the task.
 func apiUpload(w *world, c *call) (any, error) {
 	s, err := w.store(c.in["storage"])
 	if err != nil {
@@ -219,15 +235,18 @@ func apiUpload(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkContent(content); err != nil {
-		return nil, err
+	if !s.files() {
+		return nil, fail("can't upload to storage type '%s'", s.Type)
+	}
+	if !s.holds(content) {
+		return nil, fail("storage '%s' does not support '%s' content", s.Name, content)
 	}
 	if up == nil {
 		return nil, fail("missing tmpfilename")
 	}
 	node, algorithm, sum := c.in["node"], c.in["checksum-algorithm"], c.in["checksum"]
 	temporary := "/var/tmp/pveupload-" + w.hex(32)
-	return w.fork(c, node, job{kind: "imgcopy", begin: func(t *task) error {
+	return w.fork(c, w.cfg.Node, job{kind: "imgcopy", begin: func(t *task) error {
 		t.logf("starting file import from: %s", temporary)
 		t.logf("target node: %s", node)
 		t.logf("target file: %s", s.path(content+"/"+name))
@@ -238,6 +257,9 @@ func apiUpload(w *world, c *call) (any, error) {
 				return fail("checksum mismatch: got '%s' != expect '%s'", got, sum)
 			}
 			t.logf("OK, checksum verified")
+		}
+		if err := up.checkImage(content, name); err != nil {
+			return err
 		}
 		return s.room(node, up.size)
 	}, end: func(t *task) error {

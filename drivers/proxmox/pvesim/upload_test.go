@@ -1,7 +1,9 @@
 package pvesim_test
 
 import (
+	"bytes"
 	"fmt"
+	"mime/multipart"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,6 +12,41 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
+
+// TestUploadedImagesAreLookedAt: a file is what its name says, or the task fails
+// (PVE/API2/Storage/Status.pm, upload). The node that was asked has the task, whatever node
+// the file is for.
+func TestUploadedImagesAreLookedAt(t *testing.T) {
+	tests := map[string]struct{ name, data, task string }{
+		"qcow2":            {"d.qcow2", "QFI\xfb and so on", "OK"},
+		"no qcow2":         {"d.qcow2", "just text", "failed to query file information with qemu-img"},
+		"vmdk":             {"d.vmdk", "KDMV and so on", "OK"},
+		"no vmdk":          {"d.vmdk", "QFI\xfb", "failed to query file information with qemu-img"},
+		"raw, be it empty": {"d.raw", "x", "OK"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newClient(t, pvesim.Config{Nodes: []string{"mother"}})
+			var body bytes.Buffer
+			w := multipart.NewWriter(&body)
+			require.NoError(t, w.WriteField("content", "import"))
+			part, err := w.CreateFormFile("filename", test.name)
+			require.NoError(t, err)
+			_, err = part.Write([]byte(test.data))
+			require.NoError(t, err)
+			require.NoError(t, w.Close())
+			r, err := http.NewRequest(http.MethodPost, "https://pve/api2/json/nodes/mother/storage/local/upload", &body)
+			require.NoError(t, err)
+			r.Header.Set("Content-Type", w.FormDataContentType())
+			upid := fmt.Sprint(c.send(r).data)
+			require.Contains(t, upid, "UPID:father:")
+			require.Equal(t, test.task, c.wait(upid))
+			for _, v := range c.h.Snapshot().Volumes["local"] {
+				require.Equal(t, "mother", v.Node)
+			}
+		})
+	}
+}
 
 // TestUploadFieldsInTheirOrder: PVE looks in a form for content, checksum-algorithm,
 // checksum and the file, in this order, and takes each from where the last one ended
