@@ -59,7 +59,7 @@ func leftover(at place, err error) string {
 		return ""
 	}
 	volume := m[0]
-	if strings.Contains(volume, ".") { // a file stands in a folder of its guest
+	if strings.Contains(err.Error(), m[1]+"/"+volume) { // a file stands in a folder of its guest; a qcow2 on LVM in none
 		volume = m[1] + "/" + volume
 	}
 	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
