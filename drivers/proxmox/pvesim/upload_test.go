@@ -68,27 +68,33 @@ func TestUploadFieldsInTheirOrder(t *testing.T) {
 		"as PVE looks for them": {[]string{content, algorithm, sum, file}, 200, ""},
 		"without a sum":         {[]string{content, file}, 200, ""},
 		"the sum before its algorithm": {
-			[]string{content, sum, algorithm, file}, 501,
+			[]string{content, sum, algorithm, file},
+			501,
 			`wrong Content-Disposition 'form-data; name="checksum"' in multipart, expected 'form-data'`,
 		},
 		"content behind the sum": {
-			[]string{algorithm, sum, content, file}, 501,
+			[]string{algorithm, sum, content, file},
+			501,
 			`wrong Content-Disposition 'form-data; name="checksum-algorithm"' in multipart, expected 'form-data'`,
 		},
 		"the file before its fields": {
-			[]string{file, content}, 400,
+			[]string{file, content},
+			400,
 			"Parameter verification failed.", // it went into the file
 		},
 		"the type of the file before what it is": {
-			[]string{content, "Content-Type: text/plain\r\nContent-Disposition: form-data; name=\"filename\"; filename=\"s.iso\"\r\n\r\nhello"}, 501,
+			[]string{content, "Content-Type: text/plain\r\nContent-Disposition: form-data; name=\"filename\"; filename=\"s.iso\"\r\n\r\nhello"},
+			501,
 			"upload failed",
 		},
 		"a field of another name": {
-			[]string{content, strings.Replace(file, `name="filename"`, `name="file"`, 1)}, 501,
+			[]string{content, strings.Replace(file, `name="filename"`, `name="file"`, 1)},
+			501,
 			"wrong field name 'file' for file upload, expected 'filename'",
 		},
 		"a field that PVE does not know": {
-			[]string{content, "Content-Disposition: form-data; name=\"notes\"\r\n\r\nx", file}, 501,
+			[]string{content, "Content-Disposition: form-data; name=\"notes\"\r\n\r\nx", file},
+			501,
 			"wrong field name 'notes",
 		},
 	}
