@@ -175,17 +175,28 @@ func (r *guestResolver) sshKeys(user string) []string {
 }
 
 // publicKeys takes a text apart into public keys. PVE refuses a request in which one
-// line is none, and a private key must not even get into one.
+// line is none, and a private key must not even get into one. What the secrets hold is
+// the site's business: it is told once, and not at each guest that gets all keys.
 func (r *guestResolver) publicKeys(name, value string) []string {
-	const how = "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is"
+	kept := false
+	if r.in.Site.Secrets != nil {
+		_, kept = r.in.Site.Secrets.Values["ssh_keys"][name]
+	}
+	wrong := func(summary, end string) {
+		how := "write the one line of the .pub file: ssh-ed25519 AAAA… and who it is" + end
+		if kept {
+			how = "in the section ssh_keys of the secrets, " + how
+		}
+		r.problems = append(r.problems, model.Problem{Severity: diag.Error, Site: kept, Summary: summary, Detail: how})
+	}
 	if isPrivateKey(value) {
-		r.errorf("", fmt.Sprintf("ssh key %q is a private key", name), how+"; the private one stays with whoever logs in")
+		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private one stays with whoever logs in")
 		return nil
 	}
 	lines := keyLines(value)
 	for _, l := range lines {
 		if !isPublicKey(l) {
-			r.errorf("", fmt.Sprintf("ssh key %q is no public key", name), how)
+			wrong(fmt.Sprintf("ssh key %q is no public key", name), "")
 			return nil
 		}
 	}

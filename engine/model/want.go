@@ -162,6 +162,9 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 			f.Severity = p.Severity
 		}
 		f.Address = r.Addr.String()
+		if p.Site {
+			f.At, f.Address = diag.Range{}, ""
+		}
 		found = append(found, f)
 	}
 	return &c, found
