@@ -196,7 +196,14 @@ func (s Step) line() line {
 		l.notes = why[1:]
 	}
 	for _, c := range s.Changes {
-		l.all = append(l.all, c.text(maxWide)+"    "+clean(string(c.Class)))
+		switch {
+		case s.Action != Create:
+			l.all = append(l.all, c.text(maxWide)+"    "+clean(string(c.Class)))
+		case c.Sensitive:
+			l.all = append(l.all, clean(c.Path)+" "+hidden)
+		case !empty(c.After):
+			l.all = append(l.all, clean(c.Path)+" "+valued(c.After, maxWide))
+		}
 	}
 	return l
 }

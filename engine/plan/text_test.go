@@ -208,6 +208,13 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	require.NotContains(t, b.String(), `"" → `+long)
 	p.Text(&b, plan.TextOptions{All: true})
 	require.Contains(t, b.String(), `options.x "" → `+long+": set")
+	p.Steps = append(p.Steps, plan.Step{Address: addr("vm.c"), Action: plan.Create, Brief: "small", Changes: []plan.Change{
+		{Path: "cores", After: 2}, {Path: "nic.lan.mac", After: ""}, {Path: "onboot", After: false}, {Path: "tags", After: []string{"a"}}, {Path: "key", After: "x", Sensitive: true},
+	}})
+	b.Reset()
+	p.Text(&b, plan.TextOptions{All: true})
+	require.Contains(t, b.String(), " create\n          cores 2\n          tags [a]\n          key (sensitive)\n", "of what is made, what is said")
+	p.Steps = p.Steps[:2]
 	p.Steps[0].Changes = p.Steps[0].Changes[:1]
 	require.False(t, p.Text(&b, plan.TextOptions{Width: 60}), "all of it fits")
 }

@@ -85,13 +85,12 @@ func said(changes []Change, block string) string {
 		if val == nil {
 			val = c.Before
 		}
-		list, isList := val.([]string)
 		switch {
 		case blockOf(c.Path) != block:
 			continue
 		case c.Sensitive:
 			val = hidden
-		case val == "" || val == false || isList && len(list) == 0 || fmt.Sprint(val) == "0":
+		case empty(val):
 			continue
 		}
 		texts = append(texts, clean(c.Path[len(block)+1:])+" "+value(val))
@@ -100,6 +99,12 @@ func said(changes []Change, block string) string {
 		return ""
 	}
 	return " (" + strings.Join(texts, ", ") + ")"
+}
+
+// empty reports whether a value says nothing about what is new or gone.
+func empty(val any) bool {
+	list, isList := val.([]string)
+	return val == nil || val == "" || val == false || isList && len(list) == 0 || fmt.Sprint(val) == "0"
 }
 
 // String gives the change in a few words, of a sensitive one without its values.
