@@ -220,19 +220,30 @@ func (s Step) cost() string {
 	}
 }
 
-// fit names changes as completely as the room allows: with values, by their paths,
-// or the first few paths.
+// fit names changes as completely as the room allows: with values, without those that
+// take the most room, by their paths alone, or the first few paths.
 func fit(changes []Change, room int) string {
-	if s := shown(changes); utf8.RuneCountInString(s) <= room {
-		return s
+	list := parts(changes)
+	texts := make([]string, len(list))
+	for i := range list {
+		texts[i] = list[i].long
 	}
-	var names []string
-	for _, part := range parts(changes) {
-		names = append(names, part.short)
+	s := strings.Join(texts, ", ")
+	for utf8.RuneCountInString(s) > room {
+		most, saves := -1, 0
+		for i := range list {
+			if n := utf8.RuneCountInString(texts[i]) - utf8.RuneCountInString(list[i].short); n > saves {
+				most, saves = i, n
+			}
+		}
+		if most < 0 {
+			break
+		}
+		texts[most] = list[most].short
+		s = strings.Join(texts, ", ")
 	}
-	s := strings.Join(names, ", ")
-	for n := len(names) - 1; n > 0 && utf8.RuneCountInString(s) > room; n-- {
-		s = fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
+	for n := len(texts) - 1; n > 0 && utf8.RuneCountInString(s) > room; n-- {
+		s = fmt.Sprintf("%s and %d more", strings.Join(texts[:n], ", "), len(texts)-n)
 	}
 	return s
 }

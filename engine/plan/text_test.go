@@ -173,7 +173,8 @@ func TestBlocksThatComeAndGo(t *testing.T) {
 	}}
 	for width, want := range map[int]string{
 		400: `cores 1 → 2, +disk.data (size 5, storage tank), -disk.old (size 7), disk.root.size 8 → 9, disk.root.options.ro none → 1, nic.lan.mac (sensitive) → (sensitive), +nic.new (bridge (sensitive))`,
-		140: `cores, +disk.data, -disk.old, disk.root.size, disk.root.options.ro, nic.lan.mac, +nic.new`,
+		140: `cores 1 → 2, +disk.data, -disk.old, disk.root.size 8 → 9, disk.root.options.ro none → 1, nic.lan.mac, +nic.new`,
+		100: `cores, +disk.data, -disk.old, disk.root.size and 3 more`,
 	} {
 		require.Contains(t, text(&plan.Plan{Steps: []plan.Step{step}}, plan.TextOptions{Width: width}), want+"    hot")
 	}
@@ -193,9 +194,9 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	var b strings.Builder
 	require.True(t, p.Text(&b, plan.TextOptions{Width: 60}))
 	require.Equal(t, []string{
-		"    ~ vm a (100)    memory, options.cpu    migrate",
+		"    ~ vm a (100)    memory 1 → 2, options.cpu    migrate",
 		"          told at its boot",
-		"    - vm b (101)    left the site          data-loss",
+		"    - vm b (101)    left the site                data-loss",
 		"          together with scsi5, which no file names",
 	}, strings.Split(b.String(), "\n")[2:6])
 	b.Reset()
