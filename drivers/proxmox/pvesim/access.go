@@ -54,15 +54,16 @@ func (t *token) shown(to map[string]any) map[string]any {
 	return to
 }
 
-// apiUsers is GET /access/users: oneself, and who one may manage.
+// apiUsers is GET /access/users: oneself, and who one may manage (PVE/API2/User.pm).
 func apiUsers(w *world, c *call) (any, error) {
 	list := []map[string]any{}
 	manages := false
 	for _, priv := range []string{"User.Modify", "Sys.Audit"} {
 		manages = manages || c.can("/access/groups", priv)
 	}
+	members := c.managedMembers()
 	for _, userid := range slices.Sorted(maps.Keys(w.access.users)) {
-		if !manages && c.who.String() != userid {
+		if !manages && c.who.String() != userid && !members[userid] {
 			continue
 		}
 		u := w.access.users[userid]
@@ -70,10 +71,13 @@ func apiUsers(w *world, c *call) (any, error) {
 			continue
 		}
 		_, realm, _ := cutLast(userid, "@")
-		entry := u.shown(map[string]any{"userid": userid, "realm-type": realm})
-		delete(entry, "keys")
+		entry := u.shown(map[string]any{"userid": userid})
+		if conf, ok := w.access.realms[realm]; ok {
+			entry["realm-type"] = conf["type"]
+		}
 		if c.flag("full") {
 			entry["groups"] = strings.Join(w.access.groupsOf(userid), ",")
+			entry["tokens"] = nil // Of a user without tokens the member is there, and null.
 			if tokens := u.tokenList(); len(tokens) > 0 {
 				entry["tokens"] = tokens
 			}
@@ -81,6 +85,17 @@ func apiUsers(w *world, c *call) (any, error) {
 		list = append(list, entry)
 	}
 	return list, nil
+}
+
+// managedMembers are the users of those groups that the caller may manage or audit.
+func (c *call) managedMembers() map[string]bool {
+	members := map[string]bool{}
+	for name, g := range c.w.access.groups {
+		if c.can("/access/groups/"+name, "User.Modify") || c.can("/access/groups/"+name, "Sys.Audit") {
+			maps.Copy(members, g.users)
+		}
+	}
+	return members
 }
 
 func (u *user) tokenList() []map[string]any {
@@ -163,7 +178,7 @@ func apiGetUser(w *world, c *call) (any, error) {
 	if u == nil {
 		return nil, fail("no such user ('%s')", c.in["userid"])
 	}
-	entry := u.shown(map[string]any{"groups": w.access.groupsOf(c.in["userid"])})
+	entry := u.shown(map[string]any{"groups": w.access.groupsOf(c.in["userid"]), "tokens": nil})
 	if len(u.tokens) > 0 {
 		tokens := map[string]any{}
 		for name, t := range u.tokens {

@@ -53,7 +53,10 @@ func newAnswer(c *call, data any, err error) *answer {
 	}
 	body := map[string]any{"data": data}
 	if list, ok := data.(paged); ok {
-		body["data"], body["total"] = list.data, list.total
+		body["data"] = list.data
+		if list.total > 0 { // A total of 0 is not told (rest_handler in PVE/HTTPServer.pm).
+			body["total"] = list.total
+		}
 	}
 	if list, ok := data.(beside); ok {
 		maps.Copy(body, list.attributes)

@@ -110,6 +110,8 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 	switch {
 	case c.has("type") && c.in["type"] != kind:
 		return nil, fail("types does not match")
+	case kind != "vm" && kind != "ct":
+		return nil, fail("unknown section type '%s'", kind)
 	case g == nil:
 		return nil, fail("resource '%s' does not exist in cluster", id)
 	case haSID(g) != sid:

@@ -27,10 +27,11 @@ func apiMigrateInfo(w *world, c *call) (any, error) {
 		}
 		entry := map[string]any{
 			"volid": d.file, "drivename": key, "cdrom": boolInt(d.cdrom()), "shared": 0, "replicate": 1, "is_attached": boolInt(isDrive(key)),
-			"is_unused": boolInt(!isDrive(key)), "is_vmstate": 0, "is_tpmstate": boolInt(key == "tpmstate0"), "size": int64(0),
+			"is_unused": boolInt(!isDrive(key)), "is_vmstate": 0, "is_tpmstate": boolInt(key == "tpmstate0"),
 		}
-		if v := w.volume(g.node, d.file); v != nil {
-			entry["size"] = v.size
+		// Told is what the configuration says (foreach_volid in PVE/QemuServer.pm).
+		if size, ok := parseSize(d.opts["size"]); ok && size > 0 {
+			entry["size"] = size
 		}
 		disks = append(disks, entry)
 	}

@@ -217,9 +217,15 @@ func apiDeletePool(w *world, c *call) (any, error) {
 		}
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(p.vms)) {
+		if w.guests[vmid] == nil {
+			continue // A member that is not there does not count (PVE/API2/Pool.pm).
+		}
 		return nil, fail("delete pool failed: pool '%s' is not empty (contains VM %d)", name, vmid)
 	}
 	for _, storage := range slices.Sorted(maps.Keys(p.storages)) {
+		if w.stores[storage] == nil {
+			continue
+		}
 		return nil, fail("delete pool failed: pool '%s' is not empty (contains storage '%s')", name, storage)
 	}
 	delete(w.pools, name)

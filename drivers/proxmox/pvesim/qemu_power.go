@@ -58,6 +58,9 @@ func (w *world) startJob(g *guest, c *call) job {
 		if g.conf["bios"] == "ovmf" && g.conf["efidisk0"] == "" {
 			t.warn("no efidisk configured! Using temporary efivars disk.")
 		}
+		if g.conf["lock"] == "suspended" {
+			t.logf("Resumed VM, removing state")
+		}
 		w.powerOn(g)
 		return nil
 	}}
@@ -76,6 +79,9 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 			clear(g.cloud)
 			w.write(g)
 		}
+	}
+	if g.conf["lock"] == "suspended" {
+		log("Resuming suspended VM")
 	}
 	if w.cpus(g) > w.cfg.CPUs {
 		return fail("MAX %d vcpus allowed per VM on this node", w.cfg.CPUs)
@@ -125,8 +131,7 @@ func (w *world) powerOn(g *guest) {
 		}
 	}
 	if g.conf["lock"] == "suspended" {
-		delete(g.conf, "lock")
-		delete(g.conf, "vmstate")
+		w.forgetState(g)
 		p.booted = w.now
 	}
 	g.run = p

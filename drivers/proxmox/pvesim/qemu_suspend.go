@@ -1,6 +1,9 @@
 package pvesim
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // apiReset is POST …/status/reset: the same process boots again.
 func apiReset(w *world, c *call) (any, error) {
@@ -24,7 +27,8 @@ func apiReset(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// apiSuspend is POST …/status/suspend: a pause; with todisk a hibernation.
+// apiSuspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
+// the memory on a volume and ends the process (vm_suspend in PVE/QemuServer.pm).
 func apiSuspend(w *world, c *call) (any, error) {
 	g, err := c.runningOnly()
 	if err != nil {
@@ -37,26 +41,54 @@ func apiSuspend(w *world, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	return w.fork(c, g.node, job{kind: kind, id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
+	undo := func(*task) {
+		if g.conf["lock"] == "suspending" {
+			w.forgetState(g)
+		}
+	}
+	return w.fork(c, g.node, job{kind: kind, id: fmt.Sprint(g.vmid), guest: g, abort: undo, begin: func(t *task) error {
 		if g.run == nil {
 			return fail("VM %d not running", g.vmid)
 		}
-		if c.flag("skiplock") || g.conf["lock"] == "backup" {
+		if err := g.checkLock(); err != nil && !c.flag("skiplock") && g.conf["lock"] != "backup" {
+			return err
+		}
+		if !toDisk {
 			return nil
 		}
-		return g.checkLock()
-	}, end: func(*task) error {
+		if g.conf["lock"] == "backup" {
+			return fail("Cannot suspend VM to disk during backup")
+		}
+		if _, err := w.allocateState(g, "suspend-"+w.now.UTC().Format(time.DateOnly), g.conf, c.in["statestorage"], t.logf); err != nil {
+			return err
+		}
+		g.conf["lock"] = "suspending"
+		w.write(g)
+		return nil
+	}, end: func(t *task) error {
 		if g.run == nil {
 			return fail("VM %d not running", g.vmid)
 		}
 		g.run.paused = true
 		if toDisk {
+			t.logf("State saved, quitting")
 			g.conf["lock"] = "suspended"
 			g.run = nil
 		}
 		w.write(g)
 		return nil
 	}}), nil
+}
+
+// forgetState frees the memory that was kept of a VM, and what was noted with it.
+func (w *world) forgetState(g *guest) {
+	if state := g.conf["vmstate"]; state != "" {
+		_ = w.free(g.node, state)
+	}
+	for _, key := range []string{"lock", "vmstate", "runningmachine", "runningcpu"} {
+		delete(g.conf, key)
+	}
+	w.write(g)
 }
 
 // apiResume is POST …/status/resume.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -59,7 +60,7 @@ func TestRecordings(t *testing.T) {
 		c.Web = labWeb
 		c.Promise = func(deviation string) { r.deviations[deviation]++ }
 		r.host = pvesim.New(c)
-		equal, all, differ, apart, used := 0, 0, 0, map[string]int{}, excuses{}
+		equal, all, differ, apart, beyond, used := 0, 0, 0, map[string]int{}, map[string]int{}, excuses{}
 		for _, name := range chain {
 			s := readRecording(t, name)
 			s.partial = true
@@ -69,7 +70,7 @@ func TestRecordings(t *testing.T) {
 				all++
 				found, notes := r.play(t, s, e)
 				for _, note := range notes {
-					t.Logf("%s %s: %s", name, s.title(i), note)
+					beyond[name+" "+s.title(i)+": "+entries.ReplaceAllString(note, "[…]")]++
 				}
 				if len(found) > 0 {
 					differ++
@@ -94,11 +95,17 @@ func TestRecordings(t *testing.T) {
 		require.Empty(t, used.unneeded(), "reasons that nothing needs")
 		require.Empty(t, r.deviations, "answers that are not what the API table promises")
 		t.Logf("recorded answers that are not what the API table promises: %v", r.recorded)
+		for _, note := range slices.Sorted(maps.Keys(beyond)) {
+			t.Logf("%s (%d times)", note, beyond[note])
+		}
 		for why, n := range apart {
 			t.Logf("not comparable: %d values: %s", n, why)
 		}
 	})
 }
+
+// entries are the places of entries in a list.
+var entries = regexp.MustCompile(`\[\d{3,}\]`)
 
 // recorder plays exchanges on a host.
 type recorder struct {

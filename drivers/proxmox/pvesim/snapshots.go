@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -236,9 +237,20 @@ func (w *world) takeSnapshot(g *guest, name, description string, withState bool,
 	return nil
 }
 
-// saveState keeps the memory of a running VM, on the storage of its first disk.
+// saveState keeps the memory of a running VM with a snapshot.
 func (w *world) saveState(g *guest, s *snapshot, log func(string, ...any)) error {
-	storage := g.conf["vmstatestorage"]
+	storage, err := w.allocateState(g, s.name, s.conf, "", log)
+	if err == nil {
+		log("saving VM state and RAM using storage '%s'", storage)
+	}
+	return err
+}
+
+// allocateState makes room for the memory of a running VM, on the storage that was
+// asked for or that of its first disk, and notes in a section of its configuration
+// what was running (__snapshot_save_vmstate in PVE/QemuConfig.pm).
+func (w *world) allocateState(g *guest, of string, section config, storage string, log func(string, ...any)) (string, error) {
+	storage = cmp.Or(storage, g.conf["vmstatestorage"])
 	for _, key := range driveNames(g.conf) {
 		if name, _, managed := volumeID(parseDrive(key, g.conf[key]).file); managed && storage == "" {
 			storage = name
@@ -246,20 +258,19 @@ func (w *world) saveState(g *guest, s *snapshot, log func(string, ...any)) error
 	}
 	st := w.stores[storage]
 	if st == nil {
-		return fail("no target storage found for VM state")
+		return "", fail("no target storage found for VM state")
 	}
-	name := fmt.Sprintf("vm-%d-state-%s", g.vmid, s.name)
+	name := fmt.Sprintf("vm-%d-state-%s", g.vmid, of)
 	if st.files() {
 		name = fmt.Sprintf("%d/%s.raw", g.vmid, name)
 	}
 	size := int64(memoryMiB(g.conf["memory"])*2+500) << 20
 	if _, err := w.allocateAs(g.node, st, name, g.vmid, "raw", size, log); err != nil {
-		return err
+		return "", err
 	}
-	log("saving VM state and RAM using storage '%s'", storage)
-	s.conf["vmstate"] = storage + ":" + name
-	s.conf["runningmachine"] = g.run.machine
-	return nil
+	section["vmstate"] = storage + ":" + name
+	section["runningmachine"], section["runningcpu"] = g.run.machine, w.cpuArgument(g.conf)
+	return storage, nil
 }
 
 // apiSnapshotIndex is GET …/snapshot/{snapname}.

@@ -286,7 +286,7 @@ func apiAllocate(w *world, c *call) (any, error) {
 	if !strings.ContainsAny(c.in["size"], "KMGT") {
 		size <<= 10 // A bare number is in KiB.
 	}
-	if name, err = s.newName(name, vmid, format); err != nil {
+	if name, err = s.newName(name, vmid, format, w.v9()); err != nil {
 		return nil, err
 	}
 	if format == "subvol" && size != 0 && s.files() {
@@ -303,7 +303,7 @@ func apiAllocate(w *world, c *call) (any, error) {
 
 // newName checks the name of a disk that is to be made (alloc_image of the storage
 // plugins): a file may name any guest, in the folder of the one it is made for.
-func (s *store) newName(name string, vmid int, format string) (string, error) {
+func (s *store) newName(name string, vmid int, format string, strict bool) (string, error) {
 	if !s.files() {
 		if parsed, err := s.parseName(name); err != nil {
 			return "", err
@@ -312,7 +312,11 @@ func (s *store) newName(name string, vmid int, format string) (string, error) {
 		}
 		return name, nil
 	}
-	m := newFile.FindStringSubmatch(name)
+	names := anyFile
+	if strict {
+		names = newFile
+	}
+	m := names.FindStringSubmatch(name)
 	switch {
 	case m == nil:
 		return "", fail("unable to parse volume filename '%s'", name)
@@ -321,6 +325,10 @@ func (s *store) newName(name string, vmid int, format string) (string, error) {
 	}
 	return itoa(vmid) + "/" + name, nil
 }
+
+// anyFile are the names of disks that are files; newFile those that PVE 9 still takes
+// (parse_name_dir in PVE/Storage/Plugin.pm).
+var anyFile = regexp.MustCompile(`^(?:base-)?[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
 
 var newFile = regexp.MustCompile(`^(?:vm-|base-|subvol-)\d+-[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
 
