@@ -211,6 +211,13 @@ func (d *dump) archive(t *task, g *guest) error {
 		if v == nil {
 			return fail("volume '%s' does not exist", disks[key])
 		}
+		if g.kind == "qemu" && parseDrive(key, g.conf[key]).opts["backup"] == "0" {
+			t.logf("INFO: exclude disk '%s' '%s' (backup=no)", key, disks[key])
+			continue
+		}
+		if g.kind == "qemu" {
+			t.logf("INFO: include disk '%s' '%s' %s", key, disks[key], formatSize(v.size))
+		}
 		b.disks[key] = saved{disks[key], v.format, v.size, v.used, v.system}
 		size += v.used / 2
 	}

@@ -39,50 +39,54 @@ func (w *world) restoreVM(c *call, node string, vmid int, r restoring) (any, err
 	if err != nil {
 		return nil, fail("unable to restore VM %d - %s", vmid, err)
 	}
-	before := maps.Clone(g.conf)
 	g.conf["lock"] = "create"
 	w.write(g)
-	drop := func(*task) {
-		if len(before) == 0 {
-			w.remove(g)
-			return
-		}
-		g.conf = before
+	unlock := func(*task) {
+		delete(g.conf, "lock")
 		w.write(g)
 	}
-	return w.fork(c, node, job{kind: "qmrestore", id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
-		if err := w.unpackVM(g, v.backup, r, t.logf); err != nil {
-			drop(t)
-			return fail("unable to restore VM %d - %s", vmid, taskText(err))
+	return w.fork(c, node, job{kind: "qmrestore", id: fmt.Sprint(vmid), guest: g, abort: unlock, end: func(t *task) error {
+		if err := w.restoreInto(g, v.backup, r, t.logf); err != nil {
+			unlock(t)
+			t.logf("error before or during data restore, some or all disks were not completely restored. VM %d state is NOT cleaned up.", vmid)
+			return err
 		}
 		if r.pool != "" {
 			w.joinPool(r.pool, vmid)
 		}
 		if r.start {
+			t.logf("Execute autostart")
 			w.fork(c, node, w.startJob(g, c))
 		}
 		return nil
 	}}), nil
 }
 
+// restoreInto is what the task of a restore does: only there it is found out whether a
+// VM that is there may be overwritten (create_vm in PVE/API2/Qemu.pm).
+func (w *world) restoreInto(g *guest, b *backup, r restoring, log func(string, ...any)) error {
+	switch {
+	case g.conf["protection"] == "1":
+		return fail("unable to restore VM %d - - protection mode enabled", g.vmid)
+	case g.run != nil:
+		return fail("unable to restore VM %d - vm is running", g.vmid)
+	default:
+		return w.unpackVM(g, b, r, log)
+	}
+}
+
 // claimVM takes an id, with force also that of a VM that is there.
 func (w *world) claimVM(node string, vmid int, force bool) (*guest, error) {
 	g := w.guest(node, "qemu", vmid)
-	switch {
-	case g == nil || !force:
-		if err := w.unusedID(vmid); err != nil {
-			return nil, err
-		}
-		g = newGuest(node, "qemu", vmid)
-		w.add(g)
-		return g, nil
-	case g.run != nil:
-		return nil, fail("vm is running")
-	case g.conf["protection"] == "1":
-		return nil, fail("protection mode enabled")
-	default:
+	if g != nil && force {
 		return g, g.checkLock()
 	}
+	if err := w.unusedID(vmid); err != nil {
+		return nil, err
+	}
+	g = newGuest(node, "qemu", vmid)
+	w.add(g)
+	return g, nil
 }
 
 // unpackVM makes the disks of a backup anew and writes its configuration. The id
@@ -98,7 +102,7 @@ func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...a
 		return name
 	}
 	w.unpackLog(g, b, r.archive, log)
-	w.freeDisks(g, false, log) // Of a VM that is overwritten they go first.
+	w.freeRestored(g, b, log)
 	made := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(b.disks)) {
 		volid, err := w.restoreDisk(g, key, storageOf(b.disks[key]), b.disks[key], log)
@@ -121,6 +125,10 @@ func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...a
 			d := parseDrive(key, value)
 			d.file = made[key]
 			conf[key] = d.String()
+		case isDrive(key) && parseDrive(key, value).opts["backup"] == "0":
+			// Its line becomes a comment, and comments are the description.
+			delete(conf, key)
+			conf["description"] = strings.TrimPrefix(conf["description"]+"\n"+key+": "+value, "\n")
 		}
 	}
 	if r.unique {
@@ -136,8 +144,62 @@ func (w *world) unpackVM(g *guest, b *backup, r restoring, log func(string, ...a
 	if conf["template"] == "1" {
 		w.templateVM(g, "")
 	}
+	w.findUnused(g, log)
 	w.write(g)
 	return nil
+}
+
+// freeRestored frees those disks of a VM that is overwritten that the backup has, too,
+// and the memory of its snapshots ($restore_cleanup_oldconf in PVE/QemuServer.pm).
+func (w *world) freeRestored(g *guest, b *backup, log func(string, ...any)) {
+	disks := g.disks(g.conf)
+	var gone []string
+	for _, key := range slices.Sorted(maps.Keys(disks)) {
+		if _, again := b.disks[key]; again && w.owns(g, disks[key]) {
+			gone = append(gone, disks[key])
+		}
+	}
+	for _, s := range g.snapshots {
+		if state := s.conf["vmstate"]; state != "" {
+			gone = append(gone, state)
+		}
+	}
+	g.snapshots = nil
+	for _, volid := range gone {
+		delete(g.conf, keyOf(disks, volid))
+		if err := w.free(g.node, volid); err != nil {
+			log("%s", err)
+		}
+	}
+}
+
+func keyOf(disks map[string]string, volid string) string {
+	for key, other := range disks {
+		if other == volid {
+			return key
+		}
+	}
+	return ""
+}
+
+// findUnused adds the disks of a VM that its configuration does not name (rescan in
+// PVE/QemuServer.pm).
+func (w *world) findUnused(g *guest, log func(string, ...any)) {
+	log("rescan volumes...")
+	var named []string
+	for _, key := range driveNames(g.conf) {
+		named = append(named, parseDrive(key, g.conf[key]).file)
+	}
+	for _, storage := range w.storeNames() {
+		for _, v := range w.stores[storage].list(g.node) {
+			volid := storage + ":" + v.name
+			if v.vmid != g.vmid || v.content != "images" || slices.Contains(named, volid) || strings.Contains(v.name, "-state-") {
+				continue
+			}
+			addUnused(g.conf, volid)
+			log("VM %d add unreferenced volume '%s' as '%s' to config", g.vmid, volid, keyOf(g.conf, volid))
+		}
+	}
 }
 
 // unpackLog is what the tools that read an archive say of it (restore_vma_archive in

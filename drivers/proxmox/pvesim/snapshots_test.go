@@ -115,8 +115,9 @@ func TestBackups(t *testing.T) {
 		c.done("POST", "/nodes/father/qemu", form{"vmid": "101", "archive": archives["qemu"], "unique": "1", "start": "1"})
 		require.NotEqual(t, original["net0"], c.object("/nodes/father/qemu/101/config")["net0"])
 		require.Equal(t, "running", c.object(vmURL("101", "/status/current"))["status"])
-		a := c.ask("POST", "/nodes/father/qemu", form{"vmid": "101", "archive": archives["qemu"], "force": "1"})
-		require.Equal(t, "unable to restore VM 101 - vm is running", a.reason)
+		over := c.task("POST", "/nodes/father/qemu", form{"vmid": "101", "archive": archives["qemu"], "force": "1"})
+		require.Equal(t, "unable to restore VM 101 - vm is running", over, "that is found out in the task")
+		require.NotContains(t, c.object(vmURL("101", "/config")), "lock")
 
 		c.done("POST", "/nodes/father/lxc", form{"vmid": "200", "ostemplate": archives["lxc"], "restore": "1", "force": "1", "storage": "local-lvm"})
 		require.Equal(t, "local-lvm:vm-200-disk-3,mp=/srv,size=1G", c.object(ctURL("200", "/config"))["mp0"])

@@ -176,3 +176,33 @@ func TestGrownFileSystem(t *testing.T) {
 		}
 	})
 }
+
+// TestRestoreOver: a disk that is left out of backups is no part of one, its line
+// becomes part of the description when it is restored, and the disk that was there is
+// kept as unused; what forbids it shows in the task (create_vm in PVE/API2/Qemu.pm,
+// restore_update_config_line and rescan in PVE/QemuServer.pm).
+func TestRestoreOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := likeRecorded(t)
+		c.done("POST", "/nodes/father/qemu", form{
+			"vmid": "100", "description": "mine", "scsi0": "vmstore:1,format=qcow2", "scsi1": "vmstore:1,format=raw,backup=0", "protection": "1",
+		})
+		c.done("POST", "/nodes/father/vzdump", form{"vmid": "100", "storage": "vmstore", "compress": "zstd"})
+		require.Contains(t, c.log(), "INFO: exclude disk 'scsi1' 'vmstore:100/vm-100-disk-1.raw' (backup=no)")
+		archive, _ := c.list("/nodes/father/storage/vmstore/content?content=backup")[0]["volid"].(string)
+		over := form{"vmid": "100", "archive": archive, "force": "1"}
+		require.Equal(t, "unable to restore VM 100 - - protection mode enabled", c.task("POST", "/nodes/father/qemu", over))
+		require.NotContains(t, c.object(vmURL("100", "/config")), "lock")
+		c.ok("PUT", vmURL("100", "/config"), form{"protection": "0"})
+		c.done("POST", "/nodes/father/qemu", over)
+		require.Contains(t, c.log()[0], "restore vma archive: zstd -q -d -c ")
+		conf := c.object(vmURL("100", "/config"))
+		require.Equal(t, "vmstore:100/vm-100-disk-0.qcow2,size=1G", conf["scsi0"])
+		require.NotContains(t, conf, "scsi1")
+		require.Equal(t, "vmstore:100/vm-100-disk-1.raw", conf["unused0"])
+		require.Equal(t, "mine\nscsi1: vmstore:100/vm-100-disk-1.raw,backup=0,size=1G", conf["description"])
+
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "101", "archive": archive})
+		require.NotContains(t, c.object(vmURL("101", "/config")), "unused0")
+	})
+}
