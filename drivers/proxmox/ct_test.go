@@ -113,7 +113,7 @@ func TestContainerEditsWriteExactlyTheEditedKeys(t *testing.T) {
 		"mount point comes": {func(c *proxmox.CT) {
 			c.Disks = append(c.Disks, proxmox.CTDisk{Name: "more", Size: 2, Path: "/more"})
 		}, []string{"description", "mp1"}, model.ClassHot},
-		"storage":     {func(c *proxmox.CT) { c.Disks[0].Storage, c.Restart = "fast", "allowed" }, []string{"mp0"}, model.ClassMigrate},
+		"storage":     {func(c *proxmox.CT) { c.Disks[0].Storage, c.Restart = "fast", "allowed" }, []string{"description", "mp0"}, model.ClassMigrate},
 		"vlan":        {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{VLAN: 7}) }, []string{"net0"}, model.ClassHot},
 		"address":     {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{IP: "10.0.0.9/24"}) }, []string{"net0"}, model.ClassHot},
 		"mac":         {func(c *proxmox.CT) { c.NICs = lan(proxmox.CTNIC{MAC: "BC:24:11:AA:AA:AA"}) }, []string{"description", "net0"}, model.ClassHot},

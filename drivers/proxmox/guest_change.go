@@ -25,12 +25,15 @@ type change struct {
 	back  map[string]volume // slot → a disk whose old volume is attached again
 	drop  map[string]string // name of a disk → volume to be freed
 	sight sight
+
+	apart   map[string]string // name of a disk that goes to another bus → the slot that it leaves
+	ordered bool              // volumes are made, whose names are known afterwards only
 }
 
 func newChange(at place, to, from *volumes, m mark) *change {
 	return &change{
 		to: to, from: from, m: m, writing: writing{params{}, map[string]bool{}},
-		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{},
+		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
 		sight: sight{at: at, addr: to.mark.addr(), cfg: from.observe, unsure: map[string]bool{}},
 	}
 }
@@ -68,6 +71,7 @@ func (c *change) disk(name, attr string) {
 	h, there := find(c.from.list, name)
 	slot, old := c.m.Slots["disk."+name], c.from.mark.Slots["disk."+name]
 	switch {
+	case c.apart[name] != "": // it comes back, and then is made what else is wanted of it
 	case !wanted && !there: // detached before; its data are to go
 		c.drop[name] = c.from.mark.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
@@ -78,6 +82,8 @@ func (c *change) disk(name, attr string) {
 		}
 	case !there:
 		c.set[slot] = c.attach(w, slot)
+		_, back := c.back[slot]
+		c.ordered = c.ordered || !back
 	case attr == "remove": // only the mark says it
 	case attr == "size":
 		c.grow[slot] = w.size
@@ -91,7 +97,7 @@ func (c *change) disk(name, attr string) {
 // attach is the value of a disk that is to be there: the volume that it had before,
 // if the guest still has that one, else the order for a new one.
 func (c *change) attach(w volume, slot string) string {
-	id, o := c.from.mark.Detached[w.name], c.from.observe
+	id, o := or(c.from.mark.Detached[w.name], c.from.returns(w.name)), c.from.observe
 	if id == "" && c.from.mark.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
 		id = volumeOf(o.now[slot])
 	}
@@ -111,11 +117,13 @@ func (c *change) attach(w volume, slot string) string {
 // options and detached disks, which the other changes may have moved.
 func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
+	c.m.Volumes = c.from.mark.Volumes // for their sake alone nothing is written
 	c.keepDetached(false)
 	if describe(notes, c.m) == strings.TrimRight(c.from.observe.description(), " \t\r\n") {
 		return
 	}
 	c.keepDetached(true)
+	c.m.Volumes = c.attached()
 	c.set["description"] = describe(notes, c.m)
 }
 
@@ -148,7 +156,8 @@ func (c *change) keepDetached(prune bool) {
 func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
 	at := ch.sight.at
 	// PVE moves no volume of a running container, and what waits for a start would name the old one.
-	halt := at.lxc && len(ch.move) > 0 && s.Have.Guest.Running
+	// And what boots from one bus must not see its disk leave for another.
+	halt := (at.lxc && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
 	if ch.empty() || halt { // no request with a digest says that it still is what was observed
 		if err := d.stillOurs(ctx, at, s.Address); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
@@ -163,7 +172,11 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 		}
 	}
 	ch.sight.fresh = ch.empty() && !halt // both renew the digest
-	if err := d.withVolumes(ctx, &ch.sight, ch.writing, s.Have, ch.from.observe); err != nil {
+	write := func() error { return d.withVolumes(ctx, &ch.sight, ch.writing, s.Have, ch.from.observe) }
+	if len(ch.apart) > 0 {
+		write = func() error { return d.rebus(ctx, s, ch) }
+	}
+	if err := write(); err != nil {
 		return halt, fmt.Errorf("changing %s: %w", at, err)
 	}
 	return halt, d.settleDisks(ctx, ch, at.lxc && s.Have.Guest.Running && !halt)
@@ -281,6 +294,11 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 			return err
 		}
 	}
+	if ch.ordered || len(ch.move) > 0 {
+		if err := d.learn(ctx, l, ch.to, ch.notes, &ch.m); err != nil {
+			return err
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(ch.drop)) {
 		if err := d.dropData(ctx, ch, name); err != nil {
 			return fmt.Errorf("removing the data of disk %s of %s (%s): %w", name, l.at, ch.drop[name], err)
@@ -337,8 +355,8 @@ func (d *Driver) complete(ctx context.Context, at place, want *volumes, power st
 			}
 		}
 	}
-	if power != "running" {
-		return is.mark, nil
+	if err := d.learn(ctx, &l, want, is.notes, &is.mark); err != nil || power != "running" {
+		return is.mark, err
 	}
 	return is.mark, d.start(ctx, at)
 }

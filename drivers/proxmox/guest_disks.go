@@ -23,17 +23,38 @@ type held struct {
 	snapshots map[string]string
 }
 
-// unused names the volumes that belong to the guest and are attached nowhere; "" for none.
+// unused names the volumes that belong to the guest and are attached nowhere, as far
+// as its mark does not say what they are; "" for none.
 func (h *held) unused() string {
-	var out []string
 	known := slices.Collect(maps.Values(h.mark.Detached)) // of other disks: they explain nothing
+	for name, id := range h.mark.Volumes {
+		if slot := h.mark.Slots["disk."+name]; h.observe.next[slot] == "" {
+			known = append(known, id)
+		}
+	}
+	var out []string
 	for key, val := range h.observe.next {
 		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
-			out = append(out, key)
+			out = append(out, fmt.Sprintf("%s (%s)", key, volumeOf(val)))
 		}
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
+}
+
+// returns gives the volume of a disk that is not attached, where the mark proves which
+// it was; "" where it does not. What the mark noted when it was written last may be
+// older than what people did since (a volume moved by hand leaves its old one behind):
+// so beside volumes that the mark does not know it proves nothing.
+func (h *held) returns(name string) string {
+	id, slot := h.mark.Detached[name], h.mark.Slots["disk."+name]
+	if id == "" && h.unused() == "" && h.observe.next[slot] == "" && h.observe.now[slot] == "" {
+		id = h.mark.Volumes[name]
+	}
+	if id == "" || unusedKey(h.observe.next, id) == "" {
+		return ""
+	}
+	return id
 }
 
 // device is the name that a key of PVE has in the files by the mark; "" for none.
@@ -166,6 +187,16 @@ func (v *volumes) note(want *volumes) []string {
 			out = append(out, "the data of disk "+name+" are removed")
 		}
 	}
+	for _, w := range want.list {
+		id := v.returns(w.name)
+		switch {
+		case id == "" || v.has(w.name):
+		case v.mark.Slots["disk."+w.name] != "" && v.mark.Detached[w.name] == "":
+			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.name, id))
+		default:
+			out = append(out, fmt.Sprintf("disk %s comes back with its data (%s)", w.name, id))
+		}
+	}
 	return out
 }
 
@@ -180,11 +211,13 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 		path := "disk." + w.name
 		slot := v.mark.Slots[path]
 		switch {
+		case !there && v.returns(w.name) != "":
 		case !there && w.name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
 		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
-				"its data may be on %s of %s, so no empty disk is put in its place: attach that one as %s again, or remove it", v.unused(), at, slot)
+				"its data may be on what is attached nowhere: %s of %s. Which one it is its mark does not prove, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
+				v.unused(), at, at.tool(), at.vmid, slot, pick(at.lxc, ",mp=PATH", ""), at.node)
 		case there && w.size != 0 && w.size < h.size:
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.name, h.size, w.size), "PVE only grows disks: set it to at least %d, or replace the guest", h.size)
 		}

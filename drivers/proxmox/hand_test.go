@@ -39,21 +39,84 @@ func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	}
 }
 
-// TestDiskDetachedByHandIsNotReplacedByAnEmptyOne: its data lie on an unused disk.
-func TestDiskDetachedByHandIsNotReplacedByAnEmptyOne(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
-		w.apply()
-		volume := w.guest(10000).Config["scsi1"]
-		w.host.Edit(func(e *pvesim.Edit) {
-			e.Set(10000, "scsi1", "")
-			e.Set(10000, "unused0", strings.Split(volume, ",")[0])
+// TestDiskDetachedByHandComesBack: the mark knows its volume, so that very one is attached.
+func TestDiskDetachedByHandComesBack(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) {
+					v.Power, v.Disks = power, []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2, Bus: "virtio"}}
+				})
+				w.apply()
+				all, root, data, logs := volumesOf(w, 10000), file(w.guest(10000).Config["scsi0"]), file(w.guest(10000).Config["scsi1"]), file(w.guest(10000).Config["virtio0"])
+				w.detach(10000, "scsi1", "unused0")
+				w.detach(10000, "virtio0", "unused1")
+				p := w.plan()
+				require.Len(t, p.Steps, 1, foundIn(p))
+				require.Contains(t, p.Steps[0].Reason, "disk data was detached by hand, and is attached again with its data ("+data+")")
+				require.Empty(t, w.run(p))
+				w.converged()
+				require.Equal(t, all, volumesOf(w, 10000))
+				require.Equal(t, []string{data, logs}, []string{file(w.guest(10000).Config["scsi1"]), file(w.guest(10000).Config["virtio0"])})
+
+				w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+				w.detach(10000, "scsi0", "unused0") // and the disk it boots from, which PVE takes out of the order
+				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "boot", "order=net0") })
+				w.apply()
+				w.converged()
+				require.Equal(t, root, file(w.guest(10000).Config["scsi0"]))
+				require.Equal(t, "order=scsi0;net0", w.guest(10000).Config["boot"])
+				require.Equal(t, all, volumesOf(w, 10000))
+			})
 		})
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
-		require.True(t, p.Findings.HasErrors())
-		require.Contains(t, p.Findings[0].Summary+p.Findings[0].Detail, "unused0")
+	}
+}
+
+// detach takes a volume out of a slot as PVE does it at rest.
+func (w *world) detach(vmid int, slot, unused string) {
+	w.t.Helper()
+	volume := file(w.guest(vmid).Config[slot])
+	require.NotEmpty(w.t, volume)
+	w.host.Edit(func(e *pvesim.Edit) {
+		e.Set(vmid, slot, "")
+		e.Set(vmid, unused, volume)
 	})
+}
+
+// TestWhatIsNotProvedToBeTheDiskIsNotAttached: neither beside volumes that the mark does
+// not know, nor where it does not say which one it was.
+func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
+	for name, hand := range map[string]func(*world){
+		"another volume beside it": func(w *world) {
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
+		},
+		"only another volume": func(w *world) {
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
+		},
+		"a mark of old": func(w *world) {
+			notes, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+			require.Empty(w.t, notes)
+			m.Volumes = nil
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.apply()
+				w.detach(10000, "scsi1", "unused0")
+				hand(w)
+				writes := w.host.Snapshot().Writes
+				p := w.plan()
+				require.Empty(t, p.Steps, "%s", describe(p))
+				require.True(t, p.Findings.HasErrors())
+				require.Contains(t, foundIn(p), "disk data was detached by hand")
+				require.Contains(t, foundIn(p), "unused")
+				require.Contains(t, foundIn(p), "`qm set 10000 --scsi1 VOLUME` on node father")
+				require.Equal(t, writes, w.host.Snapshot().Writes)
+			})
+		})
+	}
 }
 
 // TestStepsWithoutADigestProveAnew: between plan and step the guest went and somebody

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -40,6 +41,7 @@ type mark struct {
 	Options  []string          `json:"options,omitempty"`
 	Removes  []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
 	Detached map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
+	Volumes  map[string]string `json:"volumes,omitempty"`  // disks that it has → their volumes, as last written: which one somebody detached by hand
 	Seeded   int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
 	Seed     *markSeed         `json:"seed,omitempty"`
 }
@@ -117,8 +119,17 @@ func splitDescription(s string) (notes string, m mark, found bool) {
 	return notes, m, true
 }
 
-// describe joins notes and mark; PVE cuts trailing white space, so there is none.
+// describe joins notes and mark; PVE cuts trailing white space, so there is none. Of a
+// guest with very many disks there is no room to say which volume each has.
 func describe(notes string, m mark) string {
+	if text := withMark(notes, m); len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= maxDescription {
+		return text
+	}
+	m.Volumes = nil
+	return withMark(notes, m)
+}
+
+func withMark(notes string, m mark) string {
 	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
 		return notes + "\n" + m.line()
 	}

@@ -205,6 +205,25 @@ func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 	})
 }
 
+// TestAMountPointDetachedByHandComesBack with its data.
+func TestAMountPointDetachedByHandComesBack(t *testing.T) {
+	for _, power := range []string{"running", "stopped"} {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			w.ct("cache", func(c *proxmox.CT) {
+				c.Power, c.Disks = power, []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}, {Name: "logs", Size: 2, Path: "/var/log"}}
+			})
+			w.apply()
+			all, mp := volumesOf(w, 10000), w.guest(10000).Config["mp0"]
+			w.detach(10000, "mp0", "unused0")
+			p := w.apply()
+			require.Contains(t, p.Steps[0].Reason, "disk data was detached by hand, and is attached again with its data ("+file(mp)+")")
+			w.converged()
+			require.Equal(t, mp, w.guest(10000).Config["mp0"])
+			require.Equal(t, all, volumesOf(w, 10000))
+		})
+	}
+}
+
 // TestDisksOfAContainerAreSafe: none is taken for another, and none goes while the
 // container is protected.
 func TestDisksOfAContainerAreSafe(t *testing.T) {
@@ -214,9 +233,13 @@ func TestDisksOfAContainerAreSafe(t *testing.T) {
 		file func(*proxmox.CT)
 		says string
 	}{
-		"detached by hand": {func(e *pvesim.Edit, volume string) { e.Set(10000, "mp0", ""); e.Set(10000, "unused0", volume) }, nil, "unused0"},
-		"root detached":    {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
-		"shrinks":          {nil, func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
+		"detached by hand, beside another volume": {func(e *pvesim.Edit, volume string) {
+			e.Set(10000, "mp0", "")
+			e.Set(10000, "unused0", volume)
+			e.Set(10000, "unused1", "local-lvm:vm-10000-disk-7")
+		}, nil, "`pct set 10000 --mp0 VOLUME,mp=PATH`"},
+		"root detached": {func(e *pvesim.Edit, _ string) { e.Set(10000, "rootfs", "") }, nil, "its root disk is gone"},
+		"shrinks":       {nil, func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 4, Path: "/srv"}} }, "cannot shrink from 5 to 4 GiB"},
 		"moves running": {nil, func(c *proxmox.CT) {
 			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "local-zfs"}}
 		}, "can only be moved while it is stopped"},

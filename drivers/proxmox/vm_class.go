@@ -1,7 +1,6 @@
 package proxmox
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -104,6 +103,8 @@ func (v *VM) plugDisk(w *VM, name, attr string) model.Class {
 	switch {
 	case attr == "remove" && here == there:
 		return model.ClassNone
+	case attr == "bus" && here && there:
+		return model.ClassRestart
 	case here && there, !here && !there:
 		return model.ClassHot
 	case there:
@@ -135,13 +136,6 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 		return h.volumes().refuseEnd(have.Guest)
 	}
 	out := h.volumes().refuse(w.volumes(), placeOf(have))
-	for _, wd := range w.Disks {
-		if hd, there := find(h.Disks, wd.Name); there && wd.Bus != "" && wd.Bus != hd.Bus {
-			out = append(out, model.Problem{
-				Path: "disk." + wd.Name + ".bus", Summary: fmt.Sprintf("disk %s cannot go from bus %s to %s", wd.Name, hd.Bus, wd.Bus),
-				Detail: "the guest may know it by its place only: take the disk out of the files, let that be applied, and declare it again with the other bus; its data come back",
-			})
-		}
-	}
+	out = append(out, h.refuseBus(w, have)...)
 	return append(out, refuseStates(w, h)...)
 }

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -59,6 +60,11 @@ func noteVM(want, have *model.Resource, paths []string) string {
 	waits := slices.Contains(paths, "pending") && h.unread()
 	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) }) {
 		out = append(out, newInstance)
+	}
+	for _, wd := range w.Disks {
+		if hd, there := find(h.Disks, wd.Name); there && wd.Bus != "" && wd.Bus != hd.Bus {
+			out = append(out, fmt.Sprintf("the machine sees disk %s under another name", wd.Name))
+		}
 	}
 	return strings.Join(append(out, h.volumes().note(w.volumes())...), "; ")
 }

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,22 +26,34 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return d.completeVM(ctx, want, at)
 	}
 	to, from := want.volumes(), have.volumes()
-	m.Slots, m.Detached = slots(want.devices(), have.observe, from.remembered(to)), map[string]string{}
+	old, apart := from.remembered(to), rebussed(s.Changes)
+	for _, name := range apart {
+		delete(old, "disk."+name)
+	}
+	m.Slots, m.Detached = slots(want.devices(), have.observe, old), map[string]string{}
 	m.Seeded, m.Seed = have.mark.Seeded, have.mark.Seed // what no file says must not be lost by a write
 	ch := &vmChange{newChange(at, to, from, m), want, have}
+	for _, name := range apart {
+		ch.rebus(name)
+	}
 	for _, c := range s.Changes {
 		ch.add(c.Path)
 		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) {
 			ch.m.Seeded = time.Now().Unix()
 		}
 	}
+	ch.bootable()
 	ch.describe(want.Description, want.Options)
 	if s.Have.Guest.Lock == "suspended" && ch.power && want.Power == "running" && !ch.empty() {
 		if err := d.resume(ctx, at, s.Address); err != nil {
 			return err
 		}
 	}
-	if _, err := d.carryOut(ctx, s, ch.change); err != nil {
+	halted, err := d.carryOut(ctx, s, ch.change)
+	if err != nil {
+		if halted && want.Power == "running" && d.whole(ctx, ch.change) {
+			return d.backUp(ctx, ch.change, err)
+		}
 		return err
 	}
 	if ch.set[seedSlot] != nil { // out of the drive first: a machine does not start with an image that is not there
@@ -48,7 +61,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 			return err
 		}
 	}
-	return d.settlePower(ctx, s, ch.change, false, want.Power)
+	return d.settlePower(ctx, s, ch.change, halted, want.Power)
 }
 
 // resume starts a hibernated machine before anything else: its lock keeps PVE from
@@ -64,6 +77,33 @@ func (d *Driver) resume(ctx context.Context, at place, addr model.Address) error
 type vmChange struct {
 	*change
 	want, have *VM
+}
+
+// bootable keeps what the machine boots from: a disk that goes to another slot stays in
+// its turn, and a root disk that comes back is put in front. PVE takes out of the order
+// what is detached (qemu-server, PVE/API2/Qemu.pm, update_vm_api).
+func (c *vmChange) bootable() {
+	if len(c.back) == 0 || c.want.Options["boot"] != "" || c.set["boot"] != nil {
+		return
+	}
+	moved := map[string]string{}
+	for name, from := range c.apart {
+		moved[from] = c.m.Slots["disk."+name]
+	}
+	old := parseProperty(c.have.observe.next["boot"]).values["order"]
+	var order []string
+	for dev := range strings.SplitSeq(old, ";") {
+		if dev = or(moved[dev], dev); dev != "" {
+			order = append(order, dev)
+		}
+	}
+	root := c.m.Slots["disk.root"]
+	if _, back := c.back[root]; back && !slices.Contains(order, root) {
+		order = slices.Insert(order, 0, root)
+	}
+	if now := strings.Join(order, ";"); now != old {
+		c.set["boot"] = "order=" + now
+	}
 }
 
 // vmAttributes are the keys of PVE that the files call by another name.

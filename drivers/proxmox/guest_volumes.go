@@ -1,0 +1,71 @@
+package proxmox
+
+import (
+	"context"
+	"strings"
+)
+
+// A disk that somebody detaches by hand is one of perhaps several unused volumes of its
+// guest, and only the mark can tell which: PVE keeps nothing of where one was attached.
+// So the mark holds the volumes of a guest that has more than its root disk.
+
+// attached are the volumes of the disks as they will be, as far as they are known before
+// the change is made.
+func (c *change) attached() map[string]string {
+	out := map[string]string{}
+	if len(c.to.list) < 2 {
+		return out
+	}
+	for _, w := range c.to.list {
+		slot := c.m.Slots["disk."+w.name]
+		_, moves := c.move[slot]
+		_, back := c.back[slot]
+		_, there := find(c.from.list, w.name)
+		switch {
+		case moves:
+		case back:
+			if val, ok := c.set[slot].(string); ok {
+				out[w.name] = volumeOf(val)
+			}
+		case there && c.from.observe.next[slot] != "":
+			out[w.name] = volumeOf(c.from.observe.next[slot])
+		}
+	}
+	return out
+}
+
+// learn writes into the mark of a guest which volumes its disks have, where PVE named
+// them only as it made them. Without it a disk that is detached by hand is not put
+// back, and nothing else is amiss: so it fails no step.
+func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark) error {
+	if len(want.list) < 2 {
+		return nil
+	}
+	err := d.lookAgain(ctx, l, "")
+	if err != nil {
+		return passing(ctx, err)
+	}
+	known := map[string]string{}
+	for _, w := range want.list {
+		if val := l.cfg.next[m.Slots["disk."+w.name]]; val != "" {
+			known[w.name] = volumeOf(val)
+		}
+	}
+	m.Volumes = known
+	text := describe(notes, *m)
+	if text == strings.TrimRight(l.cfg.description(), " \t\r\n") {
+		return nil
+	}
+	return passing(ctx, d.withDigest(ctx, l, "", func(digest string) error {
+		_, err := d.c.put(ctx, l.at.path("config"), params{"description": text, "digest": digest})
+		return err
+	}))
+}
+
+// passing lets only those errors through after which there is no going on.
+func passing(ctx context.Context, err error) error {
+	if endsAll(ctx, err) {
+		return err
+	}
+	return nil
+}

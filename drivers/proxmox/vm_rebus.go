@@ -1,0 +1,141 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// A disk goes to another bus while its machine is stopped, in two requests: the first
+// detaches it, and notes in the mark which volume it was; the second attaches that
+// volume in its new place. Whatever happens between the two, the mark leads a later
+// pass to the volume, as it does for a disk that comes back into the files.
+
+// rebussed are the disks whose bus changes.
+func rebussed(changes []plan.Change) []string {
+	var out []string
+	for _, c := range changes {
+		if rest, ok := strings.CutPrefix(c.Path, "disk."); ok && c.Before != nil && c.After != nil {
+			if name, ok := strings.CutSuffix(rest, ".bus"); ok {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// rebus works out the change of a disk's bus.
+func (c *vmChange) rebus(name string) {
+	w, wanted := find(c.to.list, name)
+	_, there := find(c.from.list, name)
+	from, slot := c.from.mark.Slots["disk."+name], c.m.Slots["disk."+name]
+	if !wanted || !there || from == slot {
+		return
+	}
+	c.apart[name], c.back[slot] = from, w
+	c.set[slot] = onBus(c.from.observe.next[from], slot)
+}
+
+// onBus is the value of a drive in a slot of another bus: with the settings that it has
+// as far as that bus knows them, and those that all disks of ours have.
+func onBus(value, slot string) string {
+	known := map[string]bool{}
+	if param, ok := vmKeys().change.Param(slot); ok {
+		for name := range param.Members() {
+			known[name] = true
+		}
+	}
+	p, ours := parseProperty(value), parseProperty(drive(volumeOf(value), slot))
+	parts := []string{volumeOf(value)}
+	for _, name := range slices.Sorted(maps.Keys(p.values)) {
+		if known[name] && name != "file" && name != "size" && name != "volume" {
+			parts = append(parts, name+"="+p.values[name])
+			delete(ours.values, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(ours.values)) {
+		if name != "file" && name != "volume" {
+			parts = append(parts, name+"="+ours.values[name])
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// rebus sends the two requests. The first carries all else that changes, and the digest
+// that this was planned on.
+func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
+	first := writing{params{}, maps.Clone(ch.gone)}
+	second := writing{params{"description": describe(ch.notes, ch.m)}, map[string]bool{}}
+	on := ch.m
+	on.Detached = maps.Clone(ch.m.Detached)
+	for name, from := range ch.apart {
+		first.gone[from] = true
+		on.Detached[name] = volumeOf(ch.from.observe.next[from])
+	}
+	for key, val := range ch.set {
+		if w, back := ch.back[key]; key == "boot" || back && ch.apart[w.name] != "" {
+			second.set[key] = val
+		} else {
+			first.set[key] = val
+		}
+	}
+	first.set["description"] = describe(ch.notes, on)
+	if err := d.withVolumes(ctx, &ch.sight, first, s.Have, ch.from.observe); err != nil {
+		return err
+	}
+	return d.withDigest(ctx, &ch.sight, "", func(digest string) error {
+		for name, id := range on.Detached {
+			if ch.apart[name] != "" && unusedKey(ch.sight.cfg.next, id) == "" {
+				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
+			}
+		}
+		_, err := d.c.put(ctx, ch.sight.at.path("config"), second.body(digest))
+		return err
+	})
+}
+
+// whole reports whether the disks that go to another bus are all attached, in their old
+// place or in their new one. A machine of which one is attached nowhere is not started.
+func (d *Driver) whole(ctx context.Context, ch *change) bool {
+	cfg, err := d.readConfig(ctx, ch.sight.at)
+	if err != nil {
+		return false
+	}
+	for _, from := range ch.apart {
+		if attachedAt(cfg.next, volumeOf(ch.from.observe.next[from])) == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// refuseBus says what speaks against another bus for the disks of a machine.
+func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
+	var out []model.Problem
+	for _, w := range want.Disks {
+		h, there := find(v.Disks, w.Name)
+		if !there || w.Bus == "" || w.Bus == h.Bus {
+			continue
+		}
+		refuse := func(path, summary, detail string) {
+			out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
+		}
+		path, from := "disk."+w.Name+".bus", v.mark.Slots["disk."+w.Name]
+		boot := strings.Split(parseProperty(want.Options["boot"]).values["order"], ";")
+		switch {
+		case v.Protection:
+			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
+		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
+			refuse(path, fmt.Sprintf("disk %s can only go from bus %s to %s while the machine is stopped", w.Name, h.Bus, w.Bus),
+				`set restart = "allowed", or power = "stopped" for as long as it takes; the machine then sees the disk under another name (/dev/vda, /dev/sda), so mount by UUID`)
+		case slices.Contains(boot, from):
+			refuse("options.boot", fmt.Sprintf("options.boot names %s, which disk %s leaves for bus %s", from, w.Name, w.Bus), "take boot out of options, or declare it without that slot, and put it back when the disk has its new place")
+		}
+	}
+	return out
+}

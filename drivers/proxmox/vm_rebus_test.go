@@ -1,0 +1,119 @@
+package proxmox_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// TestADiskGoesToAnotherBus with its volume, its settings as far as they fit, and its
+// turn in the boot order.
+func TestADiskGoesToAnotherBus(t *testing.T) {
+	for power, class := range map[string]model.Class{"running": model.ClassRestart, "stopped": model.ClassNone} {
+		t.Run(power, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) {
+					v.Power, v.Restart, v.Disks = power, "allowed", []proxmox.Disk{{Name: "data", Size: 5}}
+				})
+				w.apply()
+				was := w.guest(10000).Config["scsi1"]
+				w.host.Edit(func(e *pvesim.Edit) {
+					e.Set(10000, "scsi1", was+",cache=writeback,serial=abc")
+					e.Set(10000, "boot", "order=net0;scsi0;scsi1")
+				})
+				w.converged()
+				all, root, data := volumesOf(w, 10000), file(w.guest(10000).Config["scsi0"]), file(w.guest(10000).Config["scsi1"])
+				w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
+				p := w.plan()
+				require.Len(t, p.Steps, 1, foundIn(p))
+				require.Equal(t, class, p.Steps[0].Class)
+				require.Contains(t, p.Steps[0].Reason, "the machine sees disk root under another name")
+				require.Empty(t, w.run(p))
+				w.converged()
+				c := w.guest(10000).Config
+				require.Equal(t, power == "running", w.guest(10000).Running)
+				require.Equal(t, []string{root, data, "", "", "order=net0;virtio0;sata0"}, []string{file(c["virtio0"]), file(c["sata0"]), c["scsi0"], c["scsi1"], c["boot"]})
+				require.Contains(t, c["sata0"], "cache=writeback")
+				require.Contains(t, c["sata0"], "serial=abc")
+				require.NotContains(t, c["sata0"], "iothread")
+				require.Contains(t, c["sata0"], "size=7G")
+				require.NotContains(t, c["virtio0"], "ssd")
+				require.Equal(t, all, volumesOf(w, 10000), "the volumes are the same")
+				_, m, _ := proxmox.SplitDescription(c["description"])
+				require.Empty(t, m.Detached)
+				require.Equal(t, map[string]string{"root": root, "data": data}, m.Volumes)
+			})
+		})
+	}
+}
+
+// TestABusThatMustNotChange is refused with the way on.
+func TestABusThatMustNotChange(t *testing.T) {
+	for says, edit := range map[string]func(*proxmox.VM){
+		`disk data can only go from bus scsi to virtio while the machine is stopped | set restart = "allowed"`: func(*proxmox.VM) {},
+		"it is protected, and so is its disk data":                                                             func(v *proxmox.VM) { v.Protection = true },
+		"options.boot names scsi1, which disk data leaves for bus virtio | take boot out of":                   func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
+	} {
+		t.Run(says, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.apply()
+				edit(w.vm("db"))
+				w.apply()
+				w.vm("db").Disks[0].Bus = "virtio"
+				p := w.plan()
+				require.Empty(t, p.Steps)
+				require.Contains(t, foundIn(p), says)
+			})
+		})
+	}
+}
+
+// TestAnotherBusSurvivesEveryFault: each request fails once, with and without effect,
+// and the program dies at each. There is never a second volume, and none too few.
+func TestAnotherBusSurvivesEveryFault(t *testing.T) {
+	tellWithFaults(t, "bus", []int{596, 500, -1}, busStory)
+}
+
+func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
+	t.Helper()
+	made := false // the making of a guest has a story of its own
+	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if !made {
+			return 0, false
+		}
+		return fault(r)
+	}})
+	w.node("db", func(v *proxmox.VM) { v.Restart, v.Disks = "allowed", []proxmox.Disk{{Name: "data", Size: 2}} })
+	settle(w)
+	all := volumesOf(w, 10000)
+	made = true
+	slots := map[string]string{}
+	for _, disks := range [][]proxmox.Disk{
+		{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 2, Bus: "sata"}},
+		{{Name: "root", Bus: "scsi"}, {Name: "data", Size: 3, Bus: "virtio"}},
+	} {
+		w.vm("db").Disks = disks
+		settle(w)
+		require.Equal(t, all, volumesOf(w, 10000))
+		require.True(t, w.guest(10000).Running)
+		c := w.guest(10000).Config
+		_, m, _ := proxmox.SplitDescription(c["description"])
+		slots = m.Slots
+		for _, d := range disks {
+			require.NotEmpty(t, file(c[slots["disk."+d.Name]]))
+			require.Contains(t, slots["disk."+d.Name], d.Bus)
+		}
+		require.Contains(t, c["boot"], slots["disk.root"])
+	}
+	w.detach(10000, slots["disk.data"], "unused0") // and by hand
+	settle(w)
+	require.Equal(t, all, volumesOf(w, 10000))
+	require.Empty(t, w.guest(10000).Config["unused0"])
+}
