@@ -48,6 +48,7 @@ type Question struct {
 	Destroy      bool // the removal was asked for by name
 	AllowDeletes int  // so many removals are granted, by flag or by trailers
 	Unattended   bool // nobody watches: an agent's pass
+	Untraced     bool // no trailer grants any: no commit is known that the host converged to
 }
 
 // Judge holds a plan against the rules. An error among the findings forbids all of

@@ -81,6 +81,7 @@ const deletesTrailer = "Allow-Deletes"
 // allowance is what trailers allow a pass.
 type allowance struct {
 	removals int
+	untraced bool     // no trailer counts, for it is not known since when
 	by       []string // commits whose trailers are void once the pass has used them, or converged
 }
 
@@ -101,8 +102,9 @@ func (a *Agent) grant(ctx context.Context, c model.Commit) (allowance, diag.List
 		own.by = []string{c.ID}
 	}
 	if from == "" {
+		own.untraced = true
 		if asked {
-			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
+			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
 		}
 		return own, nil
 	}

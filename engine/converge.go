@@ -154,7 +154,7 @@ func (a *Agent) attempt(ctx context.Context, c model.Commit, mayWrite bool) Repo
 	p.Stop = stopped
 	var warned diag.List
 	a.grants, warned = a.grant(ctx, c)
-	p.AllowDeletes = a.grants.removals
+	p.AllowDeletes, p.Untraced = a.grants.removals, a.grants.untraced
 	var d Desired
 	var stranger error
 	p.Load = func(ctx context.Context) Desired {

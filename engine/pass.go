@@ -85,6 +85,7 @@ type Pass struct {
 	Commit       *model.Commit
 	AllowDeletes int
 	Unattended   bool
+	Untraced     bool
 
 	// Verdict is asked about a plan that no rule denies: true lets it be carried out.
 	// Nil means that a plan is all that was asked for.
@@ -209,7 +210,7 @@ func (p *Pass) judge(ctx context.Context, d Desired, w *model.Want, r *Report) O
 	}
 	found := d.Judge(ctx, Question{
 		Site: d.Site, Want: w, Have: r.Have, Plan: r.Plan, Commit: commit,
-		Destroy: p.Destroy, AllowDeletes: p.AllowDeletes, Unattended: p.Unattended,
+		Destroy: p.Destroy, AllowDeletes: p.AllowDeletes, Unattended: p.Unattended, Untraced: p.Untraced,
 	})
 	r.judged(found)
 	return Held(found)

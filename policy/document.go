@@ -39,6 +39,7 @@ type Request struct {
 	Unattended   bool // nobody watches: an agent's pass
 	Destroy      bool // the removal was asked for by name, by destroy or at the end of test
 	AllowDeletes int  // so many removals are granted by flag or trailer
+	Untraced     bool // no trailer of a commit grants any: since when they would count is not known
 	OwnedCount   int  // guests on the host that are ours; known, and told, only where there is a plan
 
 	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
@@ -86,7 +87,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 		"now":           r.Now.UTC().Format(time.RFC3339),
 		"unattended":    r.Unattended,
 		"destroy":       r.Destroy,
-		"allow_deletes": r.AllowDeletes,
+		"allow_deletes": r.AllowDeletes, "trailers_grant": !r.Untraced,
 	}, nil
 }
 

@@ -78,7 +78,7 @@ func shapesOf(kinds model.Kinds) shapes {
 		site.fields[field] = listOf(attributesOf(reflect.TypeOf(k.New()).Elem()).with(map[string]*shape{"at": at}))
 	}
 	pass := object(map[string]*shape{
-		"version": plain, "plan": planShape(), "now": plain, "unattended": plain, "destroy": plain, "allow_deletes": plain,
+		"version": plain, "plan": planShape(), "now": plain, "unattended": plain, "destroy": plain, "allow_deletes": plain, "trailers_grant": plain,
 		"site":  site,
 		"owned": object(map[string]*shape{"count": plain}),
 		"commit": object(map[string]*shape{

@@ -154,7 +154,7 @@ func siteRequest(o reading, now time.Time) policy.Request {
 func planRequest(q engine.Question, now time.Time) policy.Request {
 	r := policy.Request{
 		Commit: commitOf(q.Commit, now), Now: now, Want: q.Want,
-		Unattended: q.Unattended, Destroy: q.Destroy, AllowDeletes: q.AllowDeletes,
+		Unattended: q.Unattended, Destroy: q.Destroy, AllowDeletes: q.AllowDeletes, Untraced: q.Untraced,
 	}
 	for _, have := range q.Have.State {
 		if have.Guest != nil {

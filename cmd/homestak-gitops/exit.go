@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
@@ -78,11 +80,17 @@ func codeOf(err error) int {
 		return exitInvalid
 	case errors.Is(err, engine.ErrInterrupted):
 		return exitInterrupted
-	case proxmox.IsDenied(err):
+	case proxmox.IsDenied(err), deniedSight(err):
 		return exitDenied
 	default:
 		return exitError
 	}
+}
+
+// deniedSight reports whether a part of a host could not be seen for want of a privilege.
+func deniedSight(err error) bool {
+	unseen, ok := errors.AsType[*engine.UnseenError](err)
+	return ok && slices.ContainsFunc(unseen.Parts, func(u model.Unknown) bool { return u.Denied })
 }
 
 // endingOf gives the ending of a pass, nil if all is well. What its report does not

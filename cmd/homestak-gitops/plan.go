@@ -120,10 +120,16 @@ func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) erro
 		return a.ui.emit(doc)
 	case o.format == "markdown":
 		p.Markdown(a.ui.stdout)
-	case r.Plan != nil:
+	case r.Plan != nil && !isDark(r):
 		a.ui.plan(p)
 	}
 	return nil
+}
+
+// isDark reports whether the host could not be looked at, so that the error says all that
+// there is in its plan.
+func isDark(r engine.Report) bool {
+	return r.Err != nil && len(r.Plan.Unknown) == 1 && r.Plan.Unknown[0].All && r.Plan.Unknown[0].Why == r.Err.Error()
 }
 
 // plan draws a plan for people.
@@ -175,17 +181,26 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 		return endingOf(r)
 	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
 		return &ending{exitError, errors.New("the host could not be seen, so there is nothing to plan")}
+	case detailed && len(r.Plan.Steps)+r.Aside > 0:
+		return &ending{Code: exitPending}
+	case len(r.Plan.Unknown) > 0: // 0 would say that this is all there is to do, and apply does not end so either
+		return unseen(r)
 	case !detailed:
 		return nil
-	case len(r.Plan.Steps)+r.Aside > 0:
-		return &ending{Code: exitPending}
-	case len(r.Plan.Unknown) > 0:
-		return &ending{exitError, errors.New("nothing to do in what could be seen, but not all of the host could be")}
 	case !r.Plan.InSync():
 		return &ending{Code: exitPending} // drift that is only reported, or a step that is held back on purpose
 	default:
 		return nil
 	}
+}
+
+// unseen is the ending of a plan of a host that could be seen in part only.
+func unseen(r engine.Report) error {
+	text := "not all of the host could be seen, so the plan is not all there may be to do"
+	if len(r.Plan.Steps) == 0 {
+		text = "nothing to do in what could be seen, but not all of the host could be"
+	}
+	return &ending{max(codeOf(&engine.UnseenError{Parts: r.Plan.Unknown}), exitError), errors.New(text)}
 }
 
 // scope is what a plan was limited to, and what was granted to it. It stands in the plan document beside the

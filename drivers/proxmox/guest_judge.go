@@ -66,7 +66,7 @@ func (j *judge) all(guests []listed, read map[place]reading) {
 			continue
 		}
 		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Name: j.wanted.nameOf(g)})
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Name: j.wanted.nameOf(g), Denied: IsDenied(a.err)})
 	}
 }
 

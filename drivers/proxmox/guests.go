@@ -166,7 +166,7 @@ func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
 			case endsAll(ctx, err):
 				return err
 			case err != nil:
-				out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "may be being created, but the tasks of node " + f.Node + " cannot be seen: " + err.Error(), VMID: f.VMID})
+				out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "may be being created, but the tasks of node " + f.Node + " cannot be seen: " + err.Error(), VMID: f.VMID, Denied: IsDenied(err)})
 				out.Foreign = slices.Delete(out.Foreign, i, i+1)
 				i--
 				continue
@@ -275,7 +275,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	for _, q := range asked {
 		if q.err != nil {
 			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
-				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), All: q.node == d.host.PVENode(), Node: q.node})
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), All: q.node == d.host.PVENode(), Node: q.node, Denied: IsDenied(q.err)})
 			}
 			continue
 		}

@@ -51,7 +51,7 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 		if taken[i] {
 			out.Taken[id] = "a guest that the token may not see"
 			out.Unknown = append(out.Unknown, model.Unknown{
-				Scope: fmt.Sprintf("vm %d", id), VMID: id,
+				Scope: fmt.Sprintf("vm %d", id), VMID: id, Denied: true,
 				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?",
 			})
 		}

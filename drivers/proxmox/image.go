@@ -173,7 +173,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			if endsAll(ctx, err) {
 				return out, err
 			}
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image"})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Denied: IsDenied(err)})
 			continue
 		}
 		for _, e := range list {

@@ -116,7 +116,7 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 		if endsAll(ctx, err) {
 			return out, err
 		}
-		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool"})
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool", Denied: IsDenied(err)})
 		return out, nil
 	}
 	for _, e := range list {

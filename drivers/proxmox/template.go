@@ -253,7 +253,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		case !storages[storage] && len(wanted) == 0 && classOf(err) != classUnknown:
 			continue // the default storage of a site without templates need not be there
 		default:
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template"})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Denied: IsDenied(err)})
 			continue
 		}
 		for _, volid := range volumes {

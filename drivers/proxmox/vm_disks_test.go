@@ -136,7 +136,7 @@ func TestBusesOfDisks(t *testing.T) {
 		w.vm("db").Disks[1].Bus = "virtio"
 		p := w.plan()
 		require.Empty(t, p.Steps)
-		require.Contains(t, fmt.Sprint(p.Findings), "disk a can only go from bus sata to virtio while the machine is stopped")
+		require.Contains(t, fmt.Sprint(p.Findings), "disk a cannot go from bus sata to virtio while the machine runs")
 		w.vm("db").Disks[1].Bus = "floppy"
 		_, found := w.site.Want("father")
 		require.NotZero(t, found.Errors())

@@ -131,7 +131,7 @@ func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
 		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
-			refuse(path, fmt.Sprintf("disk %s can only go from bus %s to %s while the machine is stopped", w.Name, h.Bus, w.Bus),
+			refuse(path, fmt.Sprintf("disk %s cannot go from bus %s to %s while the machine runs", w.Name, h.Bus, w.Bus),
 				`set restart = "allowed", or power = "stopped" for as long as it takes; the machine then sees the disk under another name (/dev/vda, /dev/sda), so mount by UUID`)
 		case slices.Contains(boot, from):
 			refuse("options.boot", fmt.Sprintf("options.boot names %s, which disk %s leaves for bus %s", from, w.Name, w.Bus), "take boot out of options, or declare it without that slot, and put it back when the disk has its new place")

@@ -56,9 +56,9 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 // TestABusThatMustNotChange is refused with the way on.
 func TestABusThatMustNotChange(t *testing.T) {
 	for says, edit := range map[string]func(*proxmox.VM){
-		`disk data can only go from bus scsi to virtio while the machine is stopped | set restart = "allowed"`: func(*proxmox.VM) {},
-		"it is protected, and so is its disk data":                                                             func(v *proxmox.VM) { v.Protection = true },
-		"options.boot names scsi1, which disk data leaves for bus virtio | take boot out of":                   func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
+		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`: func(*proxmox.VM) {},
+		"it is protected, and so is its disk data":                                                     func(v *proxmox.VM) { v.Protection = true },
+		"options.boot names scsi1, which disk data leaves for bus virtio | take boot out of":           func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {

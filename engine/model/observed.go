@@ -74,6 +74,8 @@ type Unknown struct {
 	Scope string `json:"scope"` // "host father", "node pve2", "vm 105"
 	Why   string `json:"why"`
 
+	Denied bool `json:"-"` // for want of a privilege
+
 	All  bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
 	VMID int    `json:"-"` // of a guest that could not be read
 	Name string `json:"-"` // its name, if that much is known; it may then be any guest if empty

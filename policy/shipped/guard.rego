@@ -83,6 +83,11 @@ owned := input.owned.count if {
 } else := 0
 
 way_on := sprintf(
+	"If that is meant: apply --allow-deletes %d. A trailer of a commit counts for nothing here yet: no commit is known that this host converged to.",
+	[count(removals)],
+) if {
+	input.trailers_grant == false
+} else := sprintf(
 	"If that is meant: a commit with the trailer \"Allow-Deletes: %d\", or apply --allow-deletes %d.",
 	[count(removals), count(removals)],
 )

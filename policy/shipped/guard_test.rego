@@ -78,6 +78,16 @@ test_what_is_no_guest_does_not_count if {
 	rules(guard.deny) == set() with input as doc(steps, 2)
 }
 
+# An agent that knows of no commit which its host converged to (it lost its data folder)
+# takes no trailer for a grant, so none is offered.
+test_no_trailer_is_offered_where_none_counts if {
+	untraced := json.patch(doc(deletions(4), 20), [{"op": "add", "path": "/trailers_grant", "value": false}])
+	some d in shipped(guard.deny) with input as untraced
+	d.rule == "deletion-cap"
+	not contains(d.fix, "a commit with the trailer")
+	contains(d.fix, "apply --allow-deletes 4")
+}
+
 test_the_way_on_is_named if {
 	denied := guard.deny with input as doc(deletions(4), 12)
 	some d in shipped(denied)
