@@ -52,3 +52,26 @@ func TestPrivilegedContainers(t *testing.T) {
 		})
 	}
 }
+
+// TestNetworksOfSDNHaveTheirZone: who may plug into a network of SDN is asked in its zone,
+// not where the bridges of the nodes are (check_vnet_access in PVE/GuestHelpers.pm).
+func TestNetworksOfSDNHaveTheirZone(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.image()
+	c.vm("100", nil)
+	c.ok("POST", "/cluster/sdn/zones", form{"zone": "lab", "type": "simple"})
+	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "blue", "zone": "lab"})
+	c.ok("POST", "/access/roles", form{"roleid": "Maker", "privs": "VM.Config.Network,SDN.Use"})
+	c.ok("POST", "/access/users", form{"userid": "ops@pve"})
+	token, ok := c.ok("POST", "/access/users/ops@pve/token/tk", form{"privsep": "0"}).(map[string]any)
+	require.True(t, ok)
+	for _, path := range []string{"/vms", "/sdn/zones/localnetwork"} {
+		c.ok("PUT", "/access/acl", form{"path": path, "roles": "Maker", "users": "ops@pve"})
+	}
+	ops := c.as("ops@pve!tk=" + fmt.Sprint(token["value"]))
+	ops.ok("PUT", vmURL("100", "/config"), form{"net1": "virtio,bridge=vmbr0"})
+	a := ops.ask("PUT", vmURL("100", "/config"), form{"net2": "virtio,bridge=blue"})
+	require.Equal(t, "Permission check failed (/sdn/zones/lab/blue, SDN.Use)", a.reason)
+	c.ok("PUT", "/access/acl", form{"path": "/sdn/zones/lab/blue", "roles": "Maker", "users": "ops@pve"})
+	ops.ok("PUT", vmURL("100", "/config"), form{"net2": "virtio,bridge=blue"})
+}

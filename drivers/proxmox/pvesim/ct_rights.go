@@ -91,11 +91,7 @@ func (c *call) mayUseCTBridge(value string) error {
 	if n["bridge"] == "" {
 		return nil
 	}
-	path := "/sdn/zones/localnetwork/" + n["bridge"]
-	if n["tag"] != "" {
-		path += "/" + n["tag"]
-	}
-	return c.need(path, "SDN.Use")
+	return c.need(c.w.bridgePath(n["bridge"], n["tag"]), "SDN.Use")
 }
 
 // mayChangeFeatures: nesting of an unprivileged container is for who may

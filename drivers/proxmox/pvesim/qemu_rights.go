@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -215,15 +216,26 @@ func (c *call) mayUseBridges(settings map[string]string) error {
 		if n["bridge"] == "" {
 			return fail("no sdn vnet ID specified")
 		}
-		path := "/sdn/zones/localnetwork/" + n["bridge"]
-		if tag := n["tag"]; tag != "" {
-			path += "/" + tag
-		}
-		if err := c.need(path, "SDN.Use"); err != nil {
+		if err := c.need(c.w.bridgePath(n["bridge"], n["tag"]), "SDN.Use"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// bridgePath is where the right to plug into a bridge stands: bridges of a node are in a
+// zone of their own, a network of SDN is in its zone (check_vnet_access in
+// pve-guest-common, PVE/GuestHelpers.pm), and a VLAN may have a list of its own.
+func (w *world) bridgePath(bridge, tag string) string {
+	zone := "localnetwork"
+	if vnet, there := w.sections["sdn/vnets"][bridge]; there {
+		zone = fmt.Sprint(vnet["zone"])
+	}
+	path := "/sdn/zones/" + zone + "/" + bridge
+	if tag != "" {
+		path += "/" + tag
+	}
+	return path
 }
 
 // mayUseDevices checks what reaches through to the host: serial ports, USB and
