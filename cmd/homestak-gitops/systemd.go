@@ -159,10 +159,6 @@ const passWorth = 8 << 20
 
 // giveBack returns to the system what a pass needed and the agent does not: it sleeps
 // for most of its life, and by itself the runtime would keep the memory for minutes.
-//
-// The pace of the collector stays that of the other verbs (see paceCollector). With
-// 1,000 guests a pass allocates 90 MB and comes to 68 MB; collecting twice as often
-// makes it 61 MB for a tenth more CPU, and what stays between passes is the same.
 func (h *herald) giveBack() {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
