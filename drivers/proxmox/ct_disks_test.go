@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,6 +184,23 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 		w.apply()
 		require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
 		require.Contains(t, w.guest(10000).Config["mp0"], "backup=1")
+		w.converged()
+	})
+}
+
+// TestAGrowthThatDiedHalfWayIsNoSuccess: PVE has grown the volume and not said so in the
+// configuration, and takes the order no second time.
+func TestAGrowthThatDiedHalfWayIsNoSuccess(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
+		w.apply()
+		mp := w.guest(10000).Config["mp0"]
+		require.Contains(t, mp, "size=8G")
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", strings.Replace(mp, "size=8G", "size=5G", 1)) })
+		err := w.run(w.plan())[model.Address{Kind: "ct", Name: "cache"}]
+		require.ErrorContains(t, err, "its volume has that size, but its configuration says 5")
+		require.ErrorContains(t, err, "`pct rescan --vmid 10000`")
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", mp) }) // what that does
 		w.converged()
 	})
 }

@@ -307,16 +307,24 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 	return nil
 }
 
-// resize grows a disk to a size in GiB; a disk that has it already stays.
+// resize grows a disk to a size in GiB; a disk that has it already stays. Of a container
+// PVE grows the volume before it writes the configuration and grows the file system
+// (PVE/API2/LXC.pm, resize_vm): where that died in between it takes the order no second
+// time, and what is missing an administrator has to do.
 func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
 		upid, err := d.c.put(ctx, l.at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
 		return d.settled(ctx, upid, err)
 	})
-	if err != nil && !strings.Contains(err.Error(), "already at specified size") { // of a container; of a VM that is success
-		return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
+	if err == nil || l.at.lxc && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
+		says := readCTDisk("", l.cfg.now[slot]).Size
+		if err == nil || says >= size {
+			return nil
+		}
+		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier growth died in between. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df tells inside, and resize2fs on the volume grows it",
+			slot, l.at, size, says, l.at.node, l.at.vmid)
 	}
-	return nil
+	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
 }
 
 // dropData frees a detached volume, and takes it out of the mark with the same
