@@ -21,8 +21,7 @@ type software struct {
 }
 
 // sdnApplied are the files that an application takes over.
-var sdnApplied = map[string]string{"sdn/zones": "zones", "sdn/vnets": "vnets", "sdn/subnets": "subnets", "sdn/controllers": "controllers",
-	"sdn/fabrics": "fabrics", "sdn/fabric-nodes": "fabrics"}
+var sdnApplied = []string{"sdn/zones", "sdn/vnets", "sdn/subnets", "sdn/controllers", "sdn/fabrics", "sdn/fabric-nodes"}
 
 // sdnLock is the file that PVE 8 locks for all of them; PVE 9 has a lock of its own.
 const sdnLock = "sdn__running-config"
@@ -38,7 +37,7 @@ func sdnFile(what string, f sectionFile) sectionFile {
 	f.twice, f.failed = "sdn "+what+" object ID '%s' already defined", "%s sdn "+what+" object failed"
 	f.path = cmp.Or(f.path, "/cluster/sdn/"+plural)
 	f.extra = "lock-token: string @9.0"
-	if sdnApplied[f.name] != "" {
+	if slices.Contains(sdnApplied, f.name) {
 		f.query, f.view = "running: boolean\npending: boolean", sdnView
 	}
 	check, drop := f.check, f.drop
@@ -77,7 +76,7 @@ func sdnFiles() []sectionFile {
 				"simple": "dhcp?" + sdnCommon,
 				"vlan":   "bridge bridge-disable-mac-learning?" + sdnCommon,
 				"qinq":   "tag bridge bridge-disable-mac-learning? vlan-protocol?" + sdnCommon,
-				"vxlan":  "peers vxlan-port?" + sdnCommon,
+				"vxlan":  "peers? fabric? vxlan-port?" + sdnCommon,
 				"evpn": "vrf-vxlan controller exitnodes? exitnodes-local-routing? exitnodes-primary? advertise-subnets? disable-arp-nd-suppression? " +
 					"bridge-disable-mac-learning? rt-import? vxlan-port? mac?" + sdnCommon,
 			},
@@ -93,6 +92,7 @@ func sdnFiles() []sectionFile {
 				tag: integer 0..
 				vlan-protocol: string 802.1q|802.1ad
 				peers: string ip-list
+				fabric: string pve-sdn-fabric-id @9.0
 				vxlan-port: integer 1..65536
 				vrf-vxlan: integer
 				controller: string
@@ -161,11 +161,12 @@ func sdnFiles() []sectionFile {
 		}),
 		sdnFile("controller", sectionFile{
 			kinds: map[string]string{
-				"evpn": "asn peers", "bgp": "node peers asn ebgp? ebgp-multihop? loopback? bgp-multipath-as-path-relax?",
+				"evpn": "asn peers? fabric?", "bgp": "node peers asn ebgp? ebgp-multihop? loopback? bgp-multipath-as-path-relax?",
 				"isis": "isis-domain isis-ifaces isis-net node loopback?",
 			},
 			props: `asn: integer 0..4294967296
 				peers: string ip-list
+				fabric: string pve-sdn-fabric-id @9.0
 				node: string pve-node
 				ebgp: boolean
 				ebgp-multihop: integer

@@ -147,7 +147,8 @@ func TestFabrics(t *testing.T) {
 			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric"}, "500 adding fabric" + during + "fabric 'core' already exists in config"},
 			step{"POST", nodes, form{"node_id": "father", "protocol": "ospf"}, "500 adding node" + during + "node has a different protocol than the referenced fabric"},
 			step{
-				"POST", nodes, form{"node_id": "father", "protocol": "openfabric", "ip": "198.51.100.1"},
+				"POST", nodes,
+				form{"node_id": "father", "protocol": "openfabric", "ip": "198.51.100.1"},
 				"500 adding node" + during + "node IP 198.51.100.1 is outside the IP prefix 192.0.2.0/24 of the fabric",
 			},
 			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric", "ip": "192.0.2.1", "interfaces": "name=eth0"}, "OK"},
@@ -191,8 +192,11 @@ func TestSoftwareLock(t *testing.T) {
 		controllers := "/cluster/sdn/controllers"
 		c.steps(
 			step{"POST", controllers, form{"controller": "wide", "type": "evpn", "asn": "65000", "peers": "192.0.2.1"}, "OK"},
-			step{"POST", controllers, form{"controller": "more", "type": "evpn", "asn": "65001", "peers": "192.0.2.1"},
-				"500 create sdn controller object" + during + "only 1 global evpn controller can be defined"},
+			step{
+				"POST", controllers,
+				form{"controller": "more", "type": "evpn", "asn": "65001", "peers": "192.0.2.1"},
+				"500 create sdn controller object" + during + "only 1 global evpn controller can be defined",
+			},
 			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "none", "vrf-vxlan": "10"}, "500 create sdn zone object" + during + "controller none don't exist"},
 			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "wide", "vrf-vxlan": "10"}, "OK"},
 			step{"DELETE", controllers + "/wide", nil, "500 delete sdn controller object" + during + "controller wide is used by evpn"},

@@ -12,6 +12,9 @@ import (
 // checkZone is what a zone needs of what is beside it (PVE/API2/Network/SDN/Zones.pm,
 // on_update_hook of the EVPN plugin).
 func checkZone(w *world, _ *call, id string, conf, old config) error {
+	if err := peered(conf, "vxlan"); err != nil {
+		return err
+	}
 	if old != nil && old["ipam"] != conf["ipam"] {
 		for subnet := range w.sections["sdn/subnets"] {
 			if zone, _, _ := subnetParts(subnet); zone == id {
@@ -46,6 +49,14 @@ func checkZone(w *world, _ *call, id string, conf, old config) error {
 	}
 	if conf["mac"] == "" {
 		conf["mac"] = w.mac()
+	}
+	return nil
+}
+
+// peered: a kind of section needs to know its peers, by themselves or (PVE 9) by a fabric.
+func peered(conf config, kind string) error {
+	if conf["type"] == kind && conf["peers"] == "" && conf["fabric"] == "" {
+		return fail("missing value for required option 'peers'")
 	}
 	return nil
 }
@@ -110,6 +121,9 @@ func (w *world) uniqueTag(id string, conf config, kind string) error {
 
 // checkController is on_update_hook of the plugins of controllers.
 func checkController(w *world, _ *call, id string, conf, _ config) error {
+	if err := peered(conf, "evpn"); err != nil {
+		return err
+	}
 	all := w.sections["sdn/controllers"]
 	for _, other := range slices.Sorted(maps.Keys(all)) {
 		switch {
@@ -210,7 +224,7 @@ func apiSDNApply(w *world, c *call) (any, error) {
 		return nil, sdnFailed("could not commit pending SDN changes", err)
 	}
 	w.sdn.running = map[string]map[string]config{}
-	for name := range sdnApplied {
+	for _, name := range sdnApplied {
 		w.sdn.running[name] = copySections(w.sections[name])
 	}
 	w.sdnRelease(c)
@@ -235,7 +249,7 @@ func apiSDNRollback(w *world, c *call) (any, error) {
 	if err := w.sdnUnlocked(c); err != nil {
 		return nil, sdnFailed("could not rollback SDN configuration", err)
 	}
-	for name := range sdnApplied {
+	for _, name := range sdnApplied {
 		w.sections[name] = copySections(w.sdn.running[name])
 	}
 	w.sdnRelease(c)
@@ -264,7 +278,7 @@ func apiSDNUnlock(w *world, c *call) (any, error) {
 }
 
 func (w *world) sdnPending() bool {
-	for name := range sdnApplied {
+	for _, name := range sdnApplied {
 		if digestOf(w.sections[name]) != digestOf(w.sdn.running[name]) {
 			return true
 		}
