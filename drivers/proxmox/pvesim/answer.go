@@ -27,6 +27,7 @@ type answer struct {
 	connection  []string // Lines "Connection: …"; PVE sends two of them at times.
 	dropped     bool     // Nothing goes back: the connection ends.
 	date        time.Time
+	console     *console // What the connection is for from here on; nil is HTTP.
 }
 
 // paged is data together with what a list answers beside it.
@@ -51,6 +52,19 @@ func newAnswer(c *call, data any, err error) *answer {
 		a.format(c.req.format)
 		return a
 	}
+	var at *console
+	if s, ok := data.(socket); ok {
+		if strings.EqualFold(c.req.http.Header.Get("Upgrade"), "websocket") {
+			if err := s.refuse(c.req.http); err != nil {
+				return errorAnswer(err)
+			}
+			if s.console == nil { // Nobody listens there.
+				return &answer{dropped: true}
+			}
+			at = s.console
+		}
+		data = s.data
+	}
 	body := map[string]any{"data": data}
 	if list, ok := data.(paged); ok {
 		body["data"] = list.data
@@ -62,7 +76,7 @@ func newAnswer(c *call, data any, err error) *answer {
 		maps.Copy(body, list.attributes)
 		body["data"] = list.data
 	}
-	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, date: time.Now()}
+	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, date: time.Now(), console: at}
 	a.format(c.req.format)
 	switch {
 	case c.req.upload != nil:

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,6 +150,9 @@ func apiCreateTicket(w *world, c *call) (any, error) {
 	renewed, byTicket := w.byTicket(password)
 	good := u != nil && u.active(w.now) &&
 		(byTicket && renewed == username || u.password != "" && subtle.ConstantTimeCompare([]byte(u.password), []byte(password)) == 1)
+	if path, privs := c.in["path"], c.in["privs"]; path != "" && privs != "" {
+		return w.verified(c, username, good)
+	}
 	if !good {
 		return nil, &apiError{status: http.StatusUnauthorized, message: "authentication failure"}
 	}
@@ -158,6 +162,25 @@ func apiCreateTicket(w *world, c *call) (any, error) {
 		"CSRFPreventionToken": w.csrf(username),
 		"cap":                 w.capabilities(identity{user: username}),
 	}, nil
+}
+
+// verified answers a program that wants to know whether somebody, who showed a password
+// or ticket, has privileges on a path ($verify_auth in PVE/API2/AccessControl.pm). There
+// the ticket of a console is good, too; it is bound to the console's port.
+func (w *world) verified(c *call, username string, good bool) (any, error) {
+	path := c.in["path"]
+	for port, con := range w.consoles {
+		good = good || con.path == path && w.goodConsoleTicket(c.in["password"], username, path, port)
+	}
+	if !good || !w.hasAll(username, path, c.list("privs")) {
+		return nil, &apiError{status: http.StatusUnauthorized, message: "authentication failure"}
+	}
+	return map[string]any{"username": username, "cap": w.capabilities(identity{user: username})}, nil
+}
+
+func (w *world) hasAll(username, path string, privs []string) bool {
+	has := w.privileges(identity{user: username}, path)
+	return !slices.ContainsFunc(privs, func(priv string) bool { return !has[priv] })
 }
 
 // apiGetTicket is GET /access/ticket, a dummy also in PVE.

@@ -1,17 +1,89 @@
 package pvesim
 
 import (
+	"crypto/hmac"
 	"encoding/pem"
 	"fmt"
+	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
-// Consoles: tickets are given out and the worker waits for whoever calls, as in PVE,
-// but nothing listens there: what comes behind the websockets is not simulated.
+// Consoles: a call opens one, whose worker waits for whoever calls; the caller comes by
+// the websocket that names its port. What is behind it is in console_socket.go.
 
 // consolePatience is how long the worker of a console waits for a caller.
 const consolePatience = 10 * time.Second
+
+// console is a port behind which a terminal or a screen is.
+type console struct {
+	port       int
+	path, perm string // What a caller must be allowed.
+	node       string
+	guest      *guest // Nil for that of the node.
+	user       string // Who opened it.
+	terminal   bool
+	password   string // Of a screen.
+	challenge  string // The same.
+	worker     *task
+	taken      bool
+	ended      chan struct{} // Closed when the worker is stopped.
+}
+
+// firstConsolePort begins the range of which the first free one is taken
+// (next_vnc_port in PVE/Tools.pm).
+const firstConsolePort = 5900
+
+// openConsole starts the worker of a console.
+func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid string) {
+	for con.port = firstConsolePort; w.consoles[con.port] != nil; {
+		con.port++
+	}
+	w.consoles[con.port], con.ended = con, make(chan struct{})
+	upid = w.fork(c, con.node, job{
+		kind: kind, id: id, takes: consolePatience, held: func() bool { return con.taken },
+		begin: func(t *task) error {
+			t.logf("%s %s", says, t.upid)
+			return nil
+		},
+		end: func(*task) error {
+			delete(w.consoles, con.port)
+			return fail("connection timed out")
+		},
+		abort: func(*task) {
+			delete(w.consoles, con.port)
+			close(con.ended)
+		},
+	})
+	con.worker = w.tasks.byID[upid]
+	return upid
+}
+
+// consoleTicket is good for one path and port (assemble_vnc_ticket in
+// PVE/AccessControl.pm).
+func (w *world) consoleTicket(user, path string, port int) string {
+	plain := fmt.Sprintf("PVEVNC:%08X", w.now.Unix())
+	return plain + "::" + w.sign(fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
+}
+
+// goodConsoleTicket verifies such a ticket, which is good for forty seconds.
+func (w *world) goodConsoleTicket(ticket, user, path string, port int) bool {
+	plain, signature, _ := strings.Cut(ticket, "::")
+	stamp, ok := strings.CutPrefix(plain, "PVEVNC:")
+	seconds, err := strconv.ParseInt(stamp, 16, 64)
+	if !ok || err != nil {
+		return false
+	}
+	age := w.now.Unix() - seconds
+	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(w.sign(fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
+}
+
+func badConsoleTicket() error {
+	return &apiError{status: http.StatusUnauthorized, message: "permission denied - invalid PVEVNC ticket"}
+}
 
 // apiConsole is POST …/vncproxy and …/termproxy of a guest. The type of the task is
 // the same for all of them.
@@ -25,33 +97,72 @@ func apiConsole(w *world, c *call) (any, error) {
 	if g == nil {
 		return nil, missing(node, kind, vmid)
 	}
-	terminal := strings.HasSuffix(c.m.Path, "/termproxy")
-	if terminal && kind == "qemu" {
+	con := &console{node: node, guest: g, path: vmPath(vmid), perm: "VM.Console", user: c.who.String()}
+	if con.terminal = strings.HasSuffix(c.m.Path, "/termproxy"); con.terminal && kind == "qemu" {
 		if err := g.serialConsole(c.in["serial"]); err != nil {
 			return nil, err
 		}
 	}
-	port := "5900"
-	upid := w.fork(c, node, job{kind: "vncproxy", id: fmt.Sprint(vmid), takes: consolePatience, begin: func(t *task) error {
-		t.logf("starting %s %s", map[bool]string{true: "termproxy", false: "vnc proxy"}[terminal], t.upid)
-		return nil
-	}, end: func(*task) error {
-		return fail("connection timed out")
-	}})
-	answer := map[string]any{
-		"user": c.who.String(), "port": port, "upid": upid,
-		"ticket": c.consoleTicket(vmPath(vmid), port),
+	return w.consoleAnswer(c, con, "vncproxy", fmt.Sprint(vmid)), nil
+}
+
+// consoleAnswer opens a console and tells how to get there.
+func (w *world) consoleAnswer(c *call, con *console, kind, id string) map[string]any {
+	upid := w.openConsole(c, con, kind, id, map[bool]string{true: "starting termproxy", false: "starting vnc proxy"}[con.terminal])
+	ticket := w.consoleTicket(con.user, con.path, con.port)
+	answer := map[string]any{"user": con.user, "port": strconv.Itoa(con.port), "upid": upid, "ticket": ticket}
+	if con.terminal {
+		return answer
 	}
-	if !terminal {
-		answer["cert"] = ""
-		if w.certificate != nil {
-			answer["cert"] = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.certificate.Raw}))
-		}
-		if c.flag("generate-password") {
-			answer["password"] = w.hex(8)
-		}
+	con.password, con.challenge = ticket, w.hex(16)
+	answer["cert"] = ""
+	if w.certificate != nil {
+		answer["cert"] = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.certificate.Raw}))
 	}
-	return answer, nil
+	if c.flag("generate-password") {
+		con.password = w.hex(8)
+		answer["password"] = con.password
+	}
+	return answer
+}
+
+// apiNodeConsole is POST /nodes/{node}/termproxy and vncshell: a shell for root, for
+// others a login (PVE/API2/Nodes.pm).
+func apiNodeConsole(w *world, c *call) (any, error) {
+	if c.who.token != "" {
+		return nil, fail("value '%s' does not look like a valid user name\n", c.who)
+	}
+	con := &console{
+		node: c.in["node"], path: "/nodes/" + c.in["node"], perm: "Sys.Console", user: c.who.user,
+		terminal: strings.HasSuffix(c.m.Path, "/termproxy"),
+	}
+	return w.consoleAnswer(c, con, "vncshell", ""), nil
+}
+
+// apiConsoleSocket is GET …/vncwebsocket: whoever asks with an upgrade is connected to
+// the port, whatever is there.
+func apiConsoleSocket(w *world, c *call) (any, error) {
+	path := "/nodes/" + c.in["node"]
+	if c.has("vmid") {
+		path = vmPath(c.vmid())
+	}
+	port := c.num("port", 0)
+	if !w.goodConsoleTicket(c.in["vncticket"], c.who.String(), path, port) {
+		return nil, badConsoleTicket()
+	}
+	return socket{w.consoles[port], map[string]any{"port": strconv.Itoa(port)}}, nil
+}
+
+// consoleCalls are those of nodes, which the API table leaves out.
+func consoleCalls() []pastCall {
+	object := &pveapi.Value{Type: "object"}
+	console := &pveapi.Rule{Kind: "perm", Path: "/nodes/{node}", Privs: []string{"Sys.Console"}}
+	const shell = "cmd: string login|upgrade|ceph_install\ncmd-opts: string"
+	return []pastCall{
+		{name: "POST /nodes/{node}/termproxy", perm: console, params: shell, returns: object, handle: apiNodeConsole},
+		{name: "POST /nodes/{node}/vncshell", perm: console, params: shell + "\nwebsocket: boolean\nwidth: integer\nheight: integer", returns: object, handle: apiNodeConsole},
+		{name: "GET /nodes/{node}/vncwebsocket", perm: console, params: "vncticket: string needed <=512\nport: integer needed 5900..5999", returns: object, handle: apiConsoleSocket},
+	}
 }
 
 // serialConsole says whether a VM has the serial port that its terminal needs: the

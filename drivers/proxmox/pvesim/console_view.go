@@ -7,45 +7,15 @@ import (
 	"strings"
 )
 
-// What looks at consoles: tickets that were given out are recognized; the pictures
-// themselves are not simulated.
-
-// consoleTicket is a ticket for the console at a path (assemble_vnc_ticket in
-// PVE/AccessControl.pm).
-func (c *call) consoleTicket(path, port string) string {
-	plain := fmt.Sprintf("PVEVNC:%08X", c.w.now.Unix())
-	return plain + "::" + c.w.sign(fmt.Sprintf("%s:%s:%s:%s", plain, c.who, path, port))
-}
-
-// knowsConsole checks such a ticket (verify_vnc_ticket).
-func (w *world) knowsConsole(ticket, who, path, port string) error {
-	plain, signature, _ := strings.Cut(ticket, "::")
-	kind, stamp, _ := strings.Cut(plain, ":")
-	if kind == "PVEVNC" && w.fresh(stamp) && signature == w.sign(fmt.Sprintf("%s:%s:%s:%s", plain, who, path, port)) {
-		return nil
-	}
-	return &apiError{status: http.StatusUnauthorized, message: "permission denied - invalid PVEVNC ticket"}
-}
-
-// apiConsoleSocket is GET …/vncwebsocket of a guest, without the upgrade that makes it
-// one: where the console is.
-func apiConsoleSocket(w *world, c *call) (any, error) {
-	if err := w.knowsConsole(c.in["vncticket"], c.who.String(), vmPath(c.vmid()), c.in["port"]); err != nil {
-		return nil, err
-	}
-	return map[string]any{"port": c.in["port"]}, nil
-}
+// What looks at consoles from aside: who asks whether a ticket is good, and viewers of
+// SPICE, whose pictures are not simulated.
 
 // apiConsoleLogin is POST /access/vncticket: what stands between a browser and a console
 // asks whether a ticket is good, and whether its owner may (PVE/API2/AccessControl.pm).
 func apiConsoleLogin(w *world, c *call) (any, error) {
 	who, path := c.in["authid"], c.in["path"]
-	port := c.in["port"]
-	if port == "" {
-		port = "5900"
-	}
-	if err := w.knowsConsole(c.in["vncticket"], who, path, port); err != nil {
-		return nil, err
+	if !w.goodConsoleTicket(c.in["vncticket"], who, path, c.num("port", firstConsolePort)) {
+		return nil, badConsoleTicket()
 	}
 	user, token, _ := strings.Cut(who, "!")
 	for _, priv := range c.list("privs") {

@@ -52,7 +52,7 @@ func pastList() []pastMethod {
 		}
 		all = append(all, past(m, h))
 	}
-	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls(), cephCalls()} {
+	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls(), cephCalls(), consoleCalls()} {
 		for _, extra := range calls {
 			all = append(all, extra.method())
 		}

@@ -99,10 +99,13 @@ func (h *Host) Node() string { return h.cfg.Node }
 // possible, writes its status line itself and closes, as PVE would.
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := h.serve(r.Context(), r)
-	if a.dropped || a.status >= 400 {
+	if a.dropped || a.status >= 400 || a.console != nil {
 		if hijacker, ok := w.(http.Hijacker); ok {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
-				if !a.dropped {
+				switch {
+				case a.console != nil:
+					h.connect(conn, buffered, r, a.console)
+				case !a.dropped:
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()
 				}

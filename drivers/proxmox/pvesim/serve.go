@@ -135,6 +135,11 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		if a.dropped {
 			return
 		}
+		if a.console != nil {
+			_ = conn.SetDeadline(time.Time{})
+			h.connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
+			return
+		}
 		last := n == requestsPerConnection || r.Close
 		if last && !a.closes() {
 			a.connection = []string{"close"}

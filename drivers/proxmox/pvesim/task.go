@@ -43,6 +43,8 @@ type job struct {
 	// abort undoes what was done so far when the task is stopped by hand; may be
 	// nil, and may be called before begin.
 	abort func(*task)
+	// held says, when its time has passed, that it goes on: somebody else will end it.
+	held func() bool
 	// takes is how long it runs, if not as long as tasks do here.
 	takes time.Duration
 }
@@ -165,7 +167,7 @@ func (t *task) work() {
 	}
 	t.due = t.w.now.Add(takes)
 	t.w.at(t.due, func() {
-		if !t.running() {
+		if !t.running() || t.held != nil && t.held() {
 			return
 		}
 		var err error

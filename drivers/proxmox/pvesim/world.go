@@ -47,6 +47,8 @@ type world struct {
 	// replicated is when each replication job ran.
 	replicated map[string]time.Time
 
+	consoles map[int]*console // By their port.
+
 	due    events
 	seen   map[int]sample   // What the last broadcast said of each guest.
 	stale  map[int]struct{} // Guests that changed since.
@@ -84,7 +86,7 @@ func newWorld(c Config) *world {
 		now: time.Now(), quorum: !c.NoQuorum,
 		nodes: map[string]*node{}, guests: map[int]*guest{}, stores: map[string]*store{},
 		bridges: slices.Clone(c.Bridges), pools: map[string]*pool{},
-		tasks: newTaskList(), ha: newHA(c.NoManager), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		tasks: newTaskList(), ha: newHA(c.NoManager), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, consoles: map[int]*console{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		count: counters{
 			requests: map[string]int{}, unimplemented: map[string]struct{}{},
 			running: map[string]int{}, begun: map[string]int{}, peakTasks: map[string]int{},

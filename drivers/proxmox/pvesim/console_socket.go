@@ -1,0 +1,238 @@
+package pvesim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// socket is data of a call that, if it asks for an upgrade, gets a console instead.
+type socket struct {
+	console *console // Nil where nobody listens.
+	data    any
+}
+
+// refuse is what handle_api2_request of APIServer/AnyEvent.pm looks at before it gives
+// a connection away.
+func (socket) refuse(r *http.Request) error {
+	version := r.Header.Get("Sec-WebSocket-Version")
+	switch {
+	case version != "13":
+		return &apiError{status: http.StatusNotImplemented, message: "unsupported websocket-version '" + version + "'", bare: true}
+	case r.Header.Get("Sec-WebSocket-Key") == "":
+		return &apiError{status: http.StatusNotImplemented, message: "missing websocket-key", bare: true}
+	}
+	return nil
+}
+
+// framePayload is the most that one frame may carry ($max_payload_size).
+const framePayload = 128 << 10
+
+// connect serves a console over a connection until either side ends it; the end of the
+// console is that of its worker.
+func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Request, con *console) {
+	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	if protocols := websocket.Subprotocols(r); len(protocols) > 0 {
+		upgrader.Subprotocols = protocols[:1] // PVE says back what it was asked for.
+	}
+	ws, err := upgrader.Upgrade(givenAway{conn, buffered}, r, nil)
+	if err != nil {
+		return
+	}
+	defer func() { _ = ws.Close() }()
+	if !h.take(con) {
+		return
+	}
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-con.ended: // Somebody stopped the task.
+			_ = ws.Close()
+		case <-over:
+		}
+	}()
+	ws.SetReadLimit(framePayload)
+	ws.SetCloseHandler(func(int, string) error { return nil }) // PVE says no goodbye, it hangs up.
+	wire := &frames{ws: ws}
+	if con.terminal {
+		err = h.terminal(wire, con)
+	} else {
+		err = h.screen(wire, con)
+	}
+	h.leave(con, err)
+}
+
+// take is the one caller that a console has.
+func (h *Host) take(con *console) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.w.advance(time.Now())
+	if con.taken || h.w.consoles[con.port] != con {
+		return false
+	}
+	con.taken = true
+	return true
+}
+
+// leave ends the worker of a console.
+func (h *Host) leave(con *console, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.w.advance(time.Now())
+	if h.w.consoles[con.port] != con {
+		return // It was stopped.
+	}
+	delete(h.w.consoles, con.port)
+	if con.worker.running() {
+		con.worker.finish(err)
+	}
+}
+
+// look asks the world something while a console is open.
+func (h *Host) look(ask func(w *world)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.w.advance(time.Now())
+	ask(h.w)
+}
+
+// givenAway is a connection as those want it who take it over from a server.
+type givenAway struct {
+	conn     net.Conn
+	buffered *bufio.ReadWriter
+}
+
+func (g givenAway) Header() http.Header         { return http.Header{} }
+func (g givenAway) Write(b []byte) (int, error) { return g.conn.Write(b) }
+func (g givenAway) WriteHeader(status int) {
+	_, _ = fmt.Fprintf(g.conn, "HTTP/1.1 %d refused\r\n\r\n", status)
+}
+func (g givenAway) Hijack() (net.Conn, *bufio.ReadWriter, error) { return g.conn, g.buffered, nil }
+
+// frames is a websocket as a stream: what is behind it knows nothing of frames.
+type frames struct {
+	ws   *websocket.Conn
+	rest io.Reader
+}
+
+func (f *frames) Read(b []byte) (int, error) {
+	for {
+		if f.rest == nil {
+			_, next, err := f.ws.NextReader()
+			if err != nil {
+				return 0, err
+			}
+			f.rest = next
+		}
+		n, err := f.rest.Read(b)
+		if errors.Is(err, io.EOF) {
+			f.rest, err = nil, nil
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+func (f *frames) Write(b []byte) (int, error) {
+	if err := f.ws.WriteMessage(websocket.BinaryMessage, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// maxTyped is how much one message may bring, and with it the line of the ticket.
+const maxTyped = 64 << 10
+
+// terminal is what termproxy of pve-xtermjs does: the caller says in a first line who it
+// is, with the ticket of the console; "OK" comes back, and from then on what the program
+// writes. What is typed comes as "0:LENGTH:DATA", the size of the window as
+// "1:COLUMNS:ROWS:", a sign of life as "2".
+func (h *Host) terminal(wire *frames, con *console) error {
+	failed := fail("command '/usr/bin/termproxy %d --path %s --perm %s' failed: exit code 1", con.port, con.path, con.perm)
+	_ = wire.ws.SetReadDeadline(time.Now().Add(consolePatience))
+	in := bufio.NewReaderSize(wire, maxTyped)
+	line, err := in.ReadSlice('\n')
+	user, ticket, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
+	allowed := false
+	h.look(func(w *world) { allowed = err == nil && w.mayCall(con, user, ticket) })
+	if !allowed {
+		return failed
+	}
+	_ = wire.ws.SetReadDeadline(time.Time{})
+	if _, err := io.WriteString(wire, "OK"); err != nil {
+		return failed
+	}
+	shell := h.shell(con)
+	for typed := ""; ; {
+		said, done := shell.typed(typed)
+		if said != "" {
+			if _, err := io.WriteString(wire, said); err != nil {
+				return nil // The caller left.
+			}
+		}
+		if done {
+			return nil
+		}
+		if typed, err = nextTyped(in); err != nil {
+			return nil
+		}
+	}
+}
+
+// nextTyped reads one message of a caller.
+func nextTyped(in *bufio.Reader) (string, error) {
+	kind, err := in.ReadByte()
+	if err != nil {
+		return "", err
+	}
+	switch kind {
+	case '0':
+		if colon, err := in.ReadByte(); err != nil || colon != ':' {
+			return "", errors.New("no length")
+		}
+		digits, err := in.ReadString(':')
+		if err != nil {
+			return "", err
+		}
+		n, err := strconv.Atoi(strings.TrimSuffix(digits, ":"))
+		if err != nil || n < 0 || n > maxTyped {
+			return "", fmt.Errorf("a length of %s", digits)
+		}
+		data := make([]byte, n)
+		_, err = io.ReadFull(in, data)
+		return string(data), err
+	case '1':
+		for range 3 { // The empty field before the first colon, too.
+			if _, err := in.ReadString(':'); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
+	case '2':
+		return "", nil
+	}
+	return "", fmt.Errorf("a message of kind %q", kind)
+}
+
+// mayCall says whether somebody may use a console: termproxy asks it of POST
+// /access/ticket, or of /access/vncticket.
+func (w *world) mayCall(con *console, user, ticket string) bool {
+	if u := w.access.users[user]; u == nil || !u.active(w.now) {
+		return false
+	}
+	owner, good := w.byTicket(ticket)
+	if !(good && owner == user) && !w.goodConsoleTicket(ticket, user, con.path, con.port) {
+		return false
+	}
+	return w.privileges(identity{user: user}, con.path)[con.perm]
+}
