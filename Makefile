@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
+.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -88,7 +88,7 @@ replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) again
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
 	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim
 
-clients: ## other people's clients against the simulator (ansible and python3-proxmoxer)
+clients: ## other people's clients against the simulator (ansible, python3-proxmoxer, fence-agents)
 	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/clients
 
 # Both are built where the module cache has them, as the main modules that they are: tofu
@@ -104,6 +104,12 @@ tofu-tools:
 
 tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/clients
+
+provider: tofu-tools ## the own acceptance tests of that provider against the simulator (half an hour)
+	rm -rf dist/provider && mkdir -p dist/provider
+	cd $(call SOURCE,$(BPG)) && for dir in $$(grep -rlE '^//go:build acceptance' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
+		$(GO) test -c -tags acceptance -o $(CURDIR)/dist/provider/$$(echo $$dir | sed 's|^\./||; s|/|_|g') $$dir || exit; done
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin HOMESTAK_PROVIDER=$(CURDIR)/dist/provider $(GO) test -count=1 -timeout 90m -v -run TestProvider ./test/clients
 
 side-by-side: tofu-tools ## no-change plan and clones by OpenTofu with bpg/proxmox and by ours (minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -run '^$$' -bench SideBySide ./test/bench

@@ -50,16 +50,14 @@ func (r *recorder) all() []string {
 	return lines
 }
 
-func startHost(t *testing.T, version string) *host {
+func startHost(t *testing.T, c pvesim.Config) *host {
 	t.Helper()
 	h := &host{}
-	h.Host = pvesim.New(pvesim.Config{
-		Version: version, Nodes: []string{"mother"}, TaskTime: 50 * time.Millisecond,
-		Promise: h.broken.note,
-		Record: func(r *http.Request, body []byte, status int) {
-			h.seen.note(fmt.Sprint(status, " ", r.Method, " ", r.URL, " ", string(body)))
-		},
-	})
+	c.TaskTime, c.Promise = 50*time.Millisecond, h.broken.note
+	c.Record = func(r *http.Request, body []byte, status int) {
+		h.seen.note(fmt.Sprint(status, " ", r.Method, " ", r.URL, " ", string(body)))
+	}
+	h.Host = pvesim.New(c)
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	h.api = "https://" + ln.Addr().String()
