@@ -74,8 +74,8 @@ func (s *shell) typed(keys string) (said string, done bool) {
 		return b.String(), false
 	}
 	for _, key := range []byte(keys) {
-		switch {
-		case key == '\r' || key == '\n':
+		switch key {
+		case '\r', '\n':
 			b.WriteString("\r\n")
 			text, end := s.enter(string(s.line))
 			s.line = nil
@@ -84,15 +84,15 @@ func (s *shell) typed(keys string) (said string, done bool) {
 				return b.String(), true
 			}
 			b.WriteString(s.prompt())
-		case key == 3: // Ctrl-C
+		case 3: // Ctrl-C
 			s.line, s.password = nil, false
 			b.WriteString("^C\r\n" + s.prompt())
-		case key == 4: // Ctrl-D
+		case 4: // Ctrl-D
 			if len(s.line) == 0 {
 				b.WriteString("logout\r\n")
 				return b.String(), true
 			}
-		case key == 0x7f || key == '\b':
+		case 0x7f, '\b':
 			if len(s.line) > 0 {
 				s.line = s.line[:len(s.line)-1]
 				b.WriteString("\b \b")

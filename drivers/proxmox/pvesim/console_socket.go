@@ -68,8 +68,14 @@ func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Reques
 	} else {
 		err = h.screen(wire, con)
 	}
+	if _, ok := errors.AsType[hungUp](err); ok {
+		err = nil // That is how consoles end.
+	}
 	h.leave(con, err)
 }
+
+// hungUp is what reading from and writing to a caller fails with who is gone.
+type hungUp struct{ error }
 
 // take is the one caller that a console has.
 func (h *Host) take(con *console) bool {
@@ -111,7 +117,7 @@ type givenAway struct {
 	buffered *bufio.ReadWriter
 }
 
-func (g givenAway) Header() http.Header         { return http.Header{} }
+func (givenAway) Header() http.Header           { return http.Header{} }
 func (g givenAway) Write(b []byte) (int, error) { return g.conn.Write(b) }
 func (g givenAway) WriteHeader(status int) {
 	_, _ = fmt.Fprintf(g.conn, "HTTP/1.1 %d refused\r\n\r\n", status)
@@ -177,14 +183,14 @@ func (h *Host) terminal(wire *frames, con *console) error {
 		said, done := shell.typed(typed)
 		if said != "" {
 			if _, err := io.WriteString(wire, said); err != nil {
-				return nil // The caller left.
+				return hungUp{err}
 			}
 		}
 		if done {
 			return nil
 		}
 		if typed, err = nextTyped(in); err != nil {
-			return nil
+			return hungUp{err}
 		}
 	}
 }
@@ -231,7 +237,7 @@ func (w *world) mayCall(con *console, user, ticket string) bool {
 		return false
 	}
 	owner, good := w.byTicket(ticket)
-	if !(good && owner == user) && !w.goodConsoleTicket(ticket, user, con.path, con.port) {
+	if (!good || owner != user) && !w.goodConsoleTicket(ticket, user, con.path, con.port) {
 		return false
 	}
 	return w.privileges(identity{user: user}, con.path)[con.perm]
