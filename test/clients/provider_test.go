@@ -25,7 +25,10 @@ const providerVar = "HOMESTAK_PROVIDER"
 
 // providerFails are the provider's own tests that fail here, each with the reason. A
 // name stands for those below it, too.
-var providerFails = map[string]string{}
+var providerFails = map[string]string{
+	"fwprovider_access/TestAccRealmOpenID":         "it sets audiences, which the API table does not have",
+	"fwprovider_nodes/TestAccResourceDownloadFile": "it looks at the sizes and contents of what was downloaded, and nothing is; then it goes on by SSH",
+}
 
 // beyondAPI is said by a test that does something on a node by SSH, which is no
 // part of the API.
@@ -99,7 +102,7 @@ func acceptance(t *testing.T, h *host, program, bin string) map[string]*result {
 	bin, err = filepath.Abs(bin)
 	require.NoError(t, err)
 	_, secret, _ := strings.Cut(h.Token(), "=")
-	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=25m", "-test.parallel=2")
+	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=25m", "-test.parallel=1") // Two of its tests write one node's notes.
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(),
 		"TF_ACC=1", "TF_ACC_TERRAFORM_PATH="+filepath.Join(bin, "tofu"), "TF_ACC_PROVIDER_NAMESPACE=hashicorp",

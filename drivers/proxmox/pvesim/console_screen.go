@@ -28,7 +28,7 @@ func (h *Host) screen(wire io.ReadWriter, con *console) error {
 	}
 	var first [1]byte // Whether the screen is shared.
 	if _, err := io.ReadFull(wire, first[:]); err != nil {
-		return hungUp{err}
+		return hungUpError{err}
 	}
 	server := binary.BigEndian.AppendUint16(nil, screenWidth)
 	server = binary.BigEndian.AppendUint16(server, screenHeight)
@@ -36,12 +36,12 @@ func (h *Host) screen(wire io.ReadWriter, con *console) error {
 	server = append(server, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0)
 	server = binary.BigEndian.AppendUint32(server, uint32(len(name))) //nolint:gosec // A short name.
 	if _, err := wire.Write(append(server, name...)); err != nil {
-		return hungUp{err}
+		return hungUpError{err}
 	}
 	depth := 4
 	for {
 		if err := screenMessage(wire, &depth); err != nil {
-			return hungUp{err}
+			return hungUpError{err}
 		}
 	}
 }

@@ -68,14 +68,14 @@ func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Reques
 	} else {
 		err = h.screen(wire, con)
 	}
-	if _, ok := errors.AsType[hungUp](err); ok {
+	if _, ok := errors.AsType[hungUpError](err); ok {
 		err = nil // That is how consoles end.
 	}
 	h.leave(con, err)
 }
 
-// hungUp is what reading from and writing to a caller fails with who is gone.
-type hungUp struct{ error }
+// hungUpError is what reading from and writing to a caller fails with who is gone.
+type hungUpError struct{ error }
 
 // take is the one caller that a console has.
 func (h *Host) take(con *console) bool {
@@ -183,14 +183,14 @@ func (h *Host) terminal(wire *frames, con *console) error {
 		said, done := shell.typed(typed)
 		if said != "" {
 			if _, err := io.WriteString(wire, said); err != nil {
-				return hungUp{err}
+				return hungUpError{err}
 			}
 		}
 		if done {
 			return nil
 		}
 		if typed, err = nextTyped(in); err != nil {
-			return hungUp{err}
+			return hungUpError{err}
 		}
 	}
 }

@@ -32,8 +32,9 @@ func newCaller(t *testing.T) caller {
 	return caller{c.ticketed(), address}
 }
 
-// call opens the websocket of a console below a path.
-func (c caller) call(at string, console map[string]any) (*websocket.Conn, *http.Response, error) {
+// call opens the websocket of a console below a path, and tells the status and the
+// protocol that came back.
+func (c caller) call(at string, console map[string]any) (ws *websocket.Conn, said string, err error) {
 	c.t.Helper()
 	dialer := websocket.Dialer{Subprotocols: []string{"binary"}, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // Its own.
 	path := "/api2/json" + at + "/vncwebsocket?port=" + fmt.Sprint(console["port"]) + "&vncticket=" + url.QueryEscape(fmt.Sprint(console["ticket"]))
@@ -41,14 +42,15 @@ func (c caller) call(at string, console map[string]any) (*websocket.Conn, *http.
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()
 	ws, r, err := dialer.DialContext(ctx, strings.Replace(c.address, "https:", "wss:", 1)+path, header)
-	if r != nil && r.Body != nil {
-		c.t.Cleanup(func() { _ = r.Body.Close() })
+	if r != nil {
+		said = strings.TrimSpace(r.Status + " " + r.Header.Get("Sec-WebSocket-Protocol"))
+		_ = r.Body.Close()
 	}
 	if ws != nil {
 		c.t.Cleanup(func() { _ = ws.Close() })
 		require.NoError(c.t, ws.SetReadDeadline(time.Now().Add(20*time.Second)))
 	}
-	return ws, r, err
+	return ws, said, err
 }
 
 // hears reads until a text has come.
@@ -87,9 +89,9 @@ func TestTerminal(t *testing.T) {
 	other := open()
 	require.Equal(t, "5901", other["port"], "a port of its own")
 
-	ws, r, err := c.call("/nodes/father", console)
+	ws, status, err := c.call("/nodes/father", console)
 	require.NoError(t, err)
-	require.Equal(t, "binary", r.Header.Get("Sec-WebSocket-Protocol"))
+	require.Equal(t, "101 Switching Protocols binary", status)
 	says(t, ws, fmt.Sprintf("root@pam:%s\n", console["ticket"]))
 	_, said, err := ws.ReadMessage()
 	require.NoError(t, err)
@@ -106,9 +108,9 @@ func TestTerminal(t *testing.T) {
 	require.Equal(t, "OK", c.ended(console))
 
 	t.Run("its ticket is for one path and port", func(t *testing.T) {
-		_, r, err := c.call("/nodes/father", map[string]any{"port": other["port"], "ticket": console["ticket"]})
+		_, status, err := c.call("/nodes/father", map[string]any{"port": other["port"], "ticket": console["ticket"]})
 		require.Error(t, err)
-		require.Equal(t, "401 permission denied - invalid PVEVNC ticket", r.Status)
+		require.Equal(t, "401 permission denied - invalid PVEVNC ticket", status)
 	})
 	t.Run("who cannot say who he is is not let in", func(t *testing.T) {
 		ws, _, err := c.call("/nodes/father", other)

@@ -74,10 +74,10 @@ func TestLibraryIntegration(t *testing.T) {
 			})
 		}
 	})
-	all := append(passed[0], passed[1]...)
+	all := slices.Concat(passed[0], passed[1])
 	t.Logf("passed: %s", strings.Join(all, " "))
 	require.GreaterOrEqual(t, len(all), 20)
-	require.ElementsMatch(t, slices.Collect(maps.Keys(libraryFails)), append(failed[0], failed[1]...))
+	require.ElementsMatch(t, slices.Collect(maps.Keys(libraryFails)), slices.Concat(failed[0], failed[1]))
 }
 
 // copyLibrary makes a module of the library's integration tests.
