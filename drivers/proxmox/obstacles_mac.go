@@ -23,7 +23,7 @@ type claimed struct {
 func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 	wants := map[string]claimed{}
 	for _, addr := range anew {
-		s.claims(s.l.want.State[addr], s.out.State[addr], wants)
+		claimAddresses(s.l.want.State[addr], s.out.State[addr], wants)
 	}
 	if len(wants) == 0 {
 		return nil
@@ -83,9 +83,9 @@ func cardKeys(c map[string]string) []string {
 	return out
 }
 
-// claims notes the MAC addresses that a guest is to get and does not have.
-func (s *survey) claims(want, have *model.Resource, into map[string]claimed) {
-	var hasNICs, hasCTNICs = []NIC{}, []CTNIC{}
+// claimAddresses notes the MAC addresses that a guest is to get and does not have.
+func claimAddresses(want, have *model.Resource, into map[string]claimed) {
+	hasNICs, hasCTNICs := []NIC{}, []CTNIC{}
 	if have != nil {
 		switch h := have.Spec.(type) {
 		case *VM:
