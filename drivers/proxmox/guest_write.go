@@ -129,6 +129,8 @@ func (w writing) orders(key string) bool {
 	return isDrive(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
 }
 
+func bootOrder(key string) bool { return key == "boot" }
+
 // apart takes keys out of a change: those that are to be sent by another request.
 func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 	rest, taken = writing{params{}, w.gone}, writing{params{}, nil}
@@ -143,11 +145,15 @@ func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 }
 
 // withVolumes writes a change of a VM: where it has volumes made, and the mark has to
-// say for which slots, that is written first.
+// say for which slots, that is written first. With the volumes goes the boot order, in
+// which PVE takes no device that is not there (update_vm_api).
 func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
-	var made writing
+	var made, boot writing
 	if w.set["description"] != nil && !l.at.lxc {
 		w, made = w.apart(w.orders)
+	}
+	if !made.empty() {
+		w, boot = w.apart(bootOrder)
 	}
 	if err := d.write(ctx, l.at, w, made, have, old); err != nil || made.empty() {
 		return err
@@ -156,7 +162,9 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 		if made.touched(old, l.cfg) {
 			return errTouched
 		}
-		_, err := d.c.put(ctx, l.at.path("config"), made.body(digest))
+		body := made.body(digest)
+		maps.Copy(body, boot.set)
+		_, err := d.c.put(ctx, l.at.path("config"), body)
 		return err
 	}))
 }
@@ -201,7 +209,7 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 	}
 	boot := writing{}
 	if disc { // dealt with after the boot order it would have the old one written over that
-		w, boot = w.apart(func(key string) bool { return key == "boot" })
+		w, boot = w.apart(bootOrder)
 	}
 	l := &sight{at: c.at, addr: c.want.addr(), cfg: c.cfg, fresh: true}
 	for _, step := range append(steps, w, boot) {

@@ -227,3 +227,17 @@ func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 		w.converged()
 	})
 }
+
+// TestABootOrderMayNameADiskThatIsMade by the same change: PVE takes no device into the
+// order that is not there.
+func TestABootOrderMayNameADiskThatIsMade(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		w.vm("db").Disks = []proxmox.Disk{{Name: "root"}, {Name: "data", Size: 3}}
+		w.vm("db").Options = map[string]string{"boot": "order=scsi0;scsi1"}
+		w.apply()
+		w.converged()
+		require.Equal(t, "order=scsi0;scsi1", w.guest(10000).Config["boot"])
+	})
+}

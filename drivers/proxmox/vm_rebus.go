@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,6 +86,13 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 		}
 	}
 	first.set["description"] = describe(ch.notes, on)
+	// No digest tells that somebody started it since it was looked at, and PVE would pull
+	// the disk out of the running machine.
+	if now, err := d.readPowerOf(ctx, ch.sight.at); err != nil {
+		return fmt.Errorf("looking whether it is stopped: %w", err)
+	} else if now.running {
+		return errors.New("it runs, and a disk goes to another bus only while it is stopped: plan again")
+	}
 	if err := d.withVolumes(ctx, &ch.sight, first, s.Have, ch.from.observe); err != nil {
 		return err
 	}
@@ -130,6 +138,8 @@ func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
 		switch {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
+		case have.Guest.Asleep != "" && want.Power == "running":
+			refuse(path, fmt.Sprintf("the machine is hibernated, and knows disk %s by its place", w.Name), "leave the bus as it was and let it run first, then change the bus")
 		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
 			refuse(path, fmt.Sprintf("disk %s cannot go from bus %s to %s while the machine runs", w.Name, h.Bus, w.Bus),
 				`set restart = "allowed", or power = "stopped" for as long as it takes; the machine then sees the disk under another name (/dev/vda, /dev/sda), so mount by UUID`)

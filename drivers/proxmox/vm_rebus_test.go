@@ -117,3 +117,41 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	require.Equal(t, all, volumesOf(w, 10000))
 	require.Empty(t, w.guest(10000).Config["unused0"])
 }
+
+// TestNoDiskIsPulledOutOfWhatRuns: neither of a machine that wakes from hibernation, and
+// has its disk in the place that it knew, nor of one that somebody started meanwhile.
+func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, between func(*world)
+		says            string
+	}{
+		"hibernated": {
+			before:  func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
+			between: func(*world) {},
+			says:    "the machine is hibernated, and knows disk root by its place | leave the bus as it was and let it run first",
+		},
+		"started": {
+			before:  func(w *world) { w.vm("db").Power = "stopped" },
+			between: func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) }) },
+			says:    "it runs, and a disk goes to another bus only while it is stopped: plan again",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.apply()
+				w.vm("db").Power, w.vm("db").Restart = "running", "allowed"
+				w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+				c.before(w)
+				p := w.plan()
+				c.between(w)
+				says := foundIn(p)
+				if failed := w.run(p); len(failed) > 0 {
+					says += failed[model.Address{Kind: "vm", Name: "db"}].Error()
+				}
+				require.Contains(t, says, c.says)
+				require.NotEmpty(t, w.guest(10000).Config["scsi0"])
+			})
+		})
+	}
+}
