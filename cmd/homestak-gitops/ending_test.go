@@ -14,6 +14,8 @@ import (
 func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 	dark := model.Unknown{Scope: "node pve2", Why: "offline"}
 	denied := model.Unknown{Scope: "images on storage local", Why: "403", Denied: true}
+	nothing := model.Unknown{Scope: "all guests", All: true}
+	barred := model.Unknown{Scope: "all guests", All: true, Denied: true}
 	step := []plan.Step{{Action: plan.Create}}
 	for name, c := range map[string]struct {
 		unknown        []model.Unknown
@@ -25,6 +27,8 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 		"a node offline":          {[]model.Unknown{dark}, nil, exitError, exitError},
 		"a node offline, changes": {[]model.Unknown{dark}, step, exitError, exitPending},
 		"not permitted":           {[]model.Unknown{dark, denied}, nil, exitDenied, exitDenied},
+		"nothing seen":            {[]model.Unknown{nothing}, nil, exitError, exitError},
+		"nothing may be seen":     {[]model.Unknown{barred}, nil, exitDenied, exitDenied},
 		"not permitted, changes":  {[]model.Unknown{denied}, step, exitDenied, exitPending},
 	} {
 		t.Run(name, func(t *testing.T) {

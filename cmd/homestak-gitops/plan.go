@@ -180,11 +180,13 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 		r.Outcome = held
 		return endingOf(r)
 	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
-		return &ending{exitError, errors.New("the host could not be seen, so there is nothing to plan")}
+		return unseen(r, "the host could not be seen, so there is nothing to plan")
 	case detailed && len(r.Plan.Steps)+r.Aside > 0:
 		return &ending{Code: exitPending}
-	case len(r.Plan.Unknown) > 0: // 0 would say that this is all there is to do, and apply does not end so either
-		return unseen(r)
+	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
+		return unseen(r, "not all of the host could be seen, so the plan is not all there may be to do")
+	case len(r.Plan.Unknown) > 0:
+		return unseen(r, "nothing to do in what could be seen, but not all of the host could be")
 	case !detailed:
 		return nil
 	case !r.Plan.InSync():
@@ -194,13 +196,9 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 	}
 }
 
-// unseen is the ending of a plan of a host that could be seen in part only.
-func unseen(r engine.Report) error {
-	text := "not all of the host could be seen, so the plan is not all there may be to do"
-	if len(r.Plan.Steps) == 0 {
-		text = "nothing to do in what could be seen, but not all of the host could be"
-	}
-	return &ending{max(codeOf(&engine.UnseenError{Parts: r.Plan.Unknown}), exitError), errors.New(text)}
+// unseen ends the plan of a host that was not seen as a whole as apply would end on it.
+func unseen(r engine.Report, text string) error {
+	return &ending{codeOf(&engine.UnseenError{Parts: r.Plan.Unknown}), errors.New(text)}
 }
 
 // scope is what a plan was limited to, and what was granted to it. It stands in the plan document beside the

@@ -121,7 +121,7 @@ func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 		return
 	}
 	v.unknown = append(v.unknown, model.Unknown{
-		Scope: "all guests", All: true,
+		Scope: "all guests", All: true, Denied: true,
 		Why: "the API token may see no guest (VM.Audit is missing on /, /vms and every pool), so an empty list proves nothing; grant a role to the token, not only to its user",
 	})
 }
