@@ -107,7 +107,7 @@ func (c *CT) brief() string {
 func (c *CT) claims() []model.Claim {
 	var out []model.Claim
 	for _, n := range c.NICs {
-		out = append(out, claims("nic."+n.Name, n.MAC, n.IP, n.IP6)...)
+		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, n.IP6)...)
 	}
 	return out
 }

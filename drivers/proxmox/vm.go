@@ -121,22 +121,30 @@ func (v *VM) brief() string {
 func (v *VM) claims() []model.Claim {
 	var out []model.Claim
 	for _, n := range v.NICs {
-		out = append(out, claims("nic."+n.Name, n.MAC, n.IP, "")...)
+		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, "")...)
 	}
 	return out
 }
 
+// network names what a card is plugged into.
+func network(bridge string, vlan int) string {
+	if vlan == 0 {
+		return bridge
+	}
+	return fmt.Sprintf("%s, VLAN %d", bridge, vlan)
+}
+
 // claims are those of a network card at a path.
-func claims(path, mac, ip, ip6 string) []model.Claim {
+func claims(path, on, mac, ip, ip6 string) []model.Claim {
 	var out []model.Claim
 	if mac != "" {
-		out = append(out, model.Claim{What: "MAC address", Value: mac, Path: path + ".mac"})
+		out = append(out, model.Claim{What: "MAC address", Value: mac, Path: path + ".mac", On: on})
 	}
 	if p, err := netip.ParsePrefix(ip); err == nil {
-		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip"})
+		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip", On: on})
 	}
 	if p, err := netip.ParsePrefix(ip6); err == nil {
-		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip6"})
+		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip6", On: on})
 	}
 	return out
 }

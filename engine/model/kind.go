@@ -79,7 +79,10 @@ type Problem struct {
 }
 
 // Claim is a thing that may be had once, such as {"MAC address", "BC:24:11:00:00:01"}.
-type Claim struct{ What, Value, Path string }
+type Claim struct {
+	What, Value, Path string
+	On                string // the network on which two of it disturb each other, such as "vmbr0"; "" if that is everywhere
+}
 
 // Scope is what a spec is resolved in. Host, Node and Manifest are nil where there is none.
 type Scope struct {

@@ -27,6 +27,7 @@ func (p *planner) guard() {
 	}
 	p.wantedBy, p.observedBy = needers(p.want), needers(p.have)
 	p.reuse, p.reusedBy = map[model.Address]model.Address{}, map[model.Address]model.Address{}
+	p.gives, p.takes = map[model.Address][]taking{}, map[model.Address][]taking{}
 	p.circle, p.full = map[model.Address]model.Address{}, map[string][]*Step{}
 	claims := map[model.Address][]model.Foreign{}
 	for _, f := range p.plan.Foreign {
@@ -44,6 +45,7 @@ func (p *planner) guard() {
 		}
 	})
 	p.guardRanges()
+	p.guardClaims()
 	p.each(p.guardNeeded)
 	p.follow()
 }
@@ -246,6 +248,9 @@ func (p *planner) follow() {
 		}
 		if s := p.steps[p.reusedBy[addr]]; s != nil {
 			p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr), "")
+		}
+		for _, t := range p.gives[addr] {
+			p.stillHad(t)
 		}
 	}
 }

@@ -30,8 +30,10 @@ type VM struct {
 	Password    string            `hcl:"password,optional" secret:"true" cost:"pending"`
 	Options     map[string]string `hcl:"options,optional"`
 	Disks       []Disk            `hcl:"disk,block"`
-	MAC         string            `hcl:"mac,optional"` // invented by the host unless wanted
-	Mark        *string           `plan:"mark"`        // a kind that writes a mark compares it, too
+	MAC         string            `hcl:"mac,optional"`   // invented by the host unless wanted
+	Power       *string           `hcl:"power,optional"` // running unless set
+	Bridge      string            `plan:"-" hcl:"bridge,optional"`
+	Mark        *string           `plan:"mark"` // a kind that writes a mark compares it, too
 
 	seen map[string]string // what a driver remembers of its observation
 }
@@ -78,6 +80,13 @@ func kinds() model.Kinds {
 					return []model.Problem{{Path: "disk." + w.Name + ".size", Summary: "a disk does not shrink", Detail: "declare its size again"}}
 				}
 				return nil
+			},
+			Claims: func(spec any) []model.Claim {
+				vm := spec.(*VM)
+				if vm.MAC == "" {
+					return nil
+				}
+				return []model.Claim{{What: "MAC address", Value: vm.MAC, Path: "mac", On: vm.Bridge}}
 			},
 			Brief: func(spec any) string { return spec.(*VM).Preset + ", " + spec.(*VM).Image },
 		}
@@ -220,6 +229,12 @@ func apply(t require.TestingT, p *plan.Plan, in plan.Input) model.State {
 			delete(world, s.Address)
 		} else {
 			world[s.Address] = s.Want
+			if vm, ok := s.Want.Spec.(*VM); ok && vm.MAC == "" && s.Action == plan.Update { // it keeps its own
+				kept, c := *s.Want, *vm
+				c.MAC = in.Have.State[s.Address].Spec.(*VM).MAC
+				kept.Spec = &c
+				world[s.Address] = &kept
+			}
 		}
 		for _, b := range broken(world) {
 			require.Contains(t, dangling, b, "after %s %s", s.Action, s.Address)
@@ -231,9 +246,31 @@ func apply(t require.TestingT, p *plan.Plan, in plan.Input) model.State {
 				numbers[g.VMID] = a
 			}
 		}
+		if macs := twice(world); len(macs) > 0 {
+			require.True(t, slices.ContainsFunc(p.Findings, func(f diag.Finding) bool {
+				return slices.Contains(macs, f.Address) && strings.Contains(f.Summary, "still has it")
+			}), "after %s %s these have one MAC address: %v", s.Action, s.Address, macs)
+		}
 		done[s.Address] = true
 	}
 	return world
+}
+
+// twice lists the guests that have the MAC address of another one.
+func twice(s model.State) []string {
+	by := map[string][]string{}
+	for _, a := range s.Addresses() {
+		if vm, ok := s[a].Spec.(*VM); ok && vm.MAC != "" {
+			by[vm.MAC] = append(by[vm.MAC], a.String())
+		}
+	}
+	var out []string
+	for _, who := range by {
+		if len(who) > 1 {
+			out = append(out, who...)
+		}
+	}
+	return out
 }
 
 // broken lists the needs that are not met: "vm.a needs vm.b".

@@ -48,6 +48,8 @@ type planner struct {
 	observedBy map[model.Address][]model.Address // who needs it now, by its mark
 	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
 	reusedBy   map[model.Address]model.Address   // the same, the other way round
+	gives      map[model.Address][]taking        // who gives something up in this plan → who takes it over
+	takes      map[model.Address][]taking        // the same, the other way round
 	circle     map[model.Address]model.Address   // deletions whose marks need each other → the first of them
 	full       map[string][]*Step                // ranges of VMIDs, in words → those for whom nothing is left there
 }

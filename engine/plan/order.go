@@ -15,7 +15,8 @@ import (
 //   - making and changing go parents first: behind the making or changing of what is needed;
 //   - removing goes children first: behind the removal of those that need it by their marks,
 //     and behind the changes by which others stop needing it;
-//   - who takes over a VMID waits for the one that gives it up.
+//   - who takes over a VMID waits for the one that gives it up;
+//   - so does who takes over a MAC or an address, unless that would close a circle.
 func (p *planner) order() {
 	if len(p.steps) == 0 {
 		return
@@ -28,6 +29,7 @@ func (p *planner) order() {
 		p.follow()
 		g = p.graph()
 	}
+	p.overlap(g)
 	for _, i := range g.waves() {
 		s := p.steps[g.addrs[i]]
 		for _, j := range g.before[i] {
@@ -61,6 +63,9 @@ func (p *planner) graph() *graph {
 			}
 			g.before[i] = append(g.before[i], j)
 		}
+	}
+	p.soften(g, number)
+	for i := range g.before {
 		slices.Sort(g.before[i])
 		g.before[i] = slices.Compact(g.before[i])
 		for _, j := range g.before[i] {
@@ -68,6 +73,36 @@ func (p *planner) graph() *graph {
 		}
 	}
 	return g
+}
+
+// soften makes who takes over an address wait for who gives it up, as far as the two
+// are in no circle then. Circles that are there without that stay as they are. It
+// looks at every edge of the graph once or twice, however it hangs together.
+func (p *planner) soften(g *graph, number map[model.Address]int) {
+	if len(p.takes) == 0 {
+		return
+	}
+	hard := make([]int, len(g.addrs)) // how many of before are no such wish
+	for i, addr := range g.addrs {
+		hard[i] = len(g.before[i])
+		for _, t := range p.takes[addr] {
+			if j, ok := number[t.from]; ok {
+				g.before[i] = append(g.before[i], j)
+			}
+		}
+	}
+	circle := make([]int, len(g.addrs)) // which one a step is in, from 1
+	for k, members := range g.circles() {
+		for _, a := range members {
+			circle[number[a]] = k + 1
+		}
+	}
+	for i, n := range hard {
+		kept := slices.DeleteFunc(slices.Clone(g.before[i][n:]), func(j int) bool {
+			return circle[i] != 0 && circle[i] == circle[j]
+		})
+		g.before[i] = append(g.before[i][:n], kept...)
+	}
 }
 
 // waitsFor lists the steps that must come first; it may name addresses without one.

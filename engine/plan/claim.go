@@ -1,0 +1,156 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// taking is a thing of the world, such as a MAC or a static address, that a step
+// gives to its resource although another one has it now.
+type taking struct {
+	by, from model.Address
+	claim    model.Claim // as wanted
+	meet     bool        // both would run with it on one network
+}
+
+// guardClaims finds out which steps take over what another resource has. Where that
+// one gives it up in this plan the step waits for it; where it stays the step is
+// held back if both would run with it on one network. The files of a site name each
+// such thing once, so this is about what leaves the files or is left as it is.
+func (p *planner) guardClaims() {
+	type thing struct{ what, value string }
+	name := func(c model.Claim) thing { return thing{c.What, strings.ToLower(c.Value)} }
+	wants := map[thing]taking{}
+	p.each(func(s *Step) {
+		if s.Want == nil {
+			return
+		}
+		var has []model.Claim
+		if s.Have != nil {
+			has = p.claims(s.Have)
+		}
+		for _, c := range p.claims(s.Want) {
+			if !slices.ContainsFunc(has, func(h model.Claim) bool { return name(h) == name(c) }) {
+				wants[name(c)] = taking{by: s.Address, claim: c}
+			}
+		}
+	})
+	if len(wants) == 0 {
+		return
+	}
+	for _, from := range p.addrs {
+		have := p.have[from]
+		if have == nil {
+			continue
+		}
+		for _, h := range p.claims(have) {
+			t, wanted := wants[name(h)]
+			if !wanted || t.by == from {
+				continue
+			}
+			t.from = from
+			t.meet = h.On == t.claim.On && have.Guest != nil && have.Guest.Running && powered(p.want[t.by])
+			if !p.givesUp(from, h) {
+				p.stillHad(t)
+				continue
+			}
+			p.gives[from] = append(p.gives[from], t)
+			p.takes[t.by] = append(p.takes[t.by], t)
+		}
+	}
+}
+
+func (p *planner) claims(r *model.Resource) []model.Claim {
+	if kind := p.kind(r); kind.Claims != nil {
+		return kind.Claims(r.Spec)
+	}
+	return nil
+}
+
+// powered reports whether a guest shall run.
+func powered(r *model.Resource) bool {
+	return !slices.ContainsFunc(model.Attrs(r.Spec), func(a model.Attr) bool { return a.Path == "power" && a.Value == "stopped" })
+}
+
+// givesUp reports whether a step of this plan takes from a resource what it has. One
+// that is changed keeps what the files do not speak of, such as a MAC that was made up.
+func (p *planner) givesUp(from model.Address, c model.Claim) bool {
+	s := p.steps[from]
+	switch {
+	case s == nil:
+		return false
+	case s.Action == Update:
+		return slices.ContainsFunc(s.Changes, func(d Change) bool {
+			was, _ := d.Before.(string)
+			was, _, _ = strings.Cut(was, "/") // an address stands there with its prefix length
+			return d.Path == c.Path || strings.EqualFold(was, c.Value)
+		})
+	default:
+		return s.Want == nil || !slices.ContainsFunc(p.claims(s.Want), func(w model.Claim) bool {
+			return w.What == c.What && strings.EqualFold(w.Value, c.Value)
+		})
+	}
+}
+
+// stillHad deals with a step that would take what another resource keeps.
+func (p *planner) stillHad(t taking) {
+	s := p.steps[t.by]
+	if s == nil {
+		return
+	}
+	if p.held[t.from].blind && t.meet {
+		p.blind(s, fmt.Sprintf("%s has the %s of %s", p.standing(t.from), t.claim.What, parent(t.claim.Path)))
+		return
+	}
+	f := diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.Place(t.claim.Path),
+		Summary: fmt.Sprintf("%s: the %s of %s is that of %s as well, which stays", t.by, t.claim.What, parent(t.claim.Path), p.standing(t.from)),
+		Detail:  "two guests with one address on one network disturb each other: take it from that one first, or declare another one here",
+	}
+	if !t.meet {
+		f.Detail += "; they do not both run on one bridge, so this may be meant"
+		p.find(t.by, f)
+		return
+	}
+	f.Severity = diag.Error
+	f.Summary = fmt.Sprintf("%s is %s: the %s of %s is that of %s, which stays and runs", t.by, s.Action.not(), t.claim.What, parent(t.claim.Path), p.standing(t.from))
+	p.find(t.by, f)
+	p.hold(s, false)
+}
+
+// standing names a resource that is there, and where.
+func (p *planner) standing(a model.Address) string {
+	if g := p.have[a].Guest; g != nil {
+		return fmt.Sprintf("%s (VMID %d)", a, g.VMID)
+	}
+	return a.String()
+}
+
+// parent is the block of an attribute.
+func parent(path string) string {
+	if i := strings.LastIndexByte(path, '.'); i > 0 {
+		return path[:i]
+	}
+	return path
+}
+
+// overlap warns of what is taken before it was given up, since to wait for that would
+// have closed a circle.
+func (p *planner) overlap(g *graph) {
+	for i, addr := range g.addrs {
+		for _, t := range p.takes[addr] {
+			if p.steps[t.from] == nil || !t.meet || slices.ContainsFunc(g.before[i], func(j int) bool { return g.addrs[j] == t.from }) {
+				continue
+			}
+			p.find(t.by, diag.Finding{
+				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].Place(t.claim.Path),
+				Summary: fmt.Sprintf("%s gets the %s of %s while %s still has it", t.by, t.claim.What, parent(t.claim.Path), p.standing(t.from)),
+				Detail:  "to wait for that one would close a circle of steps; give it up in a commit of its own to have no moment in which both have it",
+			})
+		}
+	}
+}
