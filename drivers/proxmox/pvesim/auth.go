@@ -41,21 +41,23 @@ func unauthorized(why string) error {
 	return &apiError{status: http.StatusUnauthorized, message: why, bare: true}
 }
 
-// authenticate knows who asks: by API token, else by ticket.
+// authenticate knows who asks: by the ticket in the cookie, else by that in the header
+// Authorization, else by the API token there (unshift_read_header in
+// APIServer/AnyEvent.pm): who shows both a ticket and a token comes by the ticket.
 func (w *world) authenticate(req *request) (identity, error) {
-	if value, ok := strings.CutPrefix(req.http.Header.Get("Authorization"), "PVEAPIToken"); ok {
-		if len(value) > 0 && (value[0] == '=' || value[0] == ' ') {
-			return w.byToken(value[1:])
+	shown := req.http.Header.Get("Authorization")
+	ticket := ""
+	if cookie, err := req.http.Cookie("PVEAuthCookie"); err == nil {
+		ticket = unescaped(cookie.Value)
+	}
+	if ticket == "" {
+		ticket = shownAs(shown, "PVEAuthCookie")
+	}
+	if ticket == "" {
+		if token := shownAs(shown, "PVEAPIToken"); token != "" {
+			return w.byToken(token)
 		}
-		return identity{}, unauthorized("Authentication failed!")
-	}
-	cookie, err := req.http.Cookie("PVEAuthCookie")
-	if err != nil || cookie.Value == "" {
 		return identity{}, unauthorized("No ticket")
-	}
-	ticket := cookie.Value
-	if plain, err := url.PathUnescape(ticket); err == nil {
-		ticket = plain // Clients percent-encode it, as browsers do.
 	}
 	user, ok := w.byTicket(ticket)
 	if !ok {
@@ -65,6 +67,23 @@ func (w *world) authenticate(req *request) (identity, error) {
 		return identity{}, unauthorized("Permission denied - invalid csrf token")
 	}
 	return identity{user: user}, nil
+}
+
+// shownAs is what a header Authorization shows under a name.
+func shownAs(header, name string) string {
+	value, ok := strings.CutPrefix(header, name)
+	if ok && value != "" && (value[0] == '=' || value[0] == ' ') {
+		return unescaped(value[1:])
+	}
+	return ""
+}
+
+// unescaped takes back what clients percent-encode, as browsers do.
+func unescaped(value string) string {
+	if plain, err := url.PathUnescape(value); err == nil {
+		return plain
+	}
+	return value
 }
 
 // tokenForm is "user@realm!name=secret".

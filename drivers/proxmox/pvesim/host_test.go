@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,6 +153,21 @@ func TestLogin(t *testing.T) {
 		require.Equal(t, 200, withTicket("POST", fmt.Sprint(login["CSRFPreventionToken"])).status)
 		again := form{"username": "root@pam", "password": fmt.Sprint(login["ticket"])}
 		require.Equal(t, 200, nobody.ask("POST", "/access/ticket", again).status, "a ticket can be renewed")
+		asked := func(authorization, cookie string) answer {
+			r, err := http.NewRequest("GET", "https://pve/api2/json/version", nil)
+			require.NoError(t, err)
+			r.Header.Set("Authorization", authorization)
+			if cookie != "" {
+				r.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: cookie})
+			}
+			return nobody.send(r)
+		}
+		ticket := url.QueryEscape(fmt.Sprint(login["ticket"]))
+		require.Equal(t, 200, asked("PVEAuthCookie="+ticket, "").status, "the header carries a ticket, too")
+		require.Equal(t, 200, asked("PVEAPIToken=nonsense", ticket).status, "a ticket is asked before a token")
+		require.Equal(t, 401, asked("PVEAPIToken="+good, "nonsense").status, "and a bad one is not made up for")
+		require.Equal(t, 200, asked("PVEAPIToken="+good, "").status)
+		require.Equal(t, "No ticket", asked("Bearer "+good, "").reason)
 		time.Sleep(3 * time.Hour)
 		require.Equal(t, 401, withTicket("GET", "").status, "a ticket ends")
 		require.Equal(t, 401, nobody.ask("POST", "/access/ticket", again).status)
