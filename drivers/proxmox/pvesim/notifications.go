@@ -42,7 +42,7 @@ func notificationFiles() []sectionFile {
 	for _, kind := range slices.Sorted(maps.Keys(options)) {
 		mode := "insecure|starttls|tls"
 		f := sectionFile{
-			name: "notifications/" + kind, family: "notifications/", path: "/cluster/notifications/endpoints/" + kind, key: "name", id: "pve-configid",
+			name: "notifications/" + kind, family: "notifications/", lock: "notifications_cfg", path: "/cluster/notifications/endpoints/" + kind, key: "name", id: "pve-configid",
 			only: kind, untyped: true, kinds: map[string]string{kind: options[kind]}, secret: []string{"token", "password"},
 			read:  either(modify, allOf(notifications, "Mapping.Audit")),
 			write: reach, change: reach,

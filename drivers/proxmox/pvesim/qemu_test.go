@@ -255,7 +255,7 @@ func TestQuorum(t *testing.T) {
 	require.Equal(t, "cluster not ready - no quorum?", c.ask("POST", "/nodes/father/qemu", form{"vmid": "101"}).reason)
 	require.Regexp(t, `^unable to open file '/etc/pve/nodes/father/qemu-server/100.conf.tmp.\d+' - Permission denied$`,
 		c.ask("PUT", vmURL("100", "/config"), form{"name": "x"}).reason)
-	require.Equal(t, "create pool failed: error with cfs lock 'file-user_cfg': no quorum!", c.ask("POST", "/pools", form{"poolid": "p"}).reason)
+	require.Equal(t, "create pool failed: cfs-lock 'file-user_cfg' error: no quorum!", c.ask("POST", "/pools", form{"poolid": "p"}).reason)
 	require.Contains(t, c.task("DELETE", vmURL("100", ""), nil), "Permission denied")
 	require.Len(t, c.h.Snapshot().Guests, 1)
 }

@@ -31,11 +31,20 @@ var writingTasks = map[string]bool{
 	"vzdelsnapshot": true, "vztemplate": true, "move_volume": true, "qmsuspend": true,
 }
 
-// needUserLock is what a change of users, roles, pools or the access list runs
-// into (lock_user_config in PVE/AccessControl.pm).
-func (w *world) needUserLock(what string) error {
+// needLock is what the lock of a file of the cluster runs into ($cfs_lock in
+// PVE/Cluster.pm). What goes wrong behind such a lock is told without a word of it.
+func (w *world) needLock(name string) error {
 	if w.quorum {
 		return nil
 	}
-	return fail("%s: error with cfs lock 'file-user_cfg': no quorum!", what)
+	return fail("cfs-lock '%s' error: no quorum!", name)
+}
+
+// needUserLock is what a change of users, roles, pools or the access list runs
+// into (lock_user_config in PVE/AccessControl.pm).
+func (w *world) needUserLock(what string) error {
+	if err := w.needLock("file-user_cfg"); err != nil {
+		return fail("%s: %s", what, err)
+	}
+	return nil
 }

@@ -13,7 +13,7 @@ import (
 // their methods (PVE/API2/Jobs/RealmSync.pm).
 func realmSyncFile() *sectionFile {
 	return &sectionFile{
-		name: "jobs/realm-sync", key: "id", only: "realm-sync", plain: true, lock: "jobs_cfg",
+		name: "jobs/realm-sync", key: "id", only: "realm-sync", plain: true, lock: "jobs_cfg", flat: true,
 		kinds: map[string]string{"realm-sync": "realm! schedule enabled? comment? enable-new? remove-vanished? scope?"},
 		props: "enabled: boolean\nenable-new: boolean", twice: "Job '%s' already exists", missing: "No such job '%s'", gone: "no such realm-sync job",
 		check: func(w *world, _ *call, id string, conf, old config) error {
@@ -80,7 +80,7 @@ func apiSyncRealm(w *world, c *call) (any, error) {
 	realm := c.in["realm"]
 	conf, ok := w.access.realms[realm]
 	if !ok {
-		return nil, fail("Realm '%s' does not exist", realm)
+		return nil, badParam("realm", "Realm does not exist.")
 	}
 	if conf["type"] != "ldap" && conf["type"] != "ad" {
 		return nil, fail("Cannot sync realm type '%s'! Only LDAP/AD realms can be synced.", conf["type"])

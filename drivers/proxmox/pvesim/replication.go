@@ -16,7 +16,7 @@ import (
 // replicationFile describes replication.cfg; the API table has its methods.
 func replicationFile() *sectionFile {
 	return &sectionFile{
-		name: "replication", key: "id", kinds: map[string]string{"local": "target! disable? comment? rate? schedule? remove_job? source?"},
+		name: "replication", lock: "replication_cfg", key: "id", kinds: map[string]string{"local": "target! disable? comment? rate? schedule? remove_job? source?"},
 		props: "target: string\ndisable: boolean\ncomment: string\nrate: number\nschedule: string\nremove_job: string\nsource: string",
 		extra: "keep: boolean\nforce: boolean", twice: "replication job '%s' already exists", missing: "no such replication job '%s'", gone: "no such job '%s'",
 		guard: func(c *call, id string, conf map[string]any, write bool) error {

@@ -30,8 +30,6 @@ func TestSoftwareNetworks(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClient(t, pvesim.Config{Version: version})
-				lock := map[string]string{"8.4": "file-sdn__running-config", "9.1": "domain-sdn"}[version]
-				during := ": error during cfs-locked '" + lock + "' operation: "
 				const zones, vnets = "/cluster/sdn/zones", "/cluster/sdn/vnets"
 				c.steps(
 					step{"GET", zones + "/lab", nil, "500 sdn 'lab' does not exist"},
@@ -39,14 +37,14 @@ func TestSoftwareNetworks(t *testing.T) {
 					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "peers": "192.0.2.1"}, "500 unexpected property 'peers'"},
 					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "ipam": "none"}, "500 create sdn zone object failed: 400 Parameter verification failed."},
 					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0", "mtu": "1450", "nodes": "father", "ipam": "pve"}, "OK"},
-					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0"}, "500 create sdn zone object failed" + during + "sdn zone object ID 'lab' already defined"},
+					step{"POST", zones, form{"zone": "lab", "type": "vlan", "bridge": "vmbr0"}, "500 create sdn zone object failed: sdn zone object ID 'lab' already defined"},
 					step{"POST", zones, form{"zone": "plain", "type": "simple"}, "OK"},
 					step{"POST", vnets, form{"vnet": "blue", "zone": "lab"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
 					step{"POST", vnets, form{"vnet": "blue", "zone": "lab", "tag": "100", "alias": "the blue one"}, "OK"},
 					step{"POST", vnets, form{"vnet": "red", "zone": "lab", "tag": "100"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
 					step{"POST", vnets, form{"vnet": "green", "zone": "plain", "tag": "1"}, "500 create sdn vnet object failed: 400 Parameter verification failed."},
-					step{"POST", vnets, form{"vnet": "lost", "zone": "nowhere"}, "500 create sdn vnet object failed" + during + "cannot lookup undefined type!"},
-					step{"DELETE", zones + "/lab", nil, "500 delete sdn zone object failed" + during + "zone lab is used by vnet blue"},
+					step{"POST", vnets, form{"vnet": "lost", "zone": "nowhere"}, "500 create sdn vnet object failed: cannot lookup undefined type!"},
+					step{"DELETE", zones + "/lab", nil, "500 delete sdn zone object failed: zone lab is used by vnet blue"},
 				)
 				require.Equal(t, "create sdn vnet object failed: 400 Parameter verification failed.\ntag: vlan tag is not allowed on simple zone\n",
 					c.ask("POST", vnets, form{"vnet": "green", "zone": "plain", "tag": "1"}).message)
@@ -67,7 +65,7 @@ func TestSoftwareNetworks(t *testing.T) {
 				require.Equal(t, []any{"lab", "vlan", 1450.0}, []any{zone["zone"], zone["type"], zone["mtu"]})
 				c.ok("PUT", zones+"/lab", form{"mtu": "1400", "delete": "nodes", "digest": fmt.Sprint(zone["digest"])})
 				require.Contains(t, c.ask("PUT", zones+"/lab", form{"mtu": "1300", "digest": fmt.Sprint(zone["digest"])}).reason, "detected modified configuration")
-				require.Equal(t, "update sdn zone object failed"+during+"unable to delete required option 'bridge'", c.ask("PUT", zones+"/lab", form{"delete": "bridge"}).reason)
+				require.Equal(t, "update sdn zone object failed: unable to delete required option 'bridge'", c.ask("PUT", zones+"/lab", form{"delete": "bridge"}).reason)
 				changed := c.object(zones + "/lab?pending=1")
 				require.Equal(t, []any{"changed", 1450.0, map[string]any{"mtu": 1400.0, "nodes": "deleted"}}, []any{changed["state"], changed["mtu"], changed["pending"]})
 
@@ -75,7 +73,7 @@ func TestSoftwareNetworks(t *testing.T) {
 				c.steps(
 					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet", "gateway": "198.51.100.1"}, "500 create sdn subnet object failed: 400 Parameter verification failed."},
 					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet", "gateway": "192.0.2.1", "snat": "1"}, "OK"},
-					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet"}, "500 create sdn subnet object failed" + during + "sdn subnet object ID 'lab-192.0.2.0-24' already defined"},
+					step{"POST", at, form{"subnet": "192.0.2.0/24", "type": "subnet"}, "500 create sdn subnet object failed: sdn subnet object ID 'lab-192.0.2.0-24' already defined"},
 					step{"POST", vnets + "/none/subnets", form{"subnet": "192.0.2.0/24", "type": "subnet"}, "500 sdn vnet 'none' does not exist"},
 					step{"PUT", vnets + "/blue", form{"vlanaware": "1"}, "500 update sdn vnet object failed: 400 Parameter verification failed."},
 					step{"DELETE", vnets + "/blue", nil, "500 delete sdn vnet object failed: 400 Parameter verification failed."},
@@ -102,7 +100,7 @@ func TestSoftwareNetworks(t *testing.T) {
 				c.steps(
 					step{"DELETE", at + "/lab-192.0.2.0-24", nil, "OK"},
 					step{"DELETE", vnets + "/blue", nil, "OK"},
-					step{"DELETE", vnets + "/blue", nil, "500 delete sdn vnet object failed" + during + "sdn vnet 'blue' does not exist"},
+					step{"DELETE", vnets + "/blue", nil, "500 delete sdn vnet object failed: sdn vnet 'blue' does not exist"},
 					step{"DELETE", zones + "/lab", nil, "OK"},
 				)
 				require.Equal(t, "deleted", c.object(zones + "/lab?pending=1")["state"])
@@ -137,22 +135,21 @@ func TestFabrics(t *testing.T) {
 		require.Equal(t, 501, old.ask("GET", "/cluster/sdn/fabrics/all", nil).status)
 		c := newClient(t, pvesim.Config{Nodes: []string{"mother"}})
 		const fabrics, nodes = "/cluster/sdn/fabrics/fabric", "/cluster/sdn/fabrics/node/core"
-		during := " failed: error during cfs-locked 'domain-sdn' operation: "
 		c.steps(
 			step{"GET", fabrics + "/core", nil, "500 fabric 'core' does not exist in configuration"},
 			step{"POST", fabrics, form{"id": "core"}, "protocol: property is missing and it is not optional"},
-			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric"}, "500 adding node" + during + "fabric 'core' does not exist in configuration"},
-			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric", "area": "0"}, "500 adding fabric" + during + "unexpected property 'area'"},
+			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric"}, "500 adding node failed: fabric 'core' does not exist in configuration"},
+			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric", "area": "0"}, "500 adding fabric failed: unexpected property 'area'"},
 			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric", "ip_prefix": "192.0.2.0/24", "hello_interval": "3"}, "OK"},
-			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric"}, "500 adding fabric" + during + "fabric 'core' already exists in config"},
-			step{"POST", nodes, form{"node_id": "father", "protocol": "ospf"}, "500 adding node" + during + "node has a different protocol than the referenced fabric"},
+			step{"POST", fabrics, form{"id": "core", "protocol": "openfabric"}, "500 adding fabric failed: fabric 'core' already exists in config"},
+			step{"POST", nodes, form{"node_id": "father", "protocol": "ospf"}, "500 adding node failed: node has a different protocol than the referenced fabric"},
 			step{
 				"POST", nodes,
 				form{"node_id": "father", "protocol": "openfabric", "ip": "198.51.100.1"},
-				"500 adding node" + during + "node IP 198.51.100.1 is outside the IP prefix 192.0.2.0/24 of the fabric",
+				"500 adding node failed: node IP 198.51.100.1 is outside the IP prefix 192.0.2.0/24 of the fabric",
 			},
 			step{"POST", nodes, form{"node_id": "father", "protocol": "openfabric", "ip": "192.0.2.1", "interfaces": "name=eth0"}, "OK"},
-			step{"POST", nodes, form{"node_id": "mother", "protocol": "openfabric", "ip": "192.0.2.1"}, "500 adding node" + during + "fabric core contains nodes with duplicated IPs"},
+			step{"POST", nodes, form{"node_id": "mother", "protocol": "openfabric", "ip": "192.0.2.1"}, "500 adding node failed: fabric core contains nodes with duplicated IPs"},
 			step{"PUT", nodes + "/father", form{"protocol": "openfabric", "ip": "192.0.2.3"}, "OK"},
 		)
 		core := c.object(fabrics + "/core")
@@ -174,17 +171,16 @@ func TestSoftwareLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, pvesim.Config{})
 		const zones = "/cluster/sdn/zones"
-		during := " failed: error during cfs-locked 'domain-sdn' operation: "
 		c.ok("POST", zones, form{"zone": "one", "type": "simple"})
 		require.Contains(t, c.ask("POST", "/cluster/sdn/lock", nil).reason, "configuration has pending changes")
 		c.done("PUT", "/cluster/sdn", nil)
 		token := fmt.Sprint(c.ok("POST", "/cluster/sdn/lock", nil))
 		c.steps(
-			step{"POST", zones, form{"zone": "two", "type": "simple"}, "500 create sdn zone object" + during + "invalid lock token provided!"},
+			step{"POST", zones, form{"zone": "two", "type": "simple"}, "500 create sdn zone object failed: invalid lock token provided!"},
 			step{"POST", zones, form{"zone": "two", "type": "simple", "lock-token": token}, "OK"},
 			step{"DELETE", zones + "/one", form{"lock-token": token}, "OK"},
 			step{"POST", "/cluster/sdn/rollback", form{"lock-token": token, "release-lock": "0"}, "OK"},
-			step{"DELETE", "/cluster/sdn/lock", nil, "500 could not release lock: error during cfs-locked 'domain-sdn' operation: invalid lock token provided!"},
+			step{"DELETE", "/cluster/sdn/lock", nil, "500 could not release lock: invalid lock token provided!"},
 			step{"DELETE", "/cluster/sdn/lock", form{"force": "1"}, "OK"},
 			step{"GET", zones + "/two", nil, "500 sdn 'two' does not exist"},
 			step{"GET", zones + "/one", nil, "OK"},
@@ -195,11 +191,11 @@ func TestSoftwareLock(t *testing.T) {
 			step{
 				"POST", controllers,
 				form{"controller": "more", "type": "evpn", "asn": "65001", "peers": "192.0.2.1"},
-				"500 create sdn controller object" + during + "only 1 global evpn controller can be defined",
+				"500 create sdn controller object failed: only 1 global evpn controller can be defined",
 			},
-			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "none", "vrf-vxlan": "10"}, "500 create sdn zone object" + during + "controller none don't exist"},
+			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "none", "vrf-vxlan": "10"}, "500 create sdn zone object failed: controller none don't exist"},
 			step{"POST", zones, form{"zone": "evpn", "type": "evpn", "controller": "wide", "vrf-vxlan": "10"}, "OK"},
-			step{"DELETE", controllers + "/wide", nil, "500 delete sdn controller object" + during + "controller wide is used by evpn"},
+			step{"DELETE", controllers + "/wide", nil, "500 delete sdn controller object failed: controller wide is used by evpn"},
 			step{"POST", "/cluster/sdn/dns", form{"dns": "names", "type": "powerdns", "url": "http://192.0.2.9", "key": "x", "ttl": "60"}, "OK"},
 			step{"POST", zones, form{"zone": "named", "type": "simple", "dns": "names", "dnszone": "example.test"}, "OK"},
 			step{"POST", "/cluster/sdn/ipams", form{"ipam": "box", "type": "netbox", "url": "http://192.0.2.9"}, "500 missing value for required option 'token'"},

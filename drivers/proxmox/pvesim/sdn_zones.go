@@ -206,9 +206,7 @@ func (w *world) sdnUnlocked(c *call) error {
 }
 
 // sdnFailed is a failure behind that lock.
-func sdnFailed(doing string, err error) error {
-	return fail("%s: error during cfs-locked 'domain-sdn' operation: %s", doing, err)
-}
+func sdnFailed(doing string, err error) error { return fail("%s: %s", doing, err) }
 
 // sdnRelease lets the lock go, if a call says so.
 func (w *world) sdnRelease(c *call) {

@@ -41,6 +41,7 @@ type sectionFile struct {
 	// is not there for a change (empty: as missing); failed begins each failure of a
 	// call that writes ("%s" is what it does), lock is that of the file.
 	twice, missing, gone, failed, lock string
+	flat                               bool // Exceptions become text though nothing is said before them.
 	early                              bool // Options are checked before the file is locked.
 	whole                              bool // A change has to bring what a new section needs.
 	postBelow                          bool // A new one is made at its own path.

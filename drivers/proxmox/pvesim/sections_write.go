@@ -66,37 +66,35 @@ func (f *sectionFile) without(c *call, conf, set config) error {
 }
 
 // told is a failure of a call that writes, as PVE tells it from behind the lock of a
-// file (lock_sdn_config and its like, cfs_lock in PVE/Cluster.pm): an exception about
+// file (lock_sdn_config and its like): it says what failed, and an exception about
 // parameters becomes text there.
-func (f *sectionFile) told(w *world, doing string, err error) error {
+func (f *sectionFile) told(doing string, err error) error {
 	e, ok := errors.AsType[*apiError](err)
-	if !ok || f.failed == "" && f.lock == "" {
+	if !ok || f.failed == "" && !f.flat {
 		return err
 	}
 	message := strings.TrimSuffix(e.message, "\n")
 	switch {
-	case e.errors != nil && f.failed == "":
-		return err
 	case e.errors != nil:
-		message = "400 Parameter verification failed.\n"
+		message = "400 Parameter verification failed."
 		for _, name := range slices.Sorted(maps.Keys(e.errors)) {
-			message += name + ": " + e.errors[name] + "\n"
+			message += "\n" + name + ": " + strings.TrimSuffix(e.errors[name], "\n")
 		}
-		message = strings.TrimSuffix(message, "\n")
-	case e.status == http.StatusForbidden, e.status == http.StatusNotFound, f.lock == "":
+	case e.status == http.StatusForbidden, e.status == http.StatusNotFound:
 		return err
-	default:
-		lock := "file-" + f.lock
-		if f.lock == sdnLock && w.v9() {
-			lock = "domain-sdn"
-		}
-		message = "error during cfs-locked '" + lock + "' operation: " + message
 	}
 	if f.failed != "" {
-		doing = cmp.Or(f.verbs[doing], doing)
-		message = fmt.Sprintf(f.failed, doing) + ": " + message
+		message = fmt.Sprintf(f.failed, cmp.Or(f.verbs[doing], doing)) + ": " + message
 	}
 	return fail("%s", message)
+}
+
+// locked is the lock of the file: without quorum nobody gets it.
+func (f *sectionFile) locked(w *world) error {
+	if f.lock == sdnLock && w.v9() {
+		return w.needLock("domain-sdn")
+	}
+	return w.needLock("file-" + f.lock)
 }
 
 func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
@@ -116,19 +114,24 @@ func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
 	if wrong != nil && f.early {
 		return nil, wrong
 	}
-	if err := w.needQuorum(); err != nil {
-		return nil, err
+	if f.lock == sdnLock { // Looked at before the folder of these files is made.
+		if err := w.needQuorum(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.locked(w); err != nil {
+		return nil, f.told("create", err)
 	}
 	if _, there := w.sectionsOf(f)[id]; there && (wrong == nil || f.early) {
-		return nil, f.told(w, "create", fail(f.twice, id))
+		return nil, f.told("create", fail(f.twice, id))
 	}
 	if wrong != nil {
-		return nil, f.told(w, "create", wrong)
+		return nil, f.told("create", wrong)
 	}
 	conf["type"] = kind
 	if f.check != nil {
 		if err := f.check(w, c, id, conf, nil); err != nil {
-			return nil, f.told(w, "create", err)
+			return nil, f.told("create", err)
 		}
 	}
 	w.keep(f, id, conf)
@@ -145,7 +148,7 @@ func (f *sectionFile) apiUpdate(w *world, c *call) (any, error) {
 	}
 	conf, err := f.changed(w, c, id, old, there)
 	if err != nil {
-		return nil, f.told(w, "update", err)
+		return nil, f.told("update", err)
 	}
 	w.keep(f, id, conf)
 	return nil, nil
@@ -153,7 +156,7 @@ func (f *sectionFile) apiUpdate(w *world, c *call) (any, error) {
 
 // changed is a section after a change, if it may be so.
 func (f *sectionFile) changed(w *world, c *call, id string, old config, there bool) (config, error) {
-	if err := w.needQuorum(); err != nil {
+	if err := f.locked(w); err != nil {
 		return nil, err
 	}
 	if err := c.modified(w.sectionDigest(f)); err != nil {
@@ -185,7 +188,7 @@ func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	err := w.needQuorum()
+	err := f.locked(w)
 	if err == nil && !there && !f.missingIsGone {
 		err = absent(cmp.Or(f.gone, f.missing), id)
 	}
@@ -193,7 +196,7 @@ func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
 		err = f.drop(w, c, id)
 	}
 	if err != nil {
-		return nil, f.told(w, "delete", err)
+		return nil, f.told("delete", err)
 	}
 	delete(w.sectionsOf(f), id)
 	w.restoreBuiltin()

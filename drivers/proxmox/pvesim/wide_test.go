@@ -66,16 +66,19 @@ func TestRealmJobs(t *testing.T) {
 		c.ok("POST", "/access/domains", form{"realm": "tree", "type": "ldap", "base_dn": "dc=test", "server1": "192.0.2.9", "user_attr": "uid"})
 		c.steps(
 			step{"GET", at, nil, "id: No such job 'sync'"},
-			step{"POST", at, form{"realm": "pve", "schedule": "daily"}, "realm: Only LDAP/AD realms can be synced."},
-			step{"POST", at, form{"realm": "none", "schedule": "daily"}, "realm: No such realm 'none'"},
+			step{"POST", at, form{"realm": "pve", "schedule": "daily"}, "500 400 Parameter verification failed."},
+			step{"POST", at, form{"realm": "none", "schedule": "daily"}, "500 400 Parameter verification failed."},
 			step{"POST", at, form{"realm": "tree", "schedule": "daily", "scope": "both"}, "OK"},
-			step{"POST", at, form{"realm": "tree", "schedule": "daily"}, "500 error during cfs-locked 'file-jobs_cfg' operation: Job 'sync' already exists"},
+			step{"POST", at, form{"realm": "tree", "schedule": "daily"}, "500 Job 'sync' already exists"},
 			step{"PUT", at, form{"schedule": "sun 03:00", "enabled": "0", "delete": "scope"}, "OK"},
 			step{"POST", "/access/domains/pve/sync", form{"scope": "both"}, "500 Cannot sync realm type 'pve'! Only LDAP/AD realms can be synced."},
+			step{"POST", "/access/domains/none/sync", form{"scope": "both"}, "realm: Realm does not exist."},
 			step{"POST", "/access/domains/tree/sync", nil, "scope: Not passed as parameter and not defined in realm default sync options."},
 			step{"POST", "/access/domains/tree/sync", form{"scope": "both"}, "unable to connect to LDAP server: 192.0.2.9"},
 			step{"POST", "/access/openid/auth-url", form{"realm": "tree", "redirect-url": "https://here.test"}, "500 wrong realm type (ldap != openid)"},
 		)
+		require.Equal(t, "400 Parameter verification failed.\nrealm: No such realm 'none'\n",
+			c.ask("POST", "/cluster/jobs/realm-sync/other", form{"realm": "none", "schedule": "daily"}).message)
 		entry := c.list("/cluster/jobs/realm-sync")[0]
 		require.Equal(t, []any{"sync", 0.0, "sun 03:00", "tree"}, []any{entry["id"], entry["enabled"], entry["schedule"], entry["realm"]})
 		require.NotContains(t, entry, "scope")
