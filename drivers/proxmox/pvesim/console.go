@@ -33,14 +33,16 @@ type console struct {
 	ended      chan struct{} // Closed when the worker is stopped.
 }
 
-// firstConsolePort begins the range of which the first free one is taken
+// The first free port from firstConsolePort on and before endConsolePort is taken
 // (next_vnc_port in PVE/Tools.pm).
-const firstConsolePort = 5900
+const firstConsolePort, endConsolePort = 5900, 6000
 
 // openConsole starts the worker of a console.
-func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid string) {
+func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid string, err error) {
 	for con.port = firstConsolePort; w.consoles[con.port] != nil; {
-		con.port++
+		if con.port++; con.port == endConsolePort {
+			return "", fail("unable to find free port (%d-%d)", firstConsolePort, endConsolePort)
+		}
 	}
 	w.consoles[con.port], con.ended = con, make(chan struct{})
 	upid = w.fork(c, con.node, job{
@@ -59,7 +61,7 @@ func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid 
 		},
 	})
 	con.worker = w.tasks.byID[upid]
-	return upid
+	return upid, nil
 }
 
 // consoleTicket is good for one path and port (assemble_vnc_ticket in
@@ -103,16 +105,19 @@ func apiConsole(w *world, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	return w.consoleAnswer(c, con, "vncproxy", fmt.Sprint(vmid)), nil
+	return w.consoleAnswer(c, con, "vncproxy", fmt.Sprint(vmid))
 }
 
 // consoleAnswer opens a console and tells how to get there.
-func (w *world) consoleAnswer(c *call, con *console, kind, id string) map[string]any {
-	upid := w.openConsole(c, con, kind, id, map[bool]string{true: "starting termproxy", false: "starting vnc proxy"}[con.terminal])
+func (w *world) consoleAnswer(c *call, con *console, kind, id string) (any, error) {
+	upid, err := w.openConsole(c, con, kind, id, map[bool]string{true: "starting termproxy", false: "starting vnc proxy"}[con.terminal])
+	if err != nil {
+		return nil, err
+	}
 	ticket := w.consoleTicket(con.user, con.path, con.port)
 	answer := map[string]any{"user": con.user, "port": strconv.Itoa(con.port), "upid": upid, "ticket": ticket}
 	if con.terminal {
-		return answer
+		return answer, nil
 	}
 	con.password, con.challenge = ticket, w.hex(16)
 	answer["cert"] = ""
@@ -123,7 +128,7 @@ func (w *world) consoleAnswer(c *call, con *console, kind, id string) map[string
 		con.password = w.hex(8)
 		answer["password"] = con.password
 	}
-	return answer
+	return answer, nil
 }
 
 // apiNodeConsole is POST /nodes/{node}/termproxy and vncshell: a shell for root, for
@@ -136,7 +141,7 @@ func apiNodeConsole(w *world, c *call) (any, error) {
 		node: c.in["node"], path: "/nodes/" + c.in["node"], perm: "Sys.Console", user: c.who.user,
 		terminal: strings.HasSuffix(c.m.Path, "/termproxy"),
 	}
-	return w.consoleAnswer(c, con, "vncshell", ""), nil
+	return w.consoleAnswer(c, con, "vncshell", "")
 }
 
 // apiConsoleSocket is GET …/vncwebsocket: whoever asks with an upgrade is connected to

@@ -47,6 +47,9 @@ func hostOf(g *guest) string {
 	return guestHostname(g)
 }
 
+// longestLine is what a terminal of Linux holds of a line (N_TTY_BUF_SIZE).
+const longestLine = 4095
+
 func (s *shell) prompt() string {
 	switch {
 	case s.root:
@@ -98,6 +101,9 @@ func (s *shell) typed(keys string) (said string, done bool) {
 				b.WriteString("\b \b")
 			}
 		default:
+			if len(s.line) == longestLine { // As with any terminal, the rest is lost.
+				continue
+			}
 			s.line = append(s.line, key)
 			if !s.password {
 				b.WriteByte(key)

@@ -206,11 +206,11 @@ func nextTyped(in *bufio.Reader) (string, error) {
 		if colon, err := in.ReadByte(); err != nil || colon != ':' {
 			return "", errors.New("no length")
 		}
-		digits, err := in.ReadString(':')
+		digits, err := in.ReadSlice(':') // Never more than the reader holds.
 		if err != nil {
 			return "", err
 		}
-		n, err := strconv.Atoi(strings.TrimSuffix(digits, ":"))
+		n, err := strconv.Atoi(strings.TrimSuffix(string(digits), ":"))
 		if err != nil || n < 0 || n > maxTyped {
 			return "", fmt.Errorf("a length of %s", digits)
 		}
@@ -219,7 +219,7 @@ func nextTyped(in *bufio.Reader) (string, error) {
 		return string(data), err
 	case '1':
 		for range 3 { // The empty field before the first colon, too.
-			if _, err := in.ReadString(':'); err != nil {
+			if _, err := in.ReadSlice(':'); err != nil {
 				return "", err
 			}
 		}

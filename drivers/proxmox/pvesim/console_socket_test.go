@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -222,4 +223,51 @@ func encrypted(t *testing.T, password string, challenge []byte) string {
 	cipher.Encrypt(out, challenge)
 	cipher.Encrypt(out[8:], challenge[8:])
 	return string(out)
+}
+
+// TestConsolePorts: there are a hundred ports for consoles (next_vnc_port in
+// PVE/Tools.pm), which come back when their workers end.
+func TestConsolePorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, pvesim.Config{}).ticketed()
+		for range 100 {
+			c.ok("POST", "/nodes/father/termproxy", nil)
+		}
+		require.Equal(t, "unable to find free port (5900-6000)", c.ask("POST", "/nodes/father/termproxy", nil).reason)
+		time.Sleep(time.Minute)
+		require.Equal(t, "5900", c.ok("POST", "/nodes/father/termproxy", nil).(map[string]any)["port"])
+	})
+}
+
+// TestEndlessTyping: what never ends is not kept.
+func TestEndlessTyping(t *testing.T) {
+	c := newCaller(t)
+	open := func() (*websocket.Conn, map[string]any) {
+		console, ok := c.ok("POST", "/nodes/father/termproxy", nil).(map[string]any)
+		require.True(t, ok)
+		ws, _, err := c.call("/nodes/father", console)
+		require.NoError(t, err)
+		says(t, ws, fmt.Sprint(console["user"], ":", console["ticket"], "\n"))
+		hears(t, ws, "root@father:~# ")
+		return ws, console
+	}
+	ws, _ := open()
+	line := strings.Repeat("a", 5000)
+	says(t, ws, fmt.Sprintf("0:%d:%s\r", len(line)+1, line))
+	var said strings.Builder
+	for !strings.Contains(said.String(), "not found") {
+		_, more, err := ws.ReadMessage()
+		require.NoError(t, err)
+		said.Write(more)
+	}
+	require.Contains(t, said.String(), ": "+strings.Repeat("a", 4095)+": ")
+	require.NotContains(t, said.String(), strings.Repeat("a", 4096))
+
+	ws, console := open()
+	for range 3 { // A length without an end.
+		if ws.WriteMessage(websocket.BinaryMessage, []byte("0:"+strings.Repeat("1", 40<<10))) != nil {
+			break
+		}
+	}
+	require.Equal(t, "OK", c.ended(console))
 }
