@@ -67,9 +67,10 @@ func checkFabric(w *world, c *call, id string, conf, old config) error {
 	if err := w.sdnUnlocked(c); err != nil || old == nil {
 		return err
 	}
-	for node, at := range w.sections["sdn/fabric-nodes"] {
+	nodes := w.sections["sdn/fabric-nodes"]
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		if fabric, _, _ := strings.Cut(node, "_"); fabric == id {
-			if err := withinFabric(id, conf, at); err != nil {
+			if err := withinFabric(id, conf, nodes[node]); err != nil {
 				return err
 			}
 		}
@@ -79,7 +80,8 @@ func checkFabric(w *world, c *call, id string, conf, old config) error {
 
 // withinFabric says whether the addresses of a node are those of its fabric.
 func withinFabric(fabric string, conf, node config) error {
-	for address, prefix := range map[string]string{"ip": "ip_prefix", "ip6": "ip6_prefix"} {
+	for _, address := range []string{"ip", "ip6"} {
+		prefix := address + "_prefix"
 		if node[address] == "" {
 			continue
 		}

@@ -152,6 +152,13 @@ func TestFabrics(t *testing.T) {
 			step{"POST", nodes, form{"node_id": "mother", "protocol": "openfabric", "ip": "192.0.2.1"}, "500 adding node failed: fabric core contains nodes with duplicated IPs"},
 			step{"PUT", nodes + "/father", form{"protocol": "openfabric", "ip": "192.0.2.3"}, "OK"},
 		)
+		for range 8 { // The same answer, whichever address could be told of.
+			c.steps(step{
+				"POST", nodes,
+				form{"node_id": "mother", "protocol": "openfabric", "ip": "198.51.100.1", "ip6": "2001:db8::1"},
+				"500 adding node failed: node IP 198.51.100.1 is outside the IP prefix 192.0.2.0/24 of the fabric",
+			})
+		}
 		core := c.object(fabrics + "/core")
 		require.Equal(t, []any{"core", "openfabric", 3.0, "192.0.2.0/24"}, []any{core["id"], core["protocol"], core["hello_interval"], core["ip_prefix"]})
 		node := c.list(nodes)[0]
@@ -201,6 +208,16 @@ func TestSoftwareLock(t *testing.T) {
 			step{"POST", "/cluster/sdn/ipams", form{"ipam": "box", "type": "netbox", "url": "http://192.0.2.9"}, "500 missing value for required option 'token'"},
 			step{"GET", "/cluster/sdn/ipams/box/status", nil, "500 Currently only PVE IPAM is supported!"},
 		)
+		for kind, more := range map[string]form{
+			"bgp":  {"asn": "65000", "peers": "192.0.2.1"},
+			"isis": {"isis-domain": "d", "isis-ifaces": "eth0", "isis-net": "49.0001.0000.0000.0001.00"},
+		} {
+			end := map[string]string{"bgp": "only 1 bgp controller can be defined", "isis": "only 1 bgp or isis controller can be defined"}[kind]
+			for id, want := range []string{"OK", "OK", "500 create sdn controller object failed: " + end} {
+				more["controller"], more["type"], more["node"] = fmt.Sprint(kind, id), kind, "father"
+				c.steps(step{"POST", controllers, more, want})
+			}
+		}
 		require.NotEmpty(t, c.object(zones + "/evpn")["mac"], "one is drawn")
 		require.Len(t, c.list("/cluster/sdn/ipams"), 1)
 	})

@@ -119,20 +119,28 @@ func (w *world) uniqueTag(id string, conf config, kind string) error {
 	return nil
 }
 
-// checkController is on_update_hook of the plugins of controllers.
+// checkController is on_update_hook of the plugins of controllers. Those of BGP and
+// IS-IS count the others of the node that is asked, and only from two others on.
 func checkController(w *world, _ *call, id string, conf, _ config) error {
 	if err := peered(conf, "evpn"); err != nil {
 		return err
 	}
-	all := w.sections["sdn/controllers"]
-	for _, other := range slices.Sorted(maps.Keys(all)) {
-		switch {
-		case other == id || all[other]["type"] != conf["type"]:
-		case conf["type"] == "evpn":
-			return fail("only 1 global evpn controller can be defined")
-		case all[other]["node"] == conf["node"]:
-			return fail("only 1 %s controller can be defined", conf["type"])
+	others, here := 0, 0
+	for other, at := range w.sections["sdn/controllers"] {
+		if other == id || at["type"] != conf["type"] {
+			continue
 		}
+		if others++; at["node"] == w.cfg.Node {
+			here++
+		}
+	}
+	switch {
+	case conf["type"] == "evpn" && others > 0:
+		return fail("only 1 global evpn controller can be defined")
+	case conf["type"] == "bgp" && here > 1:
+		return fail("only 1 bgp controller can be defined")
+	case conf["type"] == "isis" && here > 1:
+		return fail("only 1 bgp or isis controller can be defined")
 	}
 	return nil
 }
