@@ -98,7 +98,16 @@ func TestNotifications(t *testing.T) {
 		step{"DELETE", ends + "/gotify/phone", nil, "400 cannot delete 'phone', referenced by: ours"},
 		step{"PUT", matchers + "/none", form{"comment": "x"}, "404 matcher 'none' not found"},
 		step{"POST", "/cluster/notifications/targets/phone/test", nil, "OK"},
+		step{"POST", "/cluster/notifications/targets/fax/test", nil, "404 endpoint 'fax' does not exist"},
+		step{"POST", matchers, form{"name": "lost", "target": "fax"}, "404 endpoint 'fax' does not exist"},
+		step{"POST", matchers, form{"name": "odd", "match-field": "type=vzdump"}, "500 could not apply filter: invalid match-field statement: type=vzdump"},
+		step{"POST", matchers, form{"name": "odd", "match-field": "exact:=vzdump"}, "500 could not apply filter: invalid match-field statement: exact:=vzdump"},
+		step{"POST", matchers, form{"name": "odd", "match-field": "regex:job-id=.*"}, "OK"},
+		step{"DELETE", matchers + "/odd", nil, "OK"},
+		step{"PUT", ends + "/sendmail/mail-to-root", form{"comment": "changed"}, "OK"},
+		step{"DELETE", ends + "/sendmail/mail-to-root", nil, "OK"}, // A matcher names it, and it comes back.
 	)
+	require.Equal(t, "builtin", c.list(ends + "/sendmail")[0]["origin"])
 	phone := c.object(ends + "/gotify/phone")
 	require.Equal(t, map[string]any{"name": "phone", "server": "https://push.test", "comment": "mine"}, withoutDigest(phone))
 	require.Equal(t, []any{"c@d.test"}, c.object(ends + "/smtp/mail")["mailto"])

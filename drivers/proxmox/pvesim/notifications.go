@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -89,6 +90,13 @@ func notificationFiles() []sectionFile {
 	return all
 }
 
+// matchField is what a matcher may say of a field (FieldMatcher in the crate).
+var matchField = regexp.MustCompile(`^(?:exact|regex):[A-Za-z0-9_][A-Za-z0-9._\-]*=`)
+
+func noEndpoint(name string) error {
+	return &apiError{status: http.StatusNotFound, message: "endpoint '" + name + "' does not exist"}
+}
+
 // badRequest is a failure of the crate with a status of its own.
 func badRequest(format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, message: fmt.Sprintf(format, args...)}
@@ -112,12 +120,12 @@ func checkTarget(kind string) func(*world, *call, string, config, config) error 
 		case "matchers":
 			for target := range strings.SplitSeq(conf["target"], "\n") {
 				if target != "" && w.target(target) == nil {
-					return &apiError{status: http.StatusNotFound, message: "entity '" + target + "' does not exist"}
+					return noEndpoint(target)
 				}
 			}
 			for field := range strings.SplitSeq(conf["match-field"], "\n") {
-				if how, rest, _ := strings.Cut(field, ":"); field != "" && (how != "regex" && how != "exact" || !strings.Contains(rest, "=")) {
-					return badRequest("invalid match-field statement: %s", field)
+				if field != "" && !matchField.MatchString(field) {
+					return fail("could not apply filter: invalid match-field statement: %s", field)
 				}
 			}
 		}
@@ -135,10 +143,11 @@ func (w *world) target(name string) config {
 	return nil
 }
 
-// dropTarget: what a matcher names stays.
+// dropTarget: what a matcher names stays, unless it was there from the start and so
+// comes back as it was (ensure_safe_to_delete in the crate).
 func dropTarget(kind string) func(*world, *call, string) error {
 	return func(w *world, _ *call, id string) error {
-		if kind == "matchers" {
+		if kind == "matchers" || w.originOf("notifications/"+kind, id) != "user-created" {
 			return nil
 		}
 		var users []string
@@ -217,7 +226,7 @@ func apiTargets(w *world, _ *call) (any, error) {
 // apiTestTarget is POST /cluster/notifications/targets/{name}/test.
 func apiTestTarget(w *world, c *call) (any, error) {
 	if w.target(c.in["name"]) == nil {
-		return nil, &apiError{status: http.StatusInternalServerError, message: "could not notify via endpoint(s): " + c.in["name"] + ": target does not exist"}
+		return nil, noEndpoint(c.in["name"])
 	}
 	return nil, nil
 }
