@@ -11,17 +11,18 @@ func agentEnabled(g *guest) bool { return parseProperty("agent", g.conf["agent"]
 
 // agent finds the VM of an agent call whose agent answers (qga_check_running in
 // PVE/QemuServer/Agent.pm). A guest answers when it has a system on its disks
-// and had the time to boot.
+// and had the time to boot. An agent that is switched off counts as one that does not
+// answer; only without the option it is not configured (agent_available).
 func (c *call) agent() (*guest, error) {
 	g, err := c.vm()
 	switch {
 	case err != nil:
 		return nil, err
-	case !agentEnabled(g):
+	case g.conf["agent"] == "":
 		return nil, fail("No QEMU guest agent configured")
 	case g.run == nil:
 		return nil, fail("VM %d is not running", g.vmid)
-	case !c.w.obeys(g):
+	case !agentEnabled(g) || !c.w.obeys(g):
 		return nil, fail("QEMU guest agent is not running")
 	}
 	return g, nil
@@ -44,6 +45,44 @@ func agentCall(answer func(*world, *guest) any) handler {
 		}
 		return map[string]any{"result": answer(w, g)}, nil
 	}
+}
+
+// agentAwake makes a handler of what an agent answers while the guest's file systems
+// are not frozen. What an agent refuses is the result of a call without parameters: PVE
+// looks for an error in the others alone (register_command in PVE/API2/Qemu/Agent.pm).
+func agentAwake(name string, answer func(*world, *guest) any) handler {
+	return agentCall(func(w *world, g *guest) any {
+		if g.system().frozen {
+			return refusal("CommandNotFound", frozenText(name))
+		}
+		return answer(w, g)
+	})
+}
+
+func refusal(class, text string) any {
+	return map[string]any{"error": map[string]any{"class": class, "desc": text}}
+}
+
+// frozenText is what an agent says of a command that has to wait for a thaw
+// (qmp_dispatch in qapi/qmp-dispatch.c, qga/main.c of QEMU).
+func frozenText(name string) string {
+	return "Command guest-" + name + " has been disabled: the agent is in frozen state"
+}
+
+// agentCannot is the answer of an agent whose guest cannot be suspended
+// (qga/commands-linux.c of QEMU).
+func agentCannot(*world, *guest) any {
+	return refusal("GenericError", "the requested suspend mode is not supported by the guest")
+}
+
+// agentThaws finds the VM of a call with parameters, which an agent refuses while file
+// systems are frozen (check_agent_error in PVE/QemuServer/Agent.pm).
+func (c *call) agentThaws(name string) (*guest, error) {
+	g, err := c.agent()
+	if err == nil && g.system().frozen {
+		return nil, fail("Agent error: %s", frozenText(name))
+	}
+	return g, err
 }
 
 func agentPing(*world, *guest) any { return map[string]any{} }
@@ -161,14 +200,24 @@ func linkLocal(mac string) string {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: b[0] ^ 2, 9: b[1], 10: b[2], 11: 0xff, 12: 0xfe, 13: b[3], 14: b[4], 15: b[5]}).String()
 }
 
-// agentCommands are the calls that only ask.
-var agentCommands = map[string]handler{
-	"ping": agentCall(agentPing), "info": agentCall(agentInfo), "get-host-name": agentCall(agentHostname),
-	"get-osinfo": agentCall(agentOS), "get-time": agentCall(agentTime), "get-timezone": agentCall(agentZone),
-	"get-users": agentCall(agentUsers), "get-vcpus": agentCall(agentVCPUs), "network-get-interfaces": agentCall(agentInterfaces),
-	"get-fsinfo": agentCall(agentFilesystems), "fsfreeze-status": agentCall(agentThawed), "fsfreeze-freeze": agentCall(agentFrozen),
-	"get-memory-block-info": agentCall(agentBlockInfo), "get-memory-blocks": agentCall(agentBlocks),
-	"fsfreeze-thaw": agentCall(agentFrozen), "fstrim": agentCall(agentTrim),
+// agentCommands are the calls without parameters.
+var agentCommands = agentHandlers()
+
+func agentHandlers() map[string]handler {
+	all := map[string]handler{
+		"ping": agentCall(agentPing), "info": agentCall(agentInfo), "fsfreeze-status": agentCall(agentFreezing),
+		"fsfreeze-thaw": agentCall(agentThaw), "shutdown": apiAgentShutdown,
+	}
+	for name, answer := range map[string]func(*world, *guest) any{
+		"get-host-name": agentHostname, "get-osinfo": agentOS, "get-time": agentTime, "get-timezone": agentZone,
+		"get-users": agentUsers, "get-vcpus": agentVCPUs, "network-get-interfaces": agentInterfaces,
+		"get-fsinfo": agentFilesystems, "fsfreeze-freeze": agentFreeze, "get-memory-block-info": agentBlockInfo,
+		"get-memory-blocks": agentBlocks, "fstrim": agentTrim,
+		"suspend-disk": agentCannot, "suspend-ram": agentCannot, "suspend-hybrid": agentCannot,
+	} {
+		all[name] = agentAwake(name, answer)
+	}
+	return all
 }
 
 // apiAgentCommand is POST …/agent with the command as a parameter.

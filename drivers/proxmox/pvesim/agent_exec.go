@@ -17,9 +17,10 @@ type execution struct {
 // inside is what a guest's system keeps while it lives: files that somebody wrote
 // through the agent, and programs that were run.
 type inside struct {
-	files map[string]string
-	runs  map[int]execution
-	last  int
+	files  map[string]string
+	runs   map[int]execution
+	last   int
+	frozen bool // Its file systems, by the agent.
 }
 
 func (g *guest) system() *inside {
@@ -117,7 +118,7 @@ func (c *call) words(name string) []string {
 // not there has typographic quotes; pvedaemon cannot put them into its status line
 // and drops the connection, so that pveproxy answers 596.
 func apiAgentExec(w *world, c *call) (any, error) {
-	g, err := c.agent()
+	g, err := c.agentThaws("exec")
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func apiAgentExec(w *world, c *call) (any, error) {
 
 // apiAgentExecStatus is GET …/agent/exec-status.
 func apiAgentExecStatus(_ *world, c *call) (any, error) {
-	g, err := c.agent()
+	g, err := c.agentThaws("exec-status")
 	if err != nil {
 		return nil, err
 	}
@@ -156,13 +157,30 @@ func apiAgentExecStatus(_ *world, c *call) (any, error) {
 	return result, nil
 }
 
+// topFolders are the folders that every system has. Below them any folder counts as
+// made.
+const topFolders = " / /bin /boot /dev /etc /home /lib /media /mnt /opt /proc /root /run /sbin /srv /sys /tmp /usr /var "
+
+func directory(name string) bool { return strings.Contains(topFolders, " "+name+" ") }
+
+// topOf is the first folder of the path of a file.
+func topOf(name string) string {
+	if i := strings.IndexByte(strings.TrimPrefix(name, "/"), '/'); i >= 0 && strings.HasPrefix(name, "/") {
+		return name[:i+1]
+	}
+	return "/"
+}
+
 // apiAgentRead is GET …/agent/file-read.
 func apiAgentRead(w *world, c *call) (any, error) {
-	g, err := c.agent()
+	g, err := c.agentThaws("file-open")
 	if err != nil {
 		return nil, err
 	}
 	content, ok := w.readFile(g, c.in["file"])
+	if !ok && directory(c.in["file"]) {
+		return nil, fail("Agent error: failed to read file: Is a directory")
+	}
 	if !ok {
 		return nil, fail("Agent error: failed to open file '%s' (mode: 'r'): No such file or directory", c.in["file"])
 	}
@@ -171,11 +189,17 @@ func apiAgentRead(w *world, c *call) (any, error) {
 
 // apiAgentWrite is POST …/agent/file-write. With encode=0 the content is base64.
 func apiAgentWrite(_ *world, c *call) (any, error) {
-	g, err := c.agent()
+	g, err := c.agentThaws("file-open")
 	if err != nil {
 		return nil, err
 	}
-	content := c.in["content"]
+	content, file := c.in["content"], c.in["file"]
+	switch {
+	case directory(file):
+		return nil, fail("Agent error: failed to open file '%s' (mode: 'wb'): Is a directory", file)
+	case !directory(topOf(file)):
+		return nil, fail("Agent error: failed to open file '%s' (mode: 'wb'): No such file or directory", file)
+	}
 	if c.has("encode") && !c.flag("encode") {
 		plain, err := base64.StdEncoding.DecodeString(content)
 		if err != nil {
@@ -183,13 +207,13 @@ func apiAgentWrite(_ *world, c *call) (any, error) {
 		}
 		content = string(plain)
 	}
-	g.system().files[c.in["file"]] = content
+	g.system().files[file] = content
 	return nil, nil
 }
 
 // apiAgentPassword is POST …/agent/set-user-password.
 func apiAgentPassword(_ *world, c *call) (any, error) {
-	if _, err := c.agent(); err != nil {
+	if _, err := c.agentThaws("set-user-password"); err != nil {
 		return nil, err
 	}
 	return map[string]any{"result": map[string]any{}}, nil
@@ -227,9 +251,26 @@ func agentFilesystems(_ *world, g *guest) any {
 	return list
 }
 
-func agentThawed(*world, *guest) any { return "thawed" }
+func agentFreezing(_ *world, g *guest) any {
+	if g.system().frozen {
+		return "frozen"
+	}
+	return "thawed"
+}
 
-func agentFrozen(_ *world, g *guest) any { return len(g.disks(g.conf)) }
+// agentFreeze and agentThaw answer with the number of file systems.
+func agentFreeze(_ *world, g *guest) any {
+	g.system().frozen = true
+	return len(g.disks(g.conf))
+}
+
+func agentThaw(_ *world, g *guest) any {
+	if !g.system().frozen {
+		return 0
+	}
+	g.in.frozen = false
+	return len(g.disks(g.conf))
+}
 
 func agentTrim(*world, *guest) any { return map[string]any{"paths": []any{}} }
 
@@ -237,7 +278,7 @@ func agentTrim(*world, *guest) any { return map[string]any{"paths": []any{}} }
 func agentMethod(name string) string {
 	verb := http.MethodGet
 	switch name {
-	case "ping", "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim":
+	case "ping", "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim", "shutdown", "suspend-disk", "suspend-hybrid", "suspend-ram":
 		verb = http.MethodPost
 	}
 	return verb + " /nodes/{node}/qemu/{vmid}/agent/" + name

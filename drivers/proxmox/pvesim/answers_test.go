@@ -35,7 +35,12 @@ func (c *client) steps(all ...step) {
 // told is the answer to a step in one line.
 func (c *client) told(s step) string {
 	c.t.Helper()
-	a := c.ask(s.verb, s.path, s.params)
+	return c.line(c.ask(s.verb, s.path, s.params))
+}
+
+// line is an answer in one line, with the outcome of its task.
+func (c *client) line(a answer) string {
+	c.t.Helper()
 	upid, _ := a.data.(string)
 	switch {
 	case len(a.errors) > 0:

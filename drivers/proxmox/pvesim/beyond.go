@@ -96,12 +96,3 @@ func apiImportMetadata(w *world, c *call) (any, error) {
 	}
 	return nil, fail("invalid format")
 }
-
-// apiAgentSuspend is POST …/agent/suspend-disk and its like: the guest is asked, and
-// cannot.
-func apiAgentSuspend(_ *world, c *call) (any, error) {
-	if _, err := c.agent(); err != nil {
-		return nil, err
-	}
-	return nil, fail("Agent error: this feature or command is not currently supported")
-}

@@ -277,7 +277,7 @@ func TestAgent(t *testing.T) {
 		c := newClient(t, pvesim.Config{})
 		c.image()
 		c.vm("100", form{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0", "net1": "virtio,bridge=vmbr0", "ipconfig0": "ip=10.9.8.7/24,gw=10.9.8.1", "ipconfig1": "ip=dhcp"})
-		c.vm("101", form{"agent": "0"})
+		c.done("POST", "/nodes/father/qemu", form{"vmid": "101"})
 		path := vmURL("100", "/agent/network-get-interfaces")
 		require.Equal(t, "VM 100 is not running", c.ask("GET", path, nil).reason)
 		require.Equal(t, "No QEMU guest agent configured", c.ask("GET", vmURL("101", "/agent/network-get-interfaces"), nil).reason)

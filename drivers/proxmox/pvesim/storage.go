@@ -39,8 +39,9 @@ type volume struct {
 	ctime     int64
 	notes     string
 	protected bool
-	url       string  // Where it was downloaded from.
-	backup    *backup // What an archive holds of a guest.
+	url       string            // Where it was downloaded from.
+	sums      map[string]string // Of its file, where they are known.
+	backup    *backup           // What an archive holds of a guest.
 }
 
 func newStore(s Storage) *store {
@@ -210,14 +211,21 @@ func (s *store) parseName(name string) (parsedName, error) {
 	return parsedName{}, fail("unable to parse %s volume name '%s'", kind, name)
 }
 
+// isoName and templateName are the names of files that PVE lists as such
+// (ISO_EXT_RE_0, VZTMPL_EXT_RE_1 in PVE/Storage.pm).
+var (
+	isoName      = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
+	templateName = regexp.MustCompile(`[^/]\.tar\.(?:gz|xz|zst|bz2)$`)
+)
+
 // extensionFits says whether a file of that name can be of that content.
 func extensionFits(content, file string) bool {
 	lower := strings.ToLower(file)
 	switch content {
 	case "iso":
-		return strings.HasSuffix(lower, ".iso") || strings.HasSuffix(lower, ".img")
+		return isoName.MatchString(lower)
 	case "vztmpl":
-		return strings.Contains(lower, ".tar.") || strings.HasSuffix(lower, ".tgz")
+		return templateName.MatchString(lower)
 	case "import":
 		return strings.HasSuffix(lower, ".qcow2") || strings.HasSuffix(lower, ".raw") || strings.HasSuffix(lower, ".vmdk") ||
 			strings.HasSuffix(lower, ".ova") || strings.HasSuffix(lower, ".ovf")
@@ -234,7 +242,7 @@ func fileFormat(content, file string) string {
 		return "iso"
 	case "vztmpl":
 		switch ext {
-		case "gz", "tgz":
+		case "gz":
 			return "tgz"
 		case "xz":
 			return "txz"

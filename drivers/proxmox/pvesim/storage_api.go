@@ -166,6 +166,9 @@ func apiGetVolume(_ *world, c *call) (any, error) {
 	if v.content == "iso" || v.content == "vztmpl" || v.content == "backup" {
 		format = "raw"
 	}
+	if v.size == 0 && format != "subvol" {
+		return nil, fail("volume '%s:%s' has size zero", s.Name, name)
+	}
 	entry := map[string]any{"path": s.path(name), "format": format, "size": v.size, "used": v.used}
 	if v.notes != "" {
 		entry["notes"] = v.notes
@@ -285,6 +288,9 @@ func apiAllocate(w *world, c *call) (any, error) {
 	}
 	if !strings.ContainsAny(c.in["size"], "KMGT") {
 		size <<= 10 // A bare number is in KiB.
+	}
+	if name == "" {
+		name = path.Base(s.freeDisk(c.in["node"], vmid, format))
 	}
 	if name, err = s.newName(name, vmid, format, w.v9()); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func TestDownload(t *testing.T) {
 		params[key] = value
 		require.Contains(t, c.ask("POST", path, params).errors, wrong)
 	}
-	require.Contains(t, c.ask("POST", "/nodes/father/storage/local-lvm/download-url", image).reason, "is not configured for content-type 'import'")
+	require.Contains(t, c.ask("POST", "/nodes/father/storage/local-lvm/download-url", image).reason, "can't upload to storage type 'lvmthin', not a file based storage!")
 	volume := c.object("/nodes/father/storage/local/content/local:import%2Fd.qcow2")
 	listed := c.list("/nodes/father/storage/local/content")[0]
 	require.Greater(t, volume["size"], listed["size"], "the disk in the file is larger than the file")

@@ -214,8 +214,12 @@ var magic = map[string][]string{".qcow2": {"QFI\xfb"}, ".vmdk": {"KDMV", "COWD",
 
 // checkImage looks at a file that is to be imported as PVE does before it keeps it: what
 // is no image of the sort that its name tells is refused (PVE/API2/Storage/Status.pm,
-// upload: file_size_info of an untrusted file).
+// upload: file_size_info of an untrusted file, assert_ova_contents of an archive, whose
+// machine comes first by the standard of such archives).
 func (u *upload) checkImage(content, name string) error {
+	if path.Ext(name) == ".ova" && content == "import" && !bytes.Contains(u.head, []byte(".ovf\x00")) {
+		return fail("ova archive has no .ovf file inside")
+	}
 	known := magic[path.Ext(name)]
 	if content != "import" || known == nil || slices.ContainsFunc(known, func(m string) bool { return strings.HasPrefix(string(u.head), m) }) {
 		return nil
@@ -231,42 +235,40 @@ func apiUpload(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	content, up := c.in["content"], c.req.upload
+	switch {
+	case !s.files():
+		return nil, fail("can't upload to storage type '%s'", s.Type)
+	case up == nil:
+		return nil, fail("missing temporary file name")
+	}
 	name, err := fileName(content, c.in["filename"])
 	if err != nil {
 		return nil, err
 	}
-	if !s.files() {
-		return nil, fail("can't upload to storage type '%s'", s.Type)
-	}
 	if !s.holds(content) {
 		return nil, fail("storage '%s' does not support '%s' content", s.Name, content)
-	}
-	if up == nil {
-		return nil, fail("missing tmpfilename")
 	}
 	node, algorithm, sum := c.in["node"], c.in["checksum-algorithm"], c.in["checksum"]
 	temporary := "/var/tmp/pveupload-" + w.hex(32)
 	return w.fork(c, w.cfg.Node, job{kind: "imgcopy", begin: func(t *task) error {
 		t.logf("starting file import from: %s", temporary)
-		t.logf("target node: %s", node)
-		t.logf("target file: %s", s.path(content+"/"+name))
-		t.logf("file size is: %d", up.size)
 		if algorithm != "" {
-			t.logf("calculating checksum...")
-			if got := up.sums[algorithm]; !strings.EqualFold(got, sum) {
-				return fail("checksum mismatch: got '%s' != expect '%s'", got, sum)
+			if err := t.checksum(up.sums[algorithm], sum); err != nil {
+				return err
 			}
-			t.logf("OK, checksum verified")
 		}
 		if err := up.checkImage(content, name); err != nil {
 			return err
 		}
+		t.logf("target node: %s", node)
+		t.logf("target file: %s", s.path(content+"/"+name))
+		t.logf("file size is: %d", up.size)
 		return s.room(node, up.size)
 	}, end: func(t *task) error {
 		t.logf("command: cp -- %s %s", temporary, s.path(content+"/"+name))
 		s.put(node, &volume{
 			name: content + "/" + name, content: content, format: fileFormat(content, name), size: up.diskSize(), length: up.size,
-			used: (up.size + 4095) / 4096 * 4096, ctime: w.now.Unix(), system: content == "import",
+			used: (up.size + 4095) / 4096 * 4096, ctime: w.now.Unix(), system: content == "import", sums: up.sums,
 		})
 		t.logf("finished file import successfully")
 		return nil
@@ -284,27 +286,34 @@ func apiDownload(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	content := c.in["content"]
-	name, err := fileName(content, c.in["filename"])
-	if err != nil {
-		return nil, err
+	if !s.files() {
+		return nil, fail("can't upload to storage type '%s', not a file based storage!", s.Type)
 	}
 	if err := s.checkContent(content); err != nil {
+		return nil, err
+	}
+	name, err := fileName(content, c.in["filename"])
+	if err != nil {
 		return nil, err
 	}
 	from, sum := c.in["url"], c.in["checksum"]
 	found, algorithm := w.page(from), c.in["checksum-algorithm"]
 	volname := content + "/" + name
 	return w.fork(c, node, job{kind: "download", id: name, begin: func(t *task) error {
+		if c.in["compression"] != "" && content != "iso" {
+			return fail("decompression not supported for %s", content)
+		}
 		t.logf("downloading %s to %s", from, s.path(volname))
 		if old := s.find(node, volname); old != nil {
 			if sum == "" {
 				return fail("refusing to override existing file '%s'", s.path(volname))
 			}
-			if found.is(old, from, algorithm, sum) {
-				t.logf("calculating checksum of existing file...OK, got correct file already, no need to download")
-				return nil
+			if !found.is(old, from, algorithm, sum) {
+				t.logf("calculating checksum of existing file...")
+				return fail("checksum mismatch: got '%s' != expect '%s', aborting", old.sum(algorithm), sum)
 			}
-			t.logf("calculating checksum of existing file...mismatch, overwriting")
+			t.logf("calculating checksum of existing file...OK, got correct file already, no need to download")
+			return nil
 		}
 		if err := found.fetch(t, from, algorithm, sum); err != nil {
 			return err
@@ -316,7 +325,7 @@ func apiDownload(w *world, c *call) (any, error) {
 		}
 		v := &volume{
 			name: volname, content: content, format: fileFormat(content, name), size: found.Size, length: found.Size, used: found.Size,
-			ctime: w.now.Unix(), system: content == "import", url: from,
+			ctime: w.now.Unix(), system: content == "import", url: from, sums: found.Sums,
 		}
 		if content == "import" {
 			v.size = found.Disk

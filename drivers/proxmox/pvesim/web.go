@@ -75,15 +75,37 @@ func (p Page) fetch(t *task, from, algorithm, sum string) error {
 	if sum == "" {
 		return nil
 	}
-	t.logf("calculating checksum...")
-	if got := p.Sums[algorithm]; p.Sums != nil && !strings.EqualFold(got, sum) {
-		return fail("checksum mismatch: got '%s' != expect '%s'", got, sum)
+	got := sum
+	if p.Sums != nil {
+		got = p.Sums[algorithm]
 	}
-	return nil
+	return t.checksum(got, sum)
+}
+
+// checksum compares the sum of a file with what was asked for. The line of a wrong one
+// ends early, so that the error stands alone (PVE/Tools.pm, PVE/API2/Storage/Status.pm).
+func (t *task) checksum(got, want string) error {
+	if strings.EqualFold(got, want) {
+		t.logf("calculating checksum...OK, checksum verified")
+		return nil
+	}
+	t.logf("calculating checksum...")
+	return fail("checksum mismatch: got '%s' != expect '%s'", got, want)
+}
+
+// sum is the checksum of a file. That of a page nobody described is invented.
+func (v *volume) sum(algorithm string) string {
+	if v.sums != nil {
+		return v.sums[algorithm]
+	}
+	return Sums([]byte(v.url + v.name))[algorithm]
 }
 
 // is says whether a file that is there already is the one that a download would bring.
 func (p Page) is(old *volume, from, algorithm, sum string) bool {
+	if old.sums != nil {
+		return strings.EqualFold(old.sums[algorithm], sum)
+	}
 	return old.url == from && (p.Sums == nil || strings.EqualFold(p.Sums[algorithm], sum))
 }
 
