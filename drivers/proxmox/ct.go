@@ -90,6 +90,7 @@ var ctKind = kind[CT]{
 	update: updateCT,
 	remove: removeGuest,
 	needs:  ctNeeds,
+	anew:   (*CT).asksAnew,
 }
 
 func (c *CT) brief() string {

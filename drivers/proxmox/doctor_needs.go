@@ -61,13 +61,11 @@ func derive(site *model.Site, want *model.Want, major int) *needs {
 	if len(want.Host.Nodes) > 1 {
 		n.soft(Grant{"/", "Sys.Audit"}, roleCluster, "quorum of the cluster; without it nothing is done while a node is offline")
 	}
-	kinds := table()
+	kinds := kindsByName()
 	for _, addr := range want.State.Addresses() {
 		n.from = want.State[addr]
-		for _, k := range kinds {
-			if k.schema().Name == addr.Kind {
-				k.rights(n.from.Spec, n)
-			}
+		if k := kinds[addr.Kind]; k != nil {
+			k.rights(n.from.Spec, n)
 		}
 		n.node(want.Nodes[addr])
 	}
@@ -100,6 +98,7 @@ type needs struct {
 
 	uses  []use
 	plugs []plug
+	files []string // of the site, that are uploaded
 }
 
 // use is a storage that something of the site is to be kept on.

@@ -140,7 +140,12 @@ func templateNeeds(t *Template, n *needs) {
 	}
 }
 
-func imageNeeds(i *Image, n *needs) { n.file(i) }
+func imageNeeds(i *Image, n *needs) {
+	n.file(i)
+	if i.File != "" {
+		n.files = append(n.files, i.File)
+	}
+}
 
 // file asks for what a file of ours on a storage takes.
 func (n *needs) file(i *Image) {

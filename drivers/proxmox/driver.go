@@ -156,10 +156,8 @@ func merge(all *model.Observed, p model.Observed) {
 // Apply carries out one step and returns when it is done on the host. After an
 // error the host may hold a part of it; observing again tells which.
 func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
-	for _, k := range table() {
-		if k.schema().Name == s.Address.Kind {
-			return k.apply(ctx, d, s)
-		}
+	if k := kindsByName()[s.Address.Kind]; k != nil {
+		return k.apply(ctx, d, s)
 	}
 	return fmt.Errorf("no driver for %s", s.Address)
 }

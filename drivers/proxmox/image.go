@@ -51,6 +51,7 @@ var imageKind = kind[Image]{
 	},
 	list:   listImages,
 	needs:  imageNeeds,
+	anew:   func(want, have *Image) bool { return want.Volume != have.Volume },
 	create: createImage,
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Image) error {
 		if err := d.ensureImage(ctx, s, want); err != nil {

@@ -25,6 +25,9 @@ type kind[S any] struct {
 	remove func(ctx context.Context, d *Driver, s plan.Step) error
 	// needs says which privileges one of it asks for, see Needs.
 	needs func(*S, *needs)
+	// anew reports whether one asks the host for something that what was observed of it has
+	// not got from there: room on a storage, a bridge, a file. Nil where none ever does.
+	anew func(want, have *S) bool
 }
 
 // driverKind is a kind without its type.
@@ -33,6 +36,7 @@ type driverKind interface {
 	look(context.Context, *Driver, *look) (model.Observed, error)
 	apply(context.Context, *Driver, plan.Step) error
 	rights(spec any, n *needs)
+	asksAnew(want, have any) bool
 }
 
 func (k *kind[S]) schema() *model.Kind {
@@ -51,6 +55,11 @@ func (k *kind[S]) rights(spec any, n *needs) {
 	if k.needs != nil {
 		k.needs(spec.(*S), n)
 	}
+}
+
+func (k *kind[S]) asksAnew(want, have any) bool {
+	h, alike := have.(*S)
+	return k.anew != nil && (!alike || k.anew(want.(*S), h))
 }
 
 func (k *kind[S]) apply(ctx context.Context, d *Driver, s plan.Step) error {

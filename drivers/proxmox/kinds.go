@@ -16,6 +16,15 @@ func table() []driverKind {
 	}
 }
 
+// kindsByName is the same by what addresses say.
+func kindsByName() map[string]driverKind {
+	out := map[string]driverKind{}
+	for _, k := range table() {
+		out[k.schema().Name] = k
+	}
+	return out
+}
+
 // Kinds lists the resource kinds that PVE offers.
 func Kinds() model.Kinds {
 	var ks model.Kinds

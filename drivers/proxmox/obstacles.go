@@ -34,23 +34,17 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
 		return nil // nothing is planned there
 	}
-	var anew []model.Address
-	for addr, w := range l.want.State {
-		if asksAnew(w, out.State[addr]) {
-			anew = append(anew, addr)
-		}
-	}
-	slices.SortFunc(anew, model.Address.Compare)
 	s := &survey{d, l, out, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
-	kinds := table()
-	for _, addr := range anew {
-		w := l.want.State[addr]
-		n := &needs{host: l.want.Host, major: 9, from: w, index: map[Grant]int{}}
-		for _, k := range kinds {
-			if k.schema().Name == addr.Kind {
-				k.rights(w.Spec, n)
-			}
+	kinds := kindsByName()
+	var anew []model.Address
+	for _, addr := range l.want.State.Addresses() {
+		w, k := l.want.State[addr], kinds[addr.Kind]
+		if have := out.State[addr]; k == nil || have != nil && !k.asksAnew(w.Spec, have.Spec) {
+			continue
 		}
+		anew = append(anew, addr)
+		n := &needs{host: l.want.Host, major: 9, from: w, index: map[Grant]int{}}
+		k.rights(w.Spec, n)
 		node := d.host.PVENode()
 		if h := out.State[addr]; h != nil && h.Guest != nil {
 			node = h.Guest.Node
@@ -66,75 +60,11 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 		if err := s.plugs(ctx, node, n.plugs); err != nil {
 			return err
 		}
-		s.file(w)
+		for _, f := range n.files {
+			s.file(f, w)
+		}
 	}
 	return s.addresses(ctx, anew)
-}
-
-// asksAnew reports whether something is wanted of the host that was not there, or not
-// so, when it was looked at.
-func asksAnew(want, have *model.Resource) bool {
-	if have == nil {
-		return true
-	}
-	switch w := want.Spec.(type) {
-	case *VM:
-		h, ok := have.Spec.(*VM)
-		if !ok || starts(w.Power, have) || !liesAs(w.Disks, h.Disks) || !pluggedAs(w.NICs, h.NICs) {
-			return true
-		}
-		return slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
-			return w.Options[key] != "" && storageOf(w.Options[key]) != storageOf(h.observe.next[key])
-		})
-	case *CT:
-		h, ok := have.Spec.(*CT)
-		return !ok || starts(w.Power, have) || !liesAs(w.Disks, h.Disks) || !pluggedAs(w.NICs, h.NICs)
-	case *Image:
-		h, ok := have.Spec.(*Image)
-		return !ok || h.Volume != w.Volume
-	case *Template:
-		h, ok := have.Spec.(*Template)
-		return !ok || h.File != w.File || h.Made != w.Made
-	}
-	return false
-}
-
-func starts(power string, have *model.Resource) bool {
-	return power == "running" && have.Guest != nil && !have.Guest.Running
-}
-
-// lies is a disk, by where it lies; plugged is a card, by what it is plugged into.
-type (
-	lies interface {
-		label() string
-		on() string
-	}
-	plugged interface {
-		label() string
-		into() (bridge, mac string)
-	}
-)
-
-func (d Disk) on() string   { return d.Storage }
-func (d CTDisk) on() string { return d.Storage }
-
-func (n NIC) into() (bridge, mac string)   { return n.Bridge, n.MAC }
-func (n CTNIC) into() (bridge, mac string) { return n.Bridge, n.MAC }
-
-func liesAs[D lies](want, have []D) bool {
-	return !slices.ContainsFunc(want, func(w D) bool {
-		h, there := find(have, w.label())
-		return !there || w.on() != "" && w.on() != h.on()
-	})
-}
-
-func pluggedAs[N plugged](want, have []N) bool {
-	return !slices.ContainsFunc(want, func(w N) bool {
-		h, there := find(have, w.label())
-		bridge, mac := w.into()
-		hasBridge, hasMAC := h.into()
-		return !there || bridge != hasBridge || mac != "" && !strings.EqualFold(mac, hasMAC)
-	})
 }
 
 // obstacle notes one, at the line that declares it: what the resource does not say
@@ -151,13 +81,10 @@ func (s *survey) obstacle(o model.Obstacle, r *model.Resource, declared string) 
 }
 
 func (s *survey) storages(ctx context.Context, node string, uses []use) error {
-	told := map[use]bool{}
 	for _, u := range uses {
-		key := use{storage: u.storage, content: u.content}
-		if told[key] || u.storage == "" {
+		if u.storage == "" {
 			continue
 		}
-		told[key] = true // the cloud-init drive and the root disk have mostly one
 		takes, there, known, err := s.shelf(ctx, node, u.storage)
 		if err != nil {
 			return err
@@ -165,21 +92,24 @@ func (s *survey) storages(ctx context.Context, node string, uses []use) error {
 		if !known || there && (takes == "" || slices.Contains(strings.Split(takes, ","), u.content)) {
 			continue
 		}
-		o := model.Obstacle{Path: u.attr, Severity: diag.Error}
-		if !there {
-			names := s.names(node, u.content)
-			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.storage, node)
-			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.storage, names), s.l.want.Host.Name)
-			s.forget(u.storage)
-		} else {
-			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
-			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", takes, u.storage, strings.TrimPrefix(strings.TrimPrefix(takes, "none")+","+u.content, ","), s.other(node, u.content))
-		}
 		declared := "storage"
 		if strings.HasPrefix(u.attr, "disk.") {
 			declared = u.attr + ".storage"
 		} else if u.attr != "" {
 			declared = u.attr
+		}
+		o := model.Obstacle{Path: u.attr, Severity: diag.Error}
+		if !there {
+			names := s.names(node, u.content)
+			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.storage, node)
+			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.storage, names), s.l.want.Host.Name)
+			s.forget(node, u.storage)
+		} else { // a disk that lies there already stays, and grows
+			if u.attr != "" {
+				o.Path = declared
+			}
+			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", takes, u.storage, strings.TrimPrefix(strings.TrimPrefix(takes, "none")+","+u.content, ","), s.other(node, u.content))
 		}
 		s.obstacle(o, u.by, declared)
 	}
@@ -237,10 +167,14 @@ func (s *survey) names(node, content string) []string {
 	return out
 }
 
-// forget takes out what a listing said of a storage that is not there: it is told now.
-func (s *survey) forget(storage string) {
+// forget takes out what a listing of images or templates, which are on the host's own
+// node, said of a storage that is not there: it is told now.
+func (s *survey) forget(node, storage string) {
+	if node != s.d.host.PVENode() {
+		return
+	}
 	s.out.Unknown = slices.DeleteFunc(s.out.Unknown, func(u model.Unknown) bool {
-		return u.Kind != "" && strings.HasSuffix(u.Scope, " on storage "+storage)
+		return (u.Kind == "image" || u.Kind == "template") && strings.HasSuffix(u.Scope, " on storage "+storage)
 	})
 }
 
@@ -337,17 +271,11 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
 func (s *survey) inUse(node string) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.out.State {
-		if r.Guest == nil || !r.Guest.Running || r.Guest.Node != node {
+		g, guest := r.Spec.(equipped)
+		if !guest || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
-		var now map[string]string
-		switch spec := r.Spec.(type) {
-		case *VM:
-			now = spec.observe.now
-		case *CT:
-			now = spec.observe.now
-		}
-		for key, val := range now {
+		for key, val := range g.volumes().observe.now {
 			if isNet(key) {
 				out[parseProperty(val).values["bridge"]] = true
 			}
@@ -356,15 +284,14 @@ func (s *survey) inUse(node string) map[string]bool {
 	return out
 }
 
-// file looks whether the file of an image is in the site.
-func (s *survey) file(r *model.Resource) {
-	i, ok := r.Spec.(*Image)
-	if !ok || i.File == "" || s.d.files == nil {
+// file looks whether a file that is to be uploaded is in the site.
+func (s *survey) file(name string, r *model.Resource) {
+	if s.d.files == nil {
 		return
 	}
-	if _, err := fs.Stat(s.d.files, i.File); err != nil {
+	if _, err := fs.Stat(s.d.files, name); err != nil {
 		s.obstacle(model.Obstacle{
-			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", i.File),
+			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", name),
 			Detail: "put it there (and commit it), correct the path, which is relative to the site's folder, or give a url",
 		}, r, "file")
 	}

@@ -62,6 +62,8 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 				o.Detail += "; if this guest takes the place of that one, stop that first"
 			case !runs:
 				o.Detail += "; that one is stopped now, so see that they never run at once"
+			case same:
+				o.Detail += "; this one shall not run now, so see that they never run at once"
 			default:
 				o.Detail += "; they are not on one bridge, so this may be meant"
 			}
@@ -85,29 +87,17 @@ func cardKeys(c map[string]string) []string {
 
 // claimAddresses notes the MAC addresses that a guest is to get and does not have.
 func claimAddresses(want, have *model.Resource, into map[string]claimed) {
-	hasNICs, hasCTNICs := []NIC{}, []CTNIC{}
+	w, ok := want.Spec.(equipped)
+	if !ok {
+		return
+	}
+	var has []port
 	if have != nil {
-		switch h := have.Spec.(type) {
-		case *VM:
-			hasNICs = h.NICs
-		case *CT:
-			hasCTNICs = h.NICs
-		}
+		has = have.Spec.(equipped).ports() // of one address, and so of one kind
 	}
-	switch w := want.Spec.(type) {
-	case *VM:
-		claimCards(w.NICs, hasNICs, claimed{by: want, runs: w.Power == "running"}, into)
-	case *CT:
-		claimCards(w.NICs, hasCTNICs, claimed{by: want, runs: w.Power == "running"}, into)
-	}
-}
-
-func claimCards[N plugged](want, have []N, c claimed, into map[string]claimed) {
-	for _, w := range want {
-		h, _ := find(have, w.label())
-		bridge, mac := w.into()
-		if _, has := h.into(); mac != "" && !strings.EqualFold(mac, has) {
-			into[strings.ToUpper(mac)] = claimed{c.by, "nic." + w.label(), bridge, c.runs}
+	for _, c := range w.ports() {
+		if h, _ := find(has, c.name); c.mac != "" && !strings.EqualFold(c.mac, h.mac) {
+			into[strings.ToUpper(c.mac)] = claimed{want, "nic." + c.name, c.bridge, w.power() == "running"}
 		}
 	}
 }

@@ -93,6 +93,16 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 			[]string{`9 error vm.db is not created: the MAC address of nic.lan is that of net0 of VM 500 "old", which is not ours |`, "stop that first"},
 			[]string{"image.debian-12"},
 		},
+		"one of a guest that runs, for one that shall not": {
+			func(w *world) {
+				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
+				w.node("db", func(v *proxmox.VM) {
+					v.Power, v.NICs = "stopped", []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
+				})
+			},
+			[]string{`warning vm.db: the MAC address of nic.lan is that of net0 of VM 500 "old", which is not ours |`, "this one shall not run now"},
+			[]string{"image.debian-12", "vm.db"},
+		},
 		"one of a guest that is stopped": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", false)

@@ -8,4 +8,5 @@ var pveKind = kind[VM]{
 	update: updateVM,
 	remove: removeGuest,
 	needs:  vmNeeds,
+	anew:   (*VM).asksAnew,
 }

@@ -96,6 +96,7 @@ var templateKind = kind[Template]{
 	},
 	remove: leaveTemplate,
 	needs:  templateNeeds,
+	anew:   func(want, have *Template) bool { return want.File != have.File || want.Made != have.Made },
 }
 
 func createTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {

@@ -84,6 +84,7 @@ var vmKind = kind[VM]{
 	update: updateVM,
 	remove: removeGuest,
 	needs:  vmNeeds,
+	anew:   (*VM).asksAnew,
 }
 
 // vmModel is the schema that vm and pve share.

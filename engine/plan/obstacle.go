@@ -15,6 +15,7 @@ import (
 func (p *planner) guardObstacles() {
 	type place struct {
 		at      diag.Range
+		by      model.Address // where no line is known
 		summary string
 	}
 	var found []*diag.Finding
@@ -26,15 +27,17 @@ func (p *planner) guardObstacles() {
 			continue
 		}
 		failing[s.Address] = failing[s.Address] || o.Severity == diag.Error
-		f := shared[place{o.At, o.Summary}]
+		told := place{at: o.At, summary: o.Summary}
+		if o.At.IsZero() {
+			told.by = o.Address
+		}
+		f := shared[told]
 		if f == nil {
 			f = &diag.Finding{Severity: o.Severity, Source: diag.FromGuard, Summary: o.Summary, Detail: o.Detail, At: o.At}
-			found = append(found, f)
-		}
-		if o.At.IsZero() {
-			f.At = s.Want.Place(o.Path)
-		} else {
-			shared[place{o.At, o.Summary}] = f
+			if o.At.IsZero() {
+				f.At = s.Want.Place(o.Path)
+			}
+			found, shared[told] = append(found, f), f
 		}
 		if !slices.Contains(who[f], s.Address) {
 			who[f] = append(who[f], s.Address)

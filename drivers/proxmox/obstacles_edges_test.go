@@ -1,0 +1,61 @@
+package proxmox_test
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// TestADiskThatLiesThereGrows whatever its storage takes by now: PVE asks for that where
+// one is made or moved.
+func TestADiskThatLiesThereGrows(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "local-zfs"}} })
+		w.apply()
+		w.root(http.MethodPut, "/storage/local-zfs", url.Values{"content": {"rootdir"}})
+		w.vm("db").Disks[0].Size = 4
+		w.vm("db").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
+		w.apply()
+		w.converged()
+		w.vm("db").Disks = append(w.vm("db").Disks, proxmox.Disk{Name: "more", Size: 1, Storage: "local-zfs"})
+		require.Contains(t, foundIn(w.plan()), `vm.db is not changed: storage "local-zfs" on node father does not take disks of VMs`)
+	})
+}
+
+// TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne: that a listing did not come is still
+// said, and no image is taken for gone.
+func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
+	nas := pvesim.Storage{Name: "nas", Type: "dir", Content: []string{"images", "import", "iso"}}
+	broken := false
+	c := pvesim.Config{
+		Nodes: []string{"mother"}, Storages: append(pvesim.DefaultStorages(), nas),
+		Fault: func(r *http.Request) (int, bool) {
+			if broken && strings.HasSuffix(r.URL.Path, "/storage/nas/content") {
+				return http.StatusInternalServerError, false
+			}
+			return 0, false
+		},
+	}
+	inTime(t, c, func(t *testing.T, w *world) {
+		w.site.Hosts["father"].Nodes = []string{"father", "mother"}
+		w.root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father"}})
+		w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		w.root(http.MethodPost, "/nodes/father/qemu/10000/migrate", url.Values{"target": {"mother"}})
+		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "nas"}}
+		broken = true
+		p := w.plan()
+		require.Contains(t, foundIn(p), `there is no storage "nas" on node mother`)
+		require.Empty(t, p.Steps, describe(p))
+		require.True(t, slices.ContainsFunc(p.Unknown, func(u model.Unknown) bool { return u.Scope == "images on storage nas" }))
+	})
+}
