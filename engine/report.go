@@ -101,7 +101,7 @@ func (r *Report) sound() bool { return !r.Findings.HasErrors() }
 // planned takes in a plan. What was found before it belongs to its document too.
 func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
 	settled := func(f diag.Finding) bool {
-		return f.Severity == diag.Warning && f.Source == diag.FromSite && isSettled(f.Address, p, w, have)
+		return f.Severity == diag.Warning && f.Source == diag.FromSite && isSettled(f.Address, p, have)
 	}
 	p.Findings = append(slices.DeleteFunc(slices.Clone(r.Findings), settled), p.Findings...).Sorted()
 	r.Findings = p.Findings
@@ -109,11 +109,11 @@ func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
 }
 
 // isSettled reports whether an address is that of an object beside the guests which is on
-// the host as it is wanted. What the site warns of such a one (an image without a
+// the host, and has nothing done to it. What the site warns of such a one (an image without a
 // checksum) is about the getting of it: validate goes on telling, a plan without that does not.
-func isSettled(address string, p *plan.Plan, w *model.Want, have model.Observed) bool {
+func isSettled(address string, p *plan.Plan, have model.Observed) bool {
 	addr, err := model.ParseAddress(address)
-	if err != nil || w.State[addr] == nil || w.State[addr].Guest != nil || have.State[addr] == nil {
+	if h := have.State[addr]; err != nil || h == nil || h.Guest != nil {
 		return false
 	}
 	return !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Address == addr })

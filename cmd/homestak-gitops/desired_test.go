@@ -84,8 +84,6 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 	require.Empty(t, summaries(r.read(t.Context(), tree, o)))
 }
 
-// An agent reads again and again. Only what changed costs anything, and nothing of
-// what was found is forgotten.
 // openings counts how often something of a tree is opened.
 type openings struct {
 	fs.FS
@@ -147,6 +145,8 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 	require.Less(t, idle+1<<20, converged)
 }
 
+// An agent reads again and again. Only what changed costs anything, and nothing of
+// what was found is forgotten.
 func TestReadingAgain(t *testing.T) {
 	const library = "package lib\ndeny contains \"x\" if input.version == 1\n"
 	var r reader
