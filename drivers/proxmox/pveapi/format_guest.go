@@ -43,6 +43,7 @@ func guestShapes() map[string]shape {
 func guestFormats() map[string]func(word string) error {
 	return map[string]func(word string) error{
 		"pve-startup-order":    checkStartupOrder,
+		"pve-calendar-event":   checkCalendarEvent,
 		"pve-hotplug-features": checkHotplug,
 		"pve-cpuset":           checkCPUSet,
 		"pve-phys-bits":        checkPhysBits,

@@ -98,7 +98,10 @@ func TestFormats(t *testing.T) {
 		"pve-tfa-config":                 {[]string{"type=oath,digits=6"}, []string{"digits=6"}, "format error\nx.type: property is missing and it is not optional\n"},
 		"pve-qemu-sev-fmt":               {[]string{"snp,allow-smt=0"}, []string{"no-debug=1"}, "format error\nx.type: property is missing and it is not optional\n"},
 		"pve-qemu-tdx-fmt":               {[]string{"tdx,attestation=1"}, []string{"tdx"}, "format error\nx.attestation: property is missing and it is not optional\n"},
-		"pve-calendar-event":             {[]string{"anything: it is not checked"}, nil, ""},
+		"pve-calendar-event": {[]string{
+			"daily", "semi-annually", "mon", "Monday..fri 2:30", "sat..mon,wed 8..17,22:0/15", "*/15", "*:*:*", "2026-12-24", "12-24 18:00",
+			"*-*-1..7 0:0", "24:00", " 02:00 ", "02:00 UTC", "weekly UTC",
+		}, []string{"", "nonsense", "61", "*/61", "every day", "2026-13-01", "mon,1", "mon 25:61", "02:00 daily", "9..8:00", "2..99"}, ""},
 	}
 	for format, test := range tests {
 		t.Run(format, func(t *testing.T) {
@@ -138,6 +141,10 @@ func TestFormatTexts(t *testing.T) {
 		{"pve-fw-addr-spec", "10.0.0.1-10.0.0.2,10.0.0.4", "you can't use a range in a list\n"},
 		{"storage-pair-list", "a", "entry 'a' contains invalid ID - storage ID 'a' contains illegal characters\n\n\n"},
 		{"pve-dir-override-list", "bogus=x", "invalid content type 'bogus'\n"},
+		{"pve-calendar-event", " ", "invalid calendar event ' ' - unable to parse calendar event - event is empty\n\n"},
+		{"pve-calendar-event", "foo 1:0", "invalid calendar event 'foo 1:0' - unable to parse calendar event at 'foo' - Context(\"weekday\")\n\n"},
+		{"pve-calendar-event", " 61", "invalid calendar event ' 61' - unable to parse calendar event at '61' - Context(\"date or time specification\")\n\n"},
+		{"pve-calendar-event", "mon 25:61", "invalid calendar event 'mon 25:61' - unable to parse calendar event at ':61' - Nom(Eof)\n\n"},
 		{"pve-dir-override-list", "iso", "invalid override 'iso'\n"},
 	}
 	for _, test := range tests {

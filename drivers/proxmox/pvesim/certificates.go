@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,34 +18,24 @@ import (
 // shownCertificate is what PVE says of a certificate (get_certificate_info in
 // PVE/Certificate.pm).
 func shownCertificate(file string, cert *x509.Certificate) map[string]any {
-	san := slices.Clone(cert.DNSNames)
-	for _, ip := range cert.IPAddresses {
-		san = append(san, ip.String())
-	}
-	name := func(common string, organization []string) string {
-		if len(organization) == 0 {
-			return "/CN=" + common
-		}
-		return "/O=" + strings.Join(organization, " ") + "/CN=" + common
-	}
 	kind, bits := "id-ecPublicKey", 256
 	if key, ok := cert.PublicKey.(*rsa.PublicKey); ok {
 		kind, bits = "rsaEncryption", key.N.BitLen()
 	}
 	return map[string]any{
 		"filename": file, "fingerprint": colons(fmt.Sprintf("%x", sha256.Sum256(cert.Raw))),
-		"subject": name(cert.Subject.CommonName, cert.Subject.Organization), "issuer": name(cert.Issuer.CommonName, cert.Issuer.Organization),
+		"subject": distinguished(cert.RawSubject), "issuer": distinguished(cert.RawIssuer),
 		"notbefore": cert.NotBefore.Unix(), "notafter": cert.NotAfter.Unix(), "public-key-type": kind, "public-key-bits": bits,
-		"san": san, "pem": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})),
+		"san": otherNames(cert), "pem": asPEM(cert),
 	}
 }
 
-// apiCertificates is GET /nodes/{node}/certificates/info: the one that answers, and the
-// custom one.
+// apiCertificates is GET /nodes/{node}/certificates/info: the authority, the one that answers,
+// and the custom one.
 func apiCertificates(w *world, c *call) (any, error) {
 	list := []map[string]any{}
 	if w.certificate != nil {
-		list = append(list, shownCertificate("pve-ssl.pem", w.certificate))
+		list = append(list, shownCertificate("pve-root-ca.pem", w.authority), shownCertificate("pve-ssl.pem", w.certificate))
 	}
 	if custom := c.settings().custom; custom != nil {
 		list = append(list, shownCertificate("pveproxy-ssl.pem", custom))

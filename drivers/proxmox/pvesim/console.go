@@ -2,7 +2,6 @@ package pvesim
 
 import (
 	"crypto/hmac"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -121,8 +120,8 @@ func (w *world) consoleAnswer(c *call, con *console, kind, id string) (any, erro
 	}
 	con.password, con.challenge = ticket, w.hex(16)
 	answer["cert"] = ""
-	if w.certificate != nil {
-		answer["cert"] = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.certificate.Raw}))
+	if w.authority != nil {
+		answer["cert"] = asPEM(w.authority) // Of the file that it is read from: pve-root-ca.pem.
 	}
 	if c.flag("generate-password") {
 		con.password = w.hex(8)

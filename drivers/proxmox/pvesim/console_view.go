@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"strings"
@@ -55,7 +54,7 @@ func apiSpice(w *world, c *call) (any, error) {
 	}
 	if cert := w.certificate; cert != nil {
 		answer["host-subject"] = "OU=PVE Cluster Node,O=Proxmox Virtual Environment,CN=" + cert.Subject.CommonName
-		answer["ca"] = strings.ReplaceAll(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), "\n", "\\n")
+		answer["ca"] = strings.ReplaceAll(asPEM(w.authority), "\n", "\\n")
 	}
 	return answer, nil
 }

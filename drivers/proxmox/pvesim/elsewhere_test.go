@@ -47,8 +47,8 @@ func TestCertificates(t *testing.T) {
 			step{"POST", at + "/custom", form{"certificates": certificate, "key": key, "force": "1"}, "OK"},
 		)
 		shown := objects(t, c.ok("GET", at+"/info", nil))
-		require.Len(t, shown, 2)
-		require.Equal(t, []any{"pveproxy-ssl.pem", "/CN=pve.example.test", certificate}, []any{shown[1]["filename"], shown[1]["subject"], shown[1]["pem"]})
+		require.Len(t, shown, 3)
+		require.Equal(t, []any{"pveproxy-ssl.pem", "/CN=pve.example.test", certificate}, []any{shown[2]["filename"], shown[2]["subject"], shown[2]["pem"]})
 		c.steps(
 			step{"POST", at + "/acme/certificate", nil, "force: Custom certificate exists but 'force' is not set."},
 			step{"DELETE", at + "/custom", nil, "OK"},
@@ -63,7 +63,7 @@ func TestCertificates(t *testing.T) {
 			step{"PUT", at + "/acme/certificate", nil, "force: Certificate does not expire within the next 30 days, and 'force' is not set."},
 			step{"DELETE", at + "/acme/certificate", nil, "OK"},
 		)
-		require.Len(t, c.list(at+"/info"), 1)
+		require.Len(t, c.list(at+"/info"), 2)
 	})
 }
 

@@ -176,6 +176,7 @@ func (w *world) dispatch(c *call) (any, error) {
 	if !w.v9() {
 		wrong = c.of84(wrong)
 	}
+	wrong = c.customModel(wrong)
 	if wrong != nil {
 		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
 	}

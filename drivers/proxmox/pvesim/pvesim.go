@@ -78,7 +78,7 @@ type Host struct {
 func New(c Config) *Host {
 	c = c.withDefaults()
 	h := &Host{cfg: c, cert: newCertificate(c.Node), w: newWorld(c)}
-	h.w.certificate = h.cert.parsed
+	h.w.certificate, h.w.authority = h.cert.parsed, h.cert.authority
 	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
 	return h
 }

@@ -3,18 +3,10 @@ package pvesim
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
@@ -29,43 +21,6 @@ const (
 	idleTimeout           = 5 * time.Second
 	readTimeout           = time.Minute
 )
-
-// certificate is the self-signed one that a fresh installation has.
-type certificate struct {
-	tls         tls.Certificate
-	parsed      *x509.Certificate
-	fingerprint string
-}
-
-func newCertificate(node string) certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(fmt.Sprintf("pvesim: making a key: %v", err)) // No randomness, no program.
-	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()),
-		Subject:      pkix.Name{CommonName: node, Organization: []string{"Proxmox Virtual Environment"}},
-		NotBefore:    now.Add(-time.Hour), NotAfter: now.AddDate(2, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{node, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-		BasicConstraintsValid: true, IsCA: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		panic(fmt.Sprintf("pvesim: making a certificate: %v", err))
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		panic(fmt.Sprintf("pvesim: reading a certificate: %v", err))
-	}
-	sum := sha256.Sum256(der)
-	return certificate{
-		tls:         tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
-		parsed:      parsed,
-		fingerprint: "sha256:" + hex.EncodeToString(sum[:]),
-	}
-}
 
 // Serve answers over TLS until the context ends; then it closes what is open
 // and returns nil. HTTP/1.1 only. A connection is kept for 100 requests or 5

@@ -22,6 +22,7 @@ type world struct {
 	now         time.Time // What the world is up to date with.
 	quorum      bool
 	certificate *x509.Certificate // The one that Serve shows.
+	authority   *x509.Certificate // Who signed it.
 	// fingerprint is that of the certificate, in hexadecimal.
 	fingerprint string
 
