@@ -92,7 +92,7 @@ func isCTOption(key string) bool {
 
 // changeCT lets all changes wait, then makes those that can be made now
 // (update_pct_config in PVE/LXC/Config.pm). Nothing is written when one of them is
-// refused; one that fails later keeps waiting.
+// refused or fails.
 func (w *world) changeCT(g *guest, ch change) error {
 	pend, going := maps.Clone(g.pend), g.deletions()
 	for _, key := range ch.revert {
@@ -120,6 +120,7 @@ func (w *world) changeCT(g *guest, ch change) error {
 		pend[key] = w.ctCanonical(key, ch.set[key])
 		delete(going, key)
 	}
+	conf, waiting := maps.Clone(g.conf), maps.Clone(g.pend)
 	g.pend = pend
 	g.setDeletions(going)
 	g.cleanupPending()
@@ -129,10 +130,11 @@ func (w *world) changeCT(g *guest, ch change) error {
 	} else {
 		w.coldplugCT(g, modified, problems)
 	}
-	w.write(g)
 	if len(problems) > 0 {
+		g.conf, g.pend = conf, waiting // Of a change that went wrong nothing is written (update_vm in PVE/API2/LXC/Config.pm).
 		return &apiError{status: 400, errors: problems}
 	}
+	w.write(g)
 	return nil
 }
 
@@ -185,7 +187,7 @@ func (w *world) hotplugCT(g *guest, modified map[string]bool, problems map[strin
 	for _, key := range slices.Sorted(maps.Keys(going)) {
 		family := familyOf(key)
 		if modified[key] && (fastCT[key] || hotCT[key] || family == "net" || family == "unused") {
-			w.dropCT(g, key, "unable to hotplug ", going, problems)
+			w.dropCT(g, key, "unable to hotplug "+key+": ", going, problems)
 		}
 	}
 	g.setDeletions(going)
@@ -197,7 +199,7 @@ func (w *world) hotplugCT(g *guest, modified map[string]bool, problems map[strin
 			hot = !there // A mount point can be added, not changed.
 		}
 		if key != "delete" && modified[key] && hot {
-			w.takeCT(g, key, "unable to hotplug ", problems)
+			w.takeCT(g, key, "unable to hotplug "+key+": ", problems)
 		}
 	}
 }
@@ -208,14 +210,14 @@ func (w *world) coldplugCT(g *guest, modified map[string]bool, problems map[stri
 	going := g.deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
 		if modified == nil || modified[key] {
-			w.dropCT(g, key, "unable to apply pending change ", going, problems)
+			w.dropCT(g, key, "unable to apply pending change "+key+" : ", going, problems)
 		}
 	}
 	g.setDeletions(going)
 	g.cleanupPending()
 	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
 		if key != "delete" && (modified == nil || modified[key]) {
-			w.takeCT(g, key, "unable to apply pending change ", problems)
+			w.takeCT(g, key, "unable to apply pending change "+key+" : ", problems)
 		}
 	}
 }
@@ -232,7 +234,7 @@ func (w *world) dropCT(g *guest, key, trouble string, going map[string]bool, pro
 	case strings.HasPrefix(key, "unused"):
 		if !g.mounts(value, key) {
 			if err := w.free(g.node, value); err != nil {
-				problems[key] = trouble + key + " : " + err.Error() + "\n"
+				problems[key] = trouble + err.Error() + "\n"
 				return
 			}
 		}
@@ -241,14 +243,38 @@ func (w *world) dropCT(g *guest, key, trouble string, going map[string]bool, pro
 	delete(going, key)
 }
 
+// plugCT plugs a network device into a container that runs: its bridge must be there
+// (veth_create in PVE/Network.pm), and its name free, or lxc-device fails (hotplug_net in
+// PVE/LXC.pm).
+func (w *world) plugCT(g *guest, key, value string) error {
+	if g.run == nil || familyOf(key) != "net" {
+		return nil
+	}
+	device := ctProperty(key, value)
+	if bridge := device["bridge"]; bridge != "" && !w.hasBridge(bridge) {
+		return fail("bridge '%s' does not exist", bridge)
+	}
+	for _, other := range indexedKeys(g.conf, "net") {
+		if other != key && ctProperty(other, g.conf[other])["name"] == device["name"] {
+			_, n := splitKey(key)
+			return fail("command 'lxc-device -n %d add veth%di%dp %s' failed: exit code 1", g.vmid, g.vmid, n, device["name"])
+		}
+	}
+	return nil
+}
+
 // takeCT puts a waiting value into force. What a mount point names is made, what
 // it named before stays as unused.
 func (w *world) takeCT(g *guest, key, trouble string, problems map[string]string) {
 	value := g.pend[key]
+	if err := w.plugCT(g, key, value); err != nil {
+		problems[key] = trouble + err.Error() + "\n"
+		return
+	}
 	if isMount(key) {
 		made, _, err := w.makeMount(g, parseMount(key, value), func(string, ...any) {})
 		if err != nil {
-			problems[key] = trouble + key + " : " + err.Error() + "\n"
+			problems[key] = trouble + err.Error() + "\n"
 			return
 		}
 		value = made

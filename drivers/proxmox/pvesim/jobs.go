@@ -67,6 +67,9 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
+	if err := c.mayBackUpPool(); err != nil {
+		return nil, err
+	}
 	id := c.take("id")
 	if id == "" {
 		id = w.uuid()
@@ -96,6 +99,9 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 		err = w.needQuorum()
 	}
 	if err == nil {
+		err = c.mayBackUpPool()
+	}
+	if err == nil {
 		err = c.schedule(false)
 	}
 	if err == nil {
@@ -112,6 +118,19 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 	c.section(job, "id")
 	c.reselect(job)
 	return nil, nil
+}
+
+// mayBackUpPool checks that the pool of a job is there and that its guests may be backed
+// up (PVE/API2/Backup.pm).
+func (c *call) mayBackUpPool() error {
+	pool := c.in["pool"]
+	if pool == "" {
+		return nil
+	}
+	if c.w.pools[pool] == nil {
+		return forbidden("pool '" + pool + "' does not exist")
+	}
+	return c.need("/pool/"+pool, "VM.Backup")
 }
 
 // schedule settles when a job shall run: the day and the time of older clients are an
