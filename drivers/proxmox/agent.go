@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -28,6 +29,7 @@ type insideGuest struct {
 	at   place
 	near []netip.Addr
 	nics []health.NIC // nil until it was looked at
+	deaf bool         // its configuration has no agent that is switched on
 }
 
 // mostNICs is how many cards a guest may have (qemu-server $MAX_NETS).
@@ -45,6 +47,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if is := g.d.proof(cfg, g.at); !is.of(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.why())}
 	}
+	g.deaf = firstIn(cfg.now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}
 	for i := range mostNICs {
 		if val := cfg.now[fmt.Sprintf("net%d", i)]; val != "" {
@@ -179,13 +182,13 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 			Err                      string `json:"err-data"`
 		}
 		if err := g.d.c.get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
-			if api, ok := asAPI(err); ok && strings.Contains(api.Message, "'pid'") {
+			if api, ok := asAPI(err); ok && forgotten(api.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}
 			return out, g.explain(err)
 		}
 		if text(doc.Exited) == "1" {
-			return health.Output{Code: number(doc.ExitCode), Signal: number(doc.Signal), Out: doc.Out, Err: doc.Err}, nil
+			return health.Output{Code: number(doc.ExitCode), Signal: number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
 		}
 		if err := wait(ctx, every); err != nil {
 			return out, fmt.Errorf("the command still runs: %w", err)
@@ -199,7 +202,9 @@ func (g *insideGuest) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case ok && strings.Contains(api.Message, "No QEMU guest agent configured"):
+	case ok && (strings.Contains(api.Message, "No QEMU guest agent configured") || g.deaf && strings.Contains(api.Message, "guest agent is not running")):
+		// The first text is for a configuration that has no agent at all; of one that is switched
+		// off PVE says what it says of one that does not answer (QemuServer/Agent.pm, assert_agent_available).
 		return &health.HopelessError{Text: fmt.Sprintf("%s has no guest agent configured, and no static address on its first card: set agent = true (with the agent in its image), or ip in its first nic", g.at)}
 	case ok && strings.Contains(api.Message, "guest agent is not running"):
 		return fmt.Errorf("the guest agent of %s does not answer", g.at)
@@ -207,6 +212,28 @@ func (g *insideGuest) explain(err error) error {
 		return fmt.Errorf("%s does not run", g.at)
 	}
 	return lasting(err)
+}
+
+// forgotten reports whether an agent does not know a process, as it does once it has told of
+// its end; newer agents say so in other words (qga/commands.c of QEMU, qmp_guest_exec_status).
+func forgotten(said string) bool {
+	return strings.Contains(said, "'pid'") || strings.Contains(said, "PID") && strings.Contains(said, "does not exist")
+}
+
+// plain gives what a program wrote. PVE takes each byte of it for a letter of its own
+// (QemuServer/Agent.pm, qemu_exec_status, decodes no UTF-8), so that ä comes as two letters.
+func plain(s string) string {
+	bytes := make([]byte, 0, len(s))
+	for _, r := range s {
+		if r > 0xff {
+			return s
+		}
+		bytes = append(bytes, byte(r))
+	}
+	if !utf8.Valid(bytes) {
+		return s
+	}
+	return string(bytes)
 }
 
 func asAPI(err error) (*apiError, bool) { return errors.AsType[*apiError](err) }

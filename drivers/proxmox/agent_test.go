@@ -121,6 +121,41 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// TestWordsOfAProgram: PVE makes of each byte a letter of its own (QemuServer/Agent.pm); what
+// is no UTF-8 stays as it came.
+func TestWordsOfAProgram(t *testing.T) {
+	for _, said := range []string{"läuft – ●", "plain", "", "a\xffb"} {
+		inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(int, []string, string) (string, string, int, bool) {
+			return said, said, 0, true
+		}}, func(t *testing.T, w *world) {
+			w.node("web-1", nil)
+			w.apply()
+			time.Sleep(time.Minute)
+			out, err := w.inside("web-1").Exec(t.Context(), []string{"/bin/x"})
+			require.NoError(t, err)
+			if said == "a\xffb" {
+				said = "aÿb"
+			}
+			require.Equal(t, health.Output{Out: said, Err: said}, out)
+		})
+	}
+}
+
+// TestAnAgentThatIsSwitchedOff is not waited for: PVE says of it what it says of one that
+// does not answer (QemuServer/Agent.pm, assert_agent_available).
+func TestAnAgentThatIsSwitchedOff(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "agent", "enabled=0") })
+		time.Sleep(time.Minute)
+		err := w.inside("web-1").Ping(t.Context())
+		require.ErrorContains(t, err, "has no guest agent configured")
+		var hopeless interface{ Hopeless() bool }
+		require.ErrorAs(t, err, &hopeless)
+	})
+}
+
 // answers gives a transport that answers certain requests by itself, n times.
 func (w *world) answers(n int, path, body string, status int) {
 	d, err := proxmox.Open(proxmox.Config{
@@ -166,9 +201,12 @@ func TestALostEndOfACommand(t *testing.T) {
 		w.node("web-1", nil)
 		w.apply()
 		time.Sleep(time.Minute)
-		w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: Invalid parameter 'pid'\n"}`, 500)
-		_, err := w.inside("web-1").Exec(t.Context(), []string{"true"})
-		require.ErrorContains(t, err, "how the command ended was told once already, and that answer was lost")
+		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
+			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
+			_, err := w.inside("web-1").Exec(t.Context(), []string{"true"})
+			require.ErrorContains(t, err, "how the command ended was told once already, and that answer was lost")
+			require.NotErrorAs(t, err, new(interface{ Hopeless() bool }), "it may be asked once more")
+		}
 	})
 }
 

@@ -245,10 +245,13 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 }
 
 // make orders the backup and returns its volume once the storage shows it. Protected,
-// or the first backup of whatever guest gets this VMID next would prune it.
+// or the first backup of whatever guest gets this VMID next would prune it. Whatever the
+// mode, a guest that is stopped is backed up as it lies there; mode stop is refused though
+// while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
+// not (PVE/VZDump.pm, exec_backup_task).
 func (f *farewell) make(ctx context.Context) (string, error) {
 	upid, err := f.d.c.post(ctx, seg("nodes", f.at.node, "vzdump"), params{
-		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "stop", "compress": "zstd",
+		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
 	err = f.d.settled(ctx, upid, err)

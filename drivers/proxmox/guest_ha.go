@@ -61,7 +61,7 @@ func (p place) sid() string { return strings.ToLower(strings.ReplaceAll(p.String
 func (d *Driver) release(ctx context.Context, at place) error {
 	_, err := d.c.remove(ctx, seg("cluster", "ha", "resources", at.sid()), url.Values{})
 	switch {
-	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"):
+	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"), strings.Contains(fmt.Sprint(err), "not HA managed"):
 		return nil
 	case classOf(err) == classDenied:
 		return fmt.Errorf("taking %s out of the HA manager: %w; that needs Sys.Console on /: grant it, or `ha-manager remove %s` on a node", at, err, at.sid())

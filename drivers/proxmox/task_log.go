@@ -16,8 +16,9 @@ const (
 
 // unsaid are exit statuses that name what failed, and not why: a program that ended, whose
 // own words stand in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
-// pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command).
-var unsaid = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed`)
+// pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command), or a backup, which
+// says of itself that there were errors (pve-manager, VZDump.pm, exec_backup).
+var unsaid = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
 
 // cause gives the last lines that a task wrote before it died, where its exit status does
 // not say why; "" where it does, or where the log cannot be seen.
@@ -32,8 +33,12 @@ func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 		return ""
 	}
 	var out []string
+	named := status == "job errors" // its errors are called so, and other lines follow them
 	for _, l := range slices.Backward(lines) {
 		text := strings.TrimSpace(l.Text)
+		if is := strings.HasPrefix(text, "ERROR: "); named && !is {
+			continue
+		}
 		if text == "" || text == "no content" || strings.HasPrefix(text, "TASK ") || strings.Contains(status, text) {
 			continue
 		}

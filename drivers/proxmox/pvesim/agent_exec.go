@@ -149,10 +149,10 @@ func apiAgentExecStatus(_ *world, c *call) (any, error) {
 	delete(g.in.runs, c.num("pid", 0))
 	result := map[string]any{"exited": 1, "exitcode": e.code}
 	if e.out != "" {
-		result["out-data"], result["out-truncated"] = e.out, 0
+		result["out-data"], result["out-truncated"] = letters(e.out), 0
 	}
 	if e.err != "" {
-		result["err-data"], result["err-truncated"] = e.err, 0
+		result["err-data"], result["err-truncated"] = letters(e.err), 0
 	}
 	return result, nil
 }
@@ -171,6 +171,17 @@ func topOf(name string) string {
 	return "/"
 }
 
+// letters makes each byte a letter of its own, as Perl does with bytes that nobody
+// decoded when it writes them as JSON (qemu_exec_status in PVE/QemuServer/Agent.pm,
+// file-read in PVE/API2/Qemu/Agent.pm).
+func letters(bytes string) string {
+	var b strings.Builder
+	for i := range len(bytes) {
+		b.WriteRune(rune(bytes[i]))
+	}
+	return b.String()
+}
+
 // apiAgentRead is GET …/agent/file-read.
 func apiAgentRead(w *world, c *call) (any, error) {
 	g, err := c.agentThaws("file-open")
@@ -184,7 +195,7 @@ func apiAgentRead(w *world, c *call) (any, error) {
 	if !ok {
 		return nil, fail("Agent error: failed to open file '%s' (mode: 'r'): No such file or directory", c.in["file"])
 	}
-	return map[string]any{"content": content, "bytes-read": len(content)}, nil
+	return map[string]any{"content": letters(content), "bytes-read": len(content)}, nil
 }
 
 // apiAgentWrite is POST …/agent/file-write. With encode=0 the content is base64.

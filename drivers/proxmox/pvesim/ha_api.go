@@ -168,14 +168,14 @@ func apiUpdateHAResource(w *world, c *call) (any, error) {
 // apiDeleteHAResource is DELETE /cluster/ha/resources/{sid}. The guest stays as it
 // is.
 func apiDeleteHAResource(w *world, c *call) (any, error) {
-	r, err := w.resource(c)
-	if err == nil {
-		err = w.needQuorum()
+	sid := w.sid(c.in["sid"])
+	if w.ha.resources[sid] == nil {
+		return nil, fail("cannot delete service '%s', not HA managed!", sid)
 	}
-	if err != nil {
+	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
-	delete(w.ha.resources, r.sid)
+	delete(w.ha.resources, sid)
 	return nil, nil
 }
 

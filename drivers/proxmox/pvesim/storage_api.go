@@ -202,10 +202,23 @@ func apiUpdateVolume(_ *world, c *call) (any, error) {
 	if c.has("notes") {
 		v.notes = c.in["notes"]
 	}
+	if c.flag("protected") && !v.protected {
+		if err := c.mayProtect(s, s.protectedLike(c.in["node"], v)); err != nil {
+			return nil, err
+		}
+	}
 	if c.has("protected") {
 		v.protected = c.flag("protected")
 	}
 	return nil, nil
+}
+
+// protectedLike counts the protected backups of the same guest and kind as another backup
+// (update_volume_attribute in PVE/Storage.pm).
+func (s *store) protectedLike(node string, like *volume) int {
+	kind, _, _ := strings.Cut(strings.TrimPrefix(like.name, "backup/vzdump-"), "-")
+	_, protected := s.backupsOf(node, &guest{vmid: like.vmid, kind: kind})
+	return protected
 }
 
 // apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
