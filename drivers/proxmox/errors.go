@@ -83,7 +83,7 @@ func (e *apiError) class() class {
 		return classDenied
 	case e.Status >= 595 || e.Status == http.StatusBadGateway || e.Status == http.StatusServiceUnavailable || e.Status == http.StatusGatewayTimeout:
 		return classUnknown
-	case has("already exists"):
+	case has("already exists", "create error: (17) File exists"): // the second is of rbd (pve-storage, RBDPlugin.pm, run_rbd_command)
 		return classExists
 	case has("does not exist", "unable to find configuration file"):
 		return classNotFound

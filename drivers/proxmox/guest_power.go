@@ -108,7 +108,7 @@ func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 	switch {
 	case err == nil:
 		return nil
-	case strings.Contains(err.Error(), at.String()+" not running"): // it was stopped meanwhile, and what is pending waits for a start only
+	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.vmid)): // it was stopped meanwhile, and what is pending waits for a start only; of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
 		return d.start(ctx, at)
 	case strings.Contains(err.Error(), "powerdown failed"):
 		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.down(), err)

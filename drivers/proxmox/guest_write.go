@@ -144,29 +144,71 @@ func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 	return rest, taken
 }
 
-// withVolumes writes a change of a VM: where it has volumes made, and the mark has to
-// say for which slots, that is written first. With the volumes goes the boot order, in
-// which PVE takes no device that is not there (update_vm_api).
-func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
-	var made, boot writing
-	if w.set["description"] != nil && !l.at.lxc {
-		w, made = w.apart(w.orders)
+// inTurn splits a change of a VM for whose disks the mark has to speak: what is detached
+// goes together with the mark that says so and with nothing else that might be refused,
+// and volumes are made last, for slots that the mark names by then. PVE takes no boot
+// order with a device that is not there and not in the same request ("invalid bootorder",
+// $update_vm_api), so it goes last, too.
+func (w writing) inTurn() []writing {
+	if w.set["description"] == nil {
+		return []writing{w}
 	}
-	if !made.empty() {
-		w, boot = w.apart(bootOrder)
-	}
-	if err := d.write(ctx, l.at, w, made, have, old); err != nil || made.empty() {
-		return err
-	}
-	return heldBack(d.withDigest(ctx, l, "", func(digest string) error {
-		if made.touched(old, l.cfg) {
-			return errTouched
+	w, made := w.apart(w.orders)
+	first, rest := writing{params{"description": w.set["description"]}, map[string]bool{}}, writing{maps.Clone(w.set), map[string]bool{}}
+	delete(rest.set, "description")
+	for key := range w.gone {
+		if isDrive(key) && !strings.HasPrefix(key, "unused") {
+			first.gone[key] = true
+		} else {
+			rest.gone[key] = true
 		}
-		body := made.body(digest)
-		maps.Copy(body, boot.set)
-		_, err := d.c.put(ctx, l.at.path("config"), body)
+	}
+	steps := []writing{w}
+	if len(first.gone) > 0 && !rest.empty() {
+		steps = []writing{first, rest}
+	}
+	if made.empty() {
+		return steps
+	}
+	if last := steps[len(steps)-1]; last.set["boot"] != nil {
+		made.set["boot"] = last.set["boot"]
+		delete(last.set, "boot")
+	}
+	return append(steps, made)
+}
+
+// withVolumes writes a change, of a VM in turn.
+func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
+	steps := []writing{w}
+	if !l.at.lxc {
+		steps = w.inTurn()
+	}
+	later := writing{params{}, map[string]bool{}}
+	for _, s := range steps[1:] {
+		maps.Copy(later.set, s.set)
+		maps.Copy(later.gone, s.gone)
+	}
+	if err := d.write(ctx, l.at, steps[0], later, have, old); err != nil {
 		return err
-	}))
+	}
+	for _, s := range steps[1:] {
+		if s.empty() {
+			continue
+		}
+		err := d.withDigest(ctx, l, "", func(digest string) error {
+			foreign := writing{maps.Clone(s.set), s.gone}
+			delete(foreign.set, "boot") // PVE itself takes out of it what is detached
+			if foreign.touched(old, l.cfg) {
+				return errTouched
+			}
+			_, err := d.c.put(ctx, l.at.path("config"), s.body(digest))
+			return err
+		})
+		if err != nil {
+			return heldBack(err)
+		}
+	}
+	return nil
 }
 
 // bareCopy reads a copy that has the whole configuration of its template still. bare is

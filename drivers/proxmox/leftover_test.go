@@ -22,13 +22,18 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 	}{
 		"logical volume": {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
 		"file":           {"files", "vm-10000-cloudinit.qcow2", "pvesm free STORAGE:10000/vm-10000-cloudinit.qcow2", 0},
+		"image of ceph":  {"ceph", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
+		"data set":       {"tank", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", 0},
 		"pool":           {"local-lvm", "vm-10000-cloudinit", "pvesm free STORAGE:vm-10000-cloudinit", http.StatusForbidden}, // rights on a pool only
 	} {
 		t.Run(name, func(t *testing.T) {
 			fault := func(r *http.Request) (int, bool) {
 				return map[bool]int{true: c.status}[strings.HasSuffix(r.URL.Path, "/qemu/10000/pending")], false
 			}
-			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: append(pvesim.DefaultStorages(), pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}})}, func(t *testing.T, w *world) {
+			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: append(pvesim.DefaultStorages(),
+				pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}},
+				pvesim.Storage{Name: "ceph", Type: "rbd", Content: []string{"images"}},
+				pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
 				_, err := w.d.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
 				require.NoError(t, err)
 				w.site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}

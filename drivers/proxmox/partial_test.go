@@ -133,3 +133,48 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 		})
 	}
 }
+
+// TestDiskThatLeavesBesideWhatIsRefused: PVE notes what is detached before it looks at the
+// other keys, and does it with the next change, whatever became of this one. So the mark
+// tells by then which volume it was: the disk comes back with it, or its data go.
+func TestDiskThatLeavesBesideWhatIsRefused(t *testing.T) {
+	for _, data := range []string{"kept", "removed"} {
+		for _, power := range []string{"running", "stopped"} {
+			t.Run(data+" "+power, func(t *testing.T) {
+				inTime(t, withFull(), func(t *testing.T, w *world) {
+					for i := range machines {
+						w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
+							v.Power, v.Disks = power, []proxmox.Disk{{Name: "a", Size: 3, Remove: data == "removed"}}
+						})
+					}
+					w.apply()
+					w.converged()
+					volume := map[int]string{}
+					for i := range machines {
+						volume[i] = w.guest(10000 + i).Config["scsi1"]
+						v := w.vm(fmt.Sprintf("db-%d", i))
+						v.Disks, v.Cores, v.OnBoot = nil, 3, true
+						v.Options = map[string]string{"boot": "order=scsi0;net5"} // a card that is not there
+					}
+					require.Len(t, w.run(w.plan()), machines)
+					for i := range machines {
+						v := w.vm(fmt.Sprintf("db-%d", i))
+						v.Options = nil
+						if data == "kept" {
+							v.Disks = []proxmox.Disk{{Name: "a", Size: 3}}
+						}
+					}
+					w.apply()
+					w.converged()
+					for i := range machines {
+						left := w.volumesOf("local-lvm", 10000+i)
+						require.Len(t, left, map[string]int{"kept": 3, "removed": 2}[data], "%v", w.guest(10000+i).Config)
+						if data == "kept" {
+							require.Equal(t, volume[i], w.guest(10000 + i).Config["scsi1"])
+						}
+					}
+				})
+			})
+		}
+	}
+}

@@ -140,3 +140,25 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 		require.NotEmpty(t, w.plan().Foreign)
 	})
 }
+
+// TestStoppedBeforeItsRestart: who is stopped between plan and step is started, which
+// brings into force what waits. PVE calls a container a VM there (LXC/Status.pm, vm_reboot).
+func TestStoppedBeforeItsRestart(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
+		w.apply()
+		time.Sleep(time.Minute)
+		w.vm("db").Cores = 4
+		ct.Options = map[string]string{"tty": "3"}
+		p := w.plan()
+		for vmid := range 2 {
+			w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000 + vmid) })
+		}
+		require.Empty(t, w.run(p))
+		for vmid := range 2 {
+			require.True(t, w.guest(10000+vmid).Running)
+		}
+		w.converged()
+	})
+}

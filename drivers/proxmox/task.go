@@ -26,16 +26,17 @@ type taskError struct {
 	Err                error  // why its end could not be seen; nil if it was
 }
 
-// Error says which task ended how, and where its log is.
+// Error says which task ended how, and where its log is: quoted, since a shell takes the
+// name of the token behind its ! for an earlier command.
 func (e *taskError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log %s`)", e.Type, e.Err, e.UPID)
+		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log '%s'`)", e.Type, e.Err, e.UPID)
 	}
 	why := ""
 	if e.Cause != "" {
 		why = ": " + e.Cause
 	}
-	return fmt.Sprintf("task %s ended with: %s%s (log: `pvenode task log %s`)", e.Type, e.Status, why, e.UPID)
+	return fmt.Sprintf("task %s ended with: %s%s (log: `pvenode task log '%s'`)", e.Type, e.Status, why, e.UPID)
 }
 
 // Temporary is that of the text the task died with.

@@ -2,14 +2,12 @@ package proxmox
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 )
 
 const (
-	logMost  = 500 // lines of a task's log that are read for its cause
 	lastMost = 2   // of them that are told
 	lineMost = 200 // characters of each
 )
@@ -29,7 +27,8 @@ func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 	var lines []struct {
 		Text string `json:"t"`
 	}
-	if err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "log")+fmt.Sprintf("?limit=%d", logMost), &lines); err != nil {
+	// All of it, since the cause stands at its end (pve-common, Tools.pm, dump_logfile: 0 is no limit).
+	if err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "log")+"?limit=0", &lines); err != nil {
 		return ""
 	}
 	var out []string

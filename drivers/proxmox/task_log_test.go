@@ -18,7 +18,7 @@ func TestTheLogOfATaskSaysWhy(t *testing.T) {
 		says string
 	}{
 		"seen":   {false, "QEMU exited with code 1: bridge 'vmbr7' does not exist"},
-		"unseen": {true, "QEMU exited with code 1 (log: `pvenode task log UPID:father:"},
+		"unseen": {true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})

@@ -160,63 +160,6 @@ func (d *dump) begin(t *task) error {
 	return nil
 }
 
-// stopsManaged refuses to stop a guest that the HA manager keeps running, be it running
-// or not (exec_backup_task in PVE/VZDump.pm).
-func (d *dump) stopsManaged(g *guest) error {
-	if r := d.w.ha.of(g); d.mode == "stop" && r != nil && r.state() == "started" {
-		return fail("Cannot execute a backup with stop mode on a HA managed and enabled Service. Use snapshot mode or disable the Service.")
-	}
-	return nil
-}
-
-// tooMany refuses a backup beyond those that a storage may keep of a guest: where it is to
-// be protected those that are, else without pruning those that would be pruned
-// (exec_backup_task in PVE/VZDump.pm).
-func (d *dump) tooMany(st *store, g *guest) error {
-	all, protected := st.backupsOf(d.node, g)
-	limit := 0
-	for _, n := range retentionOf(st.extra["prune-backups"]) {
-		limit += n
-	}
-	switch {
-	case d.protected:
-		return d.c.mayProtect(st, protected)
-	case d.c.has("remove") && !d.c.flag("remove") && limit > 0 && all-protected >= limit:
-		return fail("There is a max backup limit of %d enforced by the target storage or the vzdump parameters. Either increase the limit or delete old backups.", limit)
-	}
-	return nil
-}
-
-// backupsOf counts the backups of a guest of its kind, and of these the protected ones.
-func (s *store) backupsOf(node string, g *guest) (all, protected int) {
-	for _, v := range s.list(node) {
-		if v.content == "backup" && v.vmid == g.vmid && strings.HasPrefix(v.name, "backup/vzdump-"+g.kind+"-") {
-			all++
-			if v.protected {
-				protected++
-			}
-		}
-	}
-	return all, protected
-}
-
-// mayProtect refuses one more protected backup where there are as many as there may be:
-// five, unless the storage says otherwise, for who may not allocate in it whatever he
-// wants (get_max_protected_backups in PVE/Storage.pm).
-func (c *call) mayProtect(s *store, have int) error {
-	most := 5
-	switch said := s.extra["max-protected-backups"]; {
-	case said != "":
-		most = atoi(said)
-	case c.can("/storage/"+s.Name, "Datastore.Allocate"):
-		return nil
-	}
-	if most >= 0 && have >= most {
-		return fail("The number of protected backups per guest is limited to %d on storage '%s'", most, s.Name)
-	}
-	return nil
-}
-
 func (d *dump) fails(t *task, vmid int, err error) {
 	d.failed = true
 	t.logf("ERROR: Backup of VM %d failed - %s", vmid, err)

@@ -98,7 +98,7 @@ func (w *world) makeCloudinit(g *guest, key string, d drive, storage, defaultSto
 		volume = fmt.Sprintf("%d/%s.%s", g.vmid, volume, format)
 	}
 	if st.find(g.node, volume) != nil {
-		return "", "", fail("disk image '%s' already exists", st.path(volume))
+		return "", "", st.taken(volume)
 	}
 	if _, err := w.allocateAs(g.node, st, volume, g.vmid, format, cloudinitSize, log); err != nil {
 		return "", "", err

@@ -179,48 +179,6 @@ func apiGetVolume(_ *world, c *call) (any, error) {
 	return entry, nil
 }
 
-// apiUpdateVolume is PUT …/content/{volume}: notes and protection, of backups.
-func apiUpdateVolume(_ *world, c *call) (any, error) {
-	s, name, err := c.callVolume()
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := s.parseName(name)
-	if err != nil {
-		return nil, err
-	}
-	if c.has("notes") && parsed.content != "backup" {
-		return nil, fail("only backups can have notes")
-	}
-	if c.has("protected") && parsed.content != "backup" {
-		return nil, fail("only backups support attribute 'protected'")
-	}
-	v := s.find(c.in["node"], name)
-	if v == nil {
-		return nil, fail("volume '%s:%s' does not exist", s.Name, name)
-	}
-	if c.has("notes") {
-		v.notes = c.in["notes"]
-	}
-	if c.flag("protected") && !v.protected {
-		if err := c.mayProtect(s, s.protectedLike(c.in["node"], v)); err != nil {
-			return nil, err
-		}
-	}
-	if c.has("protected") {
-		v.protected = c.flag("protected")
-	}
-	return nil, nil
-}
-
-// protectedLike counts the protected backups of the same guest and kind as another backup
-// (update_volume_attribute in PVE/Storage.pm).
-func (s *store) protectedLike(node string, like *volume) int {
-	kind, _, _ := strings.Cut(strings.TrimPrefix(like.name, "backup/vzdump-"), "-")
-	_, protected := s.backupsOf(node, &guest{vmid: like.vmid, kind: kind})
-	return protected
-}
-
 // apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
 // still needs it, and one that is not there can be deleted too.
 func apiDeleteVolume(w *world, c *call) (any, error) {
@@ -312,7 +270,7 @@ func apiAllocate(w *world, c *call) (any, error) {
 		return nil, fail("storage does not support subvol quotas")
 	}
 	if s.find(c.in["node"], name) != nil {
-		return nil, fail("disk image '%s' already exists", s.path(name))
+		return nil, s.taken(name)
 	}
 	if _, err := w.allocateAs(c.in["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
 		return nil, err
