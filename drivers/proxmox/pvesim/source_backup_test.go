@@ -1,6 +1,7 @@
 package pvesim_test
 
 import (
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +14,7 @@ import (
 // dumped backs up VM 100 and gives the exit status and why it failed.
 func (c *client) dumped(more form) (status, why string) {
 	params := form{"vmid": "100", "storage": "vmstore"}
-	for key, val := range more {
-		params[key] = val
-	}
+	maps.Copy(params, more)
 	upid, _ := c.ok("POST", "/nodes/father/vzdump", params).(string)
 	status = c.wait(upid)
 	for _, task := range c.h.Snapshot().Tasks {
