@@ -1,0 +1,99 @@
+package proxmox_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// afterWrite has somebody at work right after the first write to a configuration.
+func (w *world) afterWrite(edit func(*pvesim.Edit)) {
+	d, err := proxmox.Open(proxmox.Config{
+		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			res, err := w.host.RoundTrip(r)
+			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") && edit != nil {
+				w.host.Edit(edit)
+				edit = nil
+			}
+			return res, err
+		}),
+	})
+	require.NoError(w.t, err)
+	w.d = d
+}
+
+// TestSomebodyIsAtWorkBetweenTwoWrites of one change: what they did stays.
+func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
+	const theirs = "local-lvm:vm-500-disk-0,size=1G"
+	for name, c := range map[string]struct {
+		disks []proxmox.Disk
+		edit  func(*pvesim.Edit)
+		says  string
+		slot  string
+		holds string
+	}{
+		"in the slot of a disk that is to be made": {
+			[]proxmox.Disk{{Name: "root"}, {Name: "data", Size: 2}},
+			func(e *pvesim.Edit) { e.Set(vmid, "scsi1", theirs) },
+			"somebody changed it since the plan was made", "scsi1", theirs,
+		},
+		"on the volume that goes to another bus": {
+			[]proxmox.Disk{{Name: "root", Bus: "virtio"}},
+			func(e *pvesim.Edit) { e.Set(vmid, "unused0", theirs) },
+			"which is disk root, was detached and is not there to be attached again: plan again", "virtio0", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+				w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.apply()
+				w.vm("db").Disks = c.disks
+				p := w.plan()
+				w.afterWrite(c.edit)
+				require.ErrorContains(t, w.run(p)[model.Address{Kind: "vm", Name: "db"}], c.says)
+				require.Equal(t, c.holds, w.guest(vmid).Config[c.slot])
+			})
+		})
+	}
+}
+
+// TestABootOrderIsDeclaredWithTheBus in which its disk goes: what the files say counts.
+func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		w.vm("db").Options = map[string]string{"boot": "order=net0;virtio0"}
+		w.apply()
+		w.converged()
+		require.Equal(t, "order=net0;virtio0", w.guest(vmid).Config["boot"])
+	})
+}
+
+// TestAMachineRunsAgainWhoseDiskStayed where it was, since the change was refused.
+func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
+	refuse := false
+	fault := func(r *http.Request) (int, bool) {
+		if refuse && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") {
+			return http.StatusInternalServerError, false
+		}
+		return 0, false
+	}
+	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.apply()
+		w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		p := w.plan()
+		refuse = true
+		require.Len(t, w.run(p), 1)
+		require.True(t, w.guest(vmid).Running)
+		require.NotEmpty(t, w.guest(vmid).Config["scsi0"])
+	})
+}
