@@ -214,7 +214,7 @@ func TestLocatingGuestsWithoutChecks(t *testing.T) {
 					res.Guest = &model.Guest{VMID: 100, Running: true}
 				}
 			}
-			want := "192.0.2.7" // as declared
+			want := ipOf("a") // as declared
 			if wanted {
 				want = "192.0.2.99"
 			}

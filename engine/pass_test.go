@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"maps"
 	"strings"
 	"sync"
@@ -30,10 +32,21 @@ type box struct {
 func kinds() model.Kinds {
 	return model.Kinds{
 		{Name: "box", Block: "node", Guest: true, New: func() any { return &box{} }, Claims: func(spec any) []model.Claim {
-			return []model.Claim{{What: "label", Value: "no address"}, {What: "address", Value: spec.(*box).IP}}
+			if spec.(*box).IP == "" {
+				return nil
+			}
+			return []model.Claim{{What: "label", Value: "on " + spec.(*box).IP}, {What: "address", Value: spec.(*box).IP}}
 		}},
 		{Name: "disk", Block: "disk", Everywhere: true, New: func() any { return &box{} }},
 	}
+}
+
+// ipOf is the address of a box; no two claim one.
+func ipOf(name string) string {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, name)
+	sum := h.Sum(nil)
+	return fmt.Sprintf("10.%d.%d.%d", sum[1], sum[2], sum[3])
 }
 
 func addr(kind, name string) model.Address { return model.Address{Kind: kind, Name: name} }
@@ -44,7 +57,7 @@ func site(sizes map[string]int) *model.Site {
 	for name, size := range sizes {
 		n := &model.Node{Name: name, Type: "box", Manifest: m}
 		n.Resource = &model.Resource{
-			Addr: addr("box", name), Spec: &box{Size: size, IP: "192.0.2.7"}, Manifest: "web", Node: name,
+			Addr: addr("box", name), Spec: &box{Size: size, IP: ipOf(name)}, Manifest: "web", Node: name,
 			Guest: &model.Guest{}, Needs: []model.Address{addr("disk", "base")},
 		}
 		m.Nodes = append(m.Nodes, n)
@@ -145,8 +158,8 @@ func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 	require.JSONEq(t, `{
 		"verb": "apply", "success": true, "commit": "c0ffee", "duration_seconds": 0,
 		"nodes": [
-			{"name": "a", "status": "completed", "vmid": 100, "ip": "192.0.2.7", "duration_seconds": 0},
-			{"name": "b", "status": "completed", "vmid": 101, "ip": "192.0.2.7", "duration_seconds": 0}
+			{"name": "a", "status": "completed", "vmid": 100, "ip": "`+ipOf("a")+`", "duration_seconds": 0},
+			{"name": "b", "status": "completed", "vmid": 101, "ip": "`+ipOf("b")+`", "duration_seconds": 0}
 		],
 		"findings": []
 	}`, document(t, r))

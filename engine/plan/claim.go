@@ -103,12 +103,12 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	if p.held[t.from].blind && t.meet {
-		p.blind(s, fmt.Sprintf("%s has the %s of %s", p.standing(t.from), t.claim.What, parent(t.claim.Path)))
+		p.blind(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()))
 		return
 	}
 	f := diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.Place(t.claim.Path),
-		Summary: fmt.Sprintf("%s: the %s of %s is that of %s as well, which stays", t.by, t.claim.What, parent(t.claim.Path), p.standing(t.from)),
+		Summary: fmt.Sprintf("%s: the %s is that of %s as well, which stays", t.by, t.what(), p.standing(t.from)),
 		Detail:  "two guests with one address on one network disturb each other: take it from that one first, or declare another one here",
 	}
 	if !t.meet {
@@ -117,7 +117,7 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	f.Severity = diag.Error
-	f.Summary = fmt.Sprintf("%s is %s: the %s of %s is that of %s, which stays and runs", t.by, s.Action.not(), t.claim.What, parent(t.claim.Path), p.standing(t.from))
+	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs", t.by, s.Action.not(), t.what(), p.standing(t.from))
 	p.find(t.by, f)
 	p.hold(s, false)
 }
@@ -130,12 +130,12 @@ func (p *planner) standing(a model.Address) string {
 	return a.String()
 }
 
-// parent is the block of an attribute.
-func parent(path string) string {
-	if i := strings.LastIndexByte(path, '.'); i > 0 {
-		return path[:i]
+// what names the thing, with the block that it is declared in.
+func (t taking) what() string {
+	if i := strings.LastIndexByte(t.claim.Path, '.'); i > 0 {
+		return t.claim.What + " of " + t.claim.Path[:i]
 	}
-	return path
+	return t.claim.What
 }
 
 // overlap warns of what is taken before it was given up, since to wait for that would
@@ -148,7 +148,7 @@ func (p *planner) overlap(g *graph) {
 			}
 			p.find(t.by, diag.Finding{
 				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].Place(t.claim.Path),
-				Summary: fmt.Sprintf("%s gets the %s of %s while %s still has it", t.by, t.claim.What, parent(t.claim.Path), p.standing(t.from)),
+				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), p.standing(t.from)),
 				Detail:  "to wait for that one would close a circle of steps; give it up in a commit of its own to have no moment in which both have it",
 			})
 		}

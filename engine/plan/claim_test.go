@@ -21,8 +21,8 @@ func TestTakingOver(t *testing.T) {
 			r.Manifest = "db"
 		}
 	}
-	const stays = "the MAC address of mac is that of vm.old (VMID 100), which stays and runs"
-	const aside = "warning (guard) vm.new: the MAC address of mac is that of vm.old (VMID 100) as well, which stays"
+	const stays = "the MAC address is that of vm.old (VMID 100), which stays and runs"
+	const aside = "warning (guard) vm.new: the MAC address is that of vm.old (VMID 100) as well, which stays"
 	for name, c := range map[string]struct {
 		want, have model.State
 		set        func(*plan.Input)
@@ -50,15 +50,15 @@ func TestTakingOver(t *testing.T) {
 			want:     state(guest("vm.new", 0, card(x)), guest("vm.y", 0, &VM{Cores: 2}, "vm.new"), guest("vm.z", 0, card(y))),
 			have:     state(guest("vm.old", 100, card(x)), guest("vm.y", 101, &VM{}, "vm.old"), guest("vm.w", 102, card(y))),
 			steps:    []string{"create vm.new", "delete vm.w", "update vm.y after vm.new", "create vm.z after vm.w", "delete vm.old after vm.y"},
-			findings: []string{"warning (guard) vm.new gets the MAC address of mac while vm.old (VMID 100) still has it"},
+			findings: []string{"warning (guard) vm.new gets the MAC address while vm.old (VMID 100) still has it"},
 		},
 		"two exchange theirs": {
 			want:  state(guest("vm.a", 0, card(y)), guest("vm.b", 0, card(x))),
 			have:  state(guest("vm.a", 100, card(x)), guest("vm.b", 101, card(y))),
 			steps: []string{"update vm.a", "update vm.b"},
 			findings: []string{
-				"warning (guard) vm.a gets the MAC address of mac while vm.b (VMID 101) still has it",
-				"warning (guard) vm.b gets the MAC address of mac while vm.a (VMID 100) still has it",
+				"warning (guard) vm.a gets the MAC address while vm.b (VMID 101) still has it",
+				"warning (guard) vm.b gets the MAC address while vm.a (VMID 100) still has it",
 			},
 		},
 		"circles that are there without it are told as ever": {
@@ -103,7 +103,7 @@ func TestTakingOver(t *testing.T) {
 				in.Have.Unknown = []model.Unknown{{Scope: "containers", Why: "no answer", Kind: "ct"}}
 			},
 			steps:   []string{},
-			unknown: []string{"containers: no answer", "ct.x: not deleted: containers cannot be seen (no answer)", "vm.new: not created: vm.old (VMID 100) has the MAC address of mac", "vm.old: not deleted: ct.x still needs it"},
+			unknown: []string{"containers: no answer", "ct.x: not deleted: containers cannot be seen (no answer)", "vm.new: not created: vm.old (VMID 100) has the MAC address", "vm.old: not deleted: ct.x still needs it"},
 		},
 		"who has it stays, and is stopped": {
 			want: state(guest("vm.new", 0, card(x))), have: state(guest("vm.old", 100, card(x))),
