@@ -70,7 +70,8 @@ func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *check
 // around makes a Do whose guests are done when their checks hold, and are only made
 // when those of what they need hold: that may stand there since a pass before, and
 // nobody remembers how it was. It goes around all repetition, since nothing is done
-// again because a check does not hold. Who asks to stop waits for the end of a change,
+// again because a check does not hold, and without a place among those at work, since
+// to wait for a guest is no work of the host. Who asks to stop waits for the end of a change,
 // and not for that of a check.
 func (c *checker) around(do apply.Do) apply.Do {
 	return func(ctx context.Context, s plan.Step) error {
@@ -91,6 +92,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
 			at = *s.Have.Guest
 		}
+		apply.Leave(ctx)
 		return c.prove(looking, s.Address, at, c.prober.Run)
 	}
 }
@@ -123,10 +125,15 @@ func textOf(spec any, path string) string {
 // guest that was unwell before there is one try: an agent must not spend each of its
 // passes, and every push that waits for them, on one sick guest.
 func (c *checker) needs(ctx context.Context, s plan.Step) error {
+	back := func(context.Context) error { return nil }
+	rests := false
 	for _, addr := range s.Want.Needs {
 		have := c.have[addr]
 		if c.steps[addr] || have == nil || have.Guest == nil || len(c.checks(addr)) == 0 {
 			continue
+		}
+		if known, _ := c.known(addr); !known && !rests {
+			back, rests = apply.Rest(ctx), true
 		}
 		p := c.prober
 		p.Tell = func(w health.Progress) {
@@ -142,7 +149,7 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
 		}
 	}
-	return nil
+	return back(ctx)
 }
 
 // prove tries the checks of a guest, unless this pass knows already what comes of

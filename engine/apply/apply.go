@@ -63,7 +63,7 @@ const (
 
 // Options says how steps are carried out. The zero value is ready for use.
 type Options struct {
-	Width    int                           // how many steps run at once; 10 unless set
+	Width    int                           // how many steps work at once; 10 unless set. See Leave
 	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
 	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
 	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
@@ -108,7 +108,7 @@ func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
 	}
 	r := &run{
 		o: o, do: do, results: make([]Result, len(steps)), manifests: map[string]*manifest{},
-		answers: make(chan answer, o.Width), left: len(steps),
+		answers: make(chan answer, o.Width), moves: make(chan place), left: len(steps),
 	}
 	r.prepare(steps)
 	r.loop(ctx)
@@ -121,7 +121,10 @@ type run struct {
 	do        Do
 	tasks     []*task
 	ready     []*task // may start now, in the order in which they became so
-	running   int
+	running   int     // steps that were begun and are not over
+	resting   int     // of these, those that have no place; see Leave
+	back      []place // who waits for one again, in the order of coming
+	moves     chan place
 	left      int
 	closed    error // why nothing new is started any more
 	answers   chan answer
@@ -135,6 +138,8 @@ type task struct {
 	index   int  // of the result it writes to
 	undo    bool // rolls that result back
 	state   state
+	rests   bool // begun, and without a place
+	aside   bool // and nothing else of its manifest waits to see how it ends
 	started time.Time
 	tasks   []string // of the host, once it is over
 	waits   int      // predecessors that are not over
@@ -200,15 +205,20 @@ func (r *run) loop(ctx context.Context) {
 	}
 	for {
 		heed()
-		for r.closed == nil && r.running < r.o.Width && len(r.ready) > 0 {
-			t := r.ready[0]
-			r.ready = r.ready[1:]
+		r.admit()
+		for r.closed == nil && r.running-r.resting < r.o.Width {
+			t := r.next()
+			if t == nil {
+				break
+			}
 			r.start(ctx, t)
 		}
 		if r.running == 0 {
 			break
 		}
 		select {
+		case m := <-r.moves:
+			r.moved(m)
 		case a := <-r.answers:
 			heed() // it may be the answer to that, and then nothing is rolled back
 			r.take(a)
@@ -261,7 +271,7 @@ func (r *run) start(ctx context.Context, t *task) {
 		a := answer{task: t, err: fmt.Errorf("%s: ended without an answer", t.step.Address)}
 		var tasks model.Tasks
 		defer func() { a.tasks = tasks.IDs(); r.answers <- a }()
-		a.err = hush(t.step, attempt(tasks.With(ctx), limit, r.do, t.step))
+		a.err = hush(t.step, attempt(r.seat(tasks.With(ctx), t), limit, r.do, t.step))
 	}()
 }
 

@@ -16,6 +16,7 @@ import (
 type manifest struct {
 	name     string
 	running  int
+	aside    int   // of these, those whose end matters to no other; see Leave
 	failed   *task // the step that made it stop; nil as long as it goes on
 	rollback bool  // is to be rolled back as soon as nothing of it runs
 }
@@ -26,6 +27,9 @@ func (r *run) take(a answer) {
 	t.state = over
 	r.running--
 	m.running--
+	if t.rests {
+		r.stand(t)
+	}
 	t.tasks = a.tasks
 	switch {
 	case t.undo:
@@ -98,10 +102,7 @@ func (r *run) fail(t *task, err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(hit)) {
 		m := r.manifests[name]
-		policy := Stop
-		if r.o.OnError != nil {
-			policy = r.o.OnError(name)
-		}
+		policy := r.policy(name)
 		if policy == Continue || m.failed != nil {
 			continue
 		}
