@@ -293,6 +293,8 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 		said := map[string]string{}
 		for _, d := range p.Pending {
 			said[d.Address.Name+" "+d.Path] = d.Why
+			require.Equal(t, "as declared now", d.After)
+			require.Equal(t, map[bool]any{true: nil, false: "as at the first boot"}[d.Address.Name == "plain"], d.Before, "and no sums, which tell a reader nothing")
 		}
 		const why = "read at first boot only; takes effect when the machine is made anew"
 		require.Equal(t, map[string]string{"open user_data": why, "open network_config": why, "plain user_data": why}, said,

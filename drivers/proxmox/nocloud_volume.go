@@ -229,7 +229,7 @@ func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
 	var out []model.Pending
 	add := func(path, before, after string, differs bool) {
 		if differs {
-			out = append(out, model.Pending{Address: addr, Path: path, Before: sumValue(before), After: sumValue(after), Why: why})
+			out = append(out, model.Pending{Address: addr, Path: path, Before: inWords(before, "as at the first boot"), After: inWords(after, "as declared now"), Why: why})
 		}
 	}
 	switch {
@@ -245,13 +245,14 @@ func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
 	return out
 }
 
-func sumValue(s string) any {
-	switch s {
+// inWords stands for a text of which only a sum is known, which tells a reader nothing.
+func inWords(sum, words string) any {
+	switch sum {
 	case "":
 		return nil
 	case "(sensitive)":
-		return s
+		return sum
 	default:
-		return "sum " + s
+		return words
 	}
 }

@@ -117,7 +117,7 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	f.Severity = diag.Error
-	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs", t.by, s.Action.not(), t.what(), p.standing(t.from))
+	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs%s", t.by, s.Action.not(), t.what(), p.standing(t.from), s.besides(t.claim.Path))
 	p.find(t.by, f)
 	p.hold(s, false)
 }

@@ -145,10 +145,18 @@ func (p *planner) guardKind(s *Step) {
 	if s.Have == nil || kind == nil || kind.Refuse == nil {
 		return
 	}
-	for _, problem := range kind.Refuse(s.Want, s.Have) {
+	problems := kind.Refuse(s.Want, s.Have)
+	for i, problem := range problems {
 		f := diag.Finding{
 			Severity: diag.Error, Source: diag.FromGuard, Detail: problem.Detail,
 			Summary: fmt.Sprintf("%s is %s: %s", s.Address, cmp.Or(problem.Not, s.Action.not()), problem.Summary),
+		}
+		if i == 0 {
+			paths := make([]string, len(problems))
+			for i, other := range problems {
+				paths[i] = other.Path
+			}
+			f.Summary += s.besides(paths...)
 		}
 		if s.Want != nil {
 			f.At = s.Want.Place(problem.Path)
@@ -161,6 +169,28 @@ func (p *planner) guardKind(s *Step) {
 			p.held[s.Address] = h
 		}
 	}
+}
+
+// besides tells which changes of a step are held back with those that are refused.
+func (s *Step) besides(refused ...string) string {
+	if s.Action != Update {
+		return ""
+	}
+	var others []string
+	for _, c := range s.Changes {
+		if !slices.ContainsFunc(refused, func(path string) bool {
+			return path == "" || c.Path == path || strings.HasPrefix(c.Path, path+".")
+		}) {
+			others = append(others, c.String())
+		}
+	}
+	if n := len(others); n > 4 {
+		others = append(others[:3], fmt.Sprintf("%d more", n-3))
+	}
+	if len(others) == 0 {
+		return ""
+	}
+	return "; and with it: " + strings.Join(others, ", ")
 }
 
 // guardHeld leaves out what is to be done to a guest that is locked. It would fail, and

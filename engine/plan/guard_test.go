@@ -188,7 +188,7 @@ func TestKindRefuses(t *testing.T) {
 	require.Equal(t, []string{"update vm.b", "create vm.child"}, steps(p))
 	require.Equal(t, diag.List{{
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(12),
-		Summary: "vm.a is not changed: a disk does not shrink", Detail: "declare its size again",
+		Summary: "vm.a is not changed: a disk does not shrink; and with it: cores 0 → 2", Detail: "declare its size again",
 	}}, p.Findings)
 }
 

@@ -21,12 +21,16 @@ func (p *planner) guardObstacles() {
 	var found []*diag.Finding
 	shared, who := map[place]*diag.Finding{}, map[*diag.Finding][]model.Address{}
 	failing := map[model.Address]bool{}
+	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
 	for _, o := range p.in.Have.Obstacles {
 		s := p.steps[o.Address]
 		if s == nil || s.Want == nil || !concerns(o, s) {
 			continue
 		}
-		failing[s.Address] = failing[s.Address] || o.Severity == diag.Error
+		if o.Severity == diag.Error {
+			failing[s.Address] = true
+			wrong[s.Address] = append(wrong[s.Address], o.Path)
+		}
 		told := place{at: o.At, summary: o.Summary}
 		if o.At.IsZero() {
 			told.by = o.Address
@@ -49,6 +53,9 @@ func (p *planner) guardObstacles() {
 			not = p.steps[who[f][0]].Action.not()
 		}
 		f.Summary = those(who[f], not) + ": " + f.Summary
+		if s := p.steps[who[f][0]]; not != "" && len(who[f]) == 1 {
+			f.Summary += s.besides(wrong[s.Address]...)
+		}
 		p.find(who[f][0], *f)
 	}
 	p.each(func(s *Step) {
