@@ -315,7 +315,7 @@ func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []
 		case len(holders(a.Name, parts)) > 0:
 			detail = fmt.Sprintf("It stands in a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.elsewhere(a.Name, false) != "":
-			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "It has no place in %s.", d.what)
+			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.noPlace(a.Name))
 			continue
 		case slices.Contains(names, "options") && !strings.HasPrefix(detail, "did you mean"):
 			detail = fmt.Sprintf("If it is a key of PVE's own: options = { %s = … }; %s", a.Name, detail)

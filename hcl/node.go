@@ -225,6 +225,15 @@ func (l *load) anyKind() []string {
 	return names
 }
 
+// noPlace says why a node does not have an attribute of others.
+func (d *decoding) noPlace(name string) string {
+	text := fmt.Sprintf("It has no place in %s", d.what)
+	if why := d.kind.Absent[name]; why != "" {
+		return text + ": " + why + "."
+	}
+	return text + "."
+}
+
 // elsewhere names the other node types that have an attribute or block; "" if none.
 func (d *decoding) elsewhere(name string, block bool) string {
 	if d.kind == nil {

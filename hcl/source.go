@@ -37,6 +37,7 @@ type source struct {
 func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 	whole = true
 	total := 0
+	var others []string
 	refuse := func(name, summary, detail string) {
 		whole = false
 		f.errorf(fileStart(name), summary, "%s", detail)
@@ -57,6 +58,9 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 			return nil
 		case d.Type()&fs.ModeSymlink != 0 && path.Ext(base) == "" && !isFile(fsys, name):
 			f.warnf(fileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", quote(name))
+			return nil
+		case !d.IsDir() && foreign(base):
+			others = append(others, name)
 			return nil
 		case d.IsDir() || path.Ext(base) != ".hcl":
 			return nil
@@ -83,8 +87,38 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 		f.errorf(hclv2.Range{}, "unreadable site", "The system says: %s.", reason(err))
 		return nil, false
 	}
+	f.leftOut(others)
 	slices.SortFunc(files, func(a, b source) int { return strings.Compare(a.name, b.name) })
 	return files, whole
+}
+
+// foreign reports whether a file looks as if it were meant to be read, and is not.
+func foreign(base string) bool {
+	return path.Ext(base) == ".tf" || path.Ext(base) == ".tofu" || strings.HasSuffix(base, ".hcl.json") || strings.HasSuffix(base, ".tf.json")
+}
+
+// leftOut says once which files are not read although they look like it.
+func (f *findings) leftOut(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	summary, advice := "file is left out", "Only files that end in .hcl are read."
+	if n := len(names); n > 1 {
+		summary = fmt.Sprintf("%d files are left out", n)
+		advice += " The others are " + strings.Join(names[1:min(n, 4)], ", ")
+		if n > 4 {
+			advice += fmt.Sprintf(" and %d more", n-4)
+		}
+		advice += "."
+	}
+	if slices.ContainsFunc(names, func(s string) bool { return strings.HasSuffix(s, ".hcl.json") }) {
+		advice += " The JSON form of HCL is not understood: write what it says as blocks, in a file that ends in .hcl."
+	}
+	if slices.ContainsFunc(names, func(s string) bool { return !strings.HasSuffix(s, ".hcl.json") }) {
+		advice += " Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in a repository of its own."
+	}
+	f.warnf(fileStart(names[0]), summary, "%s", advice)
 }
 
 // readFile reads a regular file of the tree that has at most limit bytes; what is

@@ -44,7 +44,7 @@ const (
 // attribute through the block types. A check block is the same in a node and a spec.
 var valueRules = map[string]valueRule{
 	"site.domain":          {check: domain},
-	"site.timezone":        {check: timezone},
+	"site.timezone":        {check: siteZone},
 	"site.dns":             {check: address},
 	"site.gateway":         {check: address},
 	"site.packages":        {check: word},
@@ -265,6 +265,7 @@ func (l *load) hasDefault(path string) bool {
 
 var (
 	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
+	siteZoneText = regexp.MustCompile(`^(host|UTC|[A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$`)
 	timezoneText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$`)
 	userText     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 	modeText     = regexp.MustCompile(`^0?[0-7]{3,4}$`)
@@ -284,6 +285,12 @@ func matches(re *regexp.Regexp, problem string) func(string) string {
 func word(s string) string { return matches(wordText, "must be one word without spaces")(s) }
 func timezone(s string) string {
 	return matches(timezoneText, "must be a name such as Europe/Berlin")(s)
+}
+
+// siteZone is stricter, for containers get it: PVE takes those names only
+// (pve-common, JSONSchema.pm, pve_verify_timezone; pve-container, PVE/LXC/Config.pm).
+func siteZone(s string) string {
+	return matches(siteZoneText, "must be UTC or a name such as Europe/Berlin, since containers get it, and PVE takes no other there (host, for that of the PVE node, is one as well)")(s)
 }
 
 func userName(s string) string {

@@ -73,6 +73,9 @@ type CTNIC struct {
 var ctKind = kind[CT]{
 	model: model.Kind{
 		Name: "ct", Block: "node", Doc: "A container.", Guest: true,
+		Absent: map[string]string{
+			"clone": "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
+		},
 		New: func() any { return &CT{Power: "running", Restart: "never", Unprivileged: true, Swap: 512} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
 			r := ctResolver{CT: spec.(*CT), guestResolver: guestResolver{in: in, kind: "ct"}}

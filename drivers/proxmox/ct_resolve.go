@@ -144,13 +144,17 @@ func (r *ctResolver) inside() {
 	if r.Nameserver == nil {
 		r.Nameserver = dns
 	}
-	zone := r.in.Site.Timezone
+	zone, own := r.in.Site.Timezone, r.Timezone
 	if spec := r.spec(); spec != nil && spec.Config != nil {
+		own = or(own, spec.Config.Timezone)
 		zone = or(spec.Config.Timezone, zone)
+	}
+	if own == r.in.Site.Timezone {
+		own = "" // judged where it stands
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
 	r.keys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
-	for key, val := range map[string]string{"nameserver": strings.Join(r.Nameserver, " "), "searchdomain": r.Searchdomain, "timezone": r.Timezone, "hostname": r.Hostname} {
+	for key, val := range map[string]string{"nameserver": strings.Join(r.Nameserver, " "), "searchdomain": r.Searchdomain, "timezone": own, "hostname": r.Hostname} {
 		if val != "" {
 			r.check(key, key, val)
 		}

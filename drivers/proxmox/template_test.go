@@ -191,6 +191,18 @@ func TestContainersThatCannotBe(t *testing.T) {
 	}
 }
 
+// TestTheSitesTimeZoneIsJudgedWhereItStands: that is no matter of each container.
+func TestTheSitesTimeZoneIsJudgedWhereItStands(t *testing.T) {
+	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+		w.site.Timezone = "CET"
+		w.ct("a", nil)
+		w.ct("b", func(c *proxmox.CT) { c.Timezone = "EST" })
+		_, found := w.site.Want("father")
+		require.NotContains(t, fmt.Sprint(found), "CET")
+		require.Contains(t, fmt.Sprint(found), `PVE refuses timezone = "EST"`)
+	})
+}
+
 // TestKeysOfAContainerAreOfItsBirth: later ones cannot reach it, and that is said.
 func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

@@ -34,6 +34,9 @@ type Kind struct {
 	// there as long as the site declares it.
 	Everywhere bool
 
+	// Absent says of attributes that other kinds of this block have why this one has not, and what to do. May be nil.
+	Absent map[string]string
+
 	New func() any // pointer to a spec with the defaults in it
 
 	// VMID is that of the guest which a resource beside the manifests becomes; 0 if it becomes none. It is asked

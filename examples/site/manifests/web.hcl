@@ -15,7 +15,8 @@ manifest "web" {
     onboot = true  # start with the host
     agent  = false # Debian's image has no guest agent in it
 
-    # A further disk. Disks and nics go by their names: to reorder them changes nothing.
+    # A further disk. Disks go by their names: to reorder them changes nothing. So do nics, but
+    # the first one gets the spec's address, unless it has one of its own.
     disk "data" {
       size = 50
     }
