@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,20 +20,20 @@ func apiPullImage(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !s.files() {
+		return nil, fail("can't upload to storage type '%s', not a file based storage!", s.Type)
+	}
 	if err := s.checkContent("vztmpl"); err != nil {
 		return nil, err
 	}
-	reference, name := c.in["reference"], c.in["filename"]
-	if name == "" {
-		name = strings.ReplaceAll(reference[strings.LastIndex(reference, "/")+1:], ":", "_")
+	node, reference := c.in["node"], c.in["reference"]
+	name := normalName(cmp.Or(c.in["filename"], reference)) + ".tar" // Even where it is called so already.
+	volname := "vztmpl/" + name
+	if s.find(node, volname) != nil {
+		return nil, fail("refusing to override existing file '%s'", name)
 	}
-	node, volname := c.in["node"], "vztmpl/"+strings.TrimSuffix(name, ".tar")+".tar"
 	size := w.page("https://" + reference).Size
-	return w.fork(c, node, job{kind: "imgdownload", id: strings.TrimPrefix(volname, "vztmpl/"), begin: func(t *task) error {
-		t.logf("pulling docker://%s to %s", reference, s.path(volname))
-		if s.find(node, volname) != nil {
-			return fail("refusing to override existing file '%s'", s.path(volname))
-		}
+	return w.fork(c, node, job{kind: "ociregistrypull", id: name, begin: func(*task) error {
 		return s.room(node, size)
 	}, end: func(*task) error {
 		s.put(node, &volume{name: volname, content: "vztmpl", format: "tar", size: size, length: size, used: size, ctime: w.now.Unix(), url: reference})
@@ -87,30 +88,23 @@ func (w *world) serverID() string { return strings.ToUpper(w.fingerprint[:32]) }
 
 // apiSubscription is GET /nodes/{node}/subscription.
 func apiSubscription(w *world, c *call) (any, error) {
+	entry := map[string]any{"status": "new", "url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"}
 	key := c.settings().subscription
 	if key == "" {
-		return map[string]any{
-			"status": "notfound", "message": "There is no subscription key", "serverid": w.serverID(),
-			"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
-		}, nil
+		entry["status"], entry["message"] = "notfound", "There is no subscription key"
 	}
-	level := strings.ToLower(key[4:5])
 	if !c.can("/nodes/"+c.in["node"], "Sys.Audit") {
-		return map[string]any{"status": "new", "level": level}, nil
+		return entry, nil
 	}
-	return map[string]any{
-		"status": "new", "key": key, "serverid": w.serverID(), "level": level, "sockets": 1,
-		"url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing",
-	}, nil
+	if entry["serverid"] = w.serverID(); key != "" { // Its level shows once the shop knew it.
+		entry["key"], entry["sockets"] = key, 1
+	}
+	return entry, nil
 }
 
-// apiSetSubscription is PUT of a key: the number in it is how many sockets it is for.
+// apiSetSubscription is PUT of a key.
 func apiSetSubscription(_ *world, c *call) (any, error) {
-	key := strings.TrimSpace(c.in["key"])
-	if atoi(key[3:4]) < 1 {
-		return nil, fail("wrong number of sockets (%s < 1)", key[3:4])
-	}
-	c.settings().subscription = key
+	c.settings().subscription = strings.TrimSpace(c.in["key"])
 	return nil, fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
 }
 
@@ -139,10 +133,15 @@ func apiPowerNode(w *world, c *call) (any, error) {
 				w.powerOff(g, w.rootCall())
 			}
 		}
-		edit.Offline(name, true)
+		if w.nodes[name] != nil { // It may have left the cluster meanwhile.
+			edit.Offline(name, true)
+		}
 	})
 	if c.in["command"] == "reboot" {
 		w.at(down.Add(time.Minute), func() {
+			if w.nodes[name] == nil {
+				return
+			}
 			edit.Offline(name, false)
 			boot := w.rootCall()
 			boot.req.method, boot.m = "POST", method("POST /nodes/{node}/startall")
@@ -211,6 +210,9 @@ func (w *world) runCommand(c *call, command batchCommand) (any, error) {
 	if list, ok := data.(beside); ok {
 		data = list.data
 	}
+	if console, ok := data.(socket); ok {
+		data = console.data
+	}
 	return data, err
 }
 
@@ -221,14 +223,26 @@ func pathOf(m *pveapi.Method) string {
 	return m.Path
 }
 
-// apiJoinCluster is POST /cluster/config/join: a task that finds a cluster here, or
-// none there (PVE/Cluster/Setup.pm).
+// apiJoinCluster is POST /cluster/config/join: a task that finds what keeps this node
+// from it (assert_joinable in PVE/Cluster/Setup.pm), or no cluster there.
 func apiJoinCluster(w *world, c *call) (any, error) {
-	host := c.in["hostname"]
+	host, force := c.in["hostname"], c.flag("force")
 	return w.fork(c, w.cfg.Node, job{kind: "clusterjoin", end: func(t *task) error {
+		var wrong []string
 		if len(w.nodes) > 1 {
-			t.logf("detected the following error(s):\n* authentication key '/etc/corosync/authkey' already exists\n* cluster config '/etc/pve/corosync.conf' already exists")
-			return fail("Check if node may join a cluster failed!")
+			wrong = append(wrong, "authentication key '/etc/corosync/authkey' already exists", "cluster config '/etc/pve/corosync.conf' already exists")
+		}
+		if len(w.guests) > 0 {
+			wrong = append(wrong, "this host already contains virtual guests")
+		}
+		if len(w.nodes) > 1 {
+			wrong = append(wrong, "corosync is already running, is this node already in a cluster?!")
+		}
+		if len(wrong) > 0 {
+			t.logf("detected the following error(s):\n* %s", strings.Join(wrong, "\n* "))
+			if !force {
+				return fail("Check if node may join a cluster failed!")
+			}
 		}
 		t.logf("Establishing API connection with host '%s'", host)
 		return noRoute(host + ":8006")
@@ -263,6 +277,8 @@ func apiRemoveNode(w *world, c *call) (any, error) {
 		return nil, fail("Node/IP: %s is not a known host of the cluster.", name)
 	case slices.ContainsFunc(w.vmids, func(vmid int) bool { return w.guests[vmid].node == name }):
 		return nil, c.unimplemented("a node that goes and leaves guests behind")
+	case slices.ContainsFunc(w.tasks.all, (*task).running):
+		return nil, c.unimplemented("a node that goes while something is under way")
 	}
 	delete(w.nodes, name)
 	return nil, nil

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"testing"
 	"testing/synctest"
@@ -77,7 +78,9 @@ func TestElsewhere(t *testing.T) {
 		key := form{"key": "pve1c-0123456789"}
 		c.steps(
 			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine"}, "OK"},
-			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine"}, "refusing to override existing file '/var/lib/vz/template/cache/nginx_alpine.tar'"},
+			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine"}, "500 refusing to override existing file 'nginx_alpine.tar'"},
+			step{"POST", pull, form{"reference": "docker.io/library/nginx:alpine", "filename": "web.tar"}, "OK"},
+			step{"POST", "/nodes/father/storage/local-lvm/oci-registry-pull", form{"reference": "docker.io/library/nginx:alpine"}, "500 can't upload to storage type 'lvmthin', not a file based storage!"},
 			step{
 				"GET", "/nodes/father/scan/pbs",
 				form{"server": "192.0.2.9", "username": "a@pbs", "password": "x"},
@@ -90,15 +93,31 @@ func TestElsewhere(t *testing.T) {
 			step{"POST", vmURL("100", "/remote_migrate"), away, "500 can't migrate running VM without --online"},
 			step{"PUT", "/nodes/father/subscription", key, "500 Subscription check failed: 500 Can't connect to shop.proxmox.com:443 (No route to host)"},
 		)
-		require.Equal(t, []any{"new", "pve1c-0123456789", "c"},
-			[]any{c.object("/nodes/father/subscription")["status"], c.object("/nodes/father/subscription")["key"], c.object("/nodes/father/subscription")["level"]})
+		var names []string
+		for _, v := range c.list("/nodes/father/storage/local/content?content=vztmpl") {
+			names = append(names, fmt.Sprint(v["volid"]))
+		}
+		require.Equal(t, []string{"local:vztmpl/nginx_alpine.tar", "local:vztmpl/web.tar.tar"}, names)
+		shown := func(c *client) []any {
+			entry := c.object("/nodes/father/subscription")
+			return []any{entry["status"], entry["key"], entry["level"], entry["serverid"] != nil, entry["message"]}
+		}
+		c.ok("POST", "/access/users", form{"userid": "guest@pve"})
+		token, _ := c.ok("POST", "/access/users/guest@pve/token/look", nil).(map[string]any)
+		nobody := c.as(fmt.Sprint("guest@pve!look=", token["value"]))
+		require.Equal(t, []any{"new", "pve1c-0123456789", nil, true, nil}, shown(c))
+		require.Equal(t, []any{"new", nil, nil, false, nil}, shown(nobody))
 		c.ok("DELETE", "/nodes/father/subscription", nil)
 		require.Equal(t, "notfound", c.object("/nodes/father/subscription")["status"])
 		c.ok("POST", "/nodes/father/subscription", nil)
+		require.Equal(t, []any{"notfound", nil, nil, false, "There is no subscription key"}, shown(nobody))
 
 		root := c.ticketed()
 		join := form{"fingerprint": fingerprint, "hostname": "192.0.2.77", "password": "secret"}
+		require.Equal(t, "Check if node may join a cluster failed!", root.task("POST", "/cluster/config/join", join), "it has a guest")
+		join["force"] = "1"
 		require.Equal(t, "500 Can't connect to 192.0.2.77:8006 (No route to host)", root.task("POST", "/cluster/config/join", join))
+		delete(join, "force")
 		cluster := newClient(t, pvesim.Config{Nodes: []string{"mother", "aunt"}}).ticketed()
 		cluster.steps(
 			step{"POST", "/cluster/config", form{"clustername": "ours"}, "500 cluster config '/etc/pve/corosync.conf' already exists"},
@@ -106,8 +125,10 @@ func TestElsewhere(t *testing.T) {
 			step{"POST", "/cluster/config/nodes/mother", nil, "500 can't add existing cluster node 'mother'"},
 			step{"DELETE", "/cluster/config/nodes/father", nil, "500 Cannot delete myself from cluster!"},
 			step{"DELETE", "/cluster/config/nodes/uncle", nil, "500 Node/IP: uncle is not a known host of the cluster."},
+			step{"POST", "/nodes/aunt/status", form{"command": "reboot"}, "OK"},
 			step{"DELETE", "/cluster/config/nodes/aunt", nil, "OK"},
 		)
+		time.Sleep(5 * time.Minute) // What was to be done to it is not.
 		require.Len(t, cluster.list("/cluster/config/nodes"), 2)
 	})
 }

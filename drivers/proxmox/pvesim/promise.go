@@ -24,7 +24,9 @@ var promised = map[string]map[string]string{
 		"performance: object instead of string": "likewise",
 		"notification-policy: not in":           "a parameter that PVE 9 does not have",
 	},
-	"GET /pools/{poolid}": {"poolid: not in": "PVE 8 tells it, though it is in the path"},
+	"POST /cluster/ha/resources/{sid}/migrate":  {"data: null instead of object": "PVE 8 answers nothing"},
+	"POST /cluster/ha/resources/{sid}/relocate": {"data: null instead of object": "likewise"},
+	"GET /pools/{poolid}":                       {"poolid: not in": "PVE 8 tells it, though it is in the path"},
 }
 
 // promise holds a good answer against the API table and tells what deviates that is

@@ -189,13 +189,19 @@ var (
 	importName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+\.(?:qcow2|raw|vmdk|ova)$`)
 )
 
+// normalName makes a name of a file of what was asked for (normalize_content_filename in
+// PVE/Storage.pm).
+func normalName(name string) string {
+	return oddName.ReplaceAllString(path.Base("/"+strings.ReplaceAll(name, "\\", "/")), "_")
+}
+
 // fileName normalises the name of a new file and checks it against its content.
-func fileName(content, name string) (string, error) {
-	name = oddName.ReplaceAllString(path.Base("/"+strings.ReplaceAll(name, "\\", "/")), "_")
+func fileName(content, name string, v9 bool) (string, error) {
+	name = normalName(name)
 	switch {
 	case content == "import" && !importName.MatchString(name):
 		return "", badParam("filename", "invalid filename or wrong extension")
-	case !extensionFits(content, name):
+	case !extensionFits(content, name), content == "vztmpl" && !v9 && strings.EqualFold(path.Ext(name), ".tar"):
 		return "", badParam("filename", "wrong file extension")
 	}
 	return name, nil
@@ -241,7 +247,7 @@ func apiUpload(w *world, c *call) (any, error) {
 	case up == nil:
 		return nil, fail("missing temporary file name")
 	}
-	name, err := fileName(content, c.in["filename"])
+	name, err := fileName(content, c.in["filename"], w.v9())
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +298,7 @@ func apiDownload(w *world, c *call) (any, error) {
 	if err := s.checkContent(content); err != nil {
 		return nil, err
 	}
-	name, err := fileName(content, c.in["filename"])
+	name, err := fileName(content, c.in["filename"], w.v9())
 	if err != nil {
 		return nil, err
 	}
