@@ -29,6 +29,9 @@ func (w *world) showJob(id string) map[string]any {
 			entry[key] = parted("POST /cluster/backup", key, value)
 		}
 	}
+	if paths, ok := w.jobs[id]["exclude-path"]; ok { // The one option that is a list.
+		entry["exclude-path"] = strings.Split(paths, ",")
+	}
 	return entry
 }
 

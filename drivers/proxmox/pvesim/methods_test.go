@@ -102,10 +102,8 @@ func play(t *testing.T, seed uint64, version string, requests int) (all []string
 		c := newClient(t, pvesim.Config{Seed: 7, Version: version, Nodes: []string{"mother", "aunt"}})
 		draw := newCaprice(seed, furnish(c))
 		furnishMore(c, version)
+		c = c.ticketed()
 		for range requests {
-			if draw.IntN(40) == 0 || len(all) == 0 {
-				c = &client{t: t, h: c.h, token: c.token, ticket: c.ticketed().ticket} // It may have been taken away.
-			}
 			r := draw.request()
 			said := r.Method + " " + r.URL.RequestURI()
 			a := c.send(r)
