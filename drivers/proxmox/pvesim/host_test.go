@@ -154,7 +154,7 @@ func TestLogin(t *testing.T) {
 		again := form{"username": "root@pam", "password": fmt.Sprint(login["ticket"])}
 		require.Equal(t, 200, nobody.ask("POST", "/access/ticket", again).status, "a ticket can be renewed")
 		asked := func(authorization, cookie string) answer {
-			r, err := http.NewRequest("GET", "https://pve/api2/json/version", nil)
+			r, err := http.NewRequest(http.MethodGet, "https://pve/api2/json/version", nil)
 			require.NoError(t, err)
 			r.Header.Set("Authorization", authorization)
 			if cookie != "" {
