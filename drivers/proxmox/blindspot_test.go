@@ -218,7 +218,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 		"another node is away":  {edit: func(e *pvesim.Edit) { e.Offline("mother", true) }, steps: all, says: "offline"},
 		"away, and who may see": {edit: func(e *pvesim.Edit) { e.Offline("mother", true) }, bend: map[string]reply{"/cluster/status": fixed(403, "{}")}, says: "may not see the quorum"},
 		"no status daemon": {bend: map[string]reply{"/cluster/resources": bent(func(e map[string]any) map[string]any {
-			if e["type"] == "qemu" {
+			if e["type"] == "qemu" || e["type"] == "node" { // of a node, too (API2Tools.pm, extract_node_stats)
 				delete(e, "name")
 				e["status"] = "unknown"
 			}

@@ -21,7 +21,7 @@ func (e *exam) cluster(ctx context.Context) {
 		return
 	}
 	for _, n := range list {
-		e.nodes[text(n["node"])] = text(n["status"]) == "online"
+		e.nodes[text(n["node"])] = isOnline(text(n["status"]))
 	}
 	known, good := slices.Sorted(maps.Keys(e.nodes)), true
 	for _, name := range hostNodes(e.host) {

@@ -81,7 +81,7 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 func (v *view) readResource(e row) {
 	switch kind := e.text("type"); kind {
 	case "node":
-		v.nodes[e.text("node")] = e.text("status") == "online"
+		v.nodes[e.text("node")] = isOnline(e.text("status"))
 	case "storage":
 		at := shelf{e.text("node"), e.text("storage")}
 		v.stores[at] = e.text("content")
@@ -97,6 +97,11 @@ func (v *view) readResource(e row) {
 		v.guests[g.vmid] = g
 	}
 }
+
+// isOnline reads the state of a node. Unknown is one of which no figures have come for
+// minutes, since its pvestatd hangs or has just begun; of one that is away PVE says that it
+// is offline (pve-manager, API2Tools.pm, extract_node_stats).
+func isOnline(status string) bool { return status == "online" || status == "unknown" }
 
 // checkRights: PVE leaves out of a list what the token may not see, without a
 // word. A token that may see no guest anywhere sees an empty host.
