@@ -53,14 +53,6 @@ func checkZone(w *world, _ *call, id string, conf, old config) error {
 	return nil
 }
 
-// peered: a kind of section needs to know its peers, by themselves or (PVE 9) by a fabric.
-func peered(conf config, kind string) error {
-	if conf["type"] == kind && conf["peers"] == "" && conf["fabric"] == "" {
-		return fail("missing value for required option 'peers'")
-	}
-	return nil
-}
-
 // checkVnet is what the type of a zone asks of its virtual networks (vnet_update_hook
 // of its plugin), and on_update_hook of PVE/Network/SDN/VnetPlugin.pm.
 func checkVnet(w *world, _ *call, id string, conf, old config) error {
@@ -115,32 +107,6 @@ func (w *world) uniqueTag(id string, conf config, kind string) error {
 		case !overlay(kind) && zone == conf["zone"]:
 			return badParam("tag", "tag "+conf["tag"]+" already exist in vnet "+other)
 		}
-	}
-	return nil
-}
-
-// checkController is on_update_hook of the plugins of controllers. Those of BGP and
-// IS-IS count the others of the node that is asked, and only from two others on.
-func checkController(w *world, _ *call, id string, conf, _ config) error {
-	if err := peered(conf, "evpn"); err != nil {
-		return err
-	}
-	others, here := 0, 0
-	for other, at := range w.sections["sdn/controllers"] {
-		if other == id || at["type"] != conf["type"] {
-			continue
-		}
-		if others++; at["node"] == w.cfg.Node {
-			here++
-		}
-	}
-	switch {
-	case conf["type"] == "evpn" && others > 0:
-		return fail("only 1 global evpn controller can be defined")
-	case conf["type"] == "bgp" && here > 1:
-		return fail("only 1 bgp controller can be defined")
-	case conf["type"] == "isis" && here > 1:
-		return fail("only 1 bgp or isis controller can be defined")
 	}
 	return nil
 }

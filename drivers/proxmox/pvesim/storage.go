@@ -211,14 +211,6 @@ func (s *store) parseName(name string) (parsedName, error) {
 	return parsedName{}, fail("unable to parse %s volume name '%s'", kind, name)
 }
 
-// isoName and templateName are the names of files that PVE lists as such
-// (ISO_EXT_RE_0, VZTMPL_EXT_RE_1 in PVE/Storage.pm); templates without compression are
-// images of OCI, of PVE 9.
-var (
-	isoName      = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
-	templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)
-)
-
 // extensionFits says whether a file of that name can be of that content.
 func extensionFits(content, file string) bool {
 	lower := strings.ToLower(file)

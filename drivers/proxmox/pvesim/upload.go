@@ -189,6 +189,14 @@ var (
 	importName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+\.(?:qcow2|raw|vmdk|ova)$`)
 )
 
+// isoName and templateName are the names of files that PVE lists as such
+// (ISO_EXT_RE_0, VZTMPL_EXT_RE_1 in PVE/Storage.pm); templates without compression are
+// images of OCI, of PVE 9.
+var (
+	isoName      = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
+	templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)
+)
+
 // normalName makes a name of a file of what was asked for (normalize_content_filename in
 // PVE/Storage.pm).
 func normalName(name string) string {
