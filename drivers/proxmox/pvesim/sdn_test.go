@@ -222,3 +222,15 @@ func TestSoftwareLock(t *testing.T) {
 		require.Len(t, c.list("/cluster/sdn/ipams"), 1)
 	})
 }
+
+// TestOverlayTags: a VXLAN is there once in the cluster, a VLAN once in its zone
+// (PVE/Network/SDN/Zones of pve-network).
+func TestOverlayTags(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	for _, zone := range []string{"one", "two"} {
+		c.ok("POST", "/cluster/sdn/zones", form{"zone": zone, "type": "vxlan", "peers": "192.0.2.1"})
+	}
+	c.ok("POST", "/cluster/sdn/vnets", form{"vnet": "blue", "zone": "one", "tag": "7"})
+	require.Equal(t, "create sdn vnet object failed: 400 Parameter verification failed.\ntag: vxlan tag 7 already exist in vnet blue in zone one \n",
+		c.ask("POST", "/cluster/sdn/vnets", form{"vnet": "red", "zone": "two", "tag": "7"}).message)
+}
