@@ -32,6 +32,10 @@ type simFlags struct {
 	token    string
 	password string
 	seed     int64
+	cpus     int
+	memory   int64
+	disk     int64
+	noKVM    bool
 	faults   []string
 }
 
@@ -78,6 +82,10 @@ effect all the same: its answer was lost.`,
 	fs.StringSliceVar(&f.bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
 	fs.StringVar(&f.token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
 	fs.StringVar(&f.password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
+	fs.IntVar(&f.cpus, "processors", 0, "`NUMBER` of processors of every node (default 64)")
+	fs.Int64Var(&f.memory, "memory", 0, "`SIZE` in GiB of the memory of every node (default 1024)")
+	fs.Int64Var(&f.disk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
+	fs.BoolVar(&f.noKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
 	fs.Int64Var(&f.seed, "seed", 0, "`NUMBER` that fixes everything invented")
 	fs.StringArrayVar(&f.faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
 	a.ui.jsonFlag(c)
@@ -98,7 +106,7 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	c := pvesim.Config{
 		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
 		TaskTime: f.taskTime, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
-		Bridges: f.bridges, Password: f.password, KeepTasks: keptTasks,
+		Bridges: f.bridges, Password: f.password, KeepTasks: keptTasks, CPUs: f.cpus, Memory: f.memory << 30, RootDisk: f.disk << 30, NoKVM: f.noKVM,
 	}
 	seen := map[string]bool{}
 	for _, n := range append([]string{f.node}, c.Nodes...) {
@@ -120,6 +128,9 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	}
 	if f.latency < 0 || f.taskTime < 0 || f.workers < 1 || f.guests < 0 {
 		return c, fmt.Errorf("--latency, --task-time and --guests cannot be negative, and --workers must be at least 1")
+	}
+	if f.cpus < 0 || f.memory < 0 || f.disk < 0 || max(f.memory, f.disk) > mostGiB {
+		return c, fmt.Errorf("--processors, --memory and --root-disk cannot be negative, and the sizes at most %d GiB", mostGiB)
 	}
 	storages := map[string]bool{}
 	for _, text := range f.storages {
@@ -146,6 +157,9 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	}
 	return c, nil
 }
+
+// mostGiB is the largest machine: a size in bytes has to fit in a number.
+const mostGiB = 1 << 30
 
 // mostNodes is how many nodes --nodes makes; corosync is not built for more.
 const mostNodes = 32

@@ -275,6 +275,13 @@ func apiExtractConfig(w *world, c *call) (any, error) {
 	if _, err := c.mayReadVolume(0, volid, "backup"); err != nil {
 		return nil, err
 	}
+	if storage, name, ok := volumeID(volid); ok {
+		if s, err := w.store(storage); err != nil {
+			return nil, err
+		} else if _, err := s.parseName(name); err != nil {
+			return nil, err
+		}
+	}
 	v := w.volume(c.in["node"], volid)
 	if v == nil || v.backup == nil {
 		return nil, fail("volume '%s' does not exist", volid)

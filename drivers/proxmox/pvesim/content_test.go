@@ -90,3 +90,23 @@ func TestAllocateUnnamed(t *testing.T) {
 		require.Equal(t, want, c.ok("POST", "/nodes/father/storage/vmstore/content", params))
 	}
 }
+
+// TestBackupNotes: of a backup both attributes are told, its listing has the first line of
+// its notes, and one that is not there takes them without a word (PVE/Storage/DirPlugin.pm,
+// get_subdir_files in PVE/Storage/Plugin.pm).
+func TestBackupNotes(t *testing.T) {
+	c := likeRecorded(t)
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "scsi0": "vmstore:1"})
+	c.done("POST", "/nodes/father/vzdump", form{"vmid": "100", "storage": "local", "mode": "stop"})
+	at := "/nodes/father/storage/local/content"
+	volid, _ := c.list(at + "?content=backup")[0]["volid"].(string)
+	shown := c.object(at + "/" + volid)
+	require.Equal(t, []any{"", 0.0}, []any{shown["notes"], shown["protected"]})
+	c.ok("PUT", at+"/"+volid, form{"notes": "before\nthe change"})
+	require.Equal(t, "before\nthe change", c.object(at + "/" + volid)["notes"])
+	require.Equal(t, "before", c.list(at + "?content=backup")[0]["notes"])
+	c.steps(
+		step{"PUT", at + "/backup/vzdump-qemu-100-2001_01_01-00_00_00.vma", form{"notes": "x", "protected": "1"}, "OK"},
+		step{"GET", "/nodes/father/vzdump/extractconfig?volume=local:backup/x", nil, "500 unable to parse directory volume name 'backup/x'"},
+	)
+}

@@ -171,8 +171,10 @@ var (
 	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
 	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
 	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
-	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
-	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
+	// ISO_EXT_RE_0 and VZTMPL_EXT_RE_1 in PVE/Storage.pm.
+	isoName, templateName = regexp.MustCompile(`[^/]\.(?:iso|img)$`), regexp.MustCompile(`[^/]\.tar\.(?:gz|xz|zst|bz2)$`)
+	backupForm            = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
+	fileOther             = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
 // parsedName is what the name of a volume tells.
@@ -220,8 +222,9 @@ func extensionFits(content, file string) bool {
 	case "vztmpl":
 		return templateName.MatchString(lower)
 	case "import":
-		return strings.HasSuffix(lower, ".qcow2") || strings.HasSuffix(lower, ".raw") || strings.HasSuffix(lower, ".vmdk") ||
-			strings.HasSuffix(lower, ".ova") || strings.HasSuffix(lower, ".ovf")
+		return slices.Contains([]string{".qcow2", ".raw", ".vmdk", ".ova", ".ovf"}, path.Ext(lower))
+	case "backup":
+		return backupForm.MatchString(file)
 	default:
 		return true
 	}

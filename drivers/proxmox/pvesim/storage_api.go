@@ -120,7 +120,7 @@ func (v *volume) listed(s *store, content string) map[string]any {
 	}
 	entry["size"] = v.length
 	if v.notes != "" {
-		entry["notes"] = v.notes
+		entry["notes"], _, _ = strings.Cut(v.notes, "\n") // get_subdir_files in PVE/Storage/Plugin.pm
 	}
 	if m := backupName.FindStringSubmatch(strings.TrimPrefix(v.name, "backup/")); v.content == "backup" && m != nil {
 		entry["vmid"], entry["subtype"] = v.vmid, strings.Split(v.name, "-")[1]
@@ -170,11 +170,8 @@ func apiGetVolume(_ *world, c *call) (any, error) {
 		return nil, fail("volume '%s:%s' has size zero", s.Name, name)
 	}
 	entry := map[string]any{"path": s.path(name), "format": format, "size": v.size, "used": v.used}
-	if v.notes != "" {
-		entry["notes"] = v.notes
-	}
-	if v.protected {
-		entry["protected"] = 1
+	if v.content == "backup" { // Of a backup both are told, also when nobody set them (get_volume_attribute in PVE/Storage/DirPlugin.pm).
+		entry["notes"], entry["protected"] = v.notes, boolInt(v.protected)
 	}
 	return entry, nil
 }
