@@ -121,7 +121,7 @@ func number(text string, bound uint64) (n uint64, rest string, ok bool) {
 // afterNumbers is what follows the numbers of one part of a date or a time: any (*), one
 // in so many, or a list of numbers and spans, each of which may be stepped through.
 func afterNumbers(text string, bound uint64) (rest string, ok bool) {
-	if after, any := strings.CutPrefix(text, "*"); any {
+	if after, every := strings.CutPrefix(text, "*"); every {
 		if step, stepped := strings.CutPrefix(after, "/"); stepped {
 			n, rest, ok := number(step, bound)
 			if !ok || n > 0 {
