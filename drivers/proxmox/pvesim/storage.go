@@ -171,10 +171,8 @@ var (
 	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
 	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
 	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
-	// ISO_EXT_RE_0 and VZTMPL_EXT_RE_1 in PVE/Storage.pm.
-	isoName, templateName = regexp.MustCompile(`[^/]\.(?:iso|img)$`), regexp.MustCompile(`[^/]\.tar\.(?:gz|xz|zst|bz2)$`)
-	backupForm            = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
-	fileOther             = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
+	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
+	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
 // parsedName is what the name of a volume tells.
