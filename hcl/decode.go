@@ -121,6 +121,7 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 	}
 	if dst.Kind() == reflect.Map {
 		d.mapPlaces(a.Expr, path)
+		d.mapNeeds(a.Expr)
 	}
 	if f.Ref != "" {
 		d.reference(dst, f, at)

@@ -323,3 +323,15 @@ func unknownSecrets(references []hclv2.Traversal) cty.Value {
 	}
 	return cty.ObjectVal(out)
 }
+
+// mapNeeds notes the resources that the values of a map refer to, as the text around
+// "${image.NAME}" is no name that could be looked up later.
+func (d *decoding) mapNeeds(e hclsyntax.Expression) {
+	for _, t := range e.Variables() {
+		name, ok := step(t, 1)
+		if b := d.named[t.RootName()][name]; ok && d.isNamed(t.RootName()) && b != nil && b.typ.kind != nil {
+			d.bad = d.bad || b.bad
+			d.needs = append(d.needs, model.Address{Kind: b.typ.kind.Name, Name: b.name})
+		}
+	}
+}

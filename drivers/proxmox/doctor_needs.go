@@ -33,6 +33,7 @@ const (
 	roleDisks     = "HomestakDisks"
 	roleImages    = "HomestakImages"
 	roleSeeds     = "HomestakSeeds"
+	roleISOs      = "HomestakISOs"
 	roleNetwork   = "HomestakBridge"
 	roleNode      = "HomestakNode"
 	rolePool      = "HomestakPool"

@@ -73,6 +73,9 @@ func (n *needs) option(key, value string) {
 		others = append(others, "VM.Config.Network")
 	}
 	n.guest(priv, attr, "option "+key, others...)
+	if isCD(key, value) {
+		n.disc(key, value)
+	}
 	family, values := strings.TrimRight(key, "0123456789"), parseProperty(value).values
 	switch family {
 	case "hostpci":
@@ -131,6 +134,8 @@ func optionPrivilege(key string) string {
 		return "VM.Config.HWType"
 	case "boot", "bootdisk", "efidisk", "tpmstate", "vmstatestorage", "virtiofs":
 		return "VM.Config.Disk"
+	case "ide", "sata", "scsi":
+		return "VM.Config.CDROM"
 	case "cicustom", "citype", "ciupgrade":
 		return "VM.Config.Cloudinit"
 	case "freeze":

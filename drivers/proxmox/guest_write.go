@@ -148,10 +148,16 @@ func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 // goes together with the mark that says so and with nothing else that might be refused,
 // and volumes are made last, for slots that the mark names by then. PVE takes no boot
 // order with a device that is not there and not in the same request ("invalid bootorder",
-// $update_vm_api), so it goes last, too.
+// $update_vm_api), so it goes last, too; and after CD drives, for whose sake PVE would write
+// the old order over the new one.
 func (w writing) inTurn() []writing {
+	disc := w.discs()
 	if w.set["description"] == nil {
-		return []writing{w}
+		rest, boot := w.apart(func(key string) bool { return disc && key == "boot" })
+		if boot.empty() || len(rest.set) == 0 {
+			return []writing{w}
+		}
+		return []writing{rest, boot}
 	}
 	w, made := w.apart(w.orders)
 	first, rest := writing{params{"description": w.set["description"]}, map[string]bool{}}, writing{maps.Clone(w.set), map[string]bool{}}
@@ -167,12 +173,12 @@ func (w writing) inTurn() []writing {
 	if len(first.gone) > 0 && !rest.empty() {
 		steps = []writing{first, rest}
 	}
-	if made.empty() {
-		return steps
-	}
-	if last := steps[len(steps)-1]; last.set["boot"] != nil {
+	if last := steps[len(steps)-1]; last.set["boot"] != nil && (disc || !made.empty()) {
 		made.set["boot"] = last.set["boot"]
 		delete(last.set, "boot")
+	}
+	if made.empty() {
+		return steps
 	}
 	return append(steps, made)
 }
@@ -239,10 +245,9 @@ type copying struct {
 // writeCopy makes a bare copy what the files say. It is bare until all of what it gets
 // by the request with the mark was made.
 func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
-	slotted, disc := false, false
-	for key, val := range w.set {
+	slotted, disc := false, w.discs()
+	for key := range w.set {
 		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key)
-		disc = disc || isDrive(key) && strings.Contains(fmt.Sprint(val), "media=cdrom")
 	}
 	var steps []writing
 	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) && !c.at.lxc {

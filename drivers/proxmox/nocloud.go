@@ -20,7 +20,10 @@ import (
 // as it was read. docs/decisions/0015-nocloud.md says why it is done this way.
 const (
 	seedSlot   = "ide2" // where PVE's own form puts the cloud-init drive
-	emptyDrive = "none,media=cdrom"
+	emptyDrive = emptyMedium + ",media=cdrom"
+
+	// emptyMedium is what a CD drive holds in which nothing is.
+	emptyMedium = "none"
 
 	// bootPatience is how long the making of a machine waits for its agent, to take the seed away at once.
 	bootPatience = 2 * time.Minute
@@ -131,7 +134,7 @@ func bootWithTail(declared string) string {
 func (v *VM) swapMedium(cfg config, w writing) {
 	there := false
 	for key, val := range cfg.next {
-		drive := isDrive(key) && strings.Contains(val, "cloudinit")
+		drive := isDrive(key) && cloudDrive.MatchString(volumeOf(val))
 		there = there || drive
 		switch {
 		case v.seedVolume == "":

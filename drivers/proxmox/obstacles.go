@@ -60,6 +60,9 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 		if err := s.plugs(ctx, node, n.plugs); err != nil {
 			return err
 		}
+		if err := s.media(ctx, node, w, out.State[addr]); err != nil {
+			return err
+		}
 		for _, f := range n.files {
 			s.file(f, w)
 		}

@@ -36,6 +36,9 @@ func portsOf[N interface{ port() port }](nics []N) []port {
 
 // asksAnew: of a VM the options may ask for volumes, too.
 func (v *VM) asksAnew(have *VM) bool {
+	if v.inserts(have) {
+		return true
+	}
 	return equipsAnew(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
 			return v.Options[key] != "" && storageOf(v.Options[key]) != storageOf(have.observe.next[key])

@@ -29,7 +29,7 @@ type VM struct {
 	Protection  bool              `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
 	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
 	Name   string   `plan:"name"`     // as PVE shows it; the node's name
@@ -57,6 +57,7 @@ type Disk struct {
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`
 	Storage string `hcl:"storage,optional" cost:"migrate" doc:"Storage; the host's disks storage unless set."`
 	Bus     string `hcl:"bus,optional" cost:"restart" doc:"scsi, virtio or sata; scsi unless set when the disk is made. Another one is given to it while the machine is stopped, for which restart must be allowed."`
+	Blank   bool   `hcl:"blank,optional" plan:"-" doc:"Of the root disk: it is made empty, in place of image and template, to be installed onto from a CD drive or the network."`
 	Remove  bool   `hcl:"remove,optional" doc:"Its data go when the disk leaves the files; else they stay as an unused volume of the guest, which comes back under the same name. Must be applied before the disk is taken out."`
 }
 
@@ -112,7 +113,10 @@ func (v *VM) brief() string {
 		size = fmt.Sprintf("%d cores, %d MiB", v.Cores, v.Memory)
 	}
 	from := v.Image
-	if from == "" {
+	switch {
+	case v.blank():
+		from = "a blank root disk"
+	case from == "":
 		from = "clone of " + v.Template
 	}
 	return size + ", " + from

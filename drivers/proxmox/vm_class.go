@@ -57,6 +57,9 @@ func byRestart(allowed string) model.Class {
 // "" as its new one takes it away (vmconfig_hotplug_pending).
 func (v *VM) plug(key, value string) model.Class {
 	old := v.observe.now[key]
+	if isCD(key, or(value, v.observe.next[key])) {
+		return v.plugCD(key, value)
+	}
 	hot := false
 	switch family(key) {
 	case "cpuunits", "cpulimit":
@@ -137,5 +140,6 @@ func refuseVM(want, have *model.Resource) []model.Problem {
 	}
 	out := h.volumes().refuse(w.volumes(), placeOf(have))
 	out = append(out, h.refuseBus(w, have)...)
+	out = append(out, refuseCDs(w, h)...)
 	return append(out, refuseStates(w, h)...)
 }

@@ -25,7 +25,7 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 	case want.Template != "":
 		err = d.clone(ctx, want, at, m)
 	default:
-		err = d.createFromImage(ctx, want, at, m)
+		err = d.createWhole(ctx, want, at, m)
 	}
 	if err != nil {
 		return err
@@ -42,24 +42,23 @@ func (d *Driver) completeVM(ctx context.Context, want *VM, at place) error {
 	return err
 }
 
-// createFromImage orders the whole machine in one request.
-func (d *Driver) createFromImage(ctx context.Context, want *VM, at place, m mark) error {
+// createWhole orders the whole machine in one request.
+func (d *Driver) createWhole(ctx context.Context, want *VM, at place, m mark) error {
 	want, m, err := d.seed(ctx, want, at, m)
 	if err != nil {
 		return err
 	}
-	m.Slots = slots(want.devices(), config{}, nil)
+	m.Slots = slots(want.devices(), want.beside(config{}), nil)
 	p := want.params(m)
 	p["vmid"] = at.vmid
-	root := m.Slots["disk.root"]
 	if _, declared := want.Options["boot"]; !declared {
-		p["boot"] = "order=" + root + want.bootTail()
+		p["boot"] = want.booting(m)
 	}
 	p[seedSlot] = want.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.order(slot)
-		if disk.Name == "root" {
+		if disk.Name == "root" && !want.blank() {
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
@@ -102,6 +101,11 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	if err != nil || !bare {
 		return err
 	}
+	for _, slot := range want.cds() {
+		if there := cfg.next[slot]; there != "" && !isCD(slot, there) {
+			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, volumeOf(there), slot)
+		}
+	}
 	m.UUID = or(uuidOf(cfg.next["smbios1"]), m.UUID)
 	want, m, err = d.seed(ctx, want, at, m)
 	if err != nil {
@@ -110,7 +114,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
 		m.Slots = copied(want.devices(), bootDisk(cfg.next))
 	}
-	m.Slots = slots(want.devices(), cfg, m.Slots)
+	m.Slots = slots(want.devices(), want.beside(cfg), m.Slots)
 	w := writing{want.params(m), map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy

@@ -25,6 +25,15 @@ func drive(volume, slot string) string {
 	}
 }
 
+// fromBlank is what the mark says of a machine whose root disk was made of nothing.
+const fromBlank = "blank"
+
+// blank reports whether the root disk is made empty.
+func (v *VM) blank() bool {
+	root, _ := find(v.Disks, "root")
+	return root.Blank
+}
+
 // attach puts a volume into a slot that is free.
 func (Disk) attach(volume, slot string) string { return drive(volume, slot) }
 

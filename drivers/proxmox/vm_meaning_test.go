@@ -26,6 +26,7 @@ var everyOption = map[string]value{
 	"cicustom": {"vendor=local:snippets/x.yaml", "vendor=local:snippets/y.yaml"}, "citype": {"nocloud", "configdrive2"}, "ciupgrade": {"1", "0"},
 	"cpu": {"x86-64-v2-AES,flags=+aes;-pcid", "host"}, "cpulimit": {"2", "1.5"}, "cpuunits": {"200", "300"},
 	"efidisk0": {"local-lvm:1,efitype=4m,pre-enrolled-keys=1", ""}, // by hand it cannot become another one
+	"ide[n]":   {"none,media=cdrom", "local:iso/x.iso,media=cdrom"},
 	"freeze":   {"1", "0"}, "hostpci[n]": {"mapping=gpu", "mapping=gpu,pcie=1"}, "hotplug": {"disk,network", "usb"},
 	"keyboard": {"de", "fr"}, "kvm": {"0", "1"}, "localtime": {"1", "0"}, "machine": {"q35", "pc"},
 	"migrate_downtime": {"0.5", "1"}, "migrate_speed": {"10", "20"}, "numa": {"true", "0"}, "numa[n]": {"cpus=0;1,memory=2048", "cpus=0,memory=1024"},
@@ -37,7 +38,9 @@ var everyOption = map[string]value{
 }
 
 // index names one key of a family: the highest that the defaults leave free.
-func index(key string) string { return strings.Replace(key, "[n]", "1", 1) }
+func index(key string) string {
+	return strings.Replace(key, "[n]", map[bool]string{true: "0", false: "1"}[key == "ide[n]"], 1) // q35 has no ide1
+}
 
 // fullHouse declares a stopped guest that has every option and every attribute.
 func fullHouse(w *world) {

@@ -13,6 +13,7 @@ import (
 // observedVM reads a proven guest back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
 func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
+	cfg = cfg.settledBoot()
 	c := cfg.next
 	v := &VM{
 		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(firstIn(c["memory"], "current"), 512),
@@ -36,7 +37,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	v.uptime = g.uptime
 	v.Waits = g.running && (cfg.waits && !maps.Equal(cfg.now, cfg.next) || v.unread())
 	for k, val := range c {
-		if !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
+		if isCD(k, val) || !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
 		}
 	}
@@ -184,12 +185,26 @@ func (v *VM) align(have *VM) {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
-	vmKeys().align(v.Options, have.Options, have.mark.Options, func(key, want, have string) bool { return stateDrive(key) && sameState(key, want, have) })
+	vmKeys().align(v.Options, have.Options, have.mark.Options, have.observe.sameOption)
 	have.Startup = v.Startup.sameAs(have.Startup)
 	v.alignSeed(have)
 	have.Waits = have.Waits && v.Restart == "allowed" && v.Power == "running"
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template
+	}
+}
+
+// sameOption tells of values that mean the same on this guest.
+func (c config) sameOption(key, want, have string) bool {
+	switch {
+	case key == "boot":
+		return behind(want, have, c.idle)
+	case key == "machine":
+		return strings.HasPrefix(c.next["ostype"], "w") && samePinned(want, have)
+	case stateDrive(key):
+		return sameState(key, want, have)
+	default:
+		return isCD(key, have) && sameCD(key, want, have)
 	}
 }
 
@@ -223,7 +238,7 @@ func (v *VM) path(key string) string {
 	if name := vmAttributes()[key]; name != "" {
 		return name
 	}
-	if isTyped(key) || isDrive(key) {
+	if !isCD(key, or(v.observe.next[key], v.observe.now[key])) && (isTyped(key) || isDrive(key)) {
 		return key
 	}
 	return "options." + key

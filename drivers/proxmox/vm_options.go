@@ -25,8 +25,7 @@ var refusedKeys = func() map[string]string {
 	out := map[string]string{
 		"cipassword": "PVE never shows a password, so neither a change of it here nor one made on the host could be seen: log in with SSH keys",
 		"smbios1":    "it carries the identity by which the guest is known as ours",
-		"cdrom":      "it is an old name of ide2, which is the cloud-init drive",
-		"ide[n]":     "ide2 is the cloud-init drive, and a disk has a disk block",
+		"cdrom":      `it is an old name of ide2, which is the cloud-init drive: a CD drive is declared by its slot, ide0 = "local:iso/NAME.iso,media=cdrom"`,
 		"unused[n]":  "detached volumes follow from the disk blocks",
 		"bootdisk":   `it is an old form of boot: set boot = "order=…"`,
 		"smp":        "it is an old name of sockets: set sockets",
@@ -112,6 +111,8 @@ func (r *vmResolver) options() {
 		p, known := m.Param(k)
 		f := family(k)
 		switch {
+		case r.cd(m, k):
+			continue
 		case typedKeys[f] != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", typedKeys[f], r.kind)
 			continue
@@ -133,6 +134,7 @@ func (r *vmResolver) options() {
 		r.Options[k] = v
 		r.checkOption(m, k, v)
 	}
+	r.discless()
 }
 
 // checkOption refuses values that PVE would refuse, or that could never be kept.

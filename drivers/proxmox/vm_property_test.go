@@ -75,6 +75,7 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 		edit := drawVM(rt)
 		turn := func(n int) int { return rapid.IntRange(0, max(n-1, 0)).Draw(rt, "turn") }
 		story := func(_ *testing.T, w *world) {
+			w.iso("local:iso/x.iso")
 			w.node("web-1", edit)
 			w.apply()
 			w.converged()

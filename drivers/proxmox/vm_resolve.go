@@ -37,8 +37,10 @@ func (r *vmResolver) size() {
 	}
 	r.sized(r.Cores, r.Memory, r.Preset)
 	switch {
-	case r.Image == "" && r.Template == "":
-		r.errorf("", r.kind+" without image or template", "name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone")
+	case r.Image == "" && r.Template == "" && !r.blank():
+		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
+	case (r.Image != "" || r.Template != "") && r.blank():
+		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
 	case r.Image != "" && r.Template != "":
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
 	}
@@ -104,6 +106,11 @@ func (r *vmResolver) disks() {
 		}
 	}
 	count := map[string]int{}
+	for slot, value := range r.Options {
+		if isCD(slot, value) {
+			count[busOf(slot)]++
+		}
+	}
 	for _, d := range r.Disks {
 		bus := or(d.Bus, "scsi")
 		count[bus]++
@@ -113,6 +120,12 @@ func (r *vmResolver) disks() {
 			r.errorf(path+".bus", fmt.Sprintf("bus = %q is not possible", d.Bus), "%s", diag.DidYouMean(d.Bus, slices.Sorted(maps.Keys(buses))))
 		case count[bus] == most+1:
 			r.errorf(path, "too many disks", "PVE has %d slots on the bus %s", most, bus)
+		}
+		switch {
+		case d.Blank && d.Name != "root":
+			r.errorf("disk."+d.Name+".blank", fmt.Sprintf("blank on disk %q", d.Name), "every disk but the root disk is made empty: remove it")
+		case d.Blank && d.Size == 0:
+			r.errorf("disk.root.size", "a blank root disk without a size", "set size in GiB, at least 1")
 		}
 		if d.Name == "root" && d.Remove {
 			r.errorf("disk.root.remove", "the root disk cannot leave the files", "it goes with its guest: take remove out")
@@ -163,13 +176,15 @@ func (r *vmResolver) owned() {
 		from = "image." + r.Image
 	case r.Template != "":
 		from = "template." + r.Template
+	case r.blank():
+		from = fromBlank
 	}
 	m := r.owner(from, r.Startup)
 	m.Removes = r.volumes().removes()
 	r.mark, r.Terms = m, m.terms()
 	m.Seed = r.seedRoom()
 	m.Born = 999_999_999
-	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), config{}, nil), slices.Sorted(maps.Keys(r.Options))
+	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), r.beside(config{}), nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
 }
 

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -40,6 +41,22 @@ func sameMake(key, order, drive string) bool {
 		}
 	}
 	return true
+}
+
+// pinned is the version that PVE adds to a type of machine.
+var pinned = regexp.MustCompile(`^pc-(i440fx|q35)-[0-9.]+(\+pve\d+)?$`)
+
+// samePinned reports whether a machine is of the wanted type, at the version that PVE has
+// pinned it to: of Windows it pins each machine whose type has none when it is declared
+// (qemu-server, PVE/QemuServer/Machine.pm and PVE/API2/Qemu.pm).
+func samePinned(want, have string) bool {
+	w, h := parseProperty(want), parseProperty(have)
+	m := pinned.FindStringSubmatch(h.first("type"))
+	if m == nil || w.first("type") != map[string]string{"i440fx": "pc", "q35": "q35"}[m[1]] {
+		return false
+	}
+	w.values["type"], h.values["type"] = "", ""
+	return vmKeys().same("machine", joined(w, map[string]string{"type": "pc"}, "type"), joined(h, map[string]string{"type": "pc"}, "type"))
 }
 
 // refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.

@@ -30,7 +30,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	for _, name := range apart {
 		delete(old, "disk."+name)
 	}
-	m.Slots, m.Detached = slots(want.devices(), have.observe, old), map[string]string{}
+	m.Slots, m.Detached = slots(want.devices(), want.beside(have.observe), old), map[string]string{}
 	m.Seeded, m.Seed = have.mark.Seeded, have.mark.Seed // what no file says must not be lost by a write
 	ch := &vmChange{newChange(at, to, from, m), want, have}
 	for _, name := range apart {

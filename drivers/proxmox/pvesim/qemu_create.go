@@ -136,12 +136,12 @@ func (w *world) buildVM(g *guest, set map[string]string, storage string, log fun
 	if conf["vmgenid"] == "" && conf["arch"] != "aarch64" {
 		conf["vmgenid"] = w.uuid()
 	}
-	if strings.HasPrefix(conf["ostype"], "w") && (conf["machine"] == "" || conf["machine"] == "q35") {
-		chipset := "i440fx" // Windows gets upset when its machine changes, so it is pinned.
-		if conf["machine"] == "q35" {
-			chipset = "q35"
+	if strings.HasPrefix(conf["ostype"], "w") { // Windows gets upset when its machine changes, so it is pinned (check_and_pin_machine_string).
+		machine := parseProperty("machine", conf["machine"])
+		if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[machine["type"]]; bare {
+			delete(machine, "type")
+			conf["machine"] = strings.TrimSuffix("pc-"+chipset+"-"+w.machineVersion()+","+printOptions(machine), ",")
 		}
-		conf["machine"] = "pc-" + chipset + "-" + w.machineVersion()
 	}
 	g.conf = conf
 	w.write(g)

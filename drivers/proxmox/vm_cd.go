@@ -1,0 +1,287 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom", and as any option
+// it is ours once a file names it. docs/decisions/0018-installed-by-hand.md says why.
+
+// cloudDrive is the volume of a cloud-init drive, or the order for one (qemu-server,
+// PVE/QemuServer/Drive.pm, drive_is_cloudinit).
+var cloudDrive = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.\w+)?$`)
+
+// cdBus reports whether a key is a slot that CD drives may have.
+func cdBus(key string) bool {
+	switch busOf(key) {
+	case "ide", "sata", "scsi":
+		return isDrive(key)
+	default:
+		return false
+	}
+}
+
+// isDisc reports whether a drive holds CDs, that of cloud-init included.
+func isDisc(value string) bool { return valueIn(value, "media") == "cdrom" }
+
+// isCD reports whether a key with a value is a CD drive that the files may declare: any but
+// the one that cloud-init reads.
+func isCD(key, value string) bool {
+	return cdBus(key) && key != seedSlot && isDisc(value) && !cloudDrive.MatchString(volumeOf(value))
+}
+
+// sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
+// the image.
+func sameCD(key, a, b string) bool {
+	return vmKeys().same(key, withoutSize(a), withoutSize(b))
+}
+
+func withoutSize(drive string) string {
+	parts := slices.DeleteFunc(strings.Split(drive, ","), func(p string) bool { return strings.HasPrefix(p, "size=") })
+	return strings.Join(parts, ",")
+}
+
+// cds are the slots of the CD drives that are declared.
+func (v *VM) cds() []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
+		if isCD(key, v.Options[key]) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// beside is a configuration with the slots taken that the files give to CD drives, so
+// that no disk gets one of them.
+func (v *VM) beside(cfg config) config {
+	next := maps.Clone(cfg.next)
+	if next == nil {
+		next = map[string]string{}
+	}
+	for _, slot := range v.cds() {
+		next[slot] = v.Options[slot]
+	}
+	cfg.next = next
+	return cfg
+}
+
+var (
+	isoVolume = regexp.MustCompile(`^[^/:\s,]+:iso/[^/\s,]+$`)
+	isoEnding = regexp.MustCompile(`(?i)\.(iso|img)$`)
+)
+
+// cd checks the option of a CD drive. It answers false for a key that is none.
+func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
+	value := strings.TrimSpace(r.Options[key])
+	file := volumeOf(value)
+	meant := isDisc(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
+	if _, known := m.Param(key); !known || !cdBus(key) || !meant && busOf(key) != "ide" {
+		return false
+	}
+	path := "options." + key
+	refuse := func(summary, detail string, args ...any) { r.errorf(path, summary, detail, args...) }
+	machine, _, _ := strings.Cut(parseProperty(r.Options["machine"]).first("type"), "+")
+	image := imageOf(r.in, file)
+	switch {
+	case key == seedSlot:
+		refuse("ide2 is the cloud-init drive", "take another slot for the CD drive: ide0, or one of sata0 to sata5 or scsi0 to scsi30")
+	case !meant:
+		refuse(fmt.Sprintf("option %q is no CD drive", key), `for a CD drive add media=cdrom: %s = "local:iso/NAME.iso,media=cdrom"; a disk has a disk block, on scsi, virtio or sata`, key)
+	case (key == "ide1" || key == "ide3") && (machine == "q35" || strings.HasPrefix(machine, "pc-q35")):
+		refuse(fmt.Sprintf("a machine of type q35 does not start with a drive at %s", key), "its IDE has one drive for each of two channels, ide0 and ide2, and ide2 is the cloud-init drive: take ide0, or one of sata0 to sata5")
+	case file == "cdrom":
+		refuse(fmt.Sprintf("option %q is the CD drive of the node itself", key), "what lies in it no file can say: name an ISO image, STORAGE:iso/NAME.iso, or none")
+	case !isDisc(value):
+		refuse(fmt.Sprintf("option %q lacks media=cdrom", key), `PVE takes an ISO image as a CD only: %s = "%s,media=cdrom"`, key, value)
+	case image != nil && !slices.Contains(r.in.Needs, model.Address{Kind: "image", Name: file}):
+		refuse(fmt.Sprintf("image %q is named without a reference", file), `write %s = "${image.%s},media=cdrom" in the node itself, so that the image is made before it`, key, file)
+	case image != nil && image.Format != "iso":
+		refuse(fmt.Sprintf("image %q is no ISO image", file), "a CD drive takes an image of format iso; disks are made of the others")
+	case image != nil:
+		r.Options[key] = strings.Replace(value, file, image.Volume, 1)
+		return true
+	case file == "none" || isoVolume.MatchString(file) && isoEnding.MatchString(file):
+		r.Options[key] = value
+		r.checkOption(m, key, value)
+		return true
+	default:
+		refuse(fmt.Sprintf("option %q: %q is no ISO image", key, file), `name a volume such as local:iso/NAME.iso (or .img), an image block as "${image.NAME},media=cdrom", or none for an empty drive`)
+	}
+	return true
+}
+
+// discless tells of a boot order that names an IDE slot where nothing is: PVE would refuse
+// it. What a template has there the files do not know.
+func (r *vmResolver) discless() {
+	for dev := range strings.SplitSeq(parseProperty(r.Options["boot"]).values["order"], ";") {
+		if busOf(dev) == "ide" && dev != seedSlot && r.Options[dev] == "" && r.Template == "" {
+			r.errorf("options.boot", fmt.Sprintf("options.boot names %s, where no drive is", dev), `take it out, or declare the CD drive: %s = "none,media=cdrom"`, dev)
+		}
+	}
+}
+
+// plugCD is what PVE does with a CD drive of a running guest: another medium goes in at
+// once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
+// vmconfig_update_disk and vmconfig_hotplug_pending).
+func (v *VM) plugCD(key, value string) model.Class {
+	if value != "" && isDisc(v.observe.now[key]) || busOf(key) == "scsi" && v.hotplugs("disk") {
+		return model.ClassHot
+	}
+	return model.ClassRestart
+}
+
+// refuseCDs: a CD drive takes no slot in which something else is. PVE makes no CD drive of
+// a disk, and that of cloud-init would be gone.
+func refuseCDs(w, h *VM) []model.Problem {
+	var out []model.Problem
+	for _, slot := range w.cds() {
+		there, name := h.observe.next[slot], h.device(slot)
+		if there == "" && name == "" || isCD(slot, there) {
+			continue
+		}
+		what := "a drive that was attached by hand"
+		if name != "" {
+			what = strings.Replace(name, ".", " ", 1)
+		} else if isDisc(there) {
+			what = "a cloud-init drive"
+		}
+		out = append(out, model.Problem{
+			Path: "options." + slot, Summary: fmt.Sprintf("slot %s has no room for a CD drive: it is that of %s", slot, what),
+			Detail: "take another slot for it: one that is free, on ide, sata or scsi",
+		})
+	}
+	return out
+}
+
+// discs reports whether a change puts something into a CD drive.
+func (w writing) discs() bool {
+	for key, val := range w.set {
+		if isDrive(key) && isDisc(fmt.Sprint(val)) {
+			return true
+		}
+	}
+	return false
+}
+
+// booting is the order of a machine that is new, where no file declares one: its root disk,
+// then its CD drives. A blank one also tries its first card, as PVE's own default does.
+func (v *VM) booting(m mark) string {
+	order := append([]string{m.Slots["disk.root"]}, v.cds()...)
+	if v.blank() && len(v.NICs) > 0 {
+		order = append(order, m.Slots["nic."+v.NICs[0].Name])
+	}
+	return "order=" + strings.Join(order, ";") + v.bootTail()
+}
+
+// behind reports whether a boot order is another with nothing behind it but devices of one
+// sort.
+func behind(order, longer string, sort func(dev string) bool) bool {
+	rest, ok := strings.CutPrefix(parseProperty(longer).values["order"], parseProperty(order).values["order"])
+	if !ok || rest == "" || rest[0] != ';' {
+		return false
+	}
+	for dev := range strings.SplitSeq(rest[1:], ";") {
+		if !sort(dev) {
+			return false
+		}
+	}
+	return true
+}
+
+// gone reports whether a slot is empty; idle also whether a CD drive is there.
+func (c config) gone(slot string) bool { return c.next[slot] == "" }
+func (c config) idle(slot string) bool { return c.gone(slot) || isDisc(c.next[slot]) }
+
+// settledBoot takes for nothing that waits what PVE itself does to the end of the boot order
+// of a running machine: a CD drive is put there when its medium changes, and taken out when
+// it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that.
+func (c config) settledBoot() config {
+	if behind(c.now["boot"], c.next["boot"], c.idle) || behind(c.next["boot"], c.now["boot"], c.gone) {
+		c.now = maps.Clone(c.now)
+		c.now["boot"] = c.next["boot"]
+	}
+	return c
+}
+
+// media looks whether the images are there that are to be put into CD drives.
+func (s *survey) media(ctx context.Context, node string, want, have *model.Resource) error {
+	w, ok := want.Spec.(*VM)
+	if !ok {
+		return nil
+	}
+	had := map[string]string{}
+	if have != nil {
+		if h, ok := have.Spec.(*VM); ok {
+			had = h.observe.next
+		}
+	}
+	for _, slot := range w.cds() {
+		volid := volumeOf(w.Options[slot])
+		if volid == emptyMedium || volid == volumeOf(had[slot]) || s.comes(volid) {
+			continue
+		}
+		list, err := s.l.content(ctx, s.d, shelf{node, storageOf(volid)}, "iso")
+		if endsAll(ctx, err) {
+			return err
+		}
+		if err != nil {
+			continue // the storage says why, or the step will
+		}
+		var names []string
+		for _, e := range list {
+			names = append(names, text(e["volid"]))
+		}
+		if slices.Contains(names, volid) {
+			continue
+		}
+		s.obstacle(model.Obstacle{
+			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
+			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
+				orElse(volid, names), storageOf(volid)),
+		}, want, "options."+slot)
+	}
+	return nil
+}
+
+// comes reports whether a volume is one of the site's images, which is made before it is needed.
+func (s *survey) comes(volid string) bool {
+	for _, r := range s.l.want.State {
+		if i, ok := r.Spec.(*Image); ok && i.Volume == volid {
+			return true
+		}
+	}
+	return false
+}
+
+// inserts reports whether a machine is to get another medium.
+func (v *VM) inserts(have *VM) bool {
+	return slices.ContainsFunc(v.cds(), func(slot string) bool {
+		id := volumeOf(v.Options[slot])
+		return id != emptyMedium && id != volumeOf(have.observe.next[slot])
+	})
+}
+
+// disc asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
+func (n *needs) disc(key, value string) {
+	storage := storageOf(value)
+	if volumeOf(value) == emptyMedium {
+		return
+	}
+	attr := "options." + key
+	n.uses = append(n.uses, use{storage, "iso", 0, n.from, attr})
+	path := "/storage/" + storage
+	n.add(Need{
+		Grant: Grant{path, "Datastore.Audit"}, Role: roleISOs, For: "putting an ISO image into CD drive " + key,
+		Or: [][]Grant{{{path, "Datastore.AllocateSpace"}}},
+	}, attr)
+}
