@@ -24,8 +24,10 @@ func (m mark) Line() string { return m.line() }
 // SplitDescription is splitDescription.
 func SplitDescription(s string) (notes string, m Mark, found bool) { return splitDescription(s) }
 
-// SameOption compares values of a key of VMs.
-func SameOption(key, a, b string) bool { return vmKeys().same(key, a, b) }
+// SameOption compares values of a key of VMs, as the plan does for a declared and an observed one.
+func SameOption(key, a, b string) bool {
+	return vmKeys().same(key, a, b) || isCD(key, b) && sameCD(key, a, b)
+}
 
 // GiB is gib.
 func GiB(s string) int { return gib(s) }
