@@ -202,8 +202,9 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			foreign := writing{maps.Clone(s.set), s.gone}
+			foreign := writing{maps.Clone(s.set), maps.Clone(s.gone)}
 			delete(foreign.set, "boot") // PVE itself takes out of it what is detached
+			delete(foreign.gone, "boot")
 			if foreign.touched(old, l.cfg) {
 				return errTouched
 			}
