@@ -114,14 +114,17 @@ func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
 	}
 }
 
-// dressCT makes a bare copy of a template what the files say. All of it is one
-// request, so that a copy is either still bare, which its mark tells, or complete.
+// dressCT makes a bare copy of a template what the files say. A copy is either still
+// bare, which its mark tells, or complete.
 func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error {
 	cfg, is, bare, err := d.bareCopy(ctx, at, m.addr())
 	if err != nil || !bare {
 		return err
 	}
-	m.Slots = slots(want.devices(), cfg, copied(want.devices(), "rootfs"))
+	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
+		m.Slots = copied(want.devices(), "rootfs")
+	}
+	m.Slots = slots(want.devices(), cfg, m.Slots)
 	w := writing{want.params(&m, cfg), map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for key, val := range w.set {

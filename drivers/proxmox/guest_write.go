@@ -110,8 +110,12 @@ func configured(spec any) []model.Attr {
 // of them fails, any of the others may be waiting there already, volumes made for them
 // included; only where none fails do they come into force. A disk that was made and that
 // the mark does not name would be made again, so the mark that names the slots goes
-// before the disks. (A container's configuration is written once, at the end:
-// pve-container, PVE/LXC/Config.pm, update_pct_config.)
+// before the disks.
+//
+// A container's configuration is written once, at the end, and not at all where any key
+// failed (pve-container, PVE/API2/LXC/Config.pm, update_vm): a volume that was made for
+// another key is lost sight of then, and would be made again. So each volume is ordered by
+// a request of its own, behind all else.
 
 // description is what is in force. One that waits is of a change that failed in between.
 func (c config) description() string {
@@ -183,12 +187,36 @@ func (w writing) inTurn() []writing {
 	return append(steps, made)
 }
 
-// withVolumes writes a change, of a VM in turn.
-func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
-	steps := []writing{w}
-	if !l.at.lxc {
-		steps = w.inTurn()
+// oneByOne splits a change of a container into one without new volumes, and one for each
+// of these.
+func (w writing) oneByOne() []writing {
+	rest, made := w.apart(w.ordersMount)
+	var steps []writing
+	if !rest.empty() || made.empty() {
+		steps = append(steps, rest)
 	}
+	for _, slot := range slices.Sorted(maps.Keys(made.set)) {
+		steps = append(steps, writing{params{slot: made.set[slot]}, map[string]bool{}})
+	}
+	return steps
+}
+
+// ordersMount reports whether a key has the volume of a mount point made.
+func (w writing) ordersMount(key string) bool {
+	return isMount(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+}
+
+// withVolumes writes a change, part by part.
+func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
+	steps := w.inTurn
+	if l.at.lxc {
+		steps = w.oneByOne
+	}
+	return d.writeAll(ctx, l, steps(), have, old)
+}
+
+// writeAll sends the parts of a change, as long as nobody else touches what they are about.
+func (d *Driver) writeAll(ctx context.Context, l *sight, steps []writing, have *model.Resource, old config) error {
 	later := writing{params{}, map[string]bool{}}
 	for _, s := range steps[1:] {
 		maps.Copy(later.set, s.set)
@@ -244,16 +272,20 @@ type copying struct {
 }
 
 // writeCopy makes a bare copy what the files say. It is bare until all of what it gets
-// by the request with the mark was made.
+// by the request with the mark was made, and before that of a container all its volumes.
 func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 	slotted, disc := false, w.discs()
 	for key := range w.set {
-		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key)
+		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key) || w.ordersMount(key)
 	}
 	var steps []writing
-	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) && !c.at.lxc {
+	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) {
 		c.bare.Slots = c.want.Slots
 		steps = append(steps, writing{set: params{"description": describe(c.notes, c.bare)}})
+	}
+	if c.at.lxc {
+		parts := w.oneByOne() // the rest, with the mark of a complete one, comes last
+		w, steps = parts[0], append(steps, parts[1:]...)
 	}
 	boot := writing{}
 	if disc { // dealt with after the boot order it would have the old one written over that

@@ -56,9 +56,9 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 // TestABusThatMustNotChange is refused with the way on.
 func TestABusThatMustNotChange(t *testing.T) {
 	for says, edit := range map[string]func(*proxmox.VM){
-		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`: func(*proxmox.VM) {},
-		"it is protected, and so is its disk data":                                                     func(v *proxmox.VM) { v.Protection = true },
-		"options.boot names scsi1, which disk data leaves for bus virtio | take boot out of":           func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
+		`disk data cannot go from bus scsi to virtio while the machine runs | set restart = "allowed"`:                                 func(*proxmox.VM) {},
+		"it is protected, and so is its disk data":                                                                                     func(v *proxmox.VM) { v.Protection = true },
+		"options.boot names scsi1, which disk data leaves for bus virtio; and with it: disk.data.bus scsi → virtio | take boot out of": func(v *proxmox.VM) { v.Restart, v.Options = "allowed", map[string]string{"boot": "order=scsi1;scsi0"} },
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
@@ -128,7 +128,7 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 		"hibernated": {
 			before:  func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
 			between: func(*world) {},
-			says:    "the machine is hibernated, and knows disk root by its place | leave the bus as it was and let it run first",
+			says:    "the machine is hibernated, and knows disk root by its place; and with it: power stopped → running | leave the bus as it was and let it run first",
 		},
 		"started": {
 			before:  func(w *world) { w.vm("db").Power = "stopped" },

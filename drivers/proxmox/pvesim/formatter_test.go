@@ -65,7 +65,7 @@ func TestFormats(t *testing.T) {
 		require.Contains(t, content, `"success":1,"total":1`)
 
 		line, _, content := c.as("").rawly("GET", "/api2/extjs/version", "")
-		require.Equal(t, []string{"401 Authentication failed!", ""}, []string{line, content}, "who is not known gets the status itself")
+		require.Equal(t, []string{"401 No ticket", ""}, []string{line, content}, "who is not known gets the status itself")
 		began := time.Now()
 		line, _, content = c.rawly("POST", "/api2/extjs/access/ticket", "username=root@pam&password=wrong")
 		require.Equal(t, "200 OK", line)
