@@ -208,6 +208,7 @@ func taskText(err error) string {
 // close releases what a task held, and lets the next one have the lock file.
 func (t *task) close() {
 	t.stopped = t.w.now
+	t.begin, t.end, t.abort, t.held = nil, nil, nil, nil // The list of tasks is long, and these hold the whole request.
 	t.w.countTask(t.kind, -1)
 	if t.w.cfg.KeepTasks > 0 {
 		t.w.at(t.stopped, t.w.rotate) // Not now: somebody may be going through the list.
