@@ -108,9 +108,9 @@ func TestHalfMadeClones(t *testing.T) {
 	}
 }
 
-// TestMountPointThatFindsNoRoom: what a container is to get is applied key by key, too, but
-// what cannot be made stays as the order that it was (pve-container, PVE/LXC/Config.pm,
-// vmconfig_apply_pending), and PVE tries it again at the next start.
+// TestMountPointThatFindsNoRoom: of a change of a container nothing is written where a part of
+// it failed, and what was made for the others stays on the storage (pve-container,
+// PVE/API2/LXC/Config.pm, update_vm). However often it is tried, nothing is left behind.
 func TestMountPointThatFindsNoRoom(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
