@@ -103,8 +103,7 @@ func (p place) tool() string { return pick(p.lxc, "pct", "qm") }
 // watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
 // names those on which no task works: they stay so until somebody clears the lock. For
 // what this token ordered itself a step waits; a hibernated guest can be started, and
-// nothing else. Free
-// guests cost no request.
+// nothing else. Free guests cost no request.
 func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest

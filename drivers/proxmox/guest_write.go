@@ -206,17 +206,14 @@ func (w writing) ordersMount(key string) bool {
 	return isMount(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
 }
 
-// withVolumes writes a change, part by part.
+// withVolumes writes a change part by part, as long as nobody else touches what the parts
+// are about.
 func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
-	steps := w.inTurn
+	split := w.inTurn
 	if l.at.lxc {
-		steps = w.oneByOne
+		split = w.oneByOne
 	}
-	return d.writeAll(ctx, l, steps(), have, old)
-}
-
-// writeAll sends the parts of a change, as long as nobody else touches what they are about.
-func (d *Driver) writeAll(ctx context.Context, l *sight, steps []writing, have *model.Resource, old config) error {
+	steps := split()
 	later := writing{params{}, map[string]bool{}}
 	for _, s := range steps[1:] {
 		maps.Copy(later.set, s.set)

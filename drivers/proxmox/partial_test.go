@@ -134,6 +134,26 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 	}
 }
 
+// TestCopyOfAContainerThatFindsNoRoom: the same while a copy of a template gets its mount
+// points. It stays bare until it has all of them, and none of them is made twice.
+func TestCopyOfAContainerThatFindsNoRoom(t *testing.T) {
+	inTime(t, withFull(), func(t *testing.T, w *world) {
+		w.ctTemplate(9001)
+		w.declare("golden-ct", &proxmox.Template{VMID: 9001})
+		ct := w.ct("cache", func(c *proxmox.CT) {
+			c.Template = "golden-ct"
+			c.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b"}, {Name: "c", Size: 5, Path: "/c", Storage: "full"}}
+		})
+		for range 3 {
+			require.Len(t, w.run(w.plan()), 1)
+		}
+		ct.Disks[2].Storage = "local-lvm"
+		w.apply()
+		w.converged()
+		require.Len(t, w.volumesOf("local-lvm", 10000), 4, "%v", w.guest(10000).Config)
+	})
+}
+
 // TestDiskThatLeavesBesideWhatIsRefused: PVE notes what is detached before it looks at the
 // other keys, and does it with the next change, whatever became of this one. So the mark
 // tells by then which volume it was: the disk comes back with it, or its data go.
