@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,7 +74,7 @@ effect all the same: its answer was lost.`,
 	fs.StringSliceVar(&f.nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
 	fs.StringSliceVar(&f.offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
 	fs.BoolVar(&f.noQuorum, "no-quorum", false, "let the cluster be without quorum: nothing can be written")
-	fs.StringVar(&f.version, "pve-version", "9.1", "`VERSION` of Proxmox VE that answers: 8.4 or 9.1")
+	fs.StringVar(&f.version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
 	fs.DurationVar(&f.latency, "latency", 0, "`TIME` that every request takes")
 	fs.DurationVar(&f.taskTime, "task-time", time.Second, "`TIME` that a task takes")
 	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
@@ -120,8 +121,8 @@ func (f *simFlags) config() (pvesim.Config, error) {
 			return c, fmt.Errorf("--offline: %q is none of the further nodes %s", n, strings.Join(c.Nodes, ", "))
 		}
 	}
-	if f.version != "8.4" && f.version != "9.1" {
-		return c, fmt.Errorf("--pve-version: %q is neither 8.4 nor 9.1", f.version)
+	if !slices.Contains(pvesim.Versions(), f.version) {
+		return c, fmt.Errorf("--pve-version: %q is none of %s", f.version, strings.Join(pvesim.Versions(), ", "))
 	}
 	if f.token != "" && !tokenForm.MatchString(f.token) {
 		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")

@@ -34,6 +34,7 @@ var formats = sync.OnceValue(func() map[string]func(version, word string) error 
 		}
 	}
 	all["pve-priv"] = checkPrivilege
+	all["pve-storage-zfs-blocksize"] = checkZFSBlockSize
 	return all
 })
 

@@ -3,6 +3,7 @@ package pveapi
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -124,6 +125,29 @@ func checkPrivilege(version, word string) error {
 	}
 	if !ok {
 		return refuse("invalid privilege '%s'", word)
+	}
+	return nil
+}
+
+// checkZFSBlockSize: a power of two from 512 bytes to 16 MiB (verify_zfs_blocksize in
+// PVE/Storage/ZFSPoolPlugin.pm, since libpve-storage-perl 9.1.4: any text before).
+func checkZFSBlockSize(version, word string) error {
+	if word == "" || version != "" && compareVersions(version, "9.2") < 0 {
+		return nil
+	}
+	digits := strings.TrimRight(word, "kKmM")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || len(word)-len(digits) > 1 || strings.HasPrefix(digits, "0") {
+		return refuse("invalid ZFS blocksize format '%s'. Use a positive number (no leading zeros) with an optional 'k' or 'm' suffix.", word)
+	}
+	switch strings.ToLower(word[len(digits):]) {
+	case "k":
+		n <<= 10
+	case "m":
+		n <<= 20
+	}
+	if n < 512 || n > 16<<20 || n&(n-1) != 0 {
+		return refuse("value '%s' is not a valid ZFS blocksize. Must be a power of 2 between 512B and 16MiB (e.g., 4k, 8k, 16k, 64k, 1m).", word)
 	}
 	return nil
 }

@@ -31,6 +31,11 @@ var propertyFormats = sync.OnceValue(func() map[string]propertyFormat {
 			"ip6": formatted("pve-ipv6-config"),
 			"gw6": requiring("ip6", formatted("ipv6")),
 		}},
+		"pve-node-location": {members: map[string]*Value{
+			"name":      {Type: "string", Optional: true, MaxLength: new(128)},
+			"latitude":  needed(&Value{Type: "number", Min: "-90", Max: "90"}),
+			"longitude": needed(&Value{Type: "number", Min: "-180", Max: "180"}),
+		}},
 		"pve-qm-cicustom": {members: map[string]*Value{
 			"meta":    formatted("pve-volume-id"),
 			"network": formatted("pve-volume-id"),

@@ -62,6 +62,7 @@ func TestFormats(t *testing.T) {
 		"pve-hotplug-features":           {[]string{"0", "1", "", "network,disk;usb cpu memory cloudinit"}, []string{"sound"}, "invalid hotplug feature '%s'\n"},
 		"pve-cpuset":                     {[]string{"", "0", "0-3,5, 7", "1,"}, []string{"a", "3-1", "1,,2", "-1", "99999999999999999999-1"}, "unable to parse cpuset option\n"},
 		"pve-phys-bits":                  {[]string{"host", "8", "64"}, []string{"", "7", "65", "x"}, "value must be an integer between 8 and 64 or 'host'\n"},
+		"pve-storage-zfs-blocksize":      {[]string{"", "512", "8k", "16M"}, []string{"256", "32m", "12k"}, "value '%s' is not a valid ZFS blocksize. Must be a power of 2 between 512B and 16MiB (e.g., 4k, 8k, 16k, 64k, 1m).\n"},
 		"pve-qm-bootdev-list":            {[]string{"", "scsi0;net0 usb13;hostpci15"}, []string{"efidisk0", "unused0", "scsi31", "net", "numa0"}, "invalid boot device '%s'\n"},
 		"pve-qm-bootdisk":                {[]string{"scsi0", "efidisk0", "tpmstate0"}, []string{"", "net0", "scsi31", "efidisk1"}, "invalid boot disk '%s'\n"},
 		"pve-lxc-mp-string":              {[]string{"/srv", "srv/..a", ""}, []string{"/../a", "/a/.", "/a/..", "../a", "a/./b"}, "%s contains illegal character sequences\n"},

@@ -10,7 +10,7 @@ import (
 
 func TestMethods(t *testing.T) {
 	all := pveapi.Methods()
-	require.Len(t, all, 426)
+	require.Len(t, all, 434)
 	paths := map[string]bool{}
 	for i, m := range all {
 		paths[m.Path] = true
@@ -21,7 +21,7 @@ func TestMethods(t *testing.T) {
 			require.Less(t, before.Path+" "+before.Verb, m.Path+" "+m.Verb, "sorted by path and verb")
 		}
 	}
-	require.Len(t, paths, 291)
+	require.Len(t, paths, 296)
 }
 
 // Every method is found by its own path, with names for placeholders.

@@ -46,7 +46,7 @@ func libraryStory(t *testing.T, c *proxmox.Client, id int) {
 	ctx, name := t.Context(), strconv.Itoa(id)
 	version, err := c.Version(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "9.1", version.Release)
+	require.Equal(t, "9.2", version.Release)
 
 	nodes, err := c.Nodes(ctx)
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 )
 
 // Config says what host to simulate. The zero value is a single node named
-// "father" with PVE 9.1, its usual two storages and bridge, and no guests.
+// "father" with PVE 9.2, its usual two storages and bridge, and no guests.
 type Config struct {
 	Node     string   // The node that answers; default "father".
 	Nodes    []string // Further nodes of its cluster; default none, and then no cluster either.
@@ -23,7 +23,7 @@ type Config struct {
 	// Seed fixes everything invented: token, MACs, uuids, sizes, foreign guests.
 	// Same seed and same requests in the same order, same answers but for times.
 	Seed    int64
-	Version string // "9.1" (default) or "8.4".
+	Version string // One of [Versions]; default "9.2".
 
 	// TaskTime is how long a task takes. With 0 it ends as it starts, but its
 	// outcome still shows only in the task.
@@ -183,7 +183,7 @@ func (c Config) withDefaults() Config {
 		c.Node = "father"
 	}
 	if c.Version == "" {
-		c.Version = "9.1"
+		c.Version = "9.2"
 	}
 	if c.Workers <= 0 {
 		c.Workers = 3

@@ -59,6 +59,9 @@ import (
 	"sync"
 )
 
+// Versions lists the versions of Proxmox VE that a [Host] can be, oldest first.
+func Versions() []string { return []string{"8.4", "9.1", "9.2"} }
+
 // Host is a simulated installation. Its methods may be called from any
 // goroutine. Inside a testing/synctest bubble use it only from there.
 type Host struct {

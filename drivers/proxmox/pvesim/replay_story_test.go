@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A story is a recording of a real PVE 8.4 that stands alone: it starts from a
+// A story is a recording of a real PVE that stands alone: it starts from a
 // node without guests and makes all it needs. The README beside the files
 // describes the layout.
 type story struct {
@@ -84,13 +85,18 @@ type storyExchange struct {
 	}
 }
 
-// storyFolders are where stories may be, the first that is there first: a folder
-// that was set, the recordings beside this repository, the copies kept here.
-func storyFolders() []string {
+// storySets are the folders of stories: the first six of 8.4, further ones, and those
+// of 9.2.
+var storySets = []string{"stories", "more-8.4", "9.2"}
+
+// storyRoots are where those folders may be, the first that has any first: a folder that
+// was set, the recordings beside this repository, the copies kept here. A folder that was
+// set may also be one of stories itself.
+func storyRoots() []string {
 	if set := os.Getenv("HOMESTAK_RECORDINGS"); set != "" {
-		return []string{filepath.Join(set, "stories"), set}
+		return []string{set}
 	}
-	return []string{filepath.Join(beside, "stories"), filepath.Join("testdata", "stories")}
+	return []string{beside, "testdata"}
 }
 
 // recordingFolders are where the other recordings may be. None are kept here.
@@ -104,16 +110,18 @@ func recordingFolders() []string {
 // beside is where recordings lie that are not part of this repository.
 var beside = filepath.Join("..", "..", "..", "..", "shared", "pve-recordings")
 
-// storyNames lists the stories there are, sorted, or skips the test.
+// storyNames lists the stories there are, as "folder/name", or skips the test.
 func storyNames(t *testing.T) []string {
 	t.Helper()
-	for _, folder := range storyFolders() {
-		files, err := filepath.Glob(filepath.Join(folder, "*.json*"))
-		require.NoError(t, err)
+	for _, root := range storyRoots() {
 		var names []string
-		for _, file := range files {
-			if text, err := readPacked(file); err == nil && bytes.Contains(text, []byte(`"guest_range"`)) {
-				names = append(names, strings.TrimSuffix(strings.TrimSuffix(filepath.Base(file), ".gz"), ".json"))
+		for _, set := range append(storySets, "") {
+			files, err := filepath.Glob(filepath.Join(root, set, "*.json*"))
+			require.NoError(t, err)
+			for _, file := range files {
+				if text, err := readPacked(file); err == nil && bytes.Contains(text, []byte(`"guest_range"`)) {
+					names = append(names, path.Join(set, strings.TrimSuffix(strings.TrimSuffix(filepath.Base(file), ".gz"), ".json")))
+				}
 			}
 		}
 		if len(names) > 0 {
@@ -127,14 +135,15 @@ func storyNames(t *testing.T) []string {
 // readStory reads a recording, or skips the test if there is none.
 func readStory(t *testing.T, name string) *story {
 	t.Helper()
-	for _, folder := range storyFolders() {
-		for _, file := range []string{name + ".json", name + ".json.gz"} {
-			text, err := readPacked(filepath.Join(folder, file))
+	for _, root := range storyRoots() {
+		for _, ending := range []string{".json", ".json.gz"} {
+			file := filepath.Join(root, filepath.FromSlash(name)+ending)
+			text, err := readPacked(file)
 			if os.IsNotExist(err) {
 				continue
 			}
 			require.NoError(t, err)
-			s := &story{folder: folder}
+			s := &story{folder: filepath.Dir(file)}
 			require.NoError(t, decodeJSON(text, s), name)
 			require.NotEmpty(t, s.Exchanges, name)
 			return s

@@ -76,21 +76,22 @@ func (s *story) judge(t *testing.T, results []*comparison, excuses map[int]strin
 
 // TestReplayKept: the stories that are kept here are those beside the repository.
 func TestReplayKept(t *testing.T) {
-	kept, err := filepath.Glob(filepath.Join("testdata", "stories", "*.gz"))
-	require.NoError(t, err)
-	require.NotEmpty(t, kept)
-	recorded, err := filepath.Glob(filepath.Join(beside, "stories", "*.json"))
-	require.NoError(t, err)
-	if len(recorded) == 0 {
-		t.Skip("needs the recordings beside the repository")
-	}
-	require.Len(t, kept, len(recorded))
-	for _, file := range kept {
-		text, err := readPacked(file)
+	for _, set := range storySets {
+		recorded, err := filepath.Glob(filepath.Join(beside, set, "*.json"))
 		require.NoError(t, err)
-		original, err := os.ReadFile(filepath.Join(beside, "stories", strings.TrimSuffix(filepath.Base(file), ".gz")))
+		if len(recorded) == 0 {
+			t.Skip("needs the recordings beside the repository")
+		}
+		kept, err := filepath.Glob(filepath.Join("testdata", set, "*.gz"))
 		require.NoError(t, err)
-		require.Equal(t, original, text, file)
+		require.Len(t, kept, len(recorded), set)
+		for _, file := range kept {
+			text, err := readPacked(file)
+			require.NoError(t, err)
+			original, err := os.ReadFile(filepath.Join(beside, set, strings.TrimSuffix(filepath.Base(file), ".gz")))
+			require.NoError(t, err)
+			require.Equal(t, original, text, file)
+		}
 	}
 }
 

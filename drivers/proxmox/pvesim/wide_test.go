@@ -168,7 +168,7 @@ func TestExecute(t *testing.T) {
 	root := c.ticketed()
 	list := objects(t, root.ok("POST", "/nodes/father/execute", form{"commands": string(commands)}))
 	require.Equal(t, []any{200.0, 400.0, 500.0, 200.0}, []any{list[0]["status"], list[1]["status"], list[2]["status"], list[3]["status"]})
-	require.Equal(t, "9.1", list[0]["data"].(map[string]any)["release"])
+	require.Equal(t, "9.2", list[0]["data"].(map[string]any)["release"])
 	require.Contains(t, list[1]["errors"], "vmid")
 	require.Equal(t, "no handler for 'nodes/father/none'\n", list[2]["message"])
 	require.Contains(t, root.ask("POST", "/nodes/father/execute", form{"commands": "{}"}).errors["commands"], "not a valid JSON array")

@@ -98,8 +98,8 @@ func newWorld(c Config) *world {
 	w.routes = allRoutes()
 	w.restoreBuiltin()
 	w.boot = w.now.Add(-time.Hour)
-	if c.Version != "8.4" && c.Version != "9.1" {
-		panic(fmt.Sprintf("pvesim: version %q is neither 8.4 nor 9.1", c.Version))
+	if !slices.Contains(Versions(), c.Version) {
+		panic(fmt.Sprintf("pvesim: version %q is none of %s", c.Version, strings.Join(Versions(), ", ")))
 	}
 	for _, name := range append([]string{c.Node}, c.Nodes...) {
 		if w.nodes[name] != nil {
@@ -287,11 +287,18 @@ func (w *world) pid() int {
 
 // version is what the host calls itself.
 func (w *world) version() (release, version, repoid string) {
-	if w.cfg.Version == "8.4" {
+	switch w.cfg.Version {
+	case "8.4":
 		return "8.4", "8.4.21", "2606ac850d46da29"
+	case "9.1":
+		return "9.1", "9.1.4", "5ac30304265fbd8e"
+	default:
+		return "9.2", "9.2.11", "14a22df3lab00000" // As recorded.
 	}
-	return "9.1", "9.1.4", "5ac30304265fbd8e"
 }
+
+// v92 reports whether the host is of version 9.2 or later.
+func (w *world) v92() bool { return w.cfg.Version != "8.4" && w.cfg.Version != "9.1" }
 
 // v9 says whether the host is of the ninth major version.
 func (w *world) v9() bool { return w.cfg.Version != "8.4" }
