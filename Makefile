@@ -1,6 +1,6 @@
 # `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
+.PHONY: provider faults chaos policy-test help build demo test race lint fmt fuzz bench docs docs-check integration library real cover check clean install uninstall guest clients replay tofu tofu-tools side-by-side
 
 SHELL    := bash
 GO       ?= go
@@ -84,6 +84,15 @@ guest: ## the installed units on a real Debian with systemd (root, systemd-conta
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
 	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./drivers/proxmox/pvesim | grep -v '^ *--- PASS\|^=== '
+
+# HOST is a name, an address or a URL. FINGERPRINT pins its certificate, which is otherwise
+# trusted as it shows itself. NODE, STORAGE, BRIDGE and RANGE=FROM-TO choose what the tests
+# use; KVM=0 is for a host without hardware virtualisation.
+real: ## the stories that one node allows, on a real host: HOST=… TOKEN='user@realm!name=…'
+	@test -n "$(HOST)" -a -n '$(TOKEN)' || { echo "usage: make real HOST=ADDRESS TOKEN='user@realm!name=SECRET' [FINGERPRINT=…] [NODE=…] [STORAGE=…] [BRIDGE=…] [RANGE=51000-51099] [KVM=0]"; exit 2; }
+	@HOMESTAK_REAL_HOST='$(HOST)' HOMESTAK_REAL_TOKEN='$(TOKEN)' HOMESTAK_REAL_FINGERPRINT='$(FINGERPRINT)' HOMESTAK_REAL_NODE='$(NODE)' \
+		HOMESTAK_REAL_STORAGE='$(STORAGE)' HOMESTAK_REAL_BRIDGE='$(BRIDGE)' HOMESTAK_REAL_RANGE='$(RANGE)' HOMESTAK_REAL_KVM='$(KVM)' \
+		$(GO) test -count=1 -timeout 2h -v -run 'TestReal$$' ./test/real
 
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
 	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim

@@ -1,0 +1,16 @@
+// Command init is the only program of the container that the tests on a real host make:
+// it waits as process 1, and ends when the host asks the container to shut down or to
+// restart (lxc.signal.halt and lxc.signal.reboot: SIGPWR and SIGINT unless configured).
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGPWR, syscall.SIGINT, syscall.SIGTERM)
+	<-asked
+}
