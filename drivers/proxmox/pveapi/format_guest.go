@@ -35,8 +35,6 @@ func guestShapes() map[string]shape {
 		"pve-task-status-type":           {expression(`(?i:ok|error|warning|unknown)`), "invalid status '%s'"},
 		"pve-day-of-week":                {expression(`(?:mon|tue|wed|thu|fri|sat|sun)`), "invalid day '%s'"},
 		"pve-replication-job-id":         {expression(`[1-9][0-9]{2,}-[0-9]+`), "invalid replication job id '%s'"},
-		// The real rule looks for the zone in /usr/share/zoneinfo/zone.tab.
-		"pve-ct-timezone": {expression(`(?:host|UTC|[A-Za-z_]+(?:/[A-Za-z0-9_+\-]+)+)`), "invalid time zone '%s'"},
 	}
 }
 
@@ -49,6 +47,7 @@ func guestFormats() map[string]func(word string) error {
 		"pve-phys-bits":        checkPhysBits,
 		"pve-qm-bootdev":       only("invalid boot device '%s'", isBootDevice),
 		"pve-qm-bootdisk":      only("invalid boot disk '%s'", isDriveName),
+		"pve-ct-timezone":      only("invalid time zone '%s'", isTimeZone),
 		"pve-lxc-mp-string": only("%s contains illegal character sequences", func(word string) bool {
 			return !strings.HasPrefix(word, "../") && !hasDotSegment(word)
 		}),

@@ -67,7 +67,7 @@ func TestFormats(t *testing.T) {
 		"pve-qm-bootdisk":                {[]string{"scsi0", "efidisk0", "tpmstate0"}, []string{"", "net0", "scsi31", "efidisk1"}, "invalid boot disk '%s'\n"},
 		"pve-lxc-mp-string":              {[]string{"/srv", "srv/..a", ""}, []string{"/../a", "/a/.", "/a/..", "../a", "a/./b"}, "%s contains illegal character sequences\n"},
 		"pve-lxc-dev-string":             {[]string{"/dev/net/tun"}, []string{"", "dev/tun", "/dev/../mem", "/etc/passwd"}, "%s is not a valid device path\n"},
-		"pve-ct-timezone":                {[]string{"host", "UTC", "Europe/Vienna", "America/Argentina/Salta"}, []string{"", "Nowhere"}, "invalid time zone '%s'\n"},
+		"pve-ct-timezone":                {[]string{"host", "UTC", "Europe/Vienna", "America/Argentina/Salta"}, []string{"", "Nowhere", "Nowhere/City", "Europe", "Europe/", "US/Eastern", "Etc/UTC"}, "invalid time zone '%s'\n"},
 		"pve-ha-resource-id":             {[]string{"vm:100"}, []string{"", "100", "vm:"}, "value does not look like a valid ha resource id\n"},
 		"pve-ha-resource-or-vm-id":       {[]string{"vm:100", "100"}, []string{"", "vm"}, "value does not look like a valid ha resource id\n"},
 		"pve-ha-node-list":               {[]string{"a, b:2"}, []string{"a:", "b:x"}, "value does not look like a valid ha group node\n"},
