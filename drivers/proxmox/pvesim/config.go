@@ -54,6 +54,9 @@ type Config struct {
 	StorageSize      int64 // Of storages without a size of their own; default 1 TiB.
 	// NoKVM is a machine without virtualisation: a VM starts only with kvm=0.
 	NoKVM bool
+	// LegacyCgroups is a host whose processes are grouped as before version 2: it does not
+	// know how long those of a guest wait for resources.
+	LegacyCgroups bool
 	// Address is that of the first bridge of Node, as a CIDR; the bridge then has no
 	// port and no gateway. Default 192.0.2.2/24 with eth0 and 192.0.2.1.
 	Address string

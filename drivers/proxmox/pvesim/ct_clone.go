@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
@@ -46,6 +45,9 @@ func apiCloneCT(w *world, c *call) (any, error) {
 		abort: func(*task) { unlock(); w.remove(copied) },
 		end: func(t *task) error {
 			defer unlock()
+			if w.v92() { // since pve-container 6.1.3
+				t.logf("creating a clone of container %d with ID %d", g.vmid, cl.newid)
+			}
 			if err := w.cloneCT(source, conf, g, copied, cl, t.logf); err != nil {
 				w.remove(copied)
 				return fail("clone failed: %s", taskText(err))
@@ -80,10 +82,10 @@ func (c *call) checkCloneCT(g *guest, cl cloning) (config, error) {
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
-	if err := w.unusedID(cl.newid); err != nil {
+	if err := g.checkLock(); err != nil {
 		return nil, err
 	}
-	if err := g.checkLock(); err != nil {
+	if err := w.unusedID(cl.newid); err != nil {
 		return nil, err
 	}
 	if !cl.isFull(g) && cl.storage != "" {
@@ -152,6 +154,8 @@ func (c *call) mayCloneMount(m mount, cl cloning, full bool) (*store, error) {
 		return nil, err
 	}
 	switch {
+	case full && cl.running && cl.snapshot == "" && c.w.v92(): // since pve-container 6.1.0
+		return nil, fail("Full clone of a running container is only possible from a snapshot")
 	case full && cl.running && cl.snapshot == "":
 		return nil, fail("Cannot do full clones on a running container without snapshots")
 	case !full && (st.files() || !c.w.clonable(m.volume)): // Raw files have no backing file.
@@ -199,7 +203,7 @@ func (w *world) cloneMount(m mount, g, copied *guest, cl cloning, log func(strin
 		return nil, "", fail("volume '%s' does not exist", m.volume)
 	}
 	if !cl.isFull(g) {
-		log("create linked clone of mountpoint %s (%s)", m.key, m.volume)
+		log("create linked clone of mount point %s (%s)", m.key, m.volume)
 		v, err := w.linkDisk(st, g.node, from, copied.vmid, log)
 		return v, storage, err
 	}
@@ -210,129 +214,18 @@ func (w *world) cloneMount(m mount, g, copied *guest, cl cloning, log func(strin
 			return nil, "", err
 		}
 	}
-	v, err := w.allocateMount(g.node, st, copied.vmid, from.size, log)
-	if err == nil {
-		v.used = max(v.used, from.used)
-		log("Number of files: 57 (reg: 15, dir: 24, link: 18)")
-		log("total size is 1,983,340  speedup is 1.00")
-	}
+	v, err := w.copyMount(g.node, from, st, copied.vmid, log)
 	return v, storage, err
 }
 
-// apiTemplateCT is POST /nodes/{node}/lxc/{vmid}/template. It starts a task and
-// does not tell its name.
-func apiTemplateCT(w *world, c *call) (any, error) {
-	g, err := c.ct()
+// copyMount copies the files of one volume to a new one (copy_volume in PVE/LXC.pm).
+func (w *world) copyMount(node string, from *volume, st *store, vmid int, log func(string, ...any)) (*volume, error) {
+	v, err := w.allocateMount(node, st, vmid, from.size, log)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.lockFile(g); err != nil {
-		return nil, err
-	}
-	if err := g.checkLock(); err != nil {
-		return nil, err
-	}
-	switch {
-	case len(g.snapshots) > 0:
-		return nil, fail("unable to create template, because CT contains snapshots")
-	case g.conf["template"] == "1":
-		return nil, fail("you can't convert a template to a template")
-	case g.run != nil:
-		return nil, fail("you can't convert a CT to template if the CT is running")
-	}
-	w.fork(c, g.node, job{kind: "vztemplate", id: fmt.Sprint(g.vmid), guest: g, end: func(*task) error {
-		w.templateCT(g)
-		w.write(g)
-		return nil
-	}})
-	return nil, nil
-}
-
-// templateCT makes bases of the volumes of a container, and it a template.
-func (w *world) templateCT(g *guest) {
-	for _, key := range mountNames(g.conf) {
-		m := parseMount(key, g.conf[key])
-		m.volume = w.baseOf(g, m.volume)
-		g.conf[key] = m.String()
-	}
-	g.conf["template"] = "1"
-}
-
-// apiResizeCT is PUT /nodes/{node}/lxc/{vmid}/resize. It checks at once, unlike
-// that of a VM.
-func apiResizeCT(w *world, c *call) (any, error) {
-	g, err := c.ct()
-	if err != nil {
-		return nil, err
-	}
-	disk, text, digest := c.in["disk"], c.in["size"], c.in["digest"]
-	check := func() (*volume, int64, error) {
-		if err := g.checkLock(); err != nil {
-			return nil, 0, err
-		}
-		if err := c.needVM(g.vmid, "", "VM.Config.Disk"); err != nil {
-			return nil, 0, err
-		}
-		if digest != "" && digest != g.sum() {
-			return nil, 0, fail("detected modified configuration - file changed by other user? Try again.")
-		}
-		return c.newSize(g, disk, text)
-	}
-	if _, _, err := check(); err != nil {
-		return nil, err
-	}
-	return w.fork(c, g.node, job{kind: "resize", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
-		_, _, err := check()
-		return err
-	}, end: func(t *task) error {
-		v, size, err := check()
-		if err != nil {
-			return err
-		}
-		if v.format == "raw" {
-			t.logf("Image resized.")
-		}
-		v.size = size
-		m := parseMount(disk, g.conf[disk])
-		m.opts["size"] = formatSize(size)
-		g.conf[disk] = m.String()
-		w.write(g)
-		return nil
-	}}), nil
-}
-
-// newSize reads the size that a mount point shall have.
-func (c *call) newSize(g *guest, disk, text string) (*volume, int64, error) {
-	value, ok := g.conf[disk]
-	if !ok {
-		return nil, 0, noMount(disk)
-	}
-	m := parseMount(disk, value)
-	storage, name, _ := volumeID(m.volume)
-	st, err := c.w.store(storage)
-	if err != nil {
-		return nil, 0, err
-	}
-	if parsed, err := st.parseName(name); err != nil || parsed.vmid != g.vmid {
-		return nil, 0, fail("can't resize mount point owned by another container (%d)", parsed.vmid)
-	}
-	if err := c.need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
-		return nil, 0, err
-	}
-	v := c.w.volume(g.node, m.volume)
-	if v == nil {
-		return nil, 0, fail("Could not determine current size of volume '%s'", m.volume)
-	}
-	plain, relative := strings.CutPrefix(text, "+")
-	size, _ := parseSize(plain)
-	if relative {
-		size += v.size
-	}
-	switch {
-	case size < v.size:
-		return nil, 0, fail("unable to shrink disk size")
-	case size == v.size:
-		return nil, 0, fail("disk is already at specified size")
-	}
-	return v, size, nil
+	v.used = max(v.used, from.used)
+	log("Number of files: 57 (reg: 15, dir: 24, link: 18)")
+	log("total size is 1,983,340  speedup is 1.00")
+	return v, nil
 }

@@ -22,21 +22,14 @@ func apiSetLXCConfig(w *world, c *call) (any, error) {
 	if len(c.in)+len(c.null) == 0 {
 		return nil, fail("no options specified")
 	}
-	removed, reverted := c.take("delete"), c.take("revert")
-	ch := change{set: c.in}
-	if err := ch.namesOfCT(removed, reverted); err != nil {
-		return nil, err
-	}
+	ch := change{remove: splitList(c.take("delete")), revert: splitList(c.take("revert"))}
+	ch.set = c.in
 	if units, ok := ch.set["cpuunits"]; ok {
 		ch.set["cpuunits"] = fmt.Sprint(min(max(atoi(units), 1), 10000))
 	}
 	g := w.guest(node, "lxc", vmid)
 	if g == nil {
 		return nil, missing(node, "lxc", vmid)
-	}
-	rights := ctChange{vmid: vmid, old: g.conf, set: ch.set, remove: ch.remove, unprivileged: g.conf["unprivileged"] == "1"}
-	if err := c.mayConfigureCT(rights); err != nil {
-		return nil, err
 	}
 	if err := c.lockFile(g); err != nil {
 		return nil, err
@@ -47,33 +40,43 @@ func apiSetLXCConfig(w *world, c *call) (any, error) {
 	if digest != "" && digest != g.sum() {
 		return nil, fail("detected modified configuration - file changed by other user? Try again.")
 	}
+	rights := ctChange{vmid: vmid, old: g.conf, remove: slices.Concat(ch.remove, ch.revert), unprivileged: g.conf["unprivileged"] == "1"}
+	if err := c.mayConfigureCT(rights); err != nil { // PVE asks for a revert what it asks for a deletion
+		return nil, err
+	}
+	if err := ch.checkNamesOfCT(); err != nil {
+		return nil, err
+	}
+	rights.set, rights.remove = ch.set, nil
+	if err := c.mayConfigureCT(rights); err != nil {
+		return nil, err
+	}
 	if err := w.needWritable(g); err != nil {
 		return nil, err
 	}
 	return nil, w.changeCT(g, ch)
 }
 
-// namesOfCT reads the lists of keys to delete and to revert.
-func (ch *change) namesOfCT(removed, reverted string) error {
-	for _, key := range splitList(reverted) {
+// checkNamesOfCT checks the lists of keys to delete and to revert (update_vm in
+// PVE/API2/LXC/Config.pm).
+func (ch *change) checkNamesOfCT() error {
+	for _, key := range ch.revert {
 		switch {
 		case !isCTOption(key):
 			return badParam("revert", "unknown option '"+key+"'")
 		case ch.has(key):
 			return badParam("revert", "you can't use '-"+key+"' and '-revert "+key+"' at the same time")
 		}
-		ch.revert = append(ch.revert, key)
 	}
-	for _, key := range splitList(removed) {
+	for _, key := range ch.remove {
 		switch {
+		case !isCTOption(key):
+			return badParam("delete", "unknown option '"+key+"'")
 		case ch.has(key):
 			return badParam("delete", "you can't use '-"+key+"' and -delete "+key+"' at the same time")
 		case slices.Contains(ch.revert, key):
-			return badParam("revert", "you can't use '-delete "+key+"' and '-revert "+key+"' at the same time")
-		case !isCTOption(key):
-			return badParam("delete", "unknown option '"+key+"'")
+			return badParam("delete", "you can't use '-delete "+key+"' and '-revert "+key+"' at the same time")
 		}
-		ch.remove = append(ch.remove, key)
 	}
 	return nil
 }
@@ -135,7 +138,7 @@ func (w *world) changeCT(g *guest, ch change) error {
 		return &apiError{status: 400, errors: problems}
 	}
 	w.write(g)
-	return nil
+	return w.lxcConfig(g)
 }
 
 func (g *guest) mayRemoveCT(key string) error {
@@ -156,19 +159,9 @@ func (w *world) maySetCTValue(g *guest, key, value string) error {
 		return fail("unable to modify read-only option: '%s'", key)
 	case isMount(key) && g.conf["protection"] == "1":
 		return fail("can't update CT %d drive '%s' - protection mode enabled", g.vmid, key)
-	case isMount(key):
-		m := parseMount(key, value)
-		storage, _, managed := volumeID(m.volume)
-		if m.kind() != "volume" || !managed {
-			return nil
-		}
-		st, err := w.store(storage)
-		if err == nil && !st.holds("rootdir") {
-			err = fail("storage '%s' does not allow content type 'rootdir' (Container)", storage)
-		}
-		return err
+	default:
+		return w.checkCTValue(key, value)
 	}
-	return nil
 }
 
 // fastCT are the keys that mean nothing to a running container, hotCT those that
@@ -228,11 +221,13 @@ func (w *world) dropCT(g *guest, key, trouble string, going map[string]bool, pro
 	value := g.conf[key]
 	switch {
 	case isMount(key):
-		if m := parseMount(key, value); m.kind() == "volume" && !g.mounts(m.volume, key) {
+		// Also one that something else uses: PVE compares its whole value with volumes. If
+		// a mount point has it, it is not unused once the file is written.
+		if m := parseMount(key, value); m.kind() == "volume" {
 			addUnused(g.conf, m.volume)
 		}
 	case strings.HasPrefix(key, "unused"):
-		if !g.mounts(value, key) {
+		if !g.mounts(value) && w.owns(g, value) {
 			if err := w.free(g.node, value); err != nil {
 				problems[key] = trouble + err.Error() + "\n"
 				return
@@ -271,17 +266,16 @@ func (w *world) takeCT(g *guest, key, trouble string, problems map[string]string
 		problems[key] = trouble + err.Error() + "\n"
 		return
 	}
-	if isMount(key) {
-		made, _, err := w.makeMount(g, parseMount(key, value), func(string, ...any) {})
+	if isMount(key) && key != "rootfs" { // That is stored as it was sent.
+		made, err := w.pendingMount(g, parseMount(key, value))
 		if err != nil {
 			problems[key] = trouble + err.Error() + "\n"
 			return
 		}
 		value = made
-		now := parseMount(key, value).volume
 		if old, ok := g.conf[key]; ok {
-			if m := parseMount(key, old); m.kind() == "volume" && m.volume != now && !g.mounts(m.volume, key) {
-				addUnused(g.conf, m.volume)
+			if m := parseMount(key, old); m.kind() == "volume" {
+				addUnused(g.conf, m.volume) // If it is the same one, it is gone when the file is written.
 			}
 		}
 	}
@@ -289,17 +283,28 @@ func (w *world) takeCT(g *guest, key, trouble string, problems map[string]string
 	delete(g.pend, key)
 }
 
-// mounts says whether a mount point other than one names a volume, now or in a
-// snapshot.
-func (g *guest) mounts(volid, but string) bool {
-	for _, key := range mountNames(g.conf) {
-		if key != but && parseMount(key, g.conf[key]).volume == volid {
-			return true
-		}
+// pendingMount makes the volume that a mount point orders, or looks at the one that it
+// names (apply_pending_mountpoint in PVE/LXC/Config.pm). A running container mounts it.
+func (w *world) pendingMount(g *guest, m mount) (string, error) {
+	if _, _, order := m.order(); order {
+		made, _, err := w.newMount(g, m, func(string, ...any) {})
+		return made, err
 	}
+	if g.run != nil && m.kind() == "volume" && w.volume(g.node, m.volume) == nil {
+		return "", fail("volume '%s' does not exist", m.volume)
+	}
+	return w.measured(g, m).String(), nil
+}
+
+// mounts says whether a mount point names a volume: in force, waiting or in a snapshot.
+func (g *guest) mounts(volid string) bool {
+	sections := []config{g.conf, g.pend}
 	for _, s := range g.snapshots {
-		for _, key := range mountNames(s.conf) {
-			if parseMount(key, s.conf[key]).volume == volid {
+		sections = append(sections, s.conf)
+	}
+	for _, section := range sections {
+		for _, key := range mountNames(section) {
+			if parseMount(key, section[key]).volume == volid {
 				return true
 			}
 		}

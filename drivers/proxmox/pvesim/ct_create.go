@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -34,11 +35,6 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 		c.take(key)
 	}
 	managed := c.take("ha-managed") == "1"
-	if managed {
-		if err := c.need("/", "Sys.Console"); err != nil {
-			return nil, err
-		}
-	}
 	start, force := c.take("start") == "1", c.take("force") == "1"
 	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed}
 	said := c.has("unprivileged")
@@ -48,6 +44,11 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 			if err := c.need("/", "Sys.Modify"); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if managed {
+		if err := c.need("/", "Sys.Console"); err != nil {
+			return nil, err
 		}
 	}
 	if units, ok := c.in["cpuunits"]; ok {
@@ -80,6 +81,9 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	for _, key := range slices.Sorted(maps.Keys(order.set)) {
+		if err := w.checkCTValue(key, order.set[key]); err != nil {
+			return nil, err
+		}
 		order.set[key] = w.ctCanonical(key, order.set[key])
 	}
 	switch { // a privileged container has no word of it (PVE/API2/LXC.pm, create_vm)
@@ -148,7 +152,7 @@ func (c *call) splitMounts(order *ctOrder) error {
 	if len(order.mounts) == 0 {
 		return c.mayHoldCT(order.storage)
 	}
-	if order.mounts["rootfs"] == "" {
+	if _, ok := order.mounts["rootfs"]; !ok {
 		return fail("mount points configured, but 'rootfs' not set - aborting")
 	}
 	for _, key := range mountNames(order.mounts) {
@@ -159,7 +163,10 @@ func (c *call) splitMounts(order *ctOrder) error {
 			}
 			continue
 		}
-		storage, _, _ := volumeID(m.volume)
+		storage, _, managed := volumeID(m.volume)
+		if !managed {
+			return fail("unable to parse volume ID '%s'", m.volume)
+		}
 		if err := c.mayHoldCT(storage); err != nil {
 			return err
 		}
@@ -197,7 +204,7 @@ func (w *world) forkCreateCT(c *call, node string, vmid int, old *guest, order c
 		}
 	}
 	return w.fork(c, node, job{kind: kind, id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
-		if err := w.buildCT(g, order, t.logf); err != nil {
+		if err := w.buildCT(g, order, t); err != nil {
 			delete(g.conf, "lock")
 			drop(t)
 			return fail("unable to %s CT %d - %s", what, vmid, taskText(err))
@@ -205,18 +212,20 @@ func (w *world) forkCreateCT(c *call, node string, vmid int, old *guest, order c
 		if order.pool != "" {
 			w.joinPool(order.pool, vmid)
 		}
-		if order.managed {
-			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
-		}
 		if start {
 			w.fork(c, node, w.startCTJob(g, c))
+		}
+		if order.managed {
+			t.logf("Add as HA resource")
+			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
 		}
 		return nil
 	}})
 }
 
 // buildCT makes the volumes of a new container and writes its configuration.
-func (w *world) buildCT(g *guest, order ctOrder, log func(string, ...any)) error {
+func (w *world) buildCT(g *guest, order ctOrder, t *task) error {
+	log := t.logf
 	conf := config(maps.Clone(order.set))
 	mounts := maps.Clone(order.mounts)
 	var from *backup
@@ -236,7 +245,7 @@ func (w *world) buildCT(g *guest, order ctOrder, log func(string, ...any)) error
 		return err
 	}
 	for _, key := range mountNames(mounts) {
-		value, volid, err := w.makeMount(g, parseMount(key, mounts[key]), log)
+		value, volid, err := w.newMount(g, parseMount(key, mounts[key]), log)
 		if err != nil {
 			return undo(err)
 		}
@@ -245,33 +254,51 @@ func (w *world) buildCT(g *guest, order ctOrder, log func(string, ...any)) error
 		}
 		conf[key] = value
 	}
-	if w.volume(g.node, order.template) == nil {
+	if err := w.volumesThere(g.node, conf); err != nil { // They are mounted.
+		return undo(err)
+	}
+	archive := w.volume(g.node, order.template)
+	if archive == nil {
 		return undo(fail("volume '%s' does not exist", order.template))
 	}
 	if from != nil { // What a restore takes the place of goes now.
 		w.freeDisks(g, false, log)
 		w.mergeCT(from, conf, order, log)
-	} else {
-		w.unpackCT(conf, order, log)
+	}
+	if err := w.unpackCT(g.vmid, conf, order, archive, from, t); err != nil {
+		return undo(err)
 	}
 	g.conf, g.pend, g.snapshots = conf, config{}, nil
 	if from != nil && from.conf["template"] == "1" {
-		w.templateCT(g)
+		if err := w.templateCT(g); err != nil {
+			return undo(err)
+		}
 	}
 	w.write(g)
 	return nil
 }
 
-// unpackCT fills in what a template tells and what PVE sets by default.
-func (w *world) unpackCT(conf config, order ctOrder, log func(string, ...any)) {
-	storage, name, _ := volumeID(order.template)
-	ostype, arch := ctSystem(name)
-	log("extracting archive '%s'", w.stores[storage].path(name))
-	log("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
-	for key, value := range map[string]string{"arch": arch, "ostype": ostype, "memory": "512", "swap": "512"} {
+// unpackCT fills in what the root file system tells and what PVE sets by default
+// (create_vm in PVE/API2/LXC.pm).
+func (w *world) unpackCT(vmid int, conf config, order ctOrder, archive *volume, from *backup, t *task) error {
+	root := archive.root
+	if from == nil {
+		storage, name, _ := volumeID(order.template)
+		t.logf("extracting archive '%s'", w.stores[storage].path(name))
+		t.logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
+		if root == nil {
+			root = systemByName(name)
+		}
+	} else if root == nil { // What was backed up was detected before.
+		root = &rootSystem{ostype: conf["ostype"], arch: cmp.Or(conf["arch"], "amd64")}
+	}
+	if err := root.setUp(conf, t); err != nil {
+		return err
+	}
+	for key, value := range map[string]string{"hostname": fmt.Sprintf("CT%d", vmid), "memory": "512", "swap": "512"} {
 		if conf[key] == "" {
 			conf[key] = value
 		}
 	}
-	log("Detected container architecture: %s", conf["arch"])
+	return nil
 }

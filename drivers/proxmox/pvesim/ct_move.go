@@ -25,7 +25,7 @@ func (w *world) moveVolume(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.mayMoveVolume(g, key, digest, remove); err != nil {
+	if err := g.mayMoveVolume(key, digest, remove); err != nil {
 		return nil, err
 	}
 	g.conf["lock"] = "disk"
@@ -36,16 +36,25 @@ func (w *world) moveVolume(c *call) (any, error) {
 	}
 	return w.fork(c, g.node, job{kind: "move_volume", id: fmt.Sprint(g.vmid), guest: g, abort: unlock, end: func(t *task) error {
 		unlock(t)
-		if err := c.mayHoldCT(storage); err != nil {
-			return err
-		}
 		m := parseMount(key, g.conf[key])
-		v, name, err := w.cloneMount(m, g, g, cloning{full: "1", storage: storage}, t.logf)
+		old := m.volume
+		from := w.volume(g.node, old)
+		if from == nil {
+			return fail("volume '%s' does not exist", old)
+		}
+		st, err := w.store(storage)
 		if err != nil {
 			return err
 		}
-		old := m.volume
-		m.volume = name + ":" + v.name
+		v, err := w.copyMount(g.node, from, st, g.vmid, t.logf)
+		if err != nil {
+			return err
+		}
+		m.volume = storage + ":" + v.name
+		if g.conf["template"] == "1" {
+			m.volume = w.baseOf(g, m.volume)
+		}
+		m.opts["size"] = formatSize(v.size)
 		g.conf[key] = m.String()
 		w.leave(g, old, remove, t)
 		w.write(g)
@@ -68,7 +77,7 @@ func (w *world) leave(g *guest, old string, remove bool, t *task) {
 
 // mayMoveVolume is $move_to_storage_checks in PVE/API2/LXC.pm. The storage may be the
 // one where the volume is: it is copied there.
-func (c *call) mayMoveVolume(g *guest, key, digest string, remove bool) error {
+func (g *guest) mayMoveVolume(key, digest string, remove bool) error {
 	if err := g.checkLock(); err != nil {
 		return err
 	}
@@ -88,8 +97,6 @@ func (c *call) mayMoveVolume(g *guest, key, digest string, remove bool) error {
 		return fail("you can't move a volume with snapshots and delete the source")
 	case digest != "" && digest != g.sum():
 		return fail("detected modified configuration - file changed by other user? Try again.")
-	case c.w.volume(g.node, m.volume) == nil:
-		return fail("volume '%s' does not exist", m.volume)
 	}
 	return nil
 }
@@ -157,9 +164,7 @@ func (w *world) reassignVolume(c *call, target int) (any, error) {
 		switch {
 		case familyOf(as) == "unused":
 			to.conf[as] = m.volume
-		case to.run != nil:
-			to.pend[as] = m.String()
-		default:
+		default: // One that is new is plugged into a container that runs, too.
 			to.conf[as] = m.String()
 		}
 		w.write(to)

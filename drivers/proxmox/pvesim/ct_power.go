@@ -18,6 +18,9 @@ func apiStartCT(w *world, c *call) (any, error) {
 	if g.run != nil {
 		return nil, fail("CT %d already running", vmid)
 	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
 	if w.ha.managed(g) {
 		return w.haRequest(c, g, "started"), nil
 	}
@@ -27,7 +30,7 @@ func apiStartCT(w *world, c *call) (any, error) {
 // startCTJob starts a container (vm_start in PVE/LXC.pm).
 func (w *world) startCTJob(g *guest, c *call) job {
 	skipLock := c.flag("skiplock")
-	return job{kind: "vzstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
+	return job{kind: "vzstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
 		if g.conf["template"] == "1" {
 			return fail("you can't start a CT if it's a template")
 		}
@@ -39,10 +42,10 @@ func (w *world) startCTJob(g *guest, c *call) job {
 		if g.run != nil {
 			return fail("CT %d already running", g.vmid)
 		}
-		if err := w.needQuorum(); err != nil {
+		if err := quotaOfUnprivileged(g.conf); err != nil {
 			return err
 		}
-		return w.prepareCT(g, t.logf)
+		return w.prepareCT(g)
 	}, end: func(*task) error {
 		w.powerOn(g)
 		return nil
@@ -50,33 +53,16 @@ func (w *world) startCTJob(g *guest, c *call) job {
 }
 
 // prepareCT makes waiting changes and finds out whether the container would come
-// up.
-func (w *world) prepareCT(g *guest, log func(string, ...any)) error {
+// up (vm_start in PVE/LXC.pm).
+func (w *world) prepareCT(g *guest) error {
 	if len(g.pend) > 0 {
 		w.coldplugCT(g, nil, map[string]string{})
 		w.write(g)
 	}
-	for _, key := range mountNames(g.conf) {
-		m := parseMount(key, g.conf[key])
-		if m.kind() != "volume" {
-			continue
-		}
-		storage, _, _ := volumeID(m.volume)
-		if _, err := w.store(storage); err != nil {
-			return err
-		}
-		if w.volume(g.node, m.volume) == nil {
-			return fail("volume '%s' does not exist", m.volume)
-		}
+	if err := w.lxcConfig(g); err != nil {
+		return err
 	}
-	for _, key := range indexedKeys(g.conf, "net") {
-		if bridge := ctProperty(key, g.conf[key])["bridge"]; bridge != "" && !w.hasBridge(bridge) {
-			log("run_buffer: 571 Script exited with status 2")
-			log("lxc_create_network_priv: 3466 No such device - Failed to create network device")
-			return fail("startup for container '%d' failed", g.vmid)
-		}
-	}
-	return nil
+	return w.volumesThere(g.node, g.conf)
 }
 
 // runningCT begins a call that fails at once unless the container runs.
@@ -114,7 +100,7 @@ func (w *world) stopCTJob(kind string, g *guest, c *call) job {
 		switch {
 		case g.run == nil:
 			return fail("CT %d not running", g.vmid)
-		case skipLock:
+		case skipLock, kind == "vzstop" && g.conf["lock"] == "mounted":
 			return nil
 		default:
 			return g.checkLock()
@@ -151,7 +137,7 @@ func apiRebootCT(w *world, c *call) (any, error) {
 		if err := stop(t); err != nil {
 			return err
 		}
-		if err := w.prepareCT(g, t.logf); err != nil {
+		if err := w.prepareCT(g); err != nil {
 			return err
 		}
 		w.powerOn(g)

@@ -24,7 +24,7 @@ func (w *world) ctStatus(g *guest) map[string]any {
 	s := w.sample(g)
 	traffic := s.traffic(w.now)
 	entry := map[string]any{
-		"vmid": g.vmid, "name": s.name, "status": s.status, "type": "lxc", "cpus": s.cpus, "cpu": s.cpu(w.now), "mem": s.mem(w.now),
+		"vmid": g.vmid, "name": s.name, "status": s.status, "type": "lxc", "cpus": w.ctCPUs(g), "cpu": s.cpu(w.now), "mem": s.mem(w.now),
 		"maxmem": s.maxmem, "disk": s.disk, "maxdisk": s.maxdisk, "swap": 0, "maxswap": int64(atoi(g.conf["swap"])) << 20,
 		"netin": traffic, "netout": traffic / 2, "diskread": 0, "diskwrite": 0, "uptime": s.uptime(w.now),
 	}
@@ -38,8 +38,23 @@ func (w *world) ctStatus(g *guest) map[string]any {
 	}
 	if g.run != nil {
 		entry["pid"] = g.run.pid
+		if w.v9() { // since pve-container 6.0.3
+			for _, kind := range []string{"cpu", "io", "memory"} {
+				entry["pressure"+kind+"some"], entry["pressure"+kind+"full"] = w.pressure(), w.pressure()
+			}
+		}
 	}
 	return entry
+}
+
+// pressure is how long tasks of a container waited for a resource, in percent of the last
+// ten seconds: the text that the kernel writes, and null where groups of processes do not
+// tell (read_cgroup_pressure in PVE/ProcFSTools.pm).
+func (w *world) pressure() any {
+	if w.cfg.LegacyCgroups {
+		return nil
+	}
+	return "0.00"
 }
 
 // apiLXCCurrent is GET /nodes/{node}/lxc/{vmid}/status/current.
@@ -84,9 +99,26 @@ func apiLXCInterfaces(w *world, c *call) (any, error) {
 			addresses = append(addresses, w.leased(g, index).String())
 		}
 		mac := strings.ToLower(n["hwaddr"])
-		list = append(list, ctInterface(n["name"], mac, append(addresses, linkLocal(mac)+"/64")...))
+		if linkUp(g.conf["ostype"], n) {
+			addresses = append(addresses, linkLocal(mac)+"/64")
+		}
+		list = append(list, ctInterface(n["name"], mac, addresses...))
 	}
 	return list, nil
+}
+
+// linkUp says whether the system of a container brings an interface up: LXC does not, and
+// without an address the tool of Alpine, and a system that PVE does not set up, leave it
+// down (PVE/LXC/Setup/Alpine.pm).
+func linkUp(ostype string, n map[string]string) bool {
+	if n["link_down"] == "1" || ostype == "unmanaged" && n["host-managed"] != "1" {
+		return false
+	}
+	configured := false
+	for _, family := range []string{"ip", "ip6"} {
+		configured = configured || n[family] != "" && n[family] != "manual"
+	}
+	return configured || ostype != "alpine"
 }
 
 func ctInterface(name, mac string, addresses ...string) map[string]any {

@@ -1,10 +1,10 @@
 package pvesim
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -56,9 +56,12 @@ func parseMount(key, value string) mount {
 }
 
 // String prints a mount point: the volume, where it is mounted, then the options
-// in the order of the alphabet.
+// in the order of the alphabet. A size comes back with the largest unit that fits.
 func (m mount) String() string {
 	parts := []string{m.volume}
+	if bytes, ok := parseSize(m.opts["size"]); ok {
+		m.opts["size"] = formatSize(bytes)
+	}
 	if m.opts["mp"] != "" {
 		parts = append(parts, "mp="+m.opts["mp"])
 	}
@@ -126,31 +129,20 @@ func (w *world) ctCanonical(key, value string) string {
 	}
 }
 
-// makeMount turns a mount point as ordered into one as configured: it allocates,
-// or looks up the size of what is there. The volume that it made is returned
-// beside it (create_disks in PVE/LXC.pm).
-func (w *world) makeMount(g *guest, m mount, log func(string, ...any)) (value, made string, err error) {
-	if m.kind() != "volume" {
-		return m.String(), "", nil
-	}
+// newMount is a mount point that names a new volume as it is configured once that is
+// made (create_disks in PVE/LXC.pm). One that names what is there stays as it is: nobody
+// looks at the volume. The volume that was made is returned beside it.
+func (w *world) newMount(g *guest, m mount, log func(string, ...any)) (value, made string, err error) {
 	storage, gib, order := m.order()
-	if !order {
-		v := w.volume(g.node, m.volume)
-		if v == nil {
-			return "", "", fail("volume '%s' does not exist", m.volume)
-		}
-		m.opts["size"] = formatSize(v.size)
+	if m.kind() != "volume" || !order {
 		return m.String(), "", nil
 	}
 	st, err := w.store(storage)
 	if err != nil {
 		return "", "", err
 	}
-	if !st.holds("rootdir") {
-		return "", "", fail("storage '%s' does not support content type 'rootdir'", storage)
-	}
-	size, _ := parseSize(gib + "G")
-	v, err := w.allocateMount(g.node, st, g.vmid, size>>10<<10, log)
+	amount, _ := strconv.ParseFloat(gib, 64) // What the pattern of orders lets through is a number.
+	v, err := w.allocateMount(g.node, st, g.vmid, int64(amount*1024)<<20, log)
 	if err != nil {
 		return "", "", err
 	}
@@ -159,12 +151,32 @@ func (w *world) makeMount(g *guest, m mount, log func(string, ...any)) (value, m
 	return m.String(), m.volume, nil
 }
 
+// measured is a mount point with the size that its volume has now ($rescan_volume in
+// PVE/LXC/Config.pm). Of a volume that is not there a storage of files knows no size, and
+// the option goes; the others fail, and the option stays as it was.
+func (w *world) measured(g *guest, m mount) mount {
+	storage, _, managed := volumeID(m.volume)
+	if m.kind() != "volume" || !managed {
+		return m
+	}
+	switch v, st := w.volume(g.node, m.volume), w.stores[storage]; {
+	case v != nil:
+		m.opts["size"] = formatSize(v.size)
+	case st != nil && st.files():
+		delete(m.opts, "size")
+	}
+	return m
+}
+
 // allocateMount makes a file system for a container: a disk image with ext4 on
 // it, or a subvolume where the storage has such (alloc_disk in PVE/LXC.pm).
 func (w *world) allocateMount(node string, st *store, vmid int, size int64, log func(string, ...any)) (*volume, error) {
 	format := "raw"
-	if st.Type == "zfspool" || st.files() && size == 0 {
+	switch {
+	case st.Type == "zfspool" || st.files() && st.holds("rootdir") && size == 0:
 		format = "subvol"
+	case !st.holds("rootdir"):
+		return nil, fail("content type 'rootdir' is not available or configured on storage '%s'", st.Name)
 	}
 	v, err := w.allocate(node, st, vmid, format, size, log)
 	if err != nil {
@@ -172,85 +184,8 @@ func (w *world) allocateMount(node string, st *store, vmid int, size int64, log 
 	}
 	v.system, v.made = true, size
 	if format == "raw" {
-		blocks := size / 4096
 		v.used = min(size, 36405248)
-		log("Creating filesystem with %d 4k blocks and %d inodes", blocks, blocks/4)
-		log("Filesystem UUID: %s", w.uuid())
-		log("Superblock backups stored on blocks: ")
-		log("\t%s", strings.Join(superblocks(blocks), ", "))
+		newExt4(size).logMade(w.uuid(), log)
 	}
 	return v, nil
-}
-
-// backupGroups are the block groups of an ext4 file system that carry a copy of
-// its superblock: the first two, and the powers of 3, 5 and 7.
-func backupGroups(blocks int64) []int64 {
-	groups := (blocks + 32767) / 32768
-	list := []int64{0}
-	if groups > 1 {
-		list = append(list, 1)
-	}
-	for _, base := range []int64{3, 5, 7} {
-		for n := base; n < groups; n *= base {
-			list = append(list, n)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-func superblocks(blocks int64) []string {
-	var list []string
-	for _, group := range backupGroups(blocks)[1:] {
-		list = append(list, fmt.Sprint(group*32768))
-	}
-	return list
-}
-
-// ext4Usable is what df tells of an ext4 file system of so many bytes: without
-// inode tables, bitmaps, journal and the superblocks with what is kept for growth.
-// Journal and what is kept are those of the size it was made with: resize2fs leaves
-// them as they are.
-func ext4Usable(size, made int64) int64 {
-	blocks, first := size/4096, made/4096
-	groups, firstGroups := (blocks+32767)/32768, (first+32767)/32768
-	journal := int64(262144)
-	for _, step := range []struct{ below, blocks int64 }{
-		{32768, 1024},
-		{256 << 10, 4096},
-		{512 << 10, 8192},
-		{4 << 20, 16384},
-		{8 << 20, 32768},
-		{16 << 20, 65536},
-		{32 << 20, 131072},
-	} {
-		if first < step.below {
-			journal = step.blocks
-			break
-		}
-	}
-	descriptors := (groups*64 + 4095) / 4096
-	reserved := min(max(firstGroups*16-(firstGroups*64+4095)/4096, 0), 1024) - (descriptors - (firstGroups*64+4095)/4096)
-	overhead := groups*(512+2) + int64(len(backupGroups(blocks)))*(1+descriptors+reserved) + journal
-	return max(blocks-overhead, 0) * 4096
-}
-
-// ctSystems are the distributions that a template's name may begin with.
-var ctSystems = []string{"debian", "devuan", "ubuntu", "centos", "fedora", "opensuse", "archlinux", "alpine", "gentoo", "nixos"}
-
-// ctSystem finds out what is in a template: PVE looks into it, here its name
-// must tell.
-func ctSystem(volid string) (ostype, arch string) {
-	ostype, arch = "debian", "amd64"
-	for _, system := range ctSystems {
-		if strings.Contains(volid, system) {
-			ostype = system
-		}
-	}
-	for _, other := range []string{"arm64", "armhf", "i386", "riscv64"} {
-		if strings.Contains(volid, "_"+other) {
-			arch = other
-		}
-	}
-	return ostype, arch
 }

@@ -25,7 +25,16 @@ import (
 
 // excused are the exchanges that the simulator does not answer as recorded, each
 // with the reason. An excuse that is not needed any more fails the test.
-var excused = map[string]map[int]string{}
+var excused = map[string]map[int]string{
+	"more-8.4/ct-life-2": {
+		81: noCgroup, 82: noCgroup, 84: noCgroup, 85: noCgroup, 89: noCgroup, 96: noCgroup, 97: noCgroup, 99: noCgroup, 100: noCgroup, 108: noCgroup,
+	},
+	"more-8.4/ct-life-3": {8: "two errors of one property come in the order of a Perl hash"},
+}
+
+// noCgroup is the recordings' README's word of the machine with 8.4. With 9.2 the same steps
+// were recorded on one that could.
+const noCgroup = "the recorded machine could not set the processor weight of a running container, so that a change was refused"
 
 // TestReplay sends the requests of each story to a host without guests, in a
 // bubble whose clock jumps, and holds the answers against the recorded ones: one
@@ -114,6 +123,7 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 func (s *story) config() pvesim.Config {
 	c := recordedMachine()
 	c.Node, c.Version, c.Bridges, c.Token, c.Web = s.Start.Node, s.version(), s.Start.Bridges, s.Start.RootToken, s.web
+	c.LegacyCgroups = c.Version == "9.2" // The machine with 9.2 says so of itself.
 	for _, st := range s.Start.Storages {
 		c.Storages = append(c.Storages, pvesim.Storage{Name: st.Storage, Type: st.Type, Path: st.Path, Content: st.Content})
 	}
@@ -126,7 +136,7 @@ func (s *story) web(address string) pvesim.Page {
 	if err != nil {
 		return pvesim.Page{Missing: "404 File not found"}
 	}
-	return pvesim.Page{Size: int64(len(content)), Disk: diskSize(content), Sums: pvesim.Sums(content)}
+	return pvesim.Page{Size: int64(len(content)), Disk: diskSize(content), Sums: pvesim.Sums(content), Content: content}
 }
 
 // diskSize is how large a guest sees a disk image, which the head of qcow2 tells.

@@ -196,7 +196,7 @@ func (w *world) guestEntry(g *guest) *guestEntry {
 
 // nodeEntry is a node; figures only for who may audit it.
 func (w *world) nodeEntry(n *node, audit bool) *nodeEntry {
-	r := &nodeEntry{ID: "node/" + n.name, Type: "node", Node: n.name, Status: "online", CgroupMode: 2}
+	r := &nodeEntry{ID: "node/" + n.name, Type: "node", Node: n.name, Status: "online", CgroupMode: 2 - boolInt(w.cfg.LegacyCgroups)}
 	if n.offline {
 		r.Status = "offline"
 	}

@@ -52,7 +52,9 @@ func (w *world) ctSize(s *sample, g *guest) {
 	if limit, err := strconv.ParseFloat(g.conf["cpulimit"], 64); err == nil && limit > 0 && atoi(g.conf["cores"]) == 0 {
 		s.cpus = limit
 	}
-	s.maxdisk, _ = parseSize(optionOf(g.conf["rootfs"], "size"))
+	if s.maxdisk, _ = parseSize(optionOf(g.conf["rootfs"], "size")); s.maxdisk == 0 {
+		s.maxdisk = 4 << 30 // What PVE takes it for.
+	}
 	if g.run != nil {
 		s.disk = min(2150400, s.maxdisk)
 		if !strings.Contains(g.conf["rootfs"], "subvol-") {
@@ -60,7 +62,7 @@ func (w *world) ctSize(s *sample, g *guest) {
 			if v := w.volume(g.node, parseMount("rootfs", g.conf["rootfs"]).volume); v != nil && v.made > 0 {
 				made = v.made
 			}
-			s.maxdisk = ext4Usable(s.maxdisk, made)
+			s.maxdisk = newExt4(made).usable(s.maxdisk)
 		}
 	}
 }

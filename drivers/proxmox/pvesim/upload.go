@@ -22,6 +22,7 @@ type upload struct {
 	size     int64
 	head     []byte // Its beginning: enough to know a disk image by.
 	sums     map[string]string
+	root     *rootSystem // If it is the archive of a root file system.
 }
 
 // fieldsMost bounds what of a body is looked at for its text fields.
@@ -148,7 +149,9 @@ func readFile(part *multipart.Part) (*upload, error) {
 	for _, h := range all {
 		writers = append(writers, h)
 	}
-	n, err := io.Copy(io.MultiWriter(writers...), io.TeeReader(part, &limitedWriter{w: &head, left: 512}))
+	root := newRootReader()
+	n, err := io.Copy(io.MultiWriter(append(writers, root)...), io.TeeReader(part, &limitedWriter{w: &head, left: 512}))
+	up.root = root.end()
 	if err != nil {
 		return nil, err
 	}
@@ -283,6 +286,7 @@ func apiUpload(w *world, c *call) (any, error) {
 		s.put(node, &volume{
 			name: content + "/" + name, content: content, format: fileFormat(content, name), size: up.diskSize(), length: up.size,
 			used: (up.size + 4095) / 4096 * 4096, ctime: w.now.Unix(), system: content == "import", sums: up.sums,
+			root: up.root,
 		})
 		t.logf("finished file import successfully")
 		return nil
@@ -340,6 +344,9 @@ func apiDownload(w *world, c *call) (any, error) {
 		v := &volume{
 			name: volname, content: content, format: fileFormat(content, name), size: found.Size, length: found.Size, used: found.Size,
 			ctime: w.now.Unix(), system: content == "import", url: from, sums: found.Sums,
+		}
+		if content == "vztmpl" && found.Content != nil {
+			v.root = readRoot(bytes.NewReader(found.Content))
 		}
 		if content == "import" {
 			v.size = found.Disk

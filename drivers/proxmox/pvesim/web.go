@@ -17,6 +17,9 @@ type Page struct {
 	Size int64
 	Disk int64             // Of a disk image: how large a guest sees it; default Size.
 	Sums map[string]string // Checksums by the name of the algorithm, see [Sums].
+	// Content is the file itself. It is needed of a template of containers alone: its system
+	// is found out from it. Without it the name of the file must tell.
+	Content []byte
 	// Missing is what the server answers of a page that is not there: "404 Not Found".
 	Missing string
 }
