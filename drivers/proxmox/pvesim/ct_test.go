@@ -27,6 +27,14 @@ func (c *client) ct(vmid string, more form) {
 	c.done("POST", "/nodes/father/lxc", params)
 }
 
+// ctTemplate makes a container a template. The call does not name the task that does it.
+func (c *client) ctTemplate(vmid string) {
+	c.t.Helper()
+	c.ok("POST", ctURL(vmid, "/template"), nil)
+	upid, _ := c.list("/nodes/father/tasks?source=all&typefilter=vztemplate&vmid=" + vmid)[0]["upid"].(string)
+	require.Equal(c.t, "OK", c.wait(upid))
+}
+
 // TestContainerLocks: the id is taken with the answer, a clone is there with a lock
 // before its task, and its source cannot be changed meanwhile.
 func TestContainerLocks(t *testing.T) {
@@ -63,7 +71,7 @@ func TestContainerRoots(t *testing.T) {
 			c.ct("200", form{"rootfs": "fast:2"})
 			require.Equal(t, test.root, c.object(ctURL("200", "/config"))["rootfs"])
 			require.Len(t, c.list("/nodes/father/storage/fast/content?content=rootdir"), 1)
-			c.ok("POST", ctURL("200", "/template"), nil)
+			c.ctTemplate("200")
 			require.Equal(t, test.base, c.object(ctURL("200", "/config"))["rootfs"])
 			require.Equal(t, "you can't start a CT if it's a template", c.task("POST", ctURL("200", "/status/start"), nil))
 			c.done("POST", ctURL("200", "/clone"), form{"newid": "201"})

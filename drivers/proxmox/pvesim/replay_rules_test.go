@@ -65,6 +65,9 @@ func (m *mirror) other(id string) string {
 	if strings.EqualFold(id[:len(prefix)], prefix) {
 		return id[:len(prefix)] + strings.Map(nextDigit, id[len(prefix):])
 	}
+	if i := strings.LastIndex(id, ":"); strings.HasPrefix(strings.ToLower(id), "fe80::") {
+		return id[:i] + strings.Map(nextDigit, id[i:]) // Else it is no address of a link.
+	}
 	return strings.Map(nextDigit, id)
 }
 

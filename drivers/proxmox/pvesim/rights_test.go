@@ -132,7 +132,7 @@ func TestRootToken(t *testing.T) {
 		"args=-x": "only root can set 'args' config", "lock=backup": "only root can set 'lock' config",
 		"hostpci0=0000%3A00%3A02.0": "only root can set 'hostpci0' config for non-mapped devices",
 		"serial0=%2Fdev%2FttyS0":    "only root can modify 'serial0' config for real devices",
-		"scsi0=%2Fdev%2Fsdz":        "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 581.",
+		"scsi0=%2Fdev%2Fsdz":        "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.",
 	} {
 		require.Equal(t, reason, c.ask("PUT", vmURL("100", "/config?"+params), nil).reason)
 	}

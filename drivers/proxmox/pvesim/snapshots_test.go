@@ -132,7 +132,7 @@ func TestTemplatesComeBack(t *testing.T) {
 	c.vm("100", nil)
 	c.done("POST", vmURL("100", "/template"), nil)
 	c.ct("200", nil)
-	c.ok("POST", ctURL("200", "/template"), nil)
+	c.ctTemplate("200")
 	c.done("POST", "/nodes/father/vzdump", form{"vmid": "100,200", "storage": "local"})
 	for _, entry := range c.list("/nodes/father/storage/local/content?content=backup") {
 		if entry["subtype"] == "qemu" {
