@@ -19,6 +19,7 @@ type ctOrder struct {
 	mounts   map[string]string
 	pool     string
 	managed  bool // The HA manager gets it.
+	by       *call
 }
 
 var bareSize = regexp.MustCompile(`^\d+(?:\.\d+)?$`)
@@ -36,7 +37,7 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 	}
 	managed := c.take("ha-managed") == "1"
 	start, force := c.take("start") == "1", c.take("force") == "1"
-	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed}
+	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed, by: c}
 	said := c.has("unprivileged")
 	unprivileged := c.take("unprivileged") == "1"
 	if w.v9() && !order.restore { // since pve-container 6.0.6: unprivileged unless said otherwise, and else for who may change the host
@@ -234,6 +235,9 @@ func (w *world) buildCT(g *guest, order ctOrder, t *task) error {
 		if from, err = w.recoverCT(g, order, conf, mounts, log); err != nil {
 			return err
 		}
+		if err := order.mayRestore(g, from, conf); err != nil {
+			return err
+		}
 	} else if len(mounts) == 0 {
 		mounts["rootfs"] = order.storage + ":4"
 	}
@@ -275,6 +279,34 @@ func (w *world) buildCT(g *guest, order ctOrder, t *task) error {
 		}
 	}
 	w.write(g)
+	return nil
+}
+
+// mayRestore asks for what only the backup tells: the bridges that it names, and the right
+// to change the host for a container that was not privileged before, which is one since
+// pve-container 6.0.6 if it is new (create_vm in PVE/API2/LXC.pm).
+func (o ctOrder) mayRestore(g *guest, from *backup, conf config) error {
+	for _, key := range indexedKeys(from.conf, "net") {
+		if _, given := conf[key]; given {
+			continue
+		}
+		if err := o.by.mayUseCTBridge(from.conf[key]); err != nil {
+			return fail("403 %s", err)
+		}
+	}
+	old, there := g.conf["unprivileged"]
+	there = there || len(g.conf) > 1 // Besides the lock.
+	var err error
+	switch {
+	case conf["unprivileged"] == "1":
+	case o.by.w.v9() && (!there || old == "1"):
+		err = o.by.need("/", "Sys.Modify")
+	case !o.by.w.v9() && old == "1":
+		err = o.by.needVM(g.vmid, o.pool, "VM.Allocate")
+	}
+	if err != nil {
+		return fail("403 %s", err)
+	}
 	return nil
 }
 

@@ -82,7 +82,7 @@ func (c *call) mayUseMount(vmid int, m mount) error {
 	if storage, _, order := m.order(); order {
 		return c.need("/storage/"+storage, "Datastore.AllocateSpace")
 	}
-	_, err := c.mayReadVolume(vmid, m.volume, "images")
+	_, err := c.mayReadVolume(vmid, m.volume, "rootdir")
 	return err
 }
 
@@ -115,4 +115,13 @@ func (c *call) mayChangeFeatures(ch ctChange, remove bool) error {
 	default:
 		return nil
 	}
+}
+
+// hiddenOfCT are the keys of a container that not everybody who may look at it sees, for
+// they may hold secrets (delete_read_restricted_options in PVE/LXC.pm, since 6.0.15).
+func (c *call) hiddenOfCT(g *guest) map[string]bool {
+	if g.kind != "lxc" || c.needVM(g.vmid, "", "VM.Config.Options") == nil {
+		return nil
+	}
+	return map[string]bool{"env": true}
 }

@@ -69,13 +69,19 @@ func apiLXCCurrent(w *world, c *call) (any, error) {
 }
 
 // apiLXCIndex is GET /nodes/{node}/lxc/{vmid}.
-func apiLXCIndex(*world, *call) (any, error) {
+func apiLXCIndex(_ *world, c *call) (any, error) {
+	if _, err := c.ct(); err != nil {
+		return nil, err
+	}
 	return subdirs("subdir", "config", "pending", "status", "vncproxy", "termproxy", "vncwebsocket", "spiceproxy", "migrate", "clone",
 		"rrd", "rrddata", "firewall", "snapshot", "resize", "interfaces"), nil
 }
 
 // apiLXCStatusIndex is GET /nodes/{node}/lxc/{vmid}/status.
-func apiLXCStatusIndex(*world, *call) (any, error) {
+func apiLXCStatusIndex(_ *world, c *call) (any, error) {
+	if _, err := c.ct(); err != nil {
+		return nil, err
+	}
 	return subdirs("subdir", "current", "start", "stop", "shutdown", "reboot", "migrate"), nil
 }
 

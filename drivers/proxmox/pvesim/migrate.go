@@ -54,19 +54,27 @@ func apiMigrateInfo(w *world, c *call) (any, error) {
 
 // apiMigrateCTInfo is GET /nodes/{node}/lxc/{vmid}/migrate, since PVE 9.
 func apiMigrateCTInfo(w *world, c *call) (any, error) {
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
 	g, err := c.ct()
 	if err != nil {
 		return nil, err
 	}
-	allowed := []string{}
+	if err := g.checkLock(); err != nil {
+		return nil, err
+	}
+	allowed := []string{} // Also a node that is down.
 	for _, name := range w.nodeNames() {
-		if name != g.node && !w.nodes[name].offline {
+		if name != g.node {
 			allowed = append(allowed, name)
 		}
 	}
-	return map[string]any{
-		"running": boolInt(g.run != nil), "allowed-nodes": allowed, "not-allowed-nodes": map[string]any{}, "dependent-ha-resources": []string{},
-	}, nil
+	info := map[string]any{"running": boolInt(g.run != nil), "allowed-nodes": allowed, "not-allowed-nodes": map[string]any{}}
+	if w.ha.managed(g) {
+		info["dependent-ha-resources"] = []string{}
+	}
+	return info, nil
 }
 
 // apiMigrate is POST …/migrate of VMs and containers.
@@ -92,8 +100,10 @@ func apiMigrate(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.checkLock(); err != nil {
-		return nil, err
+	if g.kind == "qemu" { // Of a container only the task asks.
+		if err := g.checkLock(); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case g.run == nil:
@@ -167,6 +177,11 @@ func (w *world) mayMigrate(g *guest, m migration, log func(string, ...any)) erro
 			return fail("Problem found while scanning volumes - can't migrate local cdrom '%s'", d.file)
 		}
 	}
+	if g.kind == "lxc" {
+		if err := mayMigrateCT(g, m); err != nil {
+			return err
+		}
+	}
 	disks := g.disks(g.conf)
 	for _, key := range slices.Sorted(maps.Keys(disks)) {
 		storage, name, _ := volumeID(disks[key])
@@ -184,6 +199,19 @@ func (w *world) mayMigrate(g *guest, m migration, log func(string, ...any)) erro
 			return fail("Problem found while scanning volumes - can't live migrate attached local disks without with-local-disks option")
 		}
 		log("found local disk '%s' (attached)", disks[key])
+	}
+	return nil
+}
+
+// mayMigrateCT is the beginning of prepare in PVE/LXC/Migrate.pm.
+func mayMigrateCT(g *guest, m migration) error {
+	if g.run != nil && m.online {
+		return fail("lxc live migration is currently not implemented")
+	}
+	for _, key := range mountNames(g.conf) {
+		if p := parseMount(key, g.conf[key]); p.kind() != "volume" && p.opts["shared"] != "1" {
+			return fail("cannot migrate local %s mount point '%s'", p.kind(), key)
+		}
 	}
 	return nil
 }

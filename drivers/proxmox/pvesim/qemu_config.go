@@ -17,8 +17,11 @@ func apiGetConfig(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	hidden := c.hiddenOfCT(g)
 	if name := c.in["snapshot"]; name != "" {
-		return g.snapshotConfig(name)
+		shown, err := g.snapshotConfig(name)
+		maps.DeleteFunc(shown, func(key string, _ any) bool { return hidden[key] })
+		return shown, err
 	}
 	conf := g.conf
 	if !c.flag("current") {
@@ -26,14 +29,16 @@ func apiGetConfig(_ *world, c *call) (any, error) {
 	}
 	result := make(map[string]any, len(conf)+1)
 	for key, value := range conf {
-		result[key] = masked(key, typed(g.kind, key, value))
+		if !hidden[key] {
+			result[key] = masked(key, typed(g.kind, key, value))
+		}
 	}
 	result["digest"] = g.sum()
 	return result, nil
 }
 
 // snapshotConfig is the configuration of a snapshot, with the digest of the file.
-func (g *guest) snapshotConfig(name string) (any, error) {
+func (g *guest) snapshotConfig(name string) (map[string]any, error) {
 	s := g.snapshot(name)
 	if s == nil {
 		return nil, fail("snapshot '%s' does not exist", name)
@@ -58,9 +63,12 @@ func apiPending(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	going := g.deletions()
+	hidden, going := c.hiddenOfCT(g), g.deletions()
 	list := []map[string]any{{"key": "digest", "value": g.sum()}}
 	for _, key := range slices.Sorted(maps.Keys(g.conf)) {
+		if hidden[key] {
+			continue
+		}
 		item := map[string]any{"key": key, "value": masked(key, typed(g.kind, key, g.conf[key]))}
 		if waiting, ok := g.pend[key]; ok {
 			item["pending"] = masked(key, typed(g.kind, key, waiting))
@@ -71,7 +79,7 @@ func apiPending(_ *world, c *call) (any, error) {
 		list = append(list, item)
 	}
 	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
-		if _, ok := g.conf[key]; !ok && key != "delete" {
+		if _, ok := g.conf[key]; !ok && key != "delete" && !hidden[key] {
 			list = append(list, map[string]any{"key": key, "pending": masked(key, typed(g.kind, key, g.pend[key]))})
 		}
 	}

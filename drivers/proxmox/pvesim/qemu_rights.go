@@ -158,7 +158,7 @@ func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err 
 	}
 	path := "/storage/" + storage
 	switch {
-	case want != "" && parsed.content != want:
+	case want != "" && parsed.content != want && (want != "rootdir" || parsed.content != "images"):
 		return "", fail("unable to use volume %s - content type needs to be '%s'", volid, want)
 	case c.can(path, "Datastore.Allocate"):
 	case parsed.content == "iso" || parsed.content == "vztmpl" || parsed.content == "import":

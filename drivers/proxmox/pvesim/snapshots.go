@@ -165,7 +165,8 @@ func apiSnapshots(_ *world, c *call) (any, error) {
 // apiCreateSnapshot is POST …/snapshot. What is wrong shows in the task.
 func apiCreateSnapshot(w *world, c *call) (any, error) {
 	name, description, withState := c.in["snapname"], c.in["description"], c.flag("vmstate")
-	if name == "current" || name == "pending" || name == "vzdump" {
+	ofCT := strings.HasPrefix(c.m.Path, "/nodes/{node}/lxc")
+	if name == "current" || name == "pending" && !ofCT || name == "vzdump" {
 		return nil, fail("unable to use snapshot name '%s' (reserved name)", name)
 	}
 	g, err := c.guestCall()
