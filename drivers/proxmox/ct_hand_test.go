@@ -27,7 +27,7 @@ func everyKey(c *proxmox.CT) {
 	c.Features, c.Timezone, c.Nameserver, c.Searchdomain = []string{"nesting"}, "Europe/Berlin", []string{"9.9.9.9", "1.1.1.1"}, "x.test"
 	c.Disks = []proxmox.CTDisk{
 		{Name: "root", Options: map[string]string{"acl": "1"}},
-		{Name: "data", Size: 2, Path: "/srv", Backup: true, Options: map[string]string{"ro": "0", "quota": "1", "replicate": "0", "mountoptions": "noatime;nodev"}},
+		{Name: "data", Size: 2, Path: "/srv", Backup: true, Options: map[string]string{"ro": "0", "quota": "0", "replicate": "0", "mountoptions": "noatime;nodev"}},
 	}
 	c.NICs = []proxmox.CTNIC{{
 		Name: "lan", VLAN: 5, IP: "10.0.0.5/24", IP6: "auto", Firewall: true, Options: map[string]string{"mtu": "1400", "rate": "5.0", "link_down": "0", "trunks": "5;6"},

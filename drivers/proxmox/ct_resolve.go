@@ -86,6 +86,9 @@ func (r *ctResolver) disks() {
 			paths[d.Path] = d.Name
 		}
 		r.members(at, mountKey(d.Name), d.Options, mountMembers, d.text(d.Storage+":1"))
+		if r.Unprivileged && pveapi.BooleanWord(d.Options["quota"]) == "1" {
+			r.errorf(at+".options.quota", fmt.Sprintf("disk %q with quotas in an unprivileged container", d.Name), "PVE does not start it: remove quota, or set unprivileged = false")
+		}
 	}
 }
 

@@ -167,6 +167,8 @@ func TestContainersThatCannotBe(t *testing.T) {
 		"the root disk has neither path nor backup":             disk(proxmox.CTDisk{Name: "root", Path: "/x"}),
 		`PVE has no "fast" in mp0`:                              disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"fast": "1"}}),
 		`"size" is set by an attribute`:                         disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"size": "1G"}}),
+		`disk "data" with quotas in an unprivileged container`:  disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"quota": "yes"}}),
+		`PVE refuses timezone = "US/Eastern"`:                   func(c *proxmox.CT) { c.Timezone = "US/Eastern" },
 		"VLAN tag out of range":                                 nic(proxmox.CTNIC{VLAN: 5000}),
 		`"10.0.0.5" is no address with prefix length`:           nic(proxmox.CTNIC{IP: "10.0.0.5"}),
 		`"10.0.0.5/24" is no address with prefix length`:        nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
