@@ -60,17 +60,24 @@ func (c *verifier) checkParams(m *Method, values map[string]any) {
 			c.check(v, values[name], name)
 		}
 		if v.Requires != "" && values[v.Requires] == nil {
-			c.found.add(v.Requires, fmt.Sprintf(requires, name))
+			c.found.add(v.Requires, c.required(name))
 		}
 	}
 }
 
 // PVE's texts for members of objects, parameters and property strings alike.
 const (
-	unknown  = "property is not defined in schema and the schema does not allow additional properties"
-	missing  = "property is missing and it is not optional"
-	requires = "missing property - '%s' requires this property"
+	unknown = "property is not defined in schema and the schema does not allow additional properties"
+	missing = "property is missing and it is not optional"
 )
+
+// required is the text for a property that another one, which is there, needs.
+func (c *verifier) required(by string) string {
+	if strings.HasPrefix(c.version, "8.") {
+		return "missing property - '" + by + "' requires this property"
+	}
+	return "missing property required by '" + by + "'"
+}
 
 // normalized applies what PVE does before the check because forms know neither
 // lists nor a list of one: an array for a string that is a list is joined, a

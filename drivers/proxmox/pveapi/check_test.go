@@ -69,7 +69,7 @@ func TestCheck(t *testing.T) {
 			"POST /nodes/{node}/qemu",
 			map[string]any{"force": "1", "unique": "1"},
 			// Two texts on one name are joined by PVE with a backslash and an n.
-			map[string]string{"archive": `missing property - 'force' requires this property\nmissing property - 'unique' requires this property`},
+			map[string]string{"archive": `missing property required by 'force'\nmissing property required by 'unique'`},
 		},
 		"limits": {
 			"PUT /nodes/{node}/qemu/{vmid}/config",
@@ -107,7 +107,7 @@ func TestCheck(t *testing.T) {
 				"net0":      "invalid format - format error\nnet0.nosuch: " + unknownText + "\nnet0.tag: value must have a minimum value of 1\n",
 				"scsi0":     "invalid format - format error\nscsi0.discard: value 'maybe' does not have a value in the enumeration 'ignore, on'\n",
 				"agent":     "invalid format - format error\nagent.enabled: type check ('boolean') failed - got 'perhaps'\n",
-				"ipconfig0": "invalid format - format error\nipconfig0.ip: missing property - 'ipconfig0.gw' requires this property\n",
+				"ipconfig0": "invalid format - format error\nipconfig0.ip: missing property required by 'ipconfig0.gw'\n",
 				"boot":      "invalid format - format error\nboot.order: invalid format - invalid boot device 'sound0'\n\n",
 				"numa0":     "invalid format - format error\nnuma0.cpus: value does not match the regex pattern\n",
 				"cpu":       "invalid format - CPU is missing cputype\n",

@@ -2,7 +2,6 @@ package pveapi
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -157,7 +156,7 @@ func (c *verifier) checkMembers(members map[string]*Value, parsed map[string]str
 			continue
 		}
 		if _, ok := parsed[member.Requires]; member.Requires != "" && !ok {
-			inner.found.add(join(path, member.Requires), fmt.Sprintf(requires, join(path, name)))
+			inner.found.add(join(path, member.Requires), c.required(join(path, name)))
 		}
 	}
 	return inner.found
