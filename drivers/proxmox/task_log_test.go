@@ -21,7 +21,7 @@ func TestTheLogOfATaskSaysWhy(t *testing.T) {
 		"unseen": {true, "QEMU exited with code 1 (log: `pvenode task log 'UPID:father:"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, pvesim.Config{})
+			w := newWorld(t, pvesim.Config{Version: "8.4"}) // Later ones name the bridge in the status.
 			w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 			if c.dark {
 				w.answers(1, "/log", `{"data":null}`, http.StatusForbidden)

@@ -76,6 +76,10 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 		turn := func(n int) int { return rapid.IntRange(0, max(n-1, 0)).Draw(rt, "turn") }
 		story := func(_ *testing.T, w *world) {
 			w.iso("local:iso/x.iso")
+			w.host.Edit(func(e *pvesim.Edit) { // A start reads them.
+				e.Snippet("local:snippets/x.yaml")
+				e.Snippet("local:snippets/y.yaml")
+			})
 			w.node("web-1", edit)
 			w.apply()
 			w.converged()

@@ -33,7 +33,7 @@ func TestLag(t *testing.T) {
 		c.ok("POST", "/pools", form{"poolid": "p"})
 		c.vm("100", form{"tags": "b;a", "pool": "p"})
 		require.Equal(t, map[string]any{
-			"id": "qemu/100", "type": "qemu", "node": "father", "vmid": 100.0, "status": "unknown", "tags": "b;a", "pool": "p",
+			"id": "qemu/100", "type": "qemu", "node": "father", "vmid": 100.0, "status": "unknown", "tags": "a;b", "pool": "p",
 		}, c.resource(100))
 		fresh := c.list("/nodes/father/qemu")[0]
 		require.Equal(t, "vm-100", fresh["name"])
@@ -169,14 +169,14 @@ func TestLockFile(t *testing.T) {
 	})
 }
 
-// TestStoppedTask: a task that is stopped by hand has an unexpected status; one
-// that crashed leaves its lock.
+// TestStoppedTask: a task that is stopped by hand fails and cleans up; one that crashed
+// has an unexpected status and leaves its lock.
 func TestStoppedTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, pvesim.Config{TaskTime: time.Minute})
 		upid := fmt.Sprint(c.ok("POST", "/nodes/father/qemu", form{"vmid": "100"}))
 		c.ok("DELETE", "/nodes/father/tasks/"+url.PathEscape(upid), nil)
-		require.Equal(t, "unexpected status", c.wait(upid))
+		require.Equal(t, "unable to create VM 100 - received interrupt", c.wait(upid))
 		require.Empty(t, c.h.Snapshot().Guests, "an interrupted create cleans up")
 
 		upid = fmt.Sprint(c.ok("POST", "/nodes/father/qemu", form{"vmid": "101"}))

@@ -1,16 +1,12 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // As PVE makes its instance ids.
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -90,123 +86,61 @@ func apiRegenerate(w *world, c *call) (any, error) {
 	if err := g.checkLock(); err != nil {
 		return nil, err
 	}
-	clear(g.cloud)
-	w.write(g)
-	return nil, nil
+	return nil, w.updateCloudDrive(g, func(string, ...any) {})
 }
 
-// apiCloudinitDump is GET …/cloudinit/dump: one document of the drive.
-func apiCloudinitDump(_ *world, c *call) (any, error) {
-	g, err := c.vm()
-	if err != nil {
-		return nil, err
+// updateCloudDrive writes the drive of cloud-init, if there is one
+// (vmconfig_update_cloudinit_drive in PVE/QemuServer.pm).
+func (w *world) updateCloudDrive(g *guest, log func(string, ...any)) error {
+	if !slices.ContainsFunc(driveNames(g.conf), func(key string) bool { return parseDrive(key, g.conf[key]).cloudinit() }) {
+		return nil
 	}
-	conf := g.conf
-	switch c.in["type"] {
-	case "network":
-		return cloudNetwork(conf), nil
-	case "meta":
-		sum := sha1.Sum([]byte(cloudUser(conf, g.vmid) + cloudNetwork(conf))) //nolint:gosec // As PVE does.
-		return "instance-id: " + hex.EncodeToString(sum[:]) + "\n", nil
-	default:
-		return cloudUser(conf, g.vmid), nil
-	}
+	return w.writeCloudDrive(g, g.conf, log)
 }
 
-// cloudUser is the user-data document (cloudinit_userdata in
-// PVE/QemuServer/Cloudinit.pm).
-func cloudUser(conf config, vmid int) string {
-	host := conf["name"]
-	if host == "" {
-		host = fmt.Sprintf("VM%d", vmid)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "#cloud-config\nhostname: %s\nmanage_etc_hosts: true\n", host)
-	if domain := strings.TrimSpace(conf["searchdomain"]); domain != "" {
-		fmt.Fprintf(&b, "fqdn: %s.%s\n", host, domain)
-	}
-	if user := strings.TrimSpace(conf["ciuser"]); user != "" {
-		fmt.Fprintf(&b, "user: %s\n", user)
-	}
-	if password := conf["cipassword"]; password != "" {
-		fmt.Fprintf(&b, "password: %s\n", password)
-	}
-	if keys, err := url.PathUnescape(conf["sshkeys"]); err == nil && strings.TrimSpace(keys) != "" {
-		b.WriteString("ssh_authorized_keys:\n")
-		for key := range strings.SplitSeq(strings.TrimSpace(keys), "\n") {
-			fmt.Fprintf(&b, "  - %s\n", key)
-		}
-	}
-	b.WriteString("chpasswd:\n  expire: False\n")
-	if user := strings.TrimSpace(conf["ciuser"]); user != "root" {
-		b.WriteString("users:\n  - default\n")
-	}
-	if conf["ciupgrade"] != "0" {
-		b.WriteString("package_upgrade: true\n")
-	}
-	return b.String()
-}
-
-// cloudNetwork is the network document, version 1 (nocloud_network).
-func cloudNetwork(conf config) string {
-	var b strings.Builder
-	b.WriteString("version: 1\nconfig:\n")
-	for _, key := range indexedKeys(conf, "net") {
-		_, n := splitKey(key)
-		ip, ok := conf["ipconfig"+strconv.Itoa(n)]
-		if !ok {
+// writeCloudDrive writes the drives of cloud-init from a configuration, after which they
+// differ from it in nothing (apply_cloudinit_config in PVE/QemuServer/Cloudinit.pm).
+func (w *world) writeCloudDrive(g *guest, conf config, log func(string, ...any)) error {
+	own := fmt.Sprintf("vm-%d-cloudinit", g.vmid)
+	for _, key := range driveNames(conf) {
+		_, name, managed := volumeID(parseDrive(key, conf[key]).file)
+		if !managed || !strings.Contains(name, own) {
 			continue
 		}
-		mac := strings.ToLower(parseProperty(key, conf[key])["macaddr"])
-		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n", n, mac)
-		writeSubnets(&b, parseProperty("ipconfig0", ip))
-	}
-	servers, domains := splitList(conf["nameserver"]), splitList(conf["searchdomain"])
-	if len(servers)+len(domains) > 0 {
-		b.WriteString("    - type: nameserver\n")
-		if len(servers) > 0 {
-			b.WriteString("      address:\n")
-			for _, s := range servers {
-				fmt.Fprintf(&b, "      - '%s'\n", s)
+		for _, document := range []string{"network", "user", "meta", "vendor"} {
+			volid := parseProperty("cicustom", conf["cicustom"])[document]
+			if err := w.snippet(g.node, volid); volid != "" && err != nil {
+				return err
 			}
 		}
-		if len(domains) > 0 {
-			b.WriteString("      search:\n")
-			for _, d := range domains {
-				fmt.Fprintf(&b, "      - '%s'\n", d)
-			}
-		}
+		log("generating cloud-init ISO")
 	}
-	return b.String()
+	if len(g.cloud) > 0 {
+		clear(g.cloud)
+		w.write(g)
+	}
+	return nil
 }
 
-func writeSubnets(b *strings.Builder, ip map[string]string) {
-	switch address := ip["ip"]; address {
-	case "":
-	case "dhcp":
-		b.WriteString("      - type: dhcp4\n")
-	default:
-		prefix, err := netip.ParsePrefix(address)
-		if err != nil || !prefix.Addr().Is4() {
-			break
-		}
-		mask := ^uint32(0) << (32 - prefix.Bits())
-		fmt.Fprintf(b, "      - type: static\n        address: '%s'\n        netmask: '%d.%d.%d.%d'\n",
-			prefix.Addr(), mask>>24, mask>>16&255, mask>>8&255, mask&255)
-		if gateway := ip["gw"]; gateway != "" {
-			fmt.Fprintf(b, "        gateway: '%s'\n", gateway)
-		}
+// snippet fails unless a volume is a document for cloud-init that is there
+// (read_cloudinit_snippets_file).
+func (w *world) snippet(node, volid string) error {
+	storage, name, managed := volumeID(volid)
+	if !managed {
+		return fail("unable to parse volume ID '%s'", volid)
 	}
-	switch address := ip["ip6"]; address {
-	case "":
-	case "dhcp":
-		b.WriteString("      - type: dhcp6\n")
-	case "auto":
-		b.WriteString("      - type: ipv6_slaac\n")
-	default:
-		fmt.Fprintf(b, "      - type: static6\n        address: '%s'\n", address)
-		if gateway := ip["gw6"]; gateway != "" {
-			fmt.Fprintf(b, "        gateway: '%s'\n", gateway)
-		}
+	st, err := w.store(storage)
+	if err != nil {
+		return err
 	}
+	parsed, err := st.parseName(name)
+	switch {
+	case err != nil:
+		return err
+	case parsed.content != "snippets":
+		return fail("%s is not in the snippets directory", volid)
+	case st.find(node, name) == nil:
+		return fail("volume '%s' does not exist", volid)
+	}
+	return nil
 }

@@ -60,6 +60,9 @@ type Config struct {
 	// Address is that of the first bridge of Node, as a CIDR; the bridge then has no
 	// port and no gateway. Default 192.0.2.2/24 with eth0 and 192.0.2.1.
 	Address string
+	// Resolver is what /etc/resolv.conf of every node says: dns1 to dns3 and search, as
+	// PUT /nodes/{node}/dns takes them; default 192.0.2.53 and example.test.
+	Resolver map[string]string
 	// Token is the API token that the host knows from the start, without
 	// privilege separation: "user@realm!name=secret". Default
 	// "root@pam!sim=<uuid made from Seed>".
@@ -197,6 +200,9 @@ func (c Config) withDefaults() Config {
 			Release: "PRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\nNAME=\"Debian GNU/Linux\"\nVERSION_ID=\"13\"\nVERSION=\"13 (trixie)\"\nID=debian\n",
 			Kernel:  "6.12.48+deb13-cloud-amd64", KernelVersion: "#1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20)",
 		}
+	}
+	if c.Resolver == nil {
+		c.Resolver = map[string]string{"dns1": "192.0.2.53", "search": "example.test"}
 	}
 	c.BootTime = cmp.Or(c.BootTime, 2*time.Second)
 	if c.Storages == nil {

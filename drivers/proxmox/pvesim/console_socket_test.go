@@ -130,7 +130,7 @@ func TestTerminal(t *testing.T) {
 		c.ok("DELETE", "/nodes/father/tasks/"+url.PathEscape(fmt.Sprint(third["upid"])), nil)
 		_, _, err = ws.ReadMessage()
 		require.Error(t, err)
-		require.Equal(t, "unexpected status", c.ended(third))
+		require.Equal(t, "received interrupt", c.ended(third))
 	})
 	t.Run("no token gets a shell", func(t *testing.T) {
 		require.Equal(t, "value 'root@pam!sim' does not look like a valid user name", c.client.byToken().ask("POST", "/nodes/father/termproxy", nil).reason)

@@ -27,8 +27,7 @@ func (w *world) doom(t *task) {
 			case d.Silent:
 				t.lose()
 			default:
-				t.abort = nil
-				t.kill()
+				t.crash()
 			}
 		})
 	}

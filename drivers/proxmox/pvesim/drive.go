@@ -76,12 +76,12 @@ func parseDrive(key, value string) drive {
 }
 
 // String prints a drive as the configuration has it: the volume, then the
-// options in the order of the alphabet. What only an order says is left out.
+// options in the order of the alphabet. The source of an import is left out.
 func (d drive) String() string {
 	var b strings.Builder
 	b.WriteString(d.file)
 	for _, key := range slices.Sorted(maps.Keys(d.opts)) {
-		if key != "format" && key != "import-from" {
+		if key != "import-from" {
 			b.WriteString("," + key + "=" + d.opts[key])
 		}
 	}

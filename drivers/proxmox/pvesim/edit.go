@@ -100,8 +100,7 @@ func (e *Edit) Crash(vmid int) {
 	id := fmt.Sprint(vmid)
 	for _, t := range e.w.tasks.all {
 		if t.running() && t.id == id {
-			t.abort = nil
-			t.kill()
+			t.crash()
 		}
 	}
 }
@@ -160,5 +159,14 @@ func (e *Edit) RemoveVolume(volid string) {
 				delete(s.volumes, key)
 			}
 		}
+	}
+}
+
+// Snippet puts a file for cloud-init or a hook onto a storage, which no call of the API
+// can do.
+func (e *Edit) Snippet(volid string) {
+	storage, name, _ := volumeID(volid)
+	if s := e.w.stores[storage]; s != nil {
+		s.put(e.w.cfg.Node, &volume{name: name, content: "snippets", format: "snippet", size: 1024, used: 4096, ctime: e.w.now.Unix()})
 	}
 }

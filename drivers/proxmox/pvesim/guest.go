@@ -36,6 +36,10 @@ type guest struct {
 
 	raw    string // The file as text; empty when it has to be rendered.
 	digest string
+	// dropped are waiting values that do not parse, so that nobody sees them. They stand in
+	// the file until it is written again, with another content than valid.
+	dropped config
+	valid   string
 }
 
 // process is a running guest.
@@ -57,25 +61,40 @@ func newGuest(node, kind string, vmid int) *guest {
 // text renders the configuration file (write_vm_config in PVE/QemuServer.pm).
 func (g *guest) text() string {
 	if g.raw == "" {
-		var b strings.Builder
-		writeSection(&b, g.conf, false)
-		if len(g.pend) > 0 {
-			b.WriteString("\n[PENDING]\n")
-			writeSection(&b, g.pend, true)
+		g.raw = g.render(g.pend)
+		switch {
+		case len(g.dropped) == 0:
+		case g.valid == "" || g.valid == g.raw:
+			g.valid = g.raw
+			all := maps.Clone(g.pend)
+			maps.Copy(all, g.dropped)
+			g.raw = g.render(all)
+		default:
+			g.dropped, g.valid = nil, ""
 		}
-		if len(g.cloud) > 0 {
-			b.WriteString("\n[special:cloudinit]\n")
-			writeSection(&b, g.cloud, true)
-		}
-		for _, s := range g.snapshots {
-			b.WriteString("\n[" + s.name + "]\n")
-			writeSection(&b, s.conf, false)
-		}
-		g.raw = b.String()
 		sum := sha1.Sum([]byte(g.raw)) //nolint:gosec // As above.
 		g.digest = hex.EncodeToString(sum[:])
 	}
 	return g.raw
+}
+
+// render writes the sections, that of what waits as it is given.
+func (g *guest) render(pend config) string {
+	var b strings.Builder
+	writeSection(&b, g.conf, false)
+	if len(pend) > 0 {
+		b.WriteString("\n[PENDING]\n")
+		writeSection(&b, pend, true)
+	}
+	if len(g.cloud) > 0 {
+		b.WriteString("\n[special:cloudinit]\n")
+		writeSection(&b, g.cloud, true)
+	}
+	for _, s := range g.snapshots {
+		b.WriteString("\n[" + s.name + "]\n")
+		writeSection(&b, s.conf, false)
+	}
+	return b.String()
 }
 
 // sum is the digest: SHA-1 over the whole file, waiting changes included.
@@ -120,8 +139,9 @@ func encodeText(s string) string {
 
 // reread brings a section into the form in which it comes back from the file
 // (parse_vm_config in PVE/QemuServer.pm): blanks around a value are lost, of an
-// empty one a blank is left, an empty description is none.
-func (c config) reread(kind string, pending bool) {
+// empty one a blank is left, an empty description is none. It returns what does not
+// parse and is dropped: only the form of sshkeys takes an empty text, but no blank.
+func (c config) reread(kind string, pending bool) (dropped config) {
 	for key, value := range c {
 		if key == "description" && kind == "lxc" {
 			// Every line of a container's ends with a line break, the last one too.
@@ -142,10 +162,16 @@ func (c config) reread(kind string, pending bool) {
 			continue
 		}
 		if value = strings.TrimSpace(value); value == "" {
+			if v, ok := configParams[kind]().Param(key); ok && v.Format == "urlencoded" {
+				delete(c, key)
+				dropped = config{key: ""}
+				continue
+			}
 			value = " "
 		}
 		c[key] = value
 	}
+	return dropped
 }
 
 // write stores what a handler did to a guest. It is write_config and the
@@ -169,9 +195,14 @@ func (w *world) write(g *guest) {
 		}
 	}
 	g.conf.reread(g.kind, false)
-	g.pend.reread(g.kind, true)
+	if dropped := g.pend.reread(g.kind, true); dropped != nil {
+		g.dropped, g.valid = dropped, ""
+	}
 	g.cloud.reread(g.kind, true)
 	w.touch(g)
+	if len(g.dropped) > 0 {
+		g.text() // Now: the next change takes away what was dropped.
+	}
 }
 
 // configParams describes the keys of a configuration, by the kind of guest.

@@ -19,11 +19,11 @@ type nodeSettings struct {
 	groups       map[string]diskGroup // What was made of disks, by name.
 	repositories []repository         // Nil are those of a fresh installation.
 	hosts        string               // /etc/hosts; empty as it was installed.
-	dns          config               // nil as it was installed.
-	zone         string               // Of time; empty is Etc/UTC.
-	conf         config               // nodes/NAME/config.
-	planned      map[string]config    // Interfaces that are written, but not there before a reload; nil deletes.
-	ifaces       map[string]config    // Interfaces that were made by a reload.
+	dns          config
+	zone         string            // Of time; empty is Etc/UTC.
+	conf         config            // nodes/NAME/config.
+	planned      map[string]config // Interfaces that are written, but not there before a reload; nil deletes.
+	ifaces       map[string]config // Interfaces that were made by a reload.
 }
 
 // settings are those of the node of a call.
@@ -54,11 +54,7 @@ func apiSetHosts(w *world, c *call) (any, error) {
 
 // apiNodeDNS is GET /nodes/{node}/dns.
 func apiNodeDNS(_ *world, c *call) (any, error) {
-	conf := c.settings().dns
-	if conf == nil {
-		conf = config{"dns1": "192.0.2.53", "search": "example.test"}
-	}
-	return section(conf, map[string]any{}), nil
+	return section(c.settings().dns, map[string]any{}), nil
 }
 
 // apiSetNodeDNS is PUT /nodes/{node}/dns: all of it at once.

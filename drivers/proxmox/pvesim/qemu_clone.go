@@ -57,6 +57,9 @@ func apiCloneVM(w *world, c *call) (any, error) {
 			return nil
 		},
 		end: func(t *task) error {
+			if w.v92() {
+				t.logf("creating a clone of VM %d with ID %d", g.vmid, cl.newid)
+			}
 			if err := w.cloneVM(g, copied, cl, t.logf); err != nil {
 				w.remove(copied)
 				return fail("clone failed: %s", taskText(err))
@@ -67,125 +70,6 @@ func apiCloneVM(w *world, c *call) (any, error) {
 			return nil
 		},
 	}), nil
-}
-
-// checkClone makes the checks that come before and again inside the task
-// ($load_and_check of clone_vm in PVE/API2/Qemu.pm).
-func (c *call) checkClone(g *guest, cl cloning) error {
-	w := c.w
-	if cl.pool != "" && w.pools[cl.pool] == nil {
-		return forbidden("pool '" + cl.pool + "' does not exist")
-	}
-	if cl.target != "" && w.nodes[cl.target] == nil {
-		return fail("no such cluster node '%s'", cl.target)
-	}
-	if cl.storage != "" {
-		st, err := w.store(cl.storage)
-		if err != nil {
-			return err
-		}
-		if cl.target != "" && !st.Shared {
-			return fail("can't clone to non-shared storage '%s'", cl.storage)
-		}
-	}
-	if err := w.needQuorum(); err != nil {
-		return err
-	}
-	if w.guests[g.vmid] != g {
-		return missing(g.node, "qemu", g.vmid)
-	}
-	if err := g.checkLock(); err != nil {
-		return err
-	}
-	if (g.run != nil) != cl.running {
-		return fail("unexpected state change")
-	}
-	source := g.conf
-	if cl.snapshot != "" {
-		s := g.snapshot(cl.snapshot)
-		if s == nil {
-			return fail("snapshot '%s' does not exist", cl.snapshot)
-		}
-		source = s.conf
-	}
-	full := cl.isFull(g)
-	if !full && cl.storage != "" {
-		return fail("parameter 'storage' not allowed for linked clones")
-	}
-	if !full && cl.format != "" {
-		return fail("parameter 'format' not allowed for linked clones")
-	}
-	shared, err := c.mayCloneDisks(source, cl.storage)
-	if err != nil {
-		return err
-	}
-	nets := map[string]string{}
-	for _, key := range indexedKeys(source, "net") {
-		nets[key] = source[key]
-	}
-	if err := c.mayUseBridges(nets); err != nil {
-		return err
-	}
-	if cl.target != "" && !shared {
-		return fail("can't clone VM to node '%s' (VM uses local storage)", cl.target)
-	}
-	if w.guests[cl.newid] != nil {
-		return fail("unable to create VM %d: config file already exists", cl.newid)
-	}
-	for _, key := range driveNames(source) {
-		d := parseDrive(key, source[key])
-		if !full && !d.cdrom() && !w.clonable(d.file) {
-			return fail("Linked clone feature is not supported for '%s' (%s)", d.file, key)
-		}
-	}
-	return nil
-}
-
-// isFull: a template is cloned by links unless told otherwise, a VM is copied.
-func (cl cloning) isFull(g *guest) bool {
-	if cl.full == "" {
-		return g.conf["template"] != "1"
-	}
-	return cl.full == "1"
-}
-
-// mayCloneDisks checks the storages of a source; shared says whether all of
-// them are there on every node ($check_storage_access_clone).
-func (c *call) mayCloneDisks(conf config, storage string) (shared bool, err error) {
-	shared = true
-	for _, key := range driveNames(conf) {
-		d := parseDrive(key, conf[key])
-		sid, _, managed := volumeID(d.file)
-		switch {
-		case d.file == "none":
-			continue
-		case d.cdrom() && d.file == "cdrom":
-			if err := c.need("/", "Sys.Console"); err != nil {
-				return false, err
-			}
-			continue
-		case !managed:
-			continue
-		}
-		st, err := c.w.store(sid)
-		if err != nil {
-			return false, err
-		}
-		shared = shared && st.Shared
-		if d.cdrom() {
-			continue
-		}
-		if storage != "" {
-			sid, st = storage, c.w.stores[storage]
-		}
-		if err := c.need("/storage/"+sid, "Datastore.AllocateSpace"); err != nil {
-			return false, err
-		}
-		if !st.holds("images") {
-			return false, badParam("storage", "storage '"+sid+"' does not support vm images")
-		}
-	}
-	return shared, nil
 }
 
 // clonable says whether linked clones of a volume can be made: it must be a
@@ -207,7 +91,7 @@ func (w *world) based(volid string) bool {
 }
 
 // notCloned are keys of the source alone.
-var notCloned = []string{"template", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu"}
+var notCloned = []string{"template", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"}
 
 // cloneVM copies configuration and disks. Identity is never copied: hardware
 // addresses, uuid and generation id are new.
@@ -294,7 +178,7 @@ func (w *world) cloneDisk(g, copied *guest, key string, d *drive, cl cloning, lo
 		return "", fail("volume '%s' does not exist", d.file)
 	}
 	var v *volume
-	if !cl.isFull(g) && !d.cloudinit() {
+	if !cl.isFull(g) && !d.cloudinit() && key != "tpmstate0" {
 		log("create linked clone of drive %s (%s)", key, d.file)
 		v, err = w.linkDisk(st, g.node, source, copied.vmid, log)
 	} else {
@@ -317,6 +201,7 @@ func (w *world) cloneDisk(g, copied *guest, key string, d *drive, cl cloning, lo
 	}
 	d.file = storage + ":" + v.name
 	d.opts["size"] = formatSize(v.size)
+	delete(d.opts, "format")
 	return d.file, nil
 }
 

@@ -88,13 +88,10 @@ func apiPending(_ *world, c *call) (any, error) {
 
 // apiVMIndex is GET /nodes/{node}/qemu/{vmid}. Not all it names is there, not
 // even in PVE.
-func apiVMIndex(w *world, _ *call) (any, error) {
+func apiVMIndex(*world, *call) (any, error) {
 	names := []string{
 		"config", "cloudinit", "pending", "status", "unlink", "vncproxy", "termproxy", "migrate", "resize", "move",
 		"rrd", "rrddata", "monitor", "agent", "snapshot", "spiceproxy", "sendkey", "firewall", "mtunnel", "remote_migrate",
-	}
-	if w.v9() {
-		names = append(names, "dbus-vmstate")
 	}
 	return subdirs("subdir", names...), nil
 }
@@ -144,7 +141,11 @@ func (w *world) vmStatus(g *guest, full bool) map[string]any {
 	}
 	if w.v9() {
 		v["memhost"] = s.mem(w.now)
-		v["diskread"], v["diskwrite"] = s.traffic(w.now), s.traffic(w.now)/4
+		if g.run != nil {
+			for _, stall := range []string{"cpufull", "cpusome", "iofull", "iosome", "memoryfull", "memorysome"} {
+				v["pressure"+stall] = 0
+			}
+		}
 	}
 	state := "stopped"
 	if g.run != nil {

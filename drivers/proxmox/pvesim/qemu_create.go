@@ -17,12 +17,6 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
 		c.take(key)
 	}
-	managed := c.take("ha-managed") == "1"
-	if managed {
-		if err := c.need("/", "Sys.Console"); err != nil {
-			return nil, err
-		}
-	}
 	if err := c.checkKeys(c.in); err != nil {
 		return nil, err
 	}
@@ -32,7 +26,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	if err := c.mayCreate(vmid, pool, storage); err != nil {
 		return nil, err
 	}
-	start := c.take("start") == "1"
+	managed, start := c.take("ha-managed") == "1", c.take("start") == "1"
 	if archive != "" {
 		r.start, r.set = start, c.in
 		return w.restoreVM(c, node, vmid, r)
@@ -57,7 +51,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	if err := c.mayUseModel(set["cpu"], ""); err != nil {
 		return nil, err
 	}
-	if err := c.tidy(set); err != nil {
+	if err := c.tidy(set, false); err != nil {
 		return nil, err
 	}
 	if err := w.unusedID(vmid); err != nil {
@@ -68,7 +62,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	w.add(g)
 	drop := func(*task) { w.remove(g) }
 	return w.fork(c, node, job{kind: "qmcreate", id: fmt.Sprint(vmid), guest: g, abort: drop, end: func(t *task) error {
-		if err := w.buildVM(g, set, storage, t.logf); err != nil {
+		if err := c.buildVM(g, set, storage, t.logf); err != nil {
 			w.remove(g)
 			return fail("unable to create VM %d - %s", vmid, taskText(err))
 		}
@@ -86,7 +80,8 @@ func apiCreateVM(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// mayCreate checks pool, storage and the right to make a guest.
+// mayCreate checks pool, storage and the right to make a guest, to let HA manage it, and,
+// since qemu-server 9.1.11, to start it.
 func (c *call) mayCreate(vmid int, pool, storage string) error {
 	if pool != "" && c.w.pools[pool] == nil {
 		return forbidden("pool '" + pool + "' does not exist")
@@ -96,7 +91,12 @@ func (c *call) mayCreate(vmid int, pool, storage string) error {
 			return err
 		}
 	}
-	if c.flag("start") {
+	if c.flag("ha-managed") {
+		if err := c.need("/", "Sys.Console"); err != nil {
+			return err
+		}
+	}
+	if c.flag("start") && c.w.v92() {
 		if err := c.needVM(vmid, pool, "VM.PowerMgmt"); err != nil {
 			return err
 		}
@@ -119,7 +119,8 @@ func (w *world) unusedID(vmid int) error {
 
 // buildVM writes the configuration of a new VM: what was asked for, and what
 // PVE invents (create_vm in PVE/API2/Qemu.pm).
-func (w *world) buildVM(g *guest, set map[string]string, storage string, log func(string, ...any)) error {
+func (c *call) buildVM(g *guest, set map[string]string, storage string, log func(string, ...any)) error {
+	w := c.w
 	made, err := w.makeDisks(g, set, storage, log)
 	if err != nil {
 		return err
@@ -130,22 +131,51 @@ func (w *world) buildVM(g *guest, set map[string]string, storage string, log fun
 	if conf["boot"] == "" {
 		conf["boot"] = defaultBoot(conf)
 	}
+	err = checkClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
 		conf["smbios1"] = "uuid=" + w.uuid()
 	}
 	if conf["vmgenid"] == "" && conf["arch"] != "aarch64" {
 		conf["vmgenid"] = w.uuid()
 	}
-	if strings.HasPrefix(conf["ostype"], "w") { // Windows gets upset when its machine changes, so it is pinned (check_and_pin_machine_string).
-		machine := parseProperty("machine", conf["machine"])
-		if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[machine["type"]]; bare {
-			delete(machine, "type")
-			conf["machine"] = strings.TrimSuffix("pc-"+chipset+"-"+w.machineVersion()+","+printOptions(machine), ",")
+	if err == nil {
+		var pinned string
+		if pinned, err = w.pinMachine(conf["machine"], conf["ostype"]); err == nil && pinned != "" {
+			conf["machine"] = pinned
 		}
+	}
+	if tags, tagged := conf["tags"]; tagged && err == nil && w.v92() {
+		if err = c.mayTag(g.vmid, "", "", tags); err == nil {
+			conf["tags"] = w.uniqueTags(tags)
+		}
+	}
+	if err != nil {
+		for _, key := range driveNames(made) {
+			if d := parseDrive(key, made[key]); d.file != parseDrive(key, set[key]).file {
+				_ = w.free(g.node, d.file)
+			}
+		}
+		return err
 	}
 	g.conf = conf
 	w.write(g)
 	return nil
+}
+
+// pinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets
+// upset when its machine changes, so its version is pinned (check_and_pin_machine_string
+// in PVE/QemuServer/Machine.pm).
+func (w *world) pinMachine(value, ostype string) (string, error) {
+	machine := parseProperty("machine", value)
+	kind := machine["type"]
+	if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; bare && isWindows(ostype) {
+		kind = "pc-" + chipset + "-" + w.machineVersion()
+	}
+	if err := checkMachine(value); err != nil {
+		return "", err
+	}
+	delete(machine, "type")
+	return strings.Trim(kind+","+printOptions(machine), ","), nil
 }
 
 // qemuVersion is that of the QEMU which is installed.
@@ -197,7 +227,7 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 			if err := early(); err != nil {
 				return err
 			}
-			if !skipLock {
+			if !skipLock && g.conf["lock"] != "suspended" {
 				if err := g.checkLock(); err != nil {
 					return err
 				}
@@ -242,8 +272,12 @@ func (w *world) freeDisks(g *guest, unreferenced bool, log func(string, ...any))
 		}
 	}
 	for _, volid := range w.owned(g) {
-		if w.volume(g.node, volid) != nil {
+		storage, name, _ := volumeID(volid)
+		switch st := w.stores[storage]; {
+		case w.volume(g.node, volid) != nil:
 			release(volid)
+		case st != nil && st.files():
+			log("disk image '%s' does not exist", st.path(name))
 		}
 	}
 	if !unreferenced {

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -18,8 +19,8 @@ func isFast(key string) bool { return fastKeys[key] || isCloudKey(key) }
 
 // hotplug makes those waiting changes of a running VM that can be made
 // (vmconfig_hotplug_pending in PVE/QemuServer.pm). Only keys of this change are
-// tried, but for those that cannot fail.
-func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]string) {
+// tried, but for those that cannot fail. What fails behind all that has no key.
+func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
 		if key != "delete" && isFast(key) {
 			g.commit(key, g.pend[key])
@@ -43,9 +44,20 @@ func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]s
 		delete(going, key)
 	}
 	g.setDeletions(going)
-	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+	cloudDrive := func(key string) bool { return isDrive(key) && parseDrive(key, g.pend[key]).cloudinit() }
+	for _, key := range slices.SortedFunc(maps.Keys(g.pend), func(a, b string) int { // The drive of cloud-init comes last.
+		return cmp.Or(boolInt(cloudDrive(a))-boolInt(cloudDrive(b)), strings.Compare(a, b))
+	}) {
 		if key == "delete" || !modified[key] {
 			continue
+		}
+		if cloudDrive(key) {
+			conf := maps.Clone(g.conf)
+			conf[key] = g.pend[key]
+			if err := c.w.writeCloudDrive(g, conf, func(string, ...any) {}); err != nil {
+				problems[key] = "hotplug problem - " + err.Error() + "\n"
+				continue
+			}
 		}
 		done, err := c.plugs(g, key, g.pend[key], can)
 		if err != nil {
@@ -56,6 +68,11 @@ func (c *call) hotplug(g *guest, modified map[string]bool, problems map[string]s
 			g.commit(key, g.pend[key])
 		}
 	}
+	c.w.write(g)
+	if can["cloudinit"] && len(g.cloud) > 0 {
+		return c.w.updateCloudDrive(g, func(string, ...any) {})
+	}
+	return nil
 }
 
 // commit turns a waiting value into the one in force.

@@ -78,6 +78,9 @@ func (w *world) moveDisk(c *call) (any, error) {
 	}, end: func(t *task) error {
 		d := parseDrive(disk, g.conf[disk])
 		old := d.file
+		if from, _, _ := volumeID(old); w.v92() {
+			t.logf("copying volume '%s' from current storage '%s' to target storage '%s'", old, from, storage)
+		}
 		if _, err := w.cloneDisk(g, g, disk, &d, cloning{full: "1", storage: storage, format: format}, t.logf); err != nil {
 			return fail("storage migration failed: %s", taskText(err))
 		}
@@ -136,7 +139,11 @@ func (w *world) reassignDisk(c *call, target int) (any, error) {
 		if err != nil {
 			return err
 		}
-		t.logf("moving disk '%s' from VM '%d' to '%d'", disk, from.vmid, to.vmid)
+		if w.v92() {
+			t.logf("reassign disk '%s' from VM '%d' as '%s' to VM '%d'", disk, from.vmid, as, to.vmid)
+		} else {
+			t.logf("moving disk '%s' from VM '%d' to '%d'", disk, from.vmid, to.vmid)
+		}
 		d := parseDrive(as, from.conf[disk])
 		v := w.rename(from, to, d.file)
 		d.file = storage + ":" + v.name

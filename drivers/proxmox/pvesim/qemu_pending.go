@@ -33,12 +33,16 @@ func (c *call) applyChange(g *guest, ch change, log func(string, ...any)) error 
 		return nil
 	}
 	problems := map[string]string{}
+	var err error
 	if g.run != nil {
-		c.hotplug(g, modified, problems)
+		err = c.hotplug(g, modified, problems)
 	} else {
-		c.coldplug(g, problems)
+		err = c.coldplug(g, problems)
 	}
 	c.w.write(g)
+	if err != nil {
+		return err
+	}
 	if len(problems) > 0 {
 		return &apiError{status: 400, errors: problems}
 	}
@@ -75,16 +79,27 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 		return nil // PVE warns in its log.
 	}
 	family := familyOf(key)
-	drive := parseDrive(key, value)
+	d := parseDrive(key, value)
 	switch {
 	case family == "unused":
 		if g.conf["protection"] == "1" {
-			return fail("can't remove unused disk '%s' - protection mode enabled", drive.file)
+			return fail("can't remove unused disk '%s' - protection mode enabled", d.file)
 		}
 		if err := c.need(vmPath(g.vmid), "VM.Config.Disk"); err != nil {
 			return err
 		}
-		if err := c.deallocate(g, key, drive); err != nil {
+		if err := c.deallocate(g, key, d); err != nil {
+			return err
+		}
+		delete(g.conf, key)
+		c.w.write(g)
+		modified[key] = true
+		return nil
+	case key == "vmstate":
+		if g.conf["protection"] == "1" {
+			return fail("can't remove vmstate '%s' - protection mode enabled", value)
+		}
+		if err := c.deallocate(g, key, drive{file: value}); err != nil {
 			return err
 		}
 		delete(g.conf, key)
@@ -95,7 +110,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 		if g.conf["protection"] == "1" {
 			return fail("can't remove drive '%s' - protection mode enabled", key)
 		}
-		if err := c.mayChangeDrive(g.vmid, drive); err != nil {
+		if err := c.mayChangeDrive(g.vmid, d); err != nil {
 			return err
 		}
 		if isWaiting {
@@ -105,7 +120,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 		if err := c.mayUseBridges(map[string]string{key: value}); err != nil {
 			return err
 		}
-	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs":
+	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
 		if err := c.mayUseDevices(g.vmid, "", map[string]string{key: value}, "delete"); err != nil {
 			return err
 		}
@@ -140,15 +155,42 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 	}
 	family := familyOf(key)
 	switch {
-	case isDrive(key) || family == "unused":
+	case isDrive(key):
 		if err := c.setDrive(g, key, value, order, modified, log); err != nil {
 			return err
 		}
-	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs":
-		if err := c.mayUseDevices(g.vmid, "", map[string]string{key: value}, "modify"); err != nil {
+	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
+		for _, of := range []string{g.conf[key], value} {
+			if of == "" {
+				continue
+			}
+			if err := c.mayUseDevices(g.vmid, "", map[string]string{key: of}, "modify"); err != nil {
+				return err
+			}
+		}
+		g.pend[key] = value
+	case key == "vga":
+		if err := checkClipboard(value); err != nil {
 			return err
 		}
 		g.pend[key] = value
+	case key == "machine":
+		if err := checkMachine(value); err != nil {
+			return err
+		}
+		g.pend[key] = value
+	case key == "ostype":
+		if !ch.has("machine") && !modified["machine"] && g.pend["machine"] == "" {
+			switch pinned, err := c.w.pinMachine(g.conf["machine"], value); {
+			case err != nil:
+				log("automatic pinning of machine version failed - %s", err)
+			case pinned != "":
+				g.pend["machine"] = pinned
+			}
+		}
+		g.pend[key] = value
+	case key == "cipassword":
+		g.conf[key] = value
 	case key == "tags":
 		if err := c.mayTag(g.vmid, "", g.conf[key], value); err != nil {
 			return err
@@ -188,6 +230,11 @@ func (c *call) setDrive(g *guest, key, value string, order *[]string, modified m
 		}
 	}
 	d := parseDrive(key, value)
+	if old := g.conf[key]; key == "tpmstate0" && old != "" {
+		if err := keepVersion(parseDrive(key, old), d); err != nil {
+			return err
+		}
+	}
 	if err := c.mayChangeDrive(g.vmid, d); err != nil {
 		return err
 	}
@@ -225,8 +272,12 @@ func (g *guest) cleanupPending() {
 }
 
 // coldplug makes the waiting changes of a VM that does not run
-// (vmconfig_apply_pending in PVE/QemuServer.pm).
-func (c *call) coldplug(g *guest, problems map[string]string) {
+// (vmconfig_apply_pending in PVE/QemuServer.pm). A new drive of cloud-init is written;
+// the error is that of this.
+func (c *call) coldplug(g *guest, problems map[string]string) error {
+	if len(g.pend) == 0 {
+		return nil
+	}
 	going := g.deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
 		if value, ok := g.conf[key]; ok && isDrive(key) {
@@ -240,6 +291,7 @@ func (c *call) coldplug(g *guest, problems map[string]string) {
 	}
 	g.setDeletions(going)
 	g.cleanupPending()
+	generate := false
 	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
 		if key == "delete" {
 			continue
@@ -250,12 +302,14 @@ func (c *call) coldplug(g *guest, problems map[string]string) {
 				c.w.unuse(g, before)
 			}
 		}
-		if isDrive(key) && parseDrive(key, value).cloudinit() {
-			clear(g.cloud)
-		}
+		generate = generate || isDrive(key) && parseDrive(key, value).cloudinit()
 		g.conf[key] = value
 		delete(g.pend, key)
 	}
+	if !generate {
+		return nil
+	}
+	return c.w.writeCloudDrive(g, g.conf, func(string, ...any) {})
 }
 
 // dropDrive takes a drive off: its volume stays as unused, or goes by force.

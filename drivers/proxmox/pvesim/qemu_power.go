@@ -58,6 +58,9 @@ func (w *world) startJob(g *guest, c *call) job {
 		if g.conf["bios"] == "ovmf" && g.conf["efidisk0"] == "" {
 			t.warn("no efidisk configured! Using temporary efivars disk.")
 		}
+		for _, ignored := range w.ignoredMTUs(g) {
+			t.warn(ignored)
+		}
 		if g.conf["lock"] == "suspended" {
 			t.logf("Resumed VM, removing state")
 		}
@@ -70,21 +73,23 @@ func (w *world) startJob(g *guest, c *call) job {
 // out whether QEMU would come up.
 func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error {
 	if len(g.pend) > 0 {
-		c.coldplug(g, map[string]string{})
+		err := c.coldplug(g, map[string]string{})
 		w.write(g)
-	}
-	for _, key := range driveNames(g.conf) {
-		if parseDrive(key, g.conf[key]).cloudinit() {
-			log("generating cloud-init ISO")
-			clear(g.cloud)
-			w.write(g)
+		if err != nil {
+			return err
 		}
+	}
+	if err := w.writeCloudDrive(g, g.conf, log); err != nil {
+		return err
 	}
 	if g.conf["lock"] == "suspended" {
 		log("Resuming suspended VM")
 	}
 	if w.cpus(g) > w.cfg.CPUs {
 		return fail("MAX %d vcpus allowed per VM on this node", w.cfg.CPUs)
+	}
+	if err := w.checkMTUs(g); err != nil {
+		return err
 	}
 	if w.cfg.NoKVM && g.conf["kvm"] != "0" {
 		log("kvm: warning: host doesn't support requested feature: CPUID.01H:ECX.pni [bit 0]")
@@ -148,7 +153,7 @@ func (w *world) powerOff(g *guest, c *call) {
 	case g.kind == "lxc":
 		w.coldplugCT(g, nil, map[string]string{})
 	case c != nil:
-		c.coldplug(g, map[string]string{})
+		_ = c.coldplug(g, map[string]string{}) // PVE only warns.
 	}
 	w.write(g)
 	w.haNotice(g)
@@ -252,17 +257,23 @@ func (w *world) shutdownJob(g *guest, c *call, force bool) job {
 		if err := g.checkLock(); err != nil && !c.flag("skiplock") {
 			return err
 		}
+		if g.run.paused && force {
+			return nil // It is stopped at once, not asked.
+		}
 		t.takes, failed = w.shutdownTakes(g, patience)
 		if failed && agentEnabled(g) {
 			t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
 		}
 		return nil
-	}, end: func(*task) error {
+	}, end: func(t *task) error {
 		if g.run == nil {
 			return nil
 		}
-		if failed && !force {
+		switch {
+		case failed && !force:
 			return fail("VM quit/powerdown failed - got timeout")
+		case failed:
+			t.logf("VM still running - terminating now with SIGTERM")
 		}
 		w.powerOff(g, c)
 		return nil

@@ -84,10 +84,10 @@ func (c *call) mayConfigure(vmid int, pool string, keys []string) error {
 // and which volumes they name ($check_storage_access).
 func (c *call) mayUseStorages(vmid int, settings map[string]string, defaultStorage string) error {
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if !isDrive(key) && !strings.HasPrefix(key, "unused") {
+		d := parseDrive(key, settings[key])
+		if !isDrive(key) || !d.consistent(key) { // What does not parse is skipped here.
 			continue
 		}
-		d := parseDrive(key, settings[key])
 		if err := c.mayUseDrive(vmid, key, d, defaultStorage); err != nil {
 			return err
 		}
@@ -95,6 +95,17 @@ func (c *call) mayUseStorages(vmid int, settings map[string]string, defaultStora
 			if err := c.mayImport(vmid, key, source); err != nil {
 				return err
 			}
+		}
+	}
+	unused := indexedKeys(settings, "unused")
+	slices.Sort(unused)
+	for _, key := range unused {
+		volid := parseDrive(key, settings[key]).file
+		if _, _, managed := volumeID(volid); !managed {
+			return badParam(key, "not a valid volid: "+volid)
+		}
+		if _, err := c.mayReadVolume(vmid, volid, "images"); err != nil {
+			return err
 		}
 	}
 	if storage := settings["vmstatestorage"]; storage != "" {
@@ -107,11 +118,11 @@ func (c *call) mayUseDrive(vmid int, key string, d drive, defaultStorage string)
 	order := newDisk.FindStringSubmatch(d.file)
 	_, name, managed := volumeID(d.file)
 	switch {
-	case d.file == "none", d.file == "cloudinit", managed && name == "cloudinit":
+	case d.file == "", d.file == "none", d.file == "cloudinit", managed && name == "cloudinit":
 		return nil
 	case d.cdrom() && d.file == "cdrom":
 		return c.need("/", "Sys.Console")
-	case !d.cdrom() && order != nil && isDrive(key):
+	case !d.cdrom() && order != nil:
 		storage := order[1]
 		if storage == "" {
 			storage = defaultStorage
@@ -144,7 +155,7 @@ func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err 
 	storage, name, managed := volumeID(volid)
 	if !managed {
 		if !c.root() {
-			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.w.v9()])
+			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.w.v92()])
 		}
 		return "", nil
 	}
@@ -214,13 +225,42 @@ func (c *call) mayUseBridges(settings map[string]string) error {
 		}
 		n := parseProperty(key, settings[key])
 		if n["bridge"] == "" {
+			if c.w.v9() {
+				continue
+			}
 			return fail("no sdn vnet ID specified")
 		}
-		if err := c.need(c.w.bridgePath(n["bridge"], n["tag"]), "SDN.Use"); err != nil {
-			return err
+		tags := vlansOf(n["trunks"])
+		if n["tag"] != "" {
+			tags = slices.Insert(tags, 0, n["tag"])
+		}
+		if len(tags) == 0 {
+			tags = []string{""} // The whole bridge.
+		}
+		for _, tag := range tags {
+			if err := c.need(c.w.bridgePath(n["bridge"], tag), "SDN.Use"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// vlansOf are the VLANs of a list of numbers and ranges, in the order in which their
+// rights are checked (get_tags_from_trunk in pve-guest-common, PVE/GuestHelpers.pm).
+func vlansOf(trunks string) []string {
+	var tags []string
+	for part := range strings.FieldsFuncSeq(trunks, func(r rune) bool { return r == ';' }) {
+		first, last, ranged := strings.Cut(part, "-")
+		if !ranged {
+			last = first
+		}
+		for tag := atoi(first); tag <= min(atoi(last), 4095); tag++ {
+			tags = append(tags, fmt.Sprint(tag))
+		}
+	}
+	slices.Sort(tags)
+	return slices.Compact(tags)
 }
 
 // bridgePath is where the right to plug into a bridge stands: bridges of a node are in a
@@ -238,67 +278,92 @@ func (w *world) bridgePath(bridge, tag string) string {
 	return path
 }
 
-// mayUseDevices checks what reaches through to the host: serial ports, USB and
-// PCI devices.
+// deviceFamilies are the keys that reach through to the host, in the order in which a new
+// VM is checked for them (create_vm in PVE/API2/Qemu.pm).
+var deviceFamilies = []string{"serial", "usb", "hostpci", "rng", "virtiofs"}
+
+// mayUseDevices checks what reaches through to the host: serial ports, USB and PCI
+// devices, the random number generator, folders.
 func (c *call) mayUseDevices(vmid int, pool string, settings map[string]string, verb string) error {
 	if c.root() {
 		return nil
 	}
-	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		family := familyOf(key)
-		if key == family {
-			continue
-		}
-		var err error
-		switch family {
-		case "serial":
-			if settings[key] != "socket" {
-				return fail("only root can %s '%s' config for real devices", verb, key)
+	for _, family := range deviceFamilies {
+		for _, key := range indexedKeys(settings, family) {
+			if err := c.mayUseDevice(vmid, pool, key, settings[key], verb); err != nil {
+				return err
 			}
-			err = c.needVM(vmid, pool, "VM.Config.HWType")
-		case "usb":
-			device := parseProperty(key, settings[key])
-			switch {
-			case device["mapping"] != "":
-				err = c.mayMap(vmid, pool, "usb", device["mapping"])
-			case device["host"] != "spice":
-				return fail("only root can set '%s' config for real devices", key)
-			default:
-				err = c.needVM(vmid, pool, "VM.Config.HWType")
-			}
-		case "virtiofs":
-			if err = c.needVM(vmid, pool, "VM.Config.Disk"); err == nil {
-				err = c.need("/mapping/dir/"+parseProperty(key, settings[key])["dirid"], "Mapping.Use")
-			}
-		case "hostpci":
-			device := parseProperty(key, settings[key])
-			if device["mapping"] == "" {
-				return fail("only root can set '%s' config for non-mapped devices", key)
-			}
-			err = c.mayMap(vmid, pool, "pci", device["mapping"])
-		}
-		if err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
-// mayUseModel checks the right to a model of a CPU that an administrator made up, where
-// the guest has another one ($check_cpu_model_access, as it is before qemu-server 9.1.13).
-func (c *call) mayUseModel(value, old string) error {
-	model := parseProperty("cpu", value)["cputype"]
-	if !strings.HasPrefix(model, "custom-") || c.root() || model == parseProperty("cpu", old)["cputype"] {
+func (c *call) mayUseDevice(vmid int, pool, key, value, verb string) error {
+	mayChange := func(priv string) error { return c.needVM(vmid, pool, priv) }
+	device := parseProperty(key, value)
+	noSource := fail("either 'host' or 'mapping' must be set.")
+	switch familyOf(key) {
+	case "serial": // check_vm_create_serial_perm
+		if value != "socket" {
+			return fail("only root can %s '%s' config for real devices", verb, key)
+		}
+		return mayChange("VM.Config.HWType")
+	case "usb": // check_usb_perm
+		if err := mayChange("VM.Config.HWType"); err != nil {
+			return err
+		}
+		switch {
+		case strings.EqualFold(device["host"], "spice"):
+			return nil
+		case device["host"] != "":
+			return fail("only root can set '%s' config for real devices", key)
+		case device["mapping"] == "":
+			return noSource
+		}
+		return c.need("/mapping/usb/"+device["mapping"], "Mapping.Use")
+	case "hostpci": // check_hostpci_perm
+		switch {
+		case device["host"] != "":
+			return fail("only root can set '%s' config for non-mapped devices", key)
+		case device["mapping"] == "":
+			return noSource
+		}
+		if err := c.need("/mapping/pci/"+device["mapping"], "Mapping.Use"); err != nil {
+			return err
+		}
+		if err := mayChange("VM.Config.HWType"); err != nil {
+			return err
+		}
+		if _, set := device["romfile"]; set {
+			return badParam(key, "only root@pam can set 'romfile' option")
+		}
 		return nil
+	case "rng": // check_rng_perm
+		if err := mayChange("VM.Config.HWType"); err != nil || device["source"] != "/dev/hwrng" {
+			return err
+		}
+		return c.need("/mapping/hwrng", "Mapping.Use")
+	default: // check_dir_perm
+		if err := mayChange("VM.Config.Disk"); err != nil {
+			return err
+		}
+		return c.need("/mapping/dir/"+device["dirid"], "Mapping.Use")
 	}
-	return c.need("/nodes", "Sys.Audit")
 }
 
-func (c *call) mayMap(vmid int, pool, kind, name string) error {
-	if err := c.needVM(vmid, pool, "VM.Config.HWType"); err != nil {
-		return err
+// mayUseModel checks the right to a model of a CPU that an administrator made up, where
+// the guest has another one ($check_cpu_model_access).
+func (c *call) mayUseModel(value, old string) error {
+	model := parseProperty("cpu", value)["cputype"]
+	name, own := strings.CutPrefix(model, "custom-")
+	switch {
+	case !own, c.root(), model == parseProperty("cpu", old)["cputype"]:
+		return nil
+	case c.w.v92(): // Since qemu-server 9.1.13.
+		return c.need("/mapping/cpu/"+name, "Mapping.Use")
+	default:
+		return c.need("/nodes", "Sys.Audit")
 	}
-	return c.need("/mapping/"+kind+"/"+name, "Mapping.Use")
 }
 
 // mayChangeDrive checks the right for one drive by what it is.

@@ -85,7 +85,7 @@ func (w *world) forgetState(g *guest) {
 	if state := g.conf["vmstate"]; state != "" {
 		_ = w.free(g.node, state)
 	}
-	for _, key := range []string{"lock", "vmstate", "runningmachine", "runningcpu"} {
+	for _, key := range []string{"lock", "vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"} {
 		delete(g.conf, key)
 	}
 	w.write(g)

@@ -224,7 +224,7 @@ func TestStartFailures(t *testing.T) {
 		edit   func(*pvesim.Edit)
 		status string
 	}{
-		"no such bridge": {form{"net0": "virtio,bridge=vmbr9"}, nil, "start failed: QEMU exited with code 1"},
+		"no such bridge": {form{"net0": "virtio,bridge=vmbr9"}, nil, "bridge 'vmbr9' does not exist"},
 		"too many cores": {form{"cores": "65"}, nil, "MAX 64 vcpus allowed per VM on this node"},
 		"volume gone":    {form{"scsi0": "local-lvm:1"}, func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-100-disk-0") }, "volume 'local-lvm:vm-100-disk-0' does not exist"},
 		"locked":         {nil, func(e *pvesim.Edit) { e.Lock(100, "backup") }, "VM is locked (backup)"},

@@ -89,7 +89,7 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 	if err := ch.names(removed, reverted); err != nil {
 		return err
 	}
-	if err := c.tidy(ch.set); err != nil {
+	if err := c.tidy(ch.set, true); err != nil {
 		return err
 	}
 	if err := c.mayConfigure(vmid, "", ch.remove); err != nil {
@@ -109,27 +109,48 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 	if g == nil {
 		return missing(node, "qemu", vmid)
 	}
-	if err := c.lockFile(g); err != nil {
-		return err
+	check := func() error {
+		switch {
+		case w.guests[vmid] != g:
+			return missing(node, "qemu", vmid)
+		case digest != "" && digest != g.sum():
+			return fail("checksum mismatch (file change by other user?)")
+		}
+		if err := c.mayUseModel(ch.set["cpu"], g.conf["cpu"]); err != nil {
+			return err
+		}
+		if !skipLock && !ch.forgets(g) {
+			if err := g.checkLock(); err != nil {
+				return err
+			}
+		}
+		return ch.fits(g)
 	}
-	if digest != "" && digest != g.sum() {
-		return fail("checksum mismatch (file change by other user?)")
-	}
-	if err := c.mayUseModel(ch.set["cpu"], g.conf["cpu"]); err != nil {
-		return err
-	}
-	if !skipLock {
-		if err := g.checkLock(); err != nil {
+	if w.v92() { // Since qemu-server 9.1.19 it looks before it waits for the lock file, too, and a task waits for it itself.
+		if err := check(); err != nil {
 			return err
 		}
 	}
-	if err := ch.finish(g); err != nil {
-		return err
+	if later == nil || !w.v92() {
+		if err := c.lockFile(g); err != nil {
+			return err
+		}
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	if err := w.needWritable(g); err != nil {
 		return err
 	}
-	work := func(log func(string, ...any)) error { return c.applyChange(g, ch, log) }
+	work := func(log func(string, ...any)) error {
+		if later != nil && w.v92() {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		ch.finish(g)
+		return c.applyChange(g, ch, log)
+	}
 	if later != nil {
 		later(g, work)
 		return nil
@@ -141,7 +162,7 @@ func updateVM(w *world, c *call, later func(*guest, func(func(string, ...any)) e
 func (ch *change) names(removed, reverted string) error {
 	for _, key := range splitList(reverted) {
 		switch {
-		case keyType("qemu", key) == "" || key == "digest":
+		case !isOption(key):
 			return badParam("revert", "unknown option '"+key+"'")
 		case ch.has(key):
 			return badParam("delete", "you can't use '-"+key+"' and -revert "+key+"' at the same time")
@@ -174,21 +195,47 @@ func (ch *change) has(key string) bool {
 func isOption(key string) bool {
 	switch key {
 	case "digest", "node", "vmid", "pool", "storage", "archive", "start", "unique", "force", "bwlimit",
-		"live-restore", "import-working-storage", "ha-managed", "cdrom":
+		"live-restore", "import-working-storage", "ha-managed":
 		return false
-	case "lock", "meta", "vmstate", "parent", "snaptime", "runningmachine", "runningcpu":
+	case "cdrom", "lock", "meta", "vmstate", "parent", "snaptime", "runningmachine", "runningcpu", "running-nets-host-mtu":
 		return true
 	}
 	return keyType("qemu", key) != ""
 }
 
+// forgets says whether the state goes from which a suspended VM would come back.
+func (ch *change) forgets(g *guest) bool {
+	return g.conf["lock"] == "suspended" && slices.Contains(ch.remove, "vmstate")
+}
+
 // finish completes a change by what the configuration holds.
-func (ch *change) finish(g *guest) error {
+func (ch *change) finish(g *guest) {
+	if slices.Contains(ch.remove, "vmstate") {
+		if ch.forgets(g) {
+			ch.remove = append(ch.remove, "lock")
+		}
+		for _, key := range []string{"runningmachine", "runningcpu", "running-nets-host-mtu"} {
+			if g.conf[key] != "" {
+				ch.remove = append(ch.remove, key)
+			}
+		}
+	}
 	for _, key := range ch.revert {
 		if value, ok := g.conf[key]; ok {
 			ch.set[key] = value
 		} else if _, ok := g.pend[key]; ok {
 			ch.remove = append(ch.remove, key)
+		}
+	}
+}
+
+// fits fails when a guest would get back more memory than it has. What is reverted counts
+// as it will be.
+func (ch *change) fits(g *guest) error {
+	will := maps.Clone(ch.set)
+	for _, key := range ch.revert {
+		if value, ok := g.conf[key]; ok {
+			will[key] = value
 		}
 	}
 	first := func(values ...string) string {
@@ -199,12 +246,14 @@ func (ch *change) finish(g *guest) error {
 		}
 		return ""
 	}
-	memory, balloon := ch.set["memory"], ch.set["balloon"]
-	if memory == "" && balloon == "" {
+	balloon, asked := will["balloon"]
+	if will["memory"] == "" && !asked {
 		return nil
 	}
-	most := memoryMiB(first(memory, g.pend["memory"], g.conf["memory"]))
-	if atoi(first(balloon, g.pend["balloon"], g.conf["balloon"])) > most {
+	if !asked {
+		balloon = first(g.pend["balloon"], g.conf["balloon"])
+	}
+	if atoi(balloon) > memoryMiB(first(will["memory"], g.pend["memory"], g.conf["memory"])) {
 		return fail("balloon value too large (must be smaller than assigned memory)")
 	}
 	return nil
@@ -249,26 +298,30 @@ func resolveCDROM(set map[string]string) {
 }
 
 // tidy brings values into the form in which they are stored, as update and
-// create do before they ask about rights.
-func (c *call) tidy(set map[string]string) error {
+// create do before they ask about rights. Only an update looks whether a hookscript is
+// there (check_hookscript in pve-guest-common, PVE/GuestHelpers.pm).
+func (c *call) tidy(set map[string]string, update bool) error {
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if !isDrive(key) {
+			continue
+		}
+		d := parseDrive(key, set[key])
+		if err := c.tidyDrive(key, &d); err != nil {
+			return err
+		}
+		set[key] = printOrder(d)
+	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		family := familyOf(key)
 		switch {
 		case isDrive(key):
-			d := parseDrive(key, set[key])
-			if err := c.tidyDrive(key, &d); err != nil {
-				return err
-			}
-			set[key] = printOrder(d)
 		case family == "net" && key != family:
 			set[key] = printNet(c.w.parseNet(set[key]))
 		case key == "vmgenid" && set[key] == "1":
 			set[key] = c.w.uuid()
-		case key == "hookscript":
-			storage, name, ok := volumeID(set[key])
-			st := c.w.stores[storage]
-			if !ok || st == nil || st.find(c.w.cfg.Node, name) == nil {
-				return badParam(key, "script '"+set[key]+"' does not exist\n")
+		case key == "hookscript" && update:
+			if err := c.w.hookscript(set[key]); err != nil {
+				return badParam(key, err.Error()+"\n")
 			}
 		default:
 			set[key] = canonical("qemu", key, set[key])
@@ -279,34 +332,8 @@ func (c *call) tidy(set map[string]string) error {
 
 // printOrder prints a drive with what only an order to allocate says.
 func printOrder(d drive) string {
-	parts := []string{d.String()}
-	for _, key := range []string{"format", "import-from"} {
-		if value := d.opts[key]; value != "" {
-			parts = append(parts, key+"="+value)
-		}
+	if source := d.opts["import-from"]; source != "" {
+		return d.String() + ",import-from=" + source
 	}
-	return strings.Join(parts, ",")
-}
-
-// tidyDrive is cleanup_drive_path in PVE/QemuServer/Drive.pm, with the checks
-// around it.
-func (c *call) tidyDrive(key string, d *drive) error {
-	if d.opts["import-from"] != "" {
-		if order := newDisk.FindStringSubmatch(d.file); order == nil || order[2] != "0" {
-			return badParam(key, "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>")
-		}
-	}
-	storage, name, managed := volumeID(d.file)
-	if strings.HasPrefix(d.file, "/") && !strings.HasPrefix(d.file, "/dev/") {
-		return badParam(key, "unable to associate path '"+d.file+"' to any storage")
-	}
-	if d.opts["media"] == "" && (d.file == "none" || d.file == "cdrom") {
-		d.opts["media"] = "cdrom"
-	}
-	if st := c.w.stores[storage]; managed && st != nil && !d.cdrom() {
-		if parsed, err := st.parseName(name); err == nil && parsed.content == "iso" {
-			return badParam(key, "explicit 'media=cdrom' is required for iso images")
-		}
-	}
-	return nil
+	return d.String()
 }

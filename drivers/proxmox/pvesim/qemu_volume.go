@@ -21,7 +21,7 @@ func apiResize(w *world, c *call) (any, error) {
 			return missing(node, "qemu", vmid)
 		}
 		if digest != "" && digest != g.sum() {
-			return fail("checksum missmatch (file change by other user?)") // PVE's own spelling.
+			return fail("checksum mismatch (file change by other user?)")
 		}
 		if !c.flag("skiplock") {
 			if err := g.checkLock(); err != nil {
@@ -47,19 +47,29 @@ func (w *world) resizing(c *call, g *guest, disk, size string, log func(string, 
 		return nil, fail("disk '%s' does not exist", disk)
 	}
 	d := parseDrive(disk, value)
-	if d.cdrom() {
-		return nil, fail("you can't resize a cdrom")
-	}
 	storage, name, managed := volumeID(d.file)
 	if !managed {
-		return nil, fail("disk '%s' has no associated volume", disk)
+		return nil, fail("unable to parse volume ID '%s'", d.file)
+	}
+	st := w.stores[storage]
+	if st == nil {
+		return nil, fail("storage '%s' does not exist", storage)
+	}
+	if _, err := st.parseName(name); err != nil {
+		return nil, err
+	}
+	if d.cdrom() {
+		return nil, fail("you can't resize a cdrom")
 	}
 	if err := c.need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
 		return nil, err
 	}
+	if _, err := w.store(storage); err != nil {
+		return nil, err
+	}
 	v := w.volume(g.node, d.file)
 	if v == nil {
-		return nil, fail("Could not determine current size of volume '%s'", d.file)
+		return nil, fail("volume '%s' does not exist", d.file)
 	}
 	text, relative := strings.CutPrefix(size, "+")
 	bytes, _ := parseSize(text)
@@ -72,10 +82,12 @@ func (w *world) resizing(c *call, g *guest, disk, size string, log func(string, 
 	case bytes == v.size:
 		return nil, nil
 	}
-	st := w.stores[storage]
-	if file := st.path(name); st.files() && strings.HasPrefix(path.Base(name), "base-") {
+	if st.files() && v.format != "raw" && v.format != "qcow2" {
+		return nil, fail("can't resize this image format")
+	}
+	if file := st.path(name); st.files() && g.run == nil && strings.HasPrefix(path.Base(name), "base-") {
 		log("qemu-img: Could not open '%s': Could not open '%s': Operation not permitted", file, file)
-		return nil, fail("command '/usr/bin/qemu-img resize -f %s %s %d' failed: exit code 1", v.format, file, bytes)
+		return nil, fail("command '/usr/bin/qemu-img resize %s-f %s %s %d' failed: exit code 1", w.preallocation(st, v.format), v.format, file, (bytes+1023)>>10<<10)
 	}
 	return func(t *task) {
 		v.size = bytes
@@ -92,4 +104,20 @@ func (w *world) resizing(c *call, g *guest, disk, size string, log func(string, 
 		}
 		w.write(g)
 	}, nil
+}
+
+// preallocation is what an order to resize an image says of it; before 9.0 nothing
+// (volume_resize in PVE/Storage/Plugin.pm).
+func (w *world) preallocation(st *store, format string) string {
+	if !w.v9() {
+		return ""
+	}
+	mode := st.extra["preallocation"]
+	switch {
+	case mode == "" && format == "qcow2":
+		mode = "metadata"
+	case mode == "" || mode == "metadata" && format == "raw":
+		mode = "off"
+	}
+	return "'--preallocation=" + mode + "' "
 }

@@ -26,11 +26,11 @@ func (c *comparison) differ(path, format string, args ...any) {
 // README's list, but are the recording machine's disk like avail.
 var (
 	alwaysFree = []string{
-		"pid", "pstart", "starttime", "endtime", "ctime", "used", "avail", "total", "used_fraction",
+		"pid", "pstart", "starttime", "endtime", "ctime", "snaptime", "used", "avail", "total", "used_fraction",
 		"running-qemu", "running-machine", "version", "repoid",
 	}
 	freeWhileRunning = []string{
-		"cpu", "mem", "disk", "netin", "netout", "diskread", "diskwrite", "uptime", "swap", "freemem",
+		"cpu", "mem", "memhost", "disk", "netin", "netout", "diskread", "diskwrite", "uptime", "swap", "freemem",
 	}
 	opaque = []string{"blockstat", "nics", "ballooninfo", "proxmox-support"}
 )

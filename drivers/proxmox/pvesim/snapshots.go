@@ -37,7 +37,7 @@ func (g *guest) snapshotNames() []string {
 // (__snapshot_copy_config in PVE/AbstractConfig.pm).
 func notInSnapshots(key string) bool {
 	switch key {
-	case "description", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu", "digest":
+	case "description", "lock", "parent", "snaptime", "vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu", "digest":
 		return true
 	}
 	return strings.HasPrefix(key, "unused")
@@ -80,7 +80,12 @@ func (w *world) owned(g *guest) []string {
 		if state := section["vmstate"]; state != "" {
 			found["vmstate"] = state
 		}
-		for _, key := range slices.Sorted(maps.Keys(found)) {
+		keys := slices.Sorted(maps.Keys(found))
+		if g.kind == "qemu" { // By their buses, behind them the state and what is not used (foreach_volume_full).
+			behind := slices.DeleteFunc(slices.Clone(keys), isDrive)
+			keys = append(driveNames(found), behind...)
+		}
+		for _, key := range keys {
 			if volid := found[key]; w.owns(g, volid) && !slices.Contains(list, volid) {
 				list = append(list, volid)
 			}
@@ -223,8 +228,15 @@ func (w *world) takeSnapshot(g *guest, name, description string, withState bool,
 			return err
 		}
 	}
+	if g.kind == "qemu" && g.run != nil && !withState {
+		w.logFreeze(g, log)
+	}
 	disks := g.disks(g.conf)
-	for _, key := range slices.Sorted(maps.Keys(disks)) {
+	keys := slices.Sorted(maps.Keys(disks))
+	if g.kind == "qemu" { // In the order of the buses (valid_drive_names in PVE/QemuServer/Drive.pm).
+		keys = slices.DeleteFunc(driveNames(g.conf), func(key string) bool { return disks[key] == "" })
+	}
+	for _, key := range keys {
 		if v := w.volume(g.node, disks[key]); v != nil {
 			s.sizes[disks[key]] = v.size
 			if g.kind == "qemu" && !parseDrive(key, g.conf[key]).cdrom() {
@@ -236,6 +248,24 @@ func (w *world) takeSnapshot(g *guest, name, description string, withState bool,
 	g.conf["parent"] = name
 	w.write(g)
 	return nil
+}
+
+// logFreeze is what the log says of the file systems of a running VM, which its agent may
+// freeze (guest_fs_freeze_applicable in PVE/QemuServer/Agent.pm since qemu-server 9.1.9;
+// __snapshot_check_freeze_needed in PVE/QemuConfig.pm before).
+func (w *world) logFreeze(g *guest, log func(string, ...any)) {
+	agent := parseProperty("agent", g.conf["agent"])
+	answers := g.run.system && !g.run.paused && !w.now.Before(g.run.booted)
+	frozen := agent["freeze-fs"] == "0" || agent["freeze-fs-on-backup"] == "0"
+	switch {
+	case w.v92() && (agent["enabled"] != "1" || frozen):
+		log("skipping guest filesystem freeze - disabled in VM options")
+	case agent["enabled"] != "1" || answers:
+	case w.v92():
+		log("skipping guest filesystem freeze - agent configured but not running?")
+	default:
+		log("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
+	}
 }
 
 // saveState keeps the memory of a running VM with a snapshot.
@@ -271,6 +301,9 @@ func (w *world) allocateState(g *guest, of string, section config, storage strin
 	}
 	section["vmstate"] = storage + ":" + name
 	section["runningmachine"], section["runningcpu"] = g.run.machine, w.cpuArgument(g.conf)
+	if w.v9() { // Since qemu-server 9.0.21.
+		section["running-nets-host-mtu"] = netMTUs(g.conf)
+	}
 	return storage, nil
 }
 

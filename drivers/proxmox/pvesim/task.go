@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -201,6 +202,9 @@ func taskText(err error) string {
 		for _, name := range slices.Sorted(maps.Keys(e.errors)) {
 			return fmt.Sprintf("400 Parameter verification failed.\n%s: %s", name, e.errors[name])
 		}
+		if e.status == http.StatusForbidden { // An exception with a code tells it (stringify in PVE/Exception.pm).
+			return "403 " + err.Error()
+		}
 	}
 	return err.Error()
 }
@@ -231,8 +235,19 @@ func (t *task) close() {
 	}
 }
 
-// kill stops a task by hand. Its log ends without a verdict, which readers of
-// the status call an unexpected one.
+// interrupted is how the work of a task says that it was stopped, where it says so in its
+// own way; %s is the guest.
+var interrupted = map[string]string{
+	"qmcreate": "unable to create VM %s - received interrupt", "qmrestore": "unable to restore VM %s - received interrupt",
+	"vzcreate": "unable to create CT %s - received interrupt", "vzrestore": "unable to restore CT %s - received interrupt",
+	"qmclone": "clone failed: interrupted by signal", "vzclone": "clone failed: interrupted by signal",
+	"vzdump": "interrupted by signal", "qmmove": "storage migration failed: interrupted by signal",
+}
+
+// kill stops a task by hand. Its work hears of that as of any other failure (fork_worker
+// in PVE/RESTEnvironment.pm). One that is waiting for the guest agent takes it for the
+// agent's failure, goes on, and is killed: its log ends without a verdict, which readers
+// of the status call an unexpected one.
 func (t *task) kill() {
 	if !t.running() {
 		return
@@ -241,10 +256,20 @@ func (t *task) kill() {
 		t.abort(t)
 	}
 	if g := t.guest; t.kind == "qmshutdown" && g != nil && g.run != nil && agentEnabled(g) && t.w.now.Before(g.run.booted) {
-		t.logf("QEMU Guest Agent is not running - received interrupt") // It waited for its answer.
-	} else {
-		t.logf("received interrupt")
+		t.logf("QEMU Guest Agent is not running - received interrupt")
+		t.crash()
+		return
 	}
+	text, special := interrupted[t.kind]
+	if !special {
+		text = "received interrupt"
+	}
+	t.finish(fail("%s", strings.ReplaceAll(text, "%s", t.id)))
+}
+
+// crash ends a task without a verdict and without cleaning up, as when its worker is
+// killed.
+func (t *task) crash() {
 	t.status = "unexpected status"
 	t.close()
 }

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -105,7 +106,7 @@ func newWorld(c Config) *world {
 		if w.nodes[name] != nil {
 			continue
 		}
-		w.nodes[name] = &node{name: name, index: len(w.nodes) + 1, free: make([]time.Time, c.Workers), sampled: w.now}
+		w.nodes[name] = &node{name: name, index: len(w.nodes) + 1, free: make([]time.Time, c.Workers), sampled: w.now, settings: nodeSettings{dns: maps.Clone(c.Resolver)}}
 	}
 	for _, name := range c.Offline {
 		if n := w.nodes[name]; n != nil {
