@@ -155,7 +155,13 @@ func (e *UnseenError) Error() string {
 	const most = 3
 	var parts []string
 	for _, u := range e.Parts[:min(len(e.Parts), most)] {
-		parts = append(parts, u.Scope+": "+u.Why)
+		text := u.Scope + ": " + u.Why
+		if n := len(u.Holds); n == 1 {
+			text += fmt.Sprintf(" (holds back %s)", u.Holds[0])
+		} else if n > 1 {
+			text += fmt.Sprintf(" (holds back %s and %d more)", u.Holds[0], n-1)
+		}
+		parts = append(parts, text)
 	}
 	if more := len(e.Parts) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
@@ -168,7 +174,7 @@ func (e *UnseenError) Error() string {
 func (r *Report) unseen() []model.Unknown {
 	var out []model.Unknown
 	for _, u := range r.Plan.Unknown {
-		if slices.Contains(r.Have.Unknown, u) {
+		if slices.ContainsFunc(r.Have.Unknown, func(h model.Unknown) bool { return h.Scope == u.Scope && h.Why == u.Why }) {
 			out = append(out, u)
 		}
 	}

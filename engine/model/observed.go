@@ -55,7 +55,7 @@ type Foreign struct {
 	// As long as it stands there, that resource is not created a second time.
 	Claims Address `json:"-"`
 	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
-	// Unfinished: PVE is still making it, or died while making it.
+	// Unfinished: somebody is creating it at the moment, or its creation died. Why says which.
 	Unfinished bool `json:"-"`
 }
 
@@ -68,19 +68,28 @@ type Pending struct {
 	Why     string  `json:"why"`
 }
 
-// Unknown is a part of the host that could not be seen. Nothing is created or
-// destroyed in it: an incomplete view is never evidence of absence.
+// Unknown is a part of the host that could not be seen. It holds back what it may be about, since an
+// incomplete view is never evidence of absence, and nothing else: see docs/decisions/0019.
 type Unknown struct {
-	Scope string `json:"scope"` // "host father", "node pve2", "vm 105"
-	Why   string `json:"why"`
+	Scope string    `json:"scope"` // "host father", "node pve2", "vm 105"
+	Why   string    `json:"why"`
+	Holds []Address `json:"holds,omitempty"` // what a plan holds back because of it, sorted; none in an observation
 
 	Denied bool `json:"-"` // for want of a privilege
 
-	All  bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
-	VMID int    `json:"-"` // of a guest that could not be read
-	Name string `json:"-"` // its name, if that much is known; it may then be any guest if empty
-	Node string `json:"-"` // PVE node that is down or dark: nothing is created there
-	Kind string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
+	All   bool   `json:"-"` // nothing at all is known for sure: no step may be taken on this host
+	VMID  int    `json:"-"` // of a guest that could not be read
+	Guest string `json:"-"` // what that guest is, vm or ct; it may be either if empty
+	Name  string `json:"-"` // its name, if that much is known; it may then be any guest if empty
+	Node  string `json:"-"` // PVE node that is down or dark: no guest is created, changed or removed there
+	Kind  string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
+
+	// Only lists the wanted resources that it can be about: none but these are held back from being created or
+	// replaced. Nil: that is not known, and what else is said of it decides. Empty: it can be none of them.
+	Only []Address `json:"-"`
+	// Creating: somebody else is creating this guest at the moment. Nothing on the host needs to stay for its sake but
+	// what those of Only need.
+	Creating bool `json:"-"`
 }
 
 // LeftoverError is a guest that could not be made because something of another one of

@@ -103,7 +103,7 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	if p.held[t.from].blind && t.meet {
-		p.blind(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()))
+		p.blind(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.held[t.from].unseen)
 		return
 	}
 	f := diag.Finding{

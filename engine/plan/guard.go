@@ -16,6 +16,7 @@ type holding struct {
 	not    string // what it is not, in words of its kind; "" for those of the action
 	stuck  bool   // because nothing can be done to the guest for now
 	blind  bool   // because something could not be seen; else because somebody must mend something
+	unseen []int  // what could not be seen, by its place in Input.Have.Unknown
 }
 
 // guard takes out the steps that must not be done: of what may exist already, what
@@ -93,29 +94,65 @@ func (p *planner) guardIdentity(s *Step, claims []model.Foreign) {
 
 // guardSight keeps the law that an incomplete view is never evidence of absence.
 func (p *planner) guardSight(s *Step) {
-	if s.Action == Update {
-		return
-	}
-	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
-	for _, u := range p.in.Have.Unknown {
-		switch {
-		case u.Node != "" && s.Action == Create && guest && s.Want.Guest.Node == u.Node:
-			p.blind(s, fmt.Sprintf("%s: %s", u.Scope, u.Why))
-		case u.Kind != "" && u.Kind == s.Address.Kind:
-			p.blind(s, fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why))
-		case u.VMID > 0 && guest && s.Action == Create && mayBe(u, s.Want):
-			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why))
-		case u.VMID > 0 && !guest && s.Action != Create:
-			p.blind(s, fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why))
-		default:
-			continue
+	var unseen []int
+	why := ""
+	for i, u := range p.in.Have.Unknown {
+		if text := p.hides(u, s); text != "" {
+			why = cmp.Or(why, text)
+			unseen = append(unseen, i)
 		}
-		return
 	}
+	if why != "" {
+		p.blind(s, why, unseen)
+	}
+}
+
+// hides says why a step cannot be taken while a part of the host cannot be seen; "" if it can.
+func (p *planner) hides(u model.Unknown, s *Step) string {
+	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
+	ofGuests := u.VMID > 0 || u.Only != nil && u.Kind == ""
+	switch {
+	case u.Node != "" && s.on(u.Node):
+		return fmt.Sprintf("%s: %s", u.Scope, u.Why)
+	case s.Action == Update:
+	case u.Kind != "" && u.Kind == s.Address.Kind && (u.Only == nil || slices.Contains(u.Only, s.Address)):
+		return fmt.Sprintf("%s cannot be seen (%s)", u.Scope, u.Why)
+	case ofGuests && u.Creating && guest && s.Action == Create && mayBe(u, s.Want):
+		return fmt.Sprintf("%s %s, and may be it", u.Scope, u.Why)
+	case ofGuests && guest && s.Action == Create && mayBe(u, s.Want):
+		return fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why)
+	case ofGuests && !guest && s.Action != Create && (!u.Creating || p.neededBy(s.Address, u.Only)):
+		return fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why)
+	}
+	return ""
+}
+
+// on reports whether a step is about a guest on a PVE node, or one that is to be created there.
+func (s *Step) on(node string) bool {
+	return slices.ContainsFunc([]*model.Resource{s.Want, s.Have}, func(r *model.Resource) bool {
+		if r == nil || r.Guest == nil || r == s.Want && s.Action == Update { // which is where it is
+			return false
+		}
+		return r.Guest.Node == node
+	})
+}
+
+// neededBy reports whether one of some wanted resources needs another one.
+func (p *planner) neededBy(addr model.Address, by []model.Address) bool {
+	return slices.ContainsFunc(by, func(b model.Address) bool {
+		w := p.want[b]
+		return w != nil && slices.Contains(w.Needs, addr)
+	})
 }
 
 // mayBe reports whether a guest that could not be read may be a wanted one.
 func mayBe(u model.Unknown, want *model.Resource) bool {
+	switch {
+	case u.Only != nil:
+		return slices.Contains(u.Only, want.Addr)
+	case u.Guest != "" && (u.Guest == "ct") != (want.Addr.Kind == "ct"):
+		return false
+	}
 	return u.Name == "" || u.Name == want.Addr.Name || u.VMID == want.Guest.VMID
 }
 
@@ -229,7 +266,7 @@ func (p *planner) guardNeeded(s *Step) {
 		}
 		switch h, isHeld := p.held[y]; {
 		case h.blind:
-			p.blind(s, fmt.Sprintf("%s still needs it", y))
+			p.blind(s, fmt.Sprintf("%s still needs it", y), h.unseen)
 		case s.Action == Replace:
 			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
 		case p.in.Destroy && !isHeld:
@@ -288,7 +325,7 @@ func (p *planner) follow() {
 // because holds a step for the reason another one was held.
 func (p *planner) because(s *Step, h holding, why string) {
 	if h.blind {
-		p.blind(s, why)
+		p.blind(s, why, h.unseen)
 		return
 	}
 	p.warn(s, why, "")
@@ -321,10 +358,17 @@ func (p *planner) warn(s *Step, why, fix string) {
 	p.hold(s, false)
 }
 
-// blind takes a step out because the view is incomplete.
-func (p *planner) blind(s *Step, why string) {
+// blind takes a step out because the view is incomplete. What could not be seen, by its place in Input.Have.Unknown,
+// names what it holds back.
+func (p *planner) blind(s *Step, why string, unseen []int) {
 	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
+	for _, i := range unseen {
+		p.plan.Unknown[i].Holds = append(p.plan.Unknown[i].Holds, s.Address)
+	}
 	p.hold(s, true)
+	h := p.held[s.Address]
+	h.unseen = unseen
+	p.held[s.Address] = h
 }
 
 func (p *planner) hold(s *Step, blind bool) {

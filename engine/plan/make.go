@@ -294,6 +294,9 @@ func (p *planner) document() *Plan {
 	// What goes as a whole waits for no restart any more.
 	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] })
 	d.Summary.Foreign = len(d.Foreign)
+	for i := range d.Unknown {
+		slices.SortFunc(d.Unknown[i].Holds, model.Address.Compare)
+	}
 	slices.SortStableFunc(d.Unknown, byScope)
 	for i := range d.Pending {
 		p.hide(&d.Pending[i])

@@ -145,7 +145,7 @@ func (p *Plan) lines(all bool) []line {
 		})
 	}
 	for _, u := range p.Unknown {
-		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why)})
+		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why + heldBack(u.Holds))})
 	}
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
@@ -158,10 +158,34 @@ func (p *Plan) lines(all bool) []line {
 	for _, f := range p.Foreign {
 		out = append(out, line{
 			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
-			detail: told("not ours, left alone"),
+			detail: told(leftAlone(f)),
 		})
 	}
 	return out
+}
+
+// leftAlone says of a guest that is not ours what there is to say in a line.
+func leftAlone(f model.Foreign) string {
+	if f.Unfinished {
+		return "not ours, left alone: " + f.Why
+	}
+	return "not ours, left alone"
+}
+
+// heldBack names what waits for a part of the host to be seen, but no more than a line bears.
+func heldBack(of []model.Address) string {
+	const most = 5
+	names := make([]string, 0, most+1)
+	for _, a := range of[:min(len(of), most)] {
+		names = append(names, a.String())
+	}
+	if more := len(of) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; holds back " + strings.Join(names, ", ")
 }
 
 func told(why string) func(int) string { return func(int) string { return clean(why) } }
