@@ -97,12 +97,13 @@ func (e *exam) guests(ctx context.Context) {
 				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
 				Fix: []string{"mend that, and run this again"},
 			})
-		case u.Node == "": // nodes are told already
+		case u.Node == "" || e.nodes[u.Node]: // nodes that are down are reported already
 			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is left alone")
 		}
 	}
 	for _, f := range have.Foreign {
 		switch {
+		case f.Unfinished && f.Fix == "": // somebody is creating it
 		case f.Unfinished:
 			e.warn("guests", fmt.Sprintf("%s %d is half made: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
 		case f.Claims != (model.Address{}):

@@ -66,7 +66,7 @@ func (j *judge) all(guests []listed, read map[place]reading) {
 			continue
 		}
 		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Name: j.wanted.nameOf(g), Denied: IsDenied(a.err)})
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Guest: g.kind(), Name: j.wanted.nameOf(g), Denied: IsDenied(a.err)})
 	}
 }
 
@@ -165,7 +165,7 @@ func (j *judge) close() {
 		if twin := j.twin(rs[0]); twin != "" && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
-				Scope: addr.String(), VMID: g.VMID, Name: addr.Name,
+				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
 				Why: fmt.Sprintf("%s proves to be it, and so may %s of the same name, which cannot be read", place{g.Node, g.VMID, guestKind(addr) == "ct"}, twin),
 			})
 			continue

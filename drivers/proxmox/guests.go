@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -101,7 +101,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			rest = append(rest, g)
 		case !l.view.nodes[g.node]:
 			unread = append(unread, g)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Name: wanted.nameOf(g)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Guest: g.kind(), Name: wanted.nameOf(g)})
 		default:
 			maybe = append(maybe, g)
 		}
@@ -147,62 +147,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.findHidden(ctx, l, &out); err != nil {
 		return out, err
 	}
-	return out, d.watchBirths(ctx, &out)
-}
-
-// watchBirths tells guests that are being made this moment from those whose making
-// died: the first are unknown for now (they may be ours: the mark is written at the
-// end), the second stay as they are, named, and keep their VMID.
-func (d *Driver) watchBirths(ctx context.Context, out *model.Observed) error {
-	running := map[string][]taskID{} // by node
-	for i := 0; i < len(out.Foreign); i++ {
-		f := out.Foreign[i]
-		if !f.Unfinished {
-			continue
-		}
-		if running[f.Node] == nil {
-			active, err := d.c.tasks.active(ctx, f.Node)
-			switch {
-			case endsAll(ctx, err):
-				return err
-			case err != nil:
-				out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: "may be being created, but the tasks of node " + f.Node + " cannot be seen: " + err.Error(), VMID: f.VMID, Denied: IsDenied(err)})
-				out.Foreign = slices.Delete(out.Foreign, i, i+1)
-				i--
-				continue
-			}
-			running[f.Node] = []taskID{}
-			for upid := range active {
-				running[f.Node] = append(running[f.Node], parseUPID(upid))
-			}
-		}
-		born := slices.ContainsFunc(running[f.Node], func(t taskID) bool {
-			switch t.kind {
-			case "qmcreate", "qmrestore", "vzcreate", "vzrestore":
-				return t.of == strconv.Itoa(f.VMID)
-			default:
-				return t.kind == "qmclone" || t.kind == "vzclone" // these go by the VMID of what is copied
-			}
-		})
-		why := "is being created by a task that runs; look again when it is done"
-		if !born {
-			cfg, err := d.readConfig(ctx, place{node: f.Node, vmid: f.VMID, lxc: f.Kind == "ct"})
-			switch lock := cfg.now["lock"]; {
-			case endsAll(ctx, err):
-				return err
-			case err != nil:
-				why = "was being created, and cannot be read any more: " + err.Error()
-			case lock == "create" || lock == "clone":
-				continue
-			default: // its task came to its end between the two questions
-				why = "was being created until a moment ago; look again"
-			}
-		}
-		out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", f.Kind, f.VMID), Why: why, VMID: f.VMID})
-		out.Foreign = slices.Delete(out.Foreign, i, i+1)
-		i--
-	}
-	return nil
+	return out, d.judgeUnfinished(ctx, l, &out)
 }
 
 // reading is what came of reading one guest.
@@ -275,7 +220,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	for _, q := range asked {
 		if q.err != nil {
 			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
-				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), All: q.node == d.host.PVENode(), Node: q.node, Denied: IsDenied(q.err)})
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Denied: IsDenied(q.err)})
 			}
 			continue
 		}
@@ -292,9 +237,6 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 	there, err := d.c.rows(ctx, seg("nodes", node, pick(lxc, "lxc", "qemu")), func(e row) {
 		g := e.guest(node, lxc)
 		g.uptime = e.number("uptime")
-		if g.name == g.place().String() {
-			g.name = "" // what PVE shows for a guest without a name
-		}
 		out = append(out, g)
 	})
 	if err == nil && !there {
@@ -305,10 +247,14 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 
 // guest reads what all lists of guests have.
 func (r row) guest(node string, lxc bool) listed {
-	return listed{
+	g := listed{
 		vmid: r.number("vmid"), node: node, lxc: lxc, name: r.text("name"),
 		tags: splitTags(r.text("tags")), lock: r.text("lock"), running: r.text("status") == "running",
 	}
+	if at := g.place().String(); g.name == at || g.name == strings.Replace(at, " ", "", 1) {
+		g.name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)
+	}
+	return g
 }
 
 // containers reports whether a node holds containers, or shall.

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -26,14 +27,15 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	if !l.view.narrow {
 		return nil
 	}
-	ask, whole := candidates(l.want, out)
+	may, whole := candidates(l.want, out)
 	if !whole {
 		out.Unknown = append(out.Unknown, model.Unknown{
-			Scope: "all guests", All: true,
+			Scope: "all guests", Only: notFound(l.want, out),
 			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
 		})
 		return nil
 	}
+	ask := slices.Sorted(maps.Keys(may))
 	taken := make([]bool, len(ask))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(d.width)
@@ -51,7 +53,7 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 		if taken[i] {
 			out.Taken[id] = "a guest that the token may not see"
 			out.Unknown = append(out.Unknown, model.Unknown{
-				Scope: fmt.Sprintf("vm %d", id), VMID: id, Denied: true,
+				Scope: fmt.Sprintf("vm %d", id), VMID: id, Denied: true, Only: may[id],
 				Why: "it exists, but the token may not see it (VM.Audit): was it taken out of its pool?",
 			})
 		}
@@ -68,17 +70,27 @@ func (d *Driver) taken(ctx context.Context, vmid int) (bool, error) {
 	return false, err
 }
 
-// candidates are the VMIDs that look free and may be those of wanted guests which
-// were not found. whole is false if there are too many to ask for.
-func candidates(w *model.Want, out *model.Observed) (ids []int, whole bool) {
+// notFound are the wanted guests that were not found.
+func notFound(w *model.Want, out *model.Observed) []model.Address {
+	list := []model.Address{}
+	for _, addr := range w.State.Addresses() {
+		if w.State[addr].Guest != nil && out.State[addr] == nil {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// candidates are the VMIDs that look free, each with the wanted guests that were not found and may have it. whole is
+// false if there are too many to ask for.
+func candidates(w *model.Want, out *model.Observed) (may map[int][]model.Address, whole bool) {
 	highest := 0
 	for id := range out.Taken {
 		highest = max(highest, id)
 	}
-	for addr, r := range w.State {
-		if r.Guest == nil || out.State[addr] != nil {
-			continue
-		}
+	may = map[int][]model.Address{}
+	for _, addr := range notFound(w, out) {
+		r := w.State[addr]
 		ranges := r.Guest.Choose
 		switch {
 		case r.Guest.VMID != 0:
@@ -92,15 +104,14 @@ func candidates(w *model.Want, out *model.Observed) (ids []int, whole bool) {
 				last = min(rg.To, max(highest, rg.From)+hiddenBeyond)
 			}
 			for id := rg.From; id <= last; id++ {
-				if out.Taken[id] == "" && !slices.Contains(ids, id) {
-					ids = append(ids, id)
+				if out.Taken[id] == "" && !slices.Contains(may[id], addr) {
+					may[id] = append(may[id], addr)
 				}
-				if len(ids) > hiddenMost {
+				if len(may) > hiddenMost {
 					return nil, false
 				}
 			}
 		}
 	}
-	slices.Sort(ids)
-	return ids, true
+	return may, true
 }

@@ -174,7 +174,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 			if endsAll(ctx, err) {
 				return out, err
 			}
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Denied: IsDenied(err)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Only: imagesOn(l.want, storage, content), Denied: IsDenied(err)})
 			continue
 		}
 		for _, e := range list {
@@ -195,6 +195,17 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		}
 	}
 	return out, nil
+}
+
+// imagesOn are the wanted images that are to lie on a storage, as some content.
+func imagesOn(w *model.Want, storage, content string) []model.Address {
+	out := []model.Address{}
+	for _, addr := range w.State.Addresses() {
+		if i, ok := w.State[addr].Spec.(*Image); ok && i.Storage == storage && i.content() == content {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // leftOver reports whether of two contents of one image the first is the one to speak

@@ -175,7 +175,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 				continue // only remembered, and there is no such storage any more
 			}
 			recall = append(recall, at)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed", Denied: IsDenied(err)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: IsDenied(err)}) // of other storages they are seen
 			continue
 		}
 		for _, v := range d.seedsAmong(list) {

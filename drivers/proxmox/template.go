@@ -254,7 +254,13 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		case !storages[storage] && len(wanted) == 0 && classOf(err) != classUnknown:
 			continue // the default storage of a site without templates need not be there
 		default:
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Denied: IsDenied(err)})
+			only := []model.Address{}
+			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
+				if storageOf(wanted[addr].unpacked()) == storage {
+					only = append(only, addr)
+				}
+			}
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Only: only, Denied: IsDenied(err)})
 			continue
 		}
 		for _, volid := range volumes {

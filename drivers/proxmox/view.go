@@ -40,7 +40,8 @@ type view struct {
 	stores  map[shelf]string // storages that the token may see, by node: the content that each takes
 	folders []shelf          // storages that are listed as a whole, see isFolder
 	unknown []model.Unknown
-	narrow  bool // the token sees the guests of some pools only: others may exist unseen
+	narrow  bool            // the token sees the guests of some pools only: others may exist unseen
+	audits  map[string]bool // by node: the token sees the tasks of others there
 }
 
 // blind marks that nothing on the host is known for sure.
@@ -73,6 +74,10 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	v.checkRights(rights)
+	v.audits = map[string]bool{}
+	for n := range v.nodes {
+		v.audits[n] = audits(rights, n)
+	}
 	v.checkNodes(d.host)
 	v.checkQuorum(status, statusErr)
 	return v, nil
@@ -131,6 +136,19 @@ func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 	})
 }
 
+// audits reports whether the token has Sys.Audit on a node: by the rights on its own path, else by what the next path
+// above passes down (pve-access-control, RPCEnvironment.pm, permissions).
+func audits(rights map[string]map[string]json.RawMessage, node string) bool {
+	own := "/nodes/" + node
+	for _, path := range []string{own, "/nodes", "/"} {
+		if privs, there := rights[path]; there {
+			passes, has := privs["Sys.Audit"]
+			return has && (path == own || text(passes) != "0")
+		}
+	}
+	return false
+}
+
 // checkNodes: a list without the node itself is short, or from another host.
 func (v *view) checkNodes(h *model.Host) {
 	for _, n := range hostNodes(h) {
@@ -140,7 +158,10 @@ func (v *view) checkNodes(h *model.Host) {
 			v.blind("host "+h.Name, "the list of the cluster holds no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
 		case !known:
 			known := slices.Sorted(maps.Keys(v.nodes))
-			v.blind("node "+n, fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")))
+			v.unknown = append(v.unknown, model.Unknown{
+				Scope: "node " + n, Node: n, All: n == h.PVENode(),
+				Why: fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")),
+			})
 		case !online:
 			v.unknown = append(v.unknown, model.Unknown{Scope: "node " + n, Why: "offline", Node: n})
 		}
