@@ -144,7 +144,8 @@ func (w *world) migrateJob(c *call, g *guest, m migration) job {
 		t.logf("ERROR: migration aborted (duration 00:00:00): %s", err)
 		return fail("migration aborted")
 	}
-	return job{kind: g.word() + "migrate", id: fmt.Sprint(g.vmid), guest: g, abort: unlock, begin: func(t *task) error {
+	kind := map[string]string{"qm": "qmigrate", "vz": "vzmigrate"}[g.word()] // fork_worker in PVE/API2/Qemu.pm and LXC.pm
+	return job{kind: kind, id: fmt.Sprint(g.vmid), guest: g, abort: unlock, begin: func(t *task) error {
 		if err := g.checkLock(); err != nil {
 			return err
 		}
