@@ -193,3 +193,8 @@ func ValueIn(s, key string) string { return valueIn(s, key) }
 
 // FirstIn reads one that may stand bare.
 func FirstIn(s, key string) string { return firstIn(s, key) }
+
+// Content lists the volumes of a kind on a storage.
+func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map[string]json.RawMessage, error) {
+	return d.content(ctx, node, storage, kind)
+}

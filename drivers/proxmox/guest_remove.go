@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -176,6 +177,10 @@ func (d *Driver) destroy(ctx context.Context, at place) error {
 	}
 	if _, lookErr := d.readConfig(ctx, at); classOf(lookErr) == classNotFound || classOf(lookErr) == classDenied {
 		return d.mustBeGone(ctx, at, err)
+	}
+	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
+		return fmt.Errorf("removing %s: guests that this token cannot see are linked clones of it (`pvesm list STORAGE` on node %s shows their disks, which begin with the name of its own; "+
+			"with Datastore.Audit on the storage the plan does): remove them first, or move their disks, which makes them whole: %w", at, at.node, err)
 	}
 	return fmt.Errorf("removing %s: %w", at, err)
 }

@@ -129,7 +129,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	j.all(namesakes, read)
 	j.close()
-	if err := d.findClones(ctx, guests, &out); err != nil {
+	if err := d.findClones(ctx, l, &out); err != nil {
 		return out, err
 	}
 	if err := d.findSeeds(ctx, l, &out); err != nil {

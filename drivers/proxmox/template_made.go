@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -152,10 +153,16 @@ func (t *Template) unfinished() bool { return strings.HasSuffix(t.Made, notConve
 type clone struct {
 	vmid int
 	name string
-	ours bool // and says by its mark that it needs the template
+	addr model.Address // if it is ours
+	ours bool          // and says by its mark that it needs the template
 }
 
-func (c clone) String() string { return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.vmid, c.name)) }
+func (c clone) String() string {
+	if c.addr != (model.Address{}) {
+		return fmt.Sprintf("%s (VM %d)", c.addr, c.vmid)
+	}
+	return strings.TrimSpace(fmt.Sprintf("VM %d %s", c.vmid, c.name))
+}
 
 // refuse keeps a template that linked clones stand on. What of ours needs it holds it
 // by its mark already where it is to go for good.
@@ -163,16 +170,16 @@ func (t *Template) refuse(want *model.Resource) []model.Problem {
 	if t.unfinished() && want != nil && want.Spec.(*Template).Made == t.mark.Content {
 		return nil
 	}
-	if t.blind != nil {
-		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.blind.Error()}}
-	}
 	var names []string
 	for _, c := range t.clones {
 		if want != nil || !c.ours {
 			names = append(names, c.String())
 		}
 	}
-	if len(names) == 0 {
+	switch {
+	case len(names) == 0 && t.blind != nil:
+		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.blind.Error()}}
+	case len(names) == 0:
 		return nil
 	}
 	fix := "remove them first, or move their disks with PVE, which makes them whole"
@@ -182,9 +189,11 @@ func (t *Template) refuse(want *model.Resource) []model.Problem {
 	return []model.Problem{{Path: "image", Summary: "its disk is in use by linked clones: " + strings.Join(names, ", "), Detail: fix}}
 }
 
-// findClones looks what stands on the disks of our templates. One request for each
-// template, and none where there is none.
-func (d *Driver) findClones(ctx context.Context, guests map[int]listed, out *model.Observed) error {
+// findClones looks what stands on the disks of our templates: by the configurations that were read, and by
+// the list of the disks on the storage. That one costs a request for each template, and none where there is none; it
+// holds only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest: PVE/Storage.pm,
+// check_volume_access), and is empty without a word where that is none. What neither shows PVE knows, and refuses.
+func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) error {
 	ours := map[int]*model.Resource{}
 	for _, r := range out.State {
 		if r.Guest != nil {
@@ -202,17 +211,36 @@ func (d *Driver) findClones(ctx context.Context, guests map[int]listed, out *mod
 			return err
 		}
 		t.blind = err
-		for _, id := range ids {
-			c := clone{vmid: id, name: guests[id].name}
+		for at, a := range l.read {
+			if a.cfg.standsOn(t.volume) {
+				ids = append(ids, at.vmid)
+			}
+		}
+		slices.Sort(ids)
+		for _, id := range slices.Compact(ids) {
+			c := clone{vmid: id, name: l.guests[id].name}
 			if o := ours[id]; o != nil {
-				for _, n := range o.Needs {
-					c.ours = c.ours || n == addr
-				}
+				c.addr, c.ours = o.Addr, slices.Contains(o.Needs, addr)
 			}
 			t.clones = append(t.clones, c)
 		}
 	}
 	return nil
+}
+
+// standsOn reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
+func (c config) standsOn(base string) bool {
+	if base == "" {
+		return false
+	}
+	for _, keys := range []map[string]string{c.now, c.next} {
+		for _, val := range keys {
+			if strings.Contains(val, base+"/") && strings.HasPrefix(volumeOf(val), base+"/") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // clonesOf lists the VMIDs of guests with a disk on a base volume. PVE writes the

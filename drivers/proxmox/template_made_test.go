@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +106,7 @@ func TestTemplateInUse(t *testing.T) {
 		foreign        bool
 		remade, remove string // what keeps it from that
 	}{
-		"linked, ours":    {"linked", false, "template.golden is not changed: its disk is in use by linked clones: VM 10000 web-1", "template.golden is not deleted: vm.web-1 still needs it"},
+		"linked, ours":    {"linked", false, "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000)", "template.golden is not deleted: vm.web-1 still needs it"},
 		"linked, foreign": {"", true, "template.golden is not changed: its disk is in use by linked clones: VM 777 hers", "template.golden is not deleted: its disk is in use by linked clones: VM 777 hers"},
 		"full, ours":      {"full", false, "", "template.golden is not deleted: vm.web-1 still needs it"},
 	} {
@@ -144,6 +145,61 @@ func TestTemplateInUse(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTemplateInUseWithTheLeastRole: without Datastore.Audit on its storage the list of disks is empty, without an
+// error. The configuration of a clone of ours says what its disk stands on. A clone that the token cannot see keeps the
+// template all the same, since PVE refuses.
+func TestTemplateInUseWithTheLeastRole(t *testing.T) {
+	for _, storage := range []string{"tank", "local-lvm"} { // on the latter a linked clone stands for itself
+		t.Run(storage, func(t *testing.T) {
+			inTime(t, withTank(), func(t *testing.T, w *world) {
+				w.reopenAs(w.least(true))
+				w.makes(storage)
+				w.cloned("web-1", "linked")
+				w.cloned("web-2", "full")
+				w.apply()
+				w.converged()
+				list, err := w.d.Content(t.Context(), "father", storage, "images")
+				require.NoError(t, err)
+				require.Empty(t, list)
+				w.newImage()
+				p := w.plan()
+				if storage == "local-lvm" {
+					require.Contains(t, describe(p), "update template.golden")
+					return
+				}
+				require.NotContains(t, describe(p), "template.golden")
+				require.Contains(t, told(p), "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000);")
+				require.Contains(t, told(p), "remove them first, or move their disks with PVE, which makes them whole; or declare a second template")
+				w.drop("web-1")
+				w.apply()
+				w.apply()
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestTemplateInUseByWhatTheTokenCannotSee: nothing shows the clone, and PVE refuses. The step says why.
+func TestTemplateInUseByWhatTheTokenCannotSee(t *testing.T) {
+	inTime(t, withTank(), func(t *testing.T, w *world) {
+		w.reopenAs(w.least(true))
+		w.makes("tank")
+		w.cloned("web-1", "full")
+		w.apply()
+		w.root(http.MethodPost, "/nodes/father/qemu/9000/clone", url.Values{"newid": {"777"}, "name": {"hers"}, "full": {"0"}})
+		time.Sleep(time.Minute)
+		w.newImage()
+		require.Contains(t, told(w.plan()), "in use by linked clones: VM 777 hers", "it took our tag along, so it is read")
+		w.root(http.MethodPut, "/nodes/father/qemu/777/config", url.Values{"delete": {"tags"}})
+		time.Sleep(time.Minute)
+		err := w.run(w.plan())[goldenAddr]
+		require.ErrorContains(t, err, "guests that this token cannot see are linked clones of it")
+		require.ErrorContains(t, err, "with Datastore.Audit on the storage the plan does")
+		require.Equal(t, "1", w.guest(9000).Config["template"])
+		require.Equal(t, []string{"tank:base-9000-disk-0/vm-777-disk-0"}, w.volumesOf("tank", 777))
+	})
 }
 
 // TestTemplateCloneThatCameLate: a linked clone made after the plan keeps the template.
