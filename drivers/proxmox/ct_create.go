@@ -25,7 +25,7 @@ func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
 		err = d.unpackCT(ctx, want, at, m)
 	}
 	if err != nil {
-		return err
+		return d.withLeft(ctx, at, s.Want, err)
 	}
 	_, err = d.complete(ctx, at, want.volumes(), want.Power)
 	return err

@@ -87,6 +87,7 @@ func areas() []area {
 		{name: "nodes", needs: []string{"login"}, look: (*exam).cluster},
 		{name: "guests", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).guests},
 		{name: "storages", needs: []string{"login"}, look: (*exam).storages},
+		{name: "leftovers", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).leftovers},
 		{name: "bridges", needs: []string{"login"}, look: (*exam).bridges},
 		{name: "images", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).images},
 		{name: "templates", needs: []string{"login"}, look: (*exam).templates},

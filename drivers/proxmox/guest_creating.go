@@ -164,7 +164,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	by := creating(*f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
 	switch {
-	case len(mine) > 0 && (len(mine) == len(by) || d.inReach(l.want, f.VMID)):
+	case len(mine) > 0 && (len(mine) == len(by) || inReach(l.want, f.VMID)):
 		// Ordered by an earlier run, which may have known other ranges than this one.
 		return &model.Unknown{Why: "is being created by a task that runs; look again when it is done"}, nil
 	case len(by) > 0:
@@ -190,7 +190,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 }
 
 // inReach reports whether a VMID is one that a guest of ours may have by the files.
-func (d *Driver) inReach(want *model.Want, vmid int) bool {
+func inReach(want *model.Want, vmid int) bool {
 	for _, w := range want.State {
 		if w.Guest != nil && (w.Guest.VMID == vmid || w.Guest.VMID == 0 && draws(w.Guest.Choose, vmid)) {
 			return true
@@ -207,7 +207,7 @@ func (d *Driver) abandoned(l *look, out *model.Observed, f *model.Foreign, at pl
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
 	}
 	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same words
-	if claimed || !d.inReach(l.want, f.VMID) {
+	if claimed || !inReach(l.want, f.VMID) {
 		return
 	}
 	fix := "if nobody is creating it: " + at.rescue() + "; then look whether volumes of it are left: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"

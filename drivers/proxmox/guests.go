@@ -147,7 +147,10 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.findHidden(ctx, l, &out); err != nil {
 		return out, err
 	}
-	return out, d.judgeUnfinished(ctx, l, &out)
+	if err := d.judgeUnfinished(ctx, l, &out); err != nil {
+		return out, err
+	}
+	return out, d.findLeftVolumes(ctx, l, &out)
 }
 
 // reading is what came of reading one guest.

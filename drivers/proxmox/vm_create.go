@@ -28,7 +28,7 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 		err = d.createWhole(ctx, want, at, m)
 	}
 	if err != nil {
-		return err
+		return d.withLeft(ctx, at, s.Want, err)
 	}
 	return d.completeVM(ctx, want, at)
 }

@@ -1,0 +1,207 @@
+package proxmox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// A creation whose worker was killed leaves volumes behind, and `qm destroy` removes only those that a
+// configuration names. Nothing that a check reads shows them: it takes the list of the disks on a storage, and a token
+// that may see disks of a guest that does not exist (PVE/Storage.pm, check_volume_access). To make that list is
+// slow where PVE starts qemu-img for each file, so it is asked for only where something speaks for a leftover: a guest
+// whose creation died, what such a look found before, a creation that failed just now, and `doctor`.
+// They are reported and never removed: that nothing else uses them only a person can tell.
+
+// recallVolumes is the word of Observed.Recall for another look in the next pass.
+const recallVolumes = "volumes"
+
+// leftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
+// has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
+func (d *Driver) leftVolumes(ctx context.Context, at shelf, want *model.Want, only int, exists map[int]string) ([]string, error) {
+	path := seg("nodes", at.node, "storage", at.storage, "content") + "?content=images"
+	if only != 0 {
+		path += "&vmid=" + strconv.Itoa(only)
+	}
+	var list []map[string]json.RawMessage
+	if err := readList(ctx, d.c, path, &list); err != nil {
+		return nil, err
+	}
+	free := map[int]bool{}
+	var out []string
+	for _, e := range list {
+		id := number(e["vmid"])
+		if id == 0 || only != 0 && id != only || exists[id] != "" || !inReach(want, id) {
+			continue
+		}
+		if _, asked := free[id]; !asked {
+			taken, err := d.taken(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			free[id] = !taken
+		}
+		if free[id] {
+			out = append(out, text(e["volid"]))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// frees are the commands that free volumes.
+func frees(volids []string) []string {
+	out := make([]string, len(volids))
+	for i, v := range volids {
+		out[i] = "pvesm free " + v
+	}
+	return out
+}
+
+// findLeftVolumes looks for volumes without a guest, where something speaks for some, on the storages that the token
+// may audit.
+func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observed) error {
+	died := slices.ContainsFunc(out.Foreign, func(f model.Foreign) bool { return f.Unfinished && f.Fix != "" && inReach(l.want, f.VMID) })
+	if !died && !slices.Contains(l.want.Recall, recallVolumes) {
+		return nil
+	}
+	again, done := died, map[string]bool{}
+	for _, at := range slices.SortedFunc(maps.Keys(l.view.stores), func(a, b shelf) int { return strings.Compare(a.String(), b.String()) }) {
+		if !l.view.nodes[at.node] || !slices.Contains(strings.Split(l.view.stores[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.storage) {
+			continue
+		}
+		left, err := d.leftVolumes(ctx, at, l.want, 0, out.Taken)
+		switch {
+		case endsAll(ctx, err):
+			return err
+		case err != nil:
+			again = true // to be asked another time; nothing depends on it
+			continue
+		}
+		left = slices.DeleteFunc(left, func(v string) bool { return done[v] }) // of a shared storage another node said so
+		if len(left) == 0 {
+			continue
+		}
+		again = true
+		for _, v := range left {
+			done[v] = true
+		}
+		out.Findings = append(out.Findings, diag.Finding{
+			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
+			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.storage, at.node, strings.Join(left, ", ")),
+			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.node, strings.Join(frees(left), " && ")),
+		})
+	}
+	if again {
+		out.Recall = append(out.Recall, recallVolumes)
+		slices.Sort(out.Recall)
+	}
+	return nil
+}
+
+// diskStorages are the storages on which the site wants disks of guests.
+func diskStorages(w *model.Want) []string {
+	var out []string
+	for _, r := range w.State {
+		g, guest := r.Spec.(equipped)
+		if !guest {
+			continue
+		}
+		for _, disk := range g.volumes().list {
+			if disk.storage != "" && !slices.Contains(out, disk.storage) {
+				out = append(out, disk.storage)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
+// them. A creation that ended badly mostly leaves none: PVE frees them.
+func (d *Driver) withLeft(ctx context.Context, at place, want *model.Resource, err error) error {
+	if _, known := errors.AsType[*model.LeftoverError](err); known || errors.Is(err, errLost) || endsAll(ctx, err) {
+		return err
+	}
+	if _, lookErr := d.readConfig(ctx, at); !d.vacant(ctx, at, lookErr) {
+		return err
+	}
+	only := &model.Want{State: model.State{want.Addr: want}}
+	var left []string
+	for _, storage := range diskStorages(only) {
+		if on, lookErr := d.leftVolumes(ctx, shelf{at.node, storage}, only, at.vmid, nil); lookErr == nil {
+			left = append(left, on...)
+		}
+	}
+	if len(left) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.vmid, at.node, strings.Join(frees(left), " && "))
+}
+
+// leftovers looks for volumes without a guest, and says which privilege would show them.
+func (e *exam) leftovers(ctx context.Context) {
+	if !e.seen || e.bad["privileges"] != "" {
+		return
+	}
+	by := map[string]bool{}
+	for _, u := range derive(e.Of, e.Want, or(e.major, 9)).uses {
+		if u.content == "images" || u.content == "rootdir" {
+			by[u.storage] = true
+		}
+	}
+	if len(by) == 0 || e.readRight(ctx, "/vms") != nil {
+		return
+	}
+	known := map[string]bool{}
+	for _, storage := range slices.Sorted(maps.Keys(by)) {
+		path := "/storage/" + storage
+		if err := e.readRight(ctx, path); err != nil {
+			continue
+		}
+		audit, disk := e.can(Grant{path, "Datastore.Audit"}), e.can(Grant{"/vms", "VM.Config.Disk"})
+		if !e.can(Grant{path, "Datastore.Allocate"}) && (!audit || !disk) {
+			e.unseenVolumes(ctx, storage, audit, disk)
+			continue
+		}
+		for _, node := range hostNodes(e.host) {
+			if e.dark(node) {
+				continue
+			}
+			left, err := e.d.leftVolumes(ctx, shelf{node, storage}, e.Want, 0, e.have.Taken)
+			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
+			if err != nil || len(left) == 0 { // what is wrong with a storage is told of the storage
+				continue
+			}
+			for _, v := range left {
+				known[v] = true
+			}
+			e.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
+				"they are left over from a creation or removal that died; free them if nothing uses them", frees(left)...)
+		}
+	}
+}
+
+// unseenVolumes says which privileges would show what lies on a storage.
+func (e *exam) unseenVolumes(ctx context.Context, storage string, audit, disk bool) {
+	path := "/storage/" + storage
+	var lacks []string
+	c := Check{Name: "leftovers", Result: NotChecked, Why: "volumes that a failed creation left, and linked clones of other people, are not seen; the site converges without"}
+	if !audit {
+		lacks = append(lacks, "Datastore.Audit on "+path)
+		c.Fix = e.grant([]Need{{Grant: Grant{path, "Datastore.AllocateSpace"}, Role: roleDisks}, {Grant: Grant{path, "Datastore.Audit"}, Role: roleDisks}}, e.roles(ctx))
+	}
+	if !disk {
+		lacks = append(lacks, "VM.Config.Disk on /vms, since a guest that is not there is in no pool")
+	}
+	c.Seen = fmt.Sprintf("the token may not list the disks on storage %s: %s", storage, strings.Join(lacks, "; and "))
+	e.add(c)
+}

@@ -1,0 +1,121 @@
+package proxmox_test
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// leaves allocates a volume as a creation that died left it.
+func (w *world) leaves(storage, name, vmid string) {
+	w.root(http.MethodPost, "/nodes/father/storage/"+storage+"/content", url.Values{"vmid": {vmid}, "filename": {name}, "size": {"4M"}})
+}
+
+// recalling plans as an agent does that was told something by the pass before.
+func (w *world) recalling(words []string) (*plan.Plan, []string) {
+	want, _ := w.site.Want("father")
+	with := *want
+	with.Recall = words
+	have, err := w.d.Observe(w.t.Context(), &with)
+	require.NoError(w.t, err)
+	return planOf(w, &with, have), have.Recall
+}
+
+const leftText = "storage local-lvm on node father has volumes of VMIDs that no guest has: local-lvm:vm-10005-disk-0"
+
+// TestVolumesOfADeadCreation are reported from when a guest is unfinished until they are gone, and never removed. A check
+// without such a reason asks for no list of disks.
+func TestVolumesOfADeadCreation(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+		w.leaves("local-lvm", "vm-60001-disk-0", "60001") // nobody's VMID by the files
+		asked := w.host.Snapshot().Requests["GET /nodes/{node}/storage/{storage}/content"]
+		p, words := w.recalling(nil)
+		require.Empty(t, words)
+		require.True(t, p.InSync(), told(p))
+		steady := w.host.Snapshot().Requests["GET /nodes/{node}/storage/{storage}/content"] - asked
+
+		half := w.guest(10000)
+		half.VMID, half.Running, half.Config = 10007, false, map[string]string{"lock": "create"}
+		w.host.Edit(func(e *pvesim.Edit) { e.Add(half) })
+		w.leaves("local-lvm", "vm-10007-disk-0", "10007") // of a guest that is there
+		p, words = w.recalling(nil)
+		require.Equal(t, []string{"volumes"}, words)
+		require.True(t, p.InSync(), "a finding, and nothing to do: %s", told(p))
+		require.Contains(t, told(p), leftText)
+		require.Contains(t, told(p), "on node father, if nothing uses them: `pvesm free local-lvm:vm-10005-disk-0`\n")
+		require.NotContains(t, told(p), "60001")
+		require.NotContains(t, told(p), "vm-10007")
+		require.Contains(t, told(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
+			"if nobody is creating it: `qm unlock 10007 && qm destroy 10007` on node father")
+
+		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
+		p, words = w.recalling(words)
+		require.Equal(t, []string{"volumes"}, words)
+		require.Contains(t, told(p), leftText)
+		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10005-disk-0")
+
+		w.host.Edit(func(e *pvesim.Edit) {
+			for _, id := range []string{"10005", "10007"} {
+				e.RemoveVolume("local-lvm:vm-" + id + "-disk-0")
+			}
+		})
+		p, words = w.recalling(words)
+		require.Empty(t, words)
+		require.True(t, p.InSync())
+		asked = w.host.Snapshot().Requests["GET /nodes/{node}/storage/{storage}/content"]
+		w.converged()
+		require.Equal(t, steady, w.host.Snapshot().Requests["GET /nodes/{node}/storage/{storage}/content"]-asked)
+	})
+}
+
+// TestFailedCreationNamesWhatItLeft, at once, with what frees it.
+func TestFailedCreationNamesWhatItLeft(t *testing.T) {
+	fault, err := pvesim.ParseFault("POST /nodes/*/qemu status=500")
+	require.NoError(t, err)
+	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: pvesim.Faults(fault)}, func(t *testing.T, w *world) {
+		w.leaves("local-lvm", "vm-10000-disk-0", "10000")
+		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+		w.node("web-1", nil)
+		err := w.run(w.plan())[model.Address{Kind: "vm", Name: "web-1"}]
+		require.ErrorContains(t, err, "no guest has VMID 10000 now, and this is left of it: on node father, `pvesm free local-lvm:vm-10000-disk-0` frees it")
+		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10000-disk-0")
+	})
+}
+
+// TestDoctorOnLeftovers: it lists them, or says which privilege would show them, with the commands that give it.
+func TestDoctorOnLeftovers(t *testing.T) {
+	w := newWorld(t, pvesim.Config{})
+	w.node("web-1", nil)
+	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
+	token := w.least(true)
+	found := func(token string) []proxmox.Check {
+		return slices.DeleteFunc(w.examine(func(d *proxmox.Doctor) { d.Token = token }), func(c proxmox.Check) bool { return c.Name != "leftovers" })
+	}
+	list := found(token)
+	require.Len(t, list, 1)
+	require.Equal(t, proxmox.NotChecked, list[0].Result)
+	require.Equal(t, "the token may not list the disks on storage local-lvm: Datastore.Audit on /storage/local-lvm", list[0].Seen)
+	require.Contains(t, strings.Join(list[0].Fix, "\n"), "--privs \"Datastore.AllocateSpace,Datastore.Audit\"")
+
+	w.root(http.MethodPut, "/access/roles/homestak-storage-local-lvm", url.Values{"privs": {"Datastore.AllocateSpace,Datastore.Audit"}})
+	list = found(token)
+	require.Len(t, list, 1)
+	require.Equal(t, proxmox.Warning, list[0].Result)
+	require.Equal(t, []string{"pvesm free local-lvm:vm-10005-disk-0"}, list[0].Fix)
+
+	w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
+	require.Empty(t, found(token))
+}
