@@ -46,6 +46,7 @@ func (e *exam) storages(ctx context.Context) {
 			e.storage(ctx, node, name, byStorage[name], on)
 		}
 	}
+	e.leftovers(ctx)
 }
 
 // dark reports that a node is known to be offline, or not to be there at all.
