@@ -111,10 +111,15 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 				w.drop("leaves")
 				w.vm("stays").OnBoot = true
 				w.node("comes", nil)
-				w.node("fixed", nil).Resource.Guest.VMID = 30000
+				fixed := w.node("fixed", func(v *proxmox.VM) { v.Image = "other" }).Resource
+				fixed.Guest.VMID, fixed.Needs = 30000, []model.Address{{Kind: "image", Name: "other"}}
 				w.site.Objects[model.Address{Kind: "image", Name: "nas"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "nas"},
 					Spec: &proxmox.Image{URL: "https://images.test/nas.qcow2", Checksum: "sha256:" + strings.Repeat("ef", 32), Storage: "nas"},
+				}
+				w.site.Objects[model.Address{Kind: "image", Name: "other"}] = &model.Resource{
+					Addr: model.Address{Kind: "image", Name: "other"},
+					Spec: &proxmox.Image{URL: "https://images.test/other.qcow2", Checksum: "sha256:" + strings.Repeat("ee", 32), Storage: "local"},
 				}
 				w.node("nas", func(v *proxmox.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
 				w.ct("new", nil)
@@ -138,7 +143,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 					got[u.Scope] = strings.Join(names, ", ")
 				}
 				require.Equal(t, c.holds, got, told(p))
-				want := c.steps
+				want := append([]string{"create image.other"}, c.steps...)
 				if !strings.Contains(strings.Join(values(c.holds), " "), "template.debian-ct") {
 					want = append([]string{"create template.debian-ct"}, want...)
 				}

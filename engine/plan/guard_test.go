@@ -92,6 +92,46 @@ func TestGuards(t *testing.T) {
 				"vm.child: not created: it needs vm.a, which is not created",
 			},
 		},
+		"a guest that somebody creates may be one of few, and needs what they need": {
+			want: state(guest("vm.a", 0, &VM{}, "image.a"), guest("vm.b", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), object("image.a", &Image{Checksum: "2"}), object("image.b", &Image{Checksum: "2"})),
+			have: state(object("image.a", &Image{Checksum: "1"}), object("image.b", &Image{Checksum: "1"}), object("image.c", &Image{})),
+			set: func(in *plan.Input) {
+				in.Have.Unknown = []model.Unknown{{Scope: "vm 105", Why: "is being created", VMID: 105, Only: addrs("vm.a"), Creating: true}}
+			},
+			steps: []string{"replace image.b", "delete image.c", "create vm.b"},
+			unknown: []string{
+				"image.a: not replaced: vm 105 cannot be read (is being created) and may need it", "vm 105: is being created",
+				"vm.a: not created: vm 105 is being created, and may be it", "vm.child: not created: it needs vm.a, which is not created",
+			},
+		},
+		"a container is no VM": {
+			want: state(guest("vm.a", 0, &VM{}), guest("ct.a", 0, &VM{})),
+			set: func(in *plan.Input) {
+				in.Have.Unknown = []model.Unknown{{Scope: "ct 105", Why: "403", VMID: 105, Guest: "ct"}}
+			},
+			steps:   []string{"create vm.a"},
+			unknown: []string{"ct 105: 403", "ct.a: not created: ct 105 cannot be read (403) and may be it"},
+		},
+		"a dark node holds what is on it, or is to be": {
+			want: state(guest("vm.a", 0, &VM{Cores: 2}), guest("vm.b", 0, &VM{Cores: 2}), guest("vm.new", 0, &VM{}), object("image.a", &Image{})),
+			have: state(guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{}), guest("vm.gone", 102, &VM{})),
+			set: func(in *plan.Input) {
+				in.Have.Unknown = []model.Unknown{{Scope: "node two", Why: "595", Node: "two"}}
+				in.Have.State[addr("vm.a")].Guest.Node, in.Have.State[addr("vm.gone")].Guest.Node, in.Want.State[addr("vm.new")].Guest.Node = "two", "two", "two"
+			},
+			steps: []string{"create image.a", "update vm.b"},
+			unknown: []string{
+				"node two: 595", "vm.a: not changed: node two: 595", "vm.gone: not deleted: node two: 595", "vm.new: not created: node two: 595",
+			},
+		},
+		"a part of a kind cannot be seen": {
+			want: state(object("image.a", &Image{}), object("image.b", &Image{})), have: state(object("image.c", &Image{})),
+			set: func(in *plan.Input) {
+				in.Have.Unknown = []model.Unknown{{Scope: "storage nas", Why: "595", Kind: "image", Only: addrs("image.b")}}
+			},
+			steps:   []string{"create image.a", "delete image.c"},
+			unknown: []string{"image.b: not created: storage nas cannot be seen (595)", "storage nas: 595"},
+		},
 		"an unknown guest may need what would go": {
 			want: state(object("image.c", &Image{Checksum: "new"})),
 			have: state(object("image.a", &Image{}), object("pool.b", &Pool{}), guest("vm.a", 100, &VM{}, "image.a"), object("image.c", &Image{Checksum: "old"})),
@@ -202,4 +242,22 @@ func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(9), Detail: "rename it, or adopt it",
 		Summary: `vm.a is not created: vm 105 "a" may be it, but is not ours (no owner mark)`,
 	}, f)
+}
+
+// Each blind spot names what it holds back, directly or because something else is needed.
+func TestUnknownNamesWhatItHoldsBack(t *testing.T) {
+	in := input(state(guest("vm.a", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), guest("ct.b", 0, &VM{}), guest("vm.free", 0, &VM{})), nil)
+	in.Have.Unknown = []model.Unknown{
+		{Scope: "ct 105", VMID: 105, Guest: "ct"}, {Scope: "node two", Node: "two"}, {Scope: "vm 106", VMID: 106, Only: addrs("vm.a")},
+	}
+	p := plan.Make(in)
+	require.Equal(t, []string{"create vm.free"}, steps(p))
+	holds := map[string][]model.Address{}
+	for _, u := range p.Unknown {
+		holds[u.Scope] = u.Holds
+	}
+	require.Equal(t, addrs("ct.b"), holds["ct 105"])
+	require.Equal(t, addrs("vm.a", "vm.child"), holds["vm 106"])
+	require.Empty(t, holds["node two"])
+	require.Nil(t, in.Have.Unknown[0].Holds, "the input is only read")
 }
