@@ -119,6 +119,9 @@ func (w *world) changeCT(g *guest, ch change) error {
 		if err := w.maySetCTValue(g, key, ch.set[key]); err != nil {
 			return err
 		}
+		if err := w.mtuOfCT(g.node, key, ch.set[key]); err != nil {
+			return err
+		}
 		modified[key] = true
 		pend[key] = w.ctCanonical(key, ch.set[key])
 		delete(going, key)
@@ -179,7 +182,8 @@ func (w *world) hotplugCT(g *guest, modified map[string]bool, problems map[strin
 	going := g.deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
 		family := familyOf(key)
-		if modified[key] && (fastCT[key] || hotCT[key] || family == "net" || family == "unused") {
+		plugged := family == "net" && len(key) == len("net0") // PVE's pattern for what it unplugs has one digit
+		if modified[key] && (fastCT[key] || hotCT[key] || plugged || family == "unused") {
 			w.dropCT(g, key, "unable to hotplug "+key+": ", going, problems)
 		}
 	}
@@ -248,6 +252,9 @@ func (w *world) plugCT(g *guest, key, value string) error {
 	device := ctProperty(key, value)
 	if bridge := device["bridge"]; bridge != "" && !w.hasBridge(bridge) {
 		return fail("bridge '%s' does not exist", bridge)
+	}
+	if trouble := w.trunkTrouble(g.node, device); trouble != "" && device["link_down"] != "1" && replugsCT(g.conf[key], device) {
+		return fail("%s", trouble)
 	}
 	for _, other := range indexedKeys(g.conf, "net") {
 		if other != key && ctProperty(other, g.conf[other])["name"] == device["name"] {

@@ -85,6 +85,9 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 		if err := w.checkCTValue(key, order.set[key]); err != nil {
 			return nil, err
 		}
+		if err := w.mtuOfCT(node, key, order.set[key]); err != nil && !order.restore {
+			return nil, err
+		}
 		order.set[key] = w.ctCanonical(key, order.set[key])
 	}
 	switch { // a privileged container has no word of it (PVE/API2/LXC.pm, create_vm)

@@ -30,7 +30,7 @@ func apiStartCT(w *world, c *call) (any, error) {
 // startCTJob starts a container (vm_start in PVE/LXC.pm).
 func (w *world) startCTJob(g *guest, c *call) job {
 	skipLock := c.flag("skiplock")
-	return job{kind: "vzstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(*task) error {
+	return job{kind: "vzstart", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
 		if g.conf["template"] == "1" {
 			return fail("you can't start a CT if it's a template")
 		}
@@ -45,7 +45,7 @@ func (w *world) startCTJob(g *guest, c *call) job {
 		if err := quotaOfUnprivileged(g.conf); err != nil {
 			return err
 		}
-		return w.prepareCT(g)
+		return w.prepareCT(g, t.logf)
 	}, end: func(*task) error {
 		w.powerOn(g)
 		return nil
@@ -54,7 +54,7 @@ func (w *world) startCTJob(g *guest, c *call) job {
 
 // prepareCT makes waiting changes and finds out whether the container would come
 // up (vm_start in PVE/LXC.pm).
-func (w *world) prepareCT(g *guest) error {
+func (w *world) prepareCT(g *guest, log func(string, ...any)) error {
 	if len(g.pend) > 0 {
 		w.coldplugCT(g, nil, map[string]string{})
 		w.write(g)
@@ -62,7 +62,18 @@ func (w *world) prepareCT(g *guest) error {
 	if err := w.lxcConfig(g); err != nil {
 		return err
 	}
-	return w.volumesThere(g.node, g.conf)
+	if err := w.volumesThere(g.node, g.conf); err != nil {
+		return err
+	}
+	for _, key := range indexedKeys(g.conf, "net") {
+		device := ctProperty(key, g.conf[key])
+		if trouble := w.trunkTrouble(g.node, device); trouble != "" && device["link_down"] != "1" {
+			log("%s", trouble)
+			log("run_buffer: 571 Script exited with status 255")
+			return fail("startup for container '%d' failed", g.vmid)
+		}
+	}
+	return nil
 }
 
 // runningCT begins a call that fails at once unless the container runs.
@@ -137,7 +148,7 @@ func apiRebootCT(w *world, c *call) (any, error) {
 		if err := stop(t); err != nil {
 			return err
 		}
-		if err := w.prepareCT(g); err != nil {
+		if err := w.prepareCT(g, t.logf); err != nil {
 			return err
 		}
 		w.powerOn(g)

@@ -91,7 +91,7 @@ func (c *call) mayUseCTBridge(value string) error {
 	if n["bridge"] == "" {
 		return nil
 	}
-	return c.need(c.w.bridgePath(n["bridge"], n["tag"]), "SDN.Use")
+	return c.mayUseBridge(n)
 }
 
 // mayChangeFeatures: nesting of an unprivileged container is for who may

@@ -206,11 +206,16 @@ func (w *world) plugsNet(g *guest, key, value string, hot bool) (bool, error) {
 		switch {
 		case same && !there:
 			return false, fail("bridge '%s' does not exist", after["bridge"])
+		case same && w.trunkTrouble(g.node, after) != "":
+			return false, fail("%s", w.trunkTrouble(g.node, after))
 		case same:
 			return true, nil
 		}
 	}
-	if hot && !there {
+	if err := w.mtuTrouble(g.node, key, after); hot && there && err != nil {
+		return false, err
+	}
+	if hot && (!there || w.trunkTrouble(g.node, after) != "") {
 		return false, fail("VM %d qmp command 'netdev_add' failed - network script /usr/libexec/qemu-server/pve-bridge-hotplug failed with status 512", g.vmid)
 	}
 	return hot, nil

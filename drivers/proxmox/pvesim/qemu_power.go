@@ -118,7 +118,7 @@ func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error 
 			return fail("start failed: QEMU exited with code 1")
 		}
 	}
-	return nil
+	return w.checkNets(g, log)
 }
 
 // powerOn lets the process be there.

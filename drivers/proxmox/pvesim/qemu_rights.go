@@ -230,37 +230,11 @@ func (c *call) mayUseBridges(settings map[string]string) error {
 			}
 			return fail("no sdn vnet ID specified")
 		}
-		tags := vlansOf(n["trunks"])
-		if n["tag"] != "" {
-			tags = slices.Insert(tags, 0, n["tag"])
-		}
-		if len(tags) == 0 {
-			tags = []string{""} // The whole bridge.
-		}
-		for _, tag := range tags {
-			if err := c.need(c.w.bridgePath(n["bridge"], tag), "SDN.Use"); err != nil {
-				return err
-			}
+		if err := c.mayUseBridge(n); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// vlansOf are the VLANs of a list of numbers and ranges, in the order in which their
-// rights are checked (get_tags_from_trunk in pve-guest-common, PVE/GuestHelpers.pm).
-func vlansOf(trunks string) []string {
-	var tags []string
-	for part := range strings.FieldsFuncSeq(trunks, func(r rune) bool { return r == ';' }) {
-		first, last, ranged := strings.Cut(part, "-")
-		if !ranged {
-			last = first
-		}
-		for tag := atoi(first); tag <= min(atoi(last), 4095); tag++ {
-			tags = append(tags, fmt.Sprint(tag))
-		}
-	}
-	slices.Sort(tags)
-	return slices.Compact(tags)
 }
 
 // bridgePath is where the right to plug into a bridge stands: bridges of a node are in a

@@ -1,0 +1,152 @@
+package pvesim
+
+import (
+	"slices"
+	"strings"
+)
+
+// What the network devices of VMs and containers have in common: the right to plug one
+// in, and what the bridge has to be able to do.
+
+// usualMTU is that of a bridge for which nothing else is configured.
+const usualMTU = 1500
+
+// mayUseBridge checks the right to plug a device in. A VLAN tag and each VLAN of a
+// trunk have a path of their own; the bridge itself is asked about where there is
+// neither (check_vnet_access in pve-guest-common, PVE/GuestHelpers.pm).
+func (c *call) mayUseBridge(device map[string]string) error {
+	bridge, tag := device["bridge"], device["tag"]
+	if tag == "" && device["trunks"] == "" {
+		return c.need(c.w.bridgePath(bridge, ""), "SDN.Use")
+	}
+	if tag != "" {
+		if err := c.need(c.w.bridgePath(bridge, tag), "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	for _, tag := range trunkTags(device["trunks"]) {
+		if err := c.need(c.w.bridgePath(bridge, tag), "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trunkTags lists the VLANs of a trunk one by one, in the order in which PVE asks
+// about them, which is that of their texts (get_tags_from_trunk).
+func trunkTags(trunks string) []string {
+	seen := map[string]bool{}
+	var tags []string
+	add := func(tag string) {
+		if tag != "" && !seen[tag] {
+			seen[tag] = true
+			tags = append(tags, tag)
+		}
+	}
+	for trunk := range strings.SplitSeq(trunks, ";") {
+		first, last, _ := strings.Cut(trunk, "-")
+		add(first)
+		for n := atoi(first) + 1; n <= atoi(last); n++ {
+			add(itoa(n))
+		}
+	}
+	slices.Sort(tags)
+	return tags
+}
+
+// bridgeOption is an option of a bridge that somebody configured on a node.
+func (w *world) bridgeOption(node, bridge, option string) string {
+	return w.nodes[node].settings.ifaces[bridge][option]
+}
+
+// filtersVLANs says whether a bridge can have ports for several VLANs.
+func (w *world) filtersVLANs(node, bridge string) bool {
+	if vnet := w.sdn.running["sdn/vnets"][bridge]; vnet != nil {
+		return vnet["vlanaware"] == "1"
+	}
+	return w.bridgeOption(node, bridge, "bridge_vlan_aware") == "1" || w.bridgeOption(node, bridge, "type") == "OVSBridge"
+}
+
+// trunkTrouble is what PVE says of a trunk on a bridge that cannot have one (tap_plug
+// in pve-common, PVE/Network.pm); empty when there is nothing to say.
+func (w *world) trunkTrouble(node string, device map[string]string) string {
+	bridge := device["bridge"]
+	if device["trunks"] == "" || bridge == "" || w.filtersVLANs(node, bridge) {
+		return ""
+	}
+	return "vlan aware feature need to be enabled to use trunks at /usr/share/perl5/PVE/Network.pm line 541."
+}
+
+func (w *world) bridgeMTU(node, bridge string) int {
+	if mtu := atoi(w.bridgeOption(node, bridge, "mtu")); mtu != 0 {
+		return mtu
+	}
+	return usualMTU
+}
+
+// mtuTrouble is why QEMU cannot get a network device with its MTU
+// (print_netdevice_full in PVE/QemuServer.pm). Of other models than virtio PVE
+// ignores it.
+func (w *world) mtuTrouble(node, key string, device map[string]string) error {
+	mtu, bridge := atoi(device["mtu"]), device["bridge"]
+	switch most := w.bridgeMTU(node, bridge); {
+	case mtu <= 1 || device["model"] != "virtio" || bridge == "":
+		return nil
+	case mtu < 576:
+		return fail("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
+	case mtu > most:
+		return fail("netdev %s: MTU '%d' is bigger than the bridge MTU '%d' - adjust the MTU for the network device in the VM configuration, while ensuring that the bridge is configured as desired.", key, mtu, most)
+	default:
+		return nil
+	}
+}
+
+// checkNets fails a start of a VM with a device that its bridge cannot take.
+func (w *world) checkNets(g *guest, log func(string, ...any)) error {
+	for _, key := range indexedKeys(g.conf, "net") {
+		device := parseProperty(key, g.conf[key])
+		if err := w.mtuTrouble(g.node, key, device); err != nil {
+			return err
+		}
+		if trouble := w.trunkTrouble(g.node, device); trouble != "" {
+			log("%s", trouble)
+			log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status 512",
+				key, g.vmid, strings.TrimPrefix(key, "net"))
+			return fail("start failed: QEMU exited with code 1")
+		}
+	}
+	return nil
+}
+
+// mtuOfCT refuses a device of a container whose MTU its bridge does not have
+// (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
+func (w *world) mtuOfCT(node, key, value string) error {
+	if family := familyOf(key); family != "net" || key == family {
+		return nil
+	}
+	device := ctProperty(key, value)
+	mtu, bridge := atoi(device["mtu"]), device["bridge"]
+	switch most := w.bridgeMTU(node, bridge); {
+	case mtu == 0:
+		return nil
+	case !w.hasBridge(bridge):
+		return fail("bridge '%s' does not exist", bridge)
+	case mtu > most:
+		return fail("%s: MTU size '%d' is bigger than bridge MTU '%d'", key, mtu, most)
+	default:
+		return nil
+	}
+}
+
+// replugsCT says whether the cable of a container's device is plugged in anew: for a
+// trunk alone, or an MTU, PVE does not, and the container gets them when it starts
+// (update_net in PVE/LXC.pm).
+func replugsCT(old string, device map[string]string) bool {
+	before := ctProperty("net0", old)
+	for _, option := range []string{"hwaddr", "name", "bridge", "tag", "firewall", "link_down"} {
+		if old == "" || before[option] != device[option] {
+			return true
+		}
+	}
+	return false
+}
