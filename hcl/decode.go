@@ -315,6 +315,9 @@ func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
 		case len(holders(a.Name, parts)) > 0:
 			detail = fmt.Sprintf("It stands in a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
+		case d.absentInside(a.Name, parts) != "":
+			d.errorf(a.NameRange, fmt.Sprintf("%s has no place in %s", quote(a.Name), d.what), "%s", d.absentInside(a.Name, parts))
+			continue
 		case d.elsewhere(a.Name, false) != "":
 			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.noPlace(a.Name))
 			continue

@@ -234,6 +234,19 @@ func (d *decoding) noPlace(name string) string {
 	return text + "."
 }
 
+// absentInside says why an inner block of a node does not have an attribute that the
+// block has in nodes of other types; "" if nothing is known.
+func (d *decoding) absentInside(name string, parts []part) string {
+	if d.kind == nil || len(parts) != 1 {
+		return ""
+	}
+	block, inner := strings.CutPrefix(parts[0].rule, d.kind.Name+".")
+	if why := d.kind.Absent[block+"."+name]; inner && why != "" {
+		return strings.ToUpper(why[:1]) + why[1:] + "."
+	}
+	return ""
+}
+
 // elsewhere names the other node types that have an attribute or block; "" if none.
 func (d *decoding) elsewhere(name string, block bool) string {
 	if d.kind == nil {

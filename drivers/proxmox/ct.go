@@ -67,14 +67,20 @@ type CTNIC struct {
 	IP6      string            `hcl:"ip6,optional" cost:"hot" doc:"IPv6 address with prefix length, auto, dhcp or manual."`
 	Gateway6 string            `hcl:"gateway6,optional" cost:"hot" doc:"IPv6 default gateway."`
 	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
-	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as mtu or rate."`
+	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it when it starts again."`
+	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
+	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"It is there with its cable pulled."`
+	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them when it starts again."`
+	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
 }
 
 var ctKind = kind[CT]{
 	model: model.Kind{
 		Name: "ct", Block: "node", Doc: "A container.", Guest: true,
 		Absent: map[string]string{
-			"clone": "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
+			"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
+			"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
+			"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
 		},
 		New: func() any { return &CT{Power: "running", Restart: "never", Unprivileged: true, Swap: 512} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {

@@ -35,11 +35,39 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 		return model.ClassHot // a new mount point and a grown one are seen at once, all else of them is not
 	case head == "disk":
 		cost = model.ClassRestart
+	case head == "nic":
+		cost = h.plugNIC(w, name, attr)
 	}
 	if cost == model.ClassRestart {
 		return byRestart(w.Restart)
 	}
 	return cost
+}
+
+// plugNIC is what PVE does with a card of a running container. The MTU is that of its
+// start; a trunk goes with the cable, which is plugged in anew where one of some other
+// settings changes, too (PVE/LXC.pm, update_net and hotplug_net).
+func (c *CT) plugNIC(w *CT, name, attr string) model.Class {
+	n, wanted := find(w.NICs, name)
+	old, there := find(c.NICs, name)
+	slot := or(c.mark.Slots["nic."+name], name)
+	switch {
+	case !wanted && len(slot) > len("net0"): // PVE unplugs net0 to net9 only (PVE/LXC/Config.pm, vmconfig_hotplug_pending)
+		return model.ClassRestart
+	case !wanted:
+		return model.ClassHot
+	case attr == "mtu" && n.MTU != old.MTU:
+		return model.ClassRestart
+	case attr == "trunks" && there && !n.recabled(old):
+		return model.ClassRestart
+	default:
+		return model.ClassHot
+	}
+}
+
+// recabled reports whether PVE plugs the cable of a card in anew.
+func (n CTNIC) recabled(old CTNIC) bool {
+	return n.MAC != "" && n.MAC != old.MAC || n.Bridge != old.Bridge || n.VLAN != old.VLAN || n.Firewall != old.Firewall || n.LinkDown != old.LinkDown
 }
 
 // refuseCT says what must not be done to a container even if the files ask for it.
@@ -72,9 +100,19 @@ func refuseCT(want, have *model.Resource) []model.Problem {
 	return out
 }
 
-// noteCT says which data a change takes along.
-func noteCT(want, have *model.Resource, _ []string) string {
-	return strings.Join(have.Spec.(*CT).volumes().note(want.Spec.(*CT).volumes()), "; ")
+// noteCT says which data a change takes along, and what PVE stores without the running
+// container having it.
+func noteCT(want, have *model.Resource, paths []string) string {
+	w, h := want.Spec.(*CT), have.Spec.(*CT)
+	out := h.volumes().note(w.volumes())
+	for _, path := range paths {
+		head, rest, _ := strings.Cut(path, ".")
+		name, attr, _ := strings.Cut(rest, ".")
+		if _, stays := find(w.NICs, name); head == "nic" && stays && have.Guest.Running && h.plugNIC(w, name, attr) == model.ClassRestart {
+			out = append(out, "the running container gets "+attr+" of nic "+name+" when it starts again, which PVE does not list as pending")
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // sameMount reports whether two disks of one name are mounted alike, wherever they lie.

@@ -171,7 +171,7 @@ func (c *CT) settings() params {
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
 func (c *CT) params(m *mark, have config) params {
-	m.Options = slices.Sorted(maps.Keys(c.Options))
+	m.Options = slices.Sorted(maps.Keys(c.declared()))
 	p := c.settings().said()
 	for k, val := range c.Options {
 		p[k] = val
@@ -182,7 +182,7 @@ func (c *CT) params(m *mark, have config) params {
 		if i == 0 {
 			m.MAC = mac
 		}
-		p[slot] = n.text(slot, mac)
+		p[slot] = n.text(slot, mac, nil)
 	}
 	p["description"] = describe(c.Description, *m)
 	return p

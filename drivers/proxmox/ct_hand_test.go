@@ -30,7 +30,7 @@ func everyKey(c *proxmox.CT) {
 		{Name: "data", Size: 2, Path: "/srv", Backup: true, Options: map[string]string{"ro": "0", "quota": "0", "replicate": "0", "mountoptions": "noatime;nodev"}},
 	}
 	c.NICs = []proxmox.CTNIC{{
-		Name: "lan", VLAN: 5, IP: "10.0.0.5/24", IP6: "auto", Firewall: true, Options: map[string]string{"mtu": "1400", "rate": "5.0", "link_down": "0", "trunks": "5;6"},
+		Name: "lan", VLAN: 5, IP: "10.0.0.5/24", IP6: "auto", Firewall: true, MTU: 1400, Rate: 5, Trunks: []string{"5", "6"},
 	}}
 	c.Options = map[string]string{
 		"arch": "amd64", "ostype": "debian", "cmode": "shell", "console": "no", "cpulimit": "2.0", "cpuunits": "512", "debug": "0", "tty": "4",
@@ -51,6 +51,7 @@ var byHand = map[string]string{
 func TestEveryKeyOfAContainer(t *testing.T) {
 	m, _, _ := pveapi.Lookup("PUT", "/nodes/n/lxc/100/config")
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.vlanAware("vmbr0")
 		w.ct("cache", everyKey)
 		w.apply()
 		w.converged()
@@ -148,8 +149,13 @@ func drawCT(t *rapid.T, c *proxmox.CT, label string) {
 	for i := range rapid.IntRange(1, 3).Draw(t, label+"nics") {
 		n := proxmox.CTNIC{Name: fmt.Sprintf("n%d", i), VLAN: rapid.IntRange(0, 4).Draw(t, label+"vlan"), Firewall: flag("firewall")}
 		n.IP = rapid.SampledFrom([]string{"", "dhcp", "manual", "10.0.0.5/24"}).Draw(t, label+"ip")
-		if flag("mtu") {
-			n.Options = map[string]string{"mtu": "1300"}
+		n.MTU = rapid.SampledFrom([]int{0, 64, 1300}).Draw(t, label+"mtu")
+		n.Rate = rapid.SampledFrom([]float64{0, 0.5, 100}).Draw(t, label+"rate")
+		n.LinkDown = flag("link_down")
+		n.Trunks = rapid.SliceOfN(rapid.SampledFrom([]string{"2", "3", "40"}), 0, 4).Draw(t, label+"trunks")
+		n.IP6 = rapid.SampledFrom([]string{"", "auto", "manual", "fd00::5/64", "FD00:0::6/64"}).Draw(t, label+"ip6")
+		if flag("host-managed") && n.IP6 != "auto" {
+			n.Options = map[string]string{"host-managed": rapid.SampledFrom([]string{"0", "1"}).Draw(t, label+"managed")}
 		}
 		c.NICs = append(c.NICs, n)
 	}
@@ -196,6 +202,7 @@ func becomes(t *testing.T, first, then proxmox.CT) {
 		delete(keys, "digest")
 		written = append(written, slices.Collect(maps.Keys(keys))...)
 	}})
+	w.vlanAware("vmbr0")
 	ct := w.ct("any", func(c *proxmox.CT) { *c = first })
 	w.apply()
 	w.converged()

@@ -23,33 +23,67 @@ func others(values map[string]string, typed ...string) map[string]string {
 }
 
 var (
-	cardMembers  = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall"}
+	cardMembers  = []string{"name", "hwaddr", "type", "bridge", "tag", "ip", "gw", "ip6", "gw6", "firewall", "mtu", "rate", "link_down", "trunks"}
 	mountMembers = []string{"volume", "mp", "backup", "size"}
 )
 
-// text is a card as PVE takes it. The device inside is eth and the number of its slot.
-func (n CTNIC) text(slot, mac string) string {
+// text is a card as PVE takes it. The device inside is eth and the number of its slot;
+// kept are members of the card that is there which the files say nothing of.
+func (n CTNIC) text(slot, mac string, kept map[string]string) string {
 	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + or(n.MAC, mac)}
-	for _, m := range [][2]string{{"ip", n.IP}, {"gw", n.Gateway}, {"ip6", n.IP6}, {"gw6", n.Gateway6}} {
+	for _, m := range [][2]string{
+		{"ip", n.IP}, {"gw", n.Gateway}, {"ip6", n.IP6}, {"gw6", n.Gateway6}, {"tag", countText(n.VLAN)}, {"firewall", flagText(n.Firewall)},
+		{"mtu", countText(n.MTU)}, {"rate", rateText(n.Rate)}, {"link_down", flagText(n.LinkDown)}, {"trunks", strings.Join(n.Trunks, ";")},
+	} {
 		if m[1] != "" {
 			parts = append(parts, m[0]+"="+m[1])
 		}
 	}
-	if n.VLAN != 0 {
-		parts = append(parts, fmt.Sprintf("tag=%d", n.VLAN))
+	further := maps.Clone(kept)
+	if further == nil {
+		further = map[string]string{}
 	}
-	if n.Firewall {
-		parts = append(parts, "firewall=1")
-	}
-	return strings.Join(append(parts, memberTexts(n.Options)...), ",")
+	maps.Copy(further, n.Options)
+	return strings.Join(append(parts, memberTexts(further)...), ",")
 }
 
 func readCTNIC(name, value string) CTNIC {
 	p := parseProperty(value).values
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: atoi(p["tag"], 0), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
-		IP6: p["ip6"], Gateway6: p["gw6"], Firewall: p["firewall"] == "1", Options: others(p, cardMembers...),
+		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: atoi(p["mtu"], 0), Rate: readRate(p["rate"]),
+		LinkDown: isOn(p["link_down"]), Trunks: readTrunks(p["trunks"]), Options: others(p, cardMembers...),
 	}
+}
+
+// Members of a card that have no attribute are ours as further keys of the container
+// are: by being declared. The mark lists those, so that one that leaves the files goes.
+// PVE sets some by itself, such as host-managed for a container of an OCI image
+// (pve-container 6.0.15, PVE/LXC/Create.pm).
+
+// memberOption is how the mark lists a member of a card.
+func memberOption(nic, member string) string { return "nic." + nic + "." + member }
+
+// declared are the keys of the container that the files set, and the further members of
+// its cards.
+func (c *CT) declared() map[string]string {
+	out := maps.Clone(c.Options)
+	for _, n := range c.NICs {
+		for member, val := range n.Options {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[memberOption(n.Name, member)] = val
+		}
+	}
+	return out
+}
+
+// kept are the members of an observed card that the files neither name nor named.
+func (c *CT) kept(nic, observed string) map[string]string {
+	out := readCTNIC(nic, observed).Options
+	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(c.mark.Options, memberOption(nic, member)) })
+	return out
 }
 
 // text is a mount point on a volume that exists, or an order for one.

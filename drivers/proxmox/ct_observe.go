@@ -113,6 +113,10 @@ func (c *CT) align(have *CT) {
 				h.MAC = ""
 			}
 			ctKeys().alignMembers("net0", w.Options, h.Options)
+			maps.DeleteFunc(h.Options, func(member, _ string) bool {
+				_, declared := w.Options[member]
+				return !declared && !slices.Contains(have.mark.Options, memberOption(h.Name, member))
+			})
 		}
 	}
 	for i := range have.Disks {

@@ -109,7 +109,11 @@ func (r *ctResolver) nics() {
 		}
 		n.IP, n.Gateway = r.static(at, "", n.IP, n.Gateway, "dhcp", "manual")
 		n.IP6, n.Gateway6 = r.static(at, "6", n.IP6, n.Gateway6, "auto", "dhcp", "manual")
-		r.members(at, "net0", n.Options, cardMembers, n.text("net0", "BC:24:11:00:00:00"))
+		n.Trunks = r.limits(at, n.Rate, n.Trunks, false)
+		if n.MTU != 0 && (n.MTU < 64 || n.MTU > 65535) {
+			r.errorf(at+".mtu", "mtu out of range", "%d is not between 64 and 65535", n.MTU)
+		}
+		r.members(at, "net0", n.Options, cardMembers, CTNIC{Bridge: "vmbr0", Options: n.Options}.text("net0", "BC:24:11:00:00:00", nil))
 	}
 }
 
@@ -123,7 +127,7 @@ func (r *ctResolver) members(at, key string, options map[string]string, typed []
 		switch {
 		case slices.Contains(typed, k):
 			known = false
-			r.errorf(at+".options."+k, fmt.Sprintf("%q is set by an attribute or by the program", k), "see the reference page of ct")
+			r.errorf(at+".options."+k, fmt.Sprintf("%q is set by an attribute or by the program", k), "write it as the attribute beside options; the reference page of ct has its name")
 		case !ok:
 			known = false
 			r.errorf(at+".options."+k, fmt.Sprintf("PVE has no %q in %s", k, key), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(v.Sub))))
@@ -208,6 +212,6 @@ func (r *ctResolver) owned() {
 	r.mark, r.Terms = m, m.terms()
 	m.Born = 999_999_999
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
-	m.Slots, m.Options = slots(r.devices(), config{}, rootSlot()), slices.Sorted(maps.Keys(r.Options))
+	m.Slots, m.Options = slots(r.devices(), config{}, rootSlot()), slices.Sorted(maps.Keys(r.declared()))
 	r.fits(r.Description, m)
 }

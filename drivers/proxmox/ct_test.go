@@ -46,7 +46,7 @@ func TestCreateContainer(t *testing.T) {
 			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 40, Path: "/srv/data/", Backup: true, Options: map[string]string{"mountoptions": "noatime"}}}
 			c.NICs = []proxmox.CTNIC{
 				{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", Firewall: true},
-				{Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09", Options: map[string]string{"mtu": "1400"}},
+				{Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09", MTU: 1400},
 			}
 			c.Features, c.Timezone, c.Password = []string{"nesting"}, "Europe/Berlin", "hunter22"
 			c.Options = map[string]string{"cpulimit": "1.5", "console": "false", "tty": "4"}

@@ -31,7 +31,7 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 		ch.add(c.Path)
 	}
 	ch.m.MAC = ch.proof()
-	ch.describe(want.Description, want.Options)
+	ch.describe(want.Description, want.declared())
 	halted, err := d.carryOut(ctx, s, ch.change)
 	if err != nil {
 		if halted && want.Power == "running" {
@@ -73,7 +73,8 @@ func (c *ctChange) nic(name string) {
 		return
 	}
 	if c.set[slot] == nil {
-		c.set[slot] = n.text(slot, or(readCTNIC(name, c.have.observe.next[slot]).MAC, newMAC()))
+		there := c.have.observe.next[slot]
+		c.set[slot] = n.text(slot, or(readCTNIC(name, there).MAC, newMAC()), c.have.kept(name, there))
 	}
 }
 

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -114,6 +115,7 @@ type use struct {
 type plug struct {
 	bridge string
 	vlan   int
+	trunk  bool // it carries further VLANs
 	by     *model.Resource
 	attr   string
 }
@@ -174,13 +176,33 @@ func (n *needs) disk(storage, content string, gib int, attr, what string) {
 	n.add(Need{Grant: Grant{"/storage/" + storage, "Datastore.AllocateSpace"}, Role: roleDisks, For: what}, attr)
 }
 
-// card asks for a bridge, or for one VLAN of it: they are zones of their own in the
-// access list (QemuServer.pm, check_bridge_access).
-func (n *needs) card(bridge string, vlan int, attr string) {
-	n.plugs = append(n.plugs, plug{bridge, vlan, n.from, attr})
+// manyVLANs is how many VLANs of a trunk are asked for one by one.
+const manyVLANs = 16
+
+// card asks for a bridge, or for each of its VLANs that a card uses: they are zones of
+// their own in the access list (pve-guest-common, PVE/GuestHelpers.pm, check_vnet_access).
+// For a trunk of very many it is the bridge, whose entry counts for all of them.
+func (n *needs) card(bridge string, vlan int, trunks []string, attr string) {
+	n.plugs = append(n.plugs, plug{bridge, vlan, len(trunks) > 0, n.from, attr})
 	path := "/sdn/zones/localnetwork/" + bridge
-	if vlan != 0 {
-		path += fmt.Sprintf("/%d", vlan)
+	use := func(path string) {
+		n.add(Need{Grant: Grant{path, "SDN.Use"}, Role: roleNetwork, For: attr}, attr)
 	}
-	n.add(Need{Grant: Grant{path, "SDN.Use"}, Role: roleNetwork, For: attr}, attr)
+	tags := map[int]bool{}
+	if vlan != 0 {
+		tags[vlan] = true
+	}
+	for _, t := range trunks {
+		v, _ := parseVLANs(t)
+		for tag := v.first; tag <= v.last; tag++ {
+			tags[tag] = true
+		}
+	}
+	if len(tags) == 0 || len(tags) > manyVLANs {
+		use(path)
+		return
+	}
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		use(fmt.Sprintf("%s/%d", path, tag))
+	}
 }

@@ -100,7 +100,7 @@ func ctNeeds(c *CT, n *needs) {
 		n.disk(d.Storage, "rootdir", d.Size, "disk."+d.Name, "disk "+d.Name)
 	}
 	for _, card := range c.NICs {
-		n.card(card.Bridge, card.VLAN, "nic."+card.Name)
+		n.card(card.Bridge, card.VLAN, card.Trunks, "nic."+card.Name)
 	}
 	n.clone(c.templateVMID, c.Template)
 	if !c.Unprivileged && c.templateVMID == 0 && n.major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm

@@ -31,7 +31,7 @@ func vmNeeds(v *VM, n *needs) {
 		n.disk(d.Storage, "images", d.Size, "disk."+d.Name, "disk "+d.Name)
 	}
 	for _, c := range v.NICs {
-		n.card(c.Bridge, c.VLAN, "nic."+c.Name)
+		n.card(c.Bridge, c.VLAN, c.Trunks, "nic."+c.Name)
 	}
 	if v.templateOurs {
 		n.guest("VM.Clone", "template", "cloning template "+v.Template)

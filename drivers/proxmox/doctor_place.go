@@ -185,9 +185,12 @@ func (e *exam) bridges(ctx context.Context) {
 }
 
 func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge) {
-	by, tagged := askers{}, askers{}
+	by, tagged, trunks := askers{}, askers{}, askers{}
 	for _, p := range plugs {
 		by.add(p.by, p.attr)
+		if p.trunk {
+			trunks.add(p.by, p.attr)
+		}
 		if p.vlan != 0 {
 			tagged.add(p.by, p.attr)
 		}
@@ -198,6 +201,9 @@ func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge)
 		e.fail(label, "the node has no such bridge; "+diag.DidYouMean(name, names), "network cards of "+by.String(),
 			fmt.Sprintf("bridge = %q    # in host %q or the nic", or(diag.Nearest(name, names), or(first(names), "vmbr0")), e.host.Name),
 			"or make it: in the web interface of the node, System → Network → Create → Linux Bridge, then Apply Configuration")
+	case len(trunks) > 0 && !b.vlanAware && !b.vnet:
+		e.fail(label, "it is not VLAN aware", "trunks of "+trunks.String()+": on such a bridge PVE starts no guest that has them",
+			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")
 	case len(tagged) > 0 && !b.vlanAware && !b.vnet && b.ports == "":
 		e.fail(label, "it is not VLAN aware and has no port", "VLAN tags of "+tagged.String()+": PVE can tag on such a bridge only behind a port",
 			"in /etc/network/interfaces, under iface "+name+": bridge-vlan-aware yes; then: ifreload -a")

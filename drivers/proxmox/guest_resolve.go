@@ -98,7 +98,10 @@ func (r *guestResolver) first(ip, gateway string, words ...string) (fullIP, full
 // address. It gives both in their shortest form.
 func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string) (shortIP, shortGateway string) {
 	if ip == "" || slices.Contains(words, ip) {
-		if gateway != "" {
+		switch {
+		case gateway != "" && ip == "":
+			r.errorf(path+".gateway"+suffix, "gateway without a static address", "set ip%s to an address, or remove the gateway", suffix)
+		case gateway != "":
 			r.errorf(path+".gateway"+suffix, "gateway without a static address", "with %q the gateway comes from elsewhere: remove it, or set an address", ip)
 		}
 		return ip, gateway

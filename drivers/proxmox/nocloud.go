@@ -73,6 +73,12 @@ func (v *VM) addresses() []string {
 	out := append([]string{v.Domain}, v.DNS...)
 	for _, n := range v.NICs {
 		out = append(out, n.Name, n.IP, n.Gateway)
+		if n.IP6 != "" { // the sums of machines without stay what they were
+			out = append(out, n.IP6, n.Gateway6)
+		}
+		if n.MTU > bridgeMTU {
+			out = append(out, fmt.Sprintf("mtu %d", n.MTU))
+		}
 	}
 	return out
 }
@@ -177,6 +183,7 @@ func (v *VM) alignSeed(have *VM) {
 		for _, w := range v.NICs {
 			if w.Name == have.NICs[i].Name {
 				have.NICs[i].IP, have.NICs[i].Gateway = w.IP, w.Gateway
+				have.NICs[i].IP6, have.NICs[i].Gateway6 = w.IP6, w.Gateway6
 			}
 		}
 	}
@@ -212,8 +219,12 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 	for i := range v.NICs {
 		n := &v.NICs[i]
 		n.MAC = or(n.MAC, nocloud.MAC(m.UUID, n.Name))
-		s.NICs = append(s.NICs, nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway})
-		n.IP, n.Gateway = "", ""
+		told := nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
+		if n.MTU > bridgeMTU {
+			told.MTU = n.MTU
+		}
+		s.NICs = append(s.NICs, told)
+		n.IP, n.Gateway, n.IP6, n.Gateway6 = "", "", "", ""
 	}
 	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.volume(v.seedStorage)
 	if boot, declared := v.Options["boot"]; declared {

@@ -69,6 +69,16 @@ type NIC struct {
 	MAC     string `hcl:"mac,optional" cost:"hot" doc:"MAC address; made up by PVE unless set, and then kept."`
 	IP      string `hcl:"ip,optional" cost:"restart" doc:"Address with prefix length, or dhcp; the first nic's is the spec's, else dhcp, unless set. A change is read by cloud-init at the next boot, as on a new machine."`
 	Gateway string `hcl:"gateway,optional" cost:"restart" doc:"Default gateway; the spec's, else the site's, for the first nic with a static address."`
+
+	IP6      string   `hcl:"ip6,optional" cost:"restart" doc:"IPv6 address with prefix length, auto (router advertisements) or dhcp; none unless set. cloud-init reads it as it does ip."`
+	Gateway6 string   `hcl:"gateway6,optional" cost:"restart" doc:"IPv6 default gateway, to a static ip6."`
+	Model    string   `hcl:"model,optional" cost:"hot" doc:"The card that the machine sees: virtio unless set, or e1000, e1000e, rtl8139, vmxnet3 and others for systems without a driver for that."`
+	Firewall bool     `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
+	MTU      int      `hcl:"mtu,optional" cost:"hot" doc:"Largest packet in bytes, 576 to 65520 and no more than the bridge's; 1 for the bridge's own. Of model virtio only; PVE's default unless set."`
+	Queues   int      `hcl:"queues,optional" cost:"hot" doc:"Packet queues (virtio multiqueue), 1 to 64, usually as many as cores. Of model virtio only; one unless set."`
+	Rate     float64  `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
+	LinkDown bool     `hcl:"link_down,optional" cost:"hot" doc:"It is there with its cable pulled."`
+	Trunks   []string `hcl:"trunks,optional" cost:"hot" doc:"VLANs that pass through with their tags, such as [\"10\", \"20-29\"]. The bridge must be VLAN aware."`
 }
 
 // Startup is PVE's startup property.
@@ -126,7 +136,7 @@ func (v *VM) brief() string {
 func (v *VM) claims() []model.Claim {
 	var out []model.Claim
 	for _, n := range v.NICs {
-		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, "")...)
+		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, n.IP6)...)
 	}
 	return out
 }

@@ -38,7 +38,7 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 	case path == "cores", path == "memory", path == "agent":
 		cost = h.plug(path, "x")
 	case head == "nic":
-		cost = h.plugNIC(w, name, attr)
+		cost = h.plugNIC(w, name)
 	case head == "disk":
 		cost = h.plugDisk(w, name, attr)
 	}
@@ -89,10 +89,11 @@ func (v *VM) plug(key, value string) model.Class {
 }
 
 // plugNIC: another cable in the same card always goes, another card by its feature only.
-func (v *VM) plugNIC(w *VM, name, attr string) model.Class {
-	_, here := find(v.NICs, name)
-	_, there := find(w.NICs, name)
-	if here && there && (attr == "bridge" || attr == "vlan") || v.hotplugs("network") {
+func (v *VM) plugNIC(w *VM, name string) model.Class {
+	n, wanted := find(w.NICs, name)
+	slot := v.mark.Slots["nic."+name]
+	now, then := v.observe.now[slot], v.observe.next[slot]
+	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, card(then, n)) {
 		return model.ClassHot
 	}
 	return model.ClassRestart

@@ -43,6 +43,16 @@ func edits() map[string]edit {
 		"protection": {do: func(v *proxmox.VM) { v.Protection = true }, keys: []string{"protection"}},
 		"vlan":       {do: nic(proxmox.NIC{Name: "lan", VLAN: 5}), keys: []string{"net0"}}, "mac": {do: nic(proxmox.NIC{Name: "lan", MAC: "BC:24:11:00:00:07"}), keys: []string{"net0"}, seed: true},
 		"ip":          {do: nic(proxmox.NIC{Name: "lan", IP: "10.0.0.9/24"}), keys: []string{"ipconfig0"}, seed: true},
+		"model":       {do: nic(proxmox.NIC{Name: "lan", Model: "e1000"}), keys: []string{"net0"}},
+		"firewall":    {do: nic(proxmox.NIC{Name: "lan", Firewall: true}), keys: []string{"net0"}},
+		"mtu":         {do: nic(proxmox.NIC{Name: "lan", MTU: 1400}), keys: []string{"net0"}},
+		"bridge mtu":  {do: nic(proxmox.NIC{Name: "lan", MTU: 1}), keys: []string{"net0"}},
+		"queues":      {do: nic(proxmox.NIC{Name: "lan", Queues: 4}), keys: []string{"net0"}},
+		"rate":        {do: nic(proxmox.NIC{Name: "lan", Rate: 12.5}), keys: []string{"net0"}},
+		"link down":   {do: nic(proxmox.NIC{Name: "lan", LinkDown: true}), keys: []string{"net0"}},
+		"trunks":      {do: nic(proxmox.NIC{Name: "lan", Trunks: []string{"20-29", "5"}}), keys: []string{"net0"}},
+		"all of nic":  {do: nic(proxmox.NIC{Name: "lan", VLAN: 7, Queues: 2, Rate: 1, Firewall: true, Trunks: []string{"5"}}), keys: []string{"net0"}},
+		"ip6":         {do: nic(proxmox.NIC{Name: "lan", IP6: "fd00::9/64", Gateway6: "fd00::1"}), keys: []string{"ipconfig0"}, seed: true},
 		"nic added":   {do: func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}} }, keys: []string{"net1"}},
 		"disk added":  {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1}) }, keys: []string{"scsi2"}},
 		"virtio disk": {do: func(v *proxmox.VM) { v.Disks = append(v.Disks, proxmox.Disk{Name: "more", Size: 1, Bus: "virtio"}) }, keys: []string{"virtio0"}},
@@ -64,6 +74,7 @@ func edits() map[string]edit {
 }
 
 func edited(w *world, hotplug, restart, power string) {
+	w.vlanAware("vmbr0")
 	w.node("web-1", func(v *proxmox.VM) {
 		v.Power, v.Restart = power, restart
 		v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}

@@ -29,7 +29,7 @@ func seeds(want, have *model.Resource, path string) bool {
 	}
 	name, attr, _ := strings.Cut(rest, ".")
 	switch attr {
-	case "ip", "gateway", "mac":
+	case "ip", "gateway", "ip6", "gateway6", "mac":
 		return want.Spec.(*VM).addressed(name) || have.Spec.(*VM).addressed(name)
 	default:
 		return false
@@ -39,7 +39,7 @@ func seeds(want, have *model.Resource, path string) bool {
 // addressed reports whether a card has an address from cloud-init.
 func (v *VM) addressed(name string) bool {
 	n, ok := find(v.NICs, name)
-	return ok && n.IP != ""
+	return ok && (n.IP != "" || n.IP6 != "")
 }
 
 const newInstance = "cloud-init takes the next boot for the first of a new machine: new SSH host keys, and its user is set up again"

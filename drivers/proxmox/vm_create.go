@@ -184,10 +184,10 @@ func agentText(old string, on bool) string {
 	return joined(parseProperty(old), map[string]string{"enabled": pick(on, "1", "0")}, "enabled")
 }
 
-// ipconfig is the card's address in PVE's form, with what else the key holds (an
-// IPv6 address); "" for none.
+// ipconfig is the card's addresses in PVE's form, with what else the key holds; "" for
+// none.
 func (n NIC) ipconfig(old string) string {
-	return joined(parseProperty(old), map[string]string{"ip": n.IP, "gw": n.Gateway}, "")
+	return joined(parseProperty(old), map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
 }
 
 // joined writes a property string anew with some members set, or left out where
@@ -206,30 +206,5 @@ func joined(p property, set map[string]string, bare string) string {
 	slices.SortStableFunc(parts, func(a, b string) int {
 		return boolCompare(strings.HasPrefix(b, "ip="), strings.HasPrefix(a, "ip=")) // as PVE's own form writes it
 	})
-	return strings.Join(parts, ",")
-}
-
-// card writes a nic's property string. What the old one holds beside bridge, tag
-// and address is kept, first of all the address that PVE made up: without it
-// every write would invent a new one.
-func card(old string, n NIC) string {
-	p := parseProperty(old)
-	model, mac := cardModel(p)
-	if n.MAC != "" {
-		mac = n.MAC
-	}
-	head := model
-	if mac != "" {
-		head += "=" + mac
-	}
-	parts := []string{head, "bridge=" + n.Bridge}
-	if n.VLAN != 0 {
-		parts = append(parts, fmt.Sprintf("tag=%d", n.VLAN))
-	}
-	for _, k := range slices.Sorted(maps.Keys(p.values)) {
-		if k != "bridge" && k != "tag" && k != "macaddr" && k != "model" && !slices.Contains(cardModels, k) {
-			parts = append(parts, k+"="+p.values[k])
-		}
-	}
 	return strings.Join(parts, ",")
 }

@@ -300,8 +300,7 @@ func TestOtherPartsOfAKeyStay(t *testing.T) {
 		card := w.guest(10000).Config["net0"] // with the address that PVE made up
 		w.host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "agent", "enabled=1,fstrim_cloned_disks=1")
-			e.Set(10000, "ipconfig0", "ip=dhcp,ip6=auto")
-			e.Set(10000, "net0", card+",firewall=1,rate=5")
+			e.Set(10000, "net0", card+",firewall=0,host-tunnel=1")
 		})
 		w.converged()
 		v := w.vm("web-1")
@@ -309,8 +308,8 @@ func TestOtherPartsOfAKeyStay(t *testing.T) {
 		w.apply()
 		w.converged()
 		require.Equal(t, "enabled=0,fstrim_cloned_disks=1", w.guest(10000).Config["agent"])
-		require.Equal(t, "ip=10.0.0.9/24,gw=10.0.0.1,ip6=auto", w.guest(10000).Config["ipconfig0"])
-		require.ElementsMatch(t, strings.Split(card+",firewall=1,rate=5,tag=7", ","), strings.Split(w.guest(10000).Config["net0"], ","))
+		require.Equal(t, "ip=10.0.0.9/24,gw=10.0.0.1", w.guest(10000).Config["ipconfig0"])
+		require.ElementsMatch(t, strings.Split(card+",firewall=0,host-tunnel=1,tag=7", ","), strings.Split(w.guest(10000).Config["net0"], ","))
 	})
 }
 

@@ -77,11 +77,11 @@ func (v *VM) readNICs() []NIC {
 		if !isNet(slot) {
 			continue
 		}
-		p, ip := parseProperty(val), parseProperty(v.observe.next[ipconfigOf(slot)]).values
-		out = append(out, NIC{
-			Name: strings.TrimPrefix(or(v.device(slot), slot), "nic."), Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0),
-			MAC: strings.ToUpper(cardMAC(p)), IP: ip["ip"], Gateway: ip["gw"],
-		})
+		n := readNIC(strings.TrimPrefix(or(v.device(slot), slot), "nic."), val)
+		if ip := parseProperty(v.observe.next[ipconfigOf(slot)]).values; len(ip) > 0 {
+			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
+		}
+		out = append(out, n)
 	}
 	byName(out)
 	return out

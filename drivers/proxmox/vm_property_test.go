@@ -43,7 +43,19 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 			Name: name, VLAN: rapid.IntRange(0, 3).Draw(rt, "vlan"), IP: rapid.SampledFrom([]string{"dhcp", fmt.Sprintf("10.0.%d.5/24", i)}).Draw(rt, "ip"),
 			MAC: rapid.SampledFrom([]string{"", fmt.Sprintf("bc:24:11:00:00:%02x", i)}).Draw(rt, "mac"),
 		})
-		if n := &drawn.NICs[i]; n.IP != "dhcp" {
+		n := &drawn.NICs[i]
+		n.Firewall, n.LinkDown = flip("firewall"), flip("link_down")
+		n.Rate = rapid.SampledFrom([]float64{0, 0.125, 3, 1000}).Draw(rt, "rate")
+		n.Trunks = rapid.SliceOfN(rapid.SampledFrom([]string{"2", "3", "40", "3-9", "39-41"}), 0, 4).Draw(rt, "trunks")
+		n.IP6 = rapid.SampledFrom([]string{"", "auto", "dhcp", fmt.Sprintf("fd00:%d::5/64", i), fmt.Sprintf("FD00:%d:0:0::5/64", i)}).Draw(rt, "ip6")
+		if strings.Contains(n.IP6, "/") && flip("gateway6") {
+			n.Gateway6 = "fe80::1"
+		}
+		if n.Model = rapid.SampledFrom([]string{"", "virtio", "e1000", "vmxnet3"}).Draw(rt, "model"); n.Model == "" || n.Model == "virtio" {
+			n.MTU = rapid.SampledFrom([]int{0, 1, 576, 1500}).Draw(rt, "mtu")
+			n.Queues = rapid.IntRange(0, 8).Draw(rt, "queues")
+		}
+		if n.IP != "dhcp" {
 			n.Gateway = fmt.Sprintf("10.0.%d.1", i)
 		}
 	}
@@ -75,6 +87,7 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 		edit := drawVM(rt)
 		turn := func(n int) int { return rapid.IntRange(0, max(n-1, 0)).Draw(rt, "turn") }
 		story := func(_ *testing.T, w *world) {
+			w.vlanAware("vmbr0")
 			w.iso("local:iso/x.iso")
 			w.host.Edit(func(e *pvesim.Edit) { // A start reads them.
 				e.Snippet("local:snippets/x.yaml")

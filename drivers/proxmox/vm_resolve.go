@@ -152,6 +152,39 @@ func (r *vmResolver) nics() {
 			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp")
 		}
 		n.IP, n.Gateway = r.static(path, "", n.IP, n.Gateway, "dhcp")
+		n.IP6, n.Gateway6 = r.static(path, "6", n.IP6, n.Gateway6, "auto", "dhcp")
+		n.Trunks = r.limits(path, n.Rate, n.Trunks, true)
+		r.hardware(path, n)
+	}
+}
+
+// minMTU is the smallest that a machine starts with; 1 stands for the bridge's own
+// (qemu-server, PVE/QemuServer.pm, print_netdevice_full).
+const minMTU, maxMTU, bridgeMTU = 576, 65520, 1
+
+// hardware checks the card that the machine sees.
+func (r *vmResolver) hardware(path string, n *NIC) {
+	n.Model = or(n.Model, defaultModel)
+	if !slices.Contains(cardModels, n.Model) {
+		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, cardModels))
+		return
+	}
+	if n.MTU != 0 && n.MTU != bridgeMTU && (n.MTU < minMTU || n.MTU > maxMTU) {
+		r.errorf(path+".mtu", "mtu out of range", "%d is not between %d and %d, nor %d for that of the bridge", n.MTU, minMTU, maxMTU, bridgeMTU)
+	}
+	if n.Queues < 0 || n.Queues > 64 {
+		r.errorf(path+".queues", "queues out of range", "%d is not between 1 and 64", n.Queues)
+	}
+	if n.Model == defaultModel {
+		return
+	}
+	for _, only := range []struct {
+		attr string
+		set  bool
+	}{{"mtu", n.MTU != 0}, {"queues", n.Queues != 0}} {
+		if only.set {
+			r.errorf(path+"."+only.attr, fmt.Sprintf("%s of a card of model %s", only.attr, n.Model), "PVE ignores it for all models but %s: remove it, or take that model", defaultModel)
+		}
 	}
 }
 

@@ -144,7 +144,7 @@ func (c *vmChange) nic(name, attr string) {
 		return
 	}
 	slot := c.m.Slots["nic."+name]
-	if attr == "ip" || attr == "gateway" {
+	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
 		if c.have.mark.seeded() { // nothing in the machine would ever read it
 			return
 		}

@@ -34,7 +34,8 @@ type Kind struct {
 	// there as long as the site declares it.
 	Everywhere bool
 
-	// Absent says of attributes that other kinds of this block have why this one has not, and what to do. May be nil.
+	// Absent says of attributes that other kinds of this block have why this one has not, and what to do; one of an
+	// inner block goes by both names, such as nic.queues. May be nil.
 	Absent map[string]string
 
 	New func() any // pointer to a spec with the defaults in it

@@ -62,6 +62,10 @@ type NIC struct {
 	MAC     string
 	IP      string // address with prefix length, dhcp, or "" for none
 	Gateway string
+
+	IP6      string // address with prefix length, dhcp, auto for router advertisements, or "" for none
+	Gateway6 string
+	MTU      int // in bytes; 0 for what the card itself says
 }
 
 // Image is the whole seed as an ISO image; errors are of its size alone.
@@ -118,21 +122,42 @@ func (s Seed) network() map[string]any {
 	cards := map[string]any{}
 	for i, n := range s.NICs {
 		card := map[string]any{"match": map[string]any{"macaddress": strings.ToLower(n.MAC)}}
-		switch {
-		case n.IP == "dhcp":
+		var addresses []string
+		switch n.IP {
+		case "":
+		case "dhcp":
 			card["dhcp4"] = true
-		case n.IP != "":
-			card["addresses"] = []string{n.IP}
+		default:
+			addresses = append(addresses, n.IP)
 		}
-		if servers := s.nameservers(); n.IP != "" && len(servers) > 0 {
+		switch n.IP6 {
+		case "":
+		case "dhcp":
+			card["dhcp6"] = true
+		case "auto":
+			card["accept-ra"] = true
+		default:
+			addresses = append(addresses, n.IP6)
+		}
+		if len(addresses) > 0 {
+			card["addresses"] = addresses
+		}
+		if servers := s.nameservers(); (n.IP != "" || n.IP6 != "") && len(servers) > 0 {
 			card["nameservers"] = servers
 		}
-		if gw, err := netip.ParseAddr(n.Gateway); err == nil {
-			all := "0.0.0.0/0"
-			if gw.Is6() {
-				all = "::/0"
+		var routes []map[string]any
+		for _, gateway := range []string{n.Gateway, n.Gateway6} {
+			gw, err := netip.ParseAddr(gateway)
+			if err != nil {
+				continue
 			}
-			card["routes"] = []map[string]any{{"to": all, "via": n.Gateway}}
+			routes = append(routes, map[string]any{"to": map[bool]string{true: "::/0", false: "0.0.0.0/0"}[gw.Is6()], "via": gateway})
+		}
+		if len(routes) > 0 {
+			card["routes"] = routes
+		}
+		if n.MTU != 0 {
+			card["mtu"] = n.MTU
 		}
 		cards[fmt.Sprintf("nic%d", i)] = card
 	}

@@ -52,6 +52,24 @@ func TestIPv6Gateway(t *testing.T) {
 	require.Contains(t, files["network-config"], `"to":"::/0"`)
 }
 
+func TestBothFamiliesAndMTU(t *testing.T) {
+	s := seed()
+	s.DNS, s.Domain = nil, ""
+	s.NICs = []nocloud.NIC{
+		{Name: "lan", MAC: "BC:24:11:00:00:01", IP: "10.0.0.5/24", Gateway: "10.0.0.1", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400},
+		{Name: "dmz", MAC: "BC:24:11:00:00:02", IP: "dhcp", IP6: "dhcp"},
+		{Name: "san", MAC: "BC:24:11:00:00:03", IP6: "auto"},
+	}
+	image, err := s.Image()
+	require.NoError(t, err)
+	_, files := read(t, t.TempDir(), image)
+	require.JSONEq(t, `{"version": 2, "ethernets": {
+		"nic0": {"match": {"macaddress": "bc:24:11:00:00:01"}, "addresses": ["10.0.0.5/24", "fd00::5/64"], "mtu": 1400,
+			"routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}, {"to": "::/0", "via": "fd00::1"}]},
+		"nic1": {"match": {"macaddress": "bc:24:11:00:00:02"}, "dhcp4": true, "dhcp6": true},
+		"nic2": {"match": {"macaddress": "bc:24:11:00:00:03"}, "accept-ra": true}}}`, files["network-config"])
+}
+
 func TestUserDataIsKnownByItsFirstLine(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"#cloud-config\n{}": true, "#cloud-config  \r\n{}": true, "#!/bin/sh\ntrue": true, "#include\nhttps://a.test": true,

@@ -16,6 +16,12 @@ manifest "dns" {
     nic "lan" {
       # The prefix length belongs to the address; gateway and dns come from the site.
       ip = "${cidrhost(local.lan, each.value)}/24"
+
+      # IPv6 from the router's advertisements; PVE's firewall filters this card, and it gets
+      # no more than 10 MB/s. What is not written has PVE's default.
+      ip6      = "auto"
+      firewall = true
+      rate     = 10
     }
 
     # A running guest is never restarted for a change unless this says "allowed": the

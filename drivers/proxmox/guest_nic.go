@@ -1,0 +1,198 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
+
+// The settings of network cards: what VMs (qemu-server, PVE/QemuServer/Network.pm) and
+// containers (pve-container, PVE/LXC/Config.pm) have in common. In both an absent member
+// of the property string means the same as 0.
+
+// defaultModel is the card that a VM gets unless the files name another one.
+const defaultModel = "virtio"
+
+// readNIC reads a card of a VM; its addresses stand in a key of their own.
+func readNIC(name, value string) NIC {
+	p := parseProperty(value)
+	model, mac := cardModel(p)
+	return NIC{
+		Name: name, Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0), MAC: strings.ToUpper(mac), Model: model,
+		Firewall: isOn(p.values["firewall"]), MTU: atoi(p.values["mtu"], 0), Queues: atoi(p.values["queues"], 0),
+		Rate: readRate(p.values["rate"]), LinkDown: isOn(p.values["link_down"]), Trunks: readTrunks(p.values["trunks"]),
+	}
+}
+
+// members are the members of a card's property string that have an attribute; "" for
+// the default.
+func (n NIC) members() map[string]string {
+	return map[string]string{
+		"bridge": n.Bridge, "tag": countText(n.VLAN), "firewall": flagText(n.Firewall), "mtu": countText(n.MTU), "queues": countText(n.Queues),
+		"rate": rateText(n.Rate), "link_down": flagText(n.LinkDown), "trunks": strings.Join(n.Trunks, ";"),
+	}
+}
+
+// card writes a nic's property string. What the old one holds without an attribute for
+// it is kept, first of all the MAC address that PVE made up: without it every write
+// would invent a new one. So is the text of what does not change in meaning, since PVE
+// takes queues=0 and no queues for two different cards.
+func card(old string, n NIC) string {
+	p := parseProperty(old)
+	model, mac := cardModel(p)
+	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
+		mac = n.MAC
+	}
+	head := or(n.Model, model)
+	if mac != "" {
+		head += "=" + mac
+	}
+	have := readNIC("", old).members()
+	for key, val := range n.members() {
+		if val != have[key] {
+			p.values[key] = val
+		}
+	}
+	parts := []string{head}
+	for _, key := range slices.Sorted(maps.Keys(p.values)) {
+		if val := p.values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(cardModels, key) {
+			parts = append(parts, key+"="+val)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// replugged reports whether PVE unplugs a card of a running VM and plugs in another
+// one, and does not just change its cable (qemu-server, PVE/QemuServer.pm,
+// vmconfig_update_net).
+func replugged(now, then string) bool {
+	a, b := readNIC("", now), readNIC("", then)
+	return a.Model != b.Model || a.MAC != b.MAC || a.Queues != b.Queues || a.MTU != b.MTU || a.Bridge == "" || b.Bridge == ""
+}
+
+func isOn(word string) bool { return pveapi.BooleanWord(word) == "1" }
+
+func flagText(on bool) string { return pick(on, "1", "") }
+
+func countText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// rateText is a limit in MB/s; "" for none.
+func rateText(rate float64) string {
+	if rate == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(rate, 'f', -1, 64)
+}
+
+func readRate(s string) float64 {
+	rate, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0
+	}
+	return rate
+}
+
+// shortIP6 gives an IPv6 address, with or without prefix length, in its shortest form;
+// a word such as dhcp as it is.
+func shortIP6(s string) string {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p.String()
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a.String()
+	}
+	return s
+}
+
+// maxVLAN is the highest VLAN tag.
+const maxVLAN = 4094
+
+// vlans is one entry of a trunk: a VLAN, or a range of them.
+type vlans struct{ first, last int }
+
+func (v vlans) String() string {
+	if v.first == v.last {
+		return strconv.Itoa(v.first)
+	}
+	return fmt.Sprintf("%d-%d", v.first, v.last)
+}
+
+// parseVLANs reads an entry of a trunk; ok tells whether PVE would take it.
+func parseVLANs(s string) (v vlans, ok bool) {
+	first, last, isRange := strings.Cut(s, "-")
+	if !isNumber(first) || isRange && !isNumber(last) {
+		return v, false
+	}
+	v.first = atoi(first, 0)
+	v.last = v.first
+	if isRange {
+		v.last = atoi(last, 0)
+	}
+	return v, v.first >= 1 && v.first <= v.last && v.last <= maxVLAN
+}
+
+// sortVLANs brings the entries of a trunk into one form: sorted, each VLAN once. Ranges
+// that touch become one, if there may be ranges.
+func sortVLANs(list []vlans, ranges bool) []string {
+	slices.SortFunc(list, func(a, b vlans) int { return a.first - b.first })
+	var out []string
+	for i := 0; i < len(list); {
+		v := list[i]
+		for i++; i < len(list) && (list[i].first <= v.last || ranges && list[i].first == v.last+1); i++ {
+			v.last = max(v.last, list[i].last)
+		}
+		out = append(out, v.String())
+	}
+	return out
+}
+
+// readTrunks reads the trunk of a card. What cannot be read stays as it is.
+func readTrunks(s string) []string {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, ";")
+	var list []vlans
+	ranges := strings.Contains(s, "-")
+	for _, part := range parts {
+		v, ok := parseVLANs(part)
+		if !ok {
+			return parts
+		}
+		list = append(list, v)
+	}
+	return sortVLANs(list, ranges)
+}
+
+// limits checks what a card of VMs and of containers is limited to, and gives its trunk
+// in the one form. Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
+func (r *guestResolver) limits(path string, rate float64, trunks []string, ranges bool) []string {
+	if rate < 0 {
+		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", rateText(rate))
+	}
+	var list []vlans
+	for _, t := range trunks {
+		v, ok := parseVLANs(t)
+		switch {
+		case !ok && ranges:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", maxVLAN)
+		case !ok:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", maxVLAN)
+		case !ranges && v.first != v.last:
+			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
+		default:
+			list = append(list, v)
+		}
+	}
+	return sortVLANs(list, ranges)
+}
