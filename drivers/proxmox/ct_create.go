@@ -27,7 +27,7 @@ func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
 	if err != nil {
 		return d.withLeft(ctx, at, s.Want, err)
 	}
-	_, err = d.complete(ctx, at, want.volumes(), want.Power)
+	_, err = d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
 	return err
 }
 

@@ -18,7 +18,7 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 		if err := d.dressCT(ctx, want, at, m); err != nil {
 			return err
 		}
-		_, err := d.complete(ctx, at, want.volumes(), want.Power)
+		_, err := d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
 		return err
 	}
 	to, from := want.volumes(), have.volumes()

@@ -78,10 +78,15 @@ func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) er
 	return nil
 }
 
-// makes are the parameters by which a guest is made, with the pool that it joins.
+// makes are the parameters by which a guest is made, with the pool that it joins. A
+// guest that joins one gets its tags afterwards: PVE checks the right to them before the
+// guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
+// (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
+// assert_tag_permissions), and the token may have its privileges through the pool alone.
 func (d *Driver) makes(p params) params {
 	if d.host.Pool != "" {
 		p["pool"] = d.host.Pool
+		delete(p, "tags")
 	}
 	return p
 }

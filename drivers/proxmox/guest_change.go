@@ -295,7 +295,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		}
 	}
 	if ch.ordered || len(ch.move) > 0 {
-		if err := d.learn(ctx, l, ch.to, ch.notes, &ch.m); err != nil {
+		if err := d.learn(ctx, l, ch.to, ch.notes, &ch.m, nil); err != nil {
 			return err
 		}
 	}
@@ -344,8 +344,8 @@ func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
 }
 
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
-// their size, and power. It gives the mark that the guest has.
-func (d *Driver) complete(ctx context.Context, at place, want *volumes, power string) (mark, error) {
+// their size, tags, and power. It gives the mark that the guest has.
+func (d *Driver) complete(ctx context.Context, at place, want *volumes, tags []string, power string) (mark, error) {
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return mark{}, fmt.Errorf("reading %s back: %w", at, err)
@@ -363,7 +363,11 @@ func (d *Driver) complete(ctx context.Context, at place, want *volumes, power st
 			}
 		}
 	}
-	if err := d.learn(ctx, &l, want, is.notes, &is.mark); err != nil || power != "running" {
+	lacks := params{}
+	if !slices.Equal(readTags(cfg.next["tags"]), tags) {
+		lacks["tags"] = strings.Join(tags, ";")
+	}
+	if err := d.learn(ctx, &l, want, is.notes, &is.mark, lacks); err != nil || power != "running" {
 		return is.mark, err
 	}
 	return is.mark, d.start(ctx, at)

@@ -25,6 +25,10 @@ func (r *guestResolver) errorf(path, summary, detail string, args ...any) {
 	r.problems = append(r.problems, model.Problem{Path: path, Severity: diag.Error, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
 }
 
+func (r *guestResolver) warnf(path, summary, detail string, args ...any) {
+	r.problems = append(r.problems, model.Problem{Path: path, Severity: diag.Warning, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
+}
+
 // spec is that of the node; nil if it has none.
 func (r *guestResolver) spec() *model.Spec {
 	if r.in.Node == nil {
@@ -221,16 +225,25 @@ func isPublicKey(line string) bool {
 	return false
 }
 
-// tagged gives the tags with ours, in the order and form in which PVE keeps them.
+// tagged gives the tags with ours, in the order and form in which PVE keeps them: lower
+// case, sorted, each once (pve-guest-common, PVE/GuestHelpers.pm, get_unique_tags). One
+// that is declared otherwise is written as PVE keeps it, with a warning: a host may be
+// set to keep upper case, and the text of the files would then say another tag than the
+// guest has.
 func (r *guestResolver) tagged(declared []string) []string {
 	tags := []string{Tag}
-	for _, t := range declared {
-		t = strings.ToLower(t)
-		if !tagText.MatchString(t) {
+	for i, t := range declared {
+		kept := strings.ToLower(t)
+		switch {
+		case !tagText.MatchString(kept):
 			r.errorf("tags", fmt.Sprintf("%q is no tag", t), "a tag has letters, digits, and _ - + . behind the first character")
 			continue
+		case kept != t:
+			r.warnf("tags", fmt.Sprintf("tag %q is kept as %q", t, kept), "PVE keeps tags in lower case: write %q", kept)
+		case slices.ContainsFunc(declared[:i], func(other string) bool { return strings.ToLower(other) == t }):
+			r.warnf("tags", fmt.Sprintf("tag %q is there twice", t), "PVE keeps each tag once: remove one of them")
 		}
-		tags = append(tags, t)
+		tags = append(tags, kept)
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags)

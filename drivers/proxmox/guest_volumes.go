@@ -2,6 +2,8 @@ package proxmox
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -36,28 +38,43 @@ func (c *change) attached() map[string]string {
 
 // learn writes into the mark of a guest which volumes its disks have, where PVE named
 // them only as it made them. Without it a disk that is detached by hand is not put
-// back, and nothing else is amiss: so it fails no step.
-func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark) error {
-	if len(want.list) < 2 {
+// back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
+// the same request, and must be.
+func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark, lacks params) error {
+	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
-	err := d.lookAgain(ctx, l, "")
-	if err != nil {
+	judge := func(err error) error {
+		if err != nil && len(lacks) > 0 {
+			return fmt.Errorf("completing %s: %w", l.at, err)
+		}
 		return passing(ctx, err)
 	}
-	known := map[string]string{}
-	for _, w := range want.list {
-		if val := l.cfg.next[m.Slots["disk."+w.name]]; val != "" {
-			known[w.name] = volumeOf(val)
+	if err := d.lookAgain(ctx, l, ""); err != nil {
+		return judge(err)
+	}
+	p := maps.Clone(lacks)
+	if p == nil {
+		p = params{}
+	}
+	if len(want.list) > 1 {
+		known := map[string]string{}
+		for _, w := range want.list {
+			if val := l.cfg.next[m.Slots["disk."+w.name]]; val != "" {
+				known[w.name] = volumeOf(val)
+			}
+		}
+		m.Volumes = known
+		if text := describe(notes, *m); text != strings.TrimRight(l.cfg.description(), " \t\r\n") {
+			p["description"] = text
 		}
 	}
-	m.Volumes = known
-	text := describe(notes, *m)
-	if text == strings.TrimRight(l.cfg.description(), " \t\r\n") {
+	if len(p) == 0 {
 		return nil
 	}
-	return passing(ctx, d.withDigest(ctx, l, "", func(digest string) error {
-		_, err := d.c.put(ctx, l.at.path("config"), params{"description": text, "digest": digest})
+	return judge(d.withDigest(ctx, l, "", func(digest string) error {
+		p["digest"] = digest
+		_, err := d.c.put(ctx, l.at.path("config"), p)
 		return err
 	}))
 }

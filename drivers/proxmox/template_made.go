@@ -94,7 +94,8 @@ func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Tem
 // (qemu-server, PVE/API2/Qemu.pm, template).
 func (d *Driver) convert(ctx context.Context, at place, addr model.Address) error {
 	var failed error
-	for tried := false; ; tried = true {
+	tried, tagged := false, false
+	for {
 		cfg, err := d.readConfig(ctx, at)
 		if err != nil {
 			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
@@ -104,6 +105,13 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
 		case isTemplate(cfg):
 			return nil
+		case !tagged && !slices.Contains(readTags(cfg.next["tags"]), Tag): // it was made without, to join a pool
+			tagged = true
+			tags := strings.Join(append(readTags(cfg.next["tags"]), Tag), ";")
+			if _, err := d.c.put(ctx, at.path("config"), params{"tags": tags, "digest": cfg.digest}); err != nil {
+				return fmt.Errorf("tagging %s: %w", at, err)
+			}
+			continue
 		case cfg.next[templateSlot] == "":
 			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is made anew", at, templateSlot, addr)
 		case failed != nil:
@@ -121,6 +129,7 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
 		}
+		tried = true
 	}
 }
 

@@ -35,7 +35,7 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 
 // completeVM brings a new machine to what is wanted, and takes away its seed.
 func (d *Driver) completeVM(ctx context.Context, want *VM, at place) error {
-	m, err := d.complete(ctx, at, want.volumes(), want.Power)
+	m, err := d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
 	if err == nil && want.Power == "running" {
 		d.unseed(ctx, want, at, m)
 	}

@@ -68,7 +68,7 @@ func (c *call) maySetCT(ch ctChange, key string, remove bool) error {
 	case key == "hookscript":
 		return forbidden("changing the hookscript is only allowed for root@pam")
 	case key == "tags":
-		return c.mayTag(ch.vmid, ch.pool, ch.old[key], ch.set[key])
+		return c.mayTag(ch.vmid, ch.old[key], ch.set[key])
 	default:
 		return need("VM.Config.Options")
 	}

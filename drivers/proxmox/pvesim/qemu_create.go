@@ -145,7 +145,7 @@ func (c *call) buildVM(g *guest, set map[string]string, storage string, log func
 		}
 	}
 	if tags, tagged := conf["tags"]; tagged && err == nil && w.v92() {
-		if err = c.mayTag(g.vmid, "", "", tags); err == nil {
+		if err = c.mayTag(g.vmid, "", tags); err == nil {
 			conf["tags"] = w.uniqueTags(tags)
 		}
 	}

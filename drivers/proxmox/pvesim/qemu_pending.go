@@ -125,7 +125,7 @@ func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modi
 			return err
 		}
 	case key == "tags":
-		if err := c.mayTag(g.vmid, "", value, ""); err != nil {
+		if err := c.mayTag(g.vmid, value, ""); err != nil {
 			return err
 		}
 		delete(g.conf, key)
@@ -192,7 +192,7 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 	case key == "cipassword":
 		g.conf[key] = value
 	case key == "tags":
-		if err := c.mayTag(g.vmid, "", g.conf[key], value); err != nil {
+		if err := c.mayTag(g.vmid, g.conf[key], value); err != nil {
 			return err
 		}
 		g.pend[key] = c.w.uniqueTags(value)

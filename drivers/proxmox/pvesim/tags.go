@@ -60,9 +60,10 @@ func (c *call) allowedTags() map[string]bool {
 }
 
 // mayTag checks the right to change the tags of a guest from one text to another
-// (assert_tag_permissions). Where several tags are refused PVE names any of them.
-func (c *call) mayTag(vmid int, pool, before, after string) error {
-	if err := c.needVM(vmid, pool, "VM.Config.Options"); err != nil || c.can("/", "Sys.Modify") {
+// (assert_tag_permissions). Where several tags are refused PVE names any of them. The
+// pool that a create names does not count: the guest is not in it yet.
+func (c *call) mayTag(vmid int, before, after string) error {
+	if err := c.needVM(vmid, "", "VM.Config.Options"); err != nil || c.can("/", "Sys.Modify") {
 		return err
 	}
 	had, has := splitList(before), splitList(after)

@@ -1,0 +1,214 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/diag"
+)
+
+// inPool runs a story with a token that has its privileges on guests through a pool
+// alone. refused decides which requests of the story PVE answers with an error.
+func inPool(t *testing.T, version string, refused func(*http.Request) bool, story func(t *testing.T, w *world)) {
+	t.Helper()
+	ready := false
+	c := pvesim.Config{Version: version, Token: "ops@pve!agent=secret", TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+		if ready && refused != nil && refused(r) {
+			return http.StatusInternalServerError, false
+		}
+		return 0, false
+	}}
+	inTime(t, c, func(t *testing.T, w *world) {
+		w.root(http.MethodPost, "/pools", url.Values{"poolid": {"ours"}})
+		for _, path := range []string{"/pool/ours", "/storage", "/sdn/zones", "/nodes"} {
+			w.root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {"ops@pve"}, "roles": {"Administrator"}})
+		}
+		w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+		w.site.Hosts["father"].Pool = "ours"
+		w.reopen()
+		ready = true
+		story(t, w)
+	})
+}
+
+// TestCreateWithPrivilegesThroughAPool: PVE checks the right to set tags before a new
+// guest is in its pool, so they follow when it is. Every kind of guest gets them.
+func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			inPool(t, version, nil, func(t *testing.T, w *world) {
+				w.declare("tmpl", &proxmox.Template{Image: "debian-12", VMID: 9100})
+				w.node("one", func(v *proxmox.VM) { v.Tags = []string{"web"} })
+				w.node("two", func(v *proxmox.VM) { v.Tags, v.Disks = []string{"web"}, []proxmox.Disk{{Name: "data", Size: 2}} })
+				w.node("copy", func(v *proxmox.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
+				w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"web"} })
+				w.ct("boxes", func(c *proxmox.CT) {
+					c.Tags, c.Disks = []string{"web"}, []proxmox.CTDisk{{Name: "data", Size: 2, Path: "/srv"}}
+				})
+				w.apply()
+				w.converged()
+				guests := w.host.Snapshot().Guests
+				require.Len(t, guests, 6)
+				for _, g := range guests {
+					require.Equal(t, map[bool]string{true: "homestak", false: "homestak;web"}[g.VMID == 9100], g.Config["tags"], "%d", g.VMID)
+					require.Equal(t, g.VMID != 9100, g.Running)
+				}
+			})
+		})
+	}
+}
+
+// TestTagsOfACreateCostOneRequest at most, and none where the token has its privileges
+// elsewhere: then they are in the request that creates the guest.
+func TestTagsOfACreateCostOneRequest(t *testing.T) {
+	count := func(pool string, disks ...proxmox.Disk) (puts, all int) {
+		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+			if pool != "" {
+				w.root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
+				w.site.Hosts["father"].Pool = pool
+				w.reopen()
+			}
+			w.node("first", nil) // with which the image is downloaded
+			w.apply()
+			w.node("web-1", func(v *proxmox.VM) { v.Disks = disks })
+			p := w.plan()
+			before := w.host.Snapshot().Requests
+			require.Empty(t, w.run(p))
+			for call, n := range w.host.Snapshot().Requests {
+				all += n - before[call]
+				if strings.HasPrefix(call, "PUT ") && strings.HasSuffix(call, "/config") {
+					puts += n - before[call]
+				}
+			}
+		})
+		return puts, all
+	}
+	puts, all := count("")
+	pooledPuts, pooled := count("ours")
+	require.Equal(t, []int{0, 1}, []int{puts, pooledPuts})
+	require.LessOrEqual(t, pooled, all+2, "the tags, and a look before them")
+	puts, all = count("", proxmox.Disk{Name: "data", Size: 2})
+	pooledPuts, pooled = count("ours", proxmox.Disk{Name: "data", Size: 2})
+	require.Equal(t, []int{1, 1}, []int{puts, pooledPuts}, "the volumes are written down anyway")
+	require.Equal(t, all, pooled)
+}
+
+// TestCrashBeforeTheTags: the guest is found by its name, or by its VMID where its node
+// has left the files meanwhile, and is what its ownership tag says.
+func TestCrashBeforeTheTags(t *testing.T) {
+	for _, version := range versions {
+		for _, leaves := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s leaves %v", version, leaves), func(t *testing.T) {
+				down := true
+				inPool(t, version, func(r *http.Request) bool {
+					return down && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config")
+				}, func(t *testing.T, w *world) {
+					w.node("web-1", nil)
+					w.ct("box", nil)
+					failed := w.run(w.plan())
+					require.Len(t, failed, 2)
+					require.Len(t, w.host.Snapshot().Guests, 2)
+					for _, g := range w.host.Snapshot().Guests {
+						require.Empty(t, g.Config["tags"])
+					}
+					down = false
+					w.reopen()
+					time.Sleep(time.Minute)
+					if leaves {
+						w.drop("web-1")
+						w.drop("box")
+						w.node("other", nil)
+					}
+					p := w.plan()
+					for _, s := range p.Steps {
+						if !leaves {
+							require.ElementsMatch(t, []string{"power", "tags"}, paths(s))
+						}
+					}
+					require.Empty(t, w.run(p))
+					w.converged()
+					require.Len(t, w.host.Snapshot().Guests, map[bool]int{false: 2, true: 1}[leaves])
+					for _, g := range w.host.Snapshot().Guests {
+						require.Equal(t, "homestak", g.Config["tags"])
+						require.True(t, g.Running)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTagsThatPVEWouldChange are found where they are declared, and written as PVE keeps
+// them; whatever a host keeps, there is nothing left to do.
+func TestTagsThatPVEWouldChange(t *testing.T) {
+	for _, version := range versions {
+		for _, style := range []string{"", "case-sensitive=1", "ordering=config", "case-sensitive=1,ordering=config"} {
+			t.Run(version+" "+style, func(t *testing.T) {
+				inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
+					if style != "" {
+						w.root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
+					}
+					w.node("web-1", func(v *proxmox.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
+					w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"zeta", "Prod", "prod"} })
+					_, found := w.site.Want("father")
+					var said []string
+					for _, f := range found {
+						require.Equal(t, diag.Warning, f.Severity)
+						said = append(said, f.Summary)
+					}
+					slices.Sort(said)
+					require.Equal(t, []string{`tag "Prod" is kept as "prod"`, `tag "Prod" is kept as "prod"`, `tag "prod" is there twice`, `tag "web" is there twice`}, said)
+					w.apply()
+					w.converged()
+					for _, g := range w.host.Snapshot().Guests {
+						require.Equal(t, strings.Fields(map[string]string{"qemu": "homestak prod web zeta", "lxc": "homestak prod zeta"}[g.Kind]), strings.Split(g.Config["tags"], ";"))
+					}
+					w.vm("web-1").Tags = []string{"Other"}
+					require.Equal(t, []string{"tags"}, paths(w.apply().Steps[0]))
+					w.converged()
+					id := w.host.Snapshot().Guests[0].VMID
+					was := w.guest(id).Config["tags"]
+					w.host.Edit(func(e *pvesim.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
+					w.converged()
+				})
+			})
+		}
+	}
+}
+
+// TestSimulatedHostRefusesTagsOfANewGuest: without the pool's help, of containers always
+// and of VMs on 9.2.
+func TestSimulatedHostRefusesTagsOfANewGuest(t *testing.T) {
+	for _, version := range []string{"8.4", "9.1", "9.2"} {
+		inPool(t, version, nil, func(t *testing.T, w *world) {
+			post := func(kind string, p map[string]any) error {
+				p["pool"], p["tags"] = "ours", "B;a;b"
+				upid, err := w.d.Post(t.Context(), "/nodes/father/"+kind, p)
+				if err != nil {
+					return err
+				}
+				return w.d.WaitTask(t.Context(), upid)
+			}
+			err := post("qemu", map[string]any{"vmid": 100, "scsi0": "local-lvm:1"})
+			if version == "9.2" {
+				require.ErrorContains(t, err, "unable to create VM 100 - 403 Permission check failed (/vms/100, VM.Config.Options)")
+				require.Empty(t, w.host.Snapshot().Guests)
+				require.Empty(t, w.host.Snapshot().Volumes["local-lvm"])
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, "B;a;b", w.guest(100).Config["tags"], "as it was sent")
+			}
+			err = post("lxc", map[string]any{"vmid": 101, "ostemplate": "local:vztmpl/none.tar.zst", "rootfs": "local-lvm:1"})
+			require.ErrorContains(t, err, "Permission check failed (/vms/101, VM.Config.Options)")
+		})
+	}
+}
