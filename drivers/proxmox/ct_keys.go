@@ -32,8 +32,16 @@ var (
 func (n CTNIC) text(slot, mac string, kept map[string]string) string {
 	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + or(n.MAC, mac)}
 	for _, m := range [][2]string{
-		{"ip", n.IP}, {"gw", n.Gateway}, {"ip6", n.IP6}, {"gw6", n.Gateway6}, {"tag", countText(n.VLAN)}, {"firewall", flagText(n.Firewall)},
-		{"mtu", countText(n.MTU)}, {"rate", rateText(n.Rate)}, {"link_down", flagText(n.LinkDown)}, {"trunks", strings.Join(n.Trunks, ";")},
+		{"ip", n.IP},
+		{"gw", n.Gateway},
+		{"ip6", n.IP6},
+		{"gw6", n.Gateway6},
+		{"tag", countText(n.VLAN)},
+		{"firewall", flagText(n.Firewall)},
+		{"mtu", countText(n.MTU)},
+		{"rate", rateText(n.Rate)},
+		{"link_down", flagText(n.LinkDown)},
+		{"trunks", strings.Join(n.Trunks, ";")},
 	} {
 		if m[1] != "" {
 			parts = append(parts, m[0]+"="+m[1])

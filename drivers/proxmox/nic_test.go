@@ -250,7 +250,9 @@ func TestTrunksAskForTheirVLANs(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
 		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", Trunks: []string{"20"}}} })
-		w.node("wide", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr1", Trunks: []string{"2-4094"}}} })
+		w.node("wide", func(v *proxmox.VM) {
+			v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr1", Trunks: []string{"2-4094"}}}
+		})
 		var network []string
 		for _, g := range w.grants(9) {
 			if strings.HasPrefix(g, "SDN.Use") {
@@ -282,7 +284,9 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 					}
 					w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
 					w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-8", "12"}}} })
-					w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", VLAN: 5, Trunks: []string{"7", "8", "12"}}} })
+					w.ct("cache", func(c *proxmox.CT) {
+						c.NICs = []proxmox.CTNIC{{Name: "lan", VLAN: 5, Trunks: []string{"7", "8", "12"}}}
+					})
 					failed := w.run(w.plan())
 					if lacks == "" {
 						require.Empty(t, failed)

@@ -49,7 +49,7 @@ func fullHouse(w *world) {
 		v.Power, v.Options = "stopped", map[string]string{}
 		v.Tags, v.Description, v.OnBoot, v.Startup = []string{"Web", "prod"}, "notes \n", true, &proxmox.Startup{Order: &order}
 		v.Disks = []proxmox.Disk{{Name: "a", Size: 1}, {Name: "b", Size: 1, Bus: "virtio"}, {Name: "c", Size: 1, Bus: "sata", Remove: true}}
-		v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09", VLAN: 5}, {Name: "dmz", IP: "dhcp"}}
+		v.NICs = []proxmox.NIC{fullNIC(), {Name: "dmz", IP: "dhcp"}}
 		for key, val := range everyOption {
 			if val.declared != "" {
 				v.Options[index(key)] = val.declared
