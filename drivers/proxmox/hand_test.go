@@ -248,17 +248,17 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 	})
 }
 
-// TestAddressPartsOfOthersStay: what somebody added to a key that we share is kept
-// by changes of something else.
-func TestAddressPartsOfOthersStay(t *testing.T) {
+// TestAddressesStayWhereACardChanges: they are a key of their own, whose text is left as
+// somebody wrote it while it means what the files say.
+func TestAddressesStayWhereACardChanges(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
+		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
 		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=auto,ip=dhcp") })
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
 		w.converged()
-		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
+		w.vm("web-1").NICs[0].VLAN = 7
 		w.apply()
-		require.Equal(t, "ip6=auto,ip=dhcp", w.guest(10000).Config["ipconfig0"])
+		require.Equal(t, "ip6=FD00:0:0::5/64,ip=dhcp", w.guest(10000).Config["ipconfig0"])
 		require.Contains(t, w.guest(10000).Config["net0"], "tag=7")
 		w.converged()
 	})
