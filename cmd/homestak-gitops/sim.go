@@ -64,7 +64,8 @@ images, rootdir).
 A fault is "METHOD PATH-PATTERN [nth=N] status=S [apply]": METHOD may be *, in
 the pattern * stands for one segment and ** for the rest, nth counts matching
 requests, status -1 drops the connection, and with apply the request takes
-effect all the same: its answer was lost.`,
+effect all the same: its answer was lost. With no-worker in place of the status
+the request fails where PVE starts the process of a task, as on a busy host.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.simulate(c.Context(), f) },
 	}

@@ -87,7 +87,8 @@ type Config struct {
 	// Fault may turn a request into a failure. It is asked once per request,
 	// before anything else. Status 0 means no fault; a status of 100 and more is
 	// answered, with PVE's empty body where it is a pseudo status of pveproxy
-	// (595 to 599); a negative one drops the connection without an answer. With
+	// (595 to 599); NoWorker fails to start its task; any other negative one
+	// drops the connection without an answer. With
 	// apply the request takes effect all the same: the answer was lost.
 	Fault func(r *http.Request) (status int, apply bool)
 	// Record sees every request after it was served, with its body (of an upload

@@ -11,24 +11,33 @@ import (
 // Fault is one rule of when to fail, as text:
 //
 //	METHOD PATH-PATTERN [nth=N] status=S [apply]
+//	METHOD PATH-PATTERN [nth=N] no-worker
 //
 // METHOD may be *; the pattern is matched against the path without /api2/json,
 // segment by segment: * is any one segment, ** all that is left. nth picks the
 // N-th request that matches (from 1; without it every one). status is what is
 // answered, -1 drops the connection. With apply the request takes effect first.
+// With no-worker the process of the task does not start; see [NoWorker].
 type Fault struct {
-	Method  string
-	Pattern string
-	Nth     int
-	Status  int
-	Apply   bool
+	Method   string
+	Pattern  string
+	Nth      int
+	Status   int
+	Apply    bool
+	NoWorker bool
 }
+
+// NoWorker is a status of Config.Fault: PVE does what a request does before it starts a
+// task, fails to start the process of that task, and answers "got no worker upid - start
+// worker failed" (fork_worker in PVE/RESTEnvironment.pm). A creation leaves a
+// configuration that holds nothing but its lock. A request without a task succeeds.
+const NoWorker = -2
 
 // ParseFault reads the text form of a rule.
 func ParseFault(s string) (Fault, error) {
 	fields := strings.Fields(s)
 	if len(fields) < 3 {
-		return Fault{}, fmt.Errorf("fault %q: want METHOD PATH-PATTERN [nth=N] status=S [apply]", s)
+		return Fault{}, fmt.Errorf("fault %q: want METHOD PATH-PATTERN [nth=N] status=S [apply], or no-worker in place of status=S", s)
 	}
 	f := Fault{Method: strings.ToUpper(fields[0]), Pattern: fields[1]}
 	if !strings.HasPrefix(f.Pattern, "/") {
@@ -40,15 +49,22 @@ func ParseFault(s string) (Fault, error) {
 		switch {
 		case field == "apply":
 			f.Apply = true
+		case field == "no-worker":
+			f.NoWorker = true
 		case key == "nth" && err == nil && n > 0:
 			f.Nth = n
 		case key == "status" && err == nil && (n == -1 || n >= 300 && n <= 599):
 			f.Status = n
 		default:
-			return Fault{}, fmt.Errorf("fault %q: %q is none of nth=N, status=S (300 to 599, or -1), apply", s, field)
+			return Fault{}, fmt.Errorf("fault %q: %q is none of nth=N, status=S (300 to 599, or -1), apply, no-worker", s, field)
 		}
 	}
-	if f.Status == 0 {
+	switch {
+	case f.NoWorker && (f.Status != 0 || f.Apply):
+		return Fault{}, fmt.Errorf("fault %q: no-worker stands alone, without status and apply", s)
+	case f.NoWorker:
+		f.Status = NoWorker
+	case f.Status == 0:
 		return Fault{}, fmt.Errorf("fault %q: status is missing", s)
 	}
 	return f, nil

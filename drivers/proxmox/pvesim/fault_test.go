@@ -16,6 +16,7 @@ func TestParseFault(t *testing.T) {
 		"post /nodes/*/qemu nth=2 status=596 apply":   {Method: "POST", Pattern: "/nodes/*/qemu", Nth: 2, Status: 596, Apply: true},
 		"* /cluster/** status=-1":                     {Method: "*", Pattern: "/cluster/**", Status: -1},
 		"DELETE /nodes/**  apply  status=503  nth=10": {Method: "DELETE", Pattern: "/nodes/**", Nth: 10, Status: 503, Apply: true},
+		"POST /nodes/*/qemu nth=3 no-worker":          {Method: "POST", Pattern: "/nodes/*/qemu", Nth: 3, Status: pvesim.NoWorker, NoWorker: true},
 	} {
 		got, err := pvesim.ParseFault(text)
 		require.NoError(t, err, text)
@@ -24,6 +25,7 @@ func TestParseFault(t *testing.T) {
 	for _, text := range []string{
 		"", "GET /version", "GET version status=500", "GET /version status=x", "GET /version status=200", "GET /version nth=0 status=500",
 		"GET /version apply", "GET /version status=500 often", "GET /version status=600",
+		"POST /pools no-worker apply", "POST /pools no-worker status=500",
 	} {
 		_, err := pvesim.ParseFault(text)
 		require.ErrorContains(t, err, text)

@@ -52,10 +52,11 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 	h.w.tally(req)
 	h.mu.Unlock()
 	var a *answer
-	if status == 0 || apply {
+	req.noWorker = status == NoWorker
+	if status == 0 || apply || req.noWorker {
 		a = h.answer(ctx, req)
 	}
-	if status != 0 {
+	if status != 0 && !req.noWorker {
 		a = faultAnswer(status)
 	}
 	end := slot.end
@@ -87,7 +88,7 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 			req.begun = now
 		}
 		c := &call{w: h.w, req: req}
-		data, err := h.w.dispatch(c)
+		data, err := h.w.handle(c)
 		h.mu.Unlock()
 
 		if held, ok := errors.AsType[*lockedError](err); ok && wait(ctx, held.until) == nil {
@@ -114,6 +115,25 @@ func (w *world) tally(req *request) {
 		w.count.writes++
 	}
 }
+
+// handle is dispatch that ends where a task would begin, if its worker is not to start.
+func (w *world) handle(c *call) (data any, err error) {
+	defer func() {
+		switch v := recover(); v {
+		case nil:
+		case errNoWorker:
+			data, err = nil, errNoWorker
+		default:
+			panic(v)
+		}
+	}()
+	return w.dispatch(c)
+}
+
+// errNoWorker is what fork_worker dies with when the new process does not report its
+// task (PVE/RESTEnvironment.pm). Nothing of the task's own work has begun then: the
+// process waits for its parent, which gives up.
+var errNoWorker = fail("got no worker upid - start worker failed")
 
 // dispatch finds out who asks for what, and lets the handler do it. The order
 // of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.

@@ -32,6 +32,8 @@ type request struct {
 	err    error     // What is wrong with the body, told after the login was checked.
 	begun  time.Time // When its service began; it may have waited for locks since.
 	forked *task     // The task that it started and waits for, see call.await.
+
+	noWorker bool // The process of its task does not start, see NoWorker.
 }
 
 // readRequest reads a request. It never fails: what is wrong is for later.

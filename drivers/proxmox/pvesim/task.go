@@ -65,7 +65,14 @@ const forkTime = 50 * time.Millisecond
 // fork starts a task and returns its UPID (fork_worker in
 // PVE/RESTEnvironment.pm). Its work begins after this request is answered: with
 // a task time a moment later, without one before the next request is served.
-func (w *world) fork(c *call, node string, j job) string { return w.forkAs(c.who, node, j) }
+//
+// Where the worker does not start, it ends the request there, as Perl's die would.
+func (w *world) fork(c *call, node string, j job) string {
+	if c.req.noWorker {
+		panic(errNoWorker)
+	}
+	return w.forkAs(c.who, node, j)
+}
 
 // forkAs is fork for somebody: what nobody asked for, the HA manager does as root.
 func (w *world) forkAs(who identity, node string, j job) string {
