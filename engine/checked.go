@@ -51,6 +51,8 @@ type checker struct {
 	sick   []model.Address        // guests that had their time in an earlier pass: one try is enough
 	stop   <-chan struct{}        // closed: nothing is waited for any more
 
+	now func(plan.Step) plan.Step // a step with the VMID that its guest has by now
+
 	mu      sync.Mutex
 	found   map[model.Address]health.Report
 	proving map[model.Address]chan struct{} // of length 1, full while the guest is proved
@@ -88,7 +90,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if err := do(ctx, s); err != nil || len(c.checks(s.Address)) == 0 {
 			return err
 		}
-		at := model.Guest{VMID: s.VMID, Node: s.Want.Guest.Node}
+		at := model.Guest{VMID: c.now(s).VMID, Node: s.Want.Guest.Node}
 		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
 			at = *s.Have.Guest
 		}

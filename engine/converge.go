@@ -284,6 +284,9 @@ func (a *Agent) notify(e apply.Event) {
 		removed = d.running.event(e, now, limit)
 		d.due = d.running.due(now)
 	})
+	if e.What == apply.Note {
+		a.o.Log.Info(e.Text)
+	}
 	if removed {
 		a.spend()
 	}

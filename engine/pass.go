@@ -25,6 +25,7 @@
 //	progress.go, sentence.go, nodestatus.go  what it tells of itself
 //	guarded.go   what becomes of a panic
 //
+// Where the outcome of a step is not known, repeat.go looks again and goes on.
 // Whether a guest is well is asked in checked.go, by package health.
 package engine
 
@@ -165,7 +166,10 @@ func (p *Pass) Run(ctx context.Context) Report {
 		return r.end(Planned, nil)
 	}
 	checks := p.checker(desired.Site, want, r, driver)
-	r.applied(apply.Run(ctx, r.Plan.Steps, p.options(desired.Site, want), checks.around(apply.Retry(driver.Apply, apply.Backoff{}))))
+	again := p.repeater(desired, want, r.Plan, driver)
+	options := p.options(desired.Site, want)
+	options.Notify, checks.now = again.notify(), again.now
+	again.done(r, apply.Run(ctx, r.Plan.Steps, options, checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))))
 	checks.again(looking, p.Unwell, p.Width)
 	if p.Locate {
 		checks.locate(looking, p.Unwell)
@@ -235,7 +239,7 @@ const (
 // options takes from the site what its manifests say about failures and waits.
 func (p *Pass) options(s *model.Site, w *model.Want) apply.Options {
 	return apply.Options{
-		Width: p.Width, Notify: p.Notify, Stop: p.Stop,
+		Width: p.Width, Stop: p.Stop,
 		OnError: func(manifest string) string {
 			if m := s.Manifests[manifest]; m != nil {
 				return m.OnError

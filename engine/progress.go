@@ -140,9 +140,15 @@ func (a *Agent) enter(s State, limit time.Duration) {
 	a.tell()
 }
 
-// moved says that the agent has begun something new that nothing else bounds.
+// moved says that the agent has begun something new that nothing else bounds. What a
+// step begins is bounded by the time of the step.
 func (a *Agent) moved() {
-	a.edit(func(d *desk) { d.due = time.Now().Add(lookTime + grace) })
+	a.edit(func(d *desk) {
+		d.due = time.Now().Add(lookTime + grace)
+		if d.running != nil && len(d.running.now) > 0 {
+			d.due = d.running.due(time.Now())
+		}
+	})
 }
 
 func (a *Agent) tell() {

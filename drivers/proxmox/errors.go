@@ -22,7 +22,7 @@ const (
 	classMoved          // the configuration changed since its digest was read
 	classDenied         // this token may not
 	classNoLogin        // no valid token
-	classUnknown        // no answer, or one of a proxy in between: the outcome of a write is open
+	classUnknown        // no answer, one of a proxy in between, or a task that did not start: the outcome of a write is open
 	classInvalid        // a parameter is wrong
 )
 
@@ -54,6 +54,17 @@ func (e *apiError) Error() string {
 // task holds a lock.
 func (e *apiError) Temporary() bool { return e.class() == classBusy }
 
+// OutcomeUnknown reports that only looking at the host tells whether it was done; see
+// apply.OutcomeUnknown.
+func (e *apiError) OutcomeUnknown() bool { return e.class() == classUnknown }
+
+// noWorker are the texts of fork_worker (pve-common, PVE/RESTEnvironment.pm) when the
+// process of a task does not start, as happens to about 1 in 100 parallel writes. The work
+// of the task itself has not begun then: the process waits for its parent to agree. But
+// what comes before the task may be done: a creation has written a configuration that
+// holds nothing but its lock, and a copy of a container has locked what it copies.
+var noWorker = []string{"start worker failed", "starting worker failed", "unable to fork worker", "unable to read process start time"}
+
 func (e *apiError) hint() string {
 	switch e.class() {
 	case classNoLogin:
@@ -61,7 +72,10 @@ func (e *apiError) hint() string {
 	case classDenied:
 		return "the token lacks this privilege: `pveum acl modify PATH --tokens 'USER!TOKEN' --roles ROLE`"
 	case classUnknown:
-		if e.Status >= 595 {
+		switch {
+		case e.noWorker():
+			return "PVE could not start the process of the task"
+		case e.Status >= 595:
 			return "pveproxy got no answer from the node: is it online?"
 		}
 		return "answered by a proxy in between, not by PVE"
@@ -70,18 +84,28 @@ func (e *apiError) hint() string {
 	}
 }
 
+// says reports whether PVE's text holds any of these.
+func (e *apiError) says(parts ...string) bool {
+	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
+}
+
+// noWorker reports whether PVE failed to start the process of a task.
+func (e *apiError) noWorker() bool {
+	return e.Status == http.StatusInternalServerError && e.says(noWorker...)
+}
+
 // class reads PVE's texts; each is a die() of PVE's own code (qemu-server
 // API2/Qemu.pm, pve-guest-common AbstractConfig.pm, pve-cluster).
 func (e *apiError) class() class {
-	has := func(parts ...string) bool {
-		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
-	}
+	has := e.says
 	switch {
 	case e.Status == http.StatusUnauthorized:
 		return classNoLogin
 	case e.Status == http.StatusForbidden:
 		return classDenied
 	case e.Status >= 595 || e.Status == http.StatusBadGateway || e.Status == http.StatusServiceUnavailable || e.Status == http.StatusGatewayTimeout:
+		return classUnknown
+	case e.noWorker():
 		return classUnknown
 	case has("already exists", "create error: (17) File exists"): // the second is of rbd (pve-storage, RBDPlugin.pm, run_rbd_command)
 		return classExists
@@ -135,6 +159,9 @@ type netError struct {
 
 // Error says what was attempted and what came instead of an answer.
 func (e *netError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
+
+// OutcomeUnknown is true: the host may have done it; see apply.OutcomeUnknown.
+func (*netError) OutcomeUnknown() bool { return true }
 
 // Unwrap gives the network's own error.
 func (e *netError) Unwrap() error { return e.Err }

@@ -76,10 +76,19 @@ func (d *Driver) undisturbed(ctx context.Context, s plan.Step) error {
 		return fmt.Errorf("changing %s: %w", at, err)
 	}
 	if waited {
-		return fmt.Errorf("%s was still being worked on by a task of an earlier run, which has ended now: plan again", at)
+		return &overtakenError{fmt.Sprintf("%s was still being worked on by a task of an earlier run, which has ended now: plan again", at)}
 	}
 	return nil
 }
+
+// overtakenError is a step that was planned while our own earlier work went on.
+type overtakenError struct{ text string }
+
+// Error says what went on.
+func (e *overtakenError) Error() string { return e.text }
+
+// OutcomeUnknown is true: that work may have done the step; see apply.OutcomeUnknown.
+func (*overtakenError) OutcomeUnknown() bool { return true }
 
 // lockText says that a guest is locked, by what, and what clears it. Such an error is
 // not temporary on purpose: a backup may take hours, and the lock of a task that died

@@ -42,6 +42,10 @@ func (e *taskError) Error() string {
 // Temporary is that of the text the task died with.
 func (e *taskError) Temporary() bool { return e.class() == classBusy }
 
+// OutcomeUnknown reports that how far it came can only be seen by looking at the host; see
+// apply.OutcomeUnknown.
+func (e *taskError) OutcomeUnknown() bool { return e.class() == classUnknown }
+
 // class reads the exit status, which is the text that the task died with.
 func (e *taskError) class() class {
 	switch e.Status {

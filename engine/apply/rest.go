@@ -13,6 +13,7 @@ type place struct {
 	again chan struct{} // closed when it has one again; nil: it gives it up
 	off   bool          // it does not wait for one any more
 	left  bool          // it gives it up for good
+	says  string        // not about its place: a sentence to report, see Say
 }
 
 type (
@@ -25,7 +26,7 @@ func (r *run) seat(ctx context.Context, t *task) context.Context {
 	ask := func(ctx context.Context, p place) error {
 		p.task = t
 		r.moves <- p
-		if p.again == nil {
+		if p.again == nil { // nothing to wait for
 			return nil
 		}
 		select {
@@ -53,6 +54,13 @@ func Leave(ctx context.Context) {
 	}
 }
 
+// Say reports a sentence about a step at work, as a Note. It is called as Leave is.
+func Say(ctx context.Context, text string) {
+	if ask, seated := ctx.Value(seatKey{}).(asking); seated {
+		_ = ask(ctx, place{says: text})
+	}
+}
+
 // Rest is Leave for a step that has work to do yet. The function that comes of it waits
 // until there is a place again, before anything new is begun; it answers the cause if
 // its context ends first.
@@ -68,6 +76,8 @@ func Rest(ctx context.Context) (back func(context.Context) error) {
 // moved takes in what a worker asks about its place.
 func (r *run) moved(m place) {
 	switch {
+	case m.says != "":
+		r.notify(Event{What: Note, Step: m.task.step, Text: m.says})
 	case m.off:
 		r.back = slices.DeleteFunc(r.back, func(b place) bool { return b.task == m.task })
 	case m.again != nil && m.task.rests:

@@ -25,6 +25,29 @@ type Backoff struct {
 // so that steps which failed together do not come back together. It never outlasts
 // the context, and tries nothing after that ended.
 func Retry(do Do, b Backoff) Do {
+	b = b.complete()
+	return func(ctx context.Context, s plan.Step) error {
+		for try := 1; ; try++ {
+			err := do(ctx, s)
+			if err == nil || !temporary(err) {
+				return err
+			}
+			if try == b.Tries {
+				return fmt.Errorf("tried %d times: %w", try, err)
+			}
+			wait := b.pause(s, try)
+			if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
+				return err
+			}
+			if !sleep(ctx, wait, nil) {
+				return err
+			}
+		}
+	}
+}
+
+// complete fills in what is not set.
+func (b Backoff) complete() Backoff {
 	if b.Tries <= 0 {
 		b.Tries = 4
 	}
@@ -34,26 +57,16 @@ func Retry(do Do, b Backoff) Do {
 	if b.Most <= 0 {
 		b.Most = 30 * time.Second
 	}
-	return func(ctx context.Context, s plan.Step) error {
-		pause := b.First
-		for try := 1; ; try++ {
-			err := do(ctx, s)
-			if err == nil || !temporary(err) {
-				return err
-			}
-			if try == b.Tries {
-				return fmt.Errorf("tried %d times: %w", try, err)
-			}
-			wait := pause/2 + drawn(s, pause/2)
-			if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
-				return err
-			}
-			if !sleep(ctx, wait) {
-				return err
-			}
-			pause = min(2*pause, b.Most)
-		}
+	return b
+}
+
+// pause is how long to wait after a try, counted from 1.
+func (b Backoff) pause(s plan.Step, try int) time.Duration {
+	pause := b.First
+	for range try - 1 {
+		pause = min(2*pause, b.Most)
 	}
+	return pause/2 + drawn(s, pause/2)
 }
 
 // drawn is a pause of at most d, other ones for steps that failed at one moment. It is
@@ -71,12 +84,14 @@ func temporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// sleep waits, and reports whether the context lasted as long.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether neither the context ended meanwhile nor stop was closed.
+func sleep(ctx context.Context, d time.Duration, stop <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
+		return false
+	case <-stop:
 		return false
 	case <-timer.C:
 		return true

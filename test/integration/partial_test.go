@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -15,11 +16,15 @@ import (
 // pass does what is left, and no more.
 func TestAStepFails(t *testing.T) {
 	const done, skipped, destroyed = engine.NodeCompleted, engine.NodeSkipped, engine.NodeDestroyed
-	for _, trouble := range []struct{ name, fault string }{
-		{"the create is refused", "POST /nodes/father/qemu nth=2 status=500"},
-		{"the create is not answered, and was not done", "POST /nodes/father/qemu nth=2 status=596"},
-		{"the disk cannot grow", "PUT /nodes/father/qemu/10001/resize status=500"},
-		{"it cannot be started", "POST /nodes/father/qemu/10001/status/start status=500"},
+	unanswered := func(nth int) string { return fmt.Sprintf("POST /nodes/father/qemu nth=%d status=596", nth) }
+	for _, trouble := range []struct {
+		name   string
+		faults []string
+	}{
+		{"the create is refused", []string{"POST /nodes/father/qemu nth=2 status=500"}},
+		{"the create is never answered, and was not done", []string{unanswered(2), unanswered(3), unanswered(4), unanswered(5)}},
+		{"the disk cannot grow", []string{"PUT /nodes/father/qemu/10001/resize status=500"}},
+		{"it cannot be started", []string{"POST /nodes/father/qemu/10001/status/start status=500"}},
 	} {
 		for _, policy := range []struct {
 			onError string
@@ -36,7 +41,7 @@ func TestAStepFails(t *testing.T) {
 				s.deploy("four", "  on_error = \""+policy.onError+"\"\n"+vm("a")+vm("b")+vm("c")+vm("d"))
 				s.deploy("other", vm("other", "vmid = 10500"))
 
-				s.breaks(trouble.fault)
+				s.breaks(trouble.faults...)
 				r := s.pass("apply", oneAtATime)
 				require.Equal(t, engine.Partly, r.Outcome, told(r))
 				s.heals()

@@ -1,0 +1,76 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Look finds out what is left of a step that failed at a moment since, by looking at the
+// host: the step to do now, or nil where nothing is left. An error whose OutcomeUnknown
+// is true asks for another look later; any other ends the step.
+type Look func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
+
+// Repeat tries a step again when an error leaves open how it ended (see OutcomeUnknown).
+// It never repeats blindly: before each further try, look says what is left to do. The
+// pauses and the number of tries are those of Backoff. Once the context ended or stop
+// was closed, nothing is tried any more.
+func Repeat(do Do, look Look, b Backoff, stop <-chan struct{}) Do {
+	b = b.complete()
+	return func(ctx context.Context, s plan.Step) error {
+		err := do(ctx, s)
+		last := err // of do
+		for try := 1; err != nil && OutcomeUnknown(err); try++ {
+			if try == b.Tries {
+				return fmt.Errorf("tried %d times, looking at the host before each further one, and how it ended is still not known: %w", try, err)
+			}
+			since, pause := time.Now(), b.pause(s, try)
+			if end, ok := ctx.Deadline(); ok && time.Until(end) < pause {
+				return err
+			}
+			Say(ctx, fmt.Sprintf("%s: how that ended is not known; looking at the host and going on in %.1f s (try %d of %d): %v",
+				s.Address, pause.Seconds(), try+1, b.Tries, hush(s, err)))
+			if !sleep(ctx, pause, stop) {
+				return err
+			}
+			left, lookErr := look(ctx, s, since)
+			switch {
+			case lookErr != nil && OutcomeUnknown(lookErr):
+				err = fmt.Errorf("%w; and it cannot be seen: %w", last, lookErr)
+			case lookErr != nil:
+				return fmt.Errorf("%w; %w", err, lookErr)
+			case left == nil:
+				return nil
+			default:
+				s = *left
+				err = do(ctx, s)
+				last = err
+			}
+		}
+		return err
+	}
+}
+
+// OutcomeUnknown reports whether any error within err says of itself that what it
+// reports on may be done, in part or not at all: a request without an answer, a task
+// without an end. Only looking at the host tells.
+func OutcomeUnknown(err error) bool {
+	if err == nil {
+		return false
+	}
+	if u, ok := err.(interface{ OutcomeUnknown() bool }); ok && u.OutcomeUnknown() { //nolint:errorlint // this walks the tree itself
+		return true
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the same
+		for _, e := range several.Unwrap() {
+			if OutcomeUnknown(e) {
+				return true
+			}
+		}
+		return false
+	}
+	return OutcomeUnknown(errors.Unwrap(err))
+}

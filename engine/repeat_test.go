@@ -1,0 +1,170 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// lost is an answer that never came.
+type lost string
+
+func (l lost) Error() string      { return string(l) }
+func (lost) OutcomeUnknown() bool { return true }
+
+// once is what happens in place of the first try of a step, or with it.
+func once(address string, do func(s plan.Step) error) func(context.Context, plan.Step) error {
+	done := false
+	return func(_ context.Context, s plan.Step) error {
+		if s.Address.String() != address || done {
+			return nil
+		}
+		done = true
+		return do(s)
+	}
+}
+
+// TestAPassGoesOn: a step whose answer was lost is looked at and gone on with, as far as
+// that is what the plan showed.
+func TestAPassGoesOn(t *testing.T) {
+	held := func(h *host, s plan.Step, size int) {
+		made := *s.Want
+		made.Spec = &box{Size: size, IP: s.Want.Spec.(*box).IP}
+		h.holds[s.Address] = &made
+	}
+	for name, c := range map[string]struct {
+		there   bool                            // box.a is there, of another size
+		happens func(h *host, s plan.Step)      // with the first try, whose answer is lost
+		judge   func(engine.Question) diag.List // from the second question on
+		applied []string                        // to box.a, after the first try
+		err     string
+		vmid    int
+	}{
+		"nothing was done":        {happens: func(*host, plan.Step) {}, applied: []string{"create box.a"}, vmid: 100},
+		"all was done":            {happens: func(h *host, s plan.Step) { held(h, s, 1) }, vmid: 100},
+		"a part was done":         {happens: func(h *host, s plan.Step) { held(h, s, 7) }, applied: []string{"update box.a"}, vmid: 100},
+		"an update, nothing done": {there: true, happens: func(*host, plan.Step) {}, applied: []string{"update box.a"}, vmid: 100},
+		"an update, all done":     {there: true, happens: func(h *host, s plan.Step) { held(h, s, 1) }, vmid: 100},
+		"an update, and more to do than was shown": {
+			there: true, vmid: 100, err: "ip 10.9.9.9 → ",
+			happens: func(h *host, s plan.Step) { held(h, s, 7); h.holds[s.Address].Spec.(*box).IP = "10.9.9.9" },
+		},
+		"an update, and the guest is gone": {
+			there: true, vmid: 100, err: "what is left of it is a create now, and the plan showed a update",
+			happens: func(h *host, s plan.Step) { delete(h.holds, s.Address) },
+		},
+		"its VMID is taken": {
+			happens: func(h *host, s plan.Step) {
+				h.foreign = append(h.foreign, model.Foreign{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
+			},
+			applied: []string{"create box.a"}, vmid: 102,
+		},
+		"its VMID is taken, and a rule denies the other one": {
+			happens: func(h *host, s plan.Step) {
+				h.foreign = append(h.foreign, model.Foreign{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
+			},
+			judge: func(q engine.Question) diag.List {
+				if len(q.Plan.Steps) == 1 && q.Plan.Steps[0].VMID == 102 {
+					return diag.List{{Severity: diag.Error, Source: diag.FromPolicy, Summary: "not 102"}}
+				}
+				return nil
+			},
+			err: "with VMID 102 it is denied: not 102", vmid: 100,
+		},
+		"it cannot be seen": {
+			happens: func(h *host, s plan.Step) {
+				h.unknown = []model.Unknown{{Scope: "box 100", Why: "dark", VMID: s.VMID}}
+			},
+			err: "box 100 cannot be read (dark) and may be it", vmid: 100,
+		},
+		"another one that is being made cannot be seen": {
+			happens: func(h *host, _ plan.Step) {
+				h.unknown = []model.Unknown{{Scope: "box 101", Why: "is being created", VMID: 101}}
+			},
+			applied: []string{"create box.a"}, vmid: 100,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := site(map[string]int{"a": 1, "b": 2})
+				h := &host{holds: model.State{}}
+				if c.there {
+					a := *s.Manifests["web"].Nodes[0].Resource
+					if a.Addr.Name != "a" {
+						a = *s.Manifests["web"].Nodes[1].Resource
+					}
+					a.Spec = &box{Size: 7, IP: ipOf("a")}
+					a.Guest = &model.Guest{VMID: 100}
+					h.holds[a.Addr] = &a
+				}
+				h.during = once("box.a", func(s plan.Step) error {
+					h.mu.Lock()
+					defer h.mu.Unlock()
+					c.happens(h, s)
+					h.applied = append(h.applied, "first")
+					return lost("596")
+				})
+				p := pass(s, h)
+				p.Width = 1
+				if c.judge != nil {
+					load := p.Load
+					p.Load = func(ctx context.Context) engine.Desired {
+						d := load(ctx)
+						d.Judge = func(_ context.Context, q engine.Question) diag.List { return c.judge(q) }
+						return d
+					}
+				}
+				r := p.Run(t.Context())
+				var a engine.Node
+				for _, n := range r.Nodes {
+					if n.Name == "a" {
+						a = n
+					}
+				}
+				require.Equal(t, c.vmid, a.VMID)
+				if c.err != "" {
+					require.Equal(t, engine.NodeFailed, a.Status)
+					require.Contains(t, a.Error, "596")
+					require.Contains(t, a.Error, c.err)
+				} else {
+					require.Equal(t, engine.NodeCompleted, a.Status, "%v", r.Err)
+				}
+				var after []string
+				for i, what := range h.applied {
+					if what == "first" {
+						after = h.applied[i+1:]
+					}
+				}
+				for len(after) > 0 && after[len(after)-1] == "create box.b" {
+					after = after[:len(after)-1]
+				}
+				require.Equal(t, len(c.applied), len(after))
+				require.Subset(t, after, c.applied)
+			})
+		})
+	}
+}
+
+// TestAPassThatCannotLook: a host that went dark ends the pass after a few looks.
+func TestAPassThatCannotLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &host{}
+		h.during = func(context.Context, plan.Step) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.blind = errors.New("connection refused")
+			return lost("EOF")
+		}
+		r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+		require.Equal(t, engine.Failed, r.Outcome)
+		require.ErrorContains(t, r.Err, "tried 4 times, looking at the host before each further one, and how it ended is still not known: EOF; and it cannot be seen: connection refused")
+	})
+}
