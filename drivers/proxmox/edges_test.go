@@ -123,7 +123,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"its description was stripped": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "description", "") },
-			says: []string{"may be it, but is not ours (no owner mark, but the name of vm.web-1)", "put it back from the guest's last backup or snapshot"}, stays: []int{10000}, number: 1,
+			says: []string{"may be it, but is not ours (no owner mark, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"it became a template": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },

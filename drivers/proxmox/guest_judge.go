@@ -114,14 +114,17 @@ func (j *judge) guest(g listed, cfg config) {
 		f.Fix = "remove the mark from the description of the copy, or the copy itself"
 	case found && !m.readable() && (m.Site == "" || m.Site == j.id.site): // ours before somebody, or a newer version, wrote in it
 		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.vmid]))
-		f.Fix = "put the last line of its description back from a backup or snapshot; if a newer version of this program wrote it, use that one"
+		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
 	case j.wanted.vmids[g.vmid] != (model.Address{}):
 		f.Claims = j.wanted.vmids[g.vmid]
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
+		if !found {
+			f.Fix = j.lostTag(g.place(), cfg, f.Claims, f.Fix)
+		}
 	case j.wanted.names[name] != (model.Address{}) && !found:
 		f.Claims = j.wanted.names[name]
 		f.Why = "no owner mark, but the name of " + f.Claims.String()
-		f.Fix = "rename one of the two; if the mark was deleted by hand, put it back from the guest's last backup or snapshot"
+		f.Fix = j.lostTag(g.place(), cfg, f.Claims, "rename one of the two")
 	}
 	j.out.Foreign = append(j.out.Foreign, f)
 }

@@ -1,0 +1,79 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// lostTag says what to do about a guest without an ownership tag that has the VMID, or
+// the name, of a wanted one: first how to put the tag back if it was lost, then what to do
+// with a guest that is another one. Snapshots do not help: PVE keeps the description of a
+// guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
+// otherwise is what to do if it is another guest.
+func (j *judge) lostTag(at place, cfg config, addr model.Address, otherwise string) string {
+	if guestKind(addr) != pick(at.lxc, "ct", "vm") {
+		return "it is not " + addr.String() + ": " + otherwise
+	}
+	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
+		addr, at.tool(), at.vmid)
+	if line := j.tagLine(at, cfg, addr); line != "" {
+		return where + ":\n" + line + "\nwith this line you hand the guest over: look at the next plan before you apply it\nif it is another guest: " + otherwise
+	}
+	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or anew (operations.md, \"A lost mark\")\nif it is another guest: " + otherwise
+}
+
+// tagLine is the ownership tag that a guest would have if it were the wanted one: with the
+// identity that it has now. It is "" where too little speaks for that: another name, no
+// identity, or disks and nics in other slots than those that are given to a new guest.
+func (j *judge) tagLine(at place, cfg config, addr model.Address) string {
+	w := j.want.State[addr]
+	if w == nil || or(cfg.next["name"], cfg.next["hostname"]) != w.Spec.(guestSpec).guestName() {
+		return ""
+	}
+	var m mark
+	switch want := w.Spec.(type) {
+	case *VM:
+		m = want.mark
+		m.UUID = uuidOf(cfg.next["smbios1"])
+		m.Slots = slots(want.devices(), want.beside(config{}), nil)
+		m.Options = slices.Sorted(maps.Keys(want.Options))
+		m.Linked = false
+		if want.Clone == cloneLinked {
+			return ""
+		}
+	case *CT:
+		m = want.mark
+		m.Slots = slots(want.devices(), config{}, rootSlot())
+		m.Options = slices.Sorted(maps.Keys(want.Options))
+		if len(want.NICs) > 0 {
+			m.MAC = parseProperty(cfg.next[m.Slots["nic."+want.NICs[0].Name]]).values["hwaddr"]
+		}
+	}
+	if m.bare() || !slotsFit(m.Slots, cfg.next) {
+		return ""
+	}
+	m.Owner, m.Born = j.id.owner, at.vmid
+	return m.line()
+}
+
+// slotsFit reports whether a guest has a device in each of these slots, and disks and
+// nics in no others.
+func slotsFit(slots, next map[string]string) bool {
+	named := map[string]bool{}
+	for _, slot := range slots {
+		if next[slot] == "" {
+			return false
+		}
+		named[slot] = true
+	}
+	for key, val := range next {
+		disk := (isDrive(key) || isMount(key)) && !stateDrive(key) && ownVolume(val)
+		if (disk || isNet(key)) && !named[key] {
+			return false
+		}
+	}
+	return true
+}
