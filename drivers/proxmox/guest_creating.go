@@ -177,7 +177,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	case err != nil:
 		return others("was being created, and cannot be read any more: "+err.Error(), nil, IsDenied(err)), nil
 	case lock == "create" || lock == "clone":
-		d.abandoned(l, out, f, at)
+		abandoned(l, out, f, at)
 		return nil, nil
 	}
 	// Its task ended between the two questions.
@@ -201,7 +201,7 @@ func inReach(want *model.Want, vmid int) bool {
 
 // abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
 // the rest of a creation of ours, and is reported with what clears it: no token may.
-func (d *Driver) abandoned(l *look, out *model.Observed, f *model.Foreign, at place) {
+func abandoned(l *look, out *model.Observed, f *model.Foreign, at place) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !l.view.audits[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)

@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -127,9 +128,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 					c.edit(w)
 					time.Sleep(20 * time.Second)
 				}
-				for path, how := range c.bend {
-					bent[path] = how
-				}
+				maps.Copy(bent, c.bend)
 				p := w.plan()
 				got := map[string]string{}
 				for _, u := range p.Unknown {
