@@ -178,7 +178,7 @@ func (e *exam) leftovers(ctx context.Context) {
 			}
 			left, err := e.d.leftVolumes(ctx, shelf{node, storage}, e.Want, 0, e.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
-			if err != nil || len(left) == 0 { // what is wrong with a storage is told of the storage
+			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue
 			}
 			for _, v := range left {
