@@ -60,7 +60,7 @@ func (c *verifier) checkParams(m *Method, values map[string]any) {
 			c.check(v, values[name], name)
 		}
 		if v.Requires != "" && values[v.Requires] == nil {
-			c.found.add(v.Requires, c.required(name))
+			c.found.add(v.Requires, c.requires(name))
 		}
 	}
 }
@@ -71,12 +71,14 @@ const (
 	missing = "property is missing and it is not optional"
 )
 
-// required is the text for a property that another one, which is there, needs.
-func (c *verifier) required(by string) string {
-	if strings.HasPrefix(c.version, "8.") {
-		return "missing property - '" + by + "' requires this property"
+// requires is what is said of a property that is missing although another one, which is
+// given, needs it (check_object in PVE/JSONSchema.pm, since libpve-common-perl 9.0.8 in
+// other words).
+func (c *verifier) requires(name string) string {
+	if before9(c.version) {
+		return "missing property - '" + name + "' requires this property"
 	}
-	return "missing property required by '" + by + "'"
+	return "missing property required by '" + name + "'"
 }
 
 // normalized applies what PVE does before the check because forms know neither

@@ -131,7 +131,7 @@ func TestCheck(t *testing.T) {
 		"additional parameters": {
 			"POST /nodes/{node}/qemu/{vmid}/config",
 			map[string]any{"import-working-storage": "9"},
-			map[string]string{"import-working-storage": "invalid format - storage ID '9' contains illegal characters\n"},
+			map[string]string{"import-working-storage": "invalid format - storage ID '9' cannot be shorter than 2 characters\n"},
 		},
 	}
 	for name, test := range tests {
@@ -202,4 +202,56 @@ func TestIn(t *testing.T) {
 	require.True(t, rules.In("9.0"))
 	require.True(t, rules.In(""))
 	require.True(t, method(t, "GET", "/version").In("8.4"))
+}
+
+// TestTextsOfVersions: what a host says of the same mistake changed with PVE/JSONSchema.pm.
+func TestTextsOfVersions(t *testing.T) {
+	ask := func(version, method, name, value string) map[string]string {
+		verb, path, _ := strings.Cut(method, " ")
+		m, _, _ := pveapi.Lookup(verb, path)
+		values := map[string]any{name: value}
+		for placeholder, v := range m.Params {
+			if v.InPath || placeholder == "node" || placeholder == "vmid" {
+				values[placeholder] = "100"
+			}
+		}
+		values["node"] = "pve1"
+		return m.CheckFor(version, values)
+	}
+	for _, test := range []struct {
+		method, name, value, about string
+		want                       map[string]string // By version; "" is the newest.
+	}{
+		{"POST /nodes/{node}/qemu", "force", "1", "archive", map[string]string{
+			"8.4": "missing property - 'force' requires this property", "9.1": "missing property required by 'force'", "": "missing property required by 'force'",
+		}},
+		{"PUT /nodes/{node}/qemu/{vmid}/config", "ipconfig0", "gw=10.0.0.1", "ipconfig0", map[string]string{
+			"8.4": "invalid format - format error\nipconfig0.ip: missing property - 'ipconfig0.gw' requires this property\n",
+			"9.2": "invalid format - format error\nipconfig0.ip: missing property required by 'ipconfig0.gw'\n",
+		}},
+		{"PUT /nodes/{node}/qemu/{vmid}/config", "vmstatestorage", "a", "vmstatestorage", map[string]string{
+			"8.4": "invalid format - storage ID 'a' contains illegal characters\n", "9.1": "invalid format - storage ID 'a' contains illegal characters\n",
+			"9.2": "invalid format - storage ID 'a' cannot be shorter than 2 characters\n",
+		}},
+		{"PUT /nodes/{node}/qemu/{vmid}/config", "agent", "on", "agent", map[string]string{
+			"8.4": "invalid format - format error\nagent.enabled: type check ('boolean') failed - got 'on'\n", "9.1": "", "9.2": "",
+		}},
+		{"PUT /nodes/{node}/qemu/{vmid}/config", "scsi0", "file=local:1,volume=local:2", "scsi0", map[string]string{
+			"8.4": "", "9.1": "", "9.2": "invalid format - key 'file' is already defined (via alias)\n",
+		}},
+	} {
+		for version, want := range test.want {
+			require.Equal(t, want, ask(version, test.method, test.name, test.value)[test.about], "%s: %s=%s", version, test.name, test.value)
+		}
+	}
+}
+
+// TestLookupBlanks: no blank stands for a placeholder (register_method in
+// PVE/RESTHandler.pm).
+func TestLookupBlanks(t *testing.T) {
+	for _, path := range []string{"/access/users/a@pve/token/a%20b", "/access/roles/a%09b", "/nodes/a%20b/qemu", "/nodes/pve1/storage/local/content/local:iso/a%20b.iso"} {
+		m, _, known := pveapi.Lookup("GET", path)
+		require.Nil(t, m, path)
+		require.False(t, known, path)
+	}
 }

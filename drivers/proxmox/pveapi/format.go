@@ -33,6 +33,8 @@ var formats = sync.OnceValue(func() map[string]func(version, word string) error 
 			all[name] = func(_, word string) error { return f(word) }
 		}
 	}
+	all["pve-storage-id"], all["acme-plugin-id"] = checkSimpleID("storage"), checkSimpleID("ACME plugin")
+	all["storage-pair"], all["bridge-pair"] = checkPair(all["pve-storage-id"]), checkPair(all["pve-bridge-id"])
 	all["pve-priv"] = checkPrivilege
 	all["pve-storage-zfs-blocksize"] = checkZFSBlockSize
 	return all

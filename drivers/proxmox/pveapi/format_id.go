@@ -30,12 +30,10 @@ func idShapes() map[string]shape {
 	return map[string]shape{
 		"pve-configid":        {expression(`(?i:[a-z][a-z0-9_-]+)`), "invalid configuration ID '%s'"},
 		"pve-node":            {expression(dnsLabel), "value does not look like a valid node name"},
-		"pve-storage-id":      {expression(simpleID), "storage ID '%s' contains illegal characters"},
 		"pve-realm":           {expression(realm), "value does not look like a valid realm"},
-		"pve-tokenid":         {expression(user + `(?:!` + realm + `)?`), "value '%s' does not look like a valid token ID"},
+		"pve-tokenid":         {expression(user + `!` + realm), "value '%s' does not look like a valid token ID"},
 		"pve-groupid":         {expression(`[A-Za-z0-9.\-_]+`), "group name '%s' contains invalid characters"},
 		"pve-roleid":          {expression(`[A-Za-z0-9.\-_]+`), "role name '%s' contains invalid characters"},
-		"pve-poolid":          {expression(`[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}`), "pool name '%s' contains invalid characters"},
 		"ldap-simple-attr":    {expression(`[a-zA-Z0-9]+`), "value '%s' does not look like a simple ldap attribute name"},
 		"pve-storage-path":    {expression(`/[^;()]+[\s\S]*`), "value does not look like a valid absolute path"},
 		"pve-storage-vgname":  {expression(`(?i:[a-z0-9][a-z0-9\-_.]*[a-z0-9])`), "lvm name '%s' contains illegal characters"},
@@ -49,8 +47,7 @@ func idFormats() map[string]func(word string) error {
 		"string":           func(string) error { return nil },
 		"pve-userid":       checkUserID,
 		"pve-dir-override": checkDirOverride,
-		"storage-pair":     checkPair(idShapes()["pve-storage-id"]),
-		"bridge-pair":      checkPair(netShapes()["pve-bridge-id"]),
+		"pve-poolid":       checkPoolID,
 	}
 }
 
@@ -83,10 +80,42 @@ func checkDirOverride(word string) error {
 	return nil
 }
 
+var isPoolID = expression(`[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}`)
+
+// checkPoolID: up to three names, one inside the other. The names are counted before their
+// characters are looked at (verify_poolname in PVE/AccessControl.pm).
+func checkPoolID(word string) error {
+	switch {
+	case strings.Count(strings.TrimRight(word, "/"), "/") > 2:
+		return refuse("pool name '%s' nested too deeply (max levels = 3)", word)
+	case !isPoolID(word):
+		return refuse("pool name '%s' contains invalid characters", word)
+	default:
+		return nil
+	}
+}
+
+var isSimpleID = expression(simpleID)
+
+// checkSimpleID is parse_id in PVE/JSONSchema.pm, of what a kind names; since
+// libpve-common-perl 9.1.7 it says which ids are too short.
+func checkSimpleID(kind string) func(version, word string) error {
+	return func(version, word string) error {
+		switch {
+		case isSimpleID(word):
+			return nil
+		case utf8.RuneCountInString(word) < 2 && atLeast92(version):
+			return refuse(kind+" ID '%s' cannot be shorter than 2 characters", word)
+		default:
+			return refuse(kind+" ID '%s' contains illegal characters", word)
+		}
+	}
+}
+
 // checkPair is an entry of a mapping, parse_idmap in PVE/JSONSchema.pm: "from:to",
 // "to" for all, or "1" for each to itself.
-func checkPair(id shape) func(word string) error {
-	return func(word string) error {
+func checkPair(id func(version, word string) error) func(version, word string) error {
+	return func(version, word string) error {
 		if word == "1" {
 			return nil
 		}
@@ -95,7 +124,7 @@ func checkPair(id shape) func(word string) error {
 			parts = strings.Split(word, ":")
 		}
 		for _, part := range parts {
-			if err := id.check("", part); err != nil {
+			if err := id(version, part); err != nil {
 				return died(fmt.Sprintf("entry '%s' contains invalid ID - %v\n", word, err))
 			}
 		}

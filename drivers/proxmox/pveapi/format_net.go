@@ -28,6 +28,7 @@ var (
 	isPortSuffix     = expression(`(?::[0-9]+)?`)
 	isRange          = expression(`[0-9]+(-[0-9]+)?`)
 	isAliasName      = expression(aliasName)
+	isScopedAlias    = expression(`(?:(?:dc|guest)/)?` + aliasName)
 	isAliasReference = expression(`(?:(?:dc|guest|sdn)/)?` + aliasName)
 	isSetReference   = expression(`\+\S+`)
 	isServiceName    = expression(`[A-Za-z][A-Za-z0-9.+_\-]*`)
@@ -64,11 +65,14 @@ func netFormats() map[string]func(word string) error {
 		"CIDRv4":               only("value does not look like a valid IPv4 CIDR network", isCIDRv4),
 		"CIDRv6":               only("value does not look like a valid IPv6 CIDR network", isCIDRv6),
 		"CIDR":                 only("value does not look like a valid CIDR network", isCIDR),
-		"IPorCIDR":             only("value does not look like a valid IP address or CIDR network", isIPOrNet),
+		"IPorCIDR":             checkIPOrNet,
 		"lxc-ip-with-ll-iface": only("value does not look like a valid IP address", isIPWithLink),
-		"IPorCIDRorAlias": only("value does not look like a valid IP address or CIDR network", func(word string) bool {
-			return isAliasName(word) || isIPOrNet(word)
-		}),
+		"IPorCIDRorAlias": func(word string) error {
+			if isScopedAlias(word) {
+				return nil
+			}
+			return checkIPOrNet(word)
+		},
 		"pve-ipv4-config": only("value does not look like a valid ipv4 network configuration", func(word string) bool {
 			return word == "dhcp" || word == "manual" || isCIDRv4(word)
 		}),
@@ -80,6 +84,20 @@ func netFormats() map[string]func(word string) error {
 		"pve-fw-addr-spec":       checkFirewallAddresses,
 		"pve-fw-sport-spec":      checkFirewallPorts,
 		"pve-fw-dport-spec":      checkFirewallPorts,
+	}
+}
+
+// checkIPOrNet: what Net::IP says of a network that is too long is passed on
+// (pve_verify_ip_or_cidr in PVE/Firewall.pm).
+func checkIPOrNet(word string) error {
+	ip, length, _ := strings.Cut(word, "/")
+	switch addr, err := netip.ParseAddr(ip); {
+	case isIPOrNet(word):
+		return nil
+	case err == nil && isDigits(length):
+		return refuse(fmt.Sprintf("Prefix length %s is longer than IP address (%d)", length, addr.BitLen()), word)
+	default:
+		return refuse("value does not look like a valid IP address or CIDR network", word)
 	}
 }
 

@@ -3,6 +3,7 @@ package pveapi
 import (
 	"net/url"
 	"strings"
+	"unicode"
 )
 
 // Lookup finds the method that a request's verb and path name. The path is
@@ -11,7 +12,8 @@ import (
 //
 // As on PVE the path is decoded before it is split, so an encoded slash is a
 // slash; empty segments mean nothing. A volume ID and a network, which hold
-// slashes themselves, take all that is left of the path.
+// slashes themselves, take all that is left of the path. No blank can stand for a
+// placeholder (register_method in PVE/RESTHandler.pm matches \S+).
 //
 // known is false when no method has such a path. A known path without that verb
 // gives known and no method.
@@ -28,9 +30,12 @@ func Lookup(verb, escapedPath string) (m *Method, vars map[string]string, known 
 		switch next := at.literal[segment]; {
 		case next != nil:
 			at, rest = next, after
-		case at.placeholder == nil:
+		case at.placeholder == nil, strings.ContainsFunc(segment, unicode.IsSpace):
 			return nil, nil, false
 		case at.placeholder.greedy():
+			if strings.ContainsFunc(rest, unicode.IsSpace) {
+				return nil, nil, false
+			}
 			at = at.placeholder
 			vars[at.name], rest = rest, ""
 		default:

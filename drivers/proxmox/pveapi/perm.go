@@ -212,7 +212,7 @@ func check(path string, privs []string, anyOf bool, has func(path, priv string) 
 	return true, "", nil
 }
 
-var isACLPath = expression(`[A-Za-z0-9.\-_/]+`)
+var isACLPath = expression(`[\p{L}\p{N}.\-_/]+`)
 
 // fill puts the parameters into the placeholders of a path and makes it regular,
 // as normalize_path in PVE/AccessControl.pm; a path with characters that no ACL

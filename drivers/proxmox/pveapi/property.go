@@ -69,11 +69,14 @@ func (c *verifier) parseProperty(members map[string]*Value, s, path string) (map
 			if truthy(parsed[bare]) {
 				return nil, duplicate(bare)
 			}
+			if members[bare].Type == "boolean" && !before9(c.version) {
+				part = BooleanWord(part) // Since libpve-common-perl 9.0.12.
+			}
 			parsed[bare] = part
 		case key == "" || !isOneLine(value):
 			return nil, died("missing key in comma-separated list property")
 		default:
-			if err := put(members, parsed, key, strings.TrimSuffix(value, "\n")); err != nil {
+			if err := c.put(members, parsed, key, strings.TrimSuffix(value, "\n")); err != nil {
 				return nil, err
 			}
 		}
@@ -91,7 +94,7 @@ func (c *verifier) parseProperty(members map[string]*Value, s, path string) (map
 var isOneLine = expression(`.+`)
 
 // put stores one named member.
-func put(members map[string]*Value, parsed map[string]string, key, value string) error {
+func (c *verifier) put(members map[string]*Value, parsed map[string]string, key, value string) error {
 	if _, ok := parsed[key]; ok {
 		return duplicate(key)
 	}
@@ -105,6 +108,9 @@ func put(members map[string]*Value, parsed map[string]string, key, value string)
 		}
 		key = member.Alias
 		member = members[key]
+		if _, ok := parsed[key]; ok && atLeast92(c.version) {
+			return refuse("key '%s' is already defined (via alias)", key)
+		}
 	}
 	if member != nil && member.Type == "boolean" {
 		value = BooleanWord(value)
@@ -156,7 +162,7 @@ func (c *verifier) checkMembers(members map[string]*Value, parsed map[string]str
 			continue
 		}
 		if _, ok := parsed[member.Requires]; member.Requires != "" && !ok {
-			inner.found.add(join(path, member.Requires), c.required(join(path, name)))
+			inner.found.add(join(path, member.Requires), c.requires(join(path, name)))
 		}
 	}
 	return inner.found

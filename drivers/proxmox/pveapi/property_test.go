@@ -30,7 +30,7 @@ func TestParseProperty(t *testing.T) {
 		"a model on its own":           {"net0", "virtio,bridge=vmbr0", map[string]string{"model": "virtio", "bridge": "vmbr0"}, ""},
 		"an alias":                     {"scsi0", "volume=local:100/a.raw,bps_rd_length=3", map[string]string{"file": "local:100/a.raw", "bps_rd_max_length": "3"}, ""},
 		"words for booleans":           {"scsi0", "local:1,ssd=on,backup=no,iothread=True", map[string]string{"file": "local:1", "ssd": "1", "backup": "0", "iothread": "1"}, ""},
-		"no word for a boolean alone":  {"agent", "yes", nil, "format error\nenabled: type check ('boolean') failed - got 'yes'\n"},
+		"a word for a boolean alone":   {"agent", "yes", map[string]string{"enabled": "1"}, ""},
 		"empty parts":                  {"agent", ",1, ,type=isa,", map[string]string{"enabled": "1", "type": "isa"}, ""},
 		"an = in a value":              {"smbios1", "base64=1,serial=YQ==", map[string]string{"base64": "1", "serial": "YQ=="}, ""},
 		"a format by name":             {"ipconfig0", "ip=dhcp,ip6=fd00::2/64,gw6=fd00::1", map[string]string{"ip": "dhcp", "ip6": "fd00::2/64", "gw6": "fd00::1"}, ""},

@@ -33,6 +33,9 @@ func within(version, since, until string) bool {
 // changed.
 func before9(version string) bool { return version != "" && compareVersions(version, "9") < 0 }
 
+// atLeast92 says whether a version is 9.2 or newer.
+func atLeast92(version string) bool { return version == "" || compareVersions(version, "9.2") >= 0 }
+
 // compareVersions compares dotted numbers; what is no number ends them.
 func compareVersions(a, b string) int {
 	for a != "" || b != "" {
