@@ -71,7 +71,7 @@ func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
 
 func TestImageIsUploadedFromTheSite(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		content := []byte("QFI\xfb" + strings.Repeat("\x00", 28) + strings.Repeat("qcow2 bytes ", 1000))
+		content := []byte("QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 24) + strings.Repeat("qcow2 bytes ", 1000))
 		i := debian(w)
 		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
 		d, err := proxmox.Open(proxmox.Config{

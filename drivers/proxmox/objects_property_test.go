@@ -31,7 +31,7 @@ type objects struct {
 }
 
 // uploaded is what the site's own image files hold, so that no checksum is wrong.
-var uploaded = fstest.MapFS{"images/one.qcow2": {Data: []byte("QFI\xfb one")}, "images/two.raw": {Data: []byte("two")}}
+var uploaded = fstest.MapFS{"images/one.qcow2": {Data: []byte("QFI\xfb\x00\x00\x00\x03 one")}, "images/two.raw": {Data: []byte("two")}}
 
 // drawObjects draws what the files may say of them. What only lies on the host, a
 // volume and a template of an administrator, is named by some of the templates.

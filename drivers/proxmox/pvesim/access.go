@@ -40,7 +40,7 @@ func (u *user) shown(to map[string]any) map[string]any {
 			to[key] = *value
 		}
 	}
-	if u.email == nil && (u.comment != nil && *u.comment != "" || u.keys != nil && *u.keys != "") {
+	if u.email == nil && (u.comment != nil || u.keys != nil) {
 		to["email"] = "" // user.cfg is columns: one that others follow comes back empty, not absent.
 	}
 	return to
@@ -150,7 +150,7 @@ func (u *user) update(c *call) {
 	}
 	for key, field := range map[string]**string{"comment": &u.comment, "email": &u.email, "firstname": &u.firstname, "lastname": &u.lastname, "keys": &u.keys} {
 		if c.has(key) {
-			*field = new(c.in[key])
+			*field = kept(c.in[key])
 		}
 	}
 }
@@ -284,41 +284,66 @@ func apiCreateToken(w *world, c *call) (any, error) {
 	}
 	t = &token{secret: w.uuid(), privsep: true}
 	info := map[string]any{"privsep": 1}
-	t.update(c, info)
+	if err := t.update(c, info); err != nil {
+		return nil, err
+	}
 	u.tokens[c.in["tokenid"]] = t
 	w.access.changed()
 	return map[string]any{"full-tokenid": c.in["userid"] + "!" + c.in["tokenid"], "value": t.secret, "info": info}, nil
 }
 
-func (t *token) update(c *call, info map[string]any) {
-	if c.has("comment") {
-		t.comment = new(c.in["comment"])
-		info["comment"] = c.in["comment"]
+// update takes over what a request says of a token, and shows that as it was sent: a
+// number of a form is a text.
+func (t *token) update(c *call, info map[string]any) error {
+	for _, key := range []string{"expire", "privsep"} {
+		if c.has(key) {
+			info[key] = c.values[key]
+		}
 	}
 	if c.has("expire") {
 		t.expire = c.num("expire", 0)
-		info["expire"] = c.in["expire"]
-	}
-	for _, key := range c.list("delete") { // Since PVE 9.1.
-		if key == "comment" {
-			t.comment = nil
-		}
 	}
 	if c.has("privsep") {
 		t.privsep = c.flag("privsep")
-		info["privsep"] = c.in["privsep"]
 	}
+	switch comment := c.in["comment"]; { // That it may be emptied came with its delete.
+	case comment != "" && (c.w.v9() || isTrue(comment)):
+		t.comment, info["comment"] = kept(comment), comment
+	case c.has("comment") && c.w.v9():
+		t.comment = nil
+		delete(info, "comment")
+	}
+	for _, key := range c.list("delete") {
+		if key != "comment" {
+			return fail("updating token info failed: 400 Parameter verification failed.\ndelete: unknown option '%s'", key)
+		}
+		t.comment = nil
+		delete(info, "comment")
+	}
+	return nil
 }
 
-// apiUpdateToken is PUT /access/users/{userid}/token/{tokenid}.
+// apiUpdateToken is PUT /access/users/{userid}/token/{tokenid}; since libpve-access-control
+// 9.1.0 it can make a new secret.
 func apiUpdateToken(w *world, c *call) (any, error) {
 	_, t, err := c.callToken()
 	if err != nil {
 		return nil, err
 	}
-	t.update(c, map[string]any{})
+	if err := w.needUserLock("updating token info failed"); err != nil {
+		return nil, err
+	}
+	changed, info := *t, t.shown(map[string]any{})
+	if err := changed.update(c, info); err != nil {
+		return nil, err
+	}
+	if c.flag("regenerate") {
+		changed.secret = w.uuid()
+		info["value"], info["full-tokenid"] = changed.secret, c.in["userid"]+"!"+c.in["tokenid"]
+	}
+	*t = changed
 	w.access.changed()
-	return t.shown(map[string]any{}), nil
+	return info, nil
 }
 
 // apiDeleteToken is DELETE /access/users/{userid}/token/{tokenid}.

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,11 +56,11 @@ func apiCreateRole(w *world, c *call) (any, error) {
 	if err := w.checkPrivs(privs); err != nil {
 		return nil, err
 	}
-	if w.access.roles[name] != nil {
-		return nil, fail("create role failed: role '%s' already exists", name)
-	}
 	if strings.HasPrefix(strings.ToUpper(name), "PVE") {
 		return nil, badParam("roleid", "cannot use role ID starting with the (case-insensitive) 'PVE' namespace")
+	}
+	if w.access.roles[name] != nil {
+		return nil, fail("create role failed: role '%s' already exists", name)
 	}
 	if err := w.needUserLock("create role failed"); err != nil {
 		return nil, err
@@ -81,11 +82,14 @@ func apiUpdateRole(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	r := w.access.roles[name]
+	if r != nil && r.builtin {
+		return nil, fail("auto-generated role '%s' cannot be modified", name)
+	}
+	if err := w.needUserLock("update role failed"); err != nil {
+		return nil, err
+	}
 	if r == nil {
 		return nil, fail("update role failed: role '%s' does not exist", name)
-	}
-	if r.builtin {
-		return nil, fail("update role failed: auto-generated role '%s' cannot be modified", name)
 	}
 	if !c.flag("append") {
 		r.privs = map[string]bool{}
@@ -101,11 +105,14 @@ func apiUpdateRole(w *world, c *call) (any, error) {
 func apiDeleteRole(w *world, c *call) (any, error) {
 	name := c.in["roleid"]
 	r := w.access.roles[name]
+	if r != nil && r.builtin {
+		return nil, fail("auto-generated role '%s' cannot be deleted", name)
+	}
+	if err := w.needUserLock("delete role failed"); err != nil {
+		return nil, err
+	}
 	if r == nil {
 		return nil, fail("delete role failed: role '%s' does not exist", name)
-	}
-	if r.builtin {
-		return nil, fail("delete role failed: auto-generated role '%s' can not be deleted", name)
 	}
 	for _, path := range w.access.aclPaths() {
 		e := w.access.acl[path]
@@ -122,15 +129,35 @@ func apiDeleteRole(w *world, c *call) (any, error) {
 	return nil, nil
 }
 
-// knownPath is what can stand in the access list (check_path in
-// PVE/AccessControl.pm).
-var knownPath = regexp.MustCompile(`^/(?:` + strings.Join([]string{
-	``, `access`, `access/groups(?:/[[:alnum:].\-_]+)?`, `access/realm(?:/[[:alnum:].\-_]+)?`,
-	`mapping(?:/(?:dir|pci|usb)(?:/[[:alnum:].\-_]+)?|/notifications(?:/[[:alnum:].\-_]+)?)?`,
-	`nodes(?:/[[:alnum:].\-]+)?`, `pool(?:/[[:alnum:].\-_]+){0,3}`,
-	`sdn(?:/(?:controllers|dns|fabrics|ipams|zones)(?:/[[:alnum:].\-_]+){0,3})?`,
-	`storage(?:/[[:alnum:].\-_]+)?`, `vms(?:/[1-9][0-9]{2,})?`,
-}, "|") + `)$`)
+// knownPath is what can stand in the access list (check_path in PVE/AccessControl.pm). No
+// letters but those of ASCII pass for software networks and mappings where Perl's
+// [[:alnum:]] would take them: the names of those have none.
+func (w *world) knownPath(path string) bool {
+	if w.v92() {
+		return pathOf92.MatchString(path)
+	}
+	if w.v9() {
+		return pathOf91.MatchString(path)
+	}
+	return pathOf84.MatchString(path)
+}
+
+var pathOf84, pathOf91, pathOf92 = knownPaths(""), knownPaths("fabrics"), knownPaths("fabrics|prefix-lists|route-maps")
+
+// knownPaths are those of a version, of which the further ones are of software networks.
+func knownPaths(further string) *regexp.Regexp {
+	const name = `[\p{L}\p{N}.\-_]+`
+	paths := []string{
+		``, `access`, `access/groups(?:/` + name + `)?`, `access/realm(?:/` + name + `)?`, `mapping(?:/` + name + `){0,2}`,
+		`nodes(?:/` + name + `)?`, `pool(?:/[A-Za-z0-9.\-_]+){0,3}`, `sdn`, `sdn/controllers(?:/[\p{L}\p{N}_\-]+)?`, `sdn/(?:dns|ipams)(?:/[\p{L}\p{N}]+)?`,
+		`sdn/zones(?:/` + name + `){0,2}`, `sdn/zones/` + name + `/` + name + `/[1-9][0-9]{0,3}`,
+		`storage(?:/` + name + `)?`, `vms(?:/[1-9][0-9]{2,})?`,
+	}
+	if further != "" {
+		paths = append(paths, `sdn/(?:`+further+`)(?:/[\p{L}\p{N}]+)?`)
+	}
+	return regexp.MustCompile(`^/(?:` + strings.Join(paths, "|") + `)$`)
+}
 
 // normalPath brings a path into the form of the access list (normalize_path).
 func normalPath(path string) string {
@@ -140,10 +167,10 @@ func normalPath(path string) string {
 // apiGetACL is GET /access/acl: all for who may audit, else only what the
 // caller may change.
 func apiGetACL(w *world, c *call) (any, error) {
-	audit := c.can("/access", "Sys.Audit") || c.can("/access", "Permissions.Modify")
+	audit := c.can("/access", "Sys.Audit")
 	list := []map[string]any{}
 	for _, path := range w.access.aclPaths() {
-		if !audit && !c.can(path, "Permissions.Modify") {
+		if !audit && c.needModify(path) != nil {
 			continue
 		}
 		e := w.access.acl[path]
@@ -166,17 +193,15 @@ func apiGetACL(w *world, c *call) (any, error) {
 	return list, nil
 }
 
-// apiUpdateACL is PUT /access/acl: it grants, or with delete takes back.
+// apiUpdateACL is PUT /access/acl: it grants, or with delete takes back. Nothing of it is
+// done when a part cannot be (update_acl in PVE/API2/ACL.pm).
 func apiUpdateACL(w *world, c *call) (any, error) {
-	if !c.has("users") && !c.has("groups") && !c.has("tokens") {
-		return nil, badParam("users", "either 'users', 'groups' or 'tokens' is required.")
+	if !isTrue(c.in["users"]) && !isTrue(c.in["groups"]) && !isTrue(c.in["tokens"]) {
+		const needed = "either 'users', 'groups' or 'tokens' is required."
+		return nil, &apiError{status: http.StatusBadRequest, errors: map[string]string{"users": needed, "groups": needed, "tokens": needed}}
 	}
-	if !aclPath.MatchString(c.in["path"]) {
-		return nil, badParam("path", "invalid ACL path '"+c.in["path"]+"'")
-	}
-	path := normalPath(c.in["path"])
-	remove := c.flag("delete")
-	if !remove && !knownPath.MatchString(path) {
+	remove, path := c.flag("delete"), normalPath(c.in["path"])
+	if !isTrue(c.in["path"]) || !aclPath.MatchString(c.in["path"]) || !remove && !w.knownPath(path) {
 		return nil, badParam("path", "invalid ACL path '"+c.in["path"]+"'")
 	}
 	if err := w.needUserLock("ACL update failed"); err != nil {
@@ -192,11 +217,14 @@ func apiUpdateACL(w *world, c *call) (any, error) {
 		if w.access.roles[roleid] == nil {
 			return nil, fail("ACL update failed: role '%s' does not exist", roleid)
 		}
-	}
-	for _, s := range sides {
-		for _, who := range c.list(s.param) {
-			if err := w.access.exists(s.param, who); err != nil && !remove {
-				return nil, fail("ACL update failed: %s", err)
+		if why := c.mayHandOn(path, roleid, propagate, remove); why != "" {
+			return nil, fail("ACL update failed: 400 Parameter verification failed.\nrole: %s", why)
+		}
+		for _, s := range sides {
+			for _, who := range c.list(s.param) {
+				if err := w.access.exists(s.param, who); err != nil {
+					return nil, fail("ACL update failed: %s", err)
+				}
 			}
 		}
 	}
@@ -212,6 +240,28 @@ func apiUpdateACL(w *world, c *call) (any, error) {
 		}
 	}
 	return nil, nil
+}
+
+// mayHandOn says why a caller may not grant or take back a role on a path; empty when it
+// may. Who lacks Permissions.Modify there hands on its own privileges alone.
+func (c *call) mayHandOn(path, roleid string, propagate, remove bool) string {
+	own := c.w.privileges(c.who, path)
+	if _, ok := own["Permissions.Modify"]; ok {
+		return ""
+	}
+	what := map[bool]string{true: "Cannot remove role '", false: "Cannot add role '"}[remove] + roleid + "'"
+	for _, priv := range slices.Sorted(maps.Keys(c.w.access.roles[roleid].privs)) {
+		switch reaches, ok := own[priv]; {
+		case !ok:
+			return what + " - requires 'Permissions.Modify' or superset of privileges."
+		case propagate && !reaches && !remove:
+			return what + " with propagation - requires 'Permissions.Modify' or propagated superset of privileges."
+		}
+	}
+	if roleid == "NoAccess" {
+		return what + " - requires 'Permissions.Modify'"
+	}
+	return ""
 }
 
 // exists says whether one is known to whom a role is granted.
@@ -257,8 +307,7 @@ func apiPermissions(w *world, c *call) (any, error) {
 		}
 		return shown
 	}
-	if c.has("path") {
-		path := normalPath(c.in["path"])
+	if path := c.in["path"]; isTrue(path) { // As it was asked for.
 		result[path] = show(path)
 		return result, nil
 	}

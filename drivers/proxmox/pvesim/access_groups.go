@@ -16,7 +16,7 @@ func apiCreateGroup(w *world, c *call) (any, error) {
 	}
 	g := &group{users: map[string]bool{}}
 	if c.has("comment") {
-		g.comment = new(c.in["comment"])
+		g.comment = kept(c.in["comment"])
 	}
 	w.access.groups[name] = g
 	w.access.changed()
@@ -50,7 +50,7 @@ func apiUpdateGroup(w *world, c *call) (any, error) {
 		return nil, fail("update group failed: group '%s' does not exist", c.in["groupid"])
 	}
 	if c.has("comment") {
-		g.comment = new(c.in["comment"])
+		g.comment = kept(c.in["comment"])
 	}
 	return nil, nil
 }

@@ -225,7 +225,7 @@ func TestAlone(t *testing.T) {
 		step{"POST", "/nodes/father/qemu", form{"vmid": "100"}, "OK"},
 		step{"POST", vmURL("100", "/agent/suspend-ram"), nil, "500 No QEMU guest agent configured"},
 		step{"GET", at + "/file-restore/list", form{"volume": "backup/vzdump-qemu-100-2026_01_01-00_00_00.vma.zst", "filepath": "/"}, "storage: Only PBS storages supported for file-restore."},
-		step{"GET", at + "/import-metadata", form{"volume": "local:iso/x.iso"}, "500 invalid content type 'iso'"},
+		step{"GET", at + "/import-metadata", form{"volume": "local:iso/x.iso"}, "500 unable to parse directory volume name 'local:iso/x.iso'"},
 		step{"GET", at + "/import-metadata", form{"volume": "import/x.qcow2"}, "500 invalid format"},
 		step{"GET", at + "/prunebackups", nil, "500 no prune-backups options configured for storage 'local'"},
 		step{"DELETE", at + "/prunebackups", nil, "no prune-backups options configured for storage 'local'"},

@@ -101,7 +101,7 @@ func (w *world) byToken(value string) (identity, error) {
 		return identity{}, refused
 	}
 	t := u.tokens[parts[2]]
-	if t == nil || t.expire > 0 && int64(t.expire) <= w.now.Unix() ||
+	if t == nil || t.expire > 0 && int64(t.expire) < w.now.Unix() ||
 		subtle.ConstantTimeCompare([]byte(t.secret), []byte(parts[3])) != 1 {
 		return identity{}, refused
 	}
@@ -110,7 +110,7 @@ func (w *world) byToken(value string) (identity, error) {
 
 // active says whether a user may log in.
 func (u *user) active(now time.Time) bool {
-	return u.enable && (u.expire == 0 || int64(u.expire) > now.Unix())
+	return u.enable && (u.expire == 0 || int64(u.expire) >= now.Unix())
 }
 
 // sign makes the signature of tickets and CSRF tokens.

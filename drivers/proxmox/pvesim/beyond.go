@@ -85,7 +85,7 @@ func apiImportMetadata(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, err := c.mayReadVolume(0, c.volumeName(), "")
+	kind, err := c.mayReadVolume(0, s.Name+":"+c.in["volume"], "")
 	switch {
 	case err != nil:
 		return nil, err

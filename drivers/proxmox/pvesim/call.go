@@ -85,6 +85,18 @@ func (c *call) has(name string) bool {
 	return ok
 }
 
+// isTrue says whether Perl takes a text for true.
+func isTrue(value string) bool { return value != "" && value != "0" }
+
+// kept is a text that a file keeps: one that Perl takes for false is gone once the file is
+// read again.
+func kept(value string) *string {
+	if !isTrue(value) {
+		return nil
+	}
+	return &value
+}
+
 // flag is a boolean parameter; absent is false.
 func (c *call) flag(name string) bool { return c.in[name] == "1" }
 
@@ -142,6 +154,18 @@ func (c *call) needAny(path string, privs ...string) error {
 	return forbidden(shownPath(path) + ", " + strings.Join(privs, "|"))
 }
 
+// needModify is the check that somebody may change who has access to a path: by
+// Permissions.Modify, or as one who allocates such things (check_perm_modify).
+func (c *call) needModify(path string) error {
+	privs := []string{"Permissions.Modify"}
+	for prefix, priv := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {
+		if strings.HasPrefix(path, prefix) && path != prefix {
+			privs = append(privs, priv)
+		}
+	}
+	return c.needAny(path, privs...)
+}
+
 // needVM is the check of privileges on a VM that may be about to enter a pool
 // (check_vm_perm).
 func (c *call) needVM(vmid int, pool string, privs ...string) error {
@@ -155,7 +179,7 @@ func vmPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
 // aclPath is what the path of a privilege may look like (normalize_path in
 // PVE/AccessControl.pm).
-var aclPath = regexp.MustCompile(`^[[:alnum:].\-_/]+$`)
+var aclPath = regexp.MustCompile(`^[\p{L}\p{N}.\-_/]+$`)
 
 // shownPath is a path as a 403 names it: one that cannot be is left out.
 func shownPath(path string) string {
@@ -177,45 +201,102 @@ func (c *call) permitted() error {
 	case perm.Check == nil || perm.User == "all":
 		return nil
 	}
-	if done, err := c.userRule(perm.Check, false); done || err != nil {
-		return err
+	_, err := c.meets(perm.Check, false)
+	return err
+}
+
+// meets evaluates a rule; a quiet one that does not hold is no failure
+// (exec_api2_perm_check). Of a rule that is not met without one PVE takes no notice.
+func (c *call) meets(r *pveapi.Rule, quiet bool) (bool, error) {
+	userid, _ := c.values["userid"].(string)
+	refused := func(what string) (bool, error) {
+		if quiet {
+			return false, nil
+		}
+		return false, forbidden(what)
 	}
-	ok, path, privs := perm.Permitted(c.values, c.can)
 	switch {
-	case ok:
-		return nil
+	case r.Kind == "and":
+		for _, rule := range r.Rules {
+			if _, err := c.meets(rule, false); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	case r.Kind == "or":
+		for _, rule := range r.Rules {
+			if ok, err := c.meets(rule, true); ok || err != nil {
+				return ok, err
+			}
+		}
+		return refused("")
+	case r.Kind == "userid-group":
+		return c.meetsForGroups(r, userid, quiet)
+	case r.Kind == "userid-param":
+		if err := validUser(userid); err != nil {
+			return false, err
+		}
+		if r.Privs[0] != "self" {
+			break
+		}
+		if c.w.access.users[userid] == nil {
+			return c.noSuchUser(userid, quiet)
+		}
+		if c.who == (identity{user: userid}) {
+			return true, nil
+		}
+		return refused("")
+	}
+	ok, path, privs := pveapi.Perm{Check: r}.Permitted(c.values, c.can)
+	switch {
+	case ok, r.Kind == "perm-modify" && path == "": // A path that cannot be is the handler's matter.
+		return ok, nil
 	case path == "" && len(privs) == 0:
-		return forbidden("")
+		return refused("")
 	default:
-		return forbidden(shownPath(path) + ", " + strings.Join(privs, "|"))
+		return refused(shownPath(path) + ", " + strings.Join(privs, "|"))
 	}
 }
 
-// userRule looks for rules about a user, which the table alone cannot decide.
-// done means that the whole check is met because everybody may do it to
-// themselves.
-func (c *call) userRule(r *pveapi.Rule, quiet bool) (done bool, err error) {
-	userid, _ := c.values["userid"].(string)
-	switch r.Kind {
-	case "and", "or":
-		for _, rule := range r.Rules {
-			done, err := c.userRule(rule, quiet || r.Kind == "or")
-			if done && r.Kind == "or" || err != nil {
-				return done, err
-			}
+func (c *call) noSuchUser(userid string, quiet bool) (bool, error) {
+	if quiet {
+		return false, nil
+	}
+	return false, fail("no such user ('%s')", userid)
+}
+
+// meetsForGroups evaluates a rule about a user: somebody may manage all of them, or those
+// of some groups, and then only puts them into such groups.
+func (c *call) meetsForGroups(r *pveapi.Rule, userid string, quiet bool) (bool, error) {
+	exists := r.GroupsParam != "create"
+	if exists && c.w.access.users[userid] == nil {
+		return c.noSuchUser(userid, quiet)
+	}
+	if c.needAny("/access/groups", r.Privs...) == nil {
+		return true, nil
+	}
+	if r.GroupsParam != "" {
+		groups, _ := c.values["groups"].(string)
+		named := splitList(groups)
+		if len(named) == 0 {
+			return false, forbidden("/access/groups, " + strings.Join(r.Privs, "|"))
 		}
-	case "userid-param":
-		if len(r.Privs) == 1 && r.Privs[0] == "self" {
-			return c.who == identity{user: userid}, nil
-		}
-		return false, validUser(userid)
-	case "userid-group":
-		if r.GroupsParam != "create" && c.w.access.users[userid] == nil {
-			if quiet {
-				return false, forbidden("")
+		for _, name := range named {
+			if c.w.access.groups[name] == nil || c.needAny("/access/groups/"+name, r.Privs...) != nil {
+				return false, forbidden("/access/groups/" + name + ", " + strings.Join(r.Privs, "|"))
 			}
-			return false, fail("no such user ('%s')", userid)
 		}
 	}
-	return false, nil
+	if !exists {
+		return true, nil
+	}
+	for name, g := range c.w.access.groups {
+		if g.users[userid] && c.needAny("/access/groups/"+name, r.Privs...) == nil {
+			return true, nil
+		}
+	}
+	if quiet {
+		return false, nil
+	}
+	return false, forbidden("")
 }

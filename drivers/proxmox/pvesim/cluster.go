@@ -43,7 +43,7 @@ func apiNextID(w *world, c *call) (any, error) {
 		}
 		return strconv.Itoa(vmid), nil
 	}
-	lower, upper := w.idRange()
+	lower, upper := idRange(w.options["next-id"])
 	for vmid := lower; vmid < upper; vmid++ {
 		if w.guests[vmid] == nil {
 			return strconv.Itoa(vmid), nil

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 )
 
@@ -28,7 +29,7 @@ func apiNoDevice(*world, *call) (any, error) { return map[string]any{}, nil }
 // apiJoinInfo is GET /cluster/config/join: what a further node would need.
 func apiJoinInfo(w *world, c *call) (any, error) {
 	if len(w.nodes) == 1 {
-		return nil, fail("node is not in a cluster, no join info available!")
+		return nil, &apiError{status: http.StatusFailedDependency, message: "node is not in a cluster, no join info available!"}
 	}
 	preferred := c.in["node"]
 	if preferred == "" {
@@ -95,9 +96,14 @@ func apiIncluded(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	children := []map[string]any{}
+	for _, word := range splitList(job["vmid"]) { // Of one that is gone there is no more to say.
+		if vmid := atoi(word); w.guests[vmid] == nil && job["pool"] == "" && c.can(vmPath(vmid), "VM.Audit") {
+			children = append(children, map[string]any{"id": vmid, "type": "unknown", "leaf": 1})
+		}
+	}
 	for _, vmid := range w.vmids {
 		g := w.guests[vmid]
-		if !w.coveredBy(job, vmid) {
+		if !w.coveredBy(job, vmid) || job["node"] != "" && job["node"] != g.node || !c.can(vmPath(vmid), "VM.Audit") {
 			continue
 		}
 		drives := []map[string]any{}
@@ -107,28 +113,45 @@ func apiIncluded(w *world, c *call) (any, error) {
 				if d.cdrom() {
 					continue
 				}
-				included := d.opts["backup"] != "0"
-				drives = append(drives, includedDrive(key, d.file, included, "enabled", "disabled"))
+				_, said := d.opts["backup"]
+				reason := map[bool]string{true: "backup=no", false: "backup=yes"}[said]
+				if strings.HasPrefix(key, "efidisk") && g.conf["bios"] != "ovmf" {
+					d.opts["backup"], reason = "0", "efidisk but no OVMF BIOS"
+				}
+				drives = append(drives, includedDrive(vmid, key, d.file, d.opts["backup"] != "0", reason))
 			}
 		}
 		if g.kind == "lxc" {
 			for _, key := range mountNames(g.conf) {
 				m := parseMount(key, g.conf[key])
-				included := key == "rootfs" || optionOf(g.conf[key], "backup") == "1"
-				drives = append(drives, includedDrive(key, m.volume, included, map[bool]string{true: "rootfs", false: "enabled"}[key == "rootfs"], "disabled"))
+				included, reason := optionOf(g.conf[key], "backup") == "1", "disabled"
+				switch {
+				case key == "rootfs":
+					included, reason = true, "rootfs"
+				case m.kind() != "volume":
+					included, reason = false, "not a volume"
+				case included:
+					reason = "enabled"
+				}
+				drives = append(drives, includedDrive(vmid, key, m.volume, included, reason))
 			}
 		}
-		children = append(children, map[string]any{"id": vmid, "type": g.kind, "name": w.sample(g).name, "children": drives})
+		name := any(g.conf["name"])
+		if name == "" {
+			name = nil
+		}
+		if g.kind == "lxc" {
+			name = g.conf["hostname"]
+		}
+		children = append(children, map[string]any{"id": vmid, "type": g.kind, "name": name, "children": drives, "leaf": boolInt(len(drives) == 0)})
 	}
 	return map[string]any{"children": children}, nil
 }
 
-func includedDrive(key, volume string, included bool, yes, no string) map[string]any {
-	reason := yes
-	if !included {
-		reason = no
-	}
-	return map[string]any{"id": key, "name": volume, "included": boolInt(included), "reason": reason}
+// includedDrive tells of a drive whether a backup has it, and why
+// (get_volume_backup_included in PVE/API2/Backup.pm).
+func includedDrive(vmid int, key, volume string, included bool, reason string) map[string]any {
+	return map[string]any{"id": fmt.Sprint(vmid, ":", key), "name": volume, "included": boolInt(included), "reason": reason, "leaf": 1}
 }
 
 // coveredBy says whether a backup job has a guest.

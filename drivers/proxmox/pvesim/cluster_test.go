@@ -63,7 +63,7 @@ func TestManaged(t *testing.T) {
 		c.image()
 		c.vm("100", nil)
 		status := func() any { return c.object(vmURL("100", "/status/current"))["status"] }
-		require.Equal(t, "resource '999' does not exist in cluster", c.ask("POST", "/cluster/ha/resources", form{"sid": "vm:999"}).reason)
+		require.Equal(t, "resource 'vm:999' does not exist in cluster", c.ask("POST", "/cluster/ha/resources", form{"sid": "vm:999"}).reason)
 		c.ok("POST", "/cluster/ha/groups", form{"group": "both", "nodes": "father:2,mother"})
 		c.ok("POST", "/cluster/ha/resources", form{"sid": "vm:100", "state": "stopped", "group": "both"})
 		require.Equal(t, "create resource failed: resource ID 'vm:100' already defined", c.ask("POST", "/cluster/ha/resources", form{"sid": "100"}).reason)

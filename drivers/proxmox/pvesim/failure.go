@@ -3,7 +3,9 @@ package pvesim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -59,6 +61,20 @@ func perlError(text string) error {
 	return &apiError{status: http.StatusInternalServerError, message: text, bare: true, text: text + "\n"}
 }
 
+// stringified is a failure as Perl shows it inside of another text: of an exception that
+// has a status with that (stringify in PVE/Exception.pm).
+func stringified(err error) string {
+	e, ok := errors.AsType[*apiError](err)
+	if !ok || e.status == http.StatusInternalServerError {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%d %s", e.status, e.Error())
+	for _, name := range slices.Sorted(maps.Keys(e.errors)) {
+		text += "\n" + name + ": " + e.errors[name]
+	}
+	return text
+}
+
 // unimplemented fails a call that the simulator does not know how to make, and
 // notes it for Snapshot. It never pretends.
 func (c *call) unimplemented(why string) error {
@@ -78,6 +94,9 @@ func errorAnswer(err error) *answer {
 		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
 	}
 	reason, _, _ := strings.Cut(e.Error(), "\n")
+	if strings.Contains(reason, "\r") { // It would end the status line (response in APIServer/AnyEvent.pm).
+		return &answer{status: http.StatusBadRequest, reason: "Bad Request", connection: []string{"close"}, noLength: true, date: time.Now()}
+	}
 	reason = strings.Map(func(r rune) rune { // Nothing of a request may end the status line.
 		if r < ' ' {
 			return ' '
@@ -91,7 +110,7 @@ func errorAnswer(err error) *answer {
 		return a
 	}
 	message := strings.TrimSuffix(e.Error(), "\n")
-	if e.status != http.StatusNotImplemented { // Which is no die, so it has no line break.
+	if e.status != http.StatusNotImplemented && e.status != http.StatusFailedDependency { // Which are no die, so they have no line break.
 		message += "\n"
 	}
 	body := map[string]any{"data": nil, "message": message}

@@ -102,19 +102,48 @@ func (c *call) setRule(rule config) {
 	}
 }
 
+// ruleTypes are the kinds of rules that each kind of list may have
+// ($rule_env_direction_lookup).
+var ruleTypes = map[string][]string{
+	"ct": {"in", "out", "group"}, "vm": {"in", "out", "group"}, "group": {"in", "out", "forward"},
+	"cluster": {"in", "out", "forward", "group"}, "host": {"in", "out", "forward", "group"},
+}
+
+// ruleEnv is the kind of list that a call is about.
+func (c *call) ruleEnv() string {
+	switch path := c.m.Path; {
+	case strings.Contains(path, "/groups/{group}"):
+		return "group"
+	case strings.Contains(path, "/lxc/{vmid}"):
+		return "ct"
+	case strings.Contains(path, "/qemu/{vmid}"):
+		return "vm"
+	case strings.HasPrefix(path, "/nodes/{node}"):
+		return "host"
+	default:
+		return "cluster"
+	}
+}
+
 // verifyRule fails for a rule that PVE does not take, and brings its macro into the
 // form of the list of macros.
 func (c *call) verifyRule(f *firewall, rule config) error {
-	guest := strings.Contains(c.m.Path, "{vmid}")
+	env := c.ruleEnv()
 	switch kind, action := rule["type"], rule["action"]; {
+	case kind == "":
+		return badParam("type", "missing property")
+	case action == "":
+		return badParam("action", "missing property")
+	case !slices.Contains(ruleTypes[env], kind):
+		return badParam("type", "invalid rule type '"+kind+"' for rule_env '"+env+"'")
+	case kind == "forward" && action == "REJECT":
+		return badParam("action", "cannot define REJECT rules on forward chain")
 	case kind != "group" && !slices.Contains([]string{"ACCEPT", "DROP", "REJECT"}, action):
 		return badParam("action", "unknown action '"+action+"'")
-	case kind == "group" && strings.Contains(c.m.Path, "/groups/{group}"):
-		return badParam("type", "security groups not allowed")
 	}
-	if iface := rule["iface"]; iface != "" && strings.Contains(c.m.Path, "/groups/{group}") {
+	if iface := rule["iface"]; iface != "" && env == "group" {
 		return badParam("type", "parameter -i not allowed for this rule type")
-	} else if iface != "" && guest && !guestDevice.MatchString(iface) {
+	} else if iface != "" && (env == "vm" || env == "ct") && !guestDevice.MatchString(iface) {
 		return badParam("iface", `value does not match the regex pattern 'net\d+'`)
 	}
 	if macro := rule["macro"]; macro != "" {

@@ -2,6 +2,8 @@ package pvesim
 
 import (
 	"maps"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -19,6 +21,7 @@ func apiAliases(_ *world, c *call) (any, error) {
 	return list, nil
 }
 
+// showAlias shows an alias, in a list with the digest of the list.
 func (f *firewall) showAlias(alias config, digest bool) map[string]any {
 	version := 4
 	if strings.Contains(alias["cidr"], ":") {
@@ -44,19 +47,18 @@ func apiAddAlias(_ *world, c *call) (any, error) {
 	if f.aliases[name] != nil {
 		return nil, badParam("name", "alias '"+c.in["name"]+"' already exists")
 	}
-	alias := config{"name": c.in["name"]}
-	f.aliases[name] = alias
-	c.setAlias(alias)
+	f.aliases[name] = c.alias(c.in["name"])
 	return nil, nil
 }
 
-func (c *call) setAlias(alias config) {
-	if c.has("comment") {
-		alias["comment"] = c.in["comment"]
+// alias is what a call says of an alias. A change says all of it: a comment that is not
+// said again is gone (register_update_alias in PVE/API2/Firewall/Aliases.pm).
+func (c *call) alias(name string) config {
+	alias := config{"name": name, "cidr": cleanAddress(c.in["cidr"])}
+	if comment := c.in["comment"]; isTrue(comment) && strings.TrimSpace(comment) != "" {
+		alias["comment"] = strings.TrimSpace(comment)
 	}
-	if c.has("cidr") {
-		alias["cidr"] = cleanAddress(c.in["cidr"])
-	}
+	return alias
 }
 
 // aliasAt is the alias of a call.
@@ -72,7 +74,7 @@ func (c *call) aliasAt() (*firewall, config, error) {
 	}
 	alias := f.aliases[strings.ToLower(c.in["name"])]
 	if alias == nil && c.req.method != "DELETE" {
-		return nil, nil, badParam("name", "no such alias '"+c.in["name"]+"'")
+		return nil, nil, badParam("name", "no such alias")
 	}
 	return f, alias, nil
 }
@@ -82,23 +84,23 @@ func apiAlias(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.showAlias(alias, true), nil
+	return f.showAlias(alias, false), nil
 }
 
 func apiSetAlias(_ *world, c *call) (any, error) {
-	f, alias, err := c.aliasAt()
+	f, _, err := c.aliasAt()
 	if err != nil {
 		return nil, err
 	}
-	if to := c.in["rename"]; to != "" && !strings.EqualFold(to, c.in["name"]) {
+	name := c.in["name"]
+	if to := c.in["rename"]; to != "" && !strings.EqualFold(to, name) {
 		if f.aliases[strings.ToLower(to)] != nil {
 			return nil, badParam("name", "alias '"+to+"' already exists")
 		}
-		delete(f.aliases, strings.ToLower(c.in["name"]))
-		alias["name"] = to
-		f.aliases[strings.ToLower(to)] = alias
+		delete(f.aliases, strings.ToLower(name))
+		name = to
 	}
-	c.setAlias(alias)
+	f.aliases[strings.ToLower(name)] = c.alias(name)
 	return nil, nil
 }
 
@@ -135,25 +137,40 @@ func apiAddIPSet(_ *world, c *call) (any, error) {
 		return nil, err
 	}
 	name, old := c.in["name"], c.in["rename"]
+	kept := strings.ToLower(name) // The names of the file are read in lower case.
+	if old == "" {
+		if f.ipsets[name] != nil {
+			return nil, badParam("name", "IPSet '"+name+"' already exists")
+		}
+		if f.ipsets[kept] == nil {
+			f.ipsets[kept] = &ipset{members: map[string]config{}, comment: comment(c.in["comment"])}
+		}
+		return nil, nil
+	}
 	if err := c.modified(listDigest(f.setList()...)); err != nil {
 		return nil, err
 	}
+	set := f.ipsets[old]
 	switch {
-	case old != "" && f.ipsets[old] == nil:
-		return nil, badParam("rename", "IPSet '"+old+"' does not exist")
-	case old == "" && f.ipsets[name] != nil, old != "" && old != name && f.ipsets[name] != nil:
-		return nil, badParam("name", "IPSet '"+name+"' already exists")
-	case old != "":
-		set := f.ipsets[old]
-		delete(f.ipsets, old)
-		f.ipsets[name] = set
-	default:
-		f.ipsets[name] = &ipset{members: map[string]config{}}
+	case set == nil:
+		return nil, badParam("name", "IPSet '"+old+"' does not exist")
+	case f.ipsets[name] != nil && name != old:
+		return nil, badParam("name", "IPSet '"+name+"' does already exist")
 	}
+	delete(f.ipsets, old)
+	f.ipsets[kept] = set
 	if c.has("comment") {
-		f.ipsets[name].comment = c.in["comment"]
+		set.comment = comment(c.in["comment"])
 	}
 	return nil, nil
+}
+
+// comment is a comment behind a line of the file, as it is read again.
+func comment(text string) string {
+	if !isTrue(text) {
+		return ""
+	}
+	return strings.TrimSpace(text)
 }
 
 // ipsetAt is the set of a call.
@@ -209,23 +226,57 @@ func apiAddMember(_ *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	cidr := cleanAddress(c.in["cidr"])
-	if m := aliasName.FindStringSubmatch(cidr); m != nil && c.verifyAddress(f, "cidr", cidr) != nil {
-		return nil, fail("no such alias '%s'", strings.ToLower(m[2]))
+	cidr := c.in["cidr"]
+	if m := aliasName.FindStringSubmatch(cidr); m == nil {
+		cidr = cleanAddress(network(cidr))
+	} else if !c.w.hasAlias(f, m[1], m[2]) {
+		return nil, fail("no such alias '%s'", m[2])
 	}
 	switch {
 	case set.members[cidr] != nil:
 		return nil, badParam("cidr", "address '"+cidr+"' already exists")
-	case strings.HasSuffix(cidr, "/0"):
+	case wholeNetwork.MatchString(cidr):
 		return nil, badParam("cidr", "a zero prefix is not allowed in ipset entries")
 	}
-	member := config{}
-	c.update(member, "node", "vmid", "name", "cidr")
-	set.members[cidr] = member
+	set.members[cidr] = c.member()
 	return nil, nil
 }
 
-// memberAt is the address of a call in its set.
+var wholeNetwork = regexp.MustCompile(`/0+$`)
+
+// hasAlias says whether the firewall of a guest, or that of the cluster, has an alias; the
+// scope may leave out one of them (resolve_alias in PVE/Firewall.pm).
+func (w *world) hasAlias(f *firewall, scope, name string) bool {
+	cluster := w.firewalls["cluster"]
+	name = strings.ToLower(name)
+	own := scope != "dc/" && f != cluster && f.aliases[name] != nil
+	return own || scope != "guest/" && cluster != nil && cluster.aliases[name] != nil
+}
+
+// network is the address of a network without the bits that are of a host in it (clean_cidr
+// in PVE/Firewall.pm).
+func network(text string) string {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return text
+	}
+	return prefix.Masked().String()
+}
+
+// member is what a call says of an address of a set: all of it.
+func (c *call) member() config {
+	member := config{}
+	if c.flag("nomatch") {
+		member["nomatch"] = "1"
+	}
+	if text := comment(c.in["comment"]); text != "" {
+		member["comment"] = text
+	}
+	return member
+}
+
+// memberAt is the address of a call in its set, as the set has it. One that is not there
+// is no mistake of who deletes it.
 func (c *call) memberAt() (*ipset, string, error) {
 	_, set, err := c.ipsetAt()
 	if err == nil && c.req.method != "GET" {
@@ -234,8 +285,8 @@ func (c *call) memberAt() (*ipset, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	cidr := cleanAddress(c.in["cidr"])
-	if set.members[cidr] == nil {
+	cidr := c.in["cidr"]
+	if set.members[cidr] == nil && c.req.method != "DELETE" {
 		return nil, "", badParam("cidr", "no such IP/Network")
 	}
 	return set, cidr, nil
@@ -252,7 +303,7 @@ func apiMember(_ *world, c *call) (any, error) {
 func apiSetMember(_ *world, c *call) (any, error) {
 	set, cidr, err := c.memberAt()
 	if err == nil {
-		c.update(set.members[cidr], "node", "vmid", "name", "cidr")
+		set.members[cidr] = c.member()
 	}
 	return nil, err
 }
@@ -271,104 +322,37 @@ func apiRefs(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := []map[string]any{}
-	scopes := map[string]*firewall{"guest": f, "dc": w.firewalls["cluster"]}
-	if c.m.Path == "/cluster/firewall/refs" {
-		scopes = map[string]*firewall{"dc": f}
-	}
-	for _, scope := range slices.Sorted(maps.Keys(scopes)) {
-		list = append(list, scopes[scope].refs(scope, c.in["type"])...)
+	cluster := w.firewalls["cluster"]
+	list := cluster.refs("dc", c.in["type"])
+	if f != cluster {
+		list = append(list, f.refs("guest", c.in["type"])...)
 	}
 	return list, nil
 }
 
+// refs are the sets and aliases of a firewall as rules name them (collect_refs in
+// PVE/Firewall/Helpers.pm).
 func (f *firewall) refs(scope, kind string) []map[string]any {
 	list := []map[string]any{}
 	if f == nil {
 		return list
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
-		if kind == "" || kind == "ipset" {
-			list = append(list, map[string]any{"type": "ipset", "name": name, "ref": "+" + scope + "/" + name, "scope": scope, "comment": f.ipsets[name].comment})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
-		if alias := f.aliases[name]; kind == "" || kind == "alias" {
-			list = append(list, map[string]any{"type": "alias", "name": alias["name"], "ref": scope + "/" + name, "scope": scope, "comment": alias["comment"]})
-		}
-	}
-	return list
-}
-
-// apiSecurityGroups is GET /cluster/firewall/groups.
-func apiSecurityGroups(_ *world, c *call) (any, error) {
-	f, err := c.firewall()
-	if err != nil {
-		return nil, err
-	}
-	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
-		entry := map[string]any{"group": name, "digest": listDigest(f.groupList()...)}
-		if comment := f.groups[name].comment; comment != "" {
+	add := func(kind, name, ref, comment string) {
+		entry := map[string]any{"type": kind, "name": name, "ref": ref, "scope": scope}
+		if comment != "" {
 			entry["comment"] = comment
 		}
 		list = append(list, entry)
 	}
-	return list, nil
-}
-
-// apiAddSecurityGroup is POST /cluster/firewall/groups.
-func apiAddSecurityGroup(_ *world, c *call) (any, error) {
-	f, err := c.firewall()
-	if err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
+		if kind == "" || kind == "ipset" {
+			add("ipset", name, "+"+name, f.ipsets[name].comment)
+		}
 	}
-	name, old := c.in["group"], c.in["rename"]
-	if err := c.modified(listDigest(f.groupList()...)); err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
+		if kind == "" || kind == "alias" {
+			add("alias", name, name, f.aliases[name]["comment"])
+		}
 	}
-	g := f.groups[old]
-	switch {
-	case old != "" && g == nil:
-		return nil, badParam("rename", "Security group '"+old+"' does not exist")
-	case old != name && f.groups[name] != nil:
-		return nil, badParam("group", "Security group '"+name+"' already exists")
-	case old == "":
-		g = &securityGroup{}
-	}
-	delete(f.groups, old)
-	f.groups[name] = g
-	if c.has("comment") {
-		g.comment = c.in["comment"]
-	}
-	return nil, nil
-}
-
-// apiDeleteSecurityGroup is DELETE /cluster/firewall/groups/{group}.
-func apiDeleteSecurityGroup(_ *world, c *call) (any, error) {
-	f, rules, err := c.ruleList()
-	if err != nil {
-		return nil, err
-	}
-	if len(*rules) > 0 {
-		return nil, fail("Security group '%s' is not empty", c.in["group"])
-	}
-	delete(f.groups, c.in["group"])
-	return nil, nil
-}
-
-// firewallRoutes are the calls about a firewall, behind the path of what it guards.
-// The API table says which of them are there for which.
-var firewallRoutes = map[string]handler{
-	"GET ": apiFirewallIndex, "GET /options": apiFirewallOptions, "PUT /options": apiSetFirewallOptions, "GET /refs": apiRefs,
-	"GET /rules": apiRules, "POST /rules": apiAddRule,
-	"GET /rules/{pos}": apiRule, "PUT /rules/{pos}": apiSetRule, "DELETE /rules/{pos}": apiDeleteRule,
-	"GET /aliases": apiAliases, "POST /aliases": apiAddAlias,
-	"GET /aliases/{name}": apiAlias, "PUT /aliases/{name}": apiSetAlias, "DELETE /aliases/{name}": apiDeleteAlias,
-	"GET /ipset": apiIPSets, "POST /ipset": apiAddIPSet,
-	"GET /ipset/{name}": apiIPSet, "POST /ipset/{name}": apiAddMember, "DELETE /ipset/{name}": apiDeleteIPSet,
-	"GET /ipset/{name}/{cidr}": apiMember, "PUT /ipset/{name}/{cidr}": apiSetMember, "DELETE /ipset/{name}/{cidr}": apiDeleteMember,
-	"GET /groups": apiSecurityGroups, "POST /groups": apiAddSecurityGroup,
-	"GET /groups/{group}": apiRules, "POST /groups/{group}": apiAddRule, "DELETE /groups/{group}": apiDeleteSecurityGroup,
-	"GET /groups/{group}/{pos}": apiRule, "PUT /groups/{group}/{pos}": apiSetRule, "DELETE /groups/{group}/{pos}": apiDeleteRule,
+	return list
 }

@@ -34,7 +34,9 @@ func (c *call) modified(digest string) error {
 }
 
 // sectionNumbers are the options of sections that are no text.
-var sectionNumbers = []string{"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all"}
+var sectionNumbers = []string{"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
+	"repeat-missed", "quiet", "stop", "stdexcludes", "remove", "protected", "bwlimit", "ionice", "lockwait", "maxfiles", "pigz", "stopwait", "zstd",
+}
 
 // section is one of a file as the API shows it.
 func section(conf config, beside map[string]any) map[string]any {
@@ -112,14 +114,12 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 		return nil, fail("types does not match")
 	case kind != "vm" && kind != "ct":
 		return nil, fail("unknown section type '%s'", kind)
-	case g == nil:
-		return nil, fail("resource '%s' does not exist in cluster", id)
-	case haSID(g) != sid:
-		return nil, fail("resource '%s' is not a %s", id, kind)
 	case c.has("group") && w.v9():
-		return nil, badParam("group", "ha groups have been migrated to rules")
-	case c.has("group") && w.ha.groups[c.in["group"]] == nil:
-		return nil, fail("HA group '%s' does not exist", c.in["group"])
+		return nil, fail("invalid parameter 'group': ha groups have been migrated to rules")
+	case g == nil:
+		return nil, fail("resource '%s' does not exist in cluster", sid)
+	case haSID(g) != sid && w.v92(): // Since pve-ha-manager 5.1.1; before a VM could be a container here.
+		return nil, fail("resource '%s' - guest with ID %s is not a %s", sid, id, map[string]string{"vm": "VM", "ct": "container"}[kind])
 	case w.ha.resources[sid] != nil:
 		return nil, fail("create resource failed: resource ID '%s' already defined", sid)
 	}
@@ -129,7 +129,9 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 	r := &haResource{sid: sid, vmid: g.vmid, opts: config{}, crm: "queued"}
 	c.section(r.opts, "sid", "type")
 	w.ha.resources[sid] = r
-	w.haNotice(g)
+	if haSID(g) == sid {
+		w.haNotice(g)
+	}
 	return nil, nil
 }
 
@@ -144,8 +146,10 @@ func apiHAResource(w *world, c *call) (any, error) {
 
 // apiUpdateHAResource is PUT /cluster/ha/resources/{sid}.
 func apiUpdateHAResource(w *world, c *call) (any, error) {
-	if c.has("group") && !w.v9() && w.ha.groups[c.in["group"]] == nil {
-		return nil, fail("HA group '%s' does not exist", c.in["group"])
+	if group := c.in["group"]; isTrue(group) && w.v9() {
+		return nil, fail("invalid parameter 'group': ha groups have been migrated to rules")
+	} else if isTrue(group) && w.ha.groups[group] == nil {
+		return nil, fail("HA group '%s' does not exist", group)
 	}
 	r, err := w.resource(c)
 	if err == nil {

@@ -34,7 +34,7 @@ func (h *Host) RoundTrip(r *http.Request) (*http.Response, error) {
 // serve takes a request from arrival to answer. An answer that is dropped is
 // not to be sent: the connection ends.
 func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
-	req := readRequest(r)
+	req := readRequest(r, h.cfg.Version != "8.4")
 	status, apply := 0, false
 	if h.cfg.Fault != nil {
 		status, apply = h.cfg.Fault(req.again(ctx))

@@ -44,7 +44,7 @@ var beyond = map[string]struct {
 }{
 	"/cluster/acme":                    {index: index{"name", "plugins account tos 9:meta directories challenge-schema"}},
 	"/cluster/ceph":                    {index: index{"name", "metadata status flags"}},
-	"/cluster/mapping":                 {index: index{"name", "9:dir pci usb"}},
+	"/cluster/mapping":                 {index: index{"name", "dir pci usb"}},
 	"/cluster/metrics":                 {index: index{"name", "server export"}},
 	"/cluster/notifications":           {index: index{"name", "endpoints matchers targets matcher-fields matcher-field-values"}},
 	"/cluster/notifications/endpoints": {index: index{"name", "gotify sendmail smtp webhook"}},

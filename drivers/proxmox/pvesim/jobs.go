@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -58,19 +59,16 @@ func (w *world) backupJob(c *call) (config, error) {
 
 // apiCreateBackupJob is POST /cluster/backup.
 func apiCreateBackupJob(w *world, c *call) (any, error) {
-	if err := c.schedule(true); err != nil {
-		return nil, err
-	}
-	if !c.has("vmid") && !c.flag("all") && !c.has("pool") && !c.has("exclude") {
-		return nil, badParam("vmid", "property is missing")
-	}
-	if err := c.selection(); err != nil {
-		return nil, err
-	}
-	if err := w.needQuorum(); err != nil {
+	if err := c.mayWriteJob(nil); err != nil {
 		return nil, err
 	}
 	if err := c.mayBackUpPool(); err != nil {
+		return nil, err
+	}
+	if err := c.schedule(true); err != nil {
+		return nil, err
+	}
+	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
 	id := c.take("id")
@@ -79,6 +77,13 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 	}
 	if w.jobs[id] != nil {
 		return nil, fail("Job '%s' already exists", id)
+	}
+	err := c.selection()
+	if err == nil && !isTrue(c.in["vmid"]) && !c.flag("all") && !c.flag("stop") && !isTrue(c.in["pool"]) && !c.has("exclude") {
+		err = badParam("vmid", "property is missing")
+	}
+	if err != nil { // What dies while the file is locked is a text.
+		return nil, fail("%s", stringified(err))
 	}
 	job := config{"enabled": "1"}
 	c.section(job)
@@ -97,30 +102,87 @@ func apiBackupJob(w *world, c *call) (any, error) {
 
 // apiUpdateBackupJob is PUT /cluster/backup/{id}.
 func apiUpdateBackupJob(w *world, c *call) (any, error) {
-	job, err := w.backupJob(c)
-	if err == nil {
-		err = w.needQuorum()
-	}
-	if err == nil {
-		err = c.mayBackUpPool()
-	}
-	if err == nil {
-		err = c.schedule(false)
-	}
-	if err == nil {
-		err = c.selection()
-	}
-	if err != nil {
+	if err := c.mayWriteJob(nil); err != nil {
 		return nil, err
+	}
+	if err := c.mayBackUpPool(); err != nil {
+		return nil, err
+	}
+	if err := c.schedule(false); err != nil {
+		return nil, err
+	}
+	if err := w.needQuorum(); err != nil {
+		return nil, err
+	}
+	id := c.take("id")
+	if len(c.in) == 0 {
+		return nil, fail("no options specified")
+	}
+	if err := c.selection(); err != nil {
+		return nil, fail("%s", stringified(err))
+	}
+	job, there := w.jobs[id]
+	if !there {
+		return nil, fail("no such vzdump job")
+	}
+	if err := c.mayWriteJob(job); err != nil {
+		return nil, fail("%s", stringified(err))
 	}
 	for _, option := range c.list("delete") {
 		if _, known := method("POST /cluster/backup").Param(option); !known {
-			return nil, badParam("delete", "unknown option '"+option+"'")
+			return nil, fail("%s", stringified(badParam("delete", "unknown option '"+option+"'")))
 		}
 	}
-	c.section(job, "id")
-	c.reselect(job)
+	changed := maps.Clone(job)
+	for _, option := range c.list("delete") {
+		delete(changed, option)
+	}
+	delete(c.in, "delete")
+	c.section(changed)
+	c.reselect(changed)
+	if changed["vmid"] == "" && changed["all"] != "1" && changed["pool"] == "" {
+		return nil, fail("%s", stringified(badParam("vmid", "property is missing")))
+	}
+	w.jobs[id] = changed
 	return nil, nil
+}
+
+// mayWriteJob checks the rights beyond the declared ones: to what a call says of a job, or
+// to a job as it is (assert_param_permission_create and _update in PVE/API2/Backup.pm).
+func (c *call) mayWriteJob(current config) error {
+	storage := c.in["storage"]
+	switch {
+	case c.root():
+		return nil
+	case current != nil && current["dumpdir"] != "":
+		return fail("only root@pam may edit jobs with a 'dumpdir' option. at /usr/share/perl5/PVE/API2/Backup.pm line 88.")
+	case current != nil:
+		return c.need("/storage/"+cmp.Or(current["storage"], "local"), "Datastore.Allocate")
+	}
+	for _, key := range []string{"tmpdir", "dumpdir", "script", "job-id"} {
+		if c.has(key) || slices.Contains(c.list("delete"), key) {
+			return badParam(key, "Only root may set this option.")
+		}
+	}
+	for _, key := range []string{"bwlimit", "ionice", "performance"} {
+		if c.has(key) || slices.Contains(c.list("delete"), key) {
+			if err := c.need("/", "Sys.Modify"); err != nil {
+				return err
+			}
+		}
+	}
+	if fleecing := optionOf(c.in["fleecing"], "storage"); fleecing != "" {
+		if err := c.need("/storage/"+fleecing, "Datastore.AllocateSpace"); err != nil {
+			return err
+		}
+	}
+	switch {
+	case storage == "" && c.req.method == "PUT" && !slices.Contains(c.list("delete"), "storage"):
+		return nil
+	case storage == "":
+		storage = "local"
+	}
+	return c.need("/storage/"+storage, "Datastore.Allocate")
 }
 
 // mayBackUpPool checks that the pool of a job is there and that its guests may be backed
@@ -193,12 +255,12 @@ func (c *call) reselect(job config) {
 
 // apiDeleteBackupJob is DELETE /cluster/backup/{id}.
 func apiDeleteBackupJob(w *world, c *call) (any, error) {
-	_, err := w.backupJob(c)
-	if err == nil {
-		err = w.needQuorum()
+	if err := w.needQuorum(); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		delete(w.jobs, c.in["id"])
+	if _, err := w.backupJob(c); err != nil {
+		return nil, fail("%s", stringified(err))
 	}
-	return nil, err
+	delete(w.jobs, c.in["id"])
+	return nil, nil
 }

@@ -101,14 +101,19 @@ func apiSetOptions(w *world, c *call) (any, error) {
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
-	c.update(w.options)
+	changed := maps.Clone(w.options)
+	c.update(changed)
+	if lower, upper := idRange(changed["next-id"]); lower > upper { // write_datacenter_config in PVE/DataCenterConfig.pm
+		return nil, fail("lower (%d) <= upper (%d) boundary rule broken", lower, upper)
+	}
+	w.options = changed
 	return nil, nil
 }
 
 // idRange is where free ids of guests are looked for (the option next-id).
-func (w *world) idRange() (lower, upper int) {
+func idRange(option string) (lower, upper int) {
 	lower, upper = 100, 1000000
-	for part := range strings.SplitSeq(w.options["next-id"], ",") {
+	for part := range strings.SplitSeq(option, ",") {
 		switch key, value, _ := strings.Cut(part, "="); key {
 		case "lower":
 			lower = atoi(value)

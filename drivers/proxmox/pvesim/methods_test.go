@@ -130,7 +130,7 @@ func FuzzMethods(f *testing.F) {
 		f.Add(seed, seed%2 == 0)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, old bool) {
-		version := "9.1"
+		version := "9.2"
 		if old {
 			version = "8.4"
 		}

@@ -42,6 +42,7 @@ func metricFiles() []sectionFile {
 			otel-compression: string none|gzip @9.0`,
 		read: allOf("/", "Sys.Audit"), write: allOf("/", "Sys.Modify"), lock: "status_cfg", secret: []string{"token"},
 		twice: "Metric server '%s' already exists", missing: "status server entry '%s' does not exist", gone: "no such server '%s'",
+		undeletable: "cannot lookup undefined type! at /usr/share/perl5/PVE/API2/Cluster/MetricServer.pm line 295.",
 		show: func(_ *world, c *call, _ string, entry map[string]any) {
 			if c.in["id"] != "" {
 				return

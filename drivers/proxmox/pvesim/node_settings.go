@@ -241,10 +241,8 @@ func apiNetworks(w *world, c *call) (any, error) {
 	list, kind := []map[string]any{}, c.in["type"]
 	for _, entry := range w.interfaces(c.in["node"]) {
 		bridge := entry["type"] == "bridge" || entry["type"] == "OVSBridge"
-		switch path := fmt.Sprint("/sdn/zones/localnetwork/", entry["iface"]); {
-		case kind == "" || kind == entry["type"] || bridge && kind == "include_sdn":
-			list = append(list, entry)
-		case bridge && strings.HasPrefix(kind, "any_") && (c.can(path, "SDN.Audit") || c.can(path, "SDN.Use")):
+		asked := kind == "" || kind == "include_sdn" || kind == entry["type"] || bridge && strings.HasPrefix(kind, "any_")
+		if asked && (!bridge || c.seesBridge(fmt.Sprint(entry["iface"]))) {
 			list = append(list, entry)
 		}
 	}
@@ -255,6 +253,21 @@ func apiNetworks(w *world, c *call) (any, error) {
 		return beside{list, map[string]any{"changes": networkText(planned)}}, nil
 	}
 	return list, nil
+}
+
+// seesBridge says whether a caller may know of a bridge of the node: by a right on it, or on
+// a VLAN of it that the access list names (check_sdn_bridge in PVE/RPCEnvironment.pm).
+func (c *call) seesBridge(bridge string) bool {
+	path := "/sdn/zones/localnetwork/" + bridge
+	for _, entry := range append([]string{path}, c.w.access.aclPaths()...) {
+		if entry != path && (!strings.HasPrefix(entry, path+"/") || strings.Contains(entry[len(path)+1:], "/")) {
+			continue
+		}
+		if c.needAny(entry, "SDN.Audit", "SDN.Use") == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // findInterface finds one of the interfaces of a node.

@@ -42,10 +42,14 @@ func colons(hex string) string {
 }
 
 // apiNodeIndex is GET /nodes/{node}.
-func apiNodeIndex(*world, *call) (any, error) {
-	return subdirs("name", strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal "+
-		"lxc migrateall netstat network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status "+
-		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")...), nil
+func apiNodeIndex(w *world, _ *call) (any, error) {
+	names := strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal " +
+		"lxc migrateall netstat network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status " +
+		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")
+	if w.v9() {
+		names = append(names, "query-oci-repo-tags")
+	}
+	return subdirs("name", names...), nil
 }
 
 // rootUsed is how much of its root file system a node needs for itself.

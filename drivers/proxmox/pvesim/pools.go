@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -39,18 +40,24 @@ func (w *world) poolOf() map[int]string {
 // apiCreatePool is POST /pools.
 func apiCreatePool(w *world, c *call) (any, error) {
 	name := c.in["poolid"]
-	if w.pools[name] != nil {
-		return nil, fail("create pool failed: pool '%s' already exists", name)
-	}
 	if err := w.needUserLock("create pool failed"); err != nil {
 		return nil, err
 	}
-	if parent, _, nested := cutLast(name, "/"); nested && w.pools[parent] == nil {
-		return nil, fail("create pool failed: parent '%s' of pool '%s' does not exist", parent, name)
+	if w.pools[name] != nil {
+		return nil, fail("create pool failed: pool '%s' already exists", name)
+	}
+	leaf := name
+	if parent, last, nested := cutLast(name, "/"); nested {
+		if leaf = last; w.pools[parent] == nil {
+			return nil, fail("create pool failed: parent '%s' of pool '%s' does not exist", parent, name)
+		}
+	}
+	if first := leaf[0] | 0x20; w.v9() && (first < 'a' || first > 'z') { // Since pve-manager 9.0.0.
+		return nil, fail("create pool failed: pool name must start with a letter")
 	}
 	p := &pool{name: name, vms: map[int]bool{}, storages: map[string]bool{}}
 	if c.has("comment") {
-		p.comment = new(c.in["comment"])
+		p.comment = kept(c.in["comment"])
 	}
 	w.pools[name] = p
 	w.access.changed()
@@ -93,12 +100,7 @@ func apiPool(w *world, c *call) (any, error) {
 	if p == nil {
 		return nil, fail("pool '%s' does not exist", c.in["poolid"])
 	}
-	entry := w.showPool(c, p)
-	delete(entry, "poolid")
-	if !w.v9() {
-		entry["poolid"] = p.name
-	}
-	return entry, nil
+	return w.showPool(c, p), nil
 }
 
 // showPool shows a pool with its members as the status daemon saw them last.
@@ -117,12 +119,11 @@ func (w *world) showPool(c *call, p *pool) map[string]any {
 		if s == nil || kind != "" && kind != "storage" {
 			continue
 		}
-		for _, node := range w.nodeNames() {
-			members = append(members, w.storageEntry(s, w.nodes[node]))
-			if s.Shared {
-				break
-			}
+		node := w.cfg.Node // One entry stands for all nodes: the own one, if it has the storage.
+		if !s.serves(node) {
+			node = slices.MinFunc(w.nodeNames(), func(a, b string) int { return cmp.Compare(boolInt(!s.serves(a)), boolInt(!s.serves(b))) })
 		}
+		members = append(members, w.storageEntry(s, w.nodes[node]))
 	}
 	entry := map[string]any{"poolid": p.name, "members": members}
 	if p.comment != nil {
@@ -131,71 +132,84 @@ func (w *world) showPool(c *call, p *pool) map[string]any {
 	return entry
 }
 
-// apiUpdatePool is PUT /pools and PUT /pools/{poolid}.
+// apiUpdatePool is PUT /pools and PUT /pools/{poolid}: member after member, and nothing of
+// it is done when one cannot be (update_pool in PVE/API2/Pool.pm).
 func apiUpdatePool(w *world, c *call) (any, error) {
+	if err := w.needUserLock("update pools failed"); err != nil {
+		return nil, err
+	}
 	p := w.pools[c.in["poolid"]]
 	if p == nil {
 		return nil, fail("update pools failed: pool '%s' does not exist", c.in["poolid"])
 	}
-	if err := w.needUserLock("update pools failed"); err != nil {
-		return nil, err
-	}
-	remove, move := c.flag("delete"), c.flag("allow-move")
-	of := w.poolOf()
+	of, storages := w.poolOf(), maps.Clone(p.storages)
+	var moved []int
 	for _, word := range c.list("vms") {
 		vmid := atoi(word)
-		if err := c.mayMove(vmPath(vmid), p.name, of[vmid], "VM.Allocate"); err != nil {
-			return nil, err
+		if err := c.moveGuest(p.name, vmid, of); err != nil {
+			return nil, fail("update pools failed: %s", stringified(err))
 		}
-		switch {
-		case remove && of[vmid] != p.name:
-			return nil, fail("update pools failed: VM %d is not a pool member", vmid)
-		case !remove && of[vmid] == p.name:
-			return nil, fail("update pools failed: VM %d is already a pool member", vmid)
-		case !remove && of[vmid] != "" && !move:
-			return nil, fail("update pools failed: VM %d belongs already to pool '%s'", vmid, of[vmid])
-		}
+		moved = append(moved, vmid)
 	}
 	for _, name := range c.list("storage") {
-		if err := c.mayMove("/storage/"+name, p.name, "", "Datastore.Allocate"); err != nil {
-			return nil, err
-		}
-		switch {
-		case remove && !p.storages[name]:
-			return nil, fail("update pools failed: Storage '%s' is not a pool member", name)
-		case !remove && p.storages[name]:
-			return nil, fail("update pools failed: Storage '%s' is already a pool member", name)
+		if err := c.moveStorage(name, storages); err != nil {
+			return nil, fail("update pools failed: %s", stringified(err))
 		}
 	}
-	for _, word := range c.list("vms") {
-		if remove {
-			delete(p.vms, atoi(word))
-		} else {
-			w.joinPool(p.name, atoi(word))
+	for _, vmid := range moved {
+		delete(p.vms, vmid)
+		if of[vmid] != "" {
+			w.joinPool(of[vmid], vmid)
 		}
 	}
-	for _, name := range c.list("storage") {
-		if remove {
-			delete(p.storages, name)
-		} else {
-			p.storages[name] = true
-		}
-	}
+	p.storages = storages
 	if c.has("comment") {
-		p.comment = new(c.in["comment"])
+		p.comment = kept(c.in["comment"])
 	}
 	w.access.changed()
 	return nil, nil
 }
 
-// mayMove: a member is allocated anew, as far as rights go, in its own place and
-// in the pool it leaves.
-func (c *call) mayMove(path, to, from, priv string) error {
-	if err := c.need(path, priv); err != nil && c.need("/pool/"+to, priv) != nil {
+// moveGuest puts a guest into the pool of a call or takes it out, in what says which guest
+// is where.
+func (c *call) moveGuest(to string, vmid int, of map[int]string) error {
+	if err := c.needModify(vmPath(vmid)); err != nil {
 		return err
 	}
-	if from != "" && from != to {
-		return c.need("/pool/"+from, "Pool.Allocate")
+	from := of[vmid]
+	switch {
+	case c.flag("delete") && from != to:
+		return fail("VM %d is not a pool member", vmid)
+	case c.flag("delete"):
+		delete(of, vmid)
+		return nil
+	case from == to:
+		return fail("VM %d is already a pool member", vmid)
+	case from != "" && !c.flag("allow-move"):
+		return fail("VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, from)
+	case from != "":
+		if err := c.need("/pool/"+from, "Pool.Allocate"); err != nil {
+			return err
+		}
+	}
+	of[vmid] = to
+	return nil
+}
+
+// moveStorage puts a storage into the pool of a call or takes it out.
+func (c *call) moveStorage(name string, members map[string]bool) error {
+	if err := c.needModify("/storage/" + name); err != nil {
+		return err
+	}
+	switch {
+	case c.flag("delete") && !members[name]:
+		return fail("Storage '%s' is not a pool member", name)
+	case c.flag("delete"):
+		delete(members, name)
+	case members[name]:
+		return fail("Storage '%s' is already a pool member", name)
+	default:
+		members[name] = true
 	}
 	return nil
 }
@@ -203,13 +217,13 @@ func (c *call) mayMove(path, to, from, priv string) error {
 // apiDeletePool is DELETE /pools and DELETE /pools/{poolid}: only an empty pool
 // can go.
 func apiDeletePool(w *world, c *call) (any, error) {
+	if err := w.needUserLock("delete pool failed"); err != nil {
+		return nil, err
+	}
 	name := c.in["poolid"]
 	p := w.pools[name]
 	if p == nil {
 		return nil, fail("delete pool failed: pool '%s' does not exist", name)
-	}
-	if err := w.needUserLock("delete pool failed"); err != nil {
-		return nil, err
 	}
 	for _, other := range slices.Sorted(maps.Keys(w.pools)) {
 		if strings.HasPrefix(other, name+"/") {

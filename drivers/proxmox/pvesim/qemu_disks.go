@@ -81,8 +81,8 @@ func (w *world) makeDisk(g *guest, key string, d drive, m making) (value, alloca
 		return "", "", err
 	case parsed.content != "images" && parsed.content != "iso":
 		return "", "", fail("cannot use volume %s - content type needs to be 'images' or 'iso'", d.file)
-	case format != "" && format != parsed.format:
-		return "", "", fail("drive '%s' - volume '%s' - 'format=%s' option different from storage format '%s'", key, d.file, format, parsed.format)
+	case format != "" && isDrive(key) && format != parsed.qemuFormat():
+		return "", "", fail("drive '%s' - volume '%s' - 'format=%s' option different from storage format '%s'", key, d.file, format, parsed.qemuFormat())
 	case d.cloudinit():
 		if err := onlyCloudDrive(g, key, m); err != nil {
 			return "", "", err

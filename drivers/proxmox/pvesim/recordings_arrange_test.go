@@ -177,7 +177,7 @@ func (r *recorder) send(t *testing.T, request *http.Request, kind string) any {
 // image is a disk image, of which the head tells how large the disk is.
 func image(size uint64, length int) []byte {
 	content := make([]byte, length)
-	copy(content, "QFI\xfb")
+	copy(content, "QFI\xfb\x00\x00\x00\x03")
 	binary.BigEndian.PutUint64(content[24:], size)
 	return content
 }

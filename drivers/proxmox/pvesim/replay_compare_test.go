@@ -28,6 +28,7 @@ var (
 	alwaysFree = []string{
 		"pid", "pstart", "starttime", "endtime", "ctime", "snaptime", "used", "avail", "total", "used_fraction",
 		"running-qemu", "running-machine", "version", "repoid",
+		"cgroup-mode", // The recorded hosts had the first, real ones have the second.
 	}
 	freeWhileRunning = []string{
 		"cpu", "mem", "memhost", "disk", "netin", "netout", "diskread", "diskwrite", "uptime", "swap", "freemem",
@@ -255,6 +256,8 @@ func (s *story) leftOut(element any) bool {
 		// The recorded /cluster/resources have neither storages nor zones, not even
 		// for a token that sees the storage elsewhere.
 		return true
+	case name("schedule") != "":
+		return false // A job, which names a storage of its own.
 	case name("storage") != "":
 		return name("storage") != s.Start.Storage
 	case name("ugid") != "":

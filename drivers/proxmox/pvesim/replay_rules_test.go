@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -61,9 +62,10 @@ func (m *mirror) other(id string) string {
 	if m.given(id) {
 		return id
 	}
-	const prefix = "BC:24:11"
-	if strings.EqualFold(id[:len(prefix)], prefix) {
-		return id[:len(prefix)] + strings.Map(nextDigit, id[len(prefix):])
+	for _, prefix := range []string{"BC:24:11", "fe80::be24:11ff:fe", "pveupload-"} { // What is not invented of it.
+		if len(id) > len(prefix) && strings.EqualFold(id[:len(prefix)], prefix) {
+			return id[:len(prefix)] + strings.Map(nextDigit, id[len(prefix):])
+		}
 	}
 	if i := strings.LastIndex(id, ":"); strings.HasPrefix(strings.ToLower(id), "fe80::") {
 		return id[:i] + strings.Map(nextDigit, id[i:]) // Else it is no address of a link.
@@ -337,8 +339,9 @@ func TestReplayFindsFurtherRecordings(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(folder, under), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(folder, under, "further.json"), text, 0o600))
 		t.Setenv("HOMESTAK_RECORDINGS", folder)
-		require.Equal(t, []string{"further"}, storyNames(t))
-		s := readStory(t, "further")
+		name := path.Join(under, "further")
+		require.Equal(t, []string{name}, storyNames(t))
+		s := readStory(t, name)
 		for i, result := range replay(t, s, func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} }) {
 			require.Empty(t, result.found, s.title(i))
 		}

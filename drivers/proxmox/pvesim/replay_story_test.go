@@ -16,8 +16,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -29,7 +31,9 @@ type story struct {
 	folder  string
 	partial bool   // It needs what others left, and no call of some was recorded.
 	PVE     string `json:"pve_version"`
-	Start   struct {
+	// Recorded is when the recording began; requests may name points of time.
+	Recorded time.Time `json:"recorded_at"`
+	Start    struct {
 		Node       string
 		Storage    string
 		GuestRange [2]int `json:"guest_range"`
@@ -308,11 +312,18 @@ func (s *story) request(t *testing.T, e storyExchange, vars *substitutions) (*ht
 func (v storyVar) pick(body any) (string, error) {
 	for name := range strings.SplitSeq(strings.TrimPrefix(v.At, "/"), "/") {
 		name = strings.NewReplacer("~1", "/", "~0", "~").Replace(name)
-		object, ok := body.(map[string]any)
-		if !ok {
+		switch within := body.(type) {
+		case map[string]any:
+			body = within[name]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i >= len(within) {
+				return "", fmt.Errorf("var %s: nothing at %s", v.Name, v.At)
+			}
+			body = within[i]
+		default:
 			return "", fmt.Errorf("var %s: nothing at %s", v.Name, v.At)
 		}
-		body = object[name]
 	}
 	text, ok := body.(string)
 	if !ok {

@@ -29,12 +29,18 @@ var excused = map[string]map[int]string{
 	"more-8.4/ct-life-2": {
 		81: noCgroup, 82: noCgroup, 84: noCgroup, 85: noCgroup, 89: noCgroup, 96: noCgroup, 97: noCgroup, 99: noCgroup, 100: noCgroup, 108: noCgroup,
 	},
-	"more-8.4/ct-life-3": {8: "two errors of one property come in the order of a Perl hash"},
+	"more-8.4/ct-life-3":      {8: "two errors of one property come in the order of a Perl hash"},
+	"9.2/storage-2":           {138: "storage.cfg of the recorded host said prune-backups of this storage, which a story does not tell"},
+	"more-8.4/cluster-read-3": {79: anyCalendar, 80: anyCalendar, 81: anyCalendar},
 }
 
 // noCgroup is the recordings' README's word of the machine with 8.4. With 9.2 the same steps
 // were recorded on one that could.
 const noCgroup = "the recorded machine could not set the processor weight of a running container, so that a change was refused"
+
+// anyCalendar: the recorded host had a stand-in for the library that parses events of the
+// calendar, which took every text. The real one refuses this one, so the job is not made.
+const anyCalendar = "the recorded host took any text for an event of the calendar"
 
 // TestReplay sends the requests of each story to a host without guests, in a
 // bubble whose clock jumps, and holds the answers against the recorded ones: one
@@ -110,6 +116,7 @@ func replay(t *testing.T, s *story, way func(*testing.T, *pvesim.Host) replayed)
 	results := make([]*comparison, len(s.Exchanges))
 	synctest.Test(t, func(t *testing.T) {
 		c := s.config()
+		wait(t, time.Until(s.Recorded))
 		c.Promise = func(deviation string) { t.Error("not what the API promises:", deviation) }
 		p := newPlayer(s, way(t, pvesim.New(c)))
 		for i := range s.Exchanges {

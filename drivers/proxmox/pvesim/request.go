@@ -31,15 +31,16 @@ type request struct {
 	upload *upload
 	err    error     // What is wrong with the body, told after the login was checked.
 	begun  time.Time // When its service began; it may have waited for locks since.
+	v9     bool      // The host is of the ninth major version.
 	forked *task     // The task that it started and waits for, see call.await.
 
 	noWorker bool // The process of its task does not start, see NoWorker.
 }
 
 // readRequest reads a request. It never fails: what is wrong is for later.
-func readRequest(r *http.Request) *request {
+func readRequest(r *http.Request, v9 bool) *request {
 	escaped := r.URL.EscapedPath()
-	req := &request{http: r, method: r.Method, params: map[string]any{}}
+	req := &request{http: r, method: r.Method, params: map[string]any{}, v9: v9}
 	req.format, req.path = apiPath(escaped)
 	if parts := segments(req.path); len(parts) > 6 && parts[0] == "nodes" && parts[2] == "storage" && parts[4] == "content" {
 		// A volume's name takes the rest of the path, slashes included.
@@ -96,7 +97,7 @@ func (req *request) readBody() error {
 	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind == "multipart/form-data" && r.Method == http.MethodPost {
 		var err error
-		req.upload, err = readUpload(r.Body, options["boundary"], req.params)
+		req.upload, err = req.readUpload(r.Body, options["boundary"])
 		return err
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
@@ -131,18 +132,19 @@ func (req *request) readJSON() error {
 		err = &json.SyntaxError{Offset: decoder.InputOffset() + 1}
 	}
 	if err != nil {
-		return jsonError(req.body, err)
+		return req.jsonError(err)
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
-		return perlError("Not a HASH reference at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 957.")
+		return req.diedInServer("Not a HASH reference", 957, 978)
 	}
 	maps.Copy(req.params, object)
 	return nil
 }
 
 // jsonError tells a syntax error as JSON::XS does.
-func jsonError(body []byte, err error) error {
+func (req *request) jsonError(err error) error {
+	body := req.body
 	offset, expected := len(body), ", or } expected while parsing object/hash"
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && int(syntax.Offset) <= len(body) && !errors.Is(err, io.ErrUnexpectedEOF) &&
@@ -161,6 +163,14 @@ func jsonError(body []byte, err error) error {
 	if before == "" {
 		before = "(end of string)"
 	}
-	return perlError(fmt.Sprintf("%s, at character offset %d (before \"%s\") at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 917.",
-		expected, offset, before))
+	return req.diedInServer(fmt.Sprintf("%s, at character offset %d (before \"%s\")", expected, offset, before), 917, 934)
+}
+
+// diedInServer is a die of the HTTP server itself, which names its line: in PVE 8 and 9.
+func (req *request) diedInServer(text string, line8, line9 int) error {
+	line := line8
+	if req.v9 {
+		line = line9
+	}
+	return perlError(fmt.Sprintf("%s at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", text, line))
 }

@@ -152,8 +152,8 @@ func apiResources(w *world, c *call) (any, error) {
 			}
 		}
 	}
-	if want("sdn") {
-		list = append(list, w.zoneEntries(c)...)
+	if kind := map[bool]string{true: "network", false: "sdn"}[w.v9()]; want(kind) {
+		list = append(list, w.zoneEntries(c, kind)...)
 	}
 	return list, nil
 }

@@ -193,24 +193,23 @@ func (w *world) privileges(id identity, path string) map[string]bool {
 	if privs, ok := a.known[id][path]; ok {
 		return privs
 	}
-	roles := a.rolesOn(id, path)
-	for roleid := range w.poolRoles(id, path) {
-		roles[roleid] = true
-	}
 	privs := map[string]bool{}
-	for roleid, propagate := range roles {
+	for roleid, propagate := range w.withPoolRoles(a.rolesOn(id, path), id, path) {
 		if r := a.roles[roleid]; r != nil {
 			for priv := range r.privs {
-				privs[priv] = propagate
+				privs[priv] = privs[priv] || propagate
 			}
 		}
 	}
 	if t != nil {
 		owner := w.privileges(identity{user: id.user}, path)
-		maps.DeleteFunc(privs, func(priv string, _ bool) bool {
-			_, ok := owner[priv]
-			return !ok
-		})
+		for priv, propagate := range privs {
+			if ofOwner, ok := owner[priv]; ok {
+				privs[priv] = propagate && ofOwner
+			} else {
+				delete(privs, priv)
+			}
+		}
 	}
 	a.known[id][path] = privs
 	return privs
@@ -257,9 +256,13 @@ func (a *access) rolesOn(id identity, path string) map[string]bool {
 	return roles
 }
 
-// prefixes are a path and all above it, from the root down.
+// prefixes are a path and all above it, from the root down. What stands at the root does
+// not reach a path that does not begin there (roles in PVE/AccessControl.pm).
 func prefixes(path string) []string {
-	list := []string{"/"}
+	var list []string
+	if strings.HasPrefix(path, "/") {
+		list = append(list, "/")
+	}
 	parts := segments(path)
 	for i := range parts {
 		list = append(list, "/"+strings.Join(parts[:i+1], "/"))
@@ -281,30 +284,31 @@ func effective(granted map[string]bool, final bool) map[string]bool {
 	return found
 }
 
-// poolRoles are the roles that a guest or storage inherits from its pool.
+// withPoolRoles adds the roles that a guest or storage inherits from its pools. They do
+// not propagate, do not count beside NoAccess on the path itself, and NoAccess on a pool
+// leaves nothing else.
+func (w *world) withPoolRoles(roles map[string]bool, id identity, path string) map[string]bool {
+	if _, none := roles["NoAccess"]; none {
+		return roles
+	}
+	for roleid := range w.poolRoles(id, path) {
+		if roleid == "NoAccess" {
+			return map[string]bool{"NoAccess": false}
+		}
+		if _, ok := roles[roleid]; !ok {
+			roles[roleid] = false
+		}
+	}
+	return roles
+}
+
+// poolRoles are the roles that a guest or storage inherits from its pools.
 func (w *world) poolRoles(id identity, path string) map[string]bool {
-	parts := segments(path)
-	if len(parts) != 2 {
-		return nil
-	}
 	roles := map[string]bool{}
-	collect := func(poolid string) {
-		for roleid := range w.access.rolesOn(id, "/pool/"+poolid) {
-			roles[roleid] = true
-		}
-	}
-	switch parts[0] {
-	case "vms":
-		for _, p := range w.pools {
-			if p.vms[atoi(parts[1])] {
-				collect(p.name)
-			}
-		}
-	case "storage":
-		for _, p := range w.pools {
-			if p.storages[parts[1]] {
-				collect(p.name)
-			}
+	for _, p := range w.pools {
+		_, name, _ := cutLast(path, "/")
+		if path == vmPath(atoi(name)) && p.vms[atoi(name)] || path == "/storage/"+name && p.storages[name] {
+			maps.Copy(roles, w.access.rolesOn(id, "/pool/"+p.name))
 		}
 	}
 	return roles

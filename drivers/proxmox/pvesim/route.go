@@ -104,6 +104,7 @@ var routes = map[string]handler{
 	"GET /nodes/{node}/tasks/{upid}/log":                          apiTaskLog,
 	"GET /nodes/{node}/storage":                                   apiNodeStorages,
 	"GET /nodes/{node}/storage/{storage}":                         apiStorageIndex,
+	"GET /nodes/{node}/storage/{storage}/identity":                apiStorageIdentity,
 	"GET /nodes/{node}/storage/{storage}/status":                  apiStorageStatus,
 	"GET /nodes/{node}/storage/{storage}/content":                 apiListContent,
 	"POST /nodes/{node}/storage/{storage}/content":                apiAllocate,

@@ -267,7 +267,7 @@ func (w *world) zoneServes(zone, node string) bool {
 
 // zoneEntries are the zones of all nodes among the resources of the cluster: that all
 // bridges of a node belong to, and the running ones.
-func (w *world) zoneEntries(c *call) []any {
+func (w *world) zoneEntries(c *call, kind string) []any {
 	var list []any
 	for _, node := range w.nodeNames() {
 		for _, zone := range append([]string{"localnetwork"}, slices.Sorted(maps.Keys(w.sdn.running["sdn/zones"]))...) {
@@ -276,7 +276,12 @@ func (w *world) zoneEntries(c *call) []any {
 				if zone != "localnetwork" {
 					status = "available"
 				}
-				list = append(list, map[string]any{"id": "sdn/" + node + "/" + zone, "type": "sdn", "node": node, "sdn": zone, "status": status})
+				entry := map[string]any{"id": "sdn/" + node + "/" + zone, "type": kind, "node": node, "sdn": zone, "status": status}
+				if kind == "network" {
+					delete(entry, "sdn")
+					entry["id"], entry["network"], entry["network-type"] = "network/"+node+"/zone/"+zone, zone, "zone"
+				}
+				list = append(list, entry)
 			}
 		}
 	}

@@ -41,15 +41,18 @@ type sectionFile struct {
 	// is not there for a change (empty: as missing); failed begins each failure of a
 	// call that writes ("%s" is what it does), lock is that of the file.
 	twice, missing, gone, failed, lock string
-	flat                               bool // Exceptions become text though nothing is said before them.
-	early                              bool // Options are checked before the file is locked.
-	whole                              bool // A change has to bring what a new section needs.
-	postBelow                          bool // A new one is made at its own path.
-	plain                              bool // A single one is shown without its name.
-	missingIsGone                      bool // What is not there can be deleted.
-	untyped                            bool // No call names the type, though there is but one.
-	secret                             []string
-	family                             string // What the names of all files begin with that are one for PVE.
+	// undeletable is what is said of one that is to be deleted and is not there, if that
+	// is something else again.
+	undeletable   string
+	flat          bool // Exceptions become text though nothing is said before them.
+	early         bool // Options are checked before the file is locked.
+	whole         bool // A change has to bring what a new section needs.
+	postBelow     bool // A new one is made at its own path.
+	plain         bool // A single one is shown without its name.
+	missingIsGone bool // What is not there can be deleted.
+	untyped       bool // No call names the type, though there is but one.
+	secret        []string
+	family        string // What the names of all files begin with that are one for PVE.
 
 	verbs map[string]string // What failed says of each doing, if not create, update and delete.
 

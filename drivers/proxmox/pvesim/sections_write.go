@@ -191,6 +191,9 @@ func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
 	err := f.locked(w)
 	if err == nil && !there && !f.missingIsGone {
 		err = absent(cmp.Or(f.gone, f.missing), id)
+		if f.undeletable != "" {
+			err = fail("%s", f.undeletable)
+		}
 	}
 	if err == nil && there && f.drop != nil {
 		err = f.drop(w, c, id)

@@ -147,7 +147,7 @@ func (s *store) freeDisk(node string, vmid int, format string) string {
 		if key.node != node {
 			continue
 		}
-		if m := diskPart.FindStringSubmatch(path.Base(key.name)); m != nil && atoi(m[1]) == vmid {
+		if m := diskPart.FindStringSubmatch(path.Base(key.name)); m != nil && atoi(m[1]) == vmid && s.dirOf(key.name, vmid) {
 			taken[atoi(m[2])] = true
 		}
 	}
@@ -156,6 +156,12 @@ func (s *store) freeDisk(node string, vmid int, format string) string {
 		n++
 	}
 	return diskName(s, vmid, n, format)
+}
+
+// dirOf says whether a volume lies where those of a guest do: of files it is the folder
+// that counts, whatever guest a name tells (list_images in PVE/Storage/Plugin.pm).
+func (s *store) dirOf(name string, vmid int) bool {
+	return !s.files() || path.Base(path.Dir(name)) == itoa(vmid)
 }
 
 // contentOf is the kind of content of a volume: a disk belongs to a VM or, as a
@@ -169,7 +175,7 @@ func (w *world) contentOf(v *volume) string {
 
 var (
 	diskPart   = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
-	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/((?:vm|base|subvol|basevol)-\d+-\S+\.(raw|qcow2|vmdk|subvol))$`)
+	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/(\S+)$`)
 	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
 	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
 	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
@@ -182,6 +188,14 @@ type parsedName struct {
 	vmid    int
 	format  string
 	base    bool
+}
+
+// qemuFormat is the format of a volume as QEMU is told it: what is no disk is raw.
+func (p parsedName) qemuFormat() string {
+	if p.content == "images" || p.content == "import" {
+		return p.format
+	}
+	return "raw"
 }
 
 // parseName reads the name of a volume, or fails as the storage plugin does
@@ -198,7 +212,12 @@ func (s *store) parseName(name string) (parsedName, error) {
 		// A backup, ISO or template may be named by its file alone only where
 		// the caller says what it is, so a bare name does not parse.
 		if m := fileDisk.FindStringSubmatch(name); m != nil {
-			return parsedName{content: "images", vmid: atoi(m[3]), format: m[5], base: strings.HasPrefix(m[4], "base")}, nil
+			for _, file := range []string{m[2], m[4]} { // parse_name_dir, of a base first.
+				if file != "" && !anyFile.MatchString(file) {
+					return parsedName{}, fail("unable to parse volume filename '%s'", file)
+				}
+			}
+			return parsedName{content: "images", vmid: atoi(m[3]), format: anyFile.FindStringSubmatch(m[4])[1], base: strings.HasPrefix(m[4], "base-")}, nil
 		}
 		return parsedName{}, fail("unable to parse directory volume name '%s'", name)
 	}

@@ -64,7 +64,19 @@ func apiStorageIndex(w *world, _ *call) (any, error) {
 	if w.v9() {
 		names = append(names, "oci-registry-pull")
 	}
+	if w.v92() {
+		names = append(names, "identity")
+	}
 	return subdirs("subdir", names...), nil
+}
+
+// apiStorageIdentity is GET …/storage/{storage}/identity, since pve-storage 9.1.3: backup
+// servers alone have one, and none of those is simulated.
+func apiStorageIdentity(w *world, c *call) (any, error) {
+	if _, err := w.store(c.in["storage"]); err != nil {
+		return nil, err
+	}
+	return nil, fail("get_identity not implemented for this plugin at /usr/share/perl5/PVE/Storage/Plugin.pm line 2681.")
 }
 
 // apiStorageStatus is GET …/storage/{storage}/status.
@@ -169,7 +181,11 @@ func apiGetVolume(_ *world, c *call) (any, error) {
 	if v.size == 0 && format != "subvol" {
 		return nil, fail("volume '%s:%s' has size zero", s.Name, name)
 	}
-	entry := map[string]any{"path": s.path(name), "format": format, "size": v.size, "used": v.used}
+	size := v.size
+	if format == "raw" && s.files() {
+		size = sectors(size)
+	}
+	entry := map[string]any{"path": s.path(name), "format": format, "size": size, "used": v.used}
 	if v.content == "backup" { // Of a backup both are told, also when nobody set them (get_volume_attribute in PVE/Storage/DirPlugin.pm).
 		entry["notes"], entry["protected"] = v.notes, boolInt(v.protected)
 	}
@@ -191,11 +207,10 @@ func apiDeleteVolume(w *world, c *call) (any, error) {
 		return c.await("")
 	}
 	volid := s.Name + ":" + name
-	if _, err := c.mayReadVolume(0, volid, ""); err != nil {
-		return nil, err
-	}
-	if parsed.content == "backup" {
-		err = c.need("/storage/"+s.Name, "Datastore.AllocateSpace")
+	if parsed.content == "backup" && parsed.vmid != 0 {
+		if err = c.need("/storage/"+s.Name, "Datastore.AllocateSpace"); err == nil {
+			err = c.need(vmPath(parsed.vmid), "VM.Backup")
+		}
 	} else {
 		err = c.need("/storage/"+s.Name, "Datastore.Allocate")
 	}

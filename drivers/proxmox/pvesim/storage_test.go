@@ -127,7 +127,7 @@ func TestPools(t *testing.T) {
 		c.ok("POST", "/pools", form{"poolid": name, "comment": "the " + name})
 	}
 	c.done("POST", "/nodes/father/qemu", form{"vmid": "100", "pool": "a"})
-	require.Equal(t, "update pools failed: VM 100 belongs already to pool 'a'", c.ask("PUT", "/pools", form{"poolid": "b", "vms": "100"}).reason)
+	require.Equal(t, "update pools failed: VM 100 belongs already to pool 'a' and 'allow-move' is not set", c.ask("PUT", "/pools", form{"poolid": "b", "vms": "100"}).reason)
 	c.ok("PUT", "/pools", form{"poolid": "b", "vms": "100", "storage": "local", "allow-move": "1"})
 	require.Len(t, c.object("/pools/b")["members"], 2)
 	g, _ := c.h.Snapshot().Guest(100)

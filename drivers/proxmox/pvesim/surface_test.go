@@ -20,6 +20,13 @@ import (
 // the reason. A call that is missing here, or is here and has an answer, fails
 // TestSurface.
 var unsimulated = map[string]string{
+	"GET /cluster/qemu":                                     "no models of CPUs are made here",
+	"GET /cluster/qemu/cpu-flags":                           "likewise",
+	"GET /cluster/qemu/custom-cpu-models":                   "likewise",
+	"POST /cluster/qemu/custom-cpu-models":                  "likewise",
+	"GET /cluster/qemu/custom-cpu-models/{cputype}":         "likewise",
+	"PUT /cluster/qemu/custom-cpu-models/{cputype}":         "likewise",
+	"DELETE /cluster/qemu/custom-cpu-models/{cputype}":      "likewise",
 	"POST /access/tfa/{userid}":                             "nobody has a second factor",
 	"POST /nodes/{node}/lxc/{vmid}/mtunnel":                 "there is no other cluster",
 	"GET /nodes/{node}/lxc/{vmid}/mtunnelwebsocket":         "there is no other cluster",
@@ -41,12 +48,12 @@ func (c *client) ticketed() *client {
 	return &root
 }
 
-// TestSurface asks every call of the API table, of both versions, for something that
+// TestSurface asks every call of the API table, of all versions, for something that
 // is there, with a parameter too much first: that is always a 400, also of a call that
 // is not simulated. Readings have to answer; whatever they answer is held against the
 // table.
 func TestSurface(t *testing.T) {
-	for _, version := range []string{"8.4", "9.1"} {
+	for _, version := range pvesim.Versions() {
 		t.Run(version, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClient(t, pvesim.Config{Version: version, Nodes: []string{"mother"}, Storages: pvesim.DefaultStorages()})
@@ -97,7 +104,7 @@ func TestSurface(t *testing.T) {
 }
 
 // mustFail are readings about something that is not there.
-var mustFail = []string{"/nodes/{node}/disks/zfs/{name}", "/nodes/{node}/lxc/{vmid}/vncwebsocket", "/nodes/{node}/qemu/{vmid}/vncwebsocket"}
+var mustFail = []string{"/nodes/{node}/storage/{storage}/identity", "/nodes/{node}/disks/zfs/{name}", "/nodes/{node}/lxc/{vmid}/vncwebsocket", "/nodes/{node}/qemu/{vmid}/vncwebsocket"}
 
 // furnishMore makes one of each kind of thing that the table does not have.
 func furnishMore(c *client, version string) {
@@ -168,7 +175,7 @@ func furnish(c *client) surface {
 	time.Sleep(30 * time.Second)
 	tasks := c.h.Snapshot().Tasks
 	return surface{
-		"node": "father", "vmid": "100", "storage": "local", "snapname": "one", "poolid": "ours", "groupid": "ops", "userid": "ann@pve",
+		"node": "father", "vmid": "100", "storage": "local", "cputype": "mine", "snapname": "one", "poolid": "ours", "groupid": "ops", "userid": "ann@pve",
 		"tokenid": "extra", "roleid": "Ours", "id": "nightly", "sid": "vm:100", "name": "home", "cidr": "192.0.2.0/24", "pos": "0", "group": "web",
 		"realm": "pve", "iface": "vmbr0", "upid": tasks[len(tasks)-1].UPID, "volume": "local:import/debian.qcow2", "service": "pveproxy",
 		"pci-id-or-mapping": "0000:00:02.0", "rule": "none", "target": "mother",
@@ -244,9 +251,9 @@ func TestSameSurface(t *testing.T) {
 			vars := furnish(c)
 			rng := rand.New(rand.NewPCG(42, 42)) //nolint:gosec // The same requests on purpose.
 			var readings []*pveapi.Method
-			furnishMore(c, "9.1")
+			furnishMore(c, "9.2")
 			for _, m := range append(pveapi.Methods(), pvesim.PastTable()...) {
-				if m.Verb == "GET" && m.In("9.1") && m.Path != "/nodes/{node}/certificates/info" && !strings.Contains(m.Path, "/ceph/") {
+				if m.Verb == "GET" && m.In("9.2") && m.Path != "/nodes/{node}/certificates/info" && !strings.Contains(m.Path, "/ceph/") {
 					readings = append(readings, m)
 				}
 			}

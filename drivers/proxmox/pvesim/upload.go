@@ -3,15 +3,13 @@ package pvesim
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,10 +17,7 @@ import (
 // upload is the file part of a multipart body.
 type upload struct {
 	filename string
-	size     int64
-	head     []byte // Its beginning: enough to know a disk image by.
-	sums     map[string]string
-	root     *rootSystem // If it is the archive of a root file system.
+	*fileContent
 }
 
 // fieldsMost bounds what of a body is looked at for its text fields.
@@ -33,7 +28,7 @@ const fieldsMost = 64 << 10
 // the body part by part: it looks for the fields it knows one after the other, each
 // from where the last one ended (file_upload_multipart in pve-http-server,
 // PVE/APIServer/AnyEvent.pm). So their order counts, and what stands between is refused.
-func readUpload(body io.Reader, boundary string, params map[string]any) (*upload, error) {
+func (req *request) readUpload(body io.Reader, boundary string) (*upload, error) {
 	if boundary == "" {
 		return nil, bareError(http.StatusNotImplemented, "upload without a boundary")
 	}
@@ -44,7 +39,7 @@ func readUpload(body io.Reader, boundary string, params map[string]any) (*upload
 	}
 	defer func() { _, _ = io.Copy(io.Discard, stream) }()
 	all := len(head)
-	f := form{rest: head, delim: "--" + regexp.QuoteMeta(boundary) + `\r?\n`}
+	f := form{req: req, rest: head, delim: "--" + regexp.QuoteMeta(boundary) + `\r?\n`}
 	f.skip(`^.*?(` + f.delim + `)`)
 	for _, name := range []string{"content", "checksum-algorithm", "checksum"} {
 		value, there, err := f.field(name)
@@ -52,7 +47,7 @@ func readUpload(body io.Reader, boundary string, params map[string]any) (*upload
 			return nil, err
 		}
 		if there {
-			params[name] = value
+			req.params[name] = value
 		}
 	}
 	filename, err := f.file()
@@ -66,19 +61,21 @@ func readUpload(body io.Reader, boundary string, params map[string]any) (*upload
 	data := multipart.NewReader(io.MultiReader(strings.NewReader("--"+boundary+"\r\n\r\n"), stream), boundary)
 	part, err := data.NextPart()
 	if err != nil {
-		return nil, bareError(http.StatusNotImplemented, "upload failed")
+		return nil, req.uploadFailed()
 	}
-	up, err := readFile(part)
+	content, err := readContent(part)
 	if err != nil {
-		return nil, bareError(http.StatusNotImplemented, "upload failed")
+		return nil, req.uploadFailed()
 	}
-	up.filename = filename
-	params["filename"] = filename
-	return up, nil
+	req.params["filename"] = filename
+	return &upload{filename, content}, nil
 }
+
+func (req *request) uploadFailed() error { return req.diedInServer("upload failed", 1317, 1370) }
 
 // form is a multipart body, as far as it was not taken yet.
 type form struct {
+	req   *request
 	rest  []byte
 	delim string // pattern of the line between two parts
 }
@@ -119,7 +116,7 @@ func (f *form) file() (string, error) {
 	pattern := regexp.MustCompile(`(?s)^` + f.delim + `Content-Disposition: (.*?); name="(.*?)"; filename="([^"]+)"\r?\n`)
 	m := pattern.FindSubmatchIndex(f.rest)
 	if m == nil {
-		return "", bareError(http.StatusNotImplemented, "upload failed")
+		return "", f.req.uploadFailed()
 	}
 	disposition, field, name := string(f.rest[m[2]:m[3]]), string(f.rest[m[4]:m[5]]), string(f.rest[m[6]:m[7]])
 	f.rest = f.rest[m[1]:]
@@ -127,7 +124,7 @@ func (f *form) file() (string, error) {
 		return "", err
 	}
 	if field != "filename" {
-		return "", bareError(http.StatusNotImplemented, "wrong field name '"+field+"' for file upload, expected 'filename'")
+		return "", f.req.diedInServer("wrong field name '"+field+"' for file upload, expected 'filename'", 1281, 1325)
 	}
 	f.skip(`^.*?\r?\n\r?\n`)
 	return strings.TrimSpace(name), nil
@@ -137,54 +134,7 @@ func mustBeFormData(disposition string) error {
 	if disposition == "form-data" {
 		return nil
 	}
-	first, _, _ := strings.Cut(disposition, "\r\n") // a status line is one line
-	return bareError(http.StatusNotImplemented, "wrong Content-Disposition '"+first+"' in multipart, expected 'form-data'")
-}
-
-func readFile(part *multipart.Part) (*upload, error) {
-	up := &upload{sums: map[string]string{}}
-	all := hashes()
-	var head bytes.Buffer
-	writers := []io.Writer{}
-	for _, h := range all {
-		writers = append(writers, h)
-	}
-	root := newRootReader()
-	n, err := io.Copy(io.MultiWriter(append(writers, root)...), io.TeeReader(part, &limitedWriter{w: &head, left: 512}))
-	up.root = root.end()
-	if err != nil {
-		return nil, err
-	}
-	up.size, up.head = n, head.Bytes()
-	for name, h := range all {
-		up.sums[name] = hex.EncodeToString(h.Sum(nil))
-	}
-	return up, nil
-}
-
-// limitedWriter keeps the first bytes and swallows the others.
-type limitedWriter struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if keep := p[:min(l.left, len(p))]; len(keep) > 0 {
-		l.left -= len(keep)
-		if _, err := l.w.Write(keep); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), nil
-}
-
-// diskSize is how large a guest sees the image: of qcow2 the header tells
-// (virtual size, bytes 24 to 31), else it is the file's own size.
-func (u *upload) diskSize() int64 {
-	if len(u.head) >= 32 && string(u.head[:4]) == "QFI\xfb" {
-		return int64(binary.BigEndian.Uint64(u.head[24:32])) //nolint:gosec // An absurd size is the sender's.
-	}
-	return u.size
+	return perlError("wrong Content-Disposition '" + disposition + "' in multipart, expected 'form-data'")
 }
 
 var (
@@ -226,24 +176,6 @@ func (s *store) checkContent(content string) error {
 	return nil
 }
 
-// magic are the first bytes of the disk images that qemu-img knows by them; a raw one is anything.
-var magic = map[string][]string{".qcow2": {"QFI\xfb"}, ".vmdk": {"KDMV", "COWD", "# Disk DescriptorFile"}}
-
-// checkImage looks at a file that is to be imported as PVE does before it keeps it: what
-// is no image of the sort that its name tells is refused (PVE/API2/Storage/Status.pm,
-// upload: file_size_info of an untrusted file, assert_ova_contents of an archive, whose
-// machine comes first by the standard of such archives).
-func (u *upload) checkImage(content, name string) error {
-	if path.Ext(name) == ".ova" && content == "import" && !bytes.Contains(u.head, []byte(".ovf\x00")) {
-		return fail("ova archive has no .ovf file inside")
-	}
-	known := magic[path.Ext(name)]
-	if content != "import" || known == nil || slices.ContainsFunc(known, func(m string) bool { return strings.HasPrefix(string(u.head), m) }) {
-		return nil
-	}
-	return fail("failed to query file information with qemu-img")
-}
-
 // apiUpload is POST …/storage/{storage}/upload. PVE does not hand it on to the node that
 // it is for: the one that was asked copies the file there, and has the task.
 func apiUpload(w *world, c *call) (any, error) {
@@ -267,6 +199,10 @@ func apiUpload(w *world, c *call) (any, error) {
 	}
 	node, algorithm, sum := c.in["node"], c.in["checksum-algorithm"], c.in["checksum"]
 	temporary := "/var/tmp/pveupload-" + w.hex(32)
+	size := up.size
+	if content == "import" {
+		size = up.diskSize()
+	}
 	return w.fork(c, w.cfg.Node, job{kind: "imgcopy", begin: func(t *task) error {
 		t.logf("starting file import from: %s", temporary)
 		if algorithm != "" {
@@ -274,8 +210,10 @@ func apiUpload(w *world, c *call) (any, error) {
 				return err
 			}
 		}
-		if err := up.checkImage(content, name); err != nil {
-			return err
+		if content == "import" {
+			if err := up.check(name, temporary, t.logf); err != nil {
+				return err
+			}
 		}
 		t.logf("target node: %s", node)
 		t.logf("target file: %s", s.path(content+"/"+name))
@@ -284,7 +222,7 @@ func apiUpload(w *world, c *call) (any, error) {
 	}, end: func(t *task) error {
 		t.logf("command: cp -- %s %s", temporary, s.path(content+"/"+name))
 		s.put(node, &volume{
-			name: content + "/" + name, content: content, format: fileFormat(content, name), size: up.diskSize(), length: up.size,
+			name: content + "/" + name, content: content, format: fileFormat(content, name), size: size, length: up.size,
 			used: (up.size + 4095) / 4096 * 4096, ctime: w.now.Unix(), system: content == "import", sums: up.sums,
 			root: up.root,
 		})
@@ -335,6 +273,12 @@ func apiDownload(w *world, c *call) (any, error) {
 		}
 		if err := found.fetch(t, from, algorithm, sum); err != nil {
 			return err
+		}
+		if found.content != nil && content == "import" {
+			temporary := fmt.Sprintf("%s.tmp_dwnl.%d", s.path(volname), t.pid)
+			if err := found.content.check(name, temporary, t.logf); err != nil {
+				return fail("failed to verify file: %s", err)
+			}
 		}
 		return s.room(node, found.Size)
 	}, end: func(t *task) error {

@@ -11,7 +11,7 @@ import (
 // table has such differences of whole parameters only. Enumerations are told in the
 // order of the alphabet, but for time frames, which grow.
 var (
-	laterWords   = map[string]string{"GET /nodes/{node}/rrddata timeframe": "decade", "GET /nodes/{node}/rrd timeframe": "decade"}
+	laterWords   = map[string]string{"GET /nodes/{node}/rrddata timeframe": "decade", "GET /nodes/{node}/rrd timeframe": "decade", "POST /cluster/metrics/server/{id} type": "opentelemetry"}
 	earlierWords = map[string]string{"POST /storage type": "glusterfs", "GET /storage type": "glusterfs"}
 )
 

@@ -7,6 +7,7 @@ import (
 	"crypto/sha512"
 	"encoding/hex"
 	"hash"
+	"io"
 	"net/url"
 	"path"
 	"strings"
@@ -22,6 +23,18 @@ type Page struct {
 	Content []byte
 	// Missing is what the server answers of a page that is not there: "404 Not Found".
 	Missing string
+
+	content *fileContent // Known of a page that a file stands for, see [PageOf].
+}
+
+// PageOf is a page with a content: its size, its checksums, and what is checked of an
+// image or archive that is downloaded. The content is read to its end and not kept.
+func PageOf(content io.Reader) (Page, error) {
+	f, err := readContent(content)
+	if err != nil {
+		return Page{}, err
+	}
+	return Page{Size: f.size, Disk: f.diskSize(), Sums: f.sums, content: f}, nil
 }
 
 // Sums are the checksums of a content, by the names of the algorithms of PVE.

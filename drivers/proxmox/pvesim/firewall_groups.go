@@ -1,0 +1,95 @@
+package pvesim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// apiSecurityGroups is GET /cluster/firewall/groups.
+func apiSecurityGroups(_ *world, c *call) (any, error) {
+	f, err := c.firewall()
+	if err != nil {
+		return nil, err
+	}
+	list := []map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
+		entry := map[string]any{"group": name, "digest": listDigest(f.groupList()...)}
+		if comment := f.groups[name].comment; comment != "" {
+			entry["comment"] = comment
+		}
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// apiAddSecurityGroup is POST /cluster/firewall/groups.
+func apiAddSecurityGroup(w *world, c *call) (any, error) {
+	f, err := c.firewall()
+	if err != nil {
+		return nil, err
+	}
+	name, old := c.in["group"], c.in["rename"]
+	kept := strings.ToLower(name)
+	if old == "" {
+		if f.groups[name] != nil {
+			return nil, badParam("group", "Security group '"+name+"' already exists")
+		}
+		if f.groups[kept] == nil {
+			f.groups[kept] = &securityGroup{comment: comment(c.in["comment"])}
+		}
+		return nil, nil
+	}
+	if err := c.modified(listDigest(f.groupList()...)); err != nil {
+		return nil, err
+	}
+	g := f.groups[old]
+	switch {
+	case g == nil:
+		return nil, badParam("group", "Security group '"+old+"' does not exist")
+	case f.groups[name] != nil && name != old:
+		return nil, badParam("group", "Security group '"+name+"' does already exist")
+	}
+	delete(f.groups, old)
+	f.groups[kept] = g
+	if c.has("comment") {
+		g.comment = comment(c.in["comment"])
+	}
+	for _, f := range w.firewalls { // Rules that name it follow.
+		for _, rule := range f.rules {
+			if rule["type"] == "group" && rule["action"] == old {
+				rule["action"] = name
+			}
+		}
+	}
+	return nil, nil
+}
+
+// apiDeleteSecurityGroup is DELETE /cluster/firewall/groups/{group}.
+func apiDeleteSecurityGroup(_ *world, c *call) (any, error) {
+	f, rules, err := c.ruleList()
+	if err != nil {
+		return nil, err
+	}
+	if len(*rules) > 0 {
+		return nil, fail("Security group '%s' is not empty", c.in["group"])
+	}
+	delete(f.groups, c.in["group"])
+	return nil, nil
+}
+
+// firewallRoutes are the calls about a firewall, behind the path of what it guards.
+// The API table says which of them are there for which.
+var firewallRoutes = map[string]handler{
+	"GET ": apiFirewallIndex, "GET /options": apiFirewallOptions, "PUT /options": apiSetFirewallOptions, "GET /refs": apiRefs,
+	"GET /rules": apiRules, "POST /rules": apiAddRule,
+	"GET /rules/{pos}": apiRule, "PUT /rules/{pos}": apiSetRule, "DELETE /rules/{pos}": apiDeleteRule,
+	"GET /aliases": apiAliases, "POST /aliases": apiAddAlias,
+	"GET /aliases/{name}": apiAlias, "PUT /aliases/{name}": apiSetAlias, "DELETE /aliases/{name}": apiDeleteAlias,
+	"GET /ipset": apiIPSets, "POST /ipset": apiAddIPSet,
+	"GET /ipset/{name}": apiIPSet, "POST /ipset/{name}": apiAddMember, "DELETE /ipset/{name}": apiDeleteIPSet,
+	"GET /ipset/{name}/{cidr}": apiMember, "PUT /ipset/{name}/{cidr}": apiSetMember, "DELETE /ipset/{name}/{cidr}": apiDeleteMember,
+	"GET /groups": apiSecurityGroups, "POST /groups": apiAddSecurityGroup,
+	"GET /groups/{group}": apiRules, "POST /groups/{group}": apiAddRule, "DELETE /groups/{group}": apiDeleteSecurityGroup,
+	"GET /groups/{group}/{pos}": apiRule, "PUT /groups/{group}/{pos}": apiSetRule, "DELETE /groups/{group}/{pos}": apiDeleteRule,
+}
