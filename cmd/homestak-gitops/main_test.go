@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 //
 // Commands beside those of testscript:
 //
-//	pve NAME [task=TIME] [guests=N]   serve a host, and write site/hosts/NAME.hcl and site/secrets.yaml for it
+//	pve NAME [task=TIME] [guests=N] [fault=FAULT] [download=DOWNLOAD]…
+//	                                  serve a host, and write site/hosts/NAME.hcl and site/secrets.yaml for it
 //	exits CODE PROGRAM ARG...         run a program and look at its exit code
 //	guests NAME [GUEST...]            the host holds just these guests (VMID:name)
 //	hand NAME set|stop|delete|add …   change the host behind everybody's back
@@ -91,6 +92,10 @@ func cmdPVE(ts *testscript.TestScript, _ bool, args []string) {
 			var fault pvesim.Fault
 			fault, err = pvesim.ParseFault(value)
 			cfg.Fault = pvesim.Faults(fault)
+		case "download":
+			var d pvesim.Download
+			d, err = pvesim.ParseDownload(value)
+			cfg.Downloads = append(cfg.Downloads, d)
 		default:
 			err = fmt.Errorf("unknown argument %q", arg)
 		}

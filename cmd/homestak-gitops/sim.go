@@ -38,6 +38,8 @@ type simFlags struct {
 	disk     int64
 	noKVM    bool
 	faults   []string
+	// downloads are rules of [pvesim.ParseDownload].
+	downloads []string
 }
 
 // simulator is the one line that sim --json prints.
@@ -65,7 +67,14 @@ A fault is "METHOD PATH-PATTERN [nth=N] status=S [apply]": METHOD may be *, in
 the pattern * stands for one segment and ** for the rest, nth counts matching
 requests, status -1 drops the connection, and with apply the request takes
 effect all the same: its answer was lost. With no-worker in place of the status
-the request fails where PVE starts the process of a task, as on a busy host.`,
+the request fails where PVE starts the process of a task, as on a busy host.
+
+A download is "URL-PATTERN status=N", "URL-PATTERN file=PATH" or "URL-PATTERN
+size=BYTES": what the host gets from such addresses. In the pattern * stands for
+any run of characters, and the first download that matches decides. With file
+the content counts: a wrong checksum, a broken image or a broken archive fails
+as on a real host. From all other addresses the host gets a file of some size
+with the right checksum.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.simulate(c.Context(), f) },
 	}
@@ -89,6 +98,7 @@ the request fails where PVE starts the process of a task, as on a busy host.`,
 	fs.Int64Var(&f.disk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
 	fs.BoolVar(&f.noKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
 	fs.Int64Var(&f.seed, "seed", 0, "`NUMBER` that fixes everything invented")
+	fs.StringArrayVar(&f.downloads, "download", nil, "`DOWNLOAD` that sets what some addresses hold; may be repeated")
 	fs.StringArrayVar(&f.faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
 	a.ui.jsonFlag(c)
 	return c
@@ -145,6 +155,13 @@ func (f *simFlags) config() (pvesim.Config, error) {
 		}
 		storages[st.Name] = true
 		c.Storages = append(c.Storages, st)
+	}
+	for _, text := range f.downloads {
+		d, err := pvesim.ParseDownload(text)
+		if err != nil {
+			return c, fmt.Errorf("--download: %w", err)
+		}
+		c.Downloads = append(c.Downloads, d)
 	}
 	var faults []pvesim.Fault
 	for _, text := range f.faults {

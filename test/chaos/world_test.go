@@ -111,7 +111,7 @@ func newWorld(t *testing.T, seed uint64, dir string, rules *policy.Set) *world {
 	s := w.firstSite()
 	c := pvesim.Config{
 		Node: "father", Seed: int64(seed), Guests: 1 + w.r.IntN(4), TaskTime: time.Duration(w.r.IntN(5)) * time.Second, Token: w.secrets.Values["api_tokens"]["father"], //nolint:gosec // any seed will do
-		Storages: pvesim.DefaultStorages(), Version: pick(w.r, "9.1", "9.1", "8.4"),
+		Storages: pvesim.DefaultStorages(), Version: pick(w.r, "9.2", "9.2", "8.4"),
 	}
 	if len(s.cluster) > 1 {
 		c.Nodes = s.cluster[1:]

@@ -37,7 +37,7 @@ func stories() map[string]story {
 		"access":     {files: []string{"access.tf"}},
 		"datacenter": {files: []string{"datacenter.tf"}},
 		"groups":     {files: []string{"datacenter.tf", "ha_groups.tf"}, version: "8.4"},
-		"rules":      {files: []string{"datacenter.tf", "ha_rules.tf"}, version: "9.1"},
+		"rules":      {files: []string{"datacenter.tf", "ha_rules.tf"}, version: "9.2"},
 		"firewall":   {files: []string{"firewall.tf"}},
 		"node":       {files: []string{"node.tf"}},
 		"life":       {files: []string{"life.tf"}, imports: map[string]string{"proxmox_virtual_environment_vm.plain": "father/500"}},
@@ -54,7 +54,7 @@ func TestTofu(t *testing.T) {
 		t.Skip("not asked for: make tofu")
 	}
 	for name, s := range stories() {
-		for _, version := range []string{"8.4", "9.1"} {
+		for _, version := range []string{"8.4", "9.2"} {
 			if s.version != "" && s.version != version {
 				continue
 			}

@@ -261,7 +261,7 @@ func ill(checks []proxmox.Check) []string {
 
 // The roles of the page are enough for all that the page says, on both versions.
 func TestTheLeastRoleIsEnough(t *testing.T) {
-	for _, version := range []string{"8.4", "9.1"} {
+	for _, version := range []string{"8.4", "9.2"} {
 		for _, d := range days() {
 			t.Run(version+"/"+d.name, func(t *testing.T) {
 				s := d.begin(t, pvesim.Config{Version: version, Storages: shelves()})
@@ -282,10 +282,10 @@ func TestTheLeastRoleIsEnough(t *testing.T) {
 func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
 	s := beginGolden(t, pvesim.Config{})
 	var least []string
-	for _, c := range commandsOf(t, permissionsPage, "9.1") {
+	for _, c := range commandsOf(t, permissionsPage, "9.2") {
 		least = append(least, strings.Replace(strings.Join(c, " "), "/pool/homestak --users homestak@pve --roles HomestakGuests", "/vms --users homestak@pve --roles HomestakGuests", 1))
 	}
-	for _, c := range commandsOf(t, "../../README.md", "9.1") {
+	for _, c := range commandsOf(t, "../../README.md", "9.2") {
 		require.Contains(t, least, strings.Join(c, " "), "the pages do not agree")
 		if secret := s.pveum(c); secret != "" {
 			s.edit("secrets.yaml", s.host.Token(), secret)
@@ -302,7 +302,7 @@ func TestTheCommandsOfTheFrontPageAreEnough(t *testing.T) {
 // the doctor has said before which privilege is missing on which path. Of what a
 // site does without it says nothing or warns, and then nothing fails.
 func TestThePrivilegesOfTheLeastRoleAreAllNeeded(t *testing.T) {
-	const version = "9.1"
+	const version = "9.2"
 	tried := map[role]bool{}
 	for _, d := range days() {
 		for _, without := range rolesOf(t, permissionsPage, version) {
@@ -341,7 +341,7 @@ func TestTheDoctorsCommandsMendWhatItFinds(t *testing.T) {
 		separated := strconv.Itoa(i % 2)
 		t.Run(d.name+", privsep "+separated, func(t *testing.T) {
 			s := d.begin(t, pvesim.Config{Storages: shelves()})
-			s.least(d, "9.1", role{})
+			s.least(d, "9.2", role{})
 			s.call(http.MethodPost, "/access/users", map[string]string{"userid": "bare@pve"})
 			secret := s.pveum([]string{"pveum", "user", "token", "add", "bare@pve", "agent", "--privsep", separated})
 			data, err := os.ReadFile(s.dir + "/secrets.yaml")

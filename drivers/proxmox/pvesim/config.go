@@ -81,6 +81,9 @@ type Config struct {
 
 	// Web is what is at an address of http or https; nil: everything, see [Page].
 	Web func(address string) Page
+	// Downloads say what is at some addresses, before Web does; the first that matches
+	// decides.
+	Downloads []Download
 	// System is what runs in every VM; default a Debian.
 	System System
 
