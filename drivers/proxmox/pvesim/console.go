@@ -209,8 +209,8 @@ func apiMonitor(w *world, c *call) (any, error) {
 	}
 	switch command := c.in["command"]; command {
 	case "info status":
-		if g.run.paused {
-			return "VM status: paused\r\n", nil
+		if g.run.qmp != "" {
+			return "VM status: " + g.run.qmp + "\r\n", nil
 		}
 		return "VM status: running\r\n", nil
 	case "info version":

@@ -54,6 +54,26 @@ func (e *Edit) Stop(vmid int) {
 	}
 }
 
+// QMP sets what QEMU says of a VM that runs: paused, io-error, suspended, prelaunch, …;
+// "running" lets its processors run.
+func (e *Edit) QMP(vmid int, status string) {
+	g := e.guest(vmid)
+	if g.run == nil {
+		panic(fmt.Sprintf("pvesim: edit of the processors of guest %d, which does not run", vmid))
+	}
+	if g.run.qmp = status; status == "running" {
+		g.run.qmp = ""
+	}
+	e.w.touch(g)
+}
+
+// Hang lets the system of a running VM react to no shutdown any more, until its next start.
+func (e *Edit) Hang(vmid int) {
+	if g := e.guest(vmid); g.run != nil {
+		g.run.system = false
+	}
+}
+
 // Delete removes a guest with its disks, and its HA resource: of a guest that has one
 // PVE demands --purge (PVE/API2/Qemu.pm, destroy_vm; PVE/API2/LXC.pm too).
 func (e *Edit) Delete(vmid int) {

@@ -34,6 +34,8 @@ type guest struct {
 	in   *inside  // What its system keeps; nil until somebody asks it.
 	file *task    // The task that holds the lock file, nil if none.
 
+	rebooting bool // The file that asks for a start after the next end is there.
+
 	raw    string // The file as text; empty when it has to be rendered.
 	digest string
 	// dropped are waiting values that do not parse, so that nobody sees them. They stand in
@@ -47,10 +49,15 @@ type process struct {
 	pid     int
 	since   time.Time
 	booted  time.Time // When its agent begins to answer.
-	paused  bool
-	system  bool // A disk of it holds a system, which obeys ACPI.
+	qmp     string    // What QEMU says where its processors do not run: paused, io-error, …; "" while they do.
+	system  bool      // A disk of it holds a system, which obeys ACPI.
 	machine string
 	disks   map[string]bool // Drives, for the block statistics.
+}
+
+// paused is vm_is_paused in PVE/QemuServer.pm, with what counts as such.
+func (p *process) paused() bool {
+	return slices.Contains([]string{"paused", "prelaunch", "suspended"}, p.qmp)
 }
 
 // newGuest makes a guest with an empty configuration.

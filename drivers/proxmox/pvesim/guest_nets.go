@@ -101,23 +101,6 @@ func (w *world) mtuTrouble(node, key string, device map[string]string) error {
 	}
 }
 
-// checkNets fails a start of a VM with a device that its bridge cannot take.
-func (w *world) checkNets(g *guest, log func(string, ...any)) error {
-	for _, key := range indexedKeys(g.conf, "net") {
-		device := parseProperty(key, g.conf[key])
-		if err := w.mtuTrouble(g.node, key, device); err != nil {
-			return err
-		}
-		if trouble := w.trunkTrouble(g.node, device); trouble != "" {
-			log("%s", trouble)
-			log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status 512",
-				key, g.vmid, strings.TrimPrefix(key, "net"))
-			return fail("start failed: QEMU exited with code 1")
-		}
-	}
-	return nil
-}
-
 // mtuOfCT refuses a device of a container whose MTU its bridge does not have
 // (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
 func (w *world) mtuOfCT(node, key, value string) error {

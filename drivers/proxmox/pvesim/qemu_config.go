@@ -151,8 +151,8 @@ func (w *world) vmStatus(g *guest, full bool) map[string]any {
 	if g.run != nil {
 		v["pid"] = g.run.pid
 		state = "running"
-		if g.run.paused {
-			state = "paused"
+		if g.run.qmp != "" {
+			state = g.run.qmp
 		}
 	}
 	if full {

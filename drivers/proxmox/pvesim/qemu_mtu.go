@@ -9,9 +9,6 @@ import (
 // The size of packets of network devices, as print_netdevice_full in PVE/QemuServer.pm
 // looks at it when QEMU's command line is written.
 
-// bridgeMTU is that of every bridge.
-const bridgeMTU = 1500
-
 // hasHostMTU says whether QEMU is told the size of packets: of VirtIO devices with a
 // bridge, before 9.0 only where the device says one.
 func (w *world) hasHostMTU(n map[string]string) bool {
@@ -22,16 +19,14 @@ func (w *world) hasHostMTU(n map[string]string) bool {
 func (w *world) checkMTUs(g *guest) error {
 	for _, key := range indexedKeys(g.conf, "net") {
 		n := parseProperty(key, g.conf[key])
-		mtu := atoi(n["mtu"])
 		switch {
 		case !w.hasHostMTU(n):
 		case !w.hasBridge(n["bridge"]):
 			return fail("bridge '%s' does not exist", n["bridge"])
-		case mtu > 1 && mtu < 576:
-			return fail("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
-		case mtu > bridgeMTU:
-			return fail("netdev %s: MTU '%d' is bigger than the bridge MTU '%d' - adjust the MTU for the network device in the VM configuration, while ensuring that the bridge is configured as desired.",
-				key, mtu, bridgeMTU)
+		default:
+			if err := w.mtuTrouble(g.node, key, n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -56,7 +51,7 @@ func (w *world) ignoredMTUs(g *guest) []string {
 
 // netMTUs is what a state of a running VM keeps of the sizes of packets
 // (get_nets_host_mtu in PVE/QemuServer/Network.pm).
-func netMTUs(conf config) string {
+func (w *world) netMTUs(node string, conf config) string {
 	keys := indexedKeys(conf, "net")
 	slices.Sort(keys)
 	var parts []string
@@ -65,7 +60,7 @@ func netMTUs(conf config) string {
 		if n["model"] != "virtio" {
 			continue
 		}
-		mtu := bridgeMTU
+		mtu := w.bridgeMTU(node, n["bridge"])
 		switch asked := atoi(n["mtu"]); {
 		case n["bridge"] == "":
 			mtu = 0

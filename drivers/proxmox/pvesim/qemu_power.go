@@ -69,58 +69,6 @@ func (w *world) startJob(g *guest, c *call) job {
 	}}
 }
 
-// prepareStart makes waiting changes, writes the cloud-init drive, and finds
-// out whether QEMU would come up.
-func (w *world) prepareStart(g *guest, c *call, log func(string, ...any)) error {
-	if len(g.pend) > 0 {
-		err := c.coldplug(g, map[string]string{})
-		w.write(g)
-		if err != nil {
-			return err
-		}
-	}
-	if err := w.writeCloudDrive(g, g.conf, log); err != nil {
-		return err
-	}
-	if g.conf["lock"] == "suspended" {
-		log("Resuming suspended VM")
-	}
-	if w.cpus(g) > w.cfg.CPUs {
-		return fail("MAX %d vcpus allowed per VM on this node", w.cfg.CPUs)
-	}
-	if err := w.checkMTUs(g); err != nil {
-		return err
-	}
-	if w.cfg.NoKVM && g.conf["kvm"] != "0" {
-		log("kvm: warning: host doesn't support requested feature: CPUID.01H:ECX.pni [bit 0]")
-		log("kvm: Host doesn't support requested features")
-		return fail("start failed: QEMU exited with code 1")
-	}
-	for _, key := range driveNames(g.conf) {
-		d := parseDrive(key, g.conf[key])
-		storage, _, managed := volumeID(d.file)
-		if !managed {
-			continue
-		}
-		if _, err := w.store(storage); err != nil {
-			return err
-		}
-		if w.volume(g.node, d.file) == nil {
-			return fail("volume '%s' does not exist", d.file)
-		}
-	}
-	for _, key := range indexedKeys(g.conf, "net") {
-		bridge := parseProperty(key, g.conf[key])["bridge"]
-		if bridge != "" && !w.hasBridge(bridge) {
-			log("bridge '%s' does not exist", bridge)
-			log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status 512",
-				key, g.vmid, strings.TrimPrefix(key, "net"))
-			return fail("start failed: QEMU exited with code 1")
-		}
-	}
-	return w.checkNets(g, log)
-}
-
 // powerOn lets the process be there.
 func (w *world) powerOn(g *guest) {
 	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(w.cfg.BootTime), disks: map[string]bool{}}
@@ -148,6 +96,7 @@ func (w *world) powerOn(g *guest) {
 // ended it, those of a container in any case: PVE hears of the end of each.
 func (w *world) powerOff(g *guest, c *call) {
 	g.run = nil
+	w.cleanUp(g)
 	switch {
 	case len(g.pend) == 0:
 	case g.kind == "lxc":
@@ -238,7 +187,7 @@ func apiShutdown(w *world, c *call) (any, error) {
 		node, vmid := c.in["node"], c.vmid()
 		return w.fork(c, node, job{kind: "qmshutdown", id: id, begin: func(*task) error { return lost(node, vmid) }}), nil
 	}
-	if g.run != nil && g.run.paused && !force {
+	if g.run != nil && g.run.paused() && !force {
 		return nil, fail("VM is paused - cannot shutdown")
 	}
 	if w.ha.managed(g) {
@@ -257,13 +206,11 @@ func (w *world) shutdownJob(g *guest, c *call, force bool) job {
 		if err := g.checkLock(); err != nil && !c.flag("skiplock") {
 			return err
 		}
-		if g.run.paused && force {
-			return nil // It is stopped at once, not asked.
+		if force && g.run.paused() {
+			t.logf("VM is paused - stop instead of shutdown")
+			return nil
 		}
-		t.takes, failed = w.shutdownTakes(g, patience)
-		if failed && agentEnabled(g) {
-			t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
-		}
+		failed = t.askToShutDown(g, patience)
 		return nil
 	}, end: func(t *task) error {
 		if g.run == nil {
@@ -280,6 +227,15 @@ func (w *world) shutdownJob(g *guest, c *call, force bool) job {
 	}}
 }
 
+// askToShutDown sets how long the task waits for the guest, and reports whether it waits in vain.
+func (t *task) askToShutDown(g *guest, patience time.Duration) (inVain bool) {
+	t.takes, inVain = t.w.shutdownTakes(g, patience)
+	if inVain && agentEnabled(g) {
+		t.logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.vmid)
+	}
+	return inVain
+}
+
 // shutdownTakes is how long the guest takes to obey, 0 for as long as tasks
 // take. One that is still coming up obeys when it is up; one without a system
 // never does, so the wait fails when the patience is over.
@@ -288,7 +244,7 @@ func (w *world) shutdownTakes(g *guest, patience time.Duration) (takes time.Dura
 		return 0, false
 	}
 	takes = g.run.booted.Sub(w.now) + w.taskTime("qmshutdown")
-	if !g.run.system || g.run.paused || takes > patience {
+	if !g.run.system || g.run.qmp != "" || takes > patience {
 		return patience, true
 	}
 	return takes, false
@@ -311,7 +267,7 @@ func shutdownTime(g *guest, c *call) time.Duration {
 // obeys says whether a guest reacts to the power button: there must be a system
 // on its disks, and it must be up.
 func (w *world) obeys(g *guest) bool {
-	return g.run.system && !g.run.paused && !w.now.Before(g.run.booted)
+	return g.run.system && g.run.qmp == "" && !w.now.Before(g.run.booted)
 }
 
 // runningOnly begins a call that fails at once unless the VM runs.
@@ -327,34 +283,4 @@ func (c *call) runningOnly() (*guest, error) {
 		return nil, fail("VM %s not running", id)
 	}
 	return g, nil
-}
-
-// apiReboot is POST …/status/reboot: a shutdown, then a start, so that waiting
-// changes are made.
-func apiReboot(w *world, c *call) (any, error) {
-	g, err := c.runningOnly()
-	if err != nil {
-		return nil, err
-	}
-	patience, failed := shutdownTime(g, c), false
-	return w.fork(c, g.node, job{kind: "qmreboot", id: fmt.Sprint(g.vmid), guest: g, begin: func(t *task) error {
-		if g.run == nil {
-			return fail("VM %d not running", g.vmid)
-		}
-		if err := g.checkLock(); err != nil {
-			return err
-		}
-		t.takes, failed = w.shutdownTakes(g, patience)
-		return nil
-	}, end: func(*task) error {
-		if failed {
-			return fail("VM quit/powerdown failed - got timeout")
-		}
-		w.powerOff(g, c)
-		if err := w.prepareStart(g, c, func(string, ...any) {}); err != nil {
-			return err
-		}
-		w.powerOn(g)
-		return nil
-	}}), nil
 }

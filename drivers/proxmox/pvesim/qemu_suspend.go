@@ -69,11 +69,11 @@ func apiSuspend(w *world, c *call) (any, error) {
 		if g.run == nil {
 			return fail("VM %d not running", g.vmid)
 		}
-		g.run.paused = true
-		if toDisk {
+		if g.run.qmp = "paused"; toDisk {
 			t.logf("State saved, quitting")
 			g.conf["lock"] = "suspended"
 			g.run = nil
+			w.cleanUp(g)
 		}
 		w.write(g)
 		return nil
@@ -100,20 +100,25 @@ func apiResume(w *world, c *call) (any, error) {
 	if g == nil {
 		return nil, lost(c.in["node"], c.vmid())
 	}
-	if g.run == nil && g.conf["lock"] == "suspended" {
-		return w.fork(c, g.node, w.startJob(g, c)), nil
+	if c.flag("nocheck") && !c.root() {
+		return nil, badParam("nocheck", "Only root may use this option.")
+	}
+	if g.conf["lock"] == "suspended" {
+		j := w.startJob(g, c)
+		j.kind = "qmresume"
+		return w.fork(c, g.node, j), nil
 	}
 	if g.run == nil {
 		return nil, fail("VM %s not running", id)
 	}
 	return w.fork(c, g.node, job{kind: "qmresume", id: id, guest: g, begin: func(*task) error {
-		if c.flag("skiplock") || g.conf["lock"] == "backup" {
-			return nil
+		if g.run != nil && g.run.qmp == "" || c.flag("skiplock") || g.conf["lock"] == "backup" {
+			return nil // Of one that runs nothing is checked (vm_resume in PVE/QemuServer/RunState.pm).
 		}
 		return g.checkLock()
 	}, end: func(*task) error {
 		if g.run != nil {
-			g.run.paused = false
+			g.run.qmp = ""
 			w.touch(g)
 		}
 		return nil

@@ -225,6 +225,8 @@ func TestStartFailures(t *testing.T) {
 		status string
 	}{
 		"no such bridge": {form{"net0": "virtio,bridge=vmbr9"}, nil, "bridge 'vmbr9' does not exist"},
+		"NUMA memory":    {form{"numa": "1", "numa0": "cpus=0,memory=100"}, nil, "total memory for NUMA nodes must be equal to vm static memory"},
+		"NUMA host":      {form{"numa": "1", "numa0": "cpus=0,memory=512,hostnodes=5,policy=bind"}, nil, "host NUMA node5 doesn't exist"},
 		"too many cores": {form{"cores": "65"}, nil, "MAX 64 vcpus allowed per VM on this node"},
 		"volume gone":    {form{"scsi0": "local-lvm:1"}, func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-100-disk-0") }, "volume 'local-lvm:vm-100-disk-0' does not exist"},
 		"locked":         {nil, func(e *pvesim.Edit) { e.Lock(100, "backup") }, "VM is locked (backup)"},

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -183,7 +184,7 @@ func (w *world) guestEntry(g *guest) *guestEntry {
 		return r
 	}
 	traffic := s.traffic(at)
-	r.Status = s.status
+	r.Status = cmp.Or(s.qmp, s.status) // pvestatd broadcasts what QEMU says (PVE/Service/pvestatd.pm, update_qemu_status).
 	r.guestStats = &guestStats{
 		Name: s.name, Template: boolInt(s.template), CPU: s.cpu(at), MaxCPU: s.cpus, Mem: s.mem(at), MaxMem: s.maxmem,
 		Disk: s.disk, MaxDisk: s.maxdisk, DiskRead: traffic, DiskWrite: traffic / 4, NetIn: traffic, NetOut: traffic / 2, Uptime: s.uptime(at),

@@ -12,6 +12,7 @@ import (
 type sample struct {
 	name     string
 	status   string
+	qmp      string // Of a VM whose processors do not run: what QEMU calls it.
 	template bool
 	cpus     float64 // Of a container with a limit perhaps half a one.
 	maxmem   int64
@@ -38,7 +39,7 @@ func (w *world) sample(g *guest) sample {
 		}
 	}
 	if g.run != nil {
-		s.status, s.since = "running", g.run.since
+		s.status, s.qmp, s.since = "running", g.run.qmp, g.run.since
 	}
 	return s
 }

@@ -255,7 +255,7 @@ func (w *world) takeSnapshot(g *guest, name, description string, withState bool,
 // __snapshot_check_freeze_needed in PVE/QemuConfig.pm before).
 func (w *world) logFreeze(g *guest, log func(string, ...any)) {
 	agent := parseProperty("agent", g.conf["agent"])
-	answers := g.run.system && !g.run.paused && !w.now.Before(g.run.booted)
+	answers := g.run.system && !g.run.paused() && !w.now.Before(g.run.booted)
 	frozen := agent["freeze-fs"] == "0" || agent["freeze-fs-on-backup"] == "0"
 	switch {
 	case w.v92() && (agent["enabled"] != "1" || frozen):
@@ -302,7 +302,7 @@ func (w *world) allocateState(g *guest, of string, section config, storage strin
 	section["vmstate"] = storage + ":" + name
 	section["runningmachine"], section["runningcpu"] = g.run.machine, w.cpuArgument(g.conf)
 	if w.v9() { // Since qemu-server 9.0.21.
-		section["running-nets-host-mtu"] = netMTUs(g.conf)
+		section["running-nets-host-mtu"] = w.netMTUs(g.node, g.conf)
 	}
 	return storage, nil
 }

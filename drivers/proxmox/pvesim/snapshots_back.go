@@ -37,7 +37,10 @@ func apiRollback(w *world, c *call) (any, error) {
 		if s == nil {
 			return fail("snapshot '%s' does not exist", name)
 		}
-		g.run = nil
+		if g.run != nil {
+			g.run = nil
+			w.cleanUp(g)
+		}
 		w.rollBack(g, s)
 		if g.kind == "qemu" && (s.conf["vmstate"] != "" || start) {
 			if err := w.prepareStart(g, c, t.logf); err != nil {

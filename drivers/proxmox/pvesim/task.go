@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,9 @@ type task struct {
 	waiting []*task // For the lock file that this one holds.
 
 	warnings int
+
+	unlisted bool          // No task of PVE, but something of the node that takes the lock file, too.
+	patience time.Duration // How long it waits for the lock file; 0 for lockPatience.
 }
 
 // job is what a task is to do.
@@ -136,7 +140,7 @@ func (t *task) enter() {
 		if holder := t.guest.file; holder != nil && holder != t {
 			t.logf("trying to acquire lock...")
 			holder.waiting = append(holder.waiting, t)
-			t.due = t.w.now.Add(lockPatience)
+			t.due = t.w.now.Add(cmp.Or(t.patience, lockPatience))
 			t.w.at(t.due, func() {
 				if !t.began && t.running() {
 					t.finish(fail("can't lock file '%s' - got timeout", lockName(t.guest)))
@@ -220,7 +224,9 @@ func taskText(err error) string {
 func (t *task) close() {
 	t.stopped = t.w.now
 	t.begin, t.end, t.abort, t.held = nil, nil, nil, nil // The list of tasks is long, and these hold the whole request.
-	t.w.countTask(t.kind, -1)
+	if !t.unlisted {
+		t.w.countTask(t.kind, -1)
+	}
 	if t.w.cfg.KeepTasks > 0 {
 		t.w.at(t.stopped, t.w.rotate) // Not now: somebody may be going through the list.
 	}
