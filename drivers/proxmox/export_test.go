@@ -198,3 +198,6 @@ func FirstIn(s, key string) string { return firstIn(s, key) }
 func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map[string]json.RawMessage, error) {
 	return d.content(ctx, node, storage, kind)
 }
+
+// Decisive picks the lines of a task's log that say why it failed.
+func Decisive(log []string, status string) string { return decisive(log, status) }

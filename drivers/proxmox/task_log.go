@@ -3,7 +3,6 @@ package proxmox
 import (
 	"context"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -18,8 +17,17 @@ const (
 // says of itself that there were errors (pve-manager, VZDump.pm, exec_backup).
 var unsaid = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
 
-// cause gives the last lines that a task wrote before it died, where its exit status does
-// not say why; "" where it does, or where the log cannot be seen.
+// routine are lines of a log that never say why a task failed.
+var routine = regexp.MustCompile(`^$|^no content$|^TASK |^OK$|^trying to acquire lock|^generating cloud-init ISO|^Formatting '|^transferred |^(kvm|qemu[\w-]*): warning: |^WARN: |^(swtpm_setup|Starting vTPM|Ending vTPM|Creating )`)
+
+// follows are lines of what went wrong because of something that an earlier line names:
+// QEMU on the script that plugs in a card, PVE on QEMU, and the outer functions of LXC
+// (qemu-server, QemuServer.pm, vm_start_nolock; LXC names the innermost first).
+var follows = regexp.MustCompile(`network script \S+ failed with status|^stopping swtpm instance|^(__lxc_start|lxc_spawn|lxc_start|lxc_init|start): \d+ |^(__lxc_start|lxc_spawn|lxc_start): `)
+
+// cause gives the lines of a task's log that say why it died, where its exit status does
+// not; "" where it does, or where the log cannot be seen. It is the last lines that are
+// neither routine nor the consequence of another.
 func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 	if !unsaid.MatchString(status) {
 		return ""
@@ -31,23 +39,34 @@ func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
 	if err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "log")+"?limit=0", &lines); err != nil {
 		return ""
 	}
-	var out []string
+	log := make([]string, len(lines))
+	for i, l := range lines {
+		log[i] = strings.TrimSpace(l.Text)
+	}
+	return decisive(log, status)
+}
+
+// decisive picks those lines.
+func decisive(log []string, status string) string {
 	named := status == "job errors" // its errors are called so, and other lines follow them
-	for _, l := range slices.Backward(lines) {
-		text := strings.TrimSpace(l.Text)
-		if is := strings.HasPrefix(text, "ERROR: "); named && !is {
-			continue
-		}
-		if text == "" || text == "no content" || strings.HasPrefix(text, "TASK ") || strings.Contains(status, text) {
-			continue
-		}
-		if cut := []rune(text); len(cut) > lineMost {
-			text = string(cut[:lineMost]) + "…"
-		}
-		if out = append(out, text); len(out) == lastMost {
-			break
+	var causes, consequences []string
+	for _, text := range log {
+		switch {
+		case named && !strings.HasPrefix(text, "ERROR: "), routine.MatchString(text), strings.Contains(status, text):
+		case follows.MatchString(text):
+			consequences = append(consequences, text)
+		default:
+			causes = append(causes, text)
 		}
 	}
-	slices.Reverse(out)
-	return strings.Join(out, "; ")
+	if len(causes) == 0 {
+		causes = consequences
+	}
+	causes = causes[max(len(causes)-lastMost, 0):]
+	for i, text := range causes {
+		if cut := []rune(text); len(cut) > lineMost {
+			causes[i] = string(cut[:lineMost]) + "…"
+		}
+	}
+	return strings.Join(causes, "; ")
 }
