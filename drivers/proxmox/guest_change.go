@@ -202,7 +202,17 @@ func (d *Driver) settlePower(ctx context.Context, s plan.Step, ch *change, halte
 		return nil
 	case ch.power && want == "stopped":
 		return d.stop(ctx, at, m)
-	case ch.power || halted:
+	case halted:
+		return d.start(ctx, at)
+	case ch.power && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
+		if err := d.unpause(ctx, at); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
+			return err
+		}
+		return d.restart(ctx, at, m)
+	case ch.power:
+		if d.rebootsNow(ctx, at) {
+			return nil
+		}
 		return d.start(ctx, at)
 	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, restarts):
 		return d.restart(ctx, at, m)

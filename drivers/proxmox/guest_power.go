@@ -16,15 +16,22 @@ const shutdownGrace = time.Minute
 // power is what a node says of a guest this moment.
 type power struct {
 	running bool
+	qmp     string // what QEMU says of a VM that runs: running, paused, io-error, …
+	pid     int    // of its process; 0 where it does not run
+	uptime  int    // of its process, in seconds
 	managed bool   // by the HA manager
 	ha      string // its state there
+	at      time.Time
 }
 
 // readPowerOf asks the guest's node. It costs a connection (PVE closes it), so only
 // steps ask, never a look that finds nothing to do.
 func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 	var doc struct {
-		Status string `json:"status"`
+		Status string          `json:"status"`
+		QMP    string          `json:"qmpstatus"`
+		PID    json.RawMessage `json:"pid"`
+		Uptime json.RawMessage `json:"uptime"`
 		HA     struct {
 			Managed json.RawMessage `json:"managed"`
 			State   string          `json:"state"`
@@ -36,22 +43,35 @@ func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 	if doc.Status == "" {
 		return power{}, &netError{"GET", at.path("status", "current"), errors.New("the answer holds no status")}
 	}
-	return power{running: doc.Status == "running", managed: number(doc.HA.Managed) == 1, ha: doc.HA.State}, nil
+	return power{
+		running: doc.Status == "running", qmp: doc.QMP, pid: number(doc.PID), uptime: number(doc.Uptime),
+		managed: number(doc.HA.Managed) == 1, ha: doc.HA.State, at: time.Now(),
+	}, nil
 }
 
-// start starts a guest; one that runs already is success. Where the HA manager has
-// it, PVE files a request with it in place of starting (API2/Qemu.pm, vm_start), and
-// the guest is waited for.
+// start starts a guest and waits until it runs; one that runs already is success, one that
+// is paused is resumed. Where the HA manager has it, PVE files a request with it in place of
+// starting (API2/Qemu.pm, vm_start).
 func (d *Driver) start(ctx context.Context, at place) error {
-	upid, err := d.c.post(ctx, at.path("status", "start"), nil)
-	err = d.settled(ctx, upid, err)
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.post(ctx, at.path("status", "start"), nil) })
 	switch {
 	case err != nil && strings.Contains(err.Error(), "already running"):
+		now, lookErr := d.readPowerOf(ctx, at)
+		if lookErr == nil && now.qmp == paused {
+			return d.unpause(ctx, at)
+		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("starting %s: %w", at, err)
 	case taskType(upid) == "hastart":
 		return d.reached(ctx, at, true, haPatience)
+	}
+	now, err := d.readPowerOf(ctx, at)
+	switch {
+	case err != nil:
+		return fmt.Errorf("starting %s: its task ended well, but whether it runs cannot be seen: %w", at, err)
+	case !now.running:
+		return fmt.Errorf("starting %s: its task ended well (`pvenode task log '%s'`), but it has stopped again since: look at its console while it starts, and at `journalctl` on node %s", at, upid, at.node)
 	default:
 		return nil
 	}
@@ -63,8 +83,9 @@ func (d *Driver) start(ctx context.Context, at place) error {
 func (d *Driver) stop(ctx context.Context, at place, m mark) error {
 	limit := time.Duration(m.down()) * time.Second
 	asked, cancel := context.WithTimeout(ctx, limit+shutdownGrace)
-	upid, err := d.c.post(asked, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
-	err = d.settled(asked, upid, err)
+	upid, err := d.whenUnlocked(asked, func() (string, error) {
+		return d.c.post(asked, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
+	})
 	hangs := asked.Err() != nil && ctx.Err() == nil
 	cancel()
 	task, ended := errors.AsType[*taskError](err)
@@ -90,31 +111,14 @@ func (d *Driver) pullPlug(ctx context.Context, at place, shutdown string, why er
 			return fmt.Errorf("shutting %s down: %w", at, err)
 		}
 	}
-	upid, err := d.c.post(ctx, at.path("status", "stop"), nil)
-	if err = d.settled(ctx, upid, err); err != nil && !strings.Contains(err.Error(), at.String()+" not running") {
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.post(ctx, at.path("status", "stop"), nil) })
+	if err != nil && !strings.Contains(err.Error(), at.String()+" not running") {
 		return fmt.Errorf("stopping %s, which its shutdown did not end (%w): %w", at, why, err)
 	}
 	if taskType(upid) == "hastop" {
 		return d.reached(ctx, at, false, haPatience)
 	}
 	return nil
-}
-
-// restart shuts a guest down and starts it, which applies what is pending. PVE does
-// it in one task, also under the HA manager, which does not get to see it stopped.
-func (d *Driver) restart(ctx context.Context, at place, m mark) error {
-	upid, err := d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
-	err = d.settled(ctx, upid, err)
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.vmid)): // it was stopped meanwhile, and what is pending waits for a start only; of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
-		return d.start(ctx, at)
-	case strings.Contains(err.Error(), "powerdown failed"):
-		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.down(), err)
-	default:
-		return fmt.Errorf("restarting %s: %w", at, err)
-	}
 }
 
 // down is how many seconds a guest gets to shut down.

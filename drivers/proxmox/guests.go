@@ -138,6 +138,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.watchLocks(ctx, &out); err != nil {
 		return out, err
 	}
+	if err := d.watchPaused(ctx, guests, &out); err != nil {
+		return out, err
+	}
 	if err := d.spareRestarts(ctx, l.want, &out); err != nil {
 		return out, err
 	}
@@ -288,7 +291,7 @@ func unite(cluster, nodes map[int]listed) map[int]listed {
 			if len(g.tags) == 0 {
 				g.tags = old.tags
 			}
-			g.ha = old.ha // only the cluster's list has it
+			g.ha, g.qmp = old.ha, old.qmp // only the cluster's list has them
 			if old.node != g.node {
 				g.node = old.node // moved just now; the cluster's list follows the configuration file at once
 			}

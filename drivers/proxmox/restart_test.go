@@ -20,12 +20,7 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
 		w.apply()
 		time.Sleep(time.Minute)
-		power := func(verb string) {
-			upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
-			require.NoError(t, err)
-			require.NoError(t, w.d.WaitTask(t.Context(), upid))
-		}
-		power("suspend") // its processors stand still, PVE shows it as running
+		w.host.Edit(func(e *pvesim.Edit) { e.Hang(10000) })
 		w.vm("db").Cores = 4
 
 		var temporary interface{ Temporary() bool }
@@ -44,7 +39,7 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 			require.Equal(t, "cores", p.Pending[0].Path)
 			time.Sleep(time.Minute)
 		}
-		power("resume")
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
 		time.Sleep(time.Hour)
 		p := w.apply()
 		require.Equal(t, []string{"pending"}, paths(p.Steps[0]))

@@ -25,6 +25,7 @@ type listed struct {
 	lock    string
 	pool    string // that it is in, as far as the cluster's list shows it (Pool.Audit); "" for none
 	running bool
+	qmp     string // of a VM whose processors do not run: what QEMU says; only the cluster's list has it
 	uptime  int    // seconds since PVE started it; only fresh lists have it
 	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
@@ -98,6 +99,9 @@ func (v *view) readResource(e row) {
 		g.ha, g.pool = e.text("hastate"), e.text("pool")
 		if e.text("status") == "unknown" {
 			g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one
+		}
+		if status := e.text("status"); kind == "qemu" && !slices.Contains([]string{"", "running", "stopped", "unknown"}, status) {
+			g.qmp = status
 		}
 		v.guests[g.vmid] = g
 	}

@@ -1,0 +1,242 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A restart of a VM is two tasks. The one that we order, qmreboot, ends when the VM has
+// stopped. qmeventd notices the end of the process and runs `qm cleanup`, which starts the
+// VM in a task of root@pam, some seconds later (qemu-server, PVE/QemuServer.pm, vm_reboot;
+// PVE/CLI/qm.pm, cleanup). Under the HA manager that second task files a request with it.
+// A container is restarted by its task alone (pve-container, PVE/LXC.pm, vm_reboot).
+const (
+	// restartPatience is how long a VM may take from the end of qmreboot until it runs:
+	// the cleanup waits a minute for the VM's lock and half a minute for the end of its
+	// process; the rest is for the start.
+	restartPatience = 2 * time.Minute
+	restartPoll     = 2 * time.Second
+	// startLasts is how many seconds a process must have lived to count as a start that
+	// did not fail. QEMU has a process while it finds out that it cannot start.
+	startLasts = 2
+	// lockPatience is how long a power task is tried again while something of the node
+	// holds the guest's lock file. `qm cleanup` may hold it for 30 s where a VM was started
+	// again before it came (qemu-server since 9.1.13, PVE/CLI/qm.pm, cleanup).
+	lockPatience = time.Minute
+	lockPoll     = 2 * time.Second
+)
+
+// restart shuts a guest down and starts it, which applies what is pending, and waits until
+// it runs with a newer start than before.
+func (d *Driver) restart(ctx context.Context, at place, m mark) error {
+	before, err := d.readPowerOf(ctx, at)
+	if err != nil {
+		return fmt.Errorf("restarting %s: looking at it first: %w", at, err)
+	}
+	if !before.running { // it was stopped meanwhile, and what is pending needs a start only
+		return d.start(ctx, at)
+	}
+	upid, err := d.whenUnlocked(ctx, func() (string, error) {
+		return d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
+	})
+	lost := err
+	if errors.Is(err, errLost) { // it may be at work, or be done
+		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
+			return fmt.Errorf("restarting %s: %w; and %w", at, err, waitErr)
+		}
+		now, lookErr := d.readPowerOf(ctx, at)
+		if lookErr != nil || now.running && !now.newerThan(before) {
+			return fmt.Errorf("restarting %s: %w", at, err)
+		}
+		err = nil
+	}
+	switch {
+	case err == nil:
+		if err := d.runsAgain(ctx, at, before, upid); err != nil {
+			return fmt.Errorf("restarting %s: %w", at, errors.Join(err, lost))
+		}
+		return nil
+	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.vmid)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
+		return d.start(ctx, at)
+	case strings.Contains(err.Error(), "powerdown failed"):
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.down(), err)
+	default:
+		return fmt.Errorf("restarting %s: %w", at, err)
+	}
+}
+
+// newerThan reports whether a guest runs by another start than it did before. The process
+// tells; where a list has no process, the uptime does: it would have grown since, by our
+// own clock.
+func (p power) newerThan(before power) bool {
+	if !p.running {
+		return false
+	}
+	if p.pid != 0 && before.pid != 0 {
+		return p.pid != before.pid
+	}
+	return time.Duration(p.uptime+startLasts)*time.Second < time.Duration(before.uptime)*time.Second+p.at.Sub(before.at)
+}
+
+// runsAgain waits until a guest runs with a newer start than before. reboot is the task that
+// stopped it, "" where its answer was lost. The later task is looked for as soon as the
+// guest was seen stopped: it says why, where it fails, to a token that may see it.
+func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot string) error {
+	patience := restartPatience
+	if before.managed {
+		patience = haPatience
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		now, err := d.readPowerOf(ctx, at)
+		switch {
+		case err != nil && endsAll(ctx, err):
+			return err
+		case err == nil && now.newerThan(before) && (at.lxc || now.uptime >= startLasts):
+			return nil
+		case err == nil && now.ha == "error":
+			return errors.New(haStuck(at))
+		case err == nil && at.lxc && !now.running && !now.managed: // it had stopped before its task had the lock
+			return d.start(ctx, at)
+		}
+		if upid := d.laterStart(ctx, at, reboot); upid != "" {
+			err := d.c.tasks.wait(ctx, upid)
+			switch {
+			case err == nil, strings.Contains(err.Error(), "already running"):
+				if now, err = d.readPowerOf(ctx, at); err == nil && now.newerThan(before) {
+					return nil
+				}
+			case strings.Contains(err.Error(), noLock): // nobody tries that start again
+				return d.start(ctx, at)
+			case ctx.Err() != nil || !before.managed: // the HA manager tries again by itself
+				return err
+			}
+		}
+		if time.Now().After(deadline) {
+			return d.staysDown(ctx, at, now, err, patience)
+		}
+		if err := wait(ctx, restartPoll); err != nil {
+			return fmt.Errorf("waiting until it runs again: %w", err)
+		}
+	}
+}
+
+// laterStart is the newest start of a VM after a reboot; "" where none can be seen. Both
+// times are those in the ids, of one clock. A token without Sys.Audit on the node sees its
+// own tasks only, and the list says nothing of that.
+func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string {
+	if at.lxc {
+		return ""
+	}
+	tasks, err := d.recentTasks(ctx, at)
+	if err != nil {
+		return ""
+	}
+	if reboot == "" {
+		if i := slices.IndexFunc(tasks, func(e taskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.mine(e.UPID) }); i >= 0 {
+			reboot = tasks[i].UPID
+		}
+	}
+	for _, e := range tasks {
+		if reboot != "" && taskType(e.UPID) == "qmstart" && startOf(e.UPID) >= startOf(reboot) {
+			return e.UPID
+		}
+	}
+	return ""
+}
+
+// recentTasks are the last tasks about a guest, running ones first, then the newest.
+func (d *Driver) recentTasks(ctx context.Context, at place) ([]taskEntry, error) {
+	var list []taskEntry
+	err := readList(ctx, d.c, seg("nodes", at.node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.vmid), &list)
+	return list, err
+}
+
+// staysDown says that a VM did not come back, what was seen, and what to do.
+func (d *Driver) staysDown(ctx context.Context, at place, now power, seen error, patience time.Duration) error {
+	switch missing, err := d.lacks(ctx, "/nodes/"+at.node, "Sys.Audit"); {
+	case seen != nil:
+		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
+	case now.managed:
+		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, or(now.ha, "none"))
+	case now.running:
+		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.pid, now.uptime)
+	case err == nil && missing != "":
+		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, at.node, at.vmid, at.node)
+	default:
+		return fmt.Errorf("it has been down for %s, and no task has started it: look at `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.node)
+	}
+}
+
+// rebootsNow waits for a start that is under way, and for the one that follows a reboot
+// which an earlier run ordered, so that the VM is not started a second time beside it. It
+// reports whether the VM runs. No clock tells how old that reboot is, so the wait is short.
+func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
+	if at.lxc {
+		return false
+	}
+	tasks, err := d.recentTasks(ctx, at)
+	if err != nil {
+		return false
+	}
+	i := slices.IndexFunc(tasks, func(e taskEntry) bool {
+		return slices.Contains([]string{"qmreboot", "qmstart", "qmshutdown", "qmstop", "hastart", "hastop"}, taskType(e.UPID))
+	})
+	if i < 0 {
+		return false
+	}
+	last := tasks[i]
+	switch {
+	case taskType(last.UPID) == "qmstart" && last.runs():
+		return d.c.tasks.wait(ctx, last.UPID) == nil
+	case taskType(last.UPID) != "qmreboot" || !d.c.mine(last.UPID):
+		return false
+	}
+	for range 4 {
+		if wait(ctx, restartPoll) != nil {
+			return false
+		}
+		if now, err := d.readPowerOf(ctx, at); err == nil && now.running {
+			return true
+		}
+		if upid := d.laterStart(ctx, at, last.UPID); upid != "" {
+			return d.c.tasks.wait(ctx, upid) == nil
+		}
+	}
+	return false
+}
+
+// noLock is how a task fails that does not get a guest's lock file (pve-guest-common,
+// AbstractConfig.pm, lock_config).
+const noLock = "can't lock file"
+
+// whenUnlocked sends a write and waits for its task; for a while again where it did not
+// get the guest's lock file, and so did nothing.
+func (d *Driver) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
+	deadline := time.Now().Add(lockPatience)
+	for {
+		upid, err = send()
+		err = d.settled(ctx, upid, err)
+		if err == nil || !strings.Contains(err.Error(), noLock) || time.Now().After(deadline) || wait(ctx, lockPoll) != nil {
+			return upid, err
+		}
+	}
+}
+
+// startOf is when a task began, in seconds by the clock of its node.
+func startOf(upid string) int64 {
+	p := strings.Split(upid, ":")
+	if len(p) < 8 {
+		return 0
+	}
+	n, err := strconv.ParseInt(p[4], 16, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,275 @@
+package proxmox_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// restartable makes vm.db, which may be restarted, and lets it come up.
+func restartable(w *world) {
+	w.t.Helper()
+	w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+	w.apply()
+	time.Sleep(time.Minute)
+}
+
+const opsToken = "ops@pve!agent=secret"
+
+// lessAudit takes from the driver's token the right to see other people's tasks.
+func lessAudit(w *world) {
+	w.t.Helper()
+	privs := "VM.Audit,VM.PowerMgmt,VM.Allocate,VM.Config.CPU,VM.Config.Disk,VM.Config.Memory,VM.Config.Options,VM.Config.HWType,VM.Config.Network,VM.Config.Cloudinit,VM.Config.CDROM"
+	w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {privs + ",Datastore.AllocateSpace,Datastore.Audit,SDN.Use"}})
+	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
+	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+}
+
+// process is the id of a VM's process; 0 while it does not run.
+func (w *world) process(vmid int) int {
+	w.t.Helper()
+	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("https://pve/api2/json/nodes/father/qemu/%d/status/current", vmid), http.NoBody)
+	require.NoError(w.t, err)
+	r.Header.Set("Authorization", "PVEAPIToken="+w.host.Token())
+	res, err := w.host.RoundTrip(r)
+	require.NoError(w.t, err)
+	defer func() { require.NoError(w.t, res.Body.Close()) }()
+	var doc struct{ Data struct{ PID int } }
+	require.NoError(w.t, json.NewDecoder(res.Body).Decode(&doc))
+	return doc.Data.PID
+}
+
+// TestRestartIsDoneWhenItRunsAgain: the step ends when the VM runs with a newer start, not
+// when it has stopped; so a plan right after it finds nothing to do.
+func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
+	for _, version := range pvesim.Versions() {
+		for name, arrange := range map[string]func(*world){
+			"plain":    func(*world) {},
+			"no audit": lessAudit,
+			"under HA": func(w *world) {
+				w.root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
+				time.Sleep(time.Minute)
+			},
+		} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				inTime(t, pvesim.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
+					restartable(w)
+					arrange(w)
+					before := w.process(10000)
+					w.vm("db").Cores = 4
+					p := w.plan()
+					requests, began := total(w), time.Now()
+					require.Empty(t, w.run(p))
+					t.Logf("%d requests, %s", total(w)-requests, time.Since(began))
+					require.LessOrEqual(t, total(w)-requests, 30)
+					require.True(t, w.guest(10000).Running)
+					require.NotEqual(t, before, w.process(10000))
+					require.Equal(t, "4", w.guest(10000).Config["cores"])
+					w.converged()
+				})
+			})
+		}
+	}
+}
+
+// TestRestartThatFails: the VM stops and does not come up. The step fails with the text of
+// the later task; to a token that cannot see it the error says which privilege shows it. The
+// next pass starts the VM itself.
+func TestRestartThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		arrange func(*world)
+		says    []string
+		atMost  time.Duration
+	}{
+		"seen": {func(*world) {}, []string{"restarting VM 10000: task qmstart ended with: total memory for NUMA nodes must be equal to vm static memory"}, 30 * time.Second},
+		"unseen": {lessAudit, []string{
+			"restarting VM 10000: it has been down for 2m0s", "the token lacks Sys.Audit on /nodes/father", "pvenode task list --vmid 10000", "plan again",
+		}, 3 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second, Token: opsToken}, func(t *testing.T, w *world) {
+				restartable(w)
+				c.arrange(w)
+				w.vm("db").Options = map[string]string{"numa": "1", "numa0": "cpus=0,memory=5"}
+				p := w.plan()
+				began := time.Now()
+				failed := w.run(p)
+				require.Less(t, time.Since(began), c.atMost)
+				require.Len(t, failed, 1)
+				for _, err := range failed {
+					for _, part := range c.says {
+						require.ErrorContains(t, err, part)
+					}
+				}
+				p = w.plan()
+				require.Equal(t, []string{"power"}, paths(p.Steps[0]))
+				for _, err := range w.run(p) {
+					require.ErrorContains(t, err, "starting VM 10000: task qmstart ended with: total memory for NUMA nodes")
+				}
+				w.vm("db").Options = nil
+				settle(w)
+				require.True(t, w.guest(10000).Running)
+			})
+		})
+	}
+}
+
+// TestRestartWhoseAnswerIsLost is carried on with: the VM was seen before, and tells by its
+// process that it was started anew.
+func TestRestartWhoseAnswerIsLost(t *testing.T) {
+	for name, lose := range map[string]bool{"done": true, "not done": false} {
+		t.Run(name, func(t *testing.T) {
+			hit := false
+			inTime(t, pvesim.Config{TaskTime: time.Second, Fault: func(r *http.Request) (int, bool) {
+				if !strings.HasSuffix(r.URL.Path, "/status/reboot") || hit {
+					return 0, false
+				}
+				hit = true
+				return 596, lose
+			}}, func(t *testing.T, w *world) {
+				restartable(w)
+				before := w.process(10000)
+				w.vm("db").Cores = 4
+				failed := w.run(w.plan())
+				require.True(t, hit)
+				if lose {
+					require.Empty(t, failed)
+				} else {
+					require.Len(t, failed, 1)
+					w.apply()
+				}
+				require.NotEqual(t, before, w.process(10000))
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestLockFileOfTheCleanup: a VM that was started right after its stop is held by the node
+// for half a minute on 9.2. What we order of it waits for that.
+func TestLockFileOfTheCleanup(t *testing.T) {
+	for verb, change := range map[string]func(*world){
+		"reboot":   func(w *world) { w.vm("db").Cores = 4 },
+		"shutdown": func(w *world) { w.vm("db").Power = "stopped" },
+	} {
+		t.Run(verb, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				restartable(w)
+				if verb == "reboot" { // what it writes itself would wait as well, so it is there already
+					_, err := w.d.Put(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"cores": 4})
+					require.NoError(t, err)
+				}
+				change(w)
+				p := w.plan()
+				for _, verb := range []string{"stop", "start"} {
+					upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+					require.NoError(t, err)
+					require.NoError(t, w.d.WaitTask(t.Context(), upid))
+				}
+				time.Sleep(6 * time.Second)
+				require.Empty(t, w.run(p))
+				require.Contains(t, fmt.Sprint(w.host.Snapshot().Tasks), "can't lock file")
+				w.converged()
+			})
+		})
+	}
+}
+
+// TestPausedIsDrift: a machine that somebody paused runs for PVE. The list of the cluster
+// shows it, the plan does, and apply resumes it.
+func TestPausedIsDrift(t *testing.T) {
+	for _, version := range pvesim.Versions() {
+		t.Run(version, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
+				restartable(w)
+				requests := total(w)
+				w.converged()
+				steady := total(w) - requests
+				process := w.process(10000)
+				_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/suspend", nil)
+				require.NoError(t, err)
+				time.Sleep(12 * time.Second)
+				requests = total(w)
+				p := w.plan()
+				require.Equal(t, steady+1, total(w)-requests, "one request for the one that is paused")
+				require.Equal(t, "update vm.db (none, power differs from the site): power paused → running;\n", describe(p))
+				require.Empty(t, w.run(p))
+				require.Equal(t, process, w.process(10000), "resumed, not restarted")
+				w.converged()
+				time.Sleep(12 * time.Second)
+				requests = total(w)
+				w.converged()
+				require.Equal(t, steady, total(w)-requests)
+			})
+		})
+	}
+}
+
+// TestPausedIsChanged: what takes a restart is made of a machine that is paused, too, and
+// one that shall be stopped is.
+func TestPausedIsChanged(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		restartable(w)
+		pause := func() {
+			w.host.Edit(func(e *pvesim.Edit) { e.QMP(10000, "paused") })
+			time.Sleep(12 * time.Second)
+		}
+		pause()
+		w.vm("db").Cores = 4
+		require.ElementsMatch(t, []string{"cores", "power"}, paths(w.apply().Steps[0]))
+		require.Equal(t, "4", w.guest(10000).Config["cores"])
+		time.Sleep(12 * time.Second)
+		w.converged()
+		pause()
+		w.vm("db").Power = "stopped"
+		w.apply()
+		require.False(t, w.guest(10000).Running)
+		w.converged()
+		w.vm("db").Power = "running"
+		p := w.plan()
+		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000); e.QMP(10000, "paused") })
+		require.Empty(t, w.run(p), "started and paused since the plan was made")
+		time.Sleep(12 * time.Second)
+		w.converged()
+	})
+}
+
+// TestHaltedIsReported: what stopped by itself is not resumed, a guest that sleeps is not
+// woken, and what a task has in its hands is left to it.
+func TestHaltedIsReported(t *testing.T) {
+	for state, says := range map[string]string{
+		"io-error":       "vm.db does not run: QEMU stopped it at an error of one of its disks (io-error)\nit is not resumed by itself",
+		"internal-error": "`qm reset 10000`",
+		"guest-panicked": "its system has crashed",
+		"suspended":      "its own system put it to sleep (suspended)",
+		"inmigrate":      "QEMU says inmigrate",
+	} {
+		t.Run(state, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				restartable(w)
+				w.host.Edit(func(e *pvesim.Edit) { e.QMP(10000, state) })
+				time.Sleep(12 * time.Second)
+				require.Contains(t, saidQuietly(w), says)
+				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "migrate") })
+				require.NotContains(t, saidQuietly(w), "vm.db does not run")
+			})
+		})
+	}
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.apply()
+		w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
+		time.Sleep(12 * time.Second)
+		p := w.plan()
+		require.Empty(t, p.Steps, "a backup of a stopped machine gives it a process: %s", describe(p))
+	})
+}
