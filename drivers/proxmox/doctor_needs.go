@@ -58,7 +58,7 @@ func derive(site *model.Site, want *model.Want, major int) *needs {
 	n.from = &model.Resource{At: want.Host.At}
 	n.guest("VM.Audit", "", "seeing which guests there are")
 	for _, node := range hostNodes(want.Host) {
-		n.soft(Grant{"/nodes/" + node, "Sys.Audit"}, roleNode, "state, hardware and running tasks of the node")
+		n.soft(Grant{"/nodes/" + node, "Sys.Audit"}, roleNode, "state, hardware and tasks of the node, such as the start that follows a restart")
 	}
 	if len(want.Host.Nodes) > 1 {
 		n.soft(Grant{"/", "Sys.Audit"}, roleCluster, "quorum of the cluster; without it nothing is done while a node is offline")

@@ -12,6 +12,14 @@ import (
 // the plan shows of it. PVE lists it as running.
 const paused = "paused"
 
+// watchStates finds our guests that are locked, and those that are paused.
+func (d *Driver) watchStates(ctx context.Context, guests map[int]listed, out *model.Observed) error {
+	if err := d.watchLocks(ctx, out); err != nil {
+		return err
+	}
+	return d.watchPaused(ctx, guests, out)
+}
+
 // watchPaused finds machines of ours that have a process, and whose processors do not run.
 // The list of the cluster shows it, at most ten seconds old, since pvestatd broadcasts what
 // QEMU says (pve-manager, PVE/Service/pvestatd.pm, update_qemu_status). Only a machine that

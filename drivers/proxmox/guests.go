@@ -135,10 +135,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	if err := d.findSeeds(ctx, l, &out); err != nil {
 		return out, err
 	}
-	if err := d.watchLocks(ctx, &out); err != nil {
-		return out, err
-	}
-	if err := d.watchPaused(ctx, guests, &out); err != nil {
+	if err := d.watchStates(ctx, guests, &out); err != nil {
 		return out, err
 	}
 	if err := d.spareRestarts(ctx, l.want, &out); err != nil {

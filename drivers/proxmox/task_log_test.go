@@ -75,7 +75,8 @@ func TestDecisiveLines(t *testing.T) {
 			"run_buffer: 571 Script exited with status 2; lxc_create_network_priv: 3466 No such device - Failed to create network device",
 		},
 		"only consequences": {
-			"startup for container '200' failed", []string{"__lxc_start: 2119 Failed to spawn container \"200\"", "TASK ERROR: startup for container '200' failed"},
+			"startup for container '200' failed",
+			[]string{"__lxc_start: 2119 Failed to spawn container \"200\"", "TASK ERROR: startup for container '200' failed"},
 			"__lxc_start: 2119 Failed to spawn container \"200\"",
 		},
 		"backup": {
