@@ -65,6 +65,9 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 			options[index(key)] = rapid.SampledFrom([]string{val.declared, or(val.byHand, val.declared)}).Draw(rt, key)
 		}
 	}
+	if node := index("numa[n]"); options[node] != "" { // a machine whose topology has another size than its memory does not start
+		options[node] = fmt.Sprintf("cpus=0,memory=%d", drawn.Memory)
+	}
 	return func(v *proxmox.VM) {
 		preset, image := v.Preset, v.Image
 		*v = drawn
