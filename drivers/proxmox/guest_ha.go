@@ -142,6 +142,13 @@ func guarded(severity diag.Severity, addr model.Address, summary, detail string)
 	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
 }
 
+// seen is a warning about a guest of ours that is as the files say.
+func seen(addr model.Address, summary, detail string) diag.Finding {
+	f := guarded(diag.Warning, addr, summary, detail)
+	f.Source = diag.FromHost
+	return f
+}
+
 // converted is a guest of ours that somebody made a template: it cannot be made a
 // machine again, and copies may live on its disks.
 func converted(g listed, name string, addr model.Address) model.Foreign {

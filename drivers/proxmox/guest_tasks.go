@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -145,7 +144,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
 			continue
 		}
-		out.Findings = append(out.Findings, guarded(diag.Warning, addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), lockText(at, g.Lock, nil)))
+		out.Findings = append(out.Findings, seen(addr, fmt.Sprintf("%s is locked (%s) and cannot be changed", addr, g.Lock), lockText(at, g.Lock, nil)))
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ const (
 	FromSite   = "site"
 	FromPolicy = "policy"
 	FromGuard  = "guard"
+	FromHost   = "host" // how the host is at the moment; it differs in nothing from the files, and holds no step back
 )
 
 // Pos is a place in a file. Line and Column count from 1, Column in characters;
@@ -78,7 +79,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Summary  string   `json:"summary"`           // what, in one line without a full stop
 	Detail   string   `json:"detail"`            // why, and what to do; may be empty
-	Source   string   `json:"source"`            // FromSite, FromPolicy or FromGuard
+	Source   string   `json:"source"`            // FromSite, FromPolicy, FromGuard or FromHost
 	Address  string   `json:"address,omitempty"` // the resource it is about, such as vm.web-1
 	At       Range    `json:"at"`
 	Code     string   `json:"code,omitempty"` // the source line at At, without its newline

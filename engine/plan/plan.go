@@ -165,7 +165,8 @@ type Input struct {
 }
 
 // InSync reports whether the host is as the site says, as far as this plan looked:
-// nothing to do, nothing held back, nothing out of sight.
+// nothing to do, nothing held back, nothing out of sight. A warning of how the host is
+// (diag.FromHost), such as a lock, changes nothing about that.
 func (p *Plan) InSync() bool {
 	for _, f := range p.Findings {
 		if f.Severity == diag.Error || f.Source == diag.FromGuard {
