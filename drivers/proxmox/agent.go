@@ -92,7 +92,7 @@ func (g *insideGuest) Address(ctx context.Context) (health.Address, error) {
 	}
 	at, ok := health.Choose(g.nics, seen, g.near, by)
 	if !ok {
-		return at, fmt.Errorf("%s tells of no address yet on any of the %d cards of %s", by, len(g.nics), g.at)
+		return at, fmt.Errorf("%s tells of no address yet on any network card of %s (%s declared)", by, g.at, plural(len(g.nics), "card"))
 	}
 	return at, nil
 }

@@ -105,7 +105,7 @@ var ctKind = kind[CT]{
 func (c *CT) brief() string {
 	size := c.Preset
 	if size == "" {
-		size = fmt.Sprintf("%d cores, %d MiB", c.Cores, c.Memory)
+		size = fmt.Sprintf("%s, %d MiB", plural(c.Cores, "core"), c.Memory)
 	}
 	if c.templateVMID != 0 {
 		return size + ", clone of " + c.Template

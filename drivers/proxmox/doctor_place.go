@@ -85,12 +85,15 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 		e.fail(label, "it is not active: the node does not get at it", why, "on node "+node+": pvesm status; is it mounted, is its server up?")
 		return
 	}
-	has := strings.Split(text(s["content"]), ",")
+	has := contents(text(s["content"]))
 	lacks := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(c string) bool { return slices.Contains(has, c) })
 	if len(lacks) > 0 {
-		all := slices.DeleteFunc(slices.Concat(has, lacks), func(c string) bool { return c == "" || c == "none" })
-		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), strings.Join(has, ", ")), why,
-			fmt.Sprintf("pvesm set %s --content %s", name, strings.Join(all, ",")))
+		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), or(strings.Join(has, ", "), "nothing")), why,
+			fmt.Sprintf("pvesm set %s --content %s", name, withContent(has, lacks...)))
+		return
+	}
+	if text(s["avail"]) == "" {
+		e.warn(label, "takes what is needed; the node does not say how much is free", why, "on node "+node+": pvesm status --storage "+name)
 		return
 	}
 	e.room(label, name, number(s["avail"]), uses, why)
@@ -118,10 +121,15 @@ func (e *exam) room(label, name string, free int, uses []use, why string) {
 		}
 	}
 	const giB = 1 << 30
+	room := "make room: on the host, pvesm list " + name
 	switch {
+	case free < giB && gib > 0 && e.seen:
+		e.fail(label, fmt.Sprintf("it is full (%d MiB free), and what is still to be made needs up to %d GiB", free>>20, gib), why, room)
+	case free < giB:
+		e.warn(label, fmt.Sprintf("it is full: %d MiB free", free>>20), why+"; downloads, uploads, backups and disks that grow fail there", room)
 	case gib > 0 && e.seen && gib > free/giB:
 		e.warn(label, fmt.Sprintf("%d GiB are free, and what is still to be made may grow to %d GiB", free/giB, gib), why+"; thin volumes take what is written to them",
-			"make room: on the host, pvesm list "+name+" --content images")
+			room)
 	default:
 		e.ok(label, "takes what is needed, %d GiB free", free/giB)
 	}

@@ -159,7 +159,7 @@ func (e *exam) expiry(c *x509.Certificate) {
 	case left < 0:
 		e.warn("certificate", "it ended on "+c.NotAfter.Format(time.DateOnly), "browsers and tools that do not go by the fingerprint refuse it", renew...)
 	case left < certificateSoon:
-		e.warn("certificate", fmt.Sprintf("it ends in %d days, on %s", int(left.Hours()/24), c.NotAfter.Format(time.DateOnly)),
+		e.warn("certificate", fmt.Sprintf("it ends in %s, on %s", plural(int(left.Hours()/24), "day"), c.NotAfter.Format(time.DateOnly)),
 			"its renewal changes the fingerprint, and from then on every run refuses until the site says the new one", renew...)
 	}
 }

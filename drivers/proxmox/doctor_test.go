@@ -188,8 +188,14 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 
 	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full := said(t, w.examine(nil), "storage local-lvm")
-	require.Equal(t, proxmox.Warning, full.Result)
-	require.Equal(t, "0 GiB are free, and what is still to be made may grow to 10 GiB", full.Seen)
+	require.Equal(t, proxmox.Failed, full.Result)
+	require.Equal(t, "it is full (0 MiB free), and what is still to be made needs up to 10 GiB", full.Seen)
+	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+	w.apply()
+	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	full = said(t, w.examine(nil), "storage local-lvm")
+	require.Equal(t, proxmox.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
+	require.Equal(t, "it is full: 0 MiB free", full.Seen)
 
 	w.root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
 	off := said(t, w.examine(nil), "storage local-lvm")

@@ -30,6 +30,14 @@ func placeOf(r *model.Resource) place {
 	return place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
 }
 
+// plural counts things in words: "1 core", "2 cores".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // String names the guest as PVE's own messages do.
 func (p place) String() string {
 	return fmt.Sprintf("%s %d", pick(p.lxc, "CT", "VM"), p.vmid)

@@ -182,7 +182,7 @@ func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, 
 		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
 	}
 	if !slices.Contains(strings.Split(st.Content, ","), "backup") || number(st.Active) != 1 {
-		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, st.Content)
+		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, strings.Join(contents(st.Content), ","))
 	}
 	var err error
 	f.before, err = f.list(ctx)

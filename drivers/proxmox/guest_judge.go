@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -189,14 +190,16 @@ func (j *judge) close() {
 			continue
 		}
 		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
+		var who []string
 		for _, r := range rs {
 			j.out.Foreign = append(j.out.Foreign, model.Foreign{
 				VMID: r.Guest.VMID, Name: r.Spec.(guestSpec).guestName(), Kind: guestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
-				Fix: "remove the one that is not wanted, for instance a restored backup",
+				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
+			who = append(who, placeOf(r).String())
 		}
-		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests prove to be %s: neither is touched", len(rs), addr),
+		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests prove to be %s: neither is touched (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
 	j.inTheirPool()

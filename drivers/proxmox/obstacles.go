@@ -112,7 +112,8 @@ func (s *survey) storages(ctx context.Context, node string, uses []use) error {
 				o.Path = declared
 			}
 			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
-			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", takes, u.storage, strings.TrimPrefix(strings.TrimPrefix(takes, "none")+","+u.content, ","), s.other(node, u.content))
+			has := contents(takes)
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.storage, withContent(has, u.content), s.other(node, u.content))
 		}
 		s.obstacle(o, u.by, declared)
 	}

@@ -8,10 +8,24 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
+
+// contents reads what a storage takes. PVE lists it in the order of a hash, which changes
+// from answer to answer; it is sorted here.
+func contents(list string) []string {
+	return slices.DeleteFunc(slices.Sorted(strings.SplitSeq(list, ",")), func(c string) bool { return c == "" || c == "none" })
+}
+
+// withContent is the list of what a storage takes, with more, for pvesm set --content.
+func withContent(takes []string, more ...string) string {
+	all := slices.Concat(takes, more)
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ",")
+}
 
 // row is an object of a list that PVE answered, member by member. It is read by name:
 // most have many more members than anybody wants to know.

@@ -120,7 +120,7 @@ func vmModel(name, doc string) model.Kind {
 func (v *VM) brief() string {
 	size := v.Preset
 	if size == "" {
-		size = fmt.Sprintf("%d cores, %d MiB", v.Cores, v.Memory)
+		size = fmt.Sprintf("%s, %d MiB", plural(v.Cores, "core"), v.Memory)
 	}
 	from := v.Image
 	switch {

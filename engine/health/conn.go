@@ -91,7 +91,11 @@ func (c *conn) Close() error {
 func (c *conn) story(err error) string {
 	text := "connected in " + short(c.took)
 	if n := c.got.Load(); n > 0 {
-		text = fmt.Sprintf("%s, %d bytes came", text, n)
+		bytes := "bytes"
+		if n == 1 {
+			bytes = "byte"
+		}
+		text = fmt.Sprintf("%s, %d %s came", text, n, bytes)
 	}
 	switch {
 	case c.ctx.Err() != nil:

@@ -55,6 +55,8 @@ type Foreign struct {
 	// As long as it stands there, that resource is not created a second time.
 	Claims Address `json:"-"`
 	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
+	// Duplicate: it is one of several with the same identity, which an error finding about Claims names.
+	Duplicate bool `json:"-"`
 	// Unfinished: somebody is creating it at the moment, or its creation died. Why says which.
 	Unfinished bool `json:"-"`
 }

@@ -78,6 +78,10 @@ func (p *planner) guardIdentity(s *Step, claims []model.Foreign) {
 	if s.Action != Create || len(claims) == 0 {
 		return
 	}
+	if !slices.ContainsFunc(claims, func(f model.Foreign) bool { return !f.Duplicate }) {
+		p.hold(s, false) // the observation reports them
+		return
+	}
 	var who, fix []string
 	for _, f := range claims {
 		what := fmt.Sprintf("%s %d %q", f.Kind, f.VMID, f.Name)

@@ -150,12 +150,13 @@ func (p *Plan) lines(all bool) []line {
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
 	}
-	if len(p.Foreign) > mostForeign {
+	foreign := slices.DeleteFunc(slices.Clone(p.Foreign), func(f model.Foreign) bool { return f.Duplicate }) // a finding names those
+	if len(foreign) > mostForeign {
 		return append(out, line{
-			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(p.Foreign)), detail: told("not ours, left alone"),
+			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(foreign)), detail: told("not ours, left alone"),
 		})
 	}
-	for _, f := range p.Foreign {
+	for _, f := range foreign {
 		out = append(out, line{
 			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
 			detail: told(leftAlone(f)),
@@ -219,17 +220,37 @@ func (s Step) line() line {
 	if len(why) > 1 {
 		l.notes = why[1:]
 	}
-	for _, c := range s.Changes {
-		switch {
-		case s.Action != Create:
-			l.all = append(l.all, c.text(maxWide)+"    "+clean(string(c.Class)))
-		case c.Sensitive:
-			l.all = append(l.all, clean(c.Path)+" "+hidden)
-		case !empty(c.After):
-			l.all = append(l.all, clean(c.Path)+" "+valued(c.After, maxWide))
-		}
-	}
+	l.all = s.details()
 	return l
+}
+
+// details are the changes one by one. Of what is new as a whole, a resource or a block,
+// they show what it gets: every value that is declared, and every other that is not empty.
+func (s Step) details() []string {
+	var out []string
+	for _, c := range s.Changes {
+		block := whole(s.Changes, blockOf(c.Path))
+		isNew := s.Action == Create || block == "+"
+		text := c.text(maxWide)
+		switch {
+		case isNew && !c.Sensitive && empty(c.After) && !s.declares(c.Path), block == "-" && !c.Sensitive && empty(c.Before):
+			continue
+		case isNew && c.Sensitive:
+			text = clean(c.Path) + " " + hidden
+		case isNew:
+			text = clean(c.Path) + " " + valued(c.After, maxWide)
+		}
+		if s.Action != Create {
+			text += "    " + clean(string(c.Class))
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// declares reports whether a line of the files sets an attribute; never of a plan from a file.
+func (s Step) declares(path string) bool {
+	return s.Want != nil && slices.ContainsFunc(s.Want.Places, func(p model.Place) bool { return p.Path == path })
 }
 
 // cost is the right column: the class, or for a making what it is.

@@ -215,6 +215,21 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	b.Reset()
 	p.Text(&b, plan.TextOptions{All: true})
 	require.Contains(t, b.String(), " create\n          cores 2\n          tags [a]\n          key (sensitive)\n", "of what is made, what is said")
+	declared := *guest("vm.c", 0, &VM{})
+	declared.Places = []model.Place{{Path: "onboot"}, {Path: "nic.lan.vlan"}}
+	p.Steps[len(p.Steps)-1].Want = &declared
+	b.Reset()
+	p.Text(&b, plan.TextOptions{All: true})
+	require.Contains(t, b.String(), " create\n          cores 2\n          onboot false\n          tags [a]\n          key (sensitive)\n", "what is declared is shown, be it zero")
+	p.Steps = append(p.Steps[:len(p.Steps)-1], plan.Step{Address: addr("vm.c"), Action: plan.Update, Want: &declared, Class: model.ClassHot, Changes: []plan.Change{
+		{Path: "nic.lan.bridge", After: "vmbr0", Class: model.ClassHot}, {Path: "nic.lan.ip", After: "", Class: model.ClassHot},
+		{Path: "nic.lan.vlan", After: 0, Class: model.ClassHot}, {Path: "nic.lan.mtu", After: 0, Class: model.ClassHot},
+		{Path: "disk.old.size", Before: 5, Class: model.ClassHot}, {Path: "disk.old.bus", Before: "", Class: model.ClassHot},
+	}})
+	b.Reset()
+	p.Text(&b, plan.TextOptions{All: true})
+	require.Contains(t, b.String(), "\n          nic.lan.bridge vmbr0    hot\n          nic.lan.vlan 0    hot\n          disk.old.size 5 → none    hot\n", "nothing of what is not set")
+	require.NotContains(t, b.String(), "none →")
 	p.Steps = p.Steps[:2]
 	p.Steps[0].Changes = p.Steps[0].Changes[:1]
 	require.False(t, p.Text(&b, plan.TextOptions{Width: 60}), "all of it fits")
