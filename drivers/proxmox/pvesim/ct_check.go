@@ -87,23 +87,6 @@ func (w *world) checkHookscript(volid string) error {
 	return nil
 }
 
-// lxcConfig writes the configuration that LXC reads (update_lxc_config in PVE/LXC.pm): after
-// each change, and at each start. It fails where a network device cannot work, and then
-// what was changed is stored all the same.
-func (w *world) lxcConfig(g *guest) error {
-	if g.conf["template"] == "1" {
-		return nil
-	}
-	nets := indexedKeys(g.conf, "net")
-	slices.Sort(nets) // PVE goes by the text of the keys.
-	for _, key := range nets {
-		if bridge := ctProperty(key, g.conf[key])["bridge"]; !w.hasBridge(bridge) {
-			return fail("bridge '%s' does not exist", bridge)
-		}
-	}
-	return nil
-}
-
 // volumesThere fails if a mount point names a volume that is not there (activate_volumes
 // in PVE/Storage.pm).
 func (w *world) volumesThere(node string, conf config) error {

@@ -95,7 +95,8 @@ func isCTOption(key string) bool {
 
 // changeCT lets all changes wait, then makes those that can be made now
 // (update_pct_config in PVE/LXC/Config.pm). Nothing is written when one of them is
-// refused or fails.
+// refused or fails, but for what update_net writes by itself. A deletion does not drop a
+// value that waits, as it does of a VM: only a revert does.
 func (w *world) changeCT(g *guest, ch change) error {
 	pend, going := maps.Clone(g.pend), g.deletions()
 	for _, key := range ch.revert {
@@ -112,7 +113,6 @@ func (w *world) changeCT(g *guest, ch change) error {
 			return err
 		}
 		modified[key] = true
-		delete(pend, key)
 		going[key] = false
 	}
 	for _, key := range slices.Sorted(maps.Keys(ch.set)) {
@@ -126,18 +126,19 @@ func (w *world) changeCT(g *guest, ch change) error {
 		pend[key] = w.ctCanonical(key, ch.set[key])
 		delete(going, key)
 	}
-	conf, waiting := maps.Clone(g.conf), maps.Clone(g.pend)
+	written := ctFile{maps.Clone(g.conf), maps.Clone(g.pend)}
 	g.pend = pend
 	g.setDeletions(going)
 	g.cleanupPending()
 	problems := map[string]string{}
 	if g.run != nil {
-		w.hotplugCT(g, modified, problems)
+		w.hotplugCT(g, modified, &written, problems)
 	} else {
 		w.coldplugCT(g, modified, problems)
 	}
 	if len(problems) > 0 {
-		g.conf, g.pend = conf, waiting // Of a change that went wrong nothing is written (update_vm in PVE/API2/LXC/Config.pm).
+		g.conf, g.pend = written.conf, written.pend // Of a change that went wrong nothing is written (update_vm in PVE/API2/LXC/Config.pm).
+		w.write(g)
 		return &apiError{status: 400, errors: problems}
 	}
 	w.write(g)
@@ -177,27 +178,41 @@ var (
 	hotCT = map[string]bool{"cpulimit": true, "cpuunits": true, "swap": true}
 )
 
-// hotplugCT makes what can be changed while the container runs.
-func (w *world) hotplugCT(g *guest, modified map[string]bool, problems map[string]string) {
+// hotplugCT makes what can be changed while the container runs
+// (vmconfig_hotplug_pending in PVE/LXC/Config.pm). A card is unplugged by a pattern of
+// one digit, so net10 and above wait.
+func (w *world) hotplugCT(g *guest, modified map[string]bool, written *ctFile, problems map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
+		if key != "delete" && modified[key] && fastCT[key] {
+			g.conf[key] = g.pend[key]
+			delete(g.pend, key)
+		}
+	}
 	going := g.deletions()
 	for _, key := range slices.Sorted(maps.Keys(going)) {
 		family := familyOf(key)
-		plugged := family == "net" && len(key) == len("net0") // PVE's pattern for what it unplugs has one digit
-		if modified[key] && (fastCT[key] || hotCT[key] || plugged || family == "unused") {
+		if modified[key] && (fastCT[key] || hotCT[key] || family == "net" && len(key) == len("net0") || family == "unused") {
 			w.dropCT(g, key, "unable to hotplug "+key+": ", going, problems)
 		}
 	}
 	g.setDeletions(going)
 	for _, key := range slices.Sorted(maps.Keys(g.pend)) {
 		family := familyOf(key)
-		hot := fastCT[key] || hotCT[key] || key == "memory" || family == "net" || family == "dev"
+		hot := hotCT[key] || key == "memory" || family == "net" || family == "dev"
 		if family == "mp" {
 			_, there := g.conf[key]
 			hot = !there // A mount point can be added, not changed.
 		}
-		if key != "delete" && modified[key] && hot {
-			w.takeCT(g, key, "unable to hotplug "+key+": ", problems)
+		if key == "delete" || !modified[key] || !hot {
+			continue
 		}
+		if family == "net" {
+			if err := w.updateCTNet(g, key, g.pend[key], written); err != nil {
+				problems[key] = "unable to hotplug " + key + ": " + err.Error() + "\n"
+				continue
+			}
+		}
+		w.takeCT(g, key, "unable to hotplug "+key+": ", problems)
 	}
 }
 
@@ -242,37 +257,10 @@ func (w *world) dropCT(g *guest, key, trouble string, going map[string]bool, pro
 	delete(going, key)
 }
 
-// plugCT plugs a network device into a container that runs: its bridge must be there
-// (veth_create in PVE/Network.pm), and its name free, or lxc-device fails (hotplug_net in
-// PVE/LXC.pm).
-func (w *world) plugCT(g *guest, key, value string) error {
-	if g.run == nil || familyOf(key) != "net" {
-		return nil
-	}
-	device := ctProperty(key, value)
-	if bridge := device["bridge"]; bridge != "" && !w.hasBridge(bridge) {
-		return fail("bridge '%s' does not exist", bridge)
-	}
-	if trouble := w.trunkTrouble(g.node, device); trouble != "" && device["link_down"] != "1" && replugsCT(g.conf[key], device) {
-		return fail("%s", trouble)
-	}
-	for _, other := range indexedKeys(g.conf, "net") {
-		if other != key && ctProperty(other, g.conf[other])["name"] == device["name"] {
-			_, n := splitKey(key)
-			return fail("command 'lxc-device -n %d add veth%di%dp %s' failed: exit code 1", g.vmid, g.vmid, n, device["name"])
-		}
-	}
-	return nil
-}
-
 // takeCT puts a waiting value into force. What a mount point names is made, what
 // it named before stays as unused.
 func (w *world) takeCT(g *guest, key, trouble string, problems map[string]string) {
 	value := g.pend[key]
-	if err := w.plugCT(g, key, value); err != nil {
-		problems[key] = trouble + err.Error() + "\n"
-		return
-	}
 	if isMount(key) && key != "rootfs" { // That is stored as it was sent.
 		made, err := w.pendingMount(g, parseMount(key, value))
 		if err != nil {

@@ -120,16 +120,3 @@ func (w *world) mtuOfCT(node, key, value string) error {
 		return nil
 	}
 }
-
-// replugsCT says whether the cable of a container's device is plugged in anew: for a
-// trunk alone, or an MTU, PVE does not, and the container gets them when it starts
-// (update_net in PVE/LXC.pm).
-func replugsCT(old string, device map[string]string) bool {
-	before := ctProperty("net0", old)
-	for _, option := range []string{"hwaddr", "name", "bridge", "tag", "firewall", "link_down"} {
-		if old == "" || before[option] != device[option] {
-			return true
-		}
-	}
-	return false
-}

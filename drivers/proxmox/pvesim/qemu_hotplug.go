@@ -244,6 +244,9 @@ func (c *call) plugsDrive(g *guest, key, value string, hot bool) (bool, error) {
 		if !hot || family == "ide" || family == "sata" {
 			return false, nil
 		}
+		if d.file == "none" || d.file == "cdrom" { // activate_volumes in PVE/Storage.pm takes a volume only
+			return false, fail("unable to parse volume ID '%s'", d.file)
+		}
 		g.run.disks[key] = true
 		return true, nil
 	}

@@ -216,6 +216,9 @@ func (c *call) setKey(g *guest, key string, ch change, order *[]string, modified
 		g.pend[key] = value
 	}
 	going := g.deletions()
+	if _, old := g.conf["bootdisk"]; old && key == "boot" && len(bootOrder(value)) > 0 {
+		going["bootdisk"] = false
+	}
 	delete(going, key)
 	g.setDeletions(going)
 	c.w.write(g)
