@@ -76,8 +76,7 @@ func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
 		require.Equal(t, "backup", w.guest(10000).Lock)
 		p := w.plan()
 		require.Len(t, p.Steps, 1)
-		require.ErrorContains(t, w.d.Apply(t.Context(), p.Steps[0]), "a task of an earlier run, which has ended now")
-		w.apply()
+		require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]), "it reads the guest again and goes on by itself")
 		w.converged()
 	})
 }
@@ -221,4 +220,49 @@ func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGrowthOfAnEarlierRunIsAwaited and not ordered again; the same run does what is left
+// of its step by itself.
+func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
+	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
+	inTime(t, c, func(t *testing.T, w *world) {
+		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
+		w.apply()
+		ct.Disks[0].Size = 9
+		dying, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		require.Error(t, w.d.Apply(dying, w.plan().Steps[0]))
+		w.reopen()
+		ct.Swap = 64
+		p := w.plan()
+		require.Equal(t, []string{"swap", "disk.data.size"}, paths(p.Steps[0]))
+		require.Empty(t, w.run(p))
+		require.Contains(t, w.guest(10000).Config["mp0"], "size=9G")
+		require.Equal(t, "64", w.guest(10000).Config["swap"])
+		grown := 0
+		for _, task := range w.host.Snapshot().Tasks {
+			if task.Type == "resize" {
+				grown++
+			}
+		}
+		require.Equal(t, 1, grown)
+		w.converged()
+	})
+}
+
+// TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep: only what the plan showed is done
+// without another plan.
+func TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
+		w.node("web-1", nil)
+		w.apply()
+		w.vm("web-1").Tags = []string{"new"}
+		p := w.plan()
+		_, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
+		require.NoError(t, err)
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cores", "7") })
+		require.ErrorContains(t, w.d.Apply(t.Context(), p.Steps[0]), "plan again")
+		require.NotContains(t, w.guest(10000).Config["tags"], "new")
+	})
 }

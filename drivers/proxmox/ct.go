@@ -88,12 +88,13 @@ var ctKind = kind[CT]{
 			r.resolve()
 			return r.problems
 		},
-		Claims: func(spec any) []model.Claim { return spec.(*CT).claims() },
-		Align:  func(want, have any) { want.(*CT).align(have.(*CT)) },
-		Class:  classCT,
-		Refuse: refuseCT,
-		Note:   noteCT,
-		Brief:  func(spec any) string { return spec.(*CT).brief() },
+		Claims:  func(spec any) []model.Claim { return spec.(*CT).claims() },
+		Align:   func(want, have any) { want.(*CT).align(have.(*CT)) },
+		Reverts: func(want, have any) []model.Pending { return reverts(want.(*CT), have.(*CT)) },
+		Class:   classCT,
+		Refuse:  refuseCT,
+		Note:    noteCT,
+		Brief:   func(spec any) string { return spec.(*CT).brief() },
 	},
 	create: createCT, // readGuests of vm lists containers too
 	update: updateCT,

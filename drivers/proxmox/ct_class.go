@@ -23,6 +23,8 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 	_, wanted := find(w.Disks, name)
 	_, there := find(h.Disks, name)
 	switch {
+	case takesBack(w, h, path):
+		return model.ClassNone
 	case cost == model.ClassMigrate && wanted && there, cost.Worse(model.ClassMigrate):
 		return cost
 	case path == "power" && w.Power == "stopped":
@@ -112,7 +114,7 @@ func noteCT(want, have *model.Resource, paths []string) string {
 			out = append(out, "the running container gets "+attr+" of nic "+name+" when it starts again, which PVE does not list as pending")
 		}
 	}
-	return strings.Join(out, "; ")
+	return joinNotes(append(out, noteReverts(w, h, paths))...)
 }
 
 // sameMount reports whether two disks of one name are mounted alike, wherever they lie.

@@ -125,7 +125,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 		m.Slots = copied(want.devices(), "rootfs")
 	}
 	m.Slots = slots(want.devices(), cfg, m.Slots)
-	w := writing{want.params(&m, cfg), map[string]bool{}}
+	w := writing{set: want.params(&m, cfg), gone: map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for key, val := range w.set {
 		if cfg.next[key] == plainText(val) {

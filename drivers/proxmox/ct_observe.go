@@ -42,7 +42,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
 	}
 	t.readDevices()
-	t.Waits = g.running && cfg.waits && !maps.Equal(cfg.now, cfg.next)
+	t.Waits = g.running && len(cfg.waitingKeys()) > 0
 	for k, val := range c {
 		if !isTypedCT(k) {
 			t.Options[k] = val
@@ -106,6 +106,16 @@ func (c *CT) sizeNow(key string) int {
 
 // align takes out of what was observed all that the files have no opinion about.
 func (c *CT) align(have *CT) {
+	waits := have.Waits && c.Restart == "allowed" && c.Power == "running" && c.awaitsRestart(have)
+	c.alignValues(have)
+	have.Waits = waits
+}
+
+// alignValues is align without what waits for a restart.
+
+func (c *CT) alignValues(other any) {
+	have := other.(*CT)
+	have.Waits = false
 	for i := range have.NICs {
 		h := &have.NICs[i]
 		if w, wanted := find(c.NICs, h.Name); wanted {
@@ -135,7 +145,6 @@ func (c *CT) align(have *CT) {
 	}
 	ctKeys().align(c.Options, have.Options, have.mark.Options, nil)
 	have.Startup = c.Startup.sameAs(have.Startup)
-	have.Waits = have.Waits && c.Restart == "allowed" && c.Power == "running"
 	if have.mark.From == "" {
 		have.Template = c.Template
 	}
@@ -152,12 +161,15 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 }
 
 // pending lists what PVE holds back until the next full restart.
-func (c *CT) pending(addr model.Address) []model.Pending { return c.observe.waiting(addr, c.path) }
+func (c *CT) pending(addr model.Address) []model.Pending { return c.observe.waiting(addr, c.path, func(key string) string { return rootReverts(c, "pct", key) }) }
 
 // path translates a PVE key into the name it has in the files.
 func (c *CT) path(key string) string {
 	if name := c.device(key); name != "" {
 		return name
+	}
+	if isNet(key) {
+		return "nic." + key
 	}
 	if isTypedCT(key) {
 		return key

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -27,13 +28,17 @@ func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error
 	m.Slots, m.Detached = slots(want.devices(), have.observe, old), map[string]string{}
 	m.Keys, m.MAC = have.mark.Keys, have.mark.MAC
 	ch := &ctChange{newChange(at, to, from, m), want, have}
-	for _, c := range s.Changes {
+	for _, c := range ch.revertOnly(want, have, s) {
 		ch.add(c.Path)
 	}
+	ch.settle(have.observe, true, have.sameValue)
 	ch.m.MAC = ch.proof()
 	ch.describe(want.Description, want.declared())
 	halted, err := d.carryOut(ctx, s, ch.change)
 	if err != nil {
+		if s.Have.Guest.Running && !halted {
+			err = d.takeBackCards(ctx, ch.change, err)
+		}
 		if halted && want.Power == "running" {
 			return d.backUp(ctx, ch.change, err)
 		}
@@ -73,7 +78,7 @@ func (c *ctChange) nic(name string) {
 		return
 	}
 	if c.set[slot] == nil {
-		there := c.have.observe.next[slot]
+		there := c.have.observe.current(slot)
 		c.set[slot] = n.text(slot, or(readCTNIC(name, there).MAC, newMAC()), c.have.kept(name, there))
 	}
 }
@@ -82,7 +87,7 @@ func (c *ctChange) nic(name string) {
 // the one it has as long as some card keeps it, else that of the first card.
 func (c *ctChange) proof() string {
 	after := map[string]string{}
-	for key, val := range c.have.observe.next {
+	for key, val := range c.have.observe.reverted(c.revert).next {
 		if isNet(key) && !c.gone[key] {
 			after[key] = val
 		}
@@ -98,4 +103,58 @@ func (c *ctChange) proof() string {
 		}
 	}
 	return readCTNIC("", after[c.m.Slots["nic."+c.want.NICs[0].Name]]).MAC
+}
+
+// takeBackCards undoes what PVE stored of a change although it failed. It writes a card
+// into the configuration before it plugs it, or before it finds that LXC cannot have it, and
+// answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config): the
+// container would go on without the card that its configuration shows, nothing would wait,
+// and the next plan would find nothing to do. So the values in force before are written
+// back, and the next plan shows the change again.
+func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error {
+	at, old := ch.sight.at, ch.from.observe
+	if _, answered := errors.AsType[*apiError](why); !at.lxc || !answered || classOf(why) == classMoved || ctx.Err() != nil {
+		return why
+	}
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
+	}
+	back := writing{params{}, map[string]bool{}, map[string]bool{}}
+	for key, val := range ch.set {
+		stored := sameCard(fmt.Sprint(val), cfg.next[key])
+		if !isNet(key) || !stored || cfg.next[key] == old.now[key] && !cfg.waitsFor(key) {
+			continue
+		}
+		if was, there := old.now[key]; there {
+			back.set[key] = was
+		} else {
+			back.gone[key] = true
+		}
+	}
+	if back.empty() || !d.proof(cfg, at).of(ch.sight.addr) {
+		return why
+	}
+	if m := ch.m; ch.set["description"] != nil && cfg.now["description"] != old.now["description"] {
+		m.MAC = ch.from.mark.MAC // by which it is known: that of the cards that it has again
+		back.set["description"] = describe(ch.notes, m)
+	}
+	back.settle(cfg, true, func(string, string, string) bool { return false })
+	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
+		if cfg, err = d.readConfig(ctx, at); err == nil {
+			_, err = d.c.put(ctx, at.path("config"), w.body(cfg.digest))
+		}
+		if err != nil {
+			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.vmid, at.node, err)
+		}
+	}
+	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
+}
+
+// sameCard compares a card as it was sent with one as PVE has it, which adds its type.
+func sameCard(sent, stored string) bool {
+	a, b := parseProperty(sent).values, parseProperty(stored).values
+	delete(a, "type")
+	delete(b, "type")
+	return maps.Equal(a, b)
 }

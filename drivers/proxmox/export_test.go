@@ -201,3 +201,6 @@ func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map
 
 // Decisive picks the lines of a task's log that say why it failed.
 func Decisive(log []string, status string) string { return decisive(log, status) }
+
+// AtOnce reports whether PVE changes a key of a running VM at once.
+func AtOnce(key string) bool { return atOnce[key] }

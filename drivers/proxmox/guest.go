@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -151,24 +150,17 @@ func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
 
 // waiting lists what PVE holds back until the next full restart; path translates a
 // key into the name it has in the files.
-func (c config) waiting(addr model.Address, path func(key string) string, secret ...string) []model.Pending {
+// stuck says why a key is not reverted though no file asks for what waits, "" for all others.
+func (c config) waiting(addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
 	if !c.waits {
 		return nil
 	}
-	keys := map[string]bool{}
-	for k, val := range c.next {
-		if now, ok := c.now[k]; !ok || now != val {
-			keys[k] = true
-		}
-	}
-	for k := range c.now {
-		if _, ok := c.next[k]; !ok {
-			keys[k] = true
-		}
-	}
 	out := []model.Pending{}
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
+	for _, k := range c.waitingKeys() {
 		p := model.Pending{Address: addr, Path: path(k), Why: "set; takes effect at the next full restart", Before: plainValue(c.now, k), After: plainValue(c.next, k)}
+		if why := stuck(k); why != "" {
+			p.Why += "; " + why
+		}
 		if slices.Contains(secret, k) {
 			p.Before, p.After = "(sensitive)", "(sensitive)"
 		}

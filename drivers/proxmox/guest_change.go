@@ -32,7 +32,7 @@ type change struct {
 
 func newChange(at place, to, from *volumes, m mark) *change {
 	return &change{
-		to: to, from: from, m: m, writing: writing{params{}, map[string]bool{}},
+		to: to, from: from, m: m, writing: writing{params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
 		sight: sight{at: at, addr: to.mark.addr(), cfg: from.observe, unsure: map[string]bool{}},
 	}
@@ -90,7 +90,7 @@ func (c *change) disk(name, attr string) {
 	case attr == "storage":
 		c.move[slot] = w.storage
 	default:
-		c.set[slot] = w.keep(c.from.observe.next[slot])
+		c.set[slot] = w.keep(c.from.observe.current(slot))
 	}
 }
 
@@ -165,6 +165,9 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 	}
 	if halt {
 		if err := d.mustBeMovable(ctx, ch); err != nil {
+			return false, fmt.Errorf("changing %s: %w", at, err)
+		}
+		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
 		if err := d.stop(ctx, at, ch.from.mark); err != nil {

@@ -189,7 +189,9 @@ func (v *volumes) note(want *volumes) []string {
 	}
 	for _, w := range want.list {
 		id := v.returns(w.name)
+		slot := v.mark.Slots["disk."+w.name]
 		switch {
+		case slot != "" && !v.has(w.name) && v.observe.now[slot] != "" && v.observe.next[slot] == "": // the note on what is reverted says it
 		case id == "" || v.has(w.name):
 		case v.mark.Slots["disk."+w.name] != "" && v.mark.Detached[w.name] == "":
 			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.name, id))
@@ -212,6 +214,7 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 		slot := v.mark.Slots[path]
 		switch {
 		case !there && v.returns(w.name) != "":
+		case !there && volumeOf(v.observe.now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
 		case !there && w.name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
 		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.now[slot]) == "": // else it is still in use, and kept

@@ -26,11 +26,11 @@ const (
 func restartable(want, have *model.Resource) *bool {
 	switch h := have.Spec.(type) {
 	case *VM:
-		if w, ok := want.Spec.(*VM); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" {
+		if w, ok := want.Spec.(*VM); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" && w.awaitsRestart(h) {
 			return &h.Waits
 		}
 	case *CT:
-		if w, ok := want.Spec.(*CT); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" {
+		if w, ok := want.Spec.(*CT); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" && w.awaitsRestart(h) {
 			return &h.Waits
 		}
 	}

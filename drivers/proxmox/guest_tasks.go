@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // watching are types of tasks that only look at a guest, and may go on for days.
@@ -62,25 +61,7 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 	return waited, others, nil
 }
 
-// undisturbed keeps a change from being made while our own work of an earlier run
-// still goes on: what that run ordered (a disk moved, grown, backed up) would be
-// ordered twice. It waits for the end; the plan was made before that, so it is void.
-func (d *Driver) undisturbed(ctx context.Context, s plan.Step) error {
-	if s.Have == nil || s.Have.Guest == nil {
-		return nil
-	}
-	at := placeOf(s.Have)
-	waited, _, err := d.rejoin(ctx, at)
-	if err != nil {
-		return fmt.Errorf("changing %s: %w", at, err)
-	}
-	if waited {
-		return &overtakenError{fmt.Sprintf("%s was still being worked on by a task of an earlier run, which has ended now: plan again", at)}
-	}
-	return nil
-}
-
-// overtakenError is a step that was planned while our own earlier work went on.
+// overtakenError is a change that our own earlier work still stands in the way of.
 type overtakenError struct{ text string }
 
 // Error says what went on.

@@ -14,10 +14,11 @@ import (
 )
 
 // writing is what one request changes of a guest's configuration: keys to set, keys
-// to delete.
+// to delete, keys of which what waits for a restart is reverted.
 type writing struct {
-	set  params
-	gone map[string]bool
+	set    params
+	gone   map[string]bool
+	revert map[string]bool
 }
 
 // text sets a key, or deletes it where the value is none.
@@ -29,13 +30,17 @@ func (w writing) text(key, val string) {
 	w.set[key] = val
 }
 
-func (w writing) empty() bool { return len(w.set)+len(w.gone) == 0 }
+func (w writing) empty() bool { return len(w.set)+len(w.gone)+len(w.revert) == 0 }
 
 // body is the request; digest is that of the configuration which it was worked out for.
 func (w writing) body(digest string) params {
-	p := maps.Clone(w.set)
+	p := params{}
+	maps.Copy(p, w.set)
 	if len(w.gone) > 0 {
 		p["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
+	}
+	if len(w.revert) > 0 {
+		p["revert"] = strings.Join(slices.Sorted(maps.Keys(w.revert)), ",")
 	}
 	p["digest"] = digest
 	return p
@@ -60,9 +65,11 @@ func (w writing) touched(old, now config) bool {
 			return true
 		}
 	}
-	for key := range w.gone {
-		if now.next[key] != old.next[key] {
-			return true
+	for _, keys := range []map[string]bool{w.gone, w.revert} {
+		for key := range keys {
+			if now.next[key] != old.next[key] {
+				return true
+			}
 		}
 	}
 	return false
@@ -78,7 +85,7 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 	}
 	_, err := d.c.put(ctx, at.path("config"), w.body(have.Guest.Digest))
 	if classOf(err) != classMoved {
-		return heldBack(err)
+		return w.heldBack(err)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
 	if lookErr != nil {
@@ -93,7 +100,7 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}
 	_, err = d.c.put(ctx, at.path("config"), w.body(cfg.digest))
-	return heldBack(err)
+	return w.heldBack(err)
 }
 
 // errTouched is a change by somebody else that came between plan and step.
@@ -137,7 +144,7 @@ func bootOrder(key string) bool { return key == "boot" }
 
 // apart takes keys out of a change: those that are to be sent by another request.
 func (w writing) apart(other func(key string) bool) (rest, taken writing) {
-	rest, taken = writing{params{}, w.gone}, writing{params{}, nil}
+	rest, taken = writing{set: params{}, gone: w.gone}, writing{set: params{}}
 	for key, val := range w.set {
 		if other(key) {
 			taken.set[key] = val
@@ -164,7 +171,7 @@ func (w writing) inTurn() []writing {
 		return []writing{rest, boot}
 	}
 	w, made := w.apart(w.orders)
-	first, rest := writing{params{"description": w.set["description"]}, map[string]bool{}}, writing{maps.Clone(w.set), map[string]bool{}}
+	first, rest := writing{set: params{"description": w.set["description"]}, gone: map[string]bool{}}, writing{set: maps.Clone(w.set), gone: map[string]bool{}}
 	delete(rest.set, "description")
 	for key := range w.gone {
 		if isDrive(key) && !strings.HasPrefix(key, "unused") {
@@ -196,7 +203,7 @@ func (w writing) oneByOne() []writing {
 		steps = append(steps, rest)
 	}
 	for _, slot := range slices.Sorted(maps.Keys(made.set)) {
-		steps = append(steps, writing{params{slot: made.set[slot]}, map[string]bool{}})
+		steps = append(steps, writing{set: params{slot: made.set[slot]}})
 	}
 	return steps
 }
@@ -213,8 +220,8 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 	if l.at.lxc {
 		split = w.oneByOne
 	}
-	steps := split()
-	later := writing{params{}, map[string]bool{}}
+	steps := w.withReverts(split())
+	later := writing{set: params{}, gone: map[string]bool{}}
 	for _, s := range steps[1:] {
 		maps.Copy(later.set, s.set)
 		maps.Copy(later.gone, s.gone)
@@ -222,22 +229,24 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 	if err := d.write(ctx, l.at, steps[0], later, have, old); err != nil {
 		return err
 	}
+	old = old.reverted(steps[0].revert)
 	for _, s := range steps[1:] {
 		if s.empty() {
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			foreign := writing{maps.Clone(s.set), maps.Clone(s.gone)}
+			foreign := writing{set: maps.Clone(s.set), gone: maps.Clone(s.gone), revert: maps.Clone(s.revert)}
 			delete(foreign.set, "boot") // PVE itself takes out of it what is detached
 			delete(foreign.gone, "boot")
+			delete(foreign.revert, "boot")
 			if foreign.touched(old, l.cfg) {
 				return errTouched
 			}
 			_, err := d.c.put(ctx, l.at.path("config"), s.body(digest))
 			return err
 		})
-		if err != nil {
-			return heldBack(err)
+		if err = s.heldBack(err); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -306,11 +315,23 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 
 // heldBack explains the one refusal after which the work is done: PVE has the new
 // values, but the running guest did not take one of them. The next plan finds them
-// pending, and tries nothing again.
-func heldBack(err error) error {
+// pending, and tries nothing again. That a new drive without a medium cannot be plugged in
+// the plan has said: it is no failure.
+func (w writing) heldBack(err error) error {
 	api, ok := errors.AsType[*apiError](err)
+	if ok && len(api.Params) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(api.Params)), func(key string) bool {
+		return !w.emptyDrive(key) || !strings.Contains(api.Params[key], "hotplug problem - unable to parse volume ID")
+	}) {
+		return nil
+	}
 	if !ok || !slices.ContainsFunc(slices.Collect(maps.Values(api.Params)), func(s string) bool { return strings.HasPrefix(s, "hotplug problem") }) {
 		return err
 	}
 	return fmt.Errorf("the running guest did not take it, so it waits for a restart now: %w", err)
+}
+
+// emptyDrive reports whether a change makes a CD drive without a medium.
+func (w writing) emptyDrive(key string) bool {
+	val := fmt.Sprint(w.set[key])
+	return isDrive(key) && isDisc(val) && volumeOf(val) == emptyMedium
 }

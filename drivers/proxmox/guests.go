@@ -19,6 +19,8 @@ type config struct {
 	now, next map[string]string
 	waits     bool // they may differ
 	digest    string
+
+	bootFollows bool // the boot order that waits is what PVE made of the one in force: see settledBoot
 }
 
 // readConfig reads both configurations and the digest in one request.
@@ -42,7 +44,7 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 		if pending != nil {
 			changes = append(changes, change{key, text(pending), false})
 		}
-		if n := text(gone); n != "" && n != "0" {
+		if n := text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
 			changes = append(changes, change{key, "", true})
 		}
 	})

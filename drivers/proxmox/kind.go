@@ -67,7 +67,8 @@ func (k *kind[S]) apply(ctx context.Context, d *Driver, s plan.Step) error {
 	case plan.Create:
 		return k.create(ctx, d, s, s.Want.Spec.(*S))
 	case plan.Update, plan.Adopt:
-		if err := d.undisturbed(ctx, s); err != nil {
+		s, err := d.undisturbed(ctx, s)
+		if err != nil || len(s.Changes) == 0 {
 			return err
 		}
 		return k.update(ctx, d, s, s.Want.Spec.(*S), s.Have.Spec.(*S))

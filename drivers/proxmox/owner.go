@@ -152,14 +152,18 @@ func (m mark) bare() bool { return m.UUID == "" && m.MAC == "" }
 
 // agrees reports whether a guest has the identity that the mark was written for: a
 // VM its uuid, which a copy does not have; a container the MAC address of a card,
-// since PVE keeps nothing else of it that a clone does not take over.
+// since PVE keeps nothing else of it that a clone does not take over. What is in force
+// proves it as well as what waits for a restart: a clone takes over neither.
 func (m mark) agrees(cfg config) (ok bool, what string) {
 	if m.Type != "ct" {
-		return m.UUID != "" && strings.EqualFold(m.UUID, uuidOf(cfg.next["smbios1"])), "uuid"
+		now, next := uuidOf(cfg.now["smbios1"]), uuidOf(cfg.next["smbios1"])
+		return m.UUID != "" && (strings.EqualFold(m.UUID, next) || strings.EqualFold(m.UUID, now)), "uuid"
 	}
-	for key, val := range cfg.next {
-		if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, parseProperty(val).values["hwaddr"]) {
-			return true, "MAC address"
+	for _, side := range []map[string]string{cfg.next, cfg.now} {
+		for key, val := range side {
+			if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, parseProperty(val).values["hwaddr"]) {
+				return true, "MAC address"
+			}
 		}
 	}
 	return false, "MAC address"

@@ -58,7 +58,8 @@ func TestRestartsThatChangeNothingEnd(t *testing.T) {
 		restarts := 0
 		for range 8 {
 			time.Sleep(time.Minute)
-			_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"keyboard": []string{"de", "fr"}[restarts%2]})
+			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "keyboard", "de") })
+			_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "keyboard"})
 			require.NoError(t, err)
 			time.Sleep(time.Minute)
 			p := w.plan()

@@ -108,12 +108,13 @@ func vmModel(name, doc string) model.Kind {
 			r.resolve()
 			return r.problems
 		},
-		Claims: func(spec any) []model.Claim { return spec.(*VM).claims() },
-		Align:  func(want, have any) { want.(*VM).align(have.(*VM)) },
-		Class:  classVM,
-		Refuse: refuseVM,
-		Note:   noteVM,
-		Brief:  func(spec any) string { return spec.(*VM).brief() },
+		Claims:  func(spec any) []model.Claim { return spec.(*VM).claims() },
+		Align:   func(want, have any) { want.(*VM).align(have.(*VM)) },
+		Reverts: func(want, have any) []model.Pending { return reverts(want.(*VM), have.(*VM)) },
+		Class:   classVM,
+		Refuse:  refuseVM,
+		Note:    noteVM,
+		Brief:   func(spec any) string { return spec.(*VM).brief() },
 	}
 }
 

@@ -134,7 +134,11 @@ func (r *vmResolver) discless() {
 // once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
 // vmconfig_update_disk and vmconfig_hotplug_pending).
 func (v *VM) plugCD(key, value string) model.Class {
-	if value != "" && isDisc(v.observe.now[key]) || busOf(key) == "scsi" && v.hotplugs("disk") {
+	fresh := value != "" && !isDisc(v.observe.now[key])
+	if file := volumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
+		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
+	}
+	if value != "" && !fresh || busOf(key) == "scsi" && v.hotplugs("disk") {
 		return model.ClassHot
 	}
 	return model.ClassRestart
@@ -198,19 +202,29 @@ func behind(order, longer string, sort func(dev string) bool) bool {
 	return true
 }
 
-// gone reports whether a slot is empty; idle also whether a CD drive is there.
-func (c config) gone(slot string) bool { return c.next[slot] == "" }
-func (c config) idle(slot string) bool { return c.gone(slot) || isDisc(c.next[slot]) }
+// idle reports whether a slot is empty, or a CD drive is there.
+func (c config) idle(slot string) bool { return c.next[slot] == "" || isDisc(c.next[slot]) }
 
-// settledBoot takes for nothing that waits what PVE itself does to the end of the boot order
-// of a running machine: a CD drive is put there when its medium changes, and taken out when
-// it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that.
+// settledBoot takes for nothing that waits what PVE itself does to the boot order of a
+// running machine: a CD drive is put at its end when its medium changes, and a drive is
+// taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
+// no revert.
 func (c config) settledBoot() config {
-	if behind(c.now["boot"], c.next["boot"], c.idle) || behind(c.next["boot"], c.now["boot"], c.gone) {
-		c.now = maps.Clone(c.now)
-		c.now["boot"] = c.next["boot"]
-	}
+	there := func(dev string) bool { return c.next[dev] != "" }
+	c.bootFollows = c.waitsFor("boot") && bootOrderFollows(c.now["boot"], c.next["boot"], there, func(dev string) bool { return isDisc(c.next[dev]) })
 	return c
+}
+
+// bootOrderFollows reports whether PVE makes one boot order of another: without the devices that are
+// not there any more, and with CD drives at the end.
+func bootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
+	was, now := parseProperty(order).values["order"], parseProperty(then).values["order"]
+	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })
+	devices := strings.Split(now, ";")
+	if was == "" || now == "" || len(devices) < len(left) || !slices.Equal(left, devices[:len(left)]) {
+		return false
+	}
+	return !slices.ContainsFunc(devices[len(left):], func(dev string) bool { return !disc(dev) })
 }
 
 // media looks whether the images are there that are to be put into CD drives.

@@ -21,6 +21,8 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 	head, option, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(option, ".")
 	switch {
+	case takesBack(w, h, path):
+		return model.ClassNone
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.volumes().has(name) && h.volumes().has(name):
 		return cost
 	case head == "options" && stateDrive(option) && w.Options[option] != "" && h.Options[option] != "":

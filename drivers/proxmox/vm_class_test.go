@@ -68,6 +68,10 @@ func edits() map[string]edit {
 	} {
 		out[key] = option(key, val)
 	}
+	for name, slot := range map[string]string{"ide": "ide0", "sata": "sata5", "scsi": "scsi7"} { // what PVE plugs into a running guest needs a medium
+		out["empty drive on "+name] = option(slot, "none,media=cdrom")
+		out["disc on "+name] = option(slot, "local:iso/a.iso,media=cdrom")
+	}
 	out["hotplug usb"], out["hotplug memory"] = option("hotplug", "usb"), option("hotplug", "memory,disk")
 	out["balloon off"] = option("balloon", "0")
 	return out
@@ -75,6 +79,7 @@ func edits() map[string]edit {
 
 func edited(w *world, hotplug, restart, power string) {
 	w.vlanAware("vmbr0")
+	w.iso("local:iso/a.iso")
 	w.node("web-1", func(v *proxmox.VM) {
 		v.Power, v.Restart = power, restart
 		v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}

@@ -58,7 +58,7 @@ func noteVM(want, have *model.Resource, paths []string) string {
 	w, h := want.Spec.(*VM), have.Spec.(*VM)
 	var out []string
 	waits := slices.Contains(paths, "pending") && h.unread()
-	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) }) {
+	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) && !takesBack(w, h, p) }) {
 		out = append(out, newInstance)
 	}
 	for _, wd := range w.Disks {
@@ -66,5 +66,5 @@ func noteVM(want, have *model.Resource, paths []string) string {
 			out = append(out, fmt.Sprintf("the machine sees disk %s under another name", wd.Name))
 		}
 	}
-	return strings.Join(append(out, h.volumes().note(w.volumes())...), "; ")
+	return joinNotes(append(append(out, h.volumes().note(w.volumes())...), noteReverts(w, h, paths))...)
 }

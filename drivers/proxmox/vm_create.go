@@ -115,7 +115,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 		m.Slots = copied(want.devices(), bootDisk(cfg.next))
 	}
 	m.Slots = slots(want.devices(), want.beside(cfg), m.Slots)
-	w := writing{want.params(m), map[string]bool{}}
+	w := writing{set: want.params(m), gone: map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.next[slot] != "" {

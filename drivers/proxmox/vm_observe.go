@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +34,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	v.uptime = g.uptime
-	v.Waits = g.running && (cfg.waits && !maps.Equal(cfg.now, cfg.next) || v.unread())
+	v.Waits = g.running && (len(cfg.waitingKeys()) > 0 || v.unread())
 	for k, val := range c {
 		if isCD(k, val) || !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
@@ -156,6 +155,16 @@ func atoi(s string, otherwise int) int {
 
 // align takes out of what was observed all that the files have no opinion about.
 func (v *VM) align(have *VM) {
+	waits := have.Waits && v.Restart == "allowed" && v.Power == "running" && v.awaitsRestart(have)
+	v.alignValues(have)
+	have.Waits = waits
+}
+
+// alignValues is align without what waits for a restart.
+
+func (v *VM) alignValues(other any) {
+	have := other.(*VM)
+	have.Waits = false
 	for i := range have.NICs {
 		if w, wanted := find(v.NICs, have.NICs[i].Name); wanted && w.MAC == "" {
 			have.NICs[i].MAC = ""
@@ -188,7 +197,6 @@ func (v *VM) align(have *VM) {
 	vmKeys().align(v.Options, have.Options, have.mark.Options, have.observe.sameOption)
 	have.Startup = v.Startup.sameAs(have.Startup)
 	v.alignSeed(have)
-	have.Waits = have.Waits && v.Restart == "allowed" && v.Power == "running"
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}
@@ -216,7 +224,7 @@ func (v *VM) pending(addr model.Address) []model.Pending {
 	if v.Power == "running" && v.unread() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
 	}
-	return append(out, v.observe.waiting(addr, v.path, "sshkeys", "cipassword")...)
+	return append(out, v.observe.waiting(addr, v.path, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
 }
 
 func plainValue(m map[string]string, key string) any {
@@ -235,10 +243,13 @@ func (v *VM) path(key string) string {
 	if name := v.device(key); name != "" {
 		return name
 	}
+	if isNet(key) {
+		return "nic." + key
+	}
 	if name := vmAttributes()[key]; name != "" {
 		return name
 	}
-	if !isCD(key, or(v.observe.next[key], v.observe.now[key])) && (isTyped(key) || isDrive(key)) {
+	if !isCD(key, or(v.observe.next[key], v.observe.now[key])) && (isTyped(key) || isDrive(key) && !stateDrive(key)) {
 		return key
 	}
 	return "options." + key

@@ -70,8 +70,8 @@ func onBus(value, slot string) string {
 // rebus sends the two requests. The first carries all else that changes, and the digest
 // that this was planned on.
 func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
-	first := writing{params{}, maps.Clone(ch.gone)}
-	second := writing{params{"description": describe(ch.notes, ch.m)}, map[string]bool{}}
+	first := writing{params{}, maps.Clone(ch.gone), ch.revert}
+	second := writing{set: params{"description": describe(ch.notes, ch.m)}}
 	on := ch.m
 	on.Detached = maps.Clone(ch.m.Detached)
 	for name, from := range ch.apart {

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,13 +37,15 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 	for _, name := range apart {
 		ch.rebus(name)
 	}
-	for _, c := range s.Changes {
+	for _, c := range ch.revertOnly(want, have, s) {
 		ch.add(c.Path)
-		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) {
+		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) && !takesBack(want, have, c.Path) {
 			ch.m.Seeded = time.Now().Unix()
 		}
 	}
 	ch.bootable()
+	ch.settle(have.observe, false, have.sameValue)
+	ch.followBoot()
 	ch.describe(want.Description, want.Options)
 	if s.Have.Guest.Lock == "suspended" && ch.power && want.Power == "running" && !ch.empty() {
 		if err := d.resume(ctx, at, s.Address); err != nil {
@@ -106,6 +109,30 @@ func (c *vmChange) bootable() {
 	}
 }
 
+// followBoot reverts a boot order that PVE had let follow drives which do not come, or go,
+// after all.
+func (c *vmChange) followBoot() {
+	old := c.have.observe
+	declared := c.want.Options["boot"]
+	for key := range maps.Clone(c.revert) { // PVE puts it at the end, as any CD drive that is written
+		if devices := bootDevices(old.now["boot"]); !old.waitsFor("boot") && isCD(key, old.now[key]) && len(devices) > 0 && !slices.Contains(devices, key) {
+			c.revert["boot"] = true
+		}
+	}
+	if !old.waitsFor("boot") || c.set["boot"] != nil || c.gone["boot"] || declared != "" && !c.have.sameValue("boot", declared, old.now["boot"]) && !old.inForce().sameOption("boot", declared, old.now["boot"]) {
+		return
+	}
+	after := old.reverted(c.revert)
+	there := func(dev string) bool { return c.set[dev] != nil || after.next[dev] != "" && !c.gone[dev] }
+	disc := func(dev string) bool {
+		set, _ := c.set[dev].(string)
+		return there(dev) && isDisc(or(set, after.next[dev]))
+	}
+	if !bootOrderFollows(old.now["boot"], old.next["boot"], there, disc) && c.have.settable("boot") {
+		c.revert["boot"] = true
+	}
+}
+
 // vmAttributes are the keys of PVE that the files call by another name.
 func vmAttributes() map[string]string {
 	return map[string]string{"ciuser": "ci_user", "sshkeys": "ssh_keys", "nameserver": "dns", "searchdomain": "domain"}
@@ -117,10 +144,14 @@ func (c *vmChange) add(path string) {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
 	case "agent":
-		c.set["agent"] = agentText(c.have.observe.next["agent"], c.want.Agent)
+		c.set["agent"] = agentText(c.have.observe.current("agent"), c.want.Agent)
 	case "seed":
 		c.set[seedSlot] = emptyDrive
 	case "options":
+		if stateDrive(rest) && c.want.Options[rest] != "" && takesBackData(c.want, c.have, path, rest) {
+			c.revert[rest] = true
+			return
+		}
 		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.next[rest] != "" {
 			c.move[rest] = storageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
@@ -152,5 +183,5 @@ func (c *vmChange) nic(name, attr string) {
 		c.text(key, n.ipconfig(c.have.observe.next[key]))
 		return
 	}
-	c.set[slot] = card(c.have.observe.next[slot], n)
+	c.set[slot] = card(c.have.observe.current(slot), n)
 }

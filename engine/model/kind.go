@@ -56,6 +56,10 @@ type Kind struct {
 	// opinion about, such as an invented MAC. Only called with both set. May be nil.
 	Align func(want, have any)
 
+	// Reverts lists what the host holds back for the next restart although nothing in want asks for it: the step
+	// reverts it. Before is what is in force and stays, After what waits. Only called with both set. May be nil.
+	Reverts func(want, have any) []Pending
+
 	// Class refines the cost tag of one change by what is known of the guest (running, hotplug). May be nil.
 	Class func(want, have *Resource, path string, cost Class) Class
 

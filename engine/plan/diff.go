@@ -36,8 +36,18 @@ func (p *planner) changes(want, have *model.Resource, attrs []model.Attr) []Chan
 	if !model.Same(want.Spec, seen) { // nearly always they are, and it is cheaper to see than to list
 		pair(attrs, model.Attrs(seen), add)
 	}
+	if kind.Reverts != nil {
+		for _, r := range kind.Reverts(want.Spec, have.Spec) {
+			if !slices.ContainsFunc(out, func(c Change) bool { return isWithin(c.Path, r.Path) }) {
+				out = append(out, Change{r.Path, r.After, r.Before, sensitive(want, r.Path), model.ClassNone})
+			}
+		}
+	}
 	return out
 }
+
+// isWithin reports whether a path is another one, or a part of it.
+func isWithin(path, other string) bool { return path == other || strings.HasPrefix(path, other+".") }
 
 // pair calls add for every path whose value differs. Nearly always both sides have
 // the same paths in the same order; only from the first mismatch on it looks them up.

@@ -291,8 +291,8 @@ func (p *planner) document() *Plan {
 		default: // Make plans nothing else
 		}
 	}
-	// What goes as a whole waits for no restart any more.
-	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] })
+	// What goes as a whole waits for no restart any more, nor does what a step reverts.
+	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] || d.reverts(w) })
 	d.Summary.Foreign = len(d.Foreign)
 	for i := range d.Unknown {
 		slices.SortFunc(d.Unknown[i].Holds, model.Address.Compare)
@@ -304,6 +304,15 @@ func (p *planner) document() *Plan {
 	d.Findings = d.Findings.Sorted()
 	d.ID = p.id.sum(p.in)
 	return d.listed()
+}
+
+// reverts reports whether a step of the plan takes back what waits for a restart: such a
+// change costs nothing, since it never took effect.
+func (p *Plan) reverts(w model.Pending) bool {
+	i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Address == w.Address && s.Action == Update })
+	return i >= 0 && slices.ContainsFunc(p.Steps[i].Changes, func(c Change) bool {
+		return isWithin(c.Path, w.Path) && c.Class == model.ClassNone
+	})
 }
 
 func byScope(a, b model.Unknown) int {

@@ -39,6 +39,23 @@ func (e *Edit) Set(vmid int, key, value string) {
 	e.w.write(g)
 }
 
+// Pend lets a value of a configuration key wait for the next full restart, or its deletion
+// if the value is empty, as a change of a running guest does that PVE cannot make at once.
+func (e *Edit) Pend(vmid int, key, value string) {
+	g := e.guest(vmid)
+	going := g.deletions()
+	delete(g.pend, key)
+	delete(going, key)
+	if value == "" {
+		going[key] = false
+	} else {
+		g.pend[key] = value
+	}
+	g.setDeletions(going)
+	g.cleanupPending()
+	e.w.write(g)
+}
+
 // Start lets a guest run; one that runs stays as it is.
 func (e *Edit) Start(vmid int) {
 	if g := e.guest(vmid); g.run == nil {

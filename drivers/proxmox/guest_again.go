@@ -1,0 +1,107 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// rejoinMost is how often a step waits for tasks of our own before it gives up: each wait
+// ends with those that ran when it began.
+const rejoinMost = 3
+
+// undisturbed keeps a change from being made while our own work of an earlier run, or of an
+// earlier try of the step, still goes on: what that ordered (a disk moved, grown, backed up)
+// would be ordered twice. It waits for the end and reads the guest again: what is left of
+// the step is what the plan showed and is not done yet.
+func (d *Driver) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, err error) {
+	if s.Have == nil || s.Have.Guest == nil {
+		return s, nil
+	}
+	at, left := placeOf(s.Have), s
+	for range rejoinMost {
+		waited, _, err := d.rejoin(ctx, at)
+		if err != nil {
+			return s, fmt.Errorf("changing %s: %w", at, err)
+		}
+		if !waited {
+			return left, nil
+		}
+		if left, err = d.readStep(ctx, s); err != nil {
+			return s, fmt.Errorf("%s was still being worked on by a task of our own, which has ended now: %w", at, err)
+		}
+	}
+	return s, &overtakenError{fmt.Sprintf("tasks of our own go on working on %s: plan again when they have ended", at)}
+}
+
+// readStep reads the guest of a step again and takes out of the step what is done. Nothing
+// that the plan did not show becomes part of it.
+func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
+	want, ok := s.Want.Spec.(reread)
+	if !ok {
+		return s, errors.New("plan again")
+	}
+	at := placeOf(s.Have)
+	cfg, err := d.readConfig(ctx, at)
+	if err != nil {
+		return s, fmt.Errorf("reading it again: %w", err)
+	}
+	is := d.proof(cfg, at)
+	if !is.of(s.Have.Addr) {
+		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.why())
+	}
+	now, err := d.readPowerOf(ctx, at)
+	if err != nil {
+		return s, fmt.Errorf("reading its power: %w", err)
+	}
+	have, guest := *s.Have, *s.Have.Guest
+	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: now.running}, cfg, is.notes, is.mark)
+	guest.Running, guest.Digest, guest.Lock = now.running, cfg.digest, cfg.now["lock"]
+	have.Spec, have.Guest = fresh.Spec, &guest
+	differs := map[string]any{} // path → what it shall be
+	was, shall := attributes(aligned(want, have.Spec.(reread), cfg)), attributes(s.Want.Spec)
+	for path, val := range shall {
+		if old, there := was[path]; !there && val != nil || there && !reflect.DeepEqual(old, val) {
+			differs[path] = val
+		}
+	}
+	for path, val := range was {
+		if _, wanted := shall[path]; !wanted && val != nil {
+			differs[path] = nil
+		}
+	}
+	for _, r := range reverts(want, have.Spec.(reread)) {
+		differs[r.Path] = r.Before
+	}
+	left := s
+	left.Have, left.Changes = &have, nil
+	for _, c := range s.Changes {
+		if after, still := differs[c.Path]; still && reflect.DeepEqual(after, c.After) {
+			left.Changes = append(left.Changes, c)
+			delete(differs, c.Path)
+		}
+	}
+	delete(differs, "pending")
+	if len(differs) > 0 {
+		return s, errTouched
+	}
+	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
+	if now.running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec) {
+		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
+	}
+	return left, nil
+}
+
+// attributes are those of a spec by their paths.
+func attributes(spec any) map[string]any {
+	out := map[string]any{}
+	for _, a := range model.Attrs(spec) {
+		out[a.Path] = a.Value
+	}
+	return out
+}

@@ -1,0 +1,261 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// PVE holds values and deletions back until the next full restart of a guest, whoever
+// ordered them. Those that the files ask for stay. All others are reverted: by PVE's own
+// parameter, which restores what is in force and touches nothing that runs. A deletion in
+// a container would not do: it leaves the value that waits where it is (pve-container,
+// PVE/LXC/Config.pm, update_pct_config).
+
+// reread is a guest's spec that can be read again from another configuration.
+type reread interface {
+	guestSpec
+	seen() config                          // what it was read from
+	as(cfg config) any                     // what would be read from another one
+	alignValues(have any)                  // Align, without what waits
+	awaitsRestart(have any) bool           // whether a restart would bring have nearer to it
+	settable(key string) bool              // whether PVE lets an API token revert the key
+	path(key string) string                // of a key in the files
+	sameValue(key, want, have string) bool // whether two values of a key mean the same
+}
+
+// waitsFor reports whether the next full restart changes a key.
+func (c config) waitsFor(key string) bool {
+	now, there := c.now[key]
+	next, stays := c.next[key]
+	return c.waits && (there != stays || now != next)
+}
+
+// waitingKeys are the keys that the next full restart changes, in order, but for a boot
+// order that PVE itself keeps up with the drives.
+func (c config) waitingKeys() []string {
+	if !c.waits {
+		return nil
+	}
+	keys := map[string]bool{}
+	for _, side := range []map[string]string{c.now, c.next} {
+		for key := range side {
+			keys[key] = keys[key] || c.waitsFor(key)
+		}
+	}
+	maps.DeleteFunc(keys, func(key string, waits bool) bool { return !waits || key == "boot" && c.bootFollows })
+	return slices.Sorted(maps.Keys(keys))
+}
+
+// current is the value of a key in force, else the one that waits. What the files have no
+// opinion about stays as the former has it.
+func (c config) current(key string) string { return or(c.now[key], c.next[key]) }
+
+// reverted is the configuration after some keys were reverted.
+func (c config) reverted(keys map[string]bool) config {
+	c.next = maps.Clone(c.next)
+	for key := range keys {
+		if now, there := c.now[key]; there {
+			c.next[key] = now
+		} else {
+			delete(c.next, key)
+		}
+	}
+	return c
+}
+
+// inForce is the configuration without all that waits.
+func (c config) inForce() config {
+	c.next, c.waits = c.now, false
+	return c
+}
+
+// aligned is what would be observed of a configuration, compared with what is wanted.
+func aligned(want, have reread, cfg config) any {
+	spec := have.as(cfg)
+	want.alignValues(spec)
+	return spec
+}
+
+// undeclared are the keys whose value waits for a restart without a file asking for it:
+// with what is in force the guest would be just as much, or as little, what the files say.
+// A deletion of what no file declares stays, since it brings the guest to what they say; but
+// not one of what this program needs itself.
+func undeclared(want, have reread) []string {
+	cfg := have.seen()
+	keys := cfg.waitingKeys()
+	if len(keys) == 0 {
+		return nil
+	}
+	next := aligned(want, have, cfg)
+	return slices.DeleteFunc(keys, func(key string) bool {
+		return key == "description" || !have.settable(key) || cfg.goes(key) && key != seedSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.reverted(map[string]bool{key: true})))
+	})
+}
+
+// goes reports whether the next full restart deletes a key.
+func (c config) goes(key string) bool {
+	_, stays := c.next[key]
+	return !stays
+}
+
+// reverts lists for the plan what is reverted because no file asks for it.
+func reverts(want, have reread) []model.Pending {
+	var out []model.Pending
+	cfg := have.seen()
+	for _, key := range undeclared(want, have) {
+		out = append(out, model.Pending{Path: have.path(key), Before: plainValue(cfg.now, key), After: plainValue(cfg.next, key)})
+	}
+	return out
+}
+
+// takesBack reports whether a change restores what is in force: what differs from the
+// files only waits.
+func takesBack(want, have reread, path string) bool {
+	cfg := have.seen()
+	if len(cfg.waitingKeys()) == 0 || path == "power" || path == "pending" {
+		return false
+	}
+	now, wanted := valueAt(aligned(want, have, cfg.inForce()), path), valueAt(want, path)
+	list, isList := now.([]string)
+	other, alike := wanted.([]string)
+	if isList || alike {
+		return isList && alike && slices.Equal(list, other)
+	}
+	return now == wanted
+}
+
+func valueAt(spec any, path string) any {
+	for _, a := range model.Attrs(spec) {
+		if a.Path == path {
+			return a.Value
+		}
+	}
+	return nil
+}
+
+// awaits reports whether something waits that the files agree with, so that a restart
+// would bring the guest nearer to them.
+func awaits(want, have reread) bool {
+	cfg := have.seen()
+	keys := cfg.waitingKeys()
+	if len(keys) == 0 {
+		return false
+	}
+	next := aligned(want, have, cfg)
+	wanted := values(want)
+	return slices.ContainsFunc(keys, func(key string) bool {
+		kept := aligned(want, have, cfg.reverted(map[string]bool{key: true}))
+		if model.Same(next, kept) {
+			return cfg.goes(key) && key != seedSlot && key != "smbios1"
+		}
+		then, now := values(next), values(kept)
+		paths := maps.Clone(now)
+		maps.Copy(paths, then)
+		for path := range paths {
+			if then[path] != now[path] && then[path] == wanted[path] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// values are the attributes of a spec as texts, which an absent one has not.
+func values(spec any) map[string]string {
+	out := map[string]string{}
+	for _, a := range model.Attrs(spec) {
+		if a.Value != nil {
+			out[a.Path] = fmt.Sprintf("=%v", a.Value)
+		}
+	}
+	return out
+}
+
+// noteReverts says in a plan what a step takes back.
+func noteReverts(want, have reread, paths []string) string {
+	var list []string
+	for _, r := range reverts(want, have) {
+		if slices.Contains(paths, r.Path) {
+			list = append(list, r.Path)
+		}
+	}
+	for _, path := range paths {
+		if !slices.Contains(list, path) && takesBack(want, have, path) {
+			list = append(list, path)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "reverted, since it is pending only and never took effect: " + strings.Join(list, ", ")
+}
+
+// joinNotes joins what there is to say, leaving out what is empty.
+func joinNotes(notes ...string) string {
+	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
+}
+
+// settle turns into reverts what a change writes or deletes only to have what is in force.
+// A container is asked to revert also what it is to delete: the value that waits would
+// outlive the deletion.
+func (w writing) settle(old config, lxc bool, same func(key, a, b string) bool) {
+	for key, val := range w.set {
+		if now, there := old.now[key]; there && old.waitsFor(key) && same(key, fmt.Sprint(val), now) {
+			delete(w.set, key)
+			w.revert[key] = true
+		}
+	}
+	for key := range w.gone {
+		_, there := old.now[key]
+		_, waits := old.next[key]
+		switch {
+		case !old.waitsFor(key):
+		case !there:
+			delete(w.gone, key)
+			w.revert[key] = true
+		case lxc && waits:
+			w.revert[key] = true
+		}
+	}
+	for key := range w.revert { // what is written replaces what waits by itself
+		if w.set[key] != nil || w.gone[key] && (!lxc || old.next[key] == "") {
+			delete(w.revert, key)
+		}
+	}
+}
+
+// withReverts puts the reverts into the first of several requests. PVE takes no deletion of
+// a key in the request that reverts it, so such a deletion follows in one of its own. And a
+// boot order comes last where CD drives are dealt with, as in inTurn.
+func (w writing) withReverts(steps []writing) []writing {
+	later := w.revert["boot"] && (w.discs() || slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), cdBus))
+	first := &steps[0]
+	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)
+	again := writing{gone: map[string]bool{}}
+	for key := range w.revert {
+		if first.gone[key] {
+			delete(first.gone, key)
+			again.gone[key] = true
+		}
+	}
+	if !again.empty() {
+		steps = slices.Insert(steps, 1, again)
+	}
+	if later {
+		delete(steps[0].revert, "boot")
+		steps = append(steps, writing{revert: map[string]bool{"boot": true}})
+	}
+	return steps
+}
+
+// rootReverts says what an administrator can do about a key that no API token may revert.
+func rootReverts(have reread, tool, key string) string {
+	if have.settable(key) || key == "boot" || key == "machine" || key == "bootdisk" {
+		return ""
+	}
+	return fmt.Sprintf("PVE does not let an API token revert it: `%s set VMID --revert %s` on the node does", tool, key)
+}

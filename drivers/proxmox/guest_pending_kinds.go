@@ -1,0 +1,134 @@
+package proxmox
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// What waits for a restart of a VM, and of a container: see guest_pending.go.
+
+func (h *held) seen() config { return h.observe }
+
+func (v *VM) as(cfg config) any {
+	return observedVM(listed{running: v.Power == "running", uptime: v.uptime}, cfg, v.Description, v.mark).Spec
+}
+
+func (c *CT) as(cfg config) any {
+	return observedCT(listed{running: c.Power == "running", lxc: true}, cfg, c.Description, c.mark).Spec
+}
+
+func (v *VM) awaitsRestart(have any) bool {
+	return have.(*VM).unread() || awaits(v, have.(*VM))
+}
+
+func (c *CT) awaitsRestart(have any) bool { return awaits(c, have.(*CT)) }
+
+// settable: a device of the node is for root@pam, also where it is to stay as it is; a
+// protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
+// names devices that are there; and what PVE itself derives of something declared stays.
+func (v *VM) settable(key string) bool {
+	c := v.observe
+	now, there := c.now[key]
+	if d, ok := deviceOfHost[family(key)]; ok {
+		for _, val := range []string{now, c.next[key]} {
+			if val != "" && !d.fine.MatchString(val) {
+				return false
+			}
+		}
+	}
+	switch {
+	case isDrive(key):
+		return there || c.now["protection"] != "1"
+	case key == "boot":
+		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.current(dev) == "" })
+	case key == "machine": // of Windows PVE pins it when that is declared
+		return !strings.HasPrefix(c.next["ostype"], "w") || !samePinned(or(now, "pc"), c.next[key])
+	case key == "bootdisk": // goes where a boot order is set
+		return len(bootDevices(c.next["boot"])) == 0
+	default:
+		return true
+	}
+}
+
+// settable: PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
+// check_ct_modify_config_perm).
+func (c *CT) settable(key string) bool {
+	switch {
+	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
+		return false
+	case key == "features":
+		others := slices.ContainsFunc(readFeatures(c.observe.now[key]), func(f string) bool { return f != "nesting" })
+		return c.Unprivileged && !others
+	default:
+		return true
+	}
+}
+
+// bootDevices are the devices of a boot order.
+func bootDevices(boot string) []string {
+	return strings.FieldsFunc(parseProperty(boot).values["order"], func(r rune) bool { return r == ';' })
+}
+
+// sameValue compares what would be written with what is in force.
+func (v *VM) sameValue(key, want, have string) bool {
+	if key == "boot" { // its order is its meaning
+		return slices.Equal(bootDevices(want), bootDevices(have))
+	}
+	return vmKeys().same(key, want, have) || stateDrive(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
+}
+
+func (c *CT) sameValue(key, want, have string) bool { return ctKeys().same(key, want, have) }
+
+// takesBackData reports whether a change of a disk that is there only takes back what
+// waits. Else it would move data, or grow what is large enough.
+func takesBackData(want, have reread, path, slot string) bool {
+	_, there := have.seen().now[slot]
+	return there && have.seen().waitsFor(slot) && takesBack(want, have, path)
+}
+
+// revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
+// not those of what no file speaks of, nor of disks that differ by what waits alone.
+func (c *change) revertOnly(want, have reread, s plan.Step) []plan.Change {
+	unasked := map[string]string{} // path → key
+	for _, key := range undeclared(want, have) {
+		unasked[have.path(key)] = key
+	}
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch plan.Change) bool {
+		if key := unasked[ch.Path]; key != "" {
+			c.revert[key] = true
+			return true
+		}
+		head, rest, _ := strings.Cut(ch.Path, ".")
+		name, _, _ := strings.Cut(rest, ".")
+		slot := c.from.mark.Slots["disk."+name]
+		if head != "disk" || c.from.observe.next[slot] == "" || !takesBackData(want, have, ch.Path, slot) {
+			return false
+		}
+		c.revert[slot] = true
+		return true
+	})
+}
+
+// revertBeforeStop reverts what waits before a guest is stopped for a change: when PVE
+// stops it, it brings into force what waits.
+func (d *Driver) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) error {
+	if len(ch.revert) == 0 {
+		return nil
+	}
+	err := d.write(ctx, ch.sight.at, writing{revert: ch.revert}, writing{}, s.Have, ch.from.observe)
+	if err != nil {
+		return err
+	}
+	ch.sight.fresh = false
+	if err := d.lookAgain(ctx, &ch.sight, ""); err != nil {
+		return err
+	}
+	have, guest := *s.Have, *s.Have.Guest
+	guest.Digest = ch.sight.cfg.digest
+	have.Spec, have.Guest = have.Spec.(reread).as(ch.sight.cfg), &guest
+	s.Have, ch.from.observe, ch.revert = &have, ch.sight.cfg, map[string]bool{}
+	return nil
+}

@@ -1,0 +1,361 @@
+package proxmox_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// pend lets something wait of guest 10000.
+func (w *world) pend(key, value string) {
+	w.host.Edit(func(e *pvesim.Edit) { e.Pend(10000, key, value) })
+}
+
+// reverts checks that one step of class none takes back all that waits: what is in force
+// stays as it is, the guest is not restarted, and nothing is left to plan.
+func (w *world) reverts(what string) *plan.Plan {
+	w.t.Helper()
+	before, boots := w.guest(10000).Config, w.boots()
+	require.NotEmpty(w.t, w.guest(10000).Pending, what)
+	p := w.plan()
+	require.Len(w.t, p.Steps, 1, what)
+	for _, c := range p.Steps[0].Changes {
+		require.Equal(w.t, model.ClassNone, c.Class, "%s: %s", what, describe(p))
+	}
+	require.Contains(w.t, p.Steps[0].Reason, "reverted", what)
+	require.Empty(w.t, p.Pending, "%s: what a step reverts is no longer pending", what)
+	require.Empty(w.t, w.run(p), "%s: %s", what, describe(p))
+	after := w.guest(10000)
+	require.Empty(w.t, after.Pending, what)
+	for key := range after.Config {
+		require.Equal(w.t, strings.TrimSuffix(before[key], ",size=4M"), strings.TrimSuffix(after.Config[key], ",size=4M"), "%s: %s", what, key) // PVE tells the size of a cloud-init drive that it writes again
+	}
+	require.Len(w.t, after.Config, len(before), what)
+	w.converged()
+	require.Equal(w.t, boots, w.boots(), "%s: it was restarted", what)
+	return p
+}
+
+// boots counts what starts and stops guests.
+func (w *world) boots() int {
+	n := 0
+	for call, times := range w.host.Snapshot().Requests {
+		if strings.Contains(call, "/status/") && strings.HasPrefix(call, "POST") {
+			n += times
+		}
+	}
+	return n
+}
+
+// TestPendingOfVMIsReverted: whatever somebody let wait of any key, set or deleted, is
+// taken back, be the key declared or not.
+func TestPendingOfVMIsReverted(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		c := twoStorages()
+		c.Version, c.TaskTime = version, time.Second
+		inTime(t, c, func(t *testing.T, w *world) {
+			fullHouse(w)
+			if version == "8.4" {
+				delete(w.vm("web-1").Options, "allow-ksm")
+			}
+			w.apply()
+			w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+			w.vm("web-1").Power, w.vm("web-1").Restart = "running", "allowed"
+			w.converged()
+			conf := w.guest(10000).Config
+			tried := 0
+			for _, key := range slices.Sorted(maps.Keys(everyOption)) {
+				val, k := everyOption[key], index(key)
+				if strings.HasPrefix(k, "hostpci") || strings.HasPrefix(k, "usb") || strings.HasPrefix(k, "virtiofs") || k == "rng0" {
+					continue // a mapping that somebody set needs a privilege of its own
+				}
+				for _, other := range []string{val.byHand, ""} {
+					if conf[k] == "" || other != "" && conf[k] == other || proxmox.AtOnce(k) || strings.HasPrefix(k, "ci") {
+						continue
+					}
+					w.pend(k, other)
+					if len(w.guest(10000).Pending) == 0 {
+						continue
+					}
+					p := w.reverts(fmt.Sprintf("%s=%q", k, other))
+					require.Equal(t, []string{"options." + k}, paths(p.Steps[0]))
+					tried++
+				}
+			}
+			require.Greater(t, tried, 40)
+			for _, c := range []struct{ key, value, path string }{
+				{"cores", "7", "cores"},
+				{"cores", "", "cores"},
+				{"memory", "current=1024", "memory"},
+				{"memory", "", "memory"},
+				{"agent", "0", "agent"},
+				{"net0", "virtio=BC:24:11:00:00:09,bridge=vmbr0,tag=9", "nic.lan.vlan"},
+				{"net0", conf["net0"] + ",rate=3", "nic.lan"},
+				{"net0", "", "nic.lan.bridge"},
+				{"net5", "virtio=BC:24:11:00:00:55,bridge=vmbr0", "nic.net5.bridge"},
+				{"scsi1", "", "disk.a.size"},
+				{"virtio0", "", "disk.b.size"},
+				{"sata0", "", "disk.c.size"},
+				{"scsi0", "", "disk.root.size"},
+				{"scsi1", conf["scsi1"] + ",cache=writeback", "disk.a"},
+				{"ide2", "", "ide2"},
+				{"smbios1", "uuid=00000000-0000-4000-8000-000000000000", "smbios1"},
+				{"vmgenid", "00000000-0000-4000-8000-000000000000", "vmgenid"},
+				{"args", "-snapshot", "args"},
+				{"numa3", "cpus=0,memory=512", "options.numa3"},
+			} {
+				w.pend(c.key, c.value)
+				require.Contains(t, paths(w.reverts(c.key + "=" + c.value).Steps[0]), c.path, c.key)
+			}
+		})
+	}
+}
+
+// TestPendingOfContainerIsReverted does the same for a container, where PVE's deletion
+// would leave the value that waits.
+func TestPendingOfContainerIsReverted(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		inTime(t, pvesim.Config{Version: version, TaskTime: time.Second}, func(t *testing.T, w *world) {
+			w.ct("cache", func(c *proxmox.CT) {
+				everyKey(c)
+				if version == "8.4" {
+					delete(c.Options, "entrypoint")
+					delete(c.Options, "env")
+				}
+			})
+			w.apply()
+			w.converged()
+			conf := w.guest(10000).Config
+			for _, c := range []struct{ key, value, path string }{
+				{"tty", "1", "options.tty"}, {"tty", "", "options.tty"},
+				{"console", "1", "options.console"}, {"console", "", "options.console"},
+				{"cmode", "console", "options.cmode"}, {"cmode", "", "options.cmode"},
+				{"ostype", "alpine", "options.ostype"},
+				{"debug", "1", "options.debug"},
+				{"arch", "arm64", "options.arch"},
+				{"features", "nesting=0", "features"}, {"features", "", "features"},
+				{"timezone", "host", "timezone"}, {"timezone", "", "timezone"},
+				{"nameserver", "8.8.8.8", "nameserver"}, {"nameserver", "", "nameserver"},
+				{"searchdomain", "y.test", "searchdomain"}, {"searchdomain", "", "searchdomain"},
+				{"mp0", strings.Replace(conf["mp0"], "mp=/srv", "mp=/else", 1), "disk.data.path"},
+				{"mp0", "", "disk.data.size"},
+				{"rootfs", strings.Replace(conf["rootfs"], "acl=1", "acl=0", 1), "disk.root.options.acl"},
+				{"net10", "name=eth10,bridge=vmbr0,hwaddr=BC:24:11:00:00:10,type=veth", "nic.net10.bridge"},
+				{"mp7", "local-lvm:vm-10000-disk-7,mp=/x", "mp7"},
+			} {
+				w.pend(c.key, c.value)
+				p := w.reverts(c.key + "=" + c.value)
+				require.Contains(t, paths(p.Steps[0]), strings.Replace(c.path, ".options.", ".options.", 1), c.key)
+			}
+			if version != "8.4" {
+				w.pend("entrypoint", "/bin/x")
+				require.Equal(t, []string{"options.entrypoint"}, paths(w.reverts("entrypoint").Steps[0]))
+			}
+		})
+	}
+}
+
+// TestPendingOfUndeclaredKeyIsReverted, with its value in force shown as what it will be:
+// an option that no file names keeps what somebody set, and what waits goes.
+func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
+		w.apply()
+		w.pend("tty", "1")
+		p := w.reverts("tty")
+		require.Equal(t, []plan.Change{{Path: "options.tty", Before: 1, Class: model.ClassNone}}, p.Steps[0].Changes)
+		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cmode", "shell") })
+		w.converged()
+		w.pend("cmode", "console")
+		p = w.reverts("cmode")
+		require.Equal(t, []plan.Change{{Path: "options.cmode", Before: "console", After: "shell", Class: model.ClassNone}}, p.Steps[0].Changes)
+	})
+}
+
+// TestLineThatLeavesIsReverted: a key is declared while the guest runs, so that it waits,
+// and then its line is taken out again. Nothing of it is left.
+func TestLineThatLeavesIsReverted(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		for key, value := range map[string]string{"tty": "1", "console": "0", "cmode": "shell", "debug": "1"} {
+			w.lineComesAndGoes("ct.cache "+key, func(on bool) {
+				w.ct("cache", func(c *proxmox.CT) {
+					if on {
+						c.Options = map[string]string{key: value}
+					}
+				})
+			})
+		}
+		w.lineComesAndGoes("ct.cache features", func(on bool) {
+			w.ct("cache", func(c *proxmox.CT) {
+				if on {
+					c.Features = []string{"nesting"}
+				}
+			})
+		})
+		w.lineComesAndGoes("ct.cache timezone", func(on bool) {
+			w.ct("cache", func(c *proxmox.CT) {
+				if on {
+					c.Timezone = "Europe/Berlin"
+				}
+			})
+		})
+	})
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		for key, e := range edits() {
+			if e.seed || strings.Contains(key, "gone") || key == "boot" {
+				continue
+			}
+			w.lineComesAndGoes("vm "+key, func(on bool) {
+				w.node("web-1", func(v *proxmox.VM) {
+					v.Options = map[string]string{"balloon": "512", "tablet": "0", "hotplug": "0"}
+					v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
+					if on && key != "disk grown" && key != "disk gone" {
+						e.do(v)
+					}
+				})
+			})
+		}
+	})
+}
+
+// lineComesAndGoes applies a declaration with a line and then without.
+func (w *world) lineComesAndGoes(what string, declare func(on bool)) {
+	w.t.Helper()
+	declare(false)
+	w.apply()
+	w.converged()
+	time.Sleep(time.Minute)
+	before, boots := w.guest(10000), w.boots()
+	require.Empty(w.t, before.Pending, what)
+	declare(true)
+	w.apply()
+	declare(false)
+	w.apply()
+	after := w.guest(10000)
+	require.Empty(w.t, after.Pending, what)
+	p := w.plan()
+	require.Empty(w.t, p.Steps, "%s: %s", what, describe(p))
+	require.Empty(w.t, p.Pending, what)
+	require.Equal(w.t, boots, w.boots(), what)
+	for key, value := range before.Config {
+		if key != "description" {
+			require.Equal(w.t, value, after.Config[key], "%s: %s", what, key)
+		}
+	}
+}
+
+// TestRevertThenDelete: of a container a value in force and another one that waits leave
+// together; PVE takes that in two requests only.
+func TestRevertThenDelete(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		ct := w.ct("cache", func(c *proxmox.CT) { c.Options = map[string]string{"cmode": "shell"} })
+		w.apply()
+		w.converged()
+		w.pend("cmode", "console")
+		ct.Options = map[string]string{}
+		p := w.apply()
+		require.Equal(t, []string{"options.cmode"}, paths(p.Steps[0]))
+		require.Equal(t, model.ClassPending, p.Steps[0].Class)
+		require.Equal(t, map[string]string{"delete": "cmode"}, w.guest(10000).Pending)
+		w.converged()
+		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+		require.NotContains(t, w.guest(10000).Config, "cmode")
+		w.converged()
+	})
+}
+
+// TestRevertBesideOtherChanges goes with them, and before PVE stops the guest for them.
+func TestRevertBesideOtherChanges(t *testing.T) {
+	inTime(t, twoStorages(), func(t *testing.T, w *world) {
+		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(2) })
+		w.apply()
+		w.pend("tty", "1")
+		ct.Disks[0].Storage, ct.Memory = "local-zfs", 1024
+		p := w.apply()
+		require.Contains(t, paths(p.Steps[0]), "options.tty")
+		g := w.guest(10000)
+		require.Empty(t, g.Pending)
+		require.NotContains(t, g.Config, "tty", "it never took effect")
+		require.Equal(t, "1024", g.Config["memory"])
+		require.Contains(t, g.Config["mp0"], "local-zfs:")
+		w.converged()
+	})
+}
+
+// TestPendingThatNoTokenRevertsStays, is listed, and restarts nothing.
+func TestPendingThatNoTokenRevertsStays(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.apply()
+		w.pend("hostpci0", "0000:01:00.0")
+		p := w.plan()
+		require.Empty(t, p.Steps, "%s", describe(p))
+		require.Len(t, p.Pending, 1)
+		require.Contains(t, p.Pending[0].Why, "qm set VMID --revert hostpci0")
+	})
+}
+
+// TestDetachedRootDiskIsReverted: it is in use until the next restart, whatever its slot.
+func TestDetachedRootDiskIsReverted(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("db", func(v *proxmox.VM) {
+			v.Disks = []proxmox.Disk{{Name: "root", Bus: "sata"}, {Name: "data", Size: 3, Bus: "sata"}}
+		})
+		w.apply()
+		w.converged()
+		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "sata0,sata1"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Equal(t, "sata0,sata1", w.guest(10000).Pending["delete"])
+		require.NotEmpty(t, w.guest(10000).Pending["boot"], "PVE takes it out of the order, too")
+		p := w.reverts("root")
+		require.Contains(t, strings.Join(paths(p.Steps[0]), " "), "disk.root.size")
+		require.Empty(t, p.Findings)
+		require.Len(t, volumesOf(w, 10000), 3, "root, data and cloud-init")
+	})
+}
+
+// TestCardThatCouldNotBePluggedIsShownAgain: PVE stores a card of a container and then
+// fails. The container does not have it, so the next plan has to show it.
+func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
+	for name, wrong := range map[string]func(*proxmox.CTNIC){
+		"stored":          func(n *proxmox.CTNIC) { n.Bridge, n.Options = "vmbr9", map[string]string{"link_down": "1"} },
+		"old device gone": func(n *proxmox.CTNIC) { n.Bridge, n.MAC = "vmbr9", "BC:24:11:00:00:77" },
+		"nothing stored":  func(n *proxmox.CTNIC) { n.Bridge = "vmbr9" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+				ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
+				w.apply()
+				w.converged()
+				before := w.guest(10000).Config
+				wrong(&ct.NICs[0])
+				ct.NICs = append(ct.NICs, proxmox.CTNIC{Name: "new", Bridge: ct.NICs[0].Bridge, Options: ct.NICs[0].Options})
+				p := w.plan()
+				shown := paths(p.Steps[0])
+				failed := w.run(p)[p.Steps[0].Address]
+				require.ErrorContains(t, failed, "vmbr9")
+				after := w.guest(10000)
+				require.Empty(t, after.Pending, "%v", failed)
+				require.Equal(t, before["net0"], after.Config["net0"])
+				require.NotContains(t, after.Config, "net2")
+				p = w.plan()
+				require.Len(t, p.Steps, 1, "it is still the same container")
+				require.Equal(t, shown, paths(p.Steps[0]))
+				ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}}
+				w.apply()
+				w.converged()
+			})
+		})
+	}
+}
