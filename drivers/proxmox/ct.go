@@ -34,7 +34,7 @@ type CT struct {
 	Timezone     string   `hcl:"timezone,optional" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
 	Password     string   `hcl:"password,optional" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
 
-	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them."`
+	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
 	Terms string `plan:"mark"`                   // what the files decide of the owner mark
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one

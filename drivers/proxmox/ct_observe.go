@@ -161,7 +161,9 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 }
 
 // pending lists what PVE holds back until the next full restart.
-func (c *CT) pending(addr model.Address) []model.Pending { return c.observe.waiting(addr, c.path, func(key string) string { return rootReverts(c, "pct", key) }) }
+func (c *CT) pending(addr model.Address) []model.Pending {
+	return c.observe.waiting(addr, c.path, func(key string) string { return rootReverts(c, "pct", key) })
+}
 
 // path translates a PVE key into the name it has in the files.
 func (c *CT) path(key string) string {

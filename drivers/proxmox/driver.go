@@ -147,6 +147,7 @@ func merge(all *model.Observed, p model.Observed) {
 	maps.Copy(all.Taken, p.Taken)
 	all.Foreign = append(all.Foreign, p.Foreign...)
 	all.Pending = append(all.Pending, p.Pending...)
+	all.Undeclared = append(all.Undeclared, p.Undeclared...)
 	all.Unknown = append(all.Unknown, p.Unknown...)
 	all.Findings = append(all.Findings, p.Findings...)
 	all.Recall = append(all.Recall, p.Recall...)

@@ -150,7 +150,8 @@ func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
 
 // waiting lists what PVE holds back until the next full restart; path translates a
 // key into the name it has in the files.
-// stuck says why a key is not reverted though no file asks for what waits, "" for all others.
+// stuck says why a key is not reverted although no file asks for what waits; "" for all
+// others.
 func (c config) waiting(addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
 	if !c.waits {
 		return nil

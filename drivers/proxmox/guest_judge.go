@@ -182,8 +182,12 @@ func (j *judge) close() {
 			if w := j.want.State[addr]; w != nil {
 				switch want := w.Spec.(type) {
 				case *CT:
+					have := rs[0].Spec.(*CT)
+					j.out.Undeclared = append(j.out.Undeclared, ctKeys().unnamed(addr, want.Options, have.Options, &have.held)...)
 					j.out.Findings = append(j.out.Findings, want.stale(addr, rs[0].Spec.(*CT))...)
 				case *VM:
+					have := rs[0].Spec.(*VM)
+					j.out.Undeclared = append(j.out.Undeclared, vmKeys().unnamed(addr, want.Options, have.Options, &have.held)...)
 					j.out.Findings = append(j.out.Findings, want.linkStays(w, rs[0].Spec.(*VM))...)
 				}
 			}

@@ -73,14 +73,14 @@ func bootDevices(boot string) []string {
 }
 
 // sameValue compares what would be written with what is in force.
-func (v *VM) sameValue(key, want, have string) bool {
+func (*VM) sameValue(key, want, have string) bool {
 	if key == "boot" { // its order is its meaning
 		return slices.Equal(bootDevices(want), bootDevices(have))
 	}
 	return vmKeys().same(key, want, have) || stateDrive(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
 }
 
-func (c *CT) sameValue(key, want, have string) bool { return ctKeys().same(key, want, have) }
+func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, want, have) }
 
 // takesBackData reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.

@@ -137,16 +137,23 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 			w.converged()
 			conf := w.guest(10000).Config
 			for _, c := range []struct{ key, value, path string }{
-				{"tty", "1", "options.tty"}, {"tty", "", "options.tty"},
-				{"console", "1", "options.console"}, {"console", "", "options.console"},
-				{"cmode", "console", "options.cmode"}, {"cmode", "", "options.cmode"},
+				{"tty", "1", "options.tty"},
+				{"tty", "", "options.tty"},
+				{"console", "1", "options.console"},
+				{"console", "", "options.console"},
+				{"cmode", "console", "options.cmode"},
+				{"cmode", "", "options.cmode"},
 				{"ostype", "alpine", "options.ostype"},
 				{"debug", "1", "options.debug"},
 				{"arch", "arm64", "options.arch"},
-				{"features", "nesting=0", "features"}, {"features", "", "features"},
-				{"timezone", "host", "timezone"}, {"timezone", "", "timezone"},
-				{"nameserver", "8.8.8.8", "nameserver"}, {"nameserver", "", "nameserver"},
-				{"searchdomain", "y.test", "searchdomain"}, {"searchdomain", "", "searchdomain"},
+				{"features", "nesting=0", "features"},
+				{"features", "", "features"},
+				{"timezone", "host", "timezone"},
+				{"timezone", "", "timezone"},
+				{"nameserver", "8.8.8.8", "nameserver"},
+				{"nameserver", "", "nameserver"},
+				{"searchdomain", "y.test", "searchdomain"},
+				{"searchdomain", "", "searchdomain"},
 				{"mp0", strings.Replace(conf["mp0"], "mp=/srv", "mp=/else", 1), "disk.data.path"},
 				{"mp0", "", "disk.data.size"},
 				{"rootfs", strings.Replace(conf["rootfs"], "acl=1", "acl=0", 1), "disk.root.options.acl"},
@@ -155,7 +162,7 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 			} {
 				w.pend(c.key, c.value)
 				p := w.reverts(c.key + "=" + c.value)
-				require.Contains(t, paths(p.Steps[0]), strings.Replace(c.path, ".options.", ".options.", 1), c.key)
+				require.Contains(t, paths(p.Steps[0]), c.path, c.key)
 			}
 			if version != "8.4" {
 				w.pend("entrypoint", "/bin/x")
@@ -185,7 +192,7 @@ func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
 // TestLineThatLeavesIsReverted: a key is declared while the guest runs, so that it waits,
 // and then its line is taken out again. Nothing of it is left.
 func TestLineThatLeavesIsReverted(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		for key, value := range map[string]string{"tty": "1", "console": "0", "cmode": "shell", "debug": "1"} {
 			w.lineComesAndGoes("ct.cache "+key, func(on bool) {
 				w.ct("cache", func(c *proxmox.CT) {
@@ -210,7 +217,7 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 			})
 		})
 	})
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
 		for key, e := range edits() {
 			if e.seed || strings.Contains(key, "gone") || key == "boot" {
 				continue
@@ -358,4 +365,46 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOptionsSetByHandAreShown, once nobody asks for them: they are no drift, stay, and cost
+// neither a step nor a request.
+func TestOptionsSetByHandAreShown(t *testing.T) {
+	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"vga": "virtio"} })
+		w.ct("cache", nil)
+		w.apply()
+		asked := func() int {
+			n := 0
+			for _, times := range w.host.Snapshot().Requests {
+				n += times
+			}
+			return n
+		}
+		start := asked()
+		require.Empty(t, w.plan().Undeclared)
+		usual := asked() - start
+		w.host.Edit(func(e *pvesim.Edit) {
+			e.Set(10000, "tty", "1")
+			e.Set(10001, "numa", "1")
+			e.Set(10001, "tablet", "1") // its default
+			e.Set(10001, "boot", "order=net0;scsi0")
+		})
+		start = asked()
+		p := w.plan()
+		require.Equal(t, usual, asked()-start)
+		require.Empty(t, p.Steps)
+		require.Equal(t, []model.Setting{
+			{Address: model.Address{Kind: "ct", Name: "cache"}, Path: "options.tty", Value: "1"},
+			{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.boot", Value: "order=net0;scsi0"},
+			{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.numa", Value: "1"},
+		}, p.Undeclared)
+		var short, all strings.Builder
+		p.Text(&short, plan.TextOptions{})
+		p.Text(&all, plan.TextOptions{All: true})
+		require.NotContains(t, short.String(), "numa")
+		require.Contains(t, all.String(), "options.numa is 1: set by hand and named in no file, so it is no drift")
+		delete(w.vm("web-1").Options, "vga")
+		require.Equal(t, []string{"options.vga"}, paths(w.apply().Steps[0]), "one that a file named is drift")
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Values of PVE's keys are compared by what they mean. PVE keeps most of them as
@@ -188,4 +189,20 @@ func defaultText(v *pveapi.Value) string {
 		return ""
 	}
 	return fmt.Sprint(v.Default)
+}
+
+// unnamed are the options of a guest that no file names and that this program never set. A
+// boot order that begins with the root disk is the one that it was made with.
+func (k *keys) unnamed(addr model.Address, want, have map[string]string, h *held) []model.Setting {
+	var out []model.Setting
+	for key, val := range have {
+		_, named := want[key]
+		devices := bootDevices(val)
+		made := key == "boot" && len(devices) > 0 && devices[0] == h.mark.Slots["disk.root"]
+		if !named && !made && !slices.Contains(h.mark.Options, key) && !k.invented[key] && !k.same(key, val, "") && h.observe.now[key] == val {
+			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
+		}
+	}
+	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
+	return out
 }

@@ -29,7 +29,7 @@ type VM struct {
 	Protection  bool              `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
 	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
-	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
+	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
 	Name   string   `plan:"name"`     // as PVE shows it; the node's name

@@ -161,7 +161,11 @@ func TestRestartAllowedAppliesIt(t *testing.T) {
 				}
 				require.Equal(t, p.Steps[0].Class == model.ClassRestart, restarts == 1, "%d restarts for class %s", restarts, p.Steps[0].Class)
 				require.True(t, w.guest(10000).Running)
-				require.Empty(t, w.guest(10000).Pending)
+				left := w.guest(10000).Pending
+				if p.Steps[0].Class == model.ClassHot {
+					delete(left, "boot") // PVE puts a new disc at its end, which is worth no restart
+				}
+				require.Empty(t, left)
 				w.converged()
 			})
 		})

@@ -10,13 +10,15 @@ import (
 // proved to be is in State; everything else is named so that nobody mistakes it
 // for absence.
 type Observed struct {
-	At       time.Time
-	State    State // ours, proved by mark and identity
-	Foreign  []Foreign
-	Pending  []Pending
-	Unknown  []Unknown
-	Taken    map[int]string // every VMID in use on the host or its cluster, and by what
-	Findings diag.List
+	At      time.Time
+	State   State // ours, proved by mark and identity
+	Foreign []Foreign
+	Pending []Pending
+	// Undeclared are settings of resources of ours that no file names or ever named: they are no drift, and stay.
+	Undeclared []Setting
+	Unknown    []Unknown
+	Taken      map[int]string // every VMID in use on the host or its cluster, and by what
+	Findings   diag.List
 
 	// Obstacles are what of the host stands in the way of what is wanted.
 	Obstacles []Obstacle
@@ -68,6 +70,13 @@ type Pending struct {
 	Before  any     `json:"before"`
 	After   any     `json:"after"`
 	Why     string  `json:"why"`
+}
+
+// Setting is one value of a resource, at the path that it would have in the files.
+type Setting struct {
+	Address Address `json:"address"`
+	Path    string  `json:"path"`
+	Value   string  `json:"value"`
 }
 
 // Unknown is a part of the host that could not be seen. It holds back what it may be about, since an

@@ -293,6 +293,11 @@ func (p *planner) document() *Plan {
 	}
 	// What goes as a whole waits for no restart any more, nor does what a step reverts.
 	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] || d.reverts(w) })
+	for _, s := range p.in.Have.Undeclared {
+		if p.want[s.Address] != nil && p.within(s.Address) && !gone[s.Address] {
+			d.Undeclared = append(d.Undeclared, s)
+		}
+	}
 	d.Summary.Foreign = len(d.Foreign)
 	for i := range d.Unknown {
 		slices.SortFunc(d.Unknown[i].Holds, model.Address.Compare)

@@ -51,7 +51,7 @@ type line struct {
 func (p *Plan) Text(w io.Writer, o TextOptions) bool {
 	var b bytes.Buffer
 	short := false
-	if lines := p.lines(o.All); p.silent() {
+	if lines := p.lines(o.All); p.silent() && (!o.All || len(p.Undeclared) == 0) {
 		fmt.Fprintln(&b, p.last())
 	} else {
 		fmt.Fprintln(&b, paint(p.title(), bold, o.Color))
@@ -143,6 +143,14 @@ func (p *Plan) lines(all bool) []line {
 			sign: '*', color: yellow, thing: thing(d.Address.String()),
 			detail: func(int) string { return c.text(most) + ": " + clean(d.Why) },
 		})
+	}
+	for _, s := range p.Undeclared {
+		if all {
+			out = append(out, line{
+				sign: '·', color: dim, thing: thing(s.Address.String()),
+				detail: told(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is no drift", s.Path, valued(s.Value, most))),
+			})
+		}
 	}
 	for _, u := range p.Unknown {
 		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why + heldBack(u.Holds))})
