@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -105,39 +106,43 @@ func (c *ctChange) proof() string {
 	return readCTNIC("", after[c.m.Slots["nic."+c.want.NICs[0].Name]]).MAC
 }
 
-// takeBackCards undoes what PVE stored of a change although it failed. It writes a card
+// takeBackCards undoes what PVE stored of cards although the change failed. It writes a card
 // into the configuration before it plugs it, or before it finds that LXC cannot have it, and
 // answers with an error (pve-container, PVE/LXC.pm, update_net and update_lxc_config): the
 // container would go on without the card that its configuration shows, nothing would wait,
-// and the next plan would find nothing to do. So the values in force before are written
-// back, and the next plan shows the change again.
+// and the next plan would find nothing to do. So the cards from before are written back, and
+// the next plan shows the change again. An answer that was lost, and an error of a later
+// request, say nothing about the cards.
 func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.sight.at, ch.from.observe
-	if _, answered := errors.AsType[*apiError](why); !at.lxc || !answered || classOf(why) == classMoved || ctx.Err() != nil {
+	api, answered := errors.AsType[*apiError](why)
+	if !answered || api.Status != http.StatusBadRequest && api.Status != http.StatusInternalServerError || classOf(why) == classMoved || ch.sight.wrote || ctx.Err() != nil {
 		return why
 	}
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
 	}
-	back := writing{params{}, map[string]bool{}, map[string]bool{}}
+	back, cards := writing{params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		stored := sameCard(fmt.Sprint(val), cfg.next[key])
-		if !isNet(key) || !stored || cfg.next[key] == old.now[key] && !cfg.waitsFor(key) {
-			continue
+		if was, there := old.now[key]; isNet(key) && sameCard(fmt.Sprint(val), cfg.next[key]) && (cfg.next[key] != was || cfg.waitsFor(key)) {
+			cards[key] = true
+			if back.gone[key] = !there; there {
+				back.set[key] = was
+			}
 		}
-		if was, there := old.now[key]; there {
+	}
+	for key := range ch.gone {
+		if was, there := old.now[key]; isNet(key) && there && cfg.now[key] == "" && len(cards) > 0 {
 			back.set[key] = was
-		} else {
-			back.gone[key] = true
 		}
 	}
-	if back.empty() || !d.proof(cfg, at).of(ch.sight.addr) {
+	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
+	if is := d.proof(cfg, at); len(cards) == 0 || !is.of(ch.sight.addr) {
 		return why
-	}
-	if m := ch.m; ch.set["description"] != nil && cfg.now["description"] != old.now["description"] {
-		m.MAC = ch.from.mark.MAC // by which it is known: that of the cards that it has again
-		back.set["description"] = describe(ch.notes, m)
+	} else if m := is.mark; !keepsCard(cfg, back, m.MAC) {
+		m.MAC = ch.from.mark.MAC // it goes by a card that it has again
+		back.set["description"] = describe(is.notes, m)
 	}
 	back.settle(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
@@ -149,6 +154,20 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 		}
 	}
 	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
+}
+
+// keepsCard reports whether a container has a card with an address after a change, too.
+func keepsCard(cfg config, w writing, mac string) bool {
+	after := maps.Clone(cfg.next)
+	for key, val := range w.set {
+		after[key] = fmt.Sprint(val)
+	}
+	for key, val := range after {
+		if isNet(key) && !w.gone[key] && strings.EqualFold(readCTNIC("", val).MAC, mac) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameCard compares a card as it was sent with one as PVE has it, which adds its type.

@@ -230,6 +230,7 @@ type sight struct {
 	addr   model.Address
 	cfg    config
 	fresh  bool            // nothing was written since
+	wrote  bool            // the first request of a change succeeded
 	unsure map[string]bool // slots whose volume we changed ourselves
 }
 

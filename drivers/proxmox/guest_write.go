@@ -229,7 +229,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 	if err := d.write(ctx, l.at, steps[0], later, have, old); err != nil {
 		return err
 	}
-	old = old.reverted(steps[0].revert)
+	l.wrote, old = true, old.reverted(steps[0].revert)
 	for _, s := range steps[1:] {
 		if s.empty() {
 			continue
