@@ -27,7 +27,6 @@ var (
 	isHostName       = expression(`[A-Za-z0-9\-.]+`)
 	isPortSuffix     = expression(`(?::[0-9]+)?`)
 	isRange          = expression(`[0-9]+(-[0-9]+)?`)
-	isAliasName      = expression(aliasName)
 	isScopedAlias    = expression(`(?:(?:dc|guest)/)?` + aliasName)
 	isAliasReference = expression(`(?:(?:dc|guest|sdn)/)?` + aliasName)
 	isSetReference   = expression(`\+\S+`)

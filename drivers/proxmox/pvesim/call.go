@@ -215,24 +215,24 @@ func (c *call) meets(r *pveapi.Rule, quiet bool) (bool, error) {
 		}
 		return false, forbidden(what)
 	}
-	switch {
-	case r.Kind == "and":
+	switch r.Kind {
+	case "and":
 		for _, rule := range r.Rules {
 			if _, err := c.meets(rule, false); err != nil {
 				return false, err
 			}
 		}
 		return true, nil
-	case r.Kind == "or":
+	case "or":
 		for _, rule := range r.Rules {
 			if ok, err := c.meets(rule, true); ok || err != nil {
 				return ok, err
 			}
 		}
 		return refused("")
-	case r.Kind == "userid-group":
+	case "userid-group":
 		return c.meetsForGroups(r, userid, quiet)
-	case r.Kind == "userid-param":
+	case "userid-param":
 		if err := validUser(userid); err != nil {
 			return false, err
 		}
@@ -240,7 +240,7 @@ func (c *call) meets(r *pveapi.Rule, quiet bool) (bool, error) {
 			break
 		}
 		if c.w.access.users[userid] == nil {
-			return c.noSuchUser(userid, quiet)
+			return noSuchUser(userid, quiet)
 		}
 		if c.who == (identity{user: userid}) {
 			return true, nil
@@ -258,7 +258,7 @@ func (c *call) meets(r *pveapi.Rule, quiet bool) (bool, error) {
 	}
 }
 
-func (c *call) noSuchUser(userid string, quiet bool) (bool, error) {
+func noSuchUser(userid string, quiet bool) (bool, error) {
 	if quiet {
 		return false, nil
 	}
@@ -270,7 +270,7 @@ func (c *call) noSuchUser(userid string, quiet bool) (bool, error) {
 func (c *call) meetsForGroups(r *pveapi.Rule, userid string, quiet bool) (bool, error) {
 	exists := r.GroupsParam != "create"
 	if exists && c.w.access.users[userid] == nil {
-		return c.noSuchUser(userid, quiet)
+		return noSuchUser(userid, quiet)
 	}
 	if c.needAny("/access/groups", r.Privs...) == nil {
 		return true, nil

@@ -68,11 +68,11 @@ func stringified(err error) string {
 	if !ok || e.status == http.StatusInternalServerError {
 		return err.Error()
 	}
-	text := fmt.Sprintf("%d %s", e.status, e.Error())
+	lines := []string{fmt.Sprintf("%d %s", e.status, e.Error())}
 	for _, name := range slices.Sorted(maps.Keys(e.errors)) {
-		text += "\n" + name + ": " + e.errors[name]
+		lines = append(lines, name+": "+e.errors[name])
 	}
-	return text
+	return strings.Join(lines, "\n")
 }
 
 // unimplemented fails a call that the simulator does not know how to make, and

@@ -34,7 +34,8 @@ func (c *call) modified(digest string) error {
 }
 
 // sectionNumbers are the options of sections that are no text.
-var sectionNumbers = []string{"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
+var sectionNumbers = []string{
+	"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
 	"repeat-missed", "quiet", "stop", "stdexcludes", "remove", "protected", "bwlimit", "ionice", "lockwait", "maxfiles", "pigz", "stopwait", "zstd",
 }
 

@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,9 +39,7 @@ func TestAccessListOfOthers(t *testing.T) {
 	ann := c.as(c.tokenOf("ann@pve"))
 	at := func(role string, more form) form {
 		params := form{"path": "/vms/100", "roles": role, "users": "bob@pve"}
-		for key, value := range more {
-			params[key] = value
-		}
+		maps.Copy(params, more)
 		return params
 	}
 	require.Equal(t, "500 ACL update failed: 400 Parameter verification failed.", ann.told(step{"PUT", acl, at("Reader", nil), ""}), "it would propagate")

@@ -1,0 +1,111 @@
+package pvesim
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	diskPart   = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
+	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/(\S+)$`)
+	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
+	backupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
+	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
+	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
+)
+
+// parsedName is what the name of a volume tells.
+type parsedName struct {
+	content string
+	vmid    int
+	format  string
+	base    bool
+}
+
+// qemuFormat is the format of a volume as QEMU is told it: what is no disk is raw.
+func (p parsedName) qemuFormat() string {
+	if p.content == "images" || p.content == "import" {
+		return p.format
+	}
+	return "raw"
+}
+
+// parseName reads the name of a volume, or fails as the storage plugin does
+// (parse_volname).
+func (s *store) parseName(name string) (parsedName, error) {
+	if s.files() {
+		if m := fileOther.FindStringSubmatch(name); m != nil && extensionFits(m[1], m[2]) {
+			parsed := parsedName{content: m[1], format: fileFormat(m[1], m[2])}
+			if owner := backupName.FindStringSubmatch(m[2]); owner != nil && m[1] == "backup" {
+				parsed.vmid = atoi(owner[1])
+			}
+			return parsed, nil
+		}
+		// A backup, ISO or template may be named by its file alone only where
+		// the caller says what it is, so a bare name does not parse.
+		if m := fileDisk.FindStringSubmatch(name); m != nil {
+			for _, file := range []string{m[2], m[4]} { // parse_name_dir, of a base first.
+				if file != "" && !anyFile.MatchString(file) {
+					return parsedName{}, fail("unable to parse volume filename '%s'", file)
+				}
+			}
+			return parsedName{content: "images", vmid: atoi(m[3]), format: anyFile.FindStringSubmatch(m[4])[1], base: strings.HasPrefix(m[4], "base-")}, nil
+		}
+		return parsedName{}, fail("unable to parse directory volume name '%s'", name)
+	}
+	if m := blockDisk.FindStringSubmatch(name); m != nil {
+		return parsedName{content: "images", vmid: atoi(m[3]), format: "raw", base: strings.HasPrefix(m[2], "base")}, nil
+	}
+	kind := map[string]string{"lvmthin": "lvm", "zfspool": "zfs"}[s.Type]
+	if kind == "" {
+		kind = s.Type
+	}
+	return parsedName{}, fail("unable to parse %s volume name '%s'", kind, name)
+}
+
+// extensionFits says whether a file of that name can be of that content.
+func extensionFits(content, file string) bool {
+	lower := strings.ToLower(file)
+	switch content {
+	case "iso":
+		return isoName.MatchString(lower)
+	case "vztmpl":
+		return templateName.MatchString(lower)
+	case "import":
+		return slices.Contains([]string{".qcow2", ".raw", ".vmdk", ".ova", ".ovf"}, path.Ext(lower))
+	case "backup":
+		return backupForm.MatchString(file)
+	default:
+		return true
+	}
+}
+
+// fileFormat is the format that a listing shows for a file.
+func fileFormat(content, file string) string {
+	ext := strings.TrimPrefix(path.Ext(file), ".")
+	switch content {
+	case "iso":
+		return "iso"
+	case "vztmpl":
+		switch ext {
+		case "gz":
+			return "tgz"
+		case "xz":
+			return "txz"
+		case "zst":
+			return "tzst"
+		}
+		return ext
+	case "snippets":
+		return "snippet"
+	case "backup":
+		if m := backupForm.FindStringSubmatch(file); m != nil {
+			return m[1]
+		}
+		return ext
+	default:
+		return ext
+	}
+}
