@@ -187,9 +187,32 @@ func (e *exam) bridges(ctx context.Context) {
 			if len(hostNodes(e.host)) > 1 {
 				label += " on " + node
 			}
+			if _, there := known[name]; !there && e.hiddenBridge(ctx, name, byBridge[name]) {
+				e.skip(label, "the token may not see it: see the privileges")
+				continue
+			}
 			e.bridge(label, name, byBridge[name], known)
 		}
 	}
+}
+
+// hiddenBridge says whether PVE may have left a bridge out of its list because the token
+// has no right on it, nor on a VLAN of it that is plugged in (check_sdn_bridge in
+// PVE/RPCEnvironment.pm).
+func (e *exam) hiddenBridge(ctx context.Context, name string, plugs []plug) bool {
+	path := "/sdn/zones/localnetwork/" + name
+	paths := []string{path}
+	for _, p := range plugs {
+		if p.vlan != 0 {
+			paths = append(paths, fmt.Sprint(path, "/", p.vlan))
+		}
+	}
+	for _, path := range paths {
+		if e.readRight(ctx, path) != nil || e.can(Grant{path, "SDN.Use"}) || e.can(Grant{path, "SDN.Audit"}) {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge) {
