@@ -285,7 +285,7 @@ func (a *Agent) notify(e apply.Event) {
 		d.due = d.running.due(now)
 	})
 	if e.What == apply.Note {
-		a.o.Log.Info(e.Text)
+		a.o.Log.Info("step", "address", e.Step.Address.String(), "note", e.Text)
 	}
 	if removed {
 		a.spend()

@@ -162,7 +162,7 @@ func (e *unseenError) Error() string { return e.err.Error() }
 func (e *unseenError) Unwrap() error { return e.err }
 
 // OutcomeUnknown says that another look may show it; see apply.OutcomeUnknown.
-func (e *unseenError) OutcomeUnknown() bool { return true }
+func (*unseenError) OutcomeUnknown() bool { return true }
 
 // unknownTo is what of the host could not be seen and may matter to a step: not what
 // the other steps of the pass are making at this moment.

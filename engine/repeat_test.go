@@ -146,7 +146,7 @@ func TestAPassGoesOn(t *testing.T) {
 				for len(after) > 0 && after[len(after)-1] == "create box.b" {
 					after = after[:len(after)-1]
 				}
-				require.Equal(t, len(c.applied), len(after))
+				require.Len(t, after, len(c.applied))
 				require.Subset(t, after, c.applied)
 			})
 		})

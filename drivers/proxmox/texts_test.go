@@ -67,7 +67,7 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 func TestDoctorWithoutASize(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.node("web", nil)
-	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[` +
+	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))
 	check := said(t, w.examine(answers), "storage local-lvm")
 	require.Equal(t, proxmox.Warning, check.Result)

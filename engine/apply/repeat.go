@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -61,16 +62,11 @@ func OutcomeUnknown(err error) bool {
 	if err == nil {
 		return false
 	}
-	if u, ok := err.(interface{ OutcomeUnknown() bool }); ok && u.OutcomeUnknown() { //nolint:errorlint // this walks the tree itself
+	if u, ok := err.(interface{ OutcomeUnknown() bool }); ok && u.OutcomeUnknown() {
 		return true
 	}
-	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the same
-		for _, e := range several.Unwrap() {
-			if OutcomeUnknown(e) {
-				return true
-			}
-		}
-		return false
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		return slices.ContainsFunc(several.Unwrap(), OutcomeUnknown)
 	}
 	return OutcomeUnknown(errors.Unwrap(err))
 }

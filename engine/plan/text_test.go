@@ -222,9 +222,12 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	p.Text(&b, plan.TextOptions{All: true})
 	require.Contains(t, b.String(), " create\n          cores 2\n          onboot false\n          tags [a]\n          key (sensitive)\n", "what is declared is shown, be it zero")
 	p.Steps = append(p.Steps[:len(p.Steps)-1], plan.Step{Address: addr("vm.c"), Action: plan.Update, Want: &declared, Class: model.ClassHot, Changes: []plan.Change{
-		{Path: "nic.lan.bridge", After: "vmbr0", Class: model.ClassHot}, {Path: "nic.lan.ip", After: "", Class: model.ClassHot},
-		{Path: "nic.lan.vlan", After: 0, Class: model.ClassHot}, {Path: "nic.lan.mtu", After: 0, Class: model.ClassHot},
-		{Path: "disk.old.size", Before: 5, Class: model.ClassHot}, {Path: "disk.old.bus", Before: "", Class: model.ClassHot},
+		{Path: "nic.lan.bridge", After: "vmbr0", Class: model.ClassHot},
+		{Path: "nic.lan.ip", After: "", Class: model.ClassHot},
+		{Path: "nic.lan.vlan", After: 0, Class: model.ClassHot},
+		{Path: "nic.lan.mtu", After: 0, Class: model.ClassHot},
+		{Path: "disk.old.size", Before: 5, Class: model.ClassHot},
+		{Path: "disk.old.bus", Before: "", Class: model.ClassHot},
 	}})
 	b.Reset()
 	p.Text(&b, plan.TextOptions{All: true})

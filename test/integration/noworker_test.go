@@ -20,7 +20,9 @@ import (
 // failed". These stories are about that: a run goes on by itself.
 
 // hundred is a manifest of so many VMs.
-func hundred(n int) string { return strings.Replace(vm("web"), "{\n", fmt.Sprintf("{\n    count = %d\n", n), 1) }
+func hundred(n int) string {
+	return strings.Replace(vm("web"), "{\n", fmt.Sprintf("{\n    count = %d\n", n), 1)
+}
 
 // tenAtOnce is the width at which a real host showed this; notes takes the notes of the run.
 func tenAtOnce(notes *[]string) func(*engine.Pass) {
