@@ -42,6 +42,7 @@ func everything(t *testing.T, s *model.Site) *plan.Plan {
 	p.ID = "7c1e04b2f00d" // how it is made is no concern of policies
 	p.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no owner mark"}}
 	p.Pending = []model.Pending{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "cores", Before: 2, After: 4, Why: "set; takes effect at the next full restart"}}
+	p.Undeclared = []model.Setting{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.tablet", Value: "0"}}
 	p.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Holds: []model.Address{{Kind: "vm", Name: "web-2"}}}}
 	p.Findings = diag.List{
 		{Severity: diag.Warning, Source: diag.FromGuard, Summary: "drift", Address: "vm.web-1", At: at("manifests/web.hcl", 5), Code: `node "web" {`},

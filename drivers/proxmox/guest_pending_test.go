@@ -69,7 +69,10 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 				delete(w.vm("web-1").Options, "allow-ksm")
 			}
 			w.apply()
-			w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+			w.host.Edit(func(e *pvesim.Edit) {
+				e.Snippet("local:snippets/x.yaml")
+				e.Start(10000)
+			})
 			w.vm("web-1").Power, w.vm("web-1").Restart = "running", "allowed"
 			w.converged()
 			conf := w.guest(10000).Config
@@ -100,7 +103,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 				{"memory", "", "memory"},
 				{"agent", "0", "agent"},
 				{"net0", "virtio=BC:24:11:00:00:09,bridge=vmbr0,tag=9", "nic.lan.vlan"},
-				{"net0", conf["net0"] + ",rate=3", "nic.lan"},
+				{"net0", conf["net0"] + ",rate=3", "nic.lan.rate"},
 				{"net0", "", "nic.lan.bridge"},
 				{"net5", "virtio=BC:24:11:00:00:55,bridge=vmbr0", "nic.net5.bridge"},
 				{"scsi1", "", "disk.a.size"},
@@ -126,6 +129,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 func TestPendingOfContainerIsReverted(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		inTime(t, pvesim.Config{Version: version, TaskTime: time.Second}, func(t *testing.T, w *world) {
+			w.vlanAware("vmbr0")
 			w.ct("cache", func(c *proxmox.CT) {
 				everyKey(c)
 				if version == "8.4" {
@@ -218,6 +222,7 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 		})
 	})
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
+		w.vlanAware("vmbr0")
 		for key, e := range edits() {
 			if e.seed || strings.Contains(key, "gone") || key == "boot" {
 				continue
@@ -336,7 +341,7 @@ func TestDetachedRootDiskIsReverted(t *testing.T) {
 // fails. The container does not have it, so the next plan has to show it.
 func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 	for name, wrong := range map[string]func(*proxmox.CTNIC){
-		"stored":          func(n *proxmox.CTNIC) { n.Bridge, n.Options = "vmbr9", map[string]string{"link_down": "1"} },
+		"stored":          func(n *proxmox.CTNIC) { n.Bridge, n.LinkDown = "vmbr9", true },
 		"old device gone": func(n *proxmox.CTNIC) { n.Bridge, n.MAC = "vmbr9", "BC:24:11:00:00:77" },
 		"nothing stored":  func(n *proxmox.CTNIC) { n.Bridge = "vmbr9" },
 	} {

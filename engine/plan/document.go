@@ -18,6 +18,7 @@ import (
 func (p *Plan) listed() *Plan {
 	p.Steps, p.Foreign, p.Pending = list(p.Steps), list(p.Foreign), list(p.Pending)
 	p.Unknown, p.Deferred, p.Findings = list(p.Unknown), list(p.Deferred), list(p.Findings)
+	p.Undeclared = list(p.Undeclared)
 	return p
 }
 

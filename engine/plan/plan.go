@@ -136,10 +136,10 @@ type Plan struct {
 	ID            string           `json:"id"` // hash of desired and observed, without times
 	Steps         []Step           `json:"steps"`
 	Foreign       []model.Foreign  `json:"foreign"`
-	Pending       []model.Pending  `json:"pending"`              // what PVE holds already and applies at a restart
-	Undeclared    []model.Setting  `json:"undeclared,omitempty"` // set by hand, and named in no file: no drift
-	Unknown       []model.Unknown  `json:"unknown"`              // what could not be seen, and what is held back for it
-	Deferred      []model.Deferred `json:"deferred"`             // declared, but not done by this kind of pass
+	Pending       []model.Pending  `json:"pending"`    // what PVE holds already and applies at a restart
+	Undeclared    []model.Setting  `json:"undeclared"` // set by hand, and named in no file: no drift
+	Unknown       []model.Unknown  `json:"unknown"`    // what could not be seen, and what is held back for it
+	Deferred      []model.Deferred `json:"deferred"`   // declared, but not done by this kind of pass
 	Findings      diag.List        `json:"findings"`
 	Summary       Summary          `json:"summary"`
 

@@ -155,7 +155,7 @@ func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err 
 	storage, name, managed := volumeID(volid)
 	if !managed {
 		if !c.root() {
-			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.w.v92()])
+			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.w.v9()])
 		}
 		return "", nil
 	}
