@@ -283,11 +283,11 @@ func TestOnErrorComesFromTheManifest(t *testing.T) {
 }
 
 func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
-	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "b", Kind: "vm", Why: "no owner mark", Claims: addr("box", "b"), Fix: "rename it"}}}
+	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "b"), Fix: "rename it"}}}
 	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.Equal(t, "a:completed b:skipped", statuses(r))
-	require.Contains(t, r.Nodes[1].Error, "no owner mark")
+	require.Contains(t, r.Nodes[1].Error, "no ownership tag")
 }
 
 func TestWhatIsOutOfSightIsNoSuccess(t *testing.T) {

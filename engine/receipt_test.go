@@ -61,7 +61,7 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 // the files have no place in it.
 func TestAReceiptHoldsNoSecret(t *testing.T) {
 	const secret = "correct horse"
-	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no owner mark"}}}
+	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no ownership tag"}}}
 	s := site(map[string]int{"a": 1})
 	a := s.Manifests["web"].Nodes[0].Resource
 	a.Spec.(*box).IP, a.Sensitive = secret, []string{"ip"}

@@ -285,7 +285,7 @@ func (t talkative) Observe(ctx context.Context, w *model.Want) (model.Observed, 
 	t.ui.notef("looking at host %s (%s)", t.host.Name, t.host.API)
 	began := time.Now()
 	have, err := t.Driver.Observe(ctx, w)
-	t.ui.notef("looked at host %s in %s: %d ours, %d foreign, %d unknown",
+	t.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
 		t.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Foreign), len(have.Unknown))
 	return have, err
 }

@@ -104,7 +104,7 @@ func summaryLine(s plan.Summary) string {
 		parts = append(parts, "nothing to do")
 	}
 	if s.Foreign > 0 {
-		parts = append(parts, fmt.Sprintf("%d foreign", s.Foreign))
+		parts = append(parts, fmt.Sprintf("%d unmanaged", s.Foreign))
 	}
 	return strings.Join(parts, ", ")
 }

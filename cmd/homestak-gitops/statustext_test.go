@@ -77,7 +77,7 @@ func TestStatusText(t *testing.T) {
     next  vm.d
     next  vm.e
     next  and 2 more
-  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 foreign, put back what was changed on the host, 2 not seen, 1 pending: create vm.x: 500
+  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 unmanaged, put back what was changed on the host, 2 not seen, 1 pending: create vm.x: 500
   suspended   manifest db by me@here, 60 min ago, ends in 90 min: restore
 
   NODE      VMID   ON    SINCE   STATE

@@ -20,15 +20,15 @@ import (
 // reasons is why something is as it is: the document of why.
 type reasons struct {
 	Address  string               `json:"address"`
-	Running  bool                 `json:"running"`  // an agent answered; otherwise only receipts are known
-	InForce  *engine.CommitStatus `json:"in_force"` // the commit that is converged to
-	Known    bool                 `json:"known"`    // whether Declared says anything: the site in force was read
-	Declared *declaration         `json:"declared"` // where the commit in force declares it; null if it does not
-	Node     *engine.NodeStatus   `json:"node"`     // how it is; null if it is no node of the subtree
-	Removed  *removal             `json:"removed"`  // how it left the host, if it did
-	Foreign  []foreign            `json:"foreign"`  // guests of that name that are not ours
-	Unknown  []model.Unknown      `json:"unknown"`  // parts of the host that could not be seen
-	Receipts []ledger.Receipt     `json:"receipts"` // the last that touched it, newest first, with that step only
+	Running  bool                 `json:"running"`   // an agent answered; otherwise only receipts are known
+	InForce  *engine.CommitStatus `json:"in_force"`  // the commit that is converged to
+	Known    bool                 `json:"known"`     // whether Declared says anything: the site in force was read
+	Declared *declaration         `json:"declared"`  // where the commit in force declares it; null if it does not
+	Node     *engine.NodeStatus   `json:"node"`      // how it is; null if it is no node of the subtree
+	Removed  *removal             `json:"removed"`   // how it left the host, if it did
+	Foreign  []foreign            `json:"unmanaged"` // guests of that name that are not ours
+	Unknown  []model.Unknown      `json:"unknown"`   // parts of the host that could not be seen
+	Receipts []ledger.Receipt     `json:"receipts"`  // the last that touched it, newest first, with that step only
 	NotFound bool                 `json:"not_found"`
 	Hint     string               `json:"hint"` // the nearly right address
 }
@@ -130,7 +130,7 @@ func (a *app) whyVerb() *cobra.Command {
 		Long: `Tells which file and line of the commit in force declares an object, how it is,
 and which passes touched it, with what they changed and why. ADDRESS is one such as
 vm.web-1; the name of a node or a VMID will do. Of what left the site it tells which
-commit removed it, of a foreign guest why it is left alone.`,
+commit removed it, of an unmanaged guest why it is left alone.`,
 		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return a.why(c.Context(), f, args[0]) },
 	}
@@ -211,7 +211,7 @@ func (u *ui) reasons(r reasons) {
 		row("is", "%s", standing(*r.Node))
 	}
 	for _, g := range r.Foreign {
-		row("foreign", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
+		row("unmanaged", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
 	}
 	for _, n := range r.Unknown {
 		row("unknown", "%s: %s", n.Scope, n.Why)

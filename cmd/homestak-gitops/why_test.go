@@ -37,7 +37,7 @@ func aPast(t *testing.T) (*fakeAgent, *knowledge) {
 	f.list[2].Verb, f.list[2].By = "apply", "cli:me@here"
 	k := &knowledge{identity: "father"}
 	k.site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
-	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no owner mark"}}})
+	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
 	return f, k
 }
 
@@ -84,7 +84,7 @@ last done
       because left the site
 `, tell("vm.old"))
 	for _, name := range []string{"999", "scratch", "vm.scratch"} {
-		require.Equal(t, name+"\n  foreign    vm scratch (999): no owner mark; it is left alone\n", tell(name))
+		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is left alone\n", tell(name))
 	}
 	r := reasonsOf("vm.onne", f.Status(), k, f)
 	require.True(t, r.NotFound)

@@ -69,11 +69,11 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 	}{
 		"its VMID was recycled": {
 			hand:  func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "theirs")) },
-			steps: []string{"create vm.web-1"}, says: []string{"foreign vm 10000 theirs: no owner mark"}, stays: []int{10000}, number: 2,
+			steps: []string{"create vm.web-1"}, says: []string{"foreign vm 10000 theirs: no ownership tag"}, stays: []int{10000}, number: 2,
 		},
 		"its VMID and name were recycled": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
-			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" may be it, but is not ours (no owner mark, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
+			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" may be it, but is not ours (no ownership tag, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"a clone has its mark": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
@@ -123,7 +123,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"its description was stripped": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "description", "") },
-			says: []string{"may be it, but is not ours (no owner mark, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
+			says: []string{"may be it, but is not ours (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"it became a template": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },
@@ -232,7 +232,7 @@ func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 			e.Delete(10000)
 			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no owner mark): left alone")
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): left alone")
 		require.True(t, w.guest(10000).Running)
 	})
 }
@@ -246,7 +246,7 @@ func TestRecycledDuringTheShutdown(t *testing.T) {
 			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
 		})
 		defer swap.Stop()
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "no owner mark")
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "no ownership tag")
 		require.Equal(t, "mine now", w.guest(10000).Config["description"])
 	})
 }

@@ -73,7 +73,7 @@ func (j *judge) all(guests []listed, read map[place]reading) {
 
 // passOver lists a guest as foreign that nothing makes worth reading.
 func (j *judge) passOver(g listed) {
-	f := model.Foreign{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no owner mark", Node: g.node}
+	f := model.Foreign{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no ownership tag", Node: g.node}
 	if claims := j.wanted.vmids[g.vmid]; claims != (model.Address{}) {
 		f.Claims = claims
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
@@ -124,7 +124,7 @@ func (j *judge) guest(g listed, cfg config) {
 		}
 	case j.wanted.names[name] != (model.Address{}) && !found:
 		f.Claims = j.wanted.names[name]
-		f.Why = "no owner mark, but the name of " + f.Claims.String()
+		f.Why = "no ownership tag, but the name of " + f.Claims.String()
 		f.Fix = j.lostTag(g.place(), cfg, f.Claims, "rename one of the two")
 	}
 	j.out.Foreign = append(j.out.Foreign, f)

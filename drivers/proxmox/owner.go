@@ -186,7 +186,7 @@ func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why
 	same, what := m.agrees(cfg)
 	switch {
 	case !found:
-		return false, "no owner mark", model.Address{}
+		return false, "no ownership tag", model.Address{}
 	case !m.readable():
 		return false, "its owner mark cannot be read", model.Address{}
 	case m.Site != id.site:

@@ -48,7 +48,7 @@ var poolKind = kind[Pool]{
 	},
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, _ *Pool) error {
 		if _, ours, err := d.pool(ctx, s.Address.Name); err != nil || !ours {
-			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not ours any more (no owner mark in its comment): left alone")))
+			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not ours any more (no ownership tag in its comment): left alone")))
 		}
 		_, err := d.c.put(ctx, "/pools/"+url.PathEscape(s.Address.Name), params{"comment": d.poolComment(s, want)})
 		return attempt("changing pool "+s.Address.Name, err)
@@ -61,7 +61,7 @@ var poolKind = kind[Pool]{
 		case !there:
 			return nil
 		case !ours:
-			return fmt.Errorf("pool %s is not ours any more (no owner mark in its comment): left alone", s.Address.Name)
+			return fmt.Errorf("pool %s is not ours any more (no ownership tag in its comment): left alone", s.Address.Name)
 		}
 		_, err = d.c.remove(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
 		return attempt("removing pool "+s.Address.Name, err)
@@ -127,7 +127,7 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
 		case l.want.State[addr] != nil:
 			out.Foreign = append(out.Foreign, model.Foreign{
-				Name: addr.Name, Kind: "pool", Why: "no owner mark in its comment", Claims: addr,
+				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
 				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
 					d.poolMark(addr.Name).line(),
 			})

@@ -26,12 +26,12 @@ func TestGuards(t *testing.T) {
 			set: func(in *plan.Input) {
 				in.Have.Foreign = []model.Foreign{
 					{VMID: 105, Name: "a", Kind: "vm", Why: "its mark names another uuid", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
-					{VMID: 104, Name: "a", Kind: "vm", Why: "no owner mark", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
+					{VMID: 104, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
 				}
 			},
 			steps: []string{"create vm.other"},
 			findings: []string{
-				`error (guard) vm.a is not created: vm 104 "a" may be it, but is not ours (no owner mark); vm 105 "a" may be it, but is not ours (its mark names another uuid)`,
+				`error (guard) vm.a is not created: vm 104 "a" may be it, but is not ours (no ownership tag); vm 105 "a" may be it, but is not ours (its mark names another uuid)`,
 				"warning (guard) vm.child is not created: it needs vm.a, which is not created",
 				"warning (guard) vm.grandchild is not created: it needs vm.child, which is not created",
 			},
@@ -39,7 +39,7 @@ func TestGuards(t *testing.T) {
 		"a foreign guest beside ours changes nothing": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2})), have: state(guest("vm.a", 100, &VM{})),
 			set: func(in *plan.Input) {
-				in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no owner mark", Claims: addr("vm.a")}}
+				in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a")}}
 			},
 			steps: []string{"update vm.a"},
 		},
@@ -236,11 +236,11 @@ func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 	want := guest("vm.a", 0, &VM{})
 	want.At = at(9)
 	in := input(state(want), nil)
-	in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no owner mark", Claims: addr("vm.a"), Fix: "rename it, or adopt it"}}
+	in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"}}
 	f := plan.Make(in).Findings[0]
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(9), Detail: "rename it, or adopt it",
-		Summary: `vm.a is not created: vm 105 "a" may be it, but is not ours (no owner mark)`,
+		Summary: `vm.a is not created: vm 105 "a" may be it, but is not ours (no ownership tag)`,
 	}, f)
 }
 

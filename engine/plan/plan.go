@@ -109,7 +109,7 @@ type Summary struct {
 	Replace   int `json:"replace"`
 	Delete    int `json:"delete"`
 	Unchanged int `json:"unchanged"` // wanted, there, and just as wanted
-	Foreign   int `json:"foreign"`
+	Foreign   int `json:"unmanaged"`
 }
 
 // Rules counts the rules that a plan and its site were held against, each once, by
@@ -135,7 +135,7 @@ type Plan struct {
 	ObservedAt    time.Time        `json:"observed_at"`
 	ID            string           `json:"id"` // hash of desired and observed, without times
 	Steps         []Step           `json:"steps"`
-	Foreign       []model.Foreign  `json:"foreign"`
+	Foreign       []model.Foreign  `json:"unmanaged"`
 	Pending       []model.Pending  `json:"pending"`    // what PVE holds already and applies at a restart
 	Undeclared    []model.Setting  `json:"undeclared"` // set by hand, and named in no file: no drift
 	Unknown       []model.Unknown  `json:"unknown"`    // what could not be seen, and what is held back for it

@@ -113,7 +113,7 @@ func (p *Plan) sum() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{s.Replace, "replace"}, {s.Foreign, "foreign"}} {
+	}{{s.Replace, "replace"}, {s.Foreign, "unmanaged"}} {
 		if part.n > 0 {
 			also = append(also, fmt.Sprintf(", %d %s", part.n, part.what))
 		}
@@ -161,7 +161,7 @@ func (p *Plan) lines(all bool) []line {
 	foreign := slices.DeleteFunc(slices.Clone(p.Foreign), func(f model.Foreign) bool { return f.Duplicate }) // a finding names those
 	if len(foreign) > mostForeign {
 		return append(out, line{
-			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(foreign)), detail: told("not ours, left alone"),
+			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(foreign)), detail: told("unmanaged, ignored"),
 		})
 	}
 	for _, f := range foreign {
@@ -176,9 +176,9 @@ func (p *Plan) lines(all bool) []line {
 // leftAlone says of a guest that is not ours what there is to say in a line.
 func leftAlone(f model.Foreign) string {
 	if f.Unfinished {
-		return "not ours, left alone: " + f.Why
+		return "unmanaged, ignored: " + f.Why
 	}
-	return "not ours, left alone"
+	return "unmanaged, ignored"
 }
 
 // heldBack names what waits for a part of the host to be seen, but no more than a line bears.

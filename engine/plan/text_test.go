@@ -31,7 +31,7 @@ func picture() plan.Input {
 		guest("ct.cache", 10010, &small),
 	)
 	in := input(want, have)
-	in.Have.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no owner mark"}}
+	in.Have.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
 	return in
 }
 
@@ -53,10 +53,10 @@ func TestRulesAreCounted(t *testing.T) {
 	} {
 		p.Rules = &c.rules
 		lines := strings.Split(strings.TrimSpace(text(p, plan.TextOptions{})), "\n")
-		require.Equal(t, "plan: 1 add, 2 change, 1 destroy, 1 foreign · policy: "+c.want, lines[len(lines)-1])
+		require.Equal(t, "plan: 1 add, 2 change, 1 destroy, 1 unmanaged · policy: "+c.want, lines[len(lines)-1])
 		var b strings.Builder
 		p.Markdown(&b)
-		require.Contains(t, b.String(), "**plan: 1 add, 2 change, 1 destroy, 1 foreign · policy: "+c.want+"**")
+		require.Contains(t, b.String(), "**plan: 1 add, 2 change, 1 destroy, 1 unmanaged · policy: "+c.want+"**")
 		require.Empty(t, p.Moved(plan.Make(picture())), "how it was judged is no part of what it says")
 	}
 }
@@ -94,7 +94,7 @@ func busy() plan.Input {
 	in.Have.Pending = []model.Pending{{Address: addr("vm.hot"), Path: "cores", Before: int64(2), After: int64(4), Why: "set; takes effect at the next full restart"}}
 	in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline for 5 minutes"}, {Scope: "vm 105", Why: "no answer (596)", VMID: 105, Name: "lost"}}
 	for i := range 512 {
-		in.Have.Foreign = append(in.Have.Foreign, model.Foreign{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no owner mark"})
+		in.Have.Foreign = append(in.Have.Foreign, model.Foreign{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no ownership tag"})
 	}
 	return in
 }

@@ -28,7 +28,7 @@ type (
 		ObservedAt    *time.Time         `json:"observed_at"`
 		ID            *string            `json:"id"`
 		Steps         *[]stepDoc         `json:"steps"`
-		Foreign       *[]foreignDoc      `json:"foreign"`
+		Foreign       *[]foreignDoc      `json:"unmanaged"`
 		Pending       *[]json.RawMessage `json:"pending"`
 		Unknown       *[]json.RawMessage `json:"unknown"`
 		Findings      *[]findingDoc      `json:"findings"`
@@ -77,7 +77,7 @@ type (
 		Replace   *int `json:"replace"`
 		Delete    *int `json:"delete"`
 		Unchanged *int `json:"unchanged"`
-		Foreign   *int `json:"foreign"`
+		Foreign   *int `json:"unmanaged"`
 	}
 	reportDoc struct {
 		Verb     *string       `json:"verb"`

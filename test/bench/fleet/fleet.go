@@ -137,7 +137,7 @@ func remark(description string, set map[string]string) (string, error) {
 	last := strings.LastIndexByte(text, '\n') + 1
 	open := strings.IndexByte(text[last:], '{')
 	if open < 0 {
-		return "", fmt.Errorf("the description has no owner mark: %q", description)
+		return "", fmt.Errorf("the description has no ownership tag: %q", description)
 	}
 	open += last
 	mark := map[string]any{}

@@ -38,7 +38,7 @@ func TestATwinIsAnotherMachine(t *testing.T) {
 	require.NotEqual(t, first["smbios1"], twin["smbios1"])
 
 	_, err = f.Twin(map[string]string{"description": "no mark"}, 7)
-	require.ErrorContains(t, err, "no owner mark")
+	require.ErrorContains(t, err, "no ownership tag")
 }
 
 func TestEveryGuestIsDeclaredOnce(t *testing.T) {
