@@ -71,7 +71,7 @@ repository {
 	require.Contains(s.t, string(st.Refused.Findings), "memori")
 	require.Equal(s.t, first, st.converged())
 
-	s.deploy(s.vm("vm", `tags = ["web"]`), s.ct("ct"))
+	s.deploy(s.vm("vm", `tags = ["web"]`), ct("ct"))
 	second := s.push("A container")
 	follow.until("the next push is converged", func(st agentStatus) bool { return st.converged() == second })
 	require.Equal(s.t, "homestak;web", s.config("vm")["tags"])

@@ -97,7 +97,7 @@ func (a *api) send(r *http.Request, out any) error {
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close() //nolint:errcheck // Read to its end, or given up.
+	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func editVM(s *story) {
 
 // editContainer is editVM for a container.
 func editContainer(s *story) {
-	s.edits("ct", s.ct, []edit{
+	s.edits("ct", ct, []edit{
 		{"description", `description = "Grüße, 100 %"`, "description", "", ""},
 		{"tags", `tags = ["web", "edge"]`, "tags", "tags", "edge;homestak;web"},
 		{"onboot", "onboot = true", "onboot", "onboot", "1"},
@@ -63,7 +63,7 @@ func editContainer(s *story) {
 		{"disk \"root\" {\n  size = 2\n}", "disk.root.size"},
 		{"disk \"root\" {\n  size = 2\n}\ndisk \"data\" {\n  size   = 1\n  path   = \"/mnt\"\n  remove = true\n}", "disk.data"},
 	} {
-		s.changes("ct", s.ct("ct", one.line), one.path)
+		s.changes("ct", ct("ct", one.line), one.path)
 	}
 	s.close()
 }

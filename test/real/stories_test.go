@@ -13,7 +13,7 @@ import (
 // create: what is declared comes to be, is in sync at once, and goes again.
 func create(s *story) {
 	s.says(0, "validate")
-	s.deploy(s.vm("vm", `tags = ["web"]`, "onboot = false", "disk \"data\" {\n  size = 1\n}"), s.ct("ct"), s.vm("off", `power = "stopped"`))
+	s.deploy(s.vm("vm", `tags = ["web"]`, "onboot = false", "disk \"data\" {\n  size = 1\n}"), ct("ct"), s.vm("off", `power = "stopped"`))
 	s.says(0, "doctor")
 	require.Len(s.t, s.plan(2).Steps, 4, "an image and three guests")
 	s.apply()
@@ -32,7 +32,7 @@ func create(s *story) {
 // drift: what somebody changes by hand is found, named and reverted; what is not ours is
 // left alone.
 func drift(s *story) {
-	s.deploy(s.vm("vm", `tags = ["web"]`, `description = "A web server."`), s.ct("ct"), s.vm("goes"))
+	s.deploy(s.vm("vm", `tags = ["web"]`, `description = "A web server."`), ct("ct"), s.vm("goes"))
 	s.apply()
 
 	for _, hand := range []struct {
@@ -66,7 +66,7 @@ func drift(s *story) {
 	path := "/nodes/" + s.node + "/qemu"
 	require.NoError(s.t, s.task(s.t.Context(), s.node, http.MethodPost, path, url.Values{"vmid": {itoa(unmanaged)}, "name": {prefix + "unmanaged"}, "memory": {"32"}}))
 	s.plan(0)
-	s.deploy(s.vm("vm"), s.ct("ct"))
+	s.deploy(s.vm("vm"), ct("ct"))
 	s.apply("--allow-deletes", "5")
 	require.ElementsMatch(s.t, []string{"vm", "ct", "unmanaged"}, s.names())
 	s.byHand(http.MethodDelete, "unmanaged", "", nil)
@@ -98,7 +98,7 @@ func templates(s *story) {
 // decommission: a guest leaves by the policy that it was deployed with.
 func decommission(s *story) {
 	policy := func(name string) string { return "decommission {\n  policy = \"" + name + "\"\n}" }
-	s.deploy(s.vm("plain"), s.ct("precious", policy("requires_final_backup")), s.vm("busy", policy("requires_migration_first")))
+	s.deploy(s.vm("plain"), ct("precious", policy("requires_final_backup")), s.vm("busy", policy("requires_migration_first")))
 	s.apply()
 	s.deploy(s.vm("plain"), s.vm("busy", policy("requires_migration_first")))
 	precious := s.guest("precious").VMID
@@ -130,9 +130,9 @@ func decommission(s *story) {
 func kill(s *story) {
 	for i, after := range []time.Duration{0, 100, 300, 600, 1000, 2000} {
 		after *= time.Millisecond
-		s.deploy(s.vm("changes"), s.vm("goes"), s.ct("ct-changes"))
+		s.deploy(s.vm("changes"), s.vm("goes"), ct("ct-changes"))
 		s.apply("--allow-deletes", "9")
-		s.deploy(s.vm("changes", `tags = ["new"]`, "disk \"data\" {\n  size = 1\n}"), s.vm("comes"), s.ct("ct-changes", "cores = 2"), s.ct("ct-comes"))
+		s.deploy(s.vm("changes", `tags = ["new"]`, "disk \"data\" {\n  size = 1\n}"), s.vm("comes"), ct("ct-changes", "cores = 2"), ct("ct-comes"))
 		run := s.command(s.t.Context(), "apply", "--yes", "--allow-deletes", "9")
 		require.NoError(s.t, run.Start())
 		ended := make(chan struct{})

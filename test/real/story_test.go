@@ -96,9 +96,9 @@ func (s *story) vm(name string, lines ...string) string {
 	return node(name, "vm", append([]string{"image = image.boot", "memory = 64", "disk = 1", "agent = false", options}, lines...))
 }
 
-// ct is the text of a small container. PVE leaves the files of a system that it does not
+// ct is the text of a small container, with further lines of its block. PVE leaves the files of a system that it does not
 // know alone.
-func (s *story) ct(name string, lines ...string) string {
+func ct(name string, lines ...string) string {
 	options := `options = { ostype = "unmanaged" }`
 	for _, l := range lines {
 		if strings.HasPrefix(l, "options") {
