@@ -62,7 +62,7 @@ repository {
 	go func() { ended <- daemon.Wait() }()
 	follow := follower{s, config, &said}
 
-	follow.until("the first push is converged", func(st agentStatus) bool { return st.converged() == first })
+	follow.until("the first push is converged", func(st agentStatus) bool { return st.rests(first) })
 	require.Equal(s.t, []string{"vm"}, s.names())
 
 	s.deploy(s.vm("vm", "memori = 128"))
@@ -73,7 +73,7 @@ repository {
 
 	s.deploy(s.vm("vm", `tags = ["web"]`), ct("ct"))
 	second := s.push("A container")
-	follow.until("the next push is converged", func(st agentStatus) bool { return st.converged() == second })
+	follow.until("the next push is converged", func(st agentStatus) bool { return st.rests(second) })
 	require.Equal(s.t, "homestak;web", s.config("vm")["tags"])
 
 	s.byHand(http.MethodPost, "ct", "/status/stop", nil)
@@ -81,7 +81,7 @@ repository {
 
 	s.remove("nodes.hcl", "image.hcl")
 	last := s.push("All of it goes\n\nAllow-Deletes: 9")
-	follow.until("everything is removed", func(st agentStatus) bool { return st.converged() == last })
+	follow.until("everything is removed", func(st agentStatus) bool { return st.rests(last) })
 	require.Empty(s.t, s.names())
 	require.NoError(s.t, daemon.Process.Signal(syscall.SIGTERM))
 	require.NoError(s.t, <-ended, &said)
@@ -116,11 +116,17 @@ type agentStatus struct {
 	}
 }
 
+// converged is the last commit that the host came to be as it says.
 func (st agentStatus) converged() string {
-	if st.Converged == nil || st.State != "idle" {
+	if st.Converged == nil {
 		return ""
 	}
 	return st.Converged.ID
+}
+
+// rests reports whether that commit is converged and no pass is under way.
+func (st agentStatus) rests(commit string) bool {
+	return st.State == "idle" && st.converged() == commit
 }
 
 // follower asks an agent how it is.
