@@ -68,25 +68,6 @@ func checkIDMap(value string) error {
 	return nil
 }
 
-// checkHookscript looks for the script (check_hookscript in PVE/GuestHelpers.pm).
-func (w *world) checkHookscript(volid string) error {
-	storage, name, _ := volumeID(volid)
-	st, err := w.store(storage)
-	if err != nil {
-		return err
-	}
-	parsed, err := st.parseName(name)
-	switch {
-	case err != nil:
-		return err
-	case parsed.content != "snippets":
-		return fail("'%s' is not in the snippets directory", volid)
-	case st.find(w.cfg.Node, name) == nil:
-		return fail("script '%s' does not exist", volid)
-	}
-	return nil
-}
-
 // volumesThere fails if a mount point names a volume that is not there (activate_volumes
 // in PVE/Storage.pm).
 func (w *world) volumesThere(node string, conf config) error {

@@ -153,8 +153,9 @@ func checkClipboard(value string) error {
 	return nil
 }
 
-// hookscript fails unless a volume is a script that is there.
-func (w *world) hookscript(volid string) error {
+// checkHookscript fails unless a volume is a script that is there (check_hookscript in
+// pve-guest-common, PVE/GuestHelpers.pm). It does not matter whether the storage is enabled.
+func (w *world) checkHookscript(volid string) error {
 	storage, name, managed := volumeID(volid)
 	if !managed {
 		return fail("unable to parse volume ID '%s'", volid)

@@ -320,7 +320,7 @@ func (c *call) tidy(set map[string]string, update bool) error {
 		case key == "vmgenid" && set[key] == "1":
 			set[key] = c.w.uuid()
 		case key == "hookscript" && update:
-			if err := c.w.hookscript(set[key]); err != nil {
+			if err := c.w.checkHookscript(set[key]); err != nil {
 				return badParam(key, err.Error()+"\n")
 			}
 		default:
