@@ -69,6 +69,7 @@ func parseDrive(key, value string) drive {
 	opts := parseProperty(key, value)
 	d := drive{file: opts["file"], opts: opts}
 	delete(opts, "file")
+	d.convertRates()
 	if d.file == "" { // A stored value that the table does not know.
 		d.file, _, _ = strings.Cut(value, ",")
 	}

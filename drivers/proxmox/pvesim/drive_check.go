@@ -25,9 +25,28 @@ var driveNeeds = [][2]string{
 	{"iops_wr_max_length", "iops_wr_max"},
 }
 
+// convertRates turns rates in bytes into those in megabytes. PVE takes for the rate whether
+// there is one, which is always 0.000 (parse_drive in PVE/QemuServer/Drive.pm).
+func (d drive) convertRates() {
+	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
+		if _, there := d.opts[rate]; !there {
+			continue
+		}
+		if _, both := d.opts["m"+rate]; !both {
+			d.opts["m"+rate] = "0.000"
+			delete(d.opts, rate)
+		}
+	}
+}
+
 // consistent says whether the members of a drive go together.
 func (d drive) consistent(key string) bool {
 	has := func(name string) bool { return d.opts[name] != "" && d.opts[name] != "0" }
+	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
+		if _, both := d.opts[rate]; both { // One alone was converted.
+			return false
+		}
+	}
 	for _, pair := range driveNeeds {
 		if has(pair[0]) && !has(pair[1]) {
 			return false
