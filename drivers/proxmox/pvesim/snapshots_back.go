@@ -15,6 +15,11 @@ func apiRollback(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	name, start := c.in["snapname"], c.flag("start")
+	if start && g.kind == "qemu" && w.v92() { // The start is made directly and asks no more.
+		if err := c.need(vmPath(g.vmid), "VM.PowerMgmt"); err != nil {
+			return nil, err
+		}
+	}
 	unlock := func(*task) {
 		delete(g.conf, "lock")
 		w.write(g)
@@ -42,15 +47,16 @@ func apiRollback(w *world, c *call) (any, error) {
 			w.cleanUp(g)
 		}
 		w.rollBack(g, s)
-		if g.kind == "qemu" && (s.conf["vmstate"] != "" || start) {
+		switch {
+		case s.conf["vmstate"] != "":
 			if err := w.prepareStart(g, c, t.logf); err != nil {
 				return err
 			}
 			w.powerOn(g)
-			if s.conf["vmstate"] != "" {
-				g.run.booted = w.now // Its memory holds a system that is up.
-			}
-		} else if start {
+			g.run.booted = w.now // Its memory holds a system that is up.
+		case start && g.kind == "qemu": // A task of its own, whose failure is not that of this one.
+			w.fork(c, g.node, w.startJob(g, c))
+		case start:
 			w.fork(c, g.node, w.startCTJob(g, c))
 		}
 		return nil

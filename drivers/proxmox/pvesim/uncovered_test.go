@@ -10,6 +10,34 @@ import (
 
 // What no recording of a real host covers, from PVE's source.
 
+// TestRollbackStarts: the start is a task of its own; since 9.2 whoever orders it must be
+// allowed to start the VM, of a container nobody asks (rollback in PVE/API2/Qemu.pm and in
+// PVE/API2/LXC/Snapshot.pm).
+func TestRollbackStarts(t *testing.T) {
+	const refused = "403 Permission check failed (/vms/100, VM.PowerMgmt)"
+	for version, want := range map[string]string{"8.4": "OK", "9.1": "OK", "9.2": refused} {
+		c := newClient(t, pvesim.Config{Version: version})
+		c.image()
+		c.vm("100", nil)
+		c.ct("200", nil)
+		c.steps(
+			step{"POST", "/access/users", form{"userid": "ann@pve"}, "OK"},
+			step{"POST", "/access/roles", form{"roleid": "Back", "privs": "VM.Snapshot.Rollback,VM.Audit"}, "OK"},
+			step{"PUT", "/access/acl", form{"path": "/vms", "roles": "Back", "users": "ann@pve"}, "OK"},
+		)
+		for _, guest := range []string{vmURL("100", ""), ctURL("200", "")} {
+			c.done("POST", guest+"/snapshot", form{"snapname": "one"})
+		}
+		ann := c.as(c.tokenOf("ann@pve"))
+		require.Equal(t, "OK", ann.told(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "0"}, ""}), version)
+		require.Equal(t, want, ann.told(step{"POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
+		require.Equal(t, "OK", ann.told(step{"POST", ctURL("200", "/snapshot/one/rollback"), form{"start": "1"}, ""}), version)
+		c.done("POST", vmURL("100", "/status/stop"), nil)
+		c.done("POST", vmURL("100", "/snapshot/one/rollback"), form{"start": "1"})
+		require.Len(t, c.list("/nodes/father/tasks?source=all&typefilter=qmstart&vmid=100"), map[string]int{"OK": 2, refused: 1}[want], version)
+	}
+}
+
 // TestRatesInBytes: what a drive is given in bytes per second is 0.000 afterwards
 // (parse_drive in PVE/QemuServer/Drive.pm).
 func TestRatesInBytes(t *testing.T) {
