@@ -49,6 +49,9 @@ func apiCloneVM(w *world, c *call) (any, error) {
 			if err := c.checkClone(g, cl); err != nil {
 				return err
 			}
+			if w.guests[cl.newid] != nil { // That of a container, or on another node.
+				return fail("close (rename) atomic file '/etc/pve/nodes/%s/qemu-server/%d.conf' failed: File exists", g.node, cl.newid)
+			}
 			copied = newGuest(g.node, "qemu", cl.newid)
 			copied.conf["lock"] = "clone"
 			copied.file = t

@@ -61,7 +61,7 @@ func (c *call) checkClone(g *guest, cl cloning) error {
 	if cl.target != "" && !shared {
 		return fail("can't clone VM to node '%s' (VM uses local storage)", cl.target)
 	}
-	if w.guests[cl.newid] != nil {
+	if w.guest(g.node, "qemu", cl.newid) != nil { // Of other guests only the cluster file system knows.
 		return fail("unable to create VM %d: config file already exists", cl.newid)
 	}
 	return w.checkCopies(source, cl, full)

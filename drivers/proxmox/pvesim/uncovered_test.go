@@ -38,6 +38,31 @@ func TestRollbackStarts(t *testing.T) {
 	}
 }
 
+// TestCloneToATakenID: before it forks, PVE looks for the file of a VM on the node alone;
+// another guest is found out when the file is written (clone_vm in PVE/API2/Qemu.pm,
+// memdb_rename of pmxcfs). A container asks the cluster at once.
+func TestCloneToATakenID(t *testing.T) {
+	for _, version := range pvesim.Versions() {
+		c := newClient(t, pvesim.Config{Version: version, Nodes: []string{"mother"}})
+		c.image()
+		c.vm("100", nil)
+		c.vm("101", nil)
+		c.ct("200", nil)
+		c.done("POST", "/nodes/mother/qemu", form{"vmid": "102"})
+		c.steps(step{"POST", vmURL("100", "/clone"), form{"newid": "101"}, "500 unable to create VM 101: config file already exists"})
+		for _, id := range []string{"102", "200"} {
+			require.Equal(t, "close (rename) atomic file '/etc/pve/nodes/father/qemu-server/"+id+".conf' failed: File exists",
+				c.task("POST", vmURL("100", "/clone"), form{"newid": id}), version)
+		}
+		c.steps(
+			step{"POST", ctURL("200", "/clone"), form{"newid": "101"}, "500 VM 101 already exists on node 'father'"},
+			step{"POST", ctURL("200", "/clone"), form{"newid": "102"}, "500 VM 102 already exists on node 'mother'"},
+		)
+		require.NotContains(t, c.object(ctURL("200", "/config")), "lock", "the source is free again")
+		require.Contains(t, c.object(ctURL("200", "/config")), "rootfs")
+	}
+}
+
 // TestRatesInBytes: what a drive is given in bytes per second is 0.000 afterwards
 // (parse_drive in PVE/QemuServer/Drive.pm).
 func TestRatesInBytes(t *testing.T) {
