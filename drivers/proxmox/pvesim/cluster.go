@@ -49,7 +49,7 @@ func apiNextID(w *world, c *call) (any, error) {
 			return strconv.Itoa(vmid), nil
 		}
 	}
-	return nil, fail("unable to get any free VMID in range [%d, %d]", lower, upper-1)
+	return nil, fail("unable to get any free VMID in range [%d, %d]", lower, upper)
 }
 
 // apiClusterIndex is GET /cluster.

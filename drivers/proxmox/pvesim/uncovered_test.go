@@ -63,6 +63,21 @@ func TestCloneToATakenID(t *testing.T) {
 	}
 }
 
+// TestNextIDRange: the upper bound is exclusive, and the error shows it as it is (nextid in
+// PVE/API2/Cluster.pm).
+func TestNextIDRange(t *testing.T) {
+	c := newClient(t, pvesim.Config{})
+	c.done("POST", "/nodes/father/qemu", form{"vmid": "300"})
+	c.steps(
+		step{"PUT", "/cluster/options", form{"next-id": "lower=300,upper=301"}, "OK"},
+		step{"GET", "/cluster/nextid", nil, "500 unable to get any free VMID in range [300, 301]"},
+		step{"PUT", "/cluster/options", form{"next-id": "lower=400,upper=400"}, "OK"},
+		step{"GET", "/cluster/nextid", nil, "500 unable to get any free VMID in range [400, 400]"},
+		step{"PUT", "/cluster/options", form{"next-id": "upper=99"}, "500 lower (100) <= upper (99) boundary rule broken"}, // Its least value is not checked.
+		step{"PUT", "/cluster/options", form{"next-id": "lower=1000001"}, "500 lower (1000001) <= upper (1000000) boundary rule broken"},
+	)
+}
+
 // TestRatesInBytes: what a drive is given in bytes per second is 0.000 afterwards
 // (parse_drive in PVE/QemuServer/Drive.pm).
 func TestRatesInBytes(t *testing.T) {
