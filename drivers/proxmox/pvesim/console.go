@@ -25,6 +25,7 @@ type console struct {
 	guest      *guest // Nil for that of the node.
 	user       string // Who opened it.
 	terminal   bool
+	serial     string // The port of a VM that a terminal was asked for.
 	password   string // Of a screen.
 	challenge  string // The same.
 	worker     *task
@@ -99,10 +100,8 @@ func apiConsole(w *world, c *call) (any, error) {
 		return nil, missing(node, kind, vmid)
 	}
 	con := &console{node: node, guest: g, path: vmPath(vmid), perm: "VM.Console", user: c.who.String()}
-	if con.terminal = strings.HasSuffix(c.m.Path, "/termproxy"); con.terminal && kind == "qemu" {
-		if err := g.serialConsole(c.in["serial"]); err != nil {
-			return nil, err
-		}
+	if con.terminal = strings.HasSuffix(c.m.Path, "/termproxy"); con.terminal {
+		con.serial = c.in["serial"]
 	}
 	return w.consoleAnswer(c, con, "vncproxy", fmt.Sprint(vmid))
 }
@@ -169,25 +168,30 @@ func consoleCalls() []pastCall {
 	}
 }
 
-// serialConsole says whether a VM has the serial port that its terminal needs: the
-// one that was named, else that of its display, else any.
-func (g *guest) serialConsole(name string) error {
-	conf := g.present()
+// serialPort is the port behind the terminal of a VM: the one that was named, else that of
+// its display, else the first. Only the program behind the terminal looks for it, when
+// somebody calls (termproxy in PVE/API2/Qemu.pm; terminal in PVE/CLI/qm.pm).
+func (g *guest) serialPort(name string) (string, error) {
+	conf := g.conf
 	if name == "" {
-		if display, _, _ := strings.Cut(conf["vga"], ","); strings.HasPrefix(display, "serial") {
+		if display := parseProperty("vga", conf["vga"])["type"]; strings.HasPrefix(display, "serial") {
 			name = display
 		}
 	}
-	if name == "" {
-		if len(indexedKeys(conf, "serial")) == 0 {
-			return fail("unable to find a serial interface")
+	switch {
+	case name != "" && conf[name] == "":
+		return "", fail("serial interface '%s' is not configured", name)
+	case name != "" && conf[name] != "socket":
+		return "", fail("wrong serial type on interface '%s'", name)
+	case name != "":
+		return name, nil
+	}
+	for _, key := range indexedKeys(conf, "serial") {
+		if conf[key] == "socket" {
+			return key, nil
 		}
-		return nil
 	}
-	if conf[name] != "socket" {
-		return fail("unable to find a serial interface")
-	}
-	return nil
+	return "", fail("unable to find a serial interface")
 }
 
 // apiSendKey is PUT …/sendkey: nobody looks at the keyboard.

@@ -29,9 +29,13 @@ func (h *Host) shell(con *console) *shell {
 			s.host, s.over = hostOf(g), g.run == nil
 		default:
 			s.host = hostOf(g)
-			s.greets = "starting serial terminal on interface serial0\r\n"
-			if s.over = g.run == nil; s.over {
-				s.greets = "VM " + itoa(g.vmid) + " not running\r\n"
+			port, err := g.serialPort(con.serial)
+			if err == nil && g.run == nil {
+				err = fail("VM %d not running", g.vmid)
+			}
+			s.greets = "starting serial terminal on interface " + port + "\r\n"
+			if s.over = err != nil; s.over {
+				s.greets = err.Error() + "\r\n"
 			} else {
 				s.silent = !w.obeys(g)
 			}
