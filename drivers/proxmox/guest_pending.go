@@ -232,9 +232,19 @@ func (w writing) settle(old config, lxc bool, same func(key, a, b string) bool) 
 // a key in the request that reverts it, so such a deletion follows in one of its own. And a
 // boot order comes last where CD drives are dealt with, as in inTurn.
 func (w writing) withReverts(steps []writing) []writing {
-	later := w.revert["boot"] && (w.discs() || slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), cdBus))
+	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), cdBus)
+	last := writing{set: params{}, revert: map[string]bool{}}
 	first := &steps[0]
 	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)
+	if w.revert["boot"] && (discs || w.discs()) {
+		delete(first.revert, "boot")
+		last.revert["boot"] = true
+	}
+	if first.set["boot"] != nil && discs {
+		last.set["boot"] = first.set["boot"]
+		first.set = maps.Clone(first.set)
+		delete(first.set, "boot")
+	}
 	again := writing{gone: map[string]bool{}}
 	for key := range w.revert {
 		if first.gone[key] {
@@ -245,9 +255,8 @@ func (w writing) withReverts(steps []writing) []writing {
 	if !again.empty() {
 		steps = slices.Insert(steps, 1, again)
 	}
-	if later {
-		delete(steps[0].revert, "boot")
-		steps = append(steps, writing{revert: map[string]bool{"boot": true}})
+	if !last.empty() {
+		steps = append(steps, last)
 	}
 	return steps
 }

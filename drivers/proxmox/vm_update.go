@@ -109,17 +109,14 @@ func (c *vmChange) bootable() {
 	}
 }
 
-// followBoot reverts a boot order that PVE had let follow drives which do not come, or go,
-// after all.
+// followBoot keeps the pending boot order to the drives that will be there: PVE lets it
+// follow them for each request anew, from the order in force (PVE/API2/Qemu.pm,
+// update_vm_api). It appends each CD drive that is written, takes out what the request
+// deletes, and forgets what an earlier one deleted.
 func (c *vmChange) followBoot() {
 	old := c.have.observe
-	declared := c.want.Options["boot"]
-	for key := range maps.Clone(c.revert) { // PVE puts it at the end, as any CD drive that is written
-		if devices := bootDevices(old.now["boot"]); !old.waitsFor("boot") && isCD(key, old.now[key]) && len(devices) > 0 && !slices.Contains(devices, key) {
-			c.revert["boot"] = true
-		}
-	}
-	if !old.waitsFor("boot") || c.set["boot"] != nil || c.gone["boot"] || declared != "" && !c.have.sameValue("boot", declared, old.now["boot"]) && !old.inForce().sameOption("boot", declared, old.now["boot"]) {
+	order := bootDevices(old.now["boot"])
+	if c.set["boot"] != nil || c.gone["boot"] {
 		return
 	}
 	after := old.reverted(c.revert)
@@ -128,8 +125,30 @@ func (c *vmChange) followBoot() {
 		set, _ := c.set[dev].(string)
 		return there(dev) && isDisc(or(set, after.next[dev]))
 	}
-	if !bootOrderFollows(old.now["boot"], old.next["boot"], there, disc) && c.have.settable("boot") {
+	appends := func(key string, val any) bool {
+		return len(order) > 0 && isCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
+	}
+	var added []string
+	for _, key := range slices.Sorted(maps.Keys(c.set)) {
+		if appends(key, c.set[key]) {
+			added = append(added, key)
+		}
+	}
+	back := slices.ContainsFunc(slices.Collect(maps.Keys(c.revert)), func(key string) bool { return appends(key, old.now[key]) })
+	stay := slices.DeleteFunc(slices.Clone(order), func(dev string) bool { return !there(dev) })
+	goes := slices.ContainsFunc(order, func(dev string) bool { return c.gone[dev] })
+	went := slices.ContainsFunc(order, func(dev string) bool { return !c.gone[dev] && !there(dev) })
+	declared := c.want.Options["boot"]
+	kept := declared == "" || c.have.sameValue("boot", declared, old.now["boot"]) || old.inForce().sameOption("boot", declared, old.now["boot"])
+	switch {
+	case back && !old.waitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
+	case !old.waitsFor("boot") || !kept || bootOrderFollows(old.now["boot"], old.next["boot"], there, disc) || !c.have.settable("boot"):
+		return
+	}
+	if len(stay) == len(order) {
 		c.revert["boot"] = true
+	} else if len(stay) > 0 { // PVE reverts no order with a device that is deleted ("invalid bootorder")
+		c.set["boot"] = "order=" + strings.Join(append(stay, added...), ";")
 	}
 }
 
