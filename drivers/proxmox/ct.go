@@ -69,7 +69,7 @@ type CTNIC struct {
 	Firewall bool              `hcl:"firewall,optional" cost:"hot" doc:"PVE's firewall filters this card."`
 	MTU      int               `hcl:"mtu,optional" cost:"restart" doc:"Largest packet in bytes, 64 to 65535 and no more than the bridge's; the bridge's unless set. A running container gets it when it starts again."`
 	Rate     float64           `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
-	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"It is there with its cable pulled."`
+	LinkDown bool              `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
 	Trunks   []string          `hcl:"trunks,optional" cost:"restart" doc:"VLANs that pass through with their tags, such as [\"10\", \"20\"]. The bridge must be VLAN aware. A running container gets them when it starts again."`
 	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // ctResolver fills in what stands around a container.
@@ -140,9 +141,27 @@ func (r *ctResolver) members(at, key string, options map[string]string, typed []
 
 // check holds a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
-	if text := ctKeys().create.Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]; text != "" {
+	if text := refusal(key, value); text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
+}
+
+// refusal is why PVE would not create a container with a value; "" if it would.
+func refusal(key, value string) string {
+	return ctKeys().create.Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]
+}
+
+// siteZone reports a time zone of the whole site that no container can have. Machines do without
+// it, so it is an error only where there is a container.
+func (r *ctResolver) siteZone(zone string) {
+	if zone == "" || refusal("timezone", zone) == "" {
+		return
+	}
+	r.problems = append(r.problems, model.Problem{
+		Path: "timezone", Severity: diag.Error, Site: true,
+		Summary: fmt.Sprintf("PVE refuses timezone = %q for containers", zone),
+		Detail:  "write UTC, host, or a name of the host's zone.tab such as Europe/Berlin; or set timezone on each container",
+	})
 }
 
 // inside is what the system in the container is told.
@@ -156,8 +175,9 @@ func (r *ctResolver) inside() {
 		own = or(own, spec.Config.Timezone)
 		zone = or(spec.Config.Timezone, zone)
 	}
-	if own == r.in.Site.Timezone {
-		own = "" // judged where it stands
+	if own == "" || own == r.in.Site.Timezone {
+		own = ""
+		r.siteZone(r.in.Site.Timezone)
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
 	r.keys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))

@@ -123,6 +123,9 @@ func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string
 	switch {
 	case err != nil:
 		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no address", gateway), "write the address alone, without prefix length")
+	case gw.Is6() != prefix.Addr().Is6():
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no %s address", gateway, pick(suffix == "6", "IPv6", "IPv4")),
+			"gateway is for ip, gateway6 for ip6")
 	case !prefix.Contains(gw) && !gw.IsLinkLocalUnicast():
 		r.errorf(path+".ip"+suffix, fmt.Sprintf("gateway %s is not in the network of %s", gw, ip), "a gateway must be reachable directly: check the prefix length, or set gateway%s on the nic", suffix)
 	default:

@@ -2,6 +2,7 @@ package proxmox_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -173,6 +175,8 @@ func TestContainersThatCannotBe(t *testing.T) {
 		`"10.0.0.5" is no address with prefix length`:           nic(proxmox.CTNIC{IP: "10.0.0.5"}),
 		`"10.0.0.5/24" is no address with prefix length`:        nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
 		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
+		`"fd00::1" is no IPv4 address`:                          nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
+		`"10.0.0.1" is no IPv6 address`:                         nic(proxmox.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
 		"gateway without a static address":                      nic(proxmox.CTNIC{Gateway6: "fd00::1", IP6: "auto"}),
 		"PVE refuses net0":                                      nic(proxmox.CTNIC{Options: map[string]string{"host-managed": "maybe"}}),
 		`"mtu" is set by an attribute`:                          nic(proxmox.CTNIC{Options: map[string]string{"mtu": "1400"}}),
@@ -198,15 +202,28 @@ func TestContainersThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestTheSitesTimeZoneIsJudgedWhereItStands: that is no matter of each container.
-func TestTheSitesTimeZoneIsJudgedWhereItStands(t *testing.T) {
+// TestSiteTimezoneThatNoContainerTakes is one error, at the site's block, however many
+// containers there are, and none where there are only machines.
+func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.site.Timezone = "CET"
-		w.ct("a", nil)
-		w.ct("b", func(c *proxmox.CT) { c.Timezone = "EST" })
+		w.site.Timezone, w.site.At = "Etc/UTC", diag.Range{File: "site.hcl"}
+		w.node("web-1", nil)
 		_, found := w.site.Want("father")
-		require.NotContains(t, fmt.Sprint(found), "CET")
-		require.Contains(t, fmt.Sprint(found), `PVE refuses timezone = "EST"`)
+		require.Zero(t, found.Errors())
+		w.ct("cache", nil)
+		own := w.ct("own", func(c *proxmox.CT) { c.Timezone = "Europe/Berlin" })
+		w.ct("other", nil)
+		_, found = w.site.Want("father")
+		found = found.Sorted()
+		require.Equal(t, 1, found.Errors(), "%v", found)
+		i := slices.IndexFunc(found, func(f diag.Finding) bool { return f.Severity == diag.Error })
+		require.Equal(t, "site.hcl", found[i].At.File)
+		require.Contains(t, found[i].Summary, `timezone = "Etc/UTC"`)
+		own.Timezone = "Etc/UTC"
+		w.site.Timezone = "UTC"
+		_, found = w.site.Want("father")
+		require.Equal(t, 1, found.Errors())
+		require.Equal(t, "ct.own", found.Sorted()[0].Address)
 	})
 }
 

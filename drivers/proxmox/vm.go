@@ -77,7 +77,7 @@ type NIC struct {
 	MTU      int      `hcl:"mtu,optional" cost:"hot" doc:"Largest packet in bytes, 576 to 65520 and no more than the bridge's; 1 for the bridge's own. Of model virtio only; PVE's default unless set."`
 	Queues   int      `hcl:"queues,optional" cost:"hot" doc:"Packet queues (virtio multiqueue), 1 to 64, usually as many as cores. Of model virtio only; one unless set."`
 	Rate     float64  `hcl:"rate,optional" cost:"hot" doc:"Limit of its traffic in MB/s; none unless set."`
-	LinkDown bool     `hcl:"link_down,optional" cost:"hot" doc:"It is there with its cable pulled."`
+	LinkDown bool     `hcl:"link_down,optional" cost:"hot" doc:"Unplugs the cable: the guest has the card without a link."`
 	Trunks   []string `hcl:"trunks,optional" cost:"hot" doc:"VLANs that pass through with their tags, such as [\"10\", \"20-29\"]. The bridge must be VLAN aware."`
 }
 

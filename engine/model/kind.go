@@ -82,7 +82,7 @@ type Problem struct {
 	Severity diag.Severity // empty means an error
 	Summary  string
 	Detail   string
-	Site     bool   // it is of the whole site, and no line of this resource is to blame: told once
+	Site     bool   // it is of the whole site, and no line of this resource is to blame: told once; with Path, at the site's block
 	Not      string // of Refuse: what the resource is not, such as "not usable"; that its step is not done unless set
 }
 

@@ -164,6 +164,9 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 		f.Address = r.Addr.String()
 		if p.Site {
 			f.At, f.Address = diag.Range{}, ""
+			if p.Path != "" {
+				f.At = s.At
+			}
 		}
 		found = append(found, f)
 	}

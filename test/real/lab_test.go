@@ -230,7 +230,8 @@ func (l *lab) cleanUp(t *testing.T, but string) {
 	defer cancel()
 	for _, g := range l.guests(ctx, t) {
 		if g.Name != "" && !strings.HasPrefix(g.Name, prefix) {
-			t.Errorf("%s %d %q came into the range while the tests ran; it is not theirs, and stays", g.Type, g.VMID, g.Name)
+			t.Errorf("%s %d %q came into the range while the tests ran; its name is none of theirs, so it stays (if a creation of theirs died there: `qm unlock %d && qm destroy %d` or the same with pct)",
+				g.Type, g.VMID, g.Name, g.VMID, g.VMID)
 			continue
 		}
 		t.Logf("removing %s %d %q", g.Type, g.VMID, g.Name)

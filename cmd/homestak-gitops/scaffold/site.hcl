@@ -2,7 +2,7 @@
 # File names and order mean nothing; split the files as you like.
 site "home" {
   domain   = "home.example"
-  timezone = "Etc/UTC"
+  timezone = "UTC"
   dns      = ["192.0.2.1"]
   gateway  = "192.0.2.1"
 

@@ -5,7 +5,7 @@ const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGZsZWV0ZmxlZXRmbGVldGZsZWV0Zmx
 // site is all that stands beside the guests.
 const site = `site "fleet" {
   domain   = "fleet.example"
-  timezone = "Etc/UTC"
+  timezone = "UTC"
   dns      = ["192.0.2.1"]
   gateway  = "192.0.2.1"
 
