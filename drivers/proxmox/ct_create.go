@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -82,9 +83,24 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 		return d.order(ctx, from.path("clone"), d.makes(p))
 	}
 	if err = d.born(ctx, from, at, early, copied()); err != nil {
-		return err
+		return d.withSourceLock(ctx, from, err)
 	}
 	return d.dressCT(ctx, want, at, m)
+}
+
+// withSourceLock adds to the failure of a copy that the container which was to be copied
+// is locked, and what clears that. PVE locks it before the task of the copy begins, and
+// the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
+func (d *Driver) withSourceLock(ctx context.Context, from place, err error) error {
+	if !errors.Is(err, errLost) && classOf(err) != classBusy {
+		return err
+	}
+	tasks, taskErr := d.guestTasks(ctx, from)
+	cfg, readErr := d.readConfig(ctx, from)
+	if lock := cfg.now["lock"]; taskErr == nil && readErr == nil && lock != "" {
+		return fmt.Errorf("%w; %s", err, lockText(from, lock, tasks))
+	}
+	return err
 }
 
 // turns lets one at a time copy a container template: PVE locks it for as long as a

@@ -123,12 +123,13 @@ func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error)
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
 	}
 	is := d.proof(cfg, at)
+	lock := cfg.now["lock"]
 	switch {
-	case is.of(m.addr()):
+	case is.of(m.addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
 		return nil
-	case cfg.now["lock"] != "":
+	case lock != "":
 		return fmt.Errorf("creating %s: %w; its configuration is locked (%s): if no task works on it any more, %s clears it",
-			at, err, cfg.now["lock"], at.rescue())
+			at, err, lock, at.rescue())
 	default:
 		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
 	}

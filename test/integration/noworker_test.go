@@ -140,6 +140,35 @@ func TestNoWorkerForADeclaredVMID(t *testing.T) {
 	s.inSync()
 }
 
+// A copy of a container whose task does not start leaves two locks: that of the copy, and
+// that of the template, which no token may take away. The run says how to clear both.
+func TestNoWorkerForACopyOfAContainer(t *testing.T) {
+	for _, version := range pvesim.Versions() {
+		t.Run(version, func(t *testing.T) {
+			s := begin(t, pvesim.Config{Version: version})
+			s.write("template.hcl", ctTemplate)
+			s.deploy("base", ct("base", "vmid = 10090", "power = \"stopped\""))
+			s.apply()
+			s.remove("manifests/base.hcl")
+			s.byHand(func(e *pvesim.Edit) { e.Set(10090, "description", ""); e.Set(10090, "template", "1") })
+			s.write("golden.hcl", "template \"golden\" {\n  vmid = 10090\n}\n")
+			s.deploy("one", strings.ReplaceAll(ct("a"), "template.debian-ct", "template.golden"))
+			s.breaks("POST /nodes/father/lxc/10090/clone nth=1 no-worker")
+			r := s.try()
+			require.NotEqual(t, engine.Done, r.Outcome, told(r))
+			require.Contains(t, nodeOf(r, "a").Error, "CT 10090 is locked (disk)")
+			require.Contains(t, nodeOf(r, "a").Error, "`pct unlock 10090` on node father clears it")
+			require.Contains(t, told(r), "`pct unlock 10000 && pct destroy 10000` on node father")
+			require.Equal(t, "create", guestIn(s.host.Snapshot(), 10000).Lock)
+
+			s.byHand(func(e *pvesim.Edit) { e.Set(10090, "lock", "") })
+			s.clears(10000)
+			s.apply()
+			s.inSync()
+		})
+	}
+}
+
 // A host that never starts a worker is not asked for ever.
 func TestNoWorkerEver(t *testing.T) {
 	s := begin(t, pvesim.Config{})

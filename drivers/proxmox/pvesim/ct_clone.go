@@ -32,6 +32,7 @@ func apiCloneCT(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	copied := newGuest(g.node, "lxc", cl.newid)
+	copied.conf = maps.Clone(conf) // All but the volumes stands there before the task begins.
 	copied.conf["lock"] = "create"
 	w.add(copied)
 	g.conf["lock"] = "disk"
