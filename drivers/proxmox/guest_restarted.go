@@ -216,17 +216,33 @@ func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
 const noLock = "can't lock file"
 
 // whenUnlocked sends a write and waits for its task; for a while again where it did not
-// get the guest's lock file, and so did nothing.
+// get the guest's lock file, and so did nothing. Its last failure is not temporary: the
+// time to wait for that file is over, and who tries a step again must not begin it anew.
 func (d *Driver) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
 		err = d.settled(ctx, upid, err)
-		if err == nil || !strings.Contains(err.Error(), noLock) || time.Now().After(deadline) || wait(ctx, lockPoll) != nil {
+		switch {
+		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err
+		case time.Now().After(deadline) || wait(ctx, lockPoll) != nil:
+			return upid, &lockHeldError{err}
 		}
 	}
 }
+
+// lockHeldError is a write that did not get the guest's lock file within lockPatience.
+type lockHeldError struct{ err error }
+
+// Error is what the last task said.
+func (e *lockHeldError) Error() string { return e.err.Error() }
+
+// Unwrap gives the error of the last task.
+func (e *lockHeldError) Unwrap() error { return e.err }
+
+// Temporary is false: it was tried again as long as that makes sense.
+func (*lockHeldError) Temporary() bool { return false }
 
 // startOf is when a task began, in seconds by the clock of its node.
 func startOf(upid string) int64 {

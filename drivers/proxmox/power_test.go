@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // restartable makes vm.db, which may be restarted, and lets it come up.
@@ -182,6 +185,38 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLockFileIsAwaitedOnce: where a task that began after ours was planned holds the lock
+// file of a VM for long, the wait for it is not begun anew by what tries steps again.
+func TestLockFileIsAwaitedOnce(t *testing.T) {
+	var w *world
+	held := false
+	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": time.Hour}, Fault: func(r *http.Request) (int, bool) {
+		if strings.HasSuffix(r.URL.Path, "/status/shutdown") && !held {
+			held = true
+			_, err := w.d.Put(r.Context(), "/nodes/father/qemu/10000/resize", map[string]any{"disk": "scsi0", "size": "90G"})
+			require.NoError(w.t, err)
+		}
+		return 0, false
+	}}
+	inTime(t, c, func(t *testing.T, fresh *world) {
+		w = fresh
+		w.windows(func(v *proxmox.VM) { v.Options = nil }) // its disk is made in its size
+		w.apply()
+		w.vm("win").Power = "stopped"
+		p := w.plan()
+		require.Len(t, p.Steps, 1)
+		began := time.Now()
+		tries := 0
+		err := apply.Retry(func(ctx context.Context, s plan.Step) error {
+			tries++
+			return w.d.Apply(ctx, s)
+		}, apply.Backoff{})(t.Context(), p.Steps[0])
+		require.ErrorContains(t, err, "can't lock file")
+		require.Equal(t, 1, tries)
+		require.Less(t, time.Since(began), 90*time.Second)
+	})
 }
 
 // TestPausedIsDrift: a machine that somebody paused runs for PVE. The list of the cluster
