@@ -11,32 +11,27 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// rejoinMost is how often a step waits for tasks of our own before it gives up: each wait
-// ends with those that ran when it began.
-const rejoinMost = 3
-
 // undisturbed keeps a change from being made while our own work of an earlier run, or of an
 // earlier try of the step, still goes on: what that ordered (a disk moved, grown, backed up)
-// would be ordered twice. It waits for the end and reads the guest again: what is left of
-// the step is what the plan showed and is not done yet.
+// would be ordered twice. It waits once for the end and reads the guest again: what is left
+// of the step is what the plan showed and is not done yet. Where the end cannot be seen, the
+// error says so (OutcomeUnknown), and the engine looks again and repeats.
 func (d *Driver) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, err error) {
 	if s.Have == nil || s.Have.Guest == nil {
 		return s, nil
 	}
-	at, left := placeOf(s.Have), s
-	for range rejoinMost {
-		waited, _, err := d.rejoin(ctx, at)
-		if err != nil {
-			return s, fmt.Errorf("changing %s: %w", at, err)
-		}
-		if !waited {
-			return left, nil
-		}
-		if left, err = d.readStep(ctx, s); err != nil {
-			return s, fmt.Errorf("%s was still being worked on by a task of our own, which has ended now: %w", at, err)
-		}
+	at := placeOf(s.Have)
+	waited, _, err := d.rejoin(ctx, at)
+	if err != nil {
+		return s, fmt.Errorf("changing %s: %w", at, err)
 	}
-	return s, &overtakenError{fmt.Sprintf("tasks of our own go on working on %s: plan again when they have ended", at)}
+	if !waited {
+		return s, nil
+	}
+	if left, err = d.readStep(ctx, s); err != nil {
+		return s, fmt.Errorf("%s was still being worked on by a task of our own, which has ended now: %w", at, err)
+	}
+	return left, nil
 }
 
 // readStep reads the guest of a step again and takes out of the step what is done. Nothing

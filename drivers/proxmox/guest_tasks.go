@@ -61,15 +61,6 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 	return waited, others, nil
 }
 
-// overtakenError is a change that our own earlier work still stands in the way of.
-type overtakenError struct{ text string }
-
-// Error says what went on.
-func (e *overtakenError) Error() string { return e.text }
-
-// OutcomeUnknown is true: that work may have done the step; see apply.OutcomeUnknown.
-func (*overtakenError) OutcomeUnknown() bool { return true }
-
 // lockText says that a guest is locked, by what, and what clears it. Such an error is
 // not temporary on purpose: a backup may take hours, and the lock of a task that died
 // stays until somebody at the node takes it away (no token may).
