@@ -33,6 +33,8 @@ type settings struct {
 	bridge      string // "" for the first
 	vmids       string // FROM-TO
 	noKVM       bool   // the host cannot virtualise by hardware
+
+	patience time.Duration // bounds each run of the program, and each wait for an agent
 }
 
 // fromEnvironment reads what make real hands over.
@@ -41,6 +43,7 @@ func fromEnvironment() settings {
 	return settings{
 		host: get("HOST"), token: get("TOKEN"), fingerprint: get("FINGERPRINT"), node: get("NODE"),
 		storage: get("STORAGE"), bridge: get("BRIDGE"), vmids: cmp.Or(get("RANGE"), "51000-51099"), noKVM: get("KVM") == "0",
+		patience: 10 * time.Minute, // a pass creates, backs up and shuts down several guests, without KVM on some hosts
 	}
 }
 

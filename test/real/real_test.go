@@ -49,7 +49,7 @@ func TestOnTheSimulator(t *testing.T) {
 			t.Parallel()
 			h := pvesim.New(pvesim.Config{Version: version, TaskTime: 50 * time.Millisecond, Guests: 4})
 			before := h.Snapshot()
-			s := settings{host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099"}
+			s := settings{host: listen(t, h), token: h.Token(), fingerprint: h.Fingerprint(), vmids: "51000-51099", patience: time.Minute}
 			runOn(t, s)
 			openLab(t, s) // which refuses a host where anything was left
 			after := h.Snapshot()

@@ -14,13 +14,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-// patience bounds every wait for a host: some are slow.
-const patience = 20 * time.Second
 
 // story is one site in a folder, and the host that it is about.
 type story struct {
@@ -147,12 +143,13 @@ func (s *story) command(ctx context.Context, args ...string) *exec.Cmd {
 // run runs a verb in the folder of the site.
 func (s *story) run(args ...string) ran {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.patience)
 	defer cancel()
 	var out, text bytes.Buffer
 	command := s.command(ctx, args...)
 	command.Stdout, command.Stderr = &out, &text
 	err := command.Run()
+	require.NoError(s.t, ctx.Err(), "homestak-gitops %v took more than %s\n%s\n%s", args, s.patience, &out, &text)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		require.NoError(s.t, err)
