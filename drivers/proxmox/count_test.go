@@ -29,7 +29,7 @@ func TestRequestsPerClone(t *testing.T) {
 		took := time.Since(began)
 		n := total(w) - before
 		t.Logf("%d requests, %.1f a VM, %s; %v", n, float64(n)/50, took, w.host.Snapshot().Requests)
-		require.LessOrEqual(t, n, 11*50)
+		require.LessOrEqual(t, n, 10*50)
 		w.converged()
 	})
 }
@@ -55,7 +55,7 @@ func TestRequestsPerImport(t *testing.T) {
 		}
 		n := total(w) - before
 		t.Logf("%d requests, %.1f a VM; %v", n, float64(n)/50, w.host.Snapshot().Requests)
-		require.LessOrEqual(t, n, 11*50)
+		require.LessOrEqual(t, n, 8*50)
 		w.converged()
 	})
 }
