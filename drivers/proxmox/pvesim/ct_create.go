@@ -19,6 +19,7 @@ type ctOrder struct {
 	mounts   map[string]string
 	pool     string
 	managed  bool // The HA manager gets it.
+	ignore   bool // What of the template cannot be unpacked is left out.
 	by       *call
 }
 
@@ -32,12 +33,13 @@ func apiCreateLXC(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	node, vmid := c.take("node"), atoi(c.take("vmid"))
-	for _, key := range []string{"bwlimit", "ignore-unpack-errors", "password"} {
+	for _, key := range []string{"bwlimit", "password"} {
 		c.take(key)
 	}
+	ignore := c.take("ignore-unpack-errors") == "1"
 	managed := c.take("ha-managed") == "1"
 	start, force := c.take("start") == "1", c.take("force") == "1"
-	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed, by: c}
+	order := ctOrder{template: c.take("ostemplate"), restore: c.take("restore") == "1", unique: c.take("unique") == "1", managed: managed, ignore: ignore, by: c}
 	said := c.has("unprivileged")
 	unprivileged := c.take("unprivileged") == "1"
 	if w.v9() && !order.restore { // since pve-container 6.0.6: unprivileged unless said otherwise, and else for who may change the host
@@ -319,10 +321,19 @@ func (w *world) unpackCT(vmid int, conf config, order ctOrder, archive *volume, 
 	root := archive.root
 	if from == nil {
 		storage, name, _ := volumeID(order.template)
-		t.logf("extracting archive '%s'", w.stores[storage].path(name))
-		t.logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
-		if root == nil {
+		file := w.stores[storage].path(name)
+		switch {
+		case archive.broken:
+			if err := w.unpackFails(vmid, file, order, t.logf); err != nil {
+				return err
+			}
+			root = rootFS{}.system()
+		case root == nil:
 			root = systemByName(name)
+			fallthrough
+		default:
+			t.logf("extracting archive '%s'", file)
+			t.logf("Total bytes read: 2017280 (2.0MiB, 126MiB/s)")
 		}
 	} else if root == nil { // What was backed up was detected before.
 		root = &rootSystem{ostype: conf["ostype"], arch: cmp.Or(conf["arch"], "amd64")}

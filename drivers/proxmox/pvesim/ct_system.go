@@ -16,8 +16,8 @@ type rootSystem struct {
 }
 
 // systemByName guesses what is in a template whose content the simulator does not have:
-// one from Proxmox's list, one of a simulated download, an uploaded one that Go's library
-// cannot unpack (xz, zstd) or that is no archive. Templates that distributions and Proxmox
+// one from Proxmox's list, one of a simulated download, and one that Go's library cannot
+// unpack (xz, zstd). Templates that distributions and Proxmox
 // offer begin with the name of the system. Any other is taken for a Debian.
 func systemByName(volname string) *rootSystem {
 	r := &rootSystem{ostype: "debian", arch: "amd64", guessed: true}

@@ -94,14 +94,13 @@ func TestSystemOfContainers(t *testing.T) {
 	}
 }
 
-// TestSystemByName: what cannot be read, or was never there, is told by its name, and a
+// TestSystemByName: what the simulator cannot unpack, or was never there, is told by its name, and a
 // download tells it by its content if the test's web has that.
 func TestSystemByName(t *testing.T) {
 	root := rootArchive(map[string]string{"etc/os-release": "ID=alpine\n"})
 	for what, test := range map[string]struct{ name, content, want string }{
-		"no archive":       {"fedora-41.tar.gz", "no archive", "fedora"},
-		"half an archive":  {"fedora-41.tar.gz", string(root[:len(root)/2]), "fedora"},
-		"without a system": {"mine.tar.gz", "no archive", "debian"},
+		"packed with zstd": {"fedora-41.tar.zst", "\x28\xb5\x2f\xfd and more", "fedora"},
+		"without a system": {"mine.tar.xz", "\xfd7zXZ\x00 and more", "debian"},
 		"its content":      {"fedora-41.tar.gz", string(root), "alpine"},
 	} {
 		t.Run(what, func(t *testing.T) {

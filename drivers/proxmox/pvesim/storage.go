@@ -42,6 +42,7 @@ type volume struct {
 	sums      map[string]string // Of its file, where they are known.
 	backup    *backup           // What an archive holds of a guest.
 	root      *rootSystem       // What a template of containers has, where its content is known.
+	broken    bool              // A template that tar cannot unpack.
 }
 
 func newStore(s Storage) *store {

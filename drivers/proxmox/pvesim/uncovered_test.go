@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -119,4 +120,61 @@ func TestTerminalWithoutPort(t *testing.T) {
 	hear("101", nil, "VM 101 not running")
 	c.done("POST", vmURL("101", "/status/start"), nil)
 	hear("101", nil, "starting serial terminal on interface serial2")
+}
+
+// TestBrokenTemplates: what tar cannot unpack fails the create, be it uploaded or
+// downloaded, and nothing is left of the container (restore_archive in
+// PVE/LXC/Create.pm).
+func TestBrokenTemplates(t *testing.T) {
+	good := rootArchive(map[string]string{"etc/alpine-release": "3.20", "etc/os-release": "ID=alpine\n"})
+	const unprivileged = "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- "
+	tarFails := func(before, option string) string {
+		return "unable to create CT 200 - command '" + before + "tar xpf - " + option + " --totals --one-file-system -p --sparse --numeric-owner --acls --xattrs '--xattrs-include=user.*' " +
+			"'--xattrs-include=security.capability' '--warning=no-file-ignored' '--warning=no-xattr-write' -C /var/lib/lxc/200/rootfs --skip-old-files --anchored --exclude './dev/*'' failed: exit code 2"
+	}
+	c := newClient(t, pvesim.Config{})
+	require.Equal(t, "OK", c.uploaded("vztmpl", "text.tar.gz", "not an archive"))
+	require.Equal(t, tarFails(unprivileged, "-z"), c.task("POST", "/nodes/father/lxc", form{"vmid": "200", "ostemplate": "local:vztmpl/text.tar.gz", "rootfs": "local-lvm:1"}))
+	for _, version := range pvesim.Versions() {
+		for name, test := range map[string]struct {
+			content, want string
+		}{
+			"good.tar.gz":      {string(good), "OK"},
+			"text.tar.gz":      {"not an archive", tarFails(unprivileged, "-z")},
+			"cut.tar.gz":       {string(good[:len(good)/2]), tarFails(unprivileged, "-z")},
+			"other.tar.zst":    {string(good), tarFails(unprivileged, "--zstd")},
+			"other.tar.xz":     {string(good), tarFails(unprivileged, "-J")},
+			"alpine_1.tar.zst": {"\x28\xb5\x2f\xfd and more", "OK"},
+			"text.tar":         {strings.Repeat("no archive ", 100), "unable to create CT 200 - command 'tar -tf /srv/files/template/cache/text.tar' failed: exit code 2"},
+		} {
+			if version == "8.4" && strings.HasSuffix(name, ".tar") {
+				continue
+			}
+			config := files(version)
+			config.Web = func(string) pvesim.Page {
+				return pvesim.Page{Content: []byte(test.content), Size: int64(len(test.content))}
+			}
+			page, err := pvesim.PageOf(strings.NewReader(test.content))
+			require.NoError(t, err)
+			for how, web := range map[string]func(string) pvesim.Page{"content": config.Web, "file": func(string) pvesim.Page { return page }} {
+				config.Web = web
+				c := newClient(t, config)
+				c.done("POST", "/nodes/father/storage/files/download-url", form{"content": "vztmpl", "filename": name, "url": "https://host.test/" + name})
+				order := form{"vmid": "200", "ostemplate": "files:vztmpl/" + name, "storage": "files", "unprivileged": "1"}
+				require.Equal(t, test.want, c.task("POST", "/nodes/father/lxc", order), "%s %s of %s", version, name, how)
+				if test.want == "OK" {
+					require.Equal(t, "alpine", c.object(ctURL("200", "/config"))["ostype"])
+					continue
+				}
+				require.NotContains(t, c.h.Snapshot().Guests, 200)
+				require.Len(t, c.h.Snapshot().Volumes["files"], 1, "the template alone")
+				if strings.HasSuffix(name, ".tar") {
+					continue
+				}
+				order["ignore-unpack-errors"] = "1"
+				c.done("POST", "/nodes/father/lxc", order)
+				require.Equal(t, "unmanaged", c.object(ctURL("200", "/config"))["ostype"])
+			}
+		}
+	}
 }

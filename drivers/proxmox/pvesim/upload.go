@@ -2,7 +2,6 @@ package pvesim
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -224,7 +223,7 @@ func apiUpload(w *world, c *call) (any, error) {
 		s.put(node, &volume{
 			name: content + "/" + name, content: content, format: fileFormat(content, name), size: size, length: up.size,
 			used: (up.size + 4095) / 4096 * 4096, ctime: w.now.Unix(), system: content == "import", sums: up.sums,
-			root: up.root,
+			root: up.root, broken: content == "vztmpl" && !up.unpacks(name),
 		})
 		t.logf("finished file import successfully")
 		return nil
@@ -289,8 +288,8 @@ func apiDownload(w *world, c *call) (any, error) {
 			name: volname, content: content, format: fileFormat(content, name), size: found.Size, length: found.Size, used: found.Size,
 			ctime: w.now.Unix(), system: content == "import", url: from, sums: found.Sums,
 		}
-		if content == "vztmpl" && found.Content != nil {
-			v.root = readRoot(bytes.NewReader(found.Content))
+		if known := found.known(); content == "vztmpl" && known != nil {
+			v.root, v.broken = known.root, !known.unpacks(name)
 		}
 		if content == "import" {
 			v.size = found.Disk

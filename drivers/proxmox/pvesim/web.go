@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"bytes"
 	"crypto/md5"  //nolint:gosec // Offered by PVE for checksums.
 	"crypto/sha1" //nolint:gosec // The same.
 	"crypto/sha256"
@@ -19,7 +20,7 @@ type Page struct {
 	Disk int64             // Of a disk image: how large a guest sees it; default Size.
 	Sums map[string]string // Checksums by the name of the algorithm, see [Sums].
 	// Content is the file itself. It is needed of a template of containers alone: its system
-	// is found out from it. Without it the name of the file must tell.
+	// is found out from it, and whether it can be unpacked. Without it the name must tell.
 	Content []byte
 	// Missing is what the server answers of a page that is not there: "404 Not Found".
 	Missing string
@@ -35,6 +36,15 @@ func PageOf(content io.Reader) (Page, error) {
 		return Page{}, err
 	}
 	return Page{Size: f.size, Disk: f.diskSize(), Sums: f.sums, content: f}, nil
+}
+
+// known is what is known of the content of a page; nil if that is nothing.
+func (p Page) known() *fileContent {
+	if p.content != nil || p.Content == nil {
+		return p.content
+	}
+	f, _ := readContent(bytes.NewReader(p.Content)) // Memory can be read.
+	return f
 }
 
 // Sums are the checksums of a content, by the names of the algorithms of PVE.
