@@ -51,6 +51,9 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.why())
 	}
 	now, err := d.readPowerOf(ctx, at)
+	if err == nil && !now.running && d.rebootsNow(ctx, at) { // what has ended was the first half of a restart
+		now, err = d.readPowerOf(ctx, at)
+	}
 	if err != nil {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}

@@ -76,7 +76,15 @@ func (d *Driver) start(ctx context.Context, at place) error {
 // stop shuts a guest down within its own time and stops it hard when that is over:
 // PVE does so by forceStop. Where the shutdown itself fails or hangs (no agent, no
 // ACPI, a monitor that does not answer), the plug is pulled by a call of its own.
+//
+// A VM that is down in the middle of a restart is awaited first: for PVE its shutdown
+// would be done at once, and the start that follows would undo it.
 func (d *Driver) stop(ctx context.Context, at place, m mark) error {
+	if !at.lxc {
+		if now, err := d.readPowerOf(ctx, at); err == nil && !now.running {
+			d.rebootsNow(ctx, at)
+		}
+	}
 	limit := time.Duration(m.down()) * time.Second
 	asked, cancel := context.WithTimeout(ctx, limit+shutdownGrace)
 	upid, err := d.whenUnlocked(asked, func() (string, error) {

@@ -40,14 +40,15 @@ func (c *client) mine(upid string) bool {
 // rejoin waits for what an earlier run of this program started on a guest and did not
 // live to see end. How it ended is seen by looking at the guest, so it does not
 // matter here. waited tells that there was something; others are tasks of somebody
-// else, which are not waited for.
+// else, which are not waited for. A start that the node itself ordered is: it mostly is
+// the second half of a restart of ours, and it is short.
 func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []string, err error) {
 	tasks, err := d.guestTasks(ctx, at)
 	if err != nil {
 		return false, nil, err
 	}
 	for _, upid := range tasks {
-		if !d.c.mine(upid) {
+		if !d.c.mine(upid) && !startsAgain(upid) {
 			others = append(others, upid)
 			continue
 		}
@@ -59,6 +60,12 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 		}
 	}
 	return waited, others, nil
+}
+
+// startsAgain reports whether a task is the start of a VM by the node itself.
+func startsAgain(upid string) bool {
+	id := parseUPID(upid)
+	return id.kind == "qmstart" && id.user == "root@pam"
 }
 
 // lockText says that a guest is locked, by what, and what clears it. Such an error is

@@ -137,3 +137,41 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 		t.Run(name, c.atAnyMoment)
 	}
 }
+
+// TestStoppedInTheMiddleOfARestart: the agent dies while a VM restarts, and the files want
+// the VM stopped, or gone, when the next one looks. The start that PVE still owes the VM
+// does not undo that.
+func TestStoppedInTheMiddleOfARestart(t *testing.T) {
+	for name, change := range map[string]func(*world){
+		"stopped": func(w *world) { w.vm("web-1").Power = "stopped" },
+		"removed": func(w *world) { w.drop("web-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
+				inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
+					w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+					w.apply()
+					time.Sleep(time.Minute)
+					w.vm("web-1").Cores = 4
+					dying, cancel := context.WithTimeout(t.Context(), at)
+					defer cancel()
+					_ = w.d.Apply(dying, w.plan().Steps[0]) // at some moments it is done
+					w.reopen()
+					change(w)
+					p := w.plan()
+					if len(p.Steps) == 0 { // it looked while the VM was down, as wanted; the next pass sees it run
+						time.Sleep(time.Minute)
+						p = w.plan()
+					}
+					require.Len(t, p.Steps, 1, "%s", at)
+					require.Empty(t, w.run(p), "%s", at)
+					time.Sleep(time.Minute)
+					for _, g := range w.host.Snapshot().Guests {
+						require.False(t, g.Running, "%s", at)
+					}
+					w.converged()
+				})
+			}
+		})
+	}
+}
