@@ -254,7 +254,7 @@ func goesOn(s, next plan.Step) error {
 		}
 		return nil
 	default:
-		return fmt.Errorf("what is left of it is a %s now, and the plan showed a %s: plan again", next.Action, s.Action)
+		return fmt.Errorf("the plan showed %s, and what is left of it is %s: plan again", s.Action, next.Action)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestAPassGoesOn(t *testing.T) {
 			happens: func(h *host, s plan.Step) { held(h, s, 7); h.holds[s.Address].Spec.(*box).IP = "10.9.9.9" },
 		},
 		"an update, and the guest is gone": {
-			there: true, vmid: 100, err: "what is left of it is a create now, and the plan showed a update",
+			there: true, vmid: 100, err: "the plan showed update, and what is left of it is create: plan again",
 			happens: func(h *host, s plan.Step) { delete(h.holds, s.Address) },
 		},
 		"its VMID is taken": {
