@@ -27,15 +27,15 @@ demo: build ## the story on an embedded simulator: no host, no rights, nothing i
 	$(BIN) demo
 
 test: ## all tests
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 
 # Under the race detector all is five to ten times as slow, so it watches what runs side
 # by side. These packages have no goroutines of their own, and of the acceptance stories
 # only some have two at work on one thing; what TestReplayProgram tries is a process, which
 # the detector does not see. make test has all of them.
-ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|clients|guest|integration)
+ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|clients|guest|integration|real)
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -race -skip '^TestReplayProgram$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^TestReplayProgram$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 lint: ## go vet and some thirty linters, and code that nothing reaches
