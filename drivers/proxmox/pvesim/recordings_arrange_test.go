@@ -37,7 +37,7 @@ func (r *recorder) arrange(t *testing.T, name string) {
 	switch name {
 	case "cluster-nextid":
 		r.upload(t, "import", "tiny.qcow2", image(64<<20, 15676928))
-		r.upload(t, "vztmpl", "alpine-3.20-tiny_1_amd64.tar.gz", make([]byte, 1032754))
+		r.upload(t, "vztmpl", "alpine-3.20-tiny_1_amd64.tar.gz", template(1032754))
 		r.ok(t, "POST", "/nodes/pve1/lxc", url.Values{
 			"vmid": {"200"}, "ostemplate": {"vmstore:vztmpl/alpine-3.20-tiny_1_amd64.tar.gz"}, "rootfs": {"vmstore:3"}, "mp0": {"vmstore:1,mp=/data"},
 			"storage": {"vmstore"}, "hostname": {"ct01"}, "cores": {"1"}, "memory": {"160"}, "unprivileged": {"1"}, "pool": {"homelab"}, "tags": {"gitops;web"},
@@ -175,6 +175,13 @@ func (r *recorder) send(t *testing.T, request *http.Request, kind string) any {
 		}
 	}
 	return answer.Data
+}
+
+// template is the archive of a container of Alpine; what makes it as large as the recorded
+// one stands behind its end.
+func template(size int) []byte {
+	archive := rootArchive(map[string]string{"bin/sh": elf("\x3e"), "etc/alpine-release": "3.20.0", "etc/os-release": "ID=alpine\n"})
+	return append(archive, make([]byte, size-len(archive))...)
 }
 
 // image is a disk image, of which the head tells how large the disk is.
