@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,26 +15,26 @@ import (
 // each pass, and passes come as seldom as after any other failure.
 func TestAnAgentDoesNotInsist(t *testing.T) {
 	live(t, func(w *world) {
-		tries := 0
+		var tries atomic.Int64
 		w.set(func() {
 			w.host.during = func(_ context.Context, s plan.Step) error {
 				if s.Address.String() != "box.a" {
 					return nil
 				}
-				tries++
+				tries.Add(1)
 				return lost("596")
 			}
 		})
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.pass(8 * time.Second)
-		require.Equal(t, 4, tries, "the first pass")
+		require.EqualValues(t, 4, tries.Load(), "the first pass")
 		require.Equal(t, 3, w.log.count("how that ended is not known"), "each further try is logged")
-		require.Equal(t, 4, w.host.looks)
+		require.Equal(t, 4, w.looks())
 		w.pass(time.Hour)
 		// 10 s, 20 s, … 5 min, then every 5 min: some 16 passes.
-		require.Less(t, tries, 4*20)
-		require.Less(t, w.host.looks, 4*20)
+		require.Less(t, tries.Load(), int64(4*20))
+		require.Less(t, w.looks(), 4*20)
 		require.Zero(t, w.agent.Stuck())
 	})
 }
@@ -43,14 +44,14 @@ func TestAnAgentDoesNotInsist(t *testing.T) {
 func TestALookOfAStepKeepsItsTime(t *testing.T) {
 	live(t, func(w *world) {
 		gate := make(chan struct{})
-		first := true
+		var first atomic.Bool
+		first.Store(true)
 		w.set(func() {
 			w.host.during = func(_ context.Context, s plan.Step) error {
 				if s.Address.String() != "disk.base" {
 					return nil
 				}
-				if first {
-					first = false
+				if first.Swap(false) {
 					return lost("596")
 				}
 				<-gate
@@ -60,7 +61,7 @@ func TestALookOfAStepKeepsItsTime(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.pass(50 * time.Minute) // of the hour that an object beside the manifests has
-		require.False(t, first)
+		require.False(t, first.Load())
 		require.Zero(t, w.agent.Stuck())
 		close(gate)
 	})

@@ -26,6 +26,7 @@ func TestAColleaguesHourLongTask(t *testing.T) {
 	s.call(http.MethodPost, node+"/vzdump", map[string]string{"vmid": "60000", "storage": "local"})
 	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 60000).Lock == "" && backupOf(s) != "" }, 10*time.Second, 5*time.Millisecond)
 	s.call(http.MethodPost, node+"/qemu/60000/clone", map[string]string{"newid": "69997", "full": "1"})
+	require.Eventually(t, func() bool { return guestIn(s.host.Snapshot(), 69997) != nil }, 10*time.Second, 5*time.Millisecond, "its worker has begun")
 	s.strangers = nil // one of them is under way
 
 	s.deploy("web", vm("stays", "onboot = true")+vm("comes"))
