@@ -31,11 +31,13 @@ test: ## all tests
 
 # Under the race detector all is five to ten times as slow, so it watches what runs side
 # by side. These packages have no goroutines of their own, and of the acceptance stories
-# only some have two at work on one thing; what TestReplayProgram tries is a process, which
-# the detector does not see. make test has all of them.
+# only some have two at work on one thing. What TestReplayProgram tries is a process, which
+# the detector does not see, and the other tests of ONEBYONE make one request after the
+# other. make test has all of them.
 ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|clients|guest|integration|real)
+ONEBYONE := TestReplay|TestReplayProgram|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
 race: ## all that runs side by side, under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^TestReplayProgram$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
+	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
 
 lint: ## go vet and some thirty linters, and code that nothing reaches
