@@ -4,9 +4,12 @@
 package clients_test
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,8 +36,8 @@ func TestAnsible(t *testing.T) {
 		t.Run(play, func(t *testing.T) {
 			t.Parallel()
 			sim := simulate(t)
-			template := filepath.Join(t.TempDir(), "debian-12-standard_12.7-1_amd64.tar.zst")
-			require.NoError(t, os.WriteFile(template, bytes.Repeat([]byte("template"), 1<<12), 0o600))
+			template := filepath.Join(t.TempDir(), "debian-12-standard_12.7-1_amd64.tar.gz")
+			require.NoError(t, os.WriteFile(template, debianArchive(t), 0o600))
 			user, secret, _ := strings.Cut(sim.Token, "=")
 			_, tokenID, _ := strings.Cut(user, "!")
 			vars, err := json.Marshal(map[string]string{
@@ -49,6 +52,22 @@ func TestAnsible(t *testing.T) {
 			require.Regexp(t, `failed=0 +skipped=0`, string(out))
 		})
 	}
+}
+
+// debianArchive is the least that PVE takes for the root file system of a Debian 12.
+func debianArchive(t *testing.T) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	files := tar.NewWriter(packed)
+	for name, text := range map[string]string{"./etc/debian_version": "12.7\n", "./bin/sh": "#!\n"} {
+		require.NoError(t, files.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}))
+		_, err := io.WriteString(files, text)
+		require.NoError(t, err)
+	}
+	require.NoError(t, files.Close())
+	require.NoError(t, packed.Close())
+	return out.Bytes()
 }
 
 // simulator is the verb sim, running as a process.

@@ -112,7 +112,7 @@ func (f *form) field(name string) (value string, there bool, err error) {
 // file takes the head of the file's part, which must be the next one and begin with
 // what it is, and gives the name of the file.
 func (f *form) file() (string, error) {
-	pattern := regexp.MustCompile(`(?s)^` + f.delim + `Content-Disposition: (.*?); name="(.*?)"; filename="([^"]+)"\r?\n`)
+	pattern := regexp.MustCompile(`(?s)^` + f.delim + `Content-Disposition: (.*?); name="(.*?)"; filename="([^"]+)"`)
 	m := pattern.FindSubmatchIndex(f.rest)
 	if m == nil {
 		return "", f.req.uploadFailed()

@@ -98,6 +98,7 @@ func TestUploadFieldsInTheirOrder(t *testing.T) {
 	}{
 		"as PVE looks for them": {[]string{content, algorithm, sum, file}, 200, ""},
 		"without a sum":         {[]string{content, file}, 200, ""},
+		"a file without a type": {[]string{content, algorithm, sum, strings.Replace(file, "Content-Type: application/octet-stream\r\n", "", 1)}, 200, ""},
 		"the sum before its algorithm": {
 			[]string{content, sum, algorithm, file},
 			400,
