@@ -168,8 +168,8 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 		return out, err
 	}
 	var begun struct{ PID json.RawMessage }
-	if err := g.d.c.call(g.d.c.api.Post(ctx, g.at.path("agent", "exec"), params{"command": command}, &begun)); err != nil {
-		if api, ok := asAPI(err); ok && api.Status == 596 {
+	if err := g.d.c.postFor(ctx, g.at.path("agent", "exec"), params{"command": command}, &begun); err != nil {
+		if refused, ok := asAPI(err); ok && refused.Status == 596 {
 			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
 		}
 		return out, g.explain(err)
@@ -182,7 +182,7 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 			Err                      string `json:"err-data"`
 		}
 		if err := g.d.c.get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
-			if api, ok := asAPI(err); ok && forgotten(api.Message) {
+			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}
 			return out, g.explain(err)
@@ -198,17 +198,17 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 
 // explain turns what PVE says of guest agents into what it means.
 func (g *insideGuest) explain(err error) error {
-	api, ok := asAPI(err)
+	refused, ok := asAPI(err)
 	switch {
 	case err == nil:
 		return nil
-	case ok && (strings.Contains(api.Message, "No QEMU guest agent configured") || g.deaf && strings.Contains(api.Message, "guest agent is not running")):
+	case ok && (strings.Contains(refused.Message, "No QEMU guest agent configured") || g.deaf && strings.Contains(refused.Message, "guest agent is not running")):
 		// The first text is for a configuration that has no agent at all; of one that is switched
 		// off PVE says what it says of one that does not answer (QemuServer/Agent.pm, assert_agent_available).
 		return &health.HopelessError{Text: fmt.Sprintf("%s has no guest agent configured, and no static address on its first card: set agent = true (with the agent in its image), or ip in its first nic", g.at)}
-	case ok && strings.Contains(api.Message, "guest agent is not running"):
+	case ok && strings.Contains(refused.Message, "guest agent is not running"):
 		return fmt.Errorf("the guest agent of %s does not answer", g.at)
-	case ok && strings.Contains(api.Message, "is not running"):
+	case ok && strings.Contains(refused.Message, "is not running"):
 		return fmt.Errorf("%s does not run", g.at)
 	}
 	return lasting(err)

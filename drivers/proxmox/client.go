@@ -12,9 +12,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	pve "github.com/luthermonson/go-proxmox"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const userAgent = "homestak-gitops"
@@ -26,8 +29,58 @@ type client struct {
 	http  *http.Client // for what the library cannot send: uploads that can be cancelled
 	base  string       // URL with /api2/json
 	token string
+	width int // requests that may be in flight at once
 	tasks *tasks
 }
+
+const (
+	// defaultConcurrency is how many requests are in flight at once, to all nodes together.
+	defaultConcurrency = 10
+	// perNode is how many of them go to one PVE node: it has three workers, and one more keeps them busy.
+	perNode = 4
+)
+
+// openClient makes a client of a host's API; it sends no request. The token is the
+// host's if empty, the transport TLS to host.API if nil, the number of requests that may
+// be in flight at once defaultConcurrency if 0.
+func openClient(h *model.Host, token string, inner http.RoundTripper, width int) (*client, error) {
+	if width <= 0 {
+		width = defaultConcurrency
+	}
+	if token == "" {
+		token = h.APIToken
+	}
+	user, secret, ok := strings.Cut(token, "=")
+	if !ok || !strings.Contains(user, "!") || !strings.Contains(user, "@") || secret == "" {
+		return nil, tokenProblem(h, token)
+	}
+	base, err := url.Parse(strings.TrimSuffix(h.API, "/"))
+	if err != nil || base.Scheme != "https" || base.Host == "" {
+		return nil, fmt.Errorf("api %q of host %s is no https URL such as https://192.0.2.10:8006", h.API, h.Name)
+	}
+	if inner == nil {
+		if inner, err = newTLSTransport(h, width); err != nil {
+			return nil, fmt.Errorf("host %s: %w", h.Name, err)
+		}
+	}
+	tr := &transport{inner: inner, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
+	for _, n := range h.AllNodes() {
+		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
+	}
+	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token, width: width}
+	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
+	c.tasks = &tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
+	return c, nil
+}
+
+// user is who the token belongs to, with the name of the token: user@realm!name.
+func (c *client) user() string {
+	user, _, _ := strings.Cut(c.token, "=")
+	return user
+}
+
+// started reports whether this token started a task.
+func (c *client) started(upid string) bool { return parseUPID(upid).user == c.user() }
 
 // params are the parameters of a request: string, int, bool or []string. They are
 // sent as JSON, in which PVE takes booleans and numbers as they are. Without any
@@ -64,11 +117,10 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 // library, which would parse every answer twice: reading is nearly all that an agent
 // does in a year.
 func (c *client) ask(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, http.NoBody)
+	req, err := c.newRequest(ctx, http.MethodGet, path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "PVEAPIToken="+c.token)
 	req.Header.Set("User-Agent", userAgent)
 	req.Header.Set("Accept", "application/json")
 	res, err := c.http.Do(req)
@@ -94,12 +146,52 @@ func readList[T any](ctx context.Context, c *client, path string, into *[]T) err
 
 var errNoList = errors.New("the answer is null where a list was expected")
 
+// newRequest makes a request to a path, with the token.
+func (c *client) newRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err == nil {
+		req.Header.Set("Authorization", "PVEAPIToken="+c.token)
+	}
+	return req, err
+}
+
 // post, put and delete answer the UPID of the task that PVE started, "" if none.
 func (c *client) post(ctx context.Context, path string, p params) (string, error) {
 	var data json.RawMessage
 	err := c.call(c.api.Post(ctx, path, p.body(), &data))
 	return upidOf(data), err
 }
+
+// postFor sends a POST that answers at once with data.
+func (c *client) postFor(ctx context.Context, path string, p params, into any) error {
+	return c.call(c.api.Post(ctx, path, p.body(), into))
+}
+
+// order sends a request that makes something, and waits until it is done.
+func (c *client) order(ctx context.Context, path string, p params) error {
+	upid, err := c.post(ctx, path, p)
+	return c.settled(ctx, upid, err)
+}
+
+// settled waits for the task of a write that was just sent. Where the answer of
+// the write was lost, it returns errLost: the work may be done or not, and the
+// caller must look.
+func (c *client) settled(ctx context.Context, upid string, err error) error {
+	if err != nil {
+		if classOf(err) == classUnknown {
+			return errors.Join(errLost, err)
+		}
+		return err
+	}
+	err = c.tasks.wait(ctx, upid)
+	if err != nil && classOf(err) == classUnknown {
+		return errors.Join(errLost, err)
+	}
+	return err
+}
+
+// errLost marks a write whose outcome is not known.
+var errLost = errors.New("whether it was done is not known")
 
 func (c *client) put(ctx context.Context, path string, p params) (string, error) {
 	var data json.RawMessage

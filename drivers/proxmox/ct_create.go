@@ -48,7 +48,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 	if want.Password != "" {
 		p["password"] = want.Password
 	}
-	return d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
@@ -80,7 +80,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	copied := func() error {
 		defer done()
-		return d.order(ctx, from.path("clone"), d.makes(p))
+		return d.c.order(ctx, from.path("clone"), d.makes(p))
 	}
 	if err = d.born(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)

@@ -115,8 +115,8 @@ func (c *ctChange) proof() string {
 // request, say nothing about the cards.
 func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.sight.at, ch.from.observe
-	api, answered := errors.AsType[*apiError](why)
-	if !answered || api.Status != http.StatusBadRequest && api.Status != http.StatusInternalServerError || classOf(why) == classMoved || ch.sight.wrote || ctx.Err() != nil {
+	refused, answered := errors.AsType[*apiError](why)
+	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || classOf(why) == classMoved || ch.sight.wrote || ctx.Err() != nil {
 		return why
 	}
 	cfg, err := d.readConfig(ctx, at)

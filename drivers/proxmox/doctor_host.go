@@ -24,7 +24,7 @@ func (e *exam) cluster(ctx context.Context) {
 		e.nodes[text(n["node"])] = isOnline(text(n["status"]))
 	}
 	known, good := slices.Sorted(maps.Keys(e.nodes)), true
-	for _, name := range hostNodes(e.host) {
+	for _, name := range e.host.AllNodes() {
 		online, there := e.nodes[name]
 		switch {
 		case !there:
@@ -40,7 +40,7 @@ func (e *exam) cluster(ctx context.Context) {
 		}
 	}
 	if good {
-		e.ok("nodes", "%s online", strings.Join(hostNodes(e.host), ", "))
+		e.ok("nodes", "%s online", strings.Join(e.host.AllNodes(), ", "))
 	}
 	e.quorum(ctx)
 }
@@ -259,7 +259,7 @@ func (e *exam) nested(ctx context.Context) {
 		return
 	}
 	why := "guests run inside of " + by.String()
-	for _, node := range hostNodes(e.host) {
+	for _, node := range e.host.AllNodes() {
 		var status struct {
 			CPU struct {
 				Flags string `json:"flags"`

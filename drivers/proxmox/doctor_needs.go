@@ -57,7 +57,7 @@ func derive(site *model.Site, want *model.Want, major int) *needs {
 	n := &needs{site: site, host: want.Host, major: major, index: map[Grant]int{}}
 	n.from = &model.Resource{At: want.Host.At}
 	n.guest("VM.Audit", "", "seeing which guests there are")
-	for _, node := range hostNodes(want.Host) {
+	for _, node := range want.Host.AllNodes() {
 		n.soft(Grant{"/nodes/" + node, "Sys.Audit"}, roleNode, "state, hardware and tasks of the node, such as the start that follows a restart")
 	}
 	if len(want.Host.Nodes) > 1 {
@@ -75,17 +75,6 @@ func derive(site *model.Site, want *model.Want, major int) *needs {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Priv, b.Priv))
 	})
 	return n
-}
-
-// hostNodes are the PVE nodes that a host of the site speaks of.
-func hostNodes(h *model.Host) []string {
-	nodes := []string{h.PVENode()}
-	for _, n := range h.Nodes {
-		if !slices.Contains(nodes, n) {
-			nodes = append(nodes, n)
-		}
-	}
-	return nodes
 }
 
 // needs collects what the resources of a site ask for. The methods are the words

@@ -28,7 +28,7 @@ func (e *exam) storages(ctx context.Context) {
 	for _, u := range n.uses {
 		byStorage[u.storage] = append(byStorage[u.storage], u)
 	}
-	for _, node := range hostNodes(e.host) {
+	for _, node := range e.host.AllNodes() {
 		if e.dark(node) {
 			e.skip("storages", "node %s cannot be asked", node)
 			continue
@@ -56,7 +56,7 @@ func (e *exam) dark(node string) bool {
 
 func (e *exam) storage(ctx context.Context, node, name string, uses []use, on map[string]map[string]json.RawMessage) {
 	label := "storage " + name
-	if len(hostNodes(e.host)) > 1 {
+	if len(e.host.AllNodes()) > 1 {
 		label += " on " + node
 	}
 	by, want := askers{}, map[string]bool{}
@@ -170,7 +170,7 @@ func (e *exam) bridges(ctx context.Context) {
 	for _, p := range derive(e.Of, e.Want, or(e.major, 9)).plugs {
 		byBridge[p.bridge] = append(byBridge[p.bridge], p)
 	}
-	for _, node := range hostNodes(e.host) {
+	for _, node := range e.host.AllNodes() {
 		if e.dark(node) {
 			if len(byBridge) > 0 {
 				e.skip("bridges", "node %s cannot be asked", node)
@@ -184,7 +184,7 @@ func (e *exam) bridges(ctx context.Context) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(byBridge)) {
 			label := "bridge " + name
-			if len(hostNodes(e.host)) > 1 {
+			if len(e.host.AllNodes()) > 1 {
 				label += " on " + node
 			}
 			if _, there := known[name]; !there && e.hiddenBridge(ctx, name, byBridge[name]) {

@@ -176,7 +176,7 @@ func (e *exam) signIn(ctx context.Context) {
 		return
 	}
 	status, reason, version, err := e.probe(ctx)
-	user, _, _ := strings.Cut(e.d.c.token, "=")
+	user := e.d.c.user()
 	switch {
 	case err != nil:
 		e.fail("login", err.Error(), why, "is this a PVE host? curl -k "+e.host.API+"/api2/json/version")
@@ -210,11 +210,10 @@ func (e *exam) probe(ctx context.Context) (status int, reason, version string, e
 			return 0, "", "", err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.d.c.base+"/version", http.NoBody)
+	req, err := e.d.c.newRequest(ctx, http.MethodGet, "/version", http.NoBody)
 	if err != nil {
 		return 0, "", "", err
 	}
-	req.Header.Set("Authorization", "PVEAPIToken="+e.d.c.token)
 	sent := e.Now()
 	res, err := inner.RoundTrip(req)
 	if err != nil {

@@ -125,7 +125,7 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 		roles[role] = append(have, add...)
 		out = append(out, fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(add, ",")))
 	}
-	id, _, _ := strings.Cut(e.d.c.token, "=")
+	id := e.d.c.user()
 	user, _, _ := strings.Cut(id, "!")
 	who := fmt.Sprintf("--users %s --tokens '%s'", user, id)
 	if user == "root@pam" {

@@ -13,29 +13,21 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
-	pve "github.com/luthermonson/go-proxmox"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-const (
-	// DefaultConcurrency is how many requests are in flight at once, to all nodes together.
-	DefaultConcurrency = 10
-	// perNode is how many of them go to one PVE node: it has three workers, and one more keeps them busy.
-	perNode = 4
-)
+// DefaultConcurrency is how many requests are in flight at once, to all nodes together.
+const DefaultConcurrency = defaultConcurrency
 
 // Config says which host to drive, and as whom.
 type Config struct {
@@ -62,52 +54,12 @@ type Driver struct {
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
-	h := cfg.Host
-	width := cfg.Concurrency
-	if width <= 0 {
-		width = DefaultConcurrency
+	c, err := openClient(cfg.Host, cfg.Token, cfg.Transport, cfg.Concurrency)
+	if err != nil {
+		return nil, err
 	}
-	token := cfg.Token
-	if token == "" {
-		token = h.APIToken
-	}
-	user, secret, ok := strings.Cut(token, "=")
-	if !ok || !strings.Contains(user, "!") || !strings.Contains(user, "@") || secret == "" {
-		return nil, tokenProblem(h, token)
-	}
-	base, err := url.Parse(strings.TrimSuffix(h.API, "/"))
-	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, fmt.Errorf("api %q of host %s is no https URL such as https://192.0.2.10:8006", h.API, h.Name)
-	}
-	inner := cfg.Transport
-	if inner == nil {
-		if inner, err = newTLSTransport(h, width); err != nil {
-			return nil, fmt.Errorf("host %s: %w", h.Name, err)
-		}
-	}
-	tr := &transport{inner: inner, all: make(chan struct{}, width), perNode: map[string]chan struct{}{}}
-	for _, n := range hostNodes(h) {
-		tr.perNode[n] = make(chan struct{}, max(perNode, width/max(len(h.Nodes), 1)))
-	}
-	c := &client{http: &http.Client{Transport: tr}, base: base.String() + apiPrefix, token: token}
-	c.api = pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithAPIToken(user, secret), pve.WithUserAgent(userAgent))
-	c.tasks = &tasks{c: c, pollers: map[string]*poller{}, usual: map[string]time.Duration{}}
-	return &Driver{c: c, host: h, id: identity{cfg.Site, cfg.Owner, h.Name}, width: width, files: cfg.Files}, nil
+	return &Driver{c: c, host: cfg.Host, id: identity{cfg.Site, cfg.Owner, cfg.Host.Name}, width: c.width, files: cfg.Files}, nil
 }
-
-// tokenProblem says what is wrong with a token without showing any of it.
-func tokenProblem(h *model.Host, token string) error {
-	if token == "" {
-		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml or the file named by --secrets", h.Name, h.Name)}
-	}
-	return &loginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
-}
-
-// loginError is a token that cannot work, found before any request.
-type loginError struct{ text string }
-
-// Error says what is missing.
-func (e *loginError) Error() string { return e.text }
 
 // Observe tells what the host holds. An error means that nothing could be seen;
 // whatever part of the host stayed dark is in Observed.Unknown.
@@ -162,29 +114,3 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	}
 	return fmt.Errorf("no driver for %s", s.Address)
 }
-
-// order sends a request that makes something, and waits until it is done.
-func (d *Driver) order(ctx context.Context, path string, p params) error {
-	upid, err := d.c.post(ctx, path, p)
-	return d.settled(ctx, upid, err)
-}
-
-// settled waits for the task of a write that was just sent. Where the answer of
-// the write was lost, it returns errLost: the work may be done or not, and the
-// caller must look.
-func (d *Driver) settled(ctx context.Context, upid string, err error) error {
-	if err != nil {
-		if classOf(err) == classUnknown {
-			return errors.Join(errLost, err)
-		}
-		return err
-	}
-	err = d.c.tasks.wait(ctx, upid)
-	if err != nil && classOf(err) == classUnknown {
-		return errors.Join(errLost, err)
-	}
-	return err
-}
-
-// errLost marks a write whose outcome is not known.
-var errLost = errors.New("whether it was done is not known")

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // class is what an error means to the driver. It is decided here, from PVE's
@@ -84,20 +86,20 @@ func (e *apiError) hint() string {
 	}
 }
 
-// says reports whether PVE's text holds any of these.
-func (e *apiError) says(parts ...string) bool {
+// contains reports whether PVE's text holds any of these.
+func (e *apiError) contains(parts ...string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
 }
 
 // noWorker reports whether PVE failed to start the process of a task.
 func (e *apiError) noWorker() bool {
-	return e.Status == http.StatusInternalServerError && e.says(noWorker...)
+	return e.Status == http.StatusInternalServerError && e.contains(noWorker...)
 }
 
 // class reads PVE's texts; each is a die() of PVE's own code (qemu-server
 // API2/Qemu.pm, pve-guest-common AbstractConfig.pm, pve-cluster).
 func (e *apiError) class() class {
-	has := e.says
+	has := e.contains
 	switch {
 	case e.Status == http.StatusUnauthorized:
 		return classNoLogin
@@ -150,6 +152,20 @@ func classOf(err error) class {
 func endsAll(ctx context.Context, err error) bool {
 	return err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil)
 }
+
+// tokenProblem says what is wrong with a token without showing any of it.
+func tokenProblem(h *model.Host, token string) error {
+	if token == "" {
+		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml or the file named by --secrets", h.Name, h.Name)}
+	}
+	return &loginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
+}
+
+// loginError is a token that cannot work, found before any request.
+type loginError struct{ text string }
+
+// Error says what is missing.
+func (e *loginError) Error() string { return e.text }
 
 // netError is a request without an answer.
 type netError struct {

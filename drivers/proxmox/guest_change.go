@@ -296,7 +296,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		p := params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
 		err := d.withDigest(ctx, l, slot, func(digest string) error {
 			p["digest"] = digest
-			return d.order(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
+			return d.c.order(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
 		})
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
@@ -328,7 +328,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
 		upid, err := d.c.put(ctx, l.at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
-		return d.settled(ctx, upid, err)
+		return d.c.settled(ctx, upid, err)
 	})
 	if err == nil || l.at.lxc && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
 		says := readCTDisk("", l.cfg.now[slot]).Size

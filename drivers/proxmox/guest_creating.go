@@ -58,7 +58,7 @@ func (d *Driver) creations(ctx context.Context, node string) ([]creation, error)
 	for upid := range active {
 		switch t := parseUPID(upid); t.kind {
 		case "qmcreate", "qmrestore", "qmclone", "qmtunnel", "vzcreate", "vzrestore", "vzclone", "vzmtunnel":
-			out = append(out, creation{t, d.c.mine(upid)})
+			out = append(out, creation{t, d.c.started(upid)})
 		}
 	}
 	slices.SortFunc(out, func(a, b creation) int { return strings.Compare(a.String(), b.String()) })

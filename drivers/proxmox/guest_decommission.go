@@ -254,7 +254,7 @@ func (f *farewell) make(ctx context.Context) (string, error) {
 		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
-	err = f.d.settled(ctx, upid, err)
+	err = f.d.c.settled(ctx, upid, err)
 	if errors.Is(err, errLost) { // it may be at work, or be done
 		if _, _, waitErr := f.d.rejoin(ctx, f.at); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)

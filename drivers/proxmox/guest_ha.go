@@ -127,7 +127,7 @@ func (j *judge) inItsPlace(r *model.Resource) {
 	if h == nil {
 		return
 	}
-	if nodes := hostNodes(h); !slices.Contains(nodes, r.Guest.Node) {
+	if nodes := h.AllNodes(); !slices.Contains(nodes, r.Guest.Node) {
 		j.warn(r.Addr, fmt.Sprintf("%s is on node %s, which is none of host %s (%s): it is kept up there", r.Addr, r.Guest.Node, h.Name, strings.Join(nodes, ", ")),
 			"add the node to nodes of the host, or migrate the guest back")
 	}

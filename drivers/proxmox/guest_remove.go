@@ -166,7 +166,7 @@ func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
 // HA, replication and backup jobs, which else forbid it or outlive it.
 func (d *Driver) destroy(ctx context.Context, at place) error {
 	upid, err := d.c.remove(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
-	err = d.settled(ctx, upid, err)
+	err = d.c.settled(ctx, upid, err)
 	if err == nil {
 		return nil
 	}

@@ -75,7 +75,7 @@ func (d *Driver) restartedInVain(ctx context.Context, at place) (string, error) 
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}
 	list = slices.DeleteFunc(list, func(e taskEntry) bool {
-		return !d.c.mine(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
+		return !d.c.started(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
 	})
 	switch {
 	case len(list) == 0:

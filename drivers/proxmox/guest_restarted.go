@@ -138,7 +138,7 @@ func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string
 		return ""
 	}
 	if reboot == "" {
-		if i := slices.IndexFunc(tasks, func(e taskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.mine(e.UPID) }); i >= 0 {
+		if i := slices.IndexFunc(tasks, func(e taskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.started(e.UPID) }); i >= 0 {
 			reboot = tasks[i].UPID
 		}
 	}
@@ -194,7 +194,7 @@ func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
 	switch {
 	case taskType(last.UPID) == "qmstart" && last.runs():
 		return d.c.tasks.wait(ctx, last.UPID) == nil
-	case taskType(last.UPID) != "qmreboot" || !d.c.mine(last.UPID):
+	case taskType(last.UPID) != "qmreboot" || !d.c.started(last.UPID):
 		return false
 	}
 	for range 4 {
@@ -222,7 +222,7 @@ func (d *Driver) whenUnlocked(ctx context.Context, send func() (string, error)) 
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
-		err = d.settled(ctx, upid, err)
+		err = d.c.settled(ctx, upid, err)
 		switch {
 		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err

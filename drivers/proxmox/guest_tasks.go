@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -31,12 +30,6 @@ func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
 	return out, nil
 }
 
-// mine reports whether this token started a task.
-func (c *client) mine(upid string) bool {
-	user, _, _ := strings.Cut(c.token, "=")
-	return parseUPID(upid).user == user
-}
-
 // rejoin waits for what an earlier run of this program started on a guest and did not
 // live to see end. How it ended is seen by looking at the guest, so it does not
 // matter here. waited tells that there was something; others are tasks of somebody
@@ -48,7 +41,7 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 		return false, nil, err
 	}
 	for _, upid := range tasks {
-		if !d.c.mine(upid) && !startsAgain(upid) {
+		if !d.c.started(upid) && !startsAgain(upid) {
 			others = append(others, upid)
 			continue
 		}
@@ -117,7 +110,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if g.Lock == "suspended" && !g.Running {
 			g.Asleep = lockText(at, g.Lock, nil)
 		}
-		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.mine) {
+		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.started) {
 			g.Held = lockText(at, g.Lock, tasks)
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen

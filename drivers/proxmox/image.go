@@ -1,18 +1,14 @@
 package proxmox
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
-	"mime/multipart"
-	"net/http"
 	"net/url"
 	"path"
 	"regexp"
@@ -243,7 +239,7 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 		err = d.upload(ctx, node, want, p)
 	} else {
 		p["url"] = want.URL
-		err = d.order(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
+		err = d.c.order(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
 	}
 	if err == nil {
 		return nil
@@ -283,7 +279,7 @@ func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
 // free deletes a volume; one that is gone is success.
 func (d *Driver) free(ctx context.Context, node, volid string) error {
 	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storageOf(volid), "content", volid), nil)
-	if err = d.settled(ctx, upid, err); classOf(err) == classNotFound {
+	if err = d.c.settled(ctx, upid, err); classOf(err) == classNotFound {
 		return nil
 	}
 	return err
@@ -306,39 +302,5 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
-	return d.send(ctx, seg("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
-}
-
-// send uploads size bytes to the path of a storage; fields has content, filename and
-// perhaps a checksum.
-func (d *Driver) send(ctx context.Context, path string, fields params, file io.Reader, size int64) error {
-	var frame bytes.Buffer
-	form := multipart.NewWriter(&frame)
-	for _, k := range []string{"content", "checksum-algorithm", "checksum"} {
-		if v, ok := fields[k]; ok {
-			_ = form.WriteField(k, fmt.Sprint(v)) // a bytes.Buffer takes everything
-		}
-	}
-	_, _ = form.CreateFormFile("filename", fmt.Sprint(fields["filename"]))
-	head := bytes.Clone(frame.Bytes())
-	_ = form.Close()
-	tail := frame.Bytes()[len(head):]
-	body := io.MultiReader(bytes.NewReader(head), file, bytes.NewReader(tail))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.c.base+path, body)
-	if err != nil {
-		return err
-	}
-	req.ContentLength = int64(len(head)) + size + int64(len(tail))
-	req.Header.Set("Content-Type", form.FormDataContentType())
-	req.Header.Set("Authorization", "PVEAPIToken="+d.c.token)
-	res, err := d.c.http.Do(req)
-	if err != nil {
-		return d.settled(ctx, "", d.c.call(err))
-	}
-	defer res.Body.Close()
-	var doc struct{ Data json.RawMessage }
-	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	return d.settled(ctx, upidOf(doc.Data), nil)
+	return d.c.upload(ctx, seg("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
 }

@@ -172,7 +172,7 @@ func (e *exam) leftovers(ctx context.Context) {
 			e.unseenVolumes(ctx, storage, audit, disk)
 			continue
 		}
-		for _, node := range hostNodes(e.host) {
+		for _, node := range e.host.AllNodes() {
 			if e.dark(node) {
 				continue
 			}

@@ -99,7 +99,7 @@ func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte) error {
 	sum := sha256.Sum256(image)
 	p := params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
-	return d.send(ctx, seg("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
+	return d.c.upload(ctx, seg("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
 // removeSeed deletes a seed image of ours; one that is gone is success. Deleting

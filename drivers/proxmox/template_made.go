@@ -71,7 +71,7 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
 		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
 	}
-	if err := d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p))); err != nil {
+	if err := d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
@@ -124,7 +124,7 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 		if cfg.now["template"] == "1" {
 			p["disk"] = templateSlot
 		}
-		if failed = d.order(ctx, at.path("template"), p); errors.Is(failed, errLost) { // it may be at work
+		if failed = d.c.order(ctx, at.path("template"), p); errors.Is(failed, errLost) { // it may be at work
 			if _, _, err := d.rejoin(ctx, at); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}

@@ -155,7 +155,7 @@ func audits(rights map[string]map[string]json.RawMessage, node string) bool {
 
 // checkNodes: a list without the node itself is short, or from another host.
 func (v *view) checkNodes(h *model.Host) {
-	for _, n := range hostNodes(h) {
+	for _, n := range h.AllNodes() {
 		online, known := v.nodes[n]
 		switch {
 		case !known && len(v.nodes) == 0:

@@ -62,7 +62,7 @@ func (d *Driver) createWhole(ctx context.Context, want *VM, at place, m mark) er
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
-	return d.born(ctx, at, at, m, d.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -75,7 +75,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 		p["storage"] = root.Storage
 	}
 	from := place{node: at.node, vmid: want.templateVMID}
-	err := d.order(ctx, from.path("clone"), d.makes(p))
+	err := d.c.order(ctx, from.path("clone"), d.makes(p))
 	if classOf(err) == classNotFound { // only the node that has the template can copy it, and to another one where the storage is shared
 		v, lookErr := d.readView(ctx)
 		if lookErr != nil {
@@ -83,7 +83,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 		}
 		if g, there := v.guests[from.vmid]; there && g.node != at.node {
 			from.node, p["target"] = g.node, at.node
-			err = d.order(ctx, from.path("clone"), p)
+			err = d.c.order(ctx, from.path("clone"), p)
 		}
 	}
 	if err = d.born(ctx, from, at, early, err); err != nil {

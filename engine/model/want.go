@@ -207,6 +207,18 @@ func (h *Host) PVENode() string {
 	return h.Name
 }
 
+// AllNodes names the PVE nodes of the host: its own first, then the others of its cluster
+// that the site names.
+func (h *Host) AllNodes() []string {
+	nodes := []string{h.PVENode()}
+	for _, n := range h.Nodes {
+		if !slices.Contains(nodes, n) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
 // HostOf gives the host that a spec names in its attribute host, "" if none.
 func HostOf(spec any) string {
 	v := reflect.ValueOf(spec).Elem()
