@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -113,11 +114,11 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 	var list []entry
 	if g.at.lxc {
 		by = "its host"
-		err = g.d.c.get(ctx, g.at.path("interfaces"), &list) // null while it does not run
+		err = g.d.c.Get(ctx, g.at.path("interfaces"), &list) // null while it does not run
 	} else {
 		var doc struct{ Result []entry }
 		by = "the guest agent"
-		err = g.d.c.get(ctx, g.at.path("agent", "network-get-interfaces"), &doc)
+		err = g.d.c.Get(ctx, g.at.path("agent", "network-get-interfaces"), &doc)
 		list = doc.Result
 	}
 	if err != nil {
@@ -130,7 +131,7 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 			if err != nil {
 				continue
 			}
-			p := netip.PrefixFrom(ip, number(a.Prefix))
+			p := netip.PrefixFrom(ip, api.Number(a.Prefix))
 			if !p.IsValid() {
 				p = netip.PrefixFrom(ip, ip.BitLen())
 			}
@@ -151,7 +152,7 @@ func (g *insideGuest) Ping(ctx context.Context) error {
 	if err := g.look(ctx); err != nil {
 		return err
 	}
-	_, err := g.d.c.post(ctx, g.at.path("agent", "ping"), nil)
+	_, err := g.d.c.Post(ctx, g.at.path("agent", "ping"), nil)
 	return g.explain(err)
 }
 
@@ -168,29 +169,29 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 		return out, err
 	}
 	var begun struct{ PID json.RawMessage }
-	if err := g.d.c.postFor(ctx, g.at.path("agent", "exec"), params{"command": command}, &begun); err != nil {
+	if err := g.d.c.PostFor(ctx, g.at.path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
 		if refused, ok := asAPI(err); ok && refused.Status == 596 {
 			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
 		}
 		return out, g.explain(err)
 	}
-	pid := strconv.Itoa(number(begun.PID))
+	pid := strconv.Itoa(api.Number(begun.PID))
 	for every := firstLook; ; every = min(2*every, lastLook) {
 		var doc struct {
 			Exited, ExitCode, Signal json.RawMessage
 			Out                      string `json:"out-data"`
 			Err                      string `json:"err-data"`
 		}
-		if err := g.d.c.get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
+		if err := g.d.c.Get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
 			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}
 			return out, g.explain(err)
 		}
-		if text(doc.Exited) == "1" {
-			return health.Output{Code: number(doc.ExitCode), Signal: number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
+		if api.Text(doc.Exited) == "1" {
+			return health.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
 		}
-		if err := wait(ctx, every); err != nil {
+		if err := api.Sleep(ctx, every); err != nil {
 			return out, fmt.Errorf("the command still runs: %w", err)
 		}
 	}
@@ -236,12 +237,12 @@ func plain(s string) string {
 	return string(bytes)
 }
 
-func asAPI(err error) (*apiError, bool) { return errors.AsType[*apiError](err) }
+func asAPI(err error) (*api.Error, bool) { return errors.AsType[*api.Error](err) }
 
 // lasting marks an error that no waiting mends: rights, and what is not there.
 func lasting(err error) error {
-	switch classOf(err) {
-	case classDenied, classNoLogin, classNotFound, classInvalid:
+	switch api.ClassOf(err) {
+	case api.Denied, api.NoLogin, api.NotFound, api.Invalid:
 		return &lastingError{err}
 	default:
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -39,7 +40,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 	p := want.params(&m, config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
-		p[slot] = disk.order(slot)
+		p[slot] = disk.Order(slot)
 	}
 	p["vmid"], p["ostemplate"], p["unprivileged"] = at.vmid, want.volume, want.Unprivileged
 	if len(want.keys) > 0 {
@@ -48,7 +49,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 	if want.Password != "" {
 		p["password"] = want.Password
 	}
-	return d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "lxc"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
@@ -67,7 +68,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	early := m
 	early.VMID = at.vmid // proof enough until the addresses of its cards are known
-	p := params{"newid": at.vmid, "hostname": want.Hostname, "description": describe(want.Description, early), "full": true}
+	p := api.Params{"newid": at.vmid, "hostname": want.Hostname, "description": describe(want.Description, early), "full": true}
 	if root, ok := find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
@@ -80,7 +81,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	copied := func() error {
 		defer done()
-		return d.c.order(ctx, from.path("clone"), d.makes(p))
+		return d.c.Do(ctx, from.path("clone"), d.makes(p))
 	}
 	if err = d.born(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)
@@ -92,7 +93,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 // is locked, and what clears that. PVE locks it before the task of the copy begins, and
 // the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
 func (d *Driver) withSourceLock(ctx context.Context, from place, err error) error {
-	if !errors.Is(err, errLost) && classOf(err) != classBusy {
+	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
 	tasks, taskErr := d.guestTasks(ctx, from)
@@ -150,7 +151,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 	}
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
-			w.set[slot] = disk.order(slot)
+			w.set[slot] = disk.Order(slot)
 		} else if !sameMount(disk, readCTDisk(disk.Name, cfg.next[slot])) {
 			w.set[slot] = disk.keep(cfg.next[slot])
 		}
@@ -171,8 +172,8 @@ func plainText(v any) string {
 }
 
 // settings are the keys that say one attribute each; "" for none.
-func (c *CT) settings() params {
-	p := params{
+func (c *CT) settings() api.Params {
+	p := api.Params{
 		"hostname": c.Hostname, "cores": "", "memory": c.Memory, "swap": c.Swap, "tags": strings.Join(c.Tags, ";"),
 		"onboot": c.OnBoot, "protection": c.Protection, "startup": c.Startup.text(), "features": featuresText(c.Features),
 		"nameserver": strings.Join(c.Nameserver, " "), "searchdomain": c.Searchdomain, "timezone": c.Timezone,
@@ -186,9 +187,9 @@ func (c *CT) settings() params {
 // params are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
-func (c *CT) params(m *mark, have config) params {
+func (c *CT) params(m *mark, have config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))
-	p := c.settings().said()
+	p := c.settings().OmitEmpty()
 	for k, val := range c.Options {
 		p[k] = val
 	}

@@ -119,8 +119,8 @@ func (d CTDisk) keep(observed string) string {
 	return text
 }
 
-// order asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
-func (d CTDisk) order(string) string {
+// Order asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
+func (d CTDisk) Order(string) string {
 	return d.text(fmt.Sprintf("%s:%d", d.Storage, or(d.Size, 4)))
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -115,15 +116,15 @@ func (c *ctChange) proof() string {
 // request, say nothing about the cards.
 func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.sight.at, ch.from.observe
-	refused, answered := errors.AsType[*apiError](why)
-	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || classOf(why) == classMoved || ch.sight.wrote || ctx.Err() != nil {
+	refused, answered := errors.AsType[*api.Error](why)
+	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.sight.wrote || ctx.Err() != nil {
 		return why
 	}
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
 	}
-	back, cards := writing{params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
+	back, cards := writing{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
 		if was, there := old.now[key]; isNet(key) && sameCard(fmt.Sprint(val), cfg.next[key]) && (cfg.next[key] != was || cfg.waitsFor(key)) {
 			cards[key] = true
@@ -147,7 +148,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	back.settle(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
 		if cfg, err = d.readConfig(ctx, at); err == nil {
-			_, err = d.c.put(ctx, at.path("config"), w.body(cfg.digest))
+			_, err = d.c.Put(ctx, at.path("config"), w.body(cfg.digest))
 		}
 		if err != nil {
 			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.vmid, at.node, err)

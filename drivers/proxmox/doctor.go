@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -161,17 +162,17 @@ func (e *exam) fail(name, seen, why string, fix ...string) {
 // unread says that a request of a check failed, which proves nothing about what
 // was to be checked.
 func (e *exam) unread(name string, err error) {
-	if classOf(err) == classDenied {
+	if api.ClassOf(err) == api.Denied {
 		e.skip(name, "the token may not see it: %s", messageOf(err))
 		return
 	}
-	e.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
+	e.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
 }
 
 // list reads a list of the API.
 func (e *exam) list(ctx context.Context, path string) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := readList(ctx, e.d.c, path, &list)
+	err := api.ReadList(ctx, e.d.c, path, &list)
 	return list, err
 }
 

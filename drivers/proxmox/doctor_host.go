@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -21,7 +22,7 @@ func (e *exam) cluster(ctx context.Context) {
 		return
 	}
 	for _, n := range list {
-		e.nodes[text(n["node"])] = isOnline(text(n["status"]))
+		e.nodes[api.Text(n["node"])] = isOnline(api.Text(n["status"]))
 	}
 	known, good := slices.Sorted(maps.Keys(e.nodes)), true
 	for _, name := range e.host.AllNodes() {
@@ -63,14 +64,14 @@ func (e *exam) quorum(ctx context.Context) {
 		return
 	}
 	for _, c := range list {
-		if text(c["type"]) != "cluster" {
+		if api.Text(c["type"]) != "cluster" {
 			continue
 		}
-		if text(c["quorate"]) == "0" {
-			e.fail("quorum", "the cluster "+text(c["name"])+" has no quorum", "without it no node takes any change", "on a node that runs: pvecm status; start the others, or check the network between them")
+		if api.Text(c["quorate"]) == "0" {
+			e.fail("quorum", "the cluster "+api.Text(c["name"])+" has no quorum", "without it no node takes any change", "on a node that runs: pvecm status; start the others, or check the network between them")
 			return
 		}
-		e.ok("quorum", "cluster %s is quorate", text(c["name"]))
+		e.ok("quorum", "cluster %s is quorate", api.Text(c["name"]))
 	}
 }
 
@@ -137,9 +138,9 @@ func (e *exam) locks(ctx context.Context) {
 		if g == nil || g.Lock == "" {
 			continue
 		}
-		active, err := e.d.c.tasks.active(ctx, g.Node)
+		active, err := e.d.c.Tasks.Active(ctx, g.Node)
 		busy := slices.ContainsFunc(slices.Collect(maps.Keys(active)), func(upid string) bool {
-			return parseUPID(upid).of == fmt.Sprint(g.VMID)
+			return api.ParseUPID(upid).Object == fmt.Sprint(g.VMID)
 		})
 		if err != nil || busy {
 			continue
@@ -230,15 +231,15 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 	var meta struct {
 		Size json.RawMessage `json:"size"`
 	}
-	err := e.d.c.get(ctx, seg("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+queryText(i.URL), &meta)
+	err := e.d.c.Get(ctx, api.Path("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+queryText(i.URL), &meta)
 	switch {
-	case err == nil && number(meta.Size) > 0:
-		e.ok(name, "the host reaches %s (%d MiB)", i.URL, number(meta.Size)>>20)
+	case err == nil && api.Number(meta.Size) > 0:
+		e.ok(name, "the host reaches %s (%d MiB)", i.URL, api.Number(meta.Size)>>20)
 	case err == nil:
 		e.ok(name, "the host reaches %s", i.URL)
-	case classOf(err) == classDenied:
+	case api.ClassOf(err) == api.Denied:
 		e.skip(name, "only the host can try %s, and the token may not let it", i.URL)
-	case classOf(err) == classUnknown || ctx.Err() != nil:
+	case api.ClassOf(err) == api.OutcomeUnknown || ctx.Err() != nil:
 		e.warn(name, "no answer from the host about "+i.URL, "it is tried again at the download; "+askedBy(r, "url"), "on the host: curl -sSIL "+i.URL)
 	default:
 		e.fail(name, "the host does not get "+i.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
@@ -265,7 +266,7 @@ func (e *exam) nested(ctx context.Context) {
 				Flags string `json:"flags"`
 			} `json:"cpuinfo"`
 		}
-		if err := e.d.c.get(ctx, seg("nodes", node, "status"), &status); err != nil {
+		if err := e.d.c.Get(ctx, api.Path("nodes", node, "status"), &status); err != nil {
 			e.unread("nested virtualisation", err)
 			continue
 		}

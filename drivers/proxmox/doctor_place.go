@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -33,14 +34,14 @@ func (e *exam) storages(ctx context.Context) {
 			e.skip("storages", "node %s cannot be asked", node)
 			continue
 		}
-		list, err := e.list(ctx, seg("nodes", node, "storage"))
+		list, err := e.list(ctx, api.Path("nodes", node, "storage"))
 		if err != nil {
 			e.unread("storages", err)
 			continue
 		}
 		on := map[string]map[string]json.RawMessage{}
 		for _, s := range list {
-			on[text(s["storage"])] = s
+			on[api.Text(s["storage"])] = s
 		}
 		for _, name := range slices.Sorted(maps.Keys(byStorage)) {
 			e.storage(ctx, node, name, byStorage[name], on)
@@ -78,25 +79,25 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 		return
 	}
 	switch {
-	case text(s["enabled"]) == "0":
+	case api.Text(s["enabled"]) == "0":
 		e.fail(label, "it is switched off", why, "pvesm set "+name+" --disable 0")
 		return
-	case text(s["active"]) == "0":
+	case api.Text(s["active"]) == "0":
 		e.fail(label, "it is not active: the node does not get at it", why, "on node "+node+": pvesm status; is it mounted, is its server up?")
 		return
 	}
-	has := contents(text(s["content"]))
+	has := api.ContentTypes(api.Text(s["content"]))
 	lacks := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(c string) bool { return slices.Contains(has, c) })
 	if len(lacks) > 0 {
 		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), or(strings.Join(has, ", "), "nothing")), why,
-			fmt.Sprintf("pvesm set %s --content %s", name, withContent(has, lacks...)))
+			fmt.Sprintf("pvesm set %s --content %s", name, api.AddContentTypes(has, lacks...)))
 		return
 	}
-	if text(s["avail"]) == "" {
+	if api.Text(s["avail"]) == "" {
 		e.warn(label, "takes what is needed; the node does not say how much is free", why, "on node "+node+": pvesm status --storage "+name)
 		return
 	}
-	e.room(label, name, number(s["avail"]), uses, why)
+	e.room(label, name, api.Number(s["avail"]), uses, why)
 }
 
 // otherStorage is the line of the host block that names a storage which takes what
@@ -105,7 +106,7 @@ func (e *exam) otherStorage(uses []use, on map[string]map[string]json.RawMessage
 	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "vztmpl": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
 	content := uses[0].content
 	for _, name := range slices.Sorted(maps.Keys(on)) {
-		if slices.Contains(strings.Split(text(on[name]["content"]), ","), content) && attrs[content] != "" {
+		if slices.Contains(strings.Split(api.Text(on[name]["content"]), ","), content) && attrs[content] != "" {
 			return []string{fmt.Sprintf("storage { %s = %q }    # in host %q, or storage of what uses it", attrs[content], name, e.host.Name)}
 		}
 	}
@@ -147,17 +148,17 @@ type bridge struct {
 func (e *exam) readBridges(ctx context.Context, node string) (map[string]bridge, error) {
 	out := map[string]bridge{}
 	for _, query := range []string{"", "?type=any_bridge"} {
-		list, err := e.list(ctx, seg("nodes", node, "network")+query)
+		list, err := e.list(ctx, api.Path("nodes", node, "network")+query)
 		if err != nil {
 			return nil, err
 		}
 		for _, i := range list {
-			name, kind := text(i["iface"]), text(i["type"])
+			name, kind := api.Text(i["iface"]), api.Text(i["type"])
 			_, known := out[name]
 			if own := kind == "bridge" || kind == "OVSBridge"; own || query != "" && !known {
 				out[name] = bridge{
-					vlanAware: text(i["bridge_vlan_aware"]) == "1" || kind == "OVSBridge", vnet: !own && !known,
-					ports: text(i["bridge_ports"]) + text(i["ovs_ports"]),
+					vlanAware: api.Text(i["bridge_vlan_aware"]) == "1" || kind == "OVSBridge", vnet: !own && !known,
+					ports: api.Text(i["bridge_ports"]) + api.Text(i["ovs_ports"]),
 				}
 			}
 		}

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 const (
@@ -111,7 +113,7 @@ func (e *exam) judgeCertificate(chain []*x509.Certificate, host, shown string) b
 	h := e.host
 	switch {
 	case h.Fingerprint != "":
-		want, err := parseFingerprint(h.Fingerprint)
+		want, err := api.ParseFingerprint(h.Fingerprint)
 		switch {
 		case err != nil:
 			e.fail("certificate", err.Error(), "the host is recognised by it"+e.at(), pin...)
@@ -128,7 +130,7 @@ func (e *exam) judgeCertificate(chain []*x509.Certificate, host, shown string) b
 			compare, fmt.Sprintf("fingerprint = %q    # instead of insecure_tls", shown))
 		return true
 	}
-	cfg, err := tlsConfig(h)
+	cfg, err := api.TLSConfig(h)
 	if err != nil {
 		e.fail("certificate", err.Error(), "the host is recognised by it"+e.at(), "on the host: cat /etc/pve/pve-root-ca.pem")
 		return false
@@ -176,7 +178,7 @@ func (e *exam) signIn(ctx context.Context) {
 		return
 	}
 	status, reason, version, err := e.probe(ctx)
-	user := e.d.c.user()
+	user := e.d.c.User()
 	switch {
 	case err != nil:
 		e.fail("login", err.Error(), why, "is this a PVE host? curl -k "+e.host.API+"/api2/json/version")
@@ -206,18 +208,18 @@ func (e *exam) signIn(ctx context.Context) {
 func (e *exam) probe(ctx context.Context) (status int, reason, version string, err error) {
 	inner := e.Transport
 	if inner == nil {
-		if inner, err = newTLSTransport(e.host, 1); err != nil {
+		if inner, err = api.NewTLSTransport(e.host, 1); err != nil {
 			return 0, "", "", err
 		}
 	}
-	req, err := e.d.c.newRequest(ctx, http.MethodGet, "/version", http.NoBody)
+	req, err := e.d.c.NewRequest(ctx, http.MethodGet, "/version", http.NoBody)
 	if err != nil {
 		return 0, "", "", err
 	}
 	sent := e.Now()
 	res, err := inner.RoundTrip(req)
 	if err != nil {
-		return 0, "", "", explain(err)
+		return 0, "", "", api.Explain(err)
 	}
 	defer res.Body.Close()
 	received := e.Now()

@@ -9,12 +9,14 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // messageOf is PVE's own text of an error, without the hint that the doctor's
 // lines give better.
 func messageOf(err error) string {
-	if api, ok := errors.AsType[*apiError](err); ok {
+	if api, ok := errors.AsType[*api.Error](err); ok {
 		return strings.TrimSpace(api.Message)
 	}
 	return err.Error()
@@ -125,7 +127,7 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 		roles[role] = append(have, add...)
 		out = append(out, fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(add, ",")))
 	}
-	id := e.d.c.user()
+	id := e.d.c.User()
 	user, _, _ := strings.Cut(id, "!")
 	who := fmt.Sprintf("--users %s --tokens '%s'", user, id)
 	if user == "root@pam" {
@@ -162,12 +164,12 @@ func (e *exam) readRight(ctx context.Context, path string) error {
 		return nil
 	}
 	var doc map[string]map[string]json.RawMessage
-	if err := e.d.c.get(ctx, "/access/permissions?path="+url.QueryEscape(path), &doc); err != nil {
+	if err := e.d.c.Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &doc); err != nil {
 		return err
 	}
 	e.rights[path] = map[string]bool{}
 	for priv, inherited := range doc[path] {
-		e.rights[path][priv] = text(inherited) == "1"
+		e.rights[path][priv] = api.Text(inherited) == "1"
 	}
 	return nil
 }
@@ -180,7 +182,7 @@ func (e *exam) roles(ctx context.Context) map[string][]string {
 		return out
 	}
 	for _, r := range list {
-		out[text(r["roleid"])] = strings.Split(text(r["privs"]), ",")
+		out[api.Text(r["roleid"])] = strings.Split(api.Text(r["privs"]), ",")
 	}
 	return out
 }

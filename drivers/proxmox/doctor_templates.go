@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // pattern is a guest that others are cloned from, by its VMID, and who they are.
@@ -49,12 +51,12 @@ func (e *exam) templates(ctx context.Context) {
 		maps.Copy(all, p.vms)
 		maps.Copy(all, p.cts)
 		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+all.String()
-		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return number(g["vmid"]) == id })
+		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return api.Number(g["vmid"]) == id })
 		if i < 0 {
 			e.hiddenTemplate(ctx, id, len(p.vms) == 0, name, why)
 			continue
 		}
-		switch at := (place{text(list[i]["node"]), id, text(list[i]["type"]) == "lxc"}); {
+		switch at := (place{api.Text(list[i]["node"]), id, api.Text(list[i]["type"]) == "lxc"}); {
 		case at.lxc && len(p.vms) > 0:
 			e.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
 		case !at.lxc && len(p.cts) > 0:
@@ -69,22 +71,22 @@ func (e *exam) templates(ctx context.Context) {
 func (e *exam) template(ctx context.Context, at place, why string) {
 	name := fmt.Sprintf("template %d", at.vmid)
 	var cfg map[string]json.RawMessage
-	if err := e.d.c.get(ctx, at.path("config"), &cfg); err != nil {
+	if err := e.d.c.Get(ctx, at.path("config"), &cfg); err != nil {
 		e.unread(name, err)
 		return
 	}
-	called, kind := text(cfg["name"]), "VM"
+	called, kind := api.Text(cfg["name"]), "VM"
 	if at.lxc {
-		called, kind = text(cfg["hostname"]), "container"
+		called, kind = api.Text(cfg["hostname"]), "container"
 	}
-	if text(cfg["template"]) != "1" {
+	if api.Text(cfg["template"]) != "1" {
 		e.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
 			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.node, at.tool(), at.vmid))
 		return
 	}
 	good := true
 	for _, key := range slices.Sorted(maps.Keys(cfg)) {
-		if bridge := parseProperty(text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
+		if bridge := parseProperty(api.Text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
 			good = e.mayPlug(ctx, name, bridge) && good
 		}
 	}

@@ -1,11 +1,10 @@
 // Package proxmox makes a Proxmox VE host hold what a site says: it observes the
-// host, proves what of it is ours, and carries out the steps of a plan. It is the
-// only user of the Proxmox client library.
+// host, proves what of it is ours, and carries out the steps of a plan.
 //
 // Read kinds.go first (the table of contents), then kind.go (what a kind is),
-// owner.go (how ownership is proved), then any kind's file. transport.go and
-// task.go hold what makes PVE's answers trustworthy: typed errors, no repeated
-// writes, an own wait for tasks.
+// owner.go (how ownership is proved), then any kind's file. Package api holds what
+// makes PVE's answers trustworthy: typed errors, no repeated writes, an own wait for
+// tasks.
 //
 // PVE's quirks that the code relies on are named where it does, with the file of
 // PVE they stand in.
@@ -22,12 +21,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // DefaultConcurrency is how many requests are in flight at once, to all nodes together.
-const DefaultConcurrency = defaultConcurrency
+const DefaultConcurrency = api.DefaultConcurrency
 
 // Config says which host to drive, and as whom.
 type Config struct {
@@ -43,7 +43,7 @@ type Config struct {
 // Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
 // between two calls but connections.
 type Driver struct {
-	c     *client
+	c     *api.Client
 	host  *model.Host
 	id    identity
 	width int
@@ -54,11 +54,11 @@ type Driver struct {
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
-	c, err := openClient(cfg.Host, cfg.Token, cfg.Transport, cfg.Concurrency)
+	c, err := api.Open(api.Config{Host: cfg.Host, Token: cfg.Token, Transport: cfg.Transport, Concurrency: cfg.Concurrency})
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{c: c, host: cfg.Host, id: identity{cfg.Site, cfg.Owner, cfg.Host.Name}, width: c.width, files: cfg.Files}, nil
+	return &Driver{c: c, host: cfg.Host, id: identity{cfg.Site, cfg.Owner, cfg.Host.Name}, width: c.Width, files: cfg.Files}, nil
 }
 
 // Observe tells what the host holds. An error means that nothing could be seen;
@@ -114,3 +114,6 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	}
 	return fmt.Errorf("no driver for %s", s.Address)
 }
+
+// IsDenied reports whether the host refused who we are or what we may.
+func IsDenied(err error) bool { return api.IsDenied(err) }

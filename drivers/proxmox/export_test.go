@@ -42,26 +42,26 @@ func EncodeKeys(keys []string) string { return encodeKeys(keys) }
 func DecodeKeys(s string) []string { return decodeKeys(s) }
 
 // WaitTask waits for a task as the driver does.
-func (d *Driver) WaitTask(ctx context.Context, upid string) error { return d.c.tasks.wait(ctx, upid) }
+func (d *Driver) WaitTask(ctx context.Context, upid string) error { return d.c.Tasks.Wait(ctx, upid) }
 
 // Post sends a POST as the driver does.
 func (d *Driver) Post(ctx context.Context, path string, p map[string]any) (string, error) {
-	return d.c.post(ctx, path, p)
+	return d.c.Post(ctx, path, p)
 }
 
 // Put sends a PUT as the driver does.
 func (d *Driver) Put(ctx context.Context, path string, p map[string]any) (string, error) {
-	return d.c.put(ctx, path, p)
+	return d.c.Put(ctx, path, p)
 }
 
 // Remove sends a DELETE as the driver does.
 func (d *Driver) Remove(ctx context.Context, path string) (string, error) {
-	return d.c.remove(ctx, path, nil)
+	return d.c.Delete(ctx, path, nil)
 }
 
 // Get sends a GET as the driver does.
 func (d *Driver) Get(ctx context.Context, path string, into any) error {
-	return d.c.get(ctx, path, into)
+	return d.c.Get(ctx, path, into)
 }
 
 // RoundTripFunc is a transport made of a function.
@@ -69,11 +69,6 @@ type RoundTripFunc func(*http.Request) (*http.Response, error)
 
 // RoundTrip calls the function.
 func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// Classes as text, for tests.
-func ClassName(err error) string {
-	return [...]string{"other", "not found", "exists", "busy", "moved", "denied", "no login", "unknown", "invalid"}[classOf(err)]
-}
 
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
@@ -162,23 +157,6 @@ func OptionPrivilege(key string) string { return optionPrivilege(key) }
 // IsTyped is isTyped.
 func IsTyped(key string) bool { return isTyped(key) }
 
-// ReadRows reads a list as the reader of long lists does, and keeps all of it.
-func ReadRows(doc []byte) (list []map[string]json.RawMessage, there bool, err error) {
-	there, err = readRows(doc, func(r row) {
-		all := map[string]json.RawMessage{}
-		for _, m := range r {
-			all[string(m.name)] = m.val
-		}
-		list = append(list, all)
-	})
-	return list, there, err
-}
-
-// SkimRows does no more than read.
-func SkimRows(doc []byte) {
-	_, _ = readRows(doc, func(row) {})
-}
-
 // ParseProperty takes a property string apart.
 func ParseProperty(s string) property { return parseProperty(s) }
 
@@ -198,9 +176,6 @@ func FirstIn(s, key string) string { return firstIn(s, key) }
 func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map[string]json.RawMessage, error) {
 	return d.content(ctx, node, storage, kind)
 }
-
-// Decisive picks the lines of a task's log that say why it failed.
-func Decisive(log []string, status string) string { return decisive(log, status) }
 
 // AtOnce reports whether PVE changes a key of a running VM at once.
 func AtOnce(key string) bool { return atOnce[key] }

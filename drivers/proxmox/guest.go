@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -21,7 +22,7 @@ type place struct {
 }
 
 func (p place) path(rest ...any) string {
-	return seg(append([]any{"nodes", p.node, pick(p.lxc, "lxc", "qemu"), p.vmid}, rest...)...)
+	return api.Path(append([]any{"nodes", p.node, pick(p.lxc, "lxc", "qemu"), p.vmid}, rest...)...)
 }
 
 // placeOf is where a guest of ours is.
@@ -58,7 +59,7 @@ var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|
 // made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
 // whatever else carries the VMID, on all storages, be it in use by another guest.
 func leftover(at place, err error) string {
-	if classOf(err) != classExists {
+	if api.ClassOf(err) != api.Exists {
 		return ""
 	}
 	m := volumeName.FindStringSubmatch(err.Error())
@@ -90,7 +91,7 @@ func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) er
 // guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
 // (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
 // assert_tag_permissions), and the token may have its privileges through the pool alone.
-func (d *Driver) makes(p params) params {
+func (d *Driver) makes(p api.Params) api.Params {
 	if d.host.Pool != "" {
 		p["pool"] = d.host.Pool
 		delete(p, "tags")
@@ -107,10 +108,10 @@ func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error)
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, errLost) && classOf(err) != classExists {
+	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Exists {
 		return fmt.Errorf("creating %s: %w", at, err)
 	}
-	if errors.Is(err, errLost) {
+	if errors.Is(err, api.ErrOutcomeLost) {
 		if _, _, waitErr := d.rejoin(ctx, worksOn); waitErr != nil {
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
@@ -138,10 +139,10 @@ func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error)
 // vacant reports whether no guest has the VMID of one that could not be read, for lookErr.
 // With rights on a pool only, one that is not there and one that is hidden look the same.
 func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
-	switch classOf(lookErr) {
-	case classNotFound:
+	switch api.ClassOf(lookErr) {
+	case api.NotFound:
 		return true
-	case classDenied:
+	case api.Denied:
 		hidden, err := d.taken(ctx, at.vmid)
 		return err == nil && !hidden
 	default:

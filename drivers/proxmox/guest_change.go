@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -32,7 +33,7 @@ type change struct {
 
 func newChange(at place, to, from *volumes, m mark) *change {
 	return &change{
-		to: to, from: from, m: m, writing: writing{params{}, map[string]bool{}, map[string]bool{}},
+		to: to, from: from, m: m, writing: writing{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
 		sight: sight{at: at, addr: to.mark.addr(), cfg: from.observe, unsure: map[string]bool{}},
 	}
@@ -47,7 +48,7 @@ func (c *change) text(key, val string) {
 
 // attribute sets the key that says an attribute, or deletes it. names are the keys that
 // go by another name in the files, settings what keys are to say.
-func (c *change) attribute(name string, names map[string]string, settings params) {
+func (c *change) attribute(name string, names map[string]string, settings api.Params) {
 	key := name
 	for k, n := range names {
 		if n == name {
@@ -110,7 +111,7 @@ func (c *change) attach(w volume, slot string) string {
 		c.back[slot] = w
 		return w.attach(id, slot)
 	}
-	return w.order(slot)
+	return w.Order(slot)
 }
 
 // describe writes notes and mark where either differs: the mark also holds slots,
@@ -245,7 +246,7 @@ func (d *Driver) withDigest(ctx context.Context, l *sight, slot string, send fun
 		}
 		err := send(l.cfg.digest)
 		l.fresh = false
-		if again || classOf(err) != classMoved {
+		if again || api.ClassOf(err) != api.Changed {
 			return err
 		}
 	}
@@ -293,10 +294,10 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(ch.move)) {
-		p := params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
+		p := api.Params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
 		err := d.withDigest(ctx, l, slot, func(digest string) error {
 			p["digest"] = digest
-			return d.c.order(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
+			return d.c.Do(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
 		})
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
@@ -327,8 +328,8 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 // time, and what is missing an administrator has to do.
 func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
-		upid, err := d.c.put(ctx, l.at.path("resize"), params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
-		return d.c.settled(ctx, upid, err)
+		upid, err := d.c.Put(ctx, l.at.path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
+		return d.c.Settle(ctx, upid, err)
 	})
 	if err == nil || l.at.lxc && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
 		says := readCTDisk("", l.cfg.now[slot]).Size
@@ -352,7 +353,7 @@ func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
 		}
 		delete(ch.m.Detached, name)
 		ch.m.Removes = slices.DeleteFunc(ch.m.Removes, func(n string) bool { return n == name })
-		_, err := d.c.put(ctx, l.at.path("config"), params{"delete": key, "description": describe(ch.notes, ch.m), "digest": digest})
+		_, err := d.c.Put(ctx, l.at.path("config"), api.Params{"delete": key, "description": describe(ch.notes, ch.m), "digest": digest})
 		return err
 	})
 }
@@ -377,7 +378,7 @@ func (d *Driver) complete(ctx context.Context, at place, want *volumes, tags []s
 			}
 		}
 	}
-	lacks := params{}
+	lacks := api.Params{}
 	if !slices.Equal(readTags(cfg.next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}

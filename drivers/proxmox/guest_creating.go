@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -18,18 +19,18 @@ import (
 
 // creation is a running task that may be creating a guest.
 type creation struct {
-	taskID
+	api.TaskID
 	mine bool // this token started it
 }
 
 // String names the task as its list on the web page does.
-func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.kind, c.user) }
+func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
 
 // sort is what the task creates, vm or ct.
-func (c creation) sort() string { return pick(strings.HasPrefix(c.kind, "vz"), "ct", "vm") }
+func (c creation) sort() string { return pick(strings.HasPrefix(c.Type, "vz"), "ct", "vm") }
 
 // copies reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
-func (c creation) copies() bool { return c.kind == "qmclone" || c.kind == "vzclone" }
+func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
 
 // makes reports whether the task may be creating a wanted guest: one that clones makes a guest of just
 // that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
@@ -41,9 +42,9 @@ func (c creation) makes(want *model.Resource) bool {
 	case *CT:
 		from = s.templateVMID
 	}
-	switch c.kind {
+	switch c.Type {
 	case "qmclone", "vzclone":
-		return from != 0 && c.of == strconv.Itoa(from)
+		return from != 0 && c.Object == strconv.Itoa(from)
 	case "qmcreate", "vzcreate":
 		return from == 0
 	default:
@@ -53,12 +54,12 @@ func (c creation) makes(want *model.Resource) bool {
 
 // creations are the running tasks of a node that create guests.
 func (d *Driver) creations(ctx context.Context, node string) ([]creation, error) {
-	active, err := d.c.tasks.active(ctx, node)
+	active, err := d.c.Tasks.Active(ctx, node)
 	var out []creation
 	for upid := range active {
-		switch t := parseUPID(upid); t.kind {
+		switch t := api.ParseUPID(upid); t.Type {
 		case "qmcreate", "qmrestore", "qmclone", "qmtunnel", "vzcreate", "vzrestore", "vzclone", "vzmtunnel":
-			out = append(out, creation{t, d.c.started(upid)})
+			out = append(out, creation{t, d.c.StartedByUs(upid)})
 		}
 	}
 	slices.SortFunc(out, func(a, b creation) int { return strings.Compare(a.String(), b.String()) })
@@ -73,7 +74,7 @@ func creating(f model.Foreign, running []creation) []creation {
 		case c.sort() != f.Kind:
 		case c.copies():
 			clones = append(clones, c)
-		case c.of == strconv.Itoa(f.VMID):
+		case c.Object == strconv.Itoa(f.VMID):
 			return []creation{c}
 		}
 	}
@@ -130,7 +131,7 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 			a.tasks, a.err = d.creations(ctx, f.Node)
 			asked[f.Node] = a
 		}
-		if endsAll(ctx, a.err) {
+		if api.EndsPass(ctx, a.err) {
 			return a.err
 		}
 		u, err := d.unfinished(ctx, l, out, &f, a.tasks, a.err)
@@ -159,7 +160,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 		return nil
 	}
 	if unseen != nil {
-		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+unseen.Error(), nil, IsDenied(unseen)), nil
+		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+unseen.Error(), nil, api.IsDenied(unseen)), nil
 	}
 	by := creating(*f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
@@ -172,10 +173,10 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	}
 	cfg, err := d.readConfig(ctx, at)
 	switch lock := cfg.now["lock"]; {
-	case endsAll(ctx, err):
+	case api.EndsPass(ctx, err):
 		return nil, err
 	case err != nil:
-		return others("was being created, and cannot be read any more: "+err.Error(), nil, IsDenied(err)), nil
+		return others("was being created, and cannot be read any more: "+err.Error(), nil, api.IsDenied(err)), nil
 	case lock == "create" || lock == "clone":
 		abandoned(l, out, f, at)
 		return nil, nil

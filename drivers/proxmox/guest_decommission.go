@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -122,11 +123,11 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
 	}
 	var jobs []replication
-	if err := readList(ctx, d.c, "/cluster/replication", &jobs); err != nil {
+	if err := api.ReadList(ctx, d.c, "/cluster/replication", &jobs); err != nil {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
 	}
 	why := ""
-	switch i := slices.IndexFunc(jobs, func(j replication) bool { return number(j.Guest) == at.vmid }); {
+	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == at.vmid }); {
 	case now.running:
 		why = "it runs"
 	case i >= 0:
@@ -178,11 +179,11 @@ func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, 
 		Content string          `json:"content"`
 		Active  json.RawMessage `json:"active"`
 	}
-	if err := d.c.get(ctx, seg("nodes", at.node, "storage", f.storage, "status"), &st); err != nil {
+	if err := d.c.Get(ctx, api.Path("nodes", at.node, "storage", f.storage, "status"), &st); err != nil {
 		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
 	}
-	if !slices.Contains(strings.Split(st.Content, ","), "backup") || number(st.Active) != 1 {
-		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, strings.Join(contents(st.Content), ","))
+	if !slices.Contains(strings.Split(st.Content, ","), "backup") || api.Number(st.Active) != 1 {
+		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, strings.Join(api.ContentTypes(st.Content), ","))
 	}
 	var err error
 	f.before, err = f.list(ctx)
@@ -192,7 +193,7 @@ func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, 
 // lacks names the first privilege that the token has not got on a path.
 func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (string, error) {
 	var rights map[string]map[string]json.RawMessage
-	if err := d.c.get(ctx, "/access/permissions?path="+path, &rights); err != nil {
+	if err := d.c.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
 		return "", err
 	}
 	for _, p := range privs {
@@ -206,12 +207,12 @@ func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (strin
 // list are the final backups of this guest that can be seen and hold something.
 func (f *farewell) list(ctx context.Context) ([]archive, error) {
 	var all []archive
-	path := seg("nodes", f.at.node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.vmid)
-	if err := readList(ctx, f.d.c, path, &all); err != nil {
+	path := api.Path("nodes", f.at.node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.vmid)
+	if err := api.ReadList(ctx, f.d.c, path, &all); err != nil {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
-		return number(a.VMID) != f.at.vmid || number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
+		return api.Number(a.VMID) != f.at.vmid || api.Number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
 	}), nil
 }
 
@@ -226,18 +227,18 @@ var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "
 // takes the right to see other people's tasks; else another backup is made.
 func (f *farewell) found(ctx context.Context) (string, error) {
 	for _, a := range slices.Backward(f.before) {
-		if time.Since(time.Unix(int64(number(a.CTime)), 0)) > recent {
+		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)) > recent {
 			continue
 		}
 		if missing, err := f.d.lacks(ctx, "/nodes/"+f.at.node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
-		var since []taskEntry
-		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", seg("nodes", f.at.node, "tasks"), f.at.vmid, number(a.CTime))
-		if err := readList(ctx, f.d.c, path, &since); err != nil {
+		var since []api.TaskEntry
+		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", api.Path("nodes", f.at.node, "tasks"), f.at.vmid, api.Number(a.CTime))
+		if err := api.ReadList(ctx, f.d.c, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
 		}
-		if !slices.ContainsFunc(since, func(e taskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
+		if !slices.ContainsFunc(since, func(e api.TaskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
 			return a.VolID, nil
 		}
 	}
@@ -250,12 +251,12 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 // while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
 // not (PVE/VZDump.pm, exec_backup_task).
 func (f *farewell) make(ctx context.Context) (string, error) {
-	upid, err := f.d.c.post(ctx, seg("nodes", f.at.node, "vzdump"), params{
+	upid, err := f.d.c.Post(ctx, api.Path("nodes", f.at.node, "vzdump"), api.Params{
 		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
-	err = f.d.c.settled(ctx, upid, err)
-	if errors.Is(err, errLost) { // it may be at work, or be done
+	err = f.d.c.Settle(ctx, upid, err)
+	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
 		if _, _, waitErr := f.d.rejoin(ctx, f.at); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)
 		}

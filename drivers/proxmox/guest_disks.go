@@ -77,7 +77,7 @@ type volume struct {
 
 // attachable is what PVE is sent for a disk.
 type attachable interface {
-	order(slot string) string          // for a new volume
+	Order(slot string) string          // for a new volume
 	attach(volume, slot string) string // for one that is there and attached nowhere
 	keep(value string) string          // for the one of a value
 }

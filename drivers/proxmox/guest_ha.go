@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -32,7 +33,7 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 			return nil
 		case err == nil && now.ha == "error":
 			return fmt.Errorf("%s is not %s: %s", at, what, haStuck(at))
-		case classOf(err) == classNotFound, classOf(err) == classDenied:
+		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
 			if v, lookErr := d.readView(ctx); lookErr == nil && v.guests[at.vmid].node != "" {
 				at.node = v.guests[at.vmid].node
 			}
@@ -43,7 +44,7 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 			}
 			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, at, patience, or(now.ha, "none"))
 		}
-		if err := wait(ctx, haPoll); err != nil {
+		if err := api.Sleep(ctx, haPoll); err != nil {
 			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, at, err)
 		}
 	}
@@ -59,11 +60,11 @@ func (p place) sid() string { return strings.ToLower(strings.ReplaceAll(p.String
 
 // release takes a guest that shall go out of the HA manager, which could not stop it.
 func (d *Driver) release(ctx context.Context, at place) error {
-	_, err := d.c.remove(ctx, seg("cluster", "ha", "resources", at.sid()), url.Values{})
+	_, err := d.c.Delete(ctx, api.Path("cluster", "ha", "resources", at.sid()), url.Values{})
 	switch {
 	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"), strings.Contains(fmt.Sprint(err), "not HA managed"):
 		return nil
-	case classOf(err) == classDenied:
+	case api.ClassOf(err) == api.Denied:
 		return fmt.Errorf("taking %s out of the HA manager: %w; that needs Sys.Console on /: grant it, or `ha-manager remove %s` on a node", at, err, at.sid())
 	default:
 		return fmt.Errorf("taking %s out of the HA manager: %w", at, err)

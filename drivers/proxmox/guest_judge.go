@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -67,7 +68,7 @@ func (j *judge) all(guests []listed, read map[place]reading) {
 			continue
 		}
 		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Guest: g.kind(), Name: j.wanted.nameOf(g), Denied: IsDenied(a.err)})
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Guest: g.kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.err)})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,7 +37,7 @@ func (d *Driver) watchPaused(ctx context.Context, guests map[int]listed, out *mo
 		}
 		now, err := d.readPowerOf(ctx, placeOf(r))
 		switch {
-		case endsAll(ctx, err):
+		case api.EndsPass(ctx, err):
 			return err
 		case err != nil || !now.running:
 			continue
@@ -95,7 +96,7 @@ func haltedFix(at place, qmp string) string {
 
 // unpause lets a paused machine run on.
 func (d *Driver) unpause(ctx context.Context, at place) error {
-	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.post(ctx, at.path("status", "resume"), nil) })
+	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "resume"), nil) })
 	if err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -233,7 +234,7 @@ func (w writing) settle(old config, lxc bool, same func(key, a, b string) bool) 
 // boot order comes last where CD drives are dealt with, as in inTurn.
 func (w writing) withReverts(steps []writing) []writing {
 	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), cdBus)
-	last := writing{set: params{}, revert: map[string]bool{}}
+	last := writing{set: api.Params{}, revert: map[string]bool{}}
 	first := &steps[0]
 	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)
 	if w.revert["boot"] && (discs || w.discs()) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // shutdownGrace is how much longer than the guest's own time a shutdown may take
@@ -37,15 +39,15 @@ func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 			State   string          `json:"state"`
 		} `json:"ha"`
 	}
-	if err := d.c.get(ctx, at.path("status", "current"), &doc); err != nil {
+	if err := d.c.Get(ctx, at.path("status", "current"), &doc); err != nil {
 		return power{}, err
 	}
 	if doc.Status == "" {
-		return power{}, &netError{"GET", at.path("status", "current"), errors.New("the answer holds no status")}
+		return power{}, &api.NetError{Method: "GET", Path: at.path("status", "current"), Err: errors.New("the answer holds no status")}
 	}
 	return power{
-		running: doc.Status == "running", qmp: doc.QMP, pid: number(doc.PID), uptime: number(doc.Uptime),
-		managed: number(doc.HA.Managed) == 1, ha: doc.HA.State, at: time.Now(),
+		running: doc.Status == "running", qmp: doc.QMP, pid: api.Number(doc.PID), uptime: api.Number(doc.Uptime),
+		managed: api.Number(doc.HA.Managed) == 1, ha: doc.HA.State, at: time.Now(),
 	}, nil
 }
 
@@ -56,7 +58,7 @@ func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 // the container as running (PVE/QemuServer.pm, vm_start_nolock; PVE/LXC.pm, vm_start). So it
 // runs then, with a newer start than before.
 func (d *Driver) start(ctx context.Context, at place) error {
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.post(ctx, at.path("status", "start"), nil) })
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "start"), nil) })
 	switch {
 	case err != nil && strings.Contains(err.Error(), "already running"):
 		now, lookErr := d.readPowerOf(ctx, at)
@@ -88,17 +90,17 @@ func (d *Driver) stop(ctx context.Context, at place, m mark) error {
 	limit := time.Duration(m.down()) * time.Second
 	asked, cancel := context.WithTimeout(ctx, limit+shutdownGrace)
 	upid, err := d.whenUnlocked(asked, func() (string, error) {
-		return d.c.post(asked, at.path("status", "shutdown"), params{"timeout": m.down(), "forceStop": true})
+		return d.c.Post(asked, at.path("status", "shutdown"), api.Params{"timeout": m.down(), "forceStop": true})
 	})
 	hangs := asked.Err() != nil && ctx.Err() == nil
 	cancel()
-	task, ended := errors.AsType[*taskError](err)
+	task, ended := errors.AsType[*api.TaskError](err)
 	switch {
 	case err == nil && taskType(upid) == "hastop":
 		return d.reached(ctx, at, false, limit+haPatience)
 	case err == nil, strings.Contains(err.Error(), at.String()+" not running"): // what PVE says of a container only
 		return nil
-	case ctx.Err() != nil, !hangs && (!ended || task.Err != nil || task.class() == classBusy || task.class() == classNotFound):
+	case ctx.Err() != nil, !hangs && (!ended || task.Err != nil || task.Class() == api.Busy || task.Class() == api.NotFound):
 		return fmt.Errorf("shutting %s down: %w", at, err)
 	}
 	if now, lookErr := d.readPowerOf(ctx, at); lookErr == nil && !now.running {
@@ -111,11 +113,11 @@ func (d *Driver) stop(ctx context.Context, at place, m mark) error {
 // hangs holds the guest's lock file, so it is ended first.
 func (d *Driver) pullPlug(ctx context.Context, at place, shutdown string, why error) error {
 	if shutdown != "" {
-		if _, err := d.c.remove(ctx, seg("nodes", at.node, "tasks", shutdown), nil); err != nil && classOf(err) == classNoLogin {
+		if _, err := d.c.Delete(ctx, api.Path("nodes", at.node, "tasks", shutdown), nil); err != nil && api.ClassOf(err) == api.NoLogin {
 			return fmt.Errorf("shutting %s down: %w", at, err)
 		}
 	}
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.post(ctx, at.path("status", "stop"), nil) })
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "stop"), nil) })
 	if err != nil && !strings.Contains(err.Error(), at.String()+" not running") {
 		return fmt.Errorf("stopping %s, which its shutdown did not end (%w): %w", at, why, err)
 	}
@@ -134,4 +136,4 @@ func (m mark) down() int {
 }
 
 // taskType reads the type of a task from its id; "" if it is none.
-func taskType(upid string) string { return parseUPID(upid).kind }
+func taskType(upid string) string { return api.ParseUPID(upid).Type }

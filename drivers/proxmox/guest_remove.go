@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -71,7 +72,7 @@ var (
 // speak against its going.
 func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (config, proof, error) {
 	cfg, err := d.readConfig(ctx, at)
-	if c := classOf(err); c == classNotFound || c == classDenied {
+	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, proof{}, errors.Join(errGone, err)
 	}
 	if err != nil {
@@ -145,7 +146,7 @@ func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string,
 // taken out of its hands.
 func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
 	err := d.stop(ctx, at, m)
-	if err == nil || ctx.Err() != nil || classOf(err) != classOther {
+	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
 		return err
 	}
 	now, lookErr := d.readPowerOf(ctx, at)
@@ -165,17 +166,17 @@ func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
 // option also takes every volume that carries the VMID. purge takes the guest out of
 // HA, replication and backup jobs, which else forbid it or outlive it.
 func (d *Driver) destroy(ctx context.Context, at place) error {
-	upid, err := d.c.remove(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
-	err = d.c.settled(ctx, upid, err)
+	upid, err := d.c.Delete(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
+	err = d.c.Settle(ctx, upid, err)
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, errLost) { // it may be at work
+	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work
 		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
 			return fmt.Errorf("removing %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	if _, lookErr := d.readConfig(ctx, at); classOf(lookErr) == classNotFound || classOf(lookErr) == classDenied {
+	if _, lookErr := d.readConfig(ctx, at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
 		return d.mustBeGone(ctx, at, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -53,7 +54,7 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 		at := placeOf(have)
 		why, err := d.restartedInVain(ctx, at)
 		switch {
-		case endsAll(ctx, err):
+		case api.EndsPass(ctx, err):
 			return err
 		case err != nil || why == "": // where it cannot be seen, the restart itself tells
 			continue
@@ -69,13 +70,13 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 // restartedInVain tells how our last restarts of a guest went, if that speaks against
 // another one now. The worker of a restart that was killed is no answer of the guest.
 func (d *Driver) restartedInVain(ctx context.Context, at place) (string, error) {
-	var list []taskEntry
-	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", seg("nodes", at.node, "tasks"), strconv.Itoa(at.vmid), time.Now().Add(-restartPause).Unix())
-	if err := readList(ctx, d.c, path, &list); err != nil {
+	var list []api.TaskEntry
+	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.node, "tasks"), strconv.Itoa(at.vmid), time.Now().Add(-restartPause).Unix())
+	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}
-	list = slices.DeleteFunc(list, func(e taskEntry) bool {
-		return !d.c.started(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
+	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
+		return !d.c.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
 	})
 	switch {
 	case len(list) == 0:

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // A restart of a VM is two tasks. The one that we order, qmreboot, ends when the VM has
@@ -42,10 +44,10 @@ func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 		return d.start(ctx, at)
 	}
 	upid, err := d.whenUnlocked(ctx, func() (string, error) {
-		return d.c.post(ctx, at.path("status", "reboot"), params{"timeout": m.down()})
+		return d.c.Post(ctx, at.path("status", "reboot"), api.Params{"timeout": m.down()})
 	})
 	lost := err
-	if errors.Is(err, errLost) { // it may be at work, or be done
+	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
 		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
 			return fmt.Errorf("restarting %s: %w; and %w", at, err, waitErr)
 		}
@@ -95,7 +97,7 @@ func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot s
 	for {
 		now, err := d.readPowerOf(ctx, at)
 		switch {
-		case err != nil && endsAll(ctx, err):
+		case err != nil && api.EndsPass(ctx, err):
 			return err
 		case err == nil && now.newerThan(before) && (at.lxc || now.uptime >= startLasts):
 			return nil
@@ -105,7 +107,7 @@ func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot s
 			return d.start(ctx, at)
 		}
 		if upid := d.laterStart(ctx, at, reboot); upid != "" {
-			err := d.c.tasks.wait(ctx, upid)
+			err := d.c.Tasks.Wait(ctx, upid)
 			switch {
 			case err == nil, strings.Contains(err.Error(), "already running"):
 				if now, err = d.readPowerOf(ctx, at); err == nil && now.newerThan(before) {
@@ -120,7 +122,7 @@ func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot s
 		if time.Now().After(deadline) {
 			return d.staysDown(ctx, at, now, err, patience)
 		}
-		if err := wait(ctx, restartPoll); err != nil {
+		if err := api.Sleep(ctx, restartPoll); err != nil {
 			return fmt.Errorf("waiting until it runs again: %w", err)
 		}
 	}
@@ -138,7 +140,7 @@ func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string
 		return ""
 	}
 	if reboot == "" {
-		if i := slices.IndexFunc(tasks, func(e taskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.started(e.UPID) }); i >= 0 {
+		if i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.StartedByUs(e.UPID) }); i >= 0 {
 			reboot = tasks[i].UPID
 		}
 	}
@@ -151,9 +153,9 @@ func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string
 }
 
 // recentTasks are the last tasks about a guest, running ones first, then the newest.
-func (d *Driver) recentTasks(ctx context.Context, at place) ([]taskEntry, error) {
-	var list []taskEntry
-	err := readList(ctx, d.c, seg("nodes", at.node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.vmid), &list)
+func (d *Driver) recentTasks(ctx context.Context, at place) ([]api.TaskEntry, error) {
+	var list []api.TaskEntry
+	err := api.ReadList(ctx, d.c, api.Path("nodes", at.node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.vmid), &list)
 	return list, err
 }
 
@@ -184,7 +186,7 @@ func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
 	if err != nil {
 		return false
 	}
-	i := slices.IndexFunc(tasks, func(e taskEntry) bool {
+	i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool {
 		return slices.Contains([]string{"qmreboot", "qmstart", "qmshutdown", "qmstop", "hastart", "hastop"}, taskType(e.UPID))
 	})
 	if i < 0 {
@@ -192,20 +194,20 @@ func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
 	}
 	last := tasks[i]
 	switch {
-	case taskType(last.UPID) == "qmstart" && last.runs():
-		return d.c.tasks.wait(ctx, last.UPID) == nil
-	case taskType(last.UPID) != "qmreboot" || !d.c.started(last.UPID):
+	case taskType(last.UPID) == "qmstart" && last.Running():
+		return d.c.Tasks.Wait(ctx, last.UPID) == nil
+	case taskType(last.UPID) != "qmreboot" || !d.c.StartedByUs(last.UPID):
 		return false
 	}
 	for range 4 {
-		if wait(ctx, restartPoll) != nil {
+		if api.Sleep(ctx, restartPoll) != nil {
 			return false
 		}
 		if now, err := d.readPowerOf(ctx, at); err == nil && now.running {
 			return true
 		}
 		if upid := d.laterStart(ctx, at, last.UPID); upid != "" {
-			return d.c.tasks.wait(ctx, upid) == nil
+			return d.c.Tasks.Wait(ctx, upid) == nil
 		}
 	}
 	return false
@@ -222,11 +224,11 @@ func (d *Driver) whenUnlocked(ctx context.Context, send func() (string, error)) 
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
-		err = d.c.settled(ctx, upid, err)
+		err = d.c.Settle(ctx, upid, err)
 		switch {
 		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err
-		case time.Now().After(deadline) || wait(ctx, lockPoll) != nil:
+		case time.Now().After(deadline) || api.Sleep(ctx, lockPoll) != nil:
 			return upid, &lockHeldError{err}
 		}
 	}

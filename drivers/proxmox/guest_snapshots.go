@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -20,7 +21,7 @@ func (d *Driver) inSnapshots(ctx context.Context, at place) (map[string]string, 
 	var list []struct {
 		Name string `json:"name"`
 	}
-	if err := readList(ctx, d.c, at.path("snapshot"), &list); err != nil {
+	if err := api.ReadList(ctx, d.c, at.path("snapshot"), &list); err != nil {
 		return nil, fmt.Errorf("asking for the snapshots of %s: %w", at, err)
 	}
 	out := map[string]string{}
@@ -29,12 +30,12 @@ func (d *Driver) inSnapshots(ctx context.Context, at place) (map[string]string, 
 			continue
 		}
 		var conf map[string]json.RawMessage
-		if err := d.c.get(ctx, at.path("snapshot", s.Name, "config"), &conf); err != nil {
+		if err := d.c.Get(ctx, at.path("snapshot", s.Name, "config"), &conf); err != nil {
 			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
 		}
 		for key, val := range conf {
 			if isDrive(key) || isMount(key) {
-				out[volumeOf(text(val))] = s.Name
+				out[volumeOf(api.Text(val))] = s.Name
 			}
 		}
 	}
@@ -61,7 +62,7 @@ func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model
 		}
 		held, err := d.inSnapshots(ctx, placeOf(out.State[addr]))
 		switch {
-		case endsAll(ctx, err):
+		case api.EndsPass(ctx, err):
 			return err
 		case err != nil: // where it cannot be seen, the step itself tells
 			continue

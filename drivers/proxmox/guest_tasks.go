@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -16,14 +17,14 @@ var watching = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "ter
 // guestTasks are the running tasks on one guest that change it. Those of others are
 // in it only as far as the token may see them (Sys.Audit on the node).
 func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
-	var list []taskEntry
-	path := seg("nodes", at.node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.vmid)
-	if err := readList(ctx, d.c, path, &list); err != nil {
+	var list []api.TaskEntry
+	path := api.Path("nodes", at.node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.vmid)
+	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
 		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
 	}
 	var out []string
 	for _, e := range list {
-		if e.runs() && !slices.Contains(watching, taskType(e.UPID)) {
+		if e.Running() && !slices.Contains(watching, taskType(e.UPID)) {
 			out = append(out, e.UPID)
 		}
 	}
@@ -41,13 +42,13 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 		return false, nil, err
 	}
 	for _, upid := range tasks {
-		if !d.c.started(upid) && !startsAgain(upid) {
+		if !d.c.StartedByUs(upid) && !startsAgain(upid) {
 			others = append(others, upid)
 			continue
 		}
 		waited = true
-		if err := d.c.tasks.wait(ctx, upid); err != nil {
-			if _, ended := errors.AsType[*taskError](err); !ended {
+		if err := d.c.Tasks.Wait(ctx, upid); err != nil {
+			if _, ended := errors.AsType[*api.TaskError](err); !ended {
 				return true, others, err
 			}
 		}
@@ -57,8 +58,8 @@ func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []st
 
 // startsAgain reports whether a task is the start of a VM by the node itself.
 func startsAgain(upid string) bool {
-	id := parseUPID(upid)
-	return id.kind == "qmstart" && id.user == "root@pam"
+	id := api.ParseUPID(upid)
+	return id.Type == "qmstart" && id.User == "root@pam"
 }
 
 // lockText says that a guest is locked, by what, and what clears it. Such an error is
@@ -92,12 +93,12 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		}
 		at := placeOf(out.State[addr])
 		tasks, err := d.guestTasks(ctx, at)
-		if endsAll(ctx, err) {
+		if api.EndsPass(ctx, err) {
 			return err
 		}
 		if len(tasks) == 0 { // what held it may have ended since it was listed
 			cfg, lookErr := d.readConfig(ctx, at)
-			if endsAll(ctx, lookErr) {
+			if api.EndsPass(ctx, lookErr) {
 				return lookErr
 			}
 			if lookErr == nil {
@@ -110,7 +111,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if g.Lock == "suspended" && !g.Running {
 			g.Asleep = lockText(at, g.Lock, nil)
 		}
-		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.started) {
+		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.StartedByUs) {
 			g.Held = lockText(at, g.Lock, tasks)
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // A disk that somebody detaches by hand is one of perhaps several unused volumes of its
@@ -40,7 +42,7 @@ func (c *change) attached() map[string]string {
 // them only as it made them. Without it a disk that is detached by hand is not put
 // back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
 // the same request, and must be.
-func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark, lacks params) error {
+func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark, lacks api.Params) error {
 	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
@@ -55,7 +57,7 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 	}
 	p := maps.Clone(lacks)
 	if p == nil {
-		p = params{}
+		p = api.Params{}
 	}
 	if len(want.list) > 1 {
 		known := map[string]string{}
@@ -74,14 +76,14 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 	}
 	return judge(d.withDigest(ctx, l, "", func(digest string) error {
 		p["digest"] = digest
-		_, err := d.c.put(ctx, l.at.path("config"), p)
+		_, err := d.c.Put(ctx, l.at.path("config"), p)
 		return err
 	}))
 }
 
 // passing lets only those errors through after which there is no going on.
 func passing(ctx context.Context, err error) error {
-	if endsAll(ctx, err) {
+	if api.EndsPass(ctx, err) {
 		return err
 	}
 	return nil

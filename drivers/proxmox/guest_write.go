@@ -10,13 +10,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // writing is what one request changes of a guest's configuration: keys to set, keys
 // to delete, keys of which what waits for a restart is reverted.
 type writing struct {
-	set    params
+	set    api.Params
 	gone   map[string]bool
 	revert map[string]bool
 }
@@ -33,8 +34,8 @@ func (w writing) text(key, val string) {
 func (w writing) empty() bool { return len(w.set)+len(w.gone)+len(w.revert) == 0 }
 
 // body is the request; digest is that of the configuration which it was worked out for.
-func (w writing) body(digest string) params {
-	p := params{}
+func (w writing) body(digest string) api.Params {
+	p := api.Params{}
 	maps.Copy(p, w.set)
 	if len(w.gone) > 0 {
 		p["delete"] = strings.Join(slices.Sorted(maps.Keys(w.gone)), ",")
@@ -47,7 +48,7 @@ func (w writing) body(digest string) params {
 }
 
 // strip deletes of a copy what only its template says of what the files always decide.
-func (w writing) strip(copied config, settings params) {
+func (w writing) strip(copied config, settings api.Params) {
 	for key := range copied.next {
 		_, decided := settings[key]
 		if w.set[key] == nil && (decided || isNet(key) || strings.HasPrefix(key, "ipconfig")) {
@@ -83,8 +84,8 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 	if w.empty() {
 		return nil
 	}
-	_, err := d.c.put(ctx, at.path("config"), w.body(have.Guest.Digest))
-	if classOf(err) != classMoved {
+	_, err := d.c.Put(ctx, at.path("config"), w.body(have.Guest.Digest))
+	if api.ClassOf(err) != api.Changed {
 		return w.heldBack(err)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
@@ -99,7 +100,7 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}
-	_, err = d.c.put(ctx, at.path("config"), w.body(cfg.digest))
+	_, err = d.c.Put(ctx, at.path("config"), w.body(cfg.digest))
 	return w.heldBack(err)
 }
 
@@ -144,7 +145,7 @@ func bootOrder(key string) bool { return key == "boot" }
 
 // apart takes keys out of a change: those that are to be sent by another request.
 func (w writing) apart(other func(key string) bool) (rest, taken writing) {
-	rest, taken = writing{set: params{}, gone: w.gone}, writing{set: params{}}
+	rest, taken = writing{set: api.Params{}, gone: w.gone}, writing{set: api.Params{}}
 	for key, val := range w.set {
 		if other(key) {
 			taken.set[key] = val
@@ -171,7 +172,7 @@ func (w writing) inTurn() []writing {
 		return []writing{rest, boot}
 	}
 	w, made := w.apart(w.orders)
-	first, rest := writing{set: params{"description": w.set["description"]}, gone: map[string]bool{}}, writing{set: maps.Clone(w.set), gone: map[string]bool{}}
+	first, rest := writing{set: api.Params{"description": w.set["description"]}, gone: map[string]bool{}}, writing{set: maps.Clone(w.set), gone: map[string]bool{}}
 	delete(rest.set, "description")
 	for key := range w.gone {
 		if isDrive(key) && !strings.HasPrefix(key, "unused") {
@@ -203,7 +204,7 @@ func (w writing) oneByOne() []writing {
 		steps = append(steps, rest)
 	}
 	for _, slot := range slices.Sorted(maps.Keys(made.set)) {
-		steps = append(steps, writing{set: params{slot: made.set[slot]}})
+		steps = append(steps, writing{set: api.Params{slot: made.set[slot]}})
 	}
 	return steps
 }
@@ -221,7 +222,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 		split = w.oneByOne
 	}
 	steps := w.withReverts(split())
-	later := writing{set: params{}, gone: map[string]bool{}}
+	later := writing{set: api.Params{}, gone: map[string]bool{}}
 	for _, s := range steps[1:] {
 		maps.Copy(later.set, s.set)
 		maps.Copy(later.gone, s.gone)
@@ -242,7 +243,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 			if foreign.touched(old, l.cfg) {
 				return errTouched
 			}
-			_, err := d.c.put(ctx, l.at.path("config"), s.body(digest))
+			_, err := d.c.Put(ctx, l.at.path("config"), s.body(digest))
 			return err
 		})
 		if err = s.heldBack(err); err != nil {
@@ -287,7 +288,7 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 	var steps []writing
 	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) {
 		c.bare.Slots = c.want.Slots
-		steps = append(steps, writing{set: params{"description": describe(c.notes, c.bare)}})
+		steps = append(steps, writing{set: api.Params{"description": describe(c.notes, c.bare)}})
 	}
 	if c.at.lxc {
 		parts := w.oneByOne() // the rest, with the mark of a complete one, comes last
@@ -303,7 +304,7 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			_, err := d.c.put(ctx, c.at.path("config"), step.body(digest))
+			_, err := d.c.Put(ctx, c.at.path("config"), step.body(digest))
 			return err
 		})
 		if err != nil {
@@ -318,7 +319,7 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 // pending, and tries nothing again. That a new drive without a medium cannot be plugged in
 // the plan has said: it is no failure.
 func (w writing) heldBack(err error) error {
-	api, ok := errors.AsType[*apiError](err)
+	api, ok := errors.AsType[*api.Error](err)
 	if ok && len(api.Params) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(api.Params)), func(key string) bool {
 		return !w.emptyDrive(key) || !strings.Contains(api.Params[key], "hotplug problem - unable to parse volume ID")
 	}) {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -31,20 +32,20 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 		goes     bool
 	}
 	var changes []change // that wait
-	_, err := d.c.rows(ctx, at.path("pending"), func(e row) {
-		key, value, pending, gone := e.text("key"), e.raw("value"), e.raw("pending"), e.raw("delete")
+	_, err := d.c.Rows(ctx, at.path("pending"), func(e api.Row) {
+		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
 		if key == "digest" {
-			c.digest = text(value)
+			c.digest = api.Text(value)
 			return
 		}
 		if value != nil {
-			c.now[key] = text(value)
+			c.now[key] = api.Text(value)
 		}
 		c.waits = c.waits || pending != nil || gone != nil
 		if pending != nil {
-			changes = append(changes, change{key, text(pending), false})
+			changes = append(changes, change{key, api.Text(pending), false})
 		}
-		if n := text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
+		if n := api.Text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
 			changes = append(changes, change{key, "", true})
 		}
 	})
@@ -52,7 +53,7 @@ func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
 		return config{}, err
 	}
 	if len(c.now) == 0 { // even a guest whose making died has its lock
-		return config{}, &netError{"GET", at.path("pending"), errors.New("the answer holds no configuration")}
+		return config{}, &api.NetError{Method: "GET", Path: at.path("pending"), Err: errors.New("the answer holds no configuration")}
 	}
 	c.next = c.now // nearly always; thousands of guests are held at once
 	if !c.waits {
@@ -171,7 +172,7 @@ func (d *Driver) readConfigs(ctx context.Context, guests []listed, into map[plac
 		g.Go(func() error {
 			cfg, err := d.readConfig(gctx, guest.place())
 			answers[i] = reading{cfg, err}
-			if classOf(err) == classNoLogin {
+			if api.ClassOf(err) == api.NoLogin {
 				return err
 			}
 			return gctx.Err()
@@ -211,7 +212,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	for _, q := range asked {
 		g.Go(func() error {
 			q.list, q.err = d.readNode(gctx, q.node, q.lxc)
-			if classOf(q.err) == classNoLogin {
+			if api.ClassOf(q.err) == api.NoLogin {
 				return q.err
 			}
 			return gctx.Err()
@@ -225,7 +226,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	for _, q := range asked {
 		if q.err != nil {
 			if !slices.ContainsFunc(unknown, func(u model.Unknown) bool { return u.Node == q.node }) {
-				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Denied: IsDenied(q.err)})
+				unknown = append(unknown, model.Unknown{Scope: "node " + q.node, Why: q.err.Error(), Node: q.node, Denied: api.IsDenied(q.err)})
 			}
 			continue
 		}
@@ -239,22 +240,22 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 // readNode lists the VMs of a node, or its containers.
 func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed, error) {
 	var out []listed
-	there, err := d.c.rows(ctx, seg("nodes", node, pick(lxc, "lxc", "qemu")), func(e row) {
-		g := e.guest(node, lxc)
-		g.uptime = e.number("uptime")
+	there, err := d.c.Rows(ctx, api.Path("nodes", node, pick(lxc, "lxc", "qemu")), func(e api.Row) {
+		g := guest(e, node, lxc)
+		g.uptime = e.Number("uptime")
 		out = append(out, g)
 	})
 	if err == nil && !there {
-		err = errNoList
+		err = api.ErrNoList
 	}
 	return out, err
 }
 
 // guest reads what all lists of guests have.
-func (r row) guest(node string, lxc bool) listed {
+func guest(r api.Row, node string, lxc bool) listed {
 	g := listed{
-		vmid: r.number("vmid"), node: node, lxc: lxc, name: r.text("name"),
-		tags: splitTags(r.text("tags")), lock: r.text("lock"), running: r.text("status") == "running",
+		vmid: r.Number("vmid"), node: node, lxc: lxc, name: r.Text("name"),
+		tags: splitTags(r.Text("tags")), lock: r.Text("lock"), running: r.Text("status") == "running",
 	}
 	if at := g.place().String(); g.name == at || g.name == strings.Replace(at, " ", "", 1) {
 		g.name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -63,8 +64,8 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 
 // taken asks PVE whether some guest has a VMID, be it one that the token may not see.
 func (d *Driver) taken(ctx context.Context, vmid int) (bool, error) {
-	err := d.c.get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
-	if c := classOf(err); c == classInvalid || c == classExists {
+	err := d.c.Get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
+	if c := api.ClassOf(err); c == api.Invalid || c == api.Exists {
 		return true, nil
 	}
 	return false, err

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -167,14 +168,14 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		storage, content, _ := strings.Cut(p, " ")
 		list, err := l.content(ctx, d, shelf{node, storage}, content)
 		if err != nil {
-			if endsAll(ctx, err) {
+			if api.EndsPass(ctx, err) {
 				return out, err
 			}
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Only: imagesOn(l.want, storage, content), Denied: IsDenied(err)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Only: imagesOn(l.want, storage, content), Denied: api.IsDenied(err)})
 			continue
 		}
 		for _, e := range list {
-			volid := text(e["volid"])
+			volid := api.Text(e["volid"])
 			m := imageFile.FindStringSubmatch(path.Base(volid))
 			if m == nil || m[1] != d.id.site {
 				continue
@@ -230,7 +231,7 @@ func (d *Driver) ensureImage(ctx context.Context, s plan.Step, want *Image) erro
 func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error {
 	node := d.host.PVENode()
 	name := path.Base(want.Volume)
-	p := params{"content": want.content(), "filename": name}
+	p := api.Params{"content": want.content(), "filename": name}
 	if want.Checksum != "" {
 		p["checksum"], p["checksum-algorithm"] = strings.TrimPrefix(want.Checksum, "sha256:"), "sha256"
 	}
@@ -239,12 +240,12 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 		err = d.upload(ctx, node, want, p)
 	} else {
 		p["url"] = want.URL
-		err = d.c.order(ctx, seg("nodes", node, "storage", want.Storage, "download-url"), p)
+		err = d.c.Do(ctx, api.Path("nodes", node, "storage", want.Storage, "download-url"), p)
 	}
 	if err == nil {
 		return nil
 	}
-	if there, lookErr := d.hasVolume(ctx, node, want); lookErr == nil && there && (errors.Is(err, errLost) || strings.Contains(err.Error(), "refusing to override")) {
+	if there, lookErr := d.hasVolume(ctx, node, want); lookErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
 		return nil
 	}
 	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
@@ -252,11 +253,11 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 
 // content lists the volumes of a kind that are on a storage; all of them for "".
 func (d *Driver) content(ctx context.Context, node, storage, kind string) (list []map[string]json.RawMessage, err error) {
-	path := seg("nodes", node, "storage", storage, "content")
+	path := api.Path("nodes", node, "storage", storage, "content")
 	if kind != "" {
 		path += "?content=" + kind
 	}
-	err = readList(ctx, d.c, path, &list)
+	err = api.ReadList(ctx, d.c, path, &list)
 	return list, err
 }
 
@@ -265,7 +266,7 @@ func (d *Driver) content(ctx context.Context, node, storage, kind string) (list 
 // (pve-common, Tools.pm, download_file_from_url).
 func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool, error) {
 	list, err := d.content(ctx, node, want.Storage, want.content())
-	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return text(e["volid"]) == want.Volume }), err
+	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
 // removeVolume deletes a file of ours; one that is gone is success.
@@ -278,8 +279,8 @@ func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
 
 // free deletes a volume; one that is gone is success.
 func (d *Driver) free(ctx context.Context, node, volid string) error {
-	upid, err := d.c.remove(ctx, seg("nodes", node, "storage", storageOf(volid), "content", volid), nil)
-	if err = d.c.settled(ctx, upid, err); classOf(err) == classNotFound {
+	upid, err := d.c.Delete(ctx, api.Path("nodes", node, "storage", storageOf(volid), "content", volid), nil)
+	if err = d.c.Settle(ctx, upid, err); api.ClassOf(err) == api.NotFound {
 		return nil
 	}
 	return err
@@ -289,7 +290,7 @@ func (d *Driver) free(ctx context.Context, node, volid string) error {
 // which it looks for them, and the file last, under the name filename, and a length: it
 // takes no chunked bodies (pve-http-server, AnyEvent.pm, file_upload_multipart). It is
 // streamed and can be cancelled, which the client library's upload cannot.
-func (d *Driver) upload(ctx context.Context, node string, want *Image, fields params) error {
+func (d *Driver) upload(ctx context.Context, node string, want *Image, fields api.Params) error {
 	if d.files == nil {
 		return errors.New("the site's files are not at hand")
 	}
@@ -302,5 +303,5 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields pa
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
-	return d.c.upload(ctx, seg("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
+	return d.c.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
 }

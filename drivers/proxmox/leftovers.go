@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -27,18 +28,18 @@ const recallVolumes = "volumes"
 // leftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
 // has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
 func (d *Driver) leftVolumes(ctx context.Context, at shelf, want *model.Want, only int, exists map[int]string) ([]string, error) {
-	path := seg("nodes", at.node, "storage", at.storage, "content") + "?content=images"
+	path := api.Path("nodes", at.node, "storage", at.storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
 	}
 	var list []map[string]json.RawMessage
-	if err := readList(ctx, d.c, path, &list); err != nil {
+	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
 		return nil, err
 	}
 	free := map[int]bool{}
 	var out []string
 	for _, e := range list {
-		id := number(e["vmid"])
+		id := api.Number(e["vmid"])
 		if id == 0 || only != 0 && id != only || exists[id] != "" || !inReach(want, id) {
 			continue
 		}
@@ -50,7 +51,7 @@ func (d *Driver) leftVolumes(ctx context.Context, at shelf, want *model.Want, on
 			free[id] = !taken
 		}
 		if free[id] {
-			out = append(out, text(e["volid"]))
+			out = append(out, api.Text(e["volid"]))
 		}
 	}
 	slices.Sort(out)
@@ -80,7 +81,7 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		}
 		left, err := d.leftVolumes(ctx, at, l.want, 0, out.Taken)
 		switch {
-		case endsAll(ctx, err):
+		case api.EndsPass(ctx, err):
 			return err
 		case err != nil:
 			again = true // to be asked another time; nothing depends on it
@@ -128,7 +129,7 @@ func diskStorages(w *model.Want) []string {
 // withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
 // them. A creation that ended badly mostly leaves none: PVE frees them.
 func (d *Driver) withLeft(ctx context.Context, at place, want *model.Resource, err error) error {
-	if _, known := errors.AsType[*model.LeftoverError](err); known || errors.Is(err, errLost) || endsAll(ctx, err) {
+	if _, known := errors.AsType[*model.LeftoverError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
 	if _, lookErr := d.readConfig(ctx, at); !d.vacant(ctx, at, lookErr) {

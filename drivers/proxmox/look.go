@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -58,7 +59,7 @@ func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([
 	}
 	var out []map[string]json.RawMessage
 	for _, e := range whole.list {
-		if strings.HasPrefix(text(e["volid"]), at.storage+":"+kind+"/") {
+		if strings.HasPrefix(api.Text(e["volid"]), at.storage+":"+kind+"/") {
 			out = append(out, e)
 		}
 	}
@@ -69,8 +70,8 @@ func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([
 // as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
 // lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
 // starts qemu-img for each, and files beyond a network are slow to look at.
-func isFolder(e row) bool {
-	kinds := strings.Split(e.text("content"), ",")
-	return e.text("plugintype") == "dir" && e.text("shared") == "0" &&
+func isFolder(e api.Row) bool {
+	kinds := strings.Split(e.Text("content"), ",")
+	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
 		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -239,7 +240,7 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 		return nil, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
 	err = d.sendSeed(ctx, at.node, v.seedVolume, image)
-	if errors.Is(err, errLost) && len(left) == 0 { // nothing was there before, so what is there now is this
+	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
 		now, lookErr := d.seedsOn(ctx, at.node, v.seedStorage)
 		if lookErr == nil && slices.ContainsFunc(now, func(n seedVolume) bool { return n.volid == v.seedVolume && n.size == len(image) }) {
 			err = nil
@@ -273,7 +274,7 @@ func (d *Driver) unseed(ctx context.Context, want *VM, at place, m mark) {
 	if err != nil || !d.proof(cfg, at).of(m.addr()) || m.attached(cfg.next) == "" {
 		return
 	}
-	if _, err := d.c.put(ctx, at.path("config"), params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+	if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
 		return // the next pass finds it in the drive
 	}
 	_ = d.removeSeed(ctx, at.node, m.Seed.Volume) // the next pass finds it on the storage
@@ -282,14 +283,14 @@ func (d *Driver) unseed(ctx context.Context, want *VM, at place, m mark) {
 // answers waits for the agent of a machine that was just started.
 func (d *Driver) answers(ctx context.Context, at place) bool {
 	for range bootPatience / bootPoll {
-		_, err := d.c.post(ctx, at.path("agent", "ping"), nil)
+		_, err := d.c.Post(ctx, at.path("agent", "ping"), nil)
 		if err == nil {
 			return true
 		}
-		if c := classOf(err); c == classDenied || c == classNoLogin || c == classNotFound {
+		if c := api.ClassOf(err); c == api.Denied || c == api.NoLogin || c == api.NotFound {
 			return false
 		}
-		if wait(ctx, bootPoll) != nil {
+		if api.Sleep(ctx, bootPoll) != nil {
 			return false
 		}
 	}
@@ -303,7 +304,7 @@ func (d *Driver) dropSeed(ctx context.Context, at place, m mark, cfg config) err
 		return nil
 	}
 	if m.attached(cfg.next) != "" {
-		if _, err := d.c.put(ctx, at.path("config"), params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+		if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -84,12 +85,12 @@ func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 	empty := len(nocloud.Empty())
 	var out []seedVolume
 	for _, e := range list {
-		name, ok := parseSeed(text(e["volid"]))
+		name, ok := parseSeed(api.Text(e["volid"]))
 		if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
 			continue
 		}
-		size := number(e["size"])
-		out = append(out, seedVolume{name, text(e["volid"]), size, size == empty})
+		size := api.Number(e["size"])
+		out = append(out, seedVolume{name, api.Text(e["volid"]), size, size == empty})
 	}
 	slices.SortFunc(out, func(a, b seedVolume) int { return strings.Compare(a.volid, b.volid) })
 	return out
@@ -98,8 +99,8 @@ func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 // sendSeed uploads an image; a file of that name is overwritten.
 func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte) error {
 	sum := sha256.Sum256(image)
-	p := params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
-	return d.c.upload(ctx, seg("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
+	p := api.Params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
+	return d.c.Upload(ctx, api.Path("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
 // removeSeed deletes a seed image of ours; one that is gone is success. Deleting
@@ -111,7 +112,7 @@ func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
 	}
 	err := d.free(ctx, node, volid)
-	if classOf(err) == classDenied {
+	if api.ClassOf(err) == api.Denied {
 		err = d.sendSeed(ctx, node, volid, nocloud.Empty())
 	}
 	return attempt("removing seed image "+volid, err)
@@ -168,14 +169,14 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		}
 		list, err := l.content(ctx, d, at, "iso")
 		if err != nil {
-			if endsAll(ctx, err) {
+			if api.EndsPass(ctx, err) {
 				return err
 			}
-			if classOf(err) == classNotFound && !slices.Contains(recall, at) {
+			if api.ClassOf(err) == api.NotFound && !slices.Contains(recall, at) {
 				continue // only remembered, and there is no such storage any more
 			}
 			recall = append(recall, at)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: IsDenied(err)}) // of other storages they are seen
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
 			continue
 		}
 		for _, v := range d.seedsAmong(list) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -112,8 +113,8 @@ func (s *survey) storages(ctx context.Context, node string, uses []use) error {
 				o.Path = declared
 			}
 			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
-			has := contents(takes)
-			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.storage, withContent(has, u.content), s.other(node, u.content))
+			has := api.ContentTypes(takes)
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.storage, api.AddContentTypes(has, u.content), s.other(node, u.content))
 		}
 		s.obstacle(o, u.by, declared)
 	}
@@ -207,7 +208,7 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 	if !asked {
 		var rights map[string]map[string]json.RawMessage
 		path := "/storage/" + storage
-		if err := s.d.c.get(ctx, "/access/permissions?path="+queryText(path), &rights); endsAll(ctx, err) {
+		if err := s.d.c.Get(ctx, "/access/permissions?path="+queryText(path), &rights); api.EndsPass(ctx, err) {
 			return "", false, false, err
 		}
 		_, audits := rights[path]["Datastore.Audit"]
@@ -221,16 +222,16 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 // readShelves lists the storages of a node; nil if it does not say.
 func (s *survey) readShelves(ctx context.Context, node string) (map[string]string, error) {
 	var list []map[string]json.RawMessage
-	if err := readList(ctx, s.d.c, seg("nodes", node, "storage"), &list); err != nil {
-		if endsAll(ctx, err) {
+	if err := api.ReadList(ctx, s.d.c, api.Path("nodes", node, "storage"), &list); err != nil {
+		if api.EndsPass(ctx, err) {
 			return nil, err
 		}
 		return nil, nil
 	}
 	out := map[string]string{}
 	for _, e := range list {
-		if text(e["enabled"]) != "0" {
-			out[text(e["storage"])] = text(e["content"])
+		if api.Text(e["enabled"]) != "0" {
+			out[api.Text(e["storage"])] = api.Text(e["content"])
 		}
 	}
 	return out, nil
@@ -249,12 +250,12 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
 		}
 		if _, asked := s.bridges[node]; !asked {
 			var list []map[string]json.RawMessage
-			if err := readList(ctx, s.d.c, seg("nodes", node, "network")+"?type=any_bridge", &list); endsAll(ctx, err) {
+			if err := api.ReadList(ctx, s.d.c, api.Path("nodes", node, "network")+"?type=any_bridge", &list); api.EndsPass(ctx, err) {
 				return err
 			}
 			s.bridges[node] = []string{} // not a word, if it stays so
 			for _, i := range list {
-				s.bridges[node] = append(s.bridges[node], text(i["iface"]))
+				s.bridges[node] = append(s.bridges[node], api.Text(i["iface"]))
 			}
 		}
 		names := s.bridges[node]

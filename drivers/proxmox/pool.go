@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -37,8 +38,8 @@ var poolKind = kind[Pool]{
 	list:  listPools,
 	needs: poolNeeds,
 	create: func(ctx context.Context, d *Driver, s plan.Step, want *Pool) error {
-		_, err := d.c.post(ctx, "/pools", params{"poolid": s.Address.Name, "comment": d.poolComment(s, want)})
-		if c := classOf(err); c == classExists || c == classUnknown {
+		_, err := d.c.Post(ctx, "/pools", api.Params{"poolid": s.Address.Name, "comment": d.poolComment(s, want)})
+		if c := api.ClassOf(err); c == api.Exists || c == api.OutcomeUnknown {
 			var ours bool
 			if _, ours, _ = d.pool(ctx, s.Address.Name); ours {
 				return nil // an earlier order got through
@@ -50,7 +51,7 @@ var poolKind = kind[Pool]{
 		if _, ours, err := d.pool(ctx, s.Address.Name); err != nil || !ours {
 			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not ours any more (no ownership tag in its comment): left alone")))
 		}
-		_, err := d.c.put(ctx, "/pools/"+url.PathEscape(s.Address.Name), params{"comment": d.poolComment(s, want)})
+		_, err := d.c.Put(ctx, "/pools/"+url.PathEscape(s.Address.Name), api.Params{"comment": d.poolComment(s, want)})
 		return attempt("changing pool "+s.Address.Name, err)
 	},
 	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
@@ -63,7 +64,7 @@ var poolKind = kind[Pool]{
 		case !ours:
 			return fmt.Errorf("pool %s is not ours any more (no ownership tag in its comment): left alone", s.Address.Name)
 		}
-		_, err = d.c.remove(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
+		_, err = d.c.Delete(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
 		return attempt("removing pool "+s.Address.Name, err)
 	},
 }
@@ -85,7 +86,7 @@ func (d *Driver) poolMark(name string) mark {
 
 func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := readList(ctx, d.c, "/pools", &list)
+	err := api.ReadList(ctx, d.c, "/pools", &list)
 	return list, err
 }
 
@@ -93,14 +94,14 @@ func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error
 // name, so the mark must name it. Its owner is the host, whoever made it: guests
 // of a test join it too.
 func (d *Driver) ours(e map[string]json.RawMessage) (comment string, ok bool) {
-	comment, m, found := splitDescription(text(e["comment"]))
-	return comment, found && m.Site == d.id.site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == text(e["poolid"])
+	comment, m, found := splitDescription(api.Text(e["comment"]))
+	return comment, found && m.Site == d.id.site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
 }
 
 func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err error) {
 	list, err := d.pools(ctx)
 	for _, e := range list {
-		if text(e["poolid"]) == name {
+		if api.Text(e["poolid"]) == name {
 			_, ours = d.ours(e)
 			return true, ours, err
 		}
@@ -113,14 +114,14 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 	out := model.Observed{State: model.State{}}
 	list, err := d.pools(ctx)
 	if err != nil {
-		if endsAll(ctx, err) {
+		if api.EndsPass(ctx, err) {
 			return out, err
 		}
-		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool", Denied: IsDenied(err)})
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "pools", Why: err.Error(), Kind: "pool", Denied: api.IsDenied(err)})
 		return out, nil
 	}
 	for _, e := range list {
-		addr := model.Address{Kind: "pool", Name: text(e["poolid"])}
+		addr := model.Address{Kind: "pool", Name: api.Text(e["poolid"])}
 		comment, ok := d.ours(e)
 		switch {
 		case ok:

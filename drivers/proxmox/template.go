@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -249,9 +250,9 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		volumes, err := d.archivesOn(ctx, l, storage)
 		switch {
 		case err == nil:
-		case endsAll(ctx, err):
+		case api.EndsPass(ctx, err):
 			return out, err
-		case !storages[storage] && len(wanted) == 0 && classOf(err) != classUnknown:
+		case !storages[storage] && len(wanted) == 0 && api.ClassOf(err) != api.OutcomeUnknown:
 			continue // the default storage of a site without templates need not be there
 		default:
 			only := []model.Address{}
@@ -260,7 +261,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 					only = append(only, addr)
 				}
 			}
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Only: only, Denied: IsDenied(err)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates on storage " + storage, Why: err.Error(), Kind: "template", Only: only, Denied: api.IsDenied(err)})
 			continue
 		}
 		for _, volid := range volumes {
@@ -308,7 +309,7 @@ func (d *Driver) archivesOn(ctx context.Context, l *look, storage string) ([]str
 	list, err := l.content(ctx, d, shelf{d.host.PVENode(), storage}, "vztmpl")
 	var out []string
 	for _, e := range list {
-		out = append(out, text(e["volid"]))
+		out = append(out, api.Text(e["volid"]))
 	}
 	return out, err
 }
@@ -338,7 +339,7 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 	}
 	cfg, err := d.readConfig(ctx, g.place())
 	switch {
-	case endsAll(ctx, err):
+	case api.EndsPass(ctx, err):
 		return "", err
 	case err != nil:
 		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned

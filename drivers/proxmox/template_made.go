@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -66,12 +67,12 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
 	m := want.mark
 	m.Owner, m.UUID, m.Born = d.id.host, uuid.NewString(), at.vmid
-	p := params{ // little is said here: a clone gets what its own files say
+	p := api.Params{ // little is said here: a clone gets what its own files say
 		"vmid": at.vmid, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
 		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
 		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
 	}
-	if err := d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p))); err != nil {
+	if err := d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
@@ -108,7 +109,7 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 		case !tagged && !slices.Contains(readTags(cfg.next["tags"]), Tag): // it was made without, to join a pool
 			tagged = true
 			tags := strings.Join(append(readTags(cfg.next["tags"]), Tag), ";")
-			if _, err := d.c.put(ctx, at.path("config"), params{"tags": tags, "digest": cfg.digest}); err != nil {
+			if _, err := d.c.Put(ctx, at.path("config"), api.Params{"tags": tags, "digest": cfg.digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}
 			continue
@@ -120,11 +121,11 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
 				at, cfg.next[templateSlot], storageOf(cfg.next[templateSlot]), at.vmid)
 		}
-		p := params{}
+		p := api.Params{}
 		if cfg.now["template"] == "1" {
 			p["disk"] = templateSlot
 		}
-		if failed = d.c.order(ctx, at.path("template"), p); errors.Is(failed, errLost) { // it may be at work
+		if failed = d.c.Do(ctx, at.path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
 			if _, _, err := d.rejoin(ctx, at); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
@@ -216,7 +217,7 @@ func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) e
 			continue
 		}
 		ids, err := d.clonesOf(ctx, r.Guest.Node, t.volume)
-		if endsAll(ctx, err) {
+		if api.EndsPass(ctx, err) {
 			return err
 		}
 		t.blind = err
@@ -267,7 +268,7 @@ func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, erro
 	var out []int
 	seen := map[int]bool{}
 	for _, e := range list {
-		if id := number(e["vmid"]); strings.HasPrefix(text(e["volid"]), volume+"/") && !seen[id] {
+		if id := api.Number(e["vmid"]); strings.HasPrefix(api.Text(e["volid"]), volume+"/") && !seen[id] {
 			out, seen[id] = append(out, id), true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -60,13 +61,13 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 	var statusErr error
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		_, err := d.c.rows(gctx, "/cluster/resources", v.readResource)
+		_, err := d.c.Rows(gctx, "/cluster/resources", v.readResource)
 		return err
 	})
-	g.Go(func() error { return d.c.get(gctx, "/access/permissions", &rights) })
+	g.Go(func() error { return d.c.Get(gctx, "/access/permissions", &rights) })
 	g.Go(func() error {
-		statusErr = d.c.get(gctx, "/cluster/status", &status)
-		if statusErr != nil && classOf(statusErr) == classDenied {
+		statusErr = d.c.Get(gctx, "/cluster/status", &status)
+		if statusErr != nil && api.ClassOf(statusErr) == api.Denied {
 			return nil // only Sys.Audit on / shows it; judged below by the nodes
 		}
 		return statusErr
@@ -84,23 +85,23 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-func (v *view) readResource(e row) {
-	switch kind := e.text("type"); kind {
+func (v *view) readResource(e api.Row) {
+	switch kind := e.Text("type"); kind {
 	case "node":
-		v.nodes[e.text("node")] = isOnline(e.text("status"))
+		v.nodes[e.Text("node")] = isOnline(e.Text("status"))
 	case "storage":
-		at := shelf{e.text("node"), e.text("storage")}
-		v.stores[at] = e.text("content")
+		at := shelf{e.Text("node"), e.Text("storage")}
+		v.stores[at] = e.Text("content")
 		if isFolder(e) {
 			v.folders = append(v.folders, at)
 		}
 	case "qemu", "lxc":
-		g := e.guest(e.text("node"), kind == "lxc")
-		g.ha, g.pool = e.text("hastate"), e.text("pool")
-		if e.text("status") == "unknown" {
+		g := guest(e, e.Text("node"), kind == "lxc")
+		g.ha, g.pool = e.Text("hastate"), e.Text("pool")
+		if e.Text("status") == "unknown" {
 			g.name = "" // not sampled yet, or not any more; a name beside it would be a stale one
 		}
-		if status := e.text("status"); kind == "qemu" && !slices.Contains([]string{"", "running", "stopped", "unknown"}, status) {
+		if status := e.Text("status"); kind == "qemu" && !slices.Contains([]string{"", "running", "stopped", "unknown"}, status) {
 			g.qmp = status
 		}
 		v.guests[g.vmid] = g
@@ -122,7 +123,7 @@ func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
 		}
 		switch {
 		case path == "/" || path == "/vms":
-			if text(propagates) == "0" {
+			if api.Text(propagates) == "0" {
 				continue // of the path alone, and of no guest below it
 			}
 			v.narrow = false
@@ -147,7 +148,7 @@ func audits(rights map[string]map[string]json.RawMessage, node string) bool {
 	for _, path := range []string{own, "/nodes", "/"} {
 		if privs, there := rights[path]; there {
 			passes, has := privs["Sys.Audit"]
-			return has && (path == own || text(passes) != "0")
+			return has && (path == own || api.Text(passes) != "0")
 		}
 	}
 	return false
@@ -183,7 +184,7 @@ func (v *view) checkQuorum(status []map[string]json.RawMessage, err error) {
 		return
 	}
 	for _, e := range status {
-		if text(e["type"]) == "cluster" && text(e["quorate"]) == "0" {
+		if api.Text(e["type"]) == "cluster" && api.Text(e["quorate"]) == "0" {
 			v.blind("cluster", "no quorum: what this node shows may be old, and it takes no writes")
 		}
 	}

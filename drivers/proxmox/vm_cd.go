@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -245,7 +246,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 			continue
 		}
 		list, err := s.l.content(ctx, s.d, shelf{node, storageOf(volid)}, "iso")
-		if endsAll(ctx, err) {
+		if api.EndsPass(ctx, err) {
 			return err
 		}
 		if err != nil {
@@ -253,7 +254,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 		}
 		var names []string
 		for _, e := range list {
-			names = append(names, text(e["volid"]))
+			names = append(names, api.Text(e["volid"]))
 		}
 		if slices.Contains(names, volid) {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -57,12 +58,12 @@ func (d *Driver) createWhole(ctx context.Context, want *VM, at place, m mark) er
 	p[seedSlot] = want.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
-		p[slot] = disk.order(slot)
+		p[slot] = disk.Order(slot)
 		if disk.Name == "root" && !want.blank() {
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
-	return d.born(ctx, at, at, m, d.c.order(ctx, seg("nodes", at.node, "qemu"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
@@ -70,20 +71,20 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 	m.Linked = want.Clone == cloneLinked
 	early := m
 	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
-	p := params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": !m.Linked}
+	p := api.Params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": !m.Linked}
 	if root, ok := find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
 	}
 	from := place{node: at.node, vmid: want.templateVMID}
-	err := d.c.order(ctx, from.path("clone"), d.makes(p))
-	if classOf(err) == classNotFound { // only the node that has the template can copy it, and to another one where the storage is shared
+	err := d.c.Do(ctx, from.path("clone"), d.makes(p))
+	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
 		v, lookErr := d.readView(ctx)
 		if lookErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.vmid, lookErr)
 		}
 		if g, there := v.guests[from.vmid]; there && g.node != at.node {
 			from.node, p["target"] = g.node, at.node
-			err = d.c.order(ctx, from.path("clone"), p)
+			err = d.c.Do(ctx, from.path("clone"), p)
 		}
 	}
 	if err = d.born(ctx, from, at, early, err); err != nil {
@@ -130,7 +131,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 	want.swapMedium(cfg, w)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
-			w.set[slot] = disk.order(slot)
+			w.set[slot] = disk.Order(slot)
 		}
 	}
 	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
@@ -153,8 +154,8 @@ func bootDisk(c map[string]string) string {
 }
 
 // settings are the keys that say one attribute each, and nothing else; "" for none.
-func (v *VM) settings() params {
-	return params{
+func (v *VM) settings() api.Params {
+	return api.Params{
 		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
 		"onboot": v.OnBoot, "protection": v.Protection, "startup": v.Startup.text(),
 		"ciuser": v.User, "sshkeys": encodeKeys(v.Keys), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain,
@@ -162,9 +163,9 @@ func (v *VM) settings() params {
 }
 
 // params are the keys of a whole machine but its drives.
-func (v *VM) params(m mark) params {
+func (v *VM) params(m mark) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
-	p := v.settings().said()
+	p := v.settings().OmitEmpty()
 	p["description"], p["smbios1"], p["agent"] = describe(v.Description, m), "uuid="+m.UUID, agentText("", v.Agent)
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]

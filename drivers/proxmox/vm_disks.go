@@ -40,8 +40,8 @@ func (Disk) attach(volume, slot string) string { return drive(volume, slot) }
 // keep leaves a drive as it is.
 func (Disk) keep(drive string) string { return drive }
 
-// order asks for a new volume of the disk's size.
-func (d Disk) order(slot string) string {
+// Order asks for a new volume of the disk's size.
+func (d Disk) Order(slot string) string {
 	return drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -70,8 +71,8 @@ func onBus(value, slot string) string {
 // rebus sends the two requests. The first carries all else that changes, and the digest
 // that this was planned on.
 func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
-	first := writing{params{}, maps.Clone(ch.gone), ch.revert}
-	second := writing{set: params{"description": describe(ch.notes, ch.m)}}
+	first := writing{api.Params{}, maps.Clone(ch.gone), ch.revert}
+	second := writing{set: api.Params{"description": describe(ch.notes, ch.m)}}
 	on := ch.m
 	on.Detached = maps.Clone(ch.m.Detached)
 	for name, from := range ch.apart {
@@ -102,7 +103,7 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
-		_, err := d.c.put(ctx, ch.sight.at.path("config"), second.body(digest))
+		_, err := d.c.Put(ctx, ch.sight.at.path("config"), second.body(digest))
 		return err
 	})
 }

@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"context"
@@ -12,25 +12,26 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// class is what an error means to the driver. It is decided here, from PVE's
+// Class is what an error means to the driver. It is decided here, from PVE's
 // status and texts, and nowhere else.
-type class int
+type Class int
 
+// The classes.
 const (
-	classOther    class = iota
-	classNotFound       // the thing is not there (or, with rights on a pool only, may be hidden)
-	classExists         // the id or name is taken
-	classBusy           // locked by another task; later it may work
-	classMoved          // the configuration changed since its digest was read
-	classDenied         // this token may not
-	classNoLogin        // no valid token
-	classUnknown        // no answer, one of a proxy in between, or a task that did not start: the outcome of a write is open
-	classInvalid        // a parameter is wrong
+	Other          Class = iota
+	NotFound             // the thing is not there (or, with rights on a pool only, may be hidden)
+	Exists               // the id or name is taken
+	Busy                 // locked by another task; later it may work
+	Changed              // the configuration changed since its digest was read
+	Denied               // this token may not
+	NoLogin              // no valid token
+	OutcomeUnknown       // no answer, one of a proxy in between, or a task that did not start: the outcome of a write is open
+	Invalid              // a parameter is wrong
 )
 
-// apiError is an answer that is no success. Message holds PVE's own text; it
+// Error is an answer that is no success. Message holds PVE's own text; it
 // never holds anything of the request's body.
-type apiError struct {
+type Error struct {
 	Method, Path string // Path without the prefix /api2/json
 	Status       int
 	Message      string
@@ -38,7 +39,7 @@ type apiError struct {
 }
 
 // Error says what was attempted and what PVE answered.
-func (e *apiError) Error() string {
+func (e *Error) Error() string {
 	text := e.Message
 	if text == "" {
 		text = http.StatusText(e.Status)
@@ -54,11 +55,11 @@ func (e *apiError) Error() string {
 
 // Temporary reports that nothing was done and the same may succeed later: another
 // task holds a lock.
-func (e *apiError) Temporary() bool { return e.class() == classBusy }
+func (e *Error) Temporary() bool { return e.Class() == Busy }
 
 // OutcomeUnknown reports that only looking at the host tells whether it was done; see
 // apply.OutcomeUnknown.
-func (e *apiError) OutcomeUnknown() bool { return e.class() == classUnknown }
+func (e *Error) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
 // noWorker are the texts of fork_worker (pve-common, PVE/RESTEnvironment.pm) when the
 // process of a task does not start, as happens to about 1 in 100 parallel writes. The work
@@ -67,13 +68,13 @@ func (e *apiError) OutcomeUnknown() bool { return e.class() == classUnknown }
 // holds nothing but its lock, and a copy of a container has locked what it copies.
 var noWorker = []string{"start worker failed", "starting worker failed", "unable to fork worker", "unable to read process start time"}
 
-func (e *apiError) hint() string {
-	switch e.class() {
-	case classNoLogin:
+func (e *Error) hint() string {
+	switch e.Class() {
+	case NoLogin:
 		return "the API token is wrong, expired or unknown to the host: compare `pveum user token list USER` with secret.api_tokens"
-	case classDenied:
+	case Denied:
 		return "the token lacks this privilege: `pveum acl modify PATH --tokens 'USER!TOKEN' --roles ROLE`"
-	case classUnknown:
+	case OutcomeUnknown:
 		switch {
 		case e.noWorker():
 			return "PVE could not start the process of the task"
@@ -87,103 +88,103 @@ func (e *apiError) hint() string {
 }
 
 // contains reports whether PVE's text holds any of these.
-func (e *apiError) contains(parts ...string) bool {
+func (e *Error) contains(parts ...string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
 }
 
 // noWorker reports whether PVE failed to start the process of a task.
-func (e *apiError) noWorker() bool {
+func (e *Error) noWorker() bool {
 	return e.Status == http.StatusInternalServerError && e.contains(noWorker...)
 }
 
-// class reads PVE's texts; each is a die() of PVE's own code (qemu-server
+// Class reads PVE's texts; each is a die() of PVE's own code (qemu-server
 // API2/Qemu.pm, pve-guest-common AbstractConfig.pm, pve-cluster).
-func (e *apiError) class() class {
+func (e *Error) Class() Class {
 	has := e.contains
 	switch {
 	case e.Status == http.StatusUnauthorized:
-		return classNoLogin
+		return NoLogin
 	case e.Status == http.StatusForbidden:
-		return classDenied
+		return Denied
 	case e.Status >= 595 || e.Status == http.StatusBadGateway || e.Status == http.StatusServiceUnavailable || e.Status == http.StatusGatewayTimeout:
-		return classUnknown
+		return OutcomeUnknown
 	case e.noWorker():
-		return classUnknown
+		return OutcomeUnknown
 	case has("already exists", "create error: (17) File exists"): // the second is of rbd (pve-storage, RBDPlugin.pm, run_rbd_command)
-		return classExists
+		return Exists
 	case has("does not exist", "unable to find configuration file"):
-		return classNotFound
+		return NotFound
 	case has("failed - got timeout"): // QEMU or the guest did not answer in time; no lock is held by anybody
-		return classOther
+		return Other
 	case has("is locked", "can't lock file", "got timeout"):
-		return classBusy
+		return Busy
 	case has("checksum mismatch", "checksum missmatch", "detected modified configuration"):
-		return classMoved
+		return Changed
 	case e.Status == http.StatusNotFound:
-		return classNotFound
+		return NotFound
 	case e.Status == http.StatusBadRequest:
-		return classInvalid
+		return Invalid
 	default:
-		return classOther
+		return Other
 	}
 }
 
-// classOf finds the class of an error from anywhere in this package. An error
+// ClassOf finds the class of an error from anywhere in this package. An error
 // that is no answer of PVE at all came from the network: its outcome is open.
-func classOf(err error) class {
-	if api, ok := errors.AsType[*apiError](err); ok {
-		return api.class()
+func ClassOf(err error) Class {
+	if api, ok := errors.AsType[*Error](err); ok {
+		return api.Class()
 	}
-	if task, ok := errors.AsType[*taskError](err); ok {
-		return task.class()
+	if task, ok := errors.AsType[*TaskError](err); ok {
+		return task.Class()
 	}
-	if _, ok := errors.AsType[*loginError](err); ok {
-		return classNoLogin
+	if _, ok := errors.AsType[*LoginError](err); ok {
+		return NoLogin
 	}
-	if _, ok := errors.AsType[*netError](err); ok {
-		return classUnknown
+	if _, ok := errors.AsType[*NetError](err); ok {
+		return OutcomeUnknown
 	}
-	return classOther
+	return Other
 }
 
-// endsAll reports whether an error is one after which there is no use in looking further:
+// EndsPass reports whether an error is one after which there is no use in looking further:
 // no question will be answered, or nobody waits for it any more. Any other darkens only
 // what was asked about.
-func endsAll(ctx context.Context, err error) bool {
-	return err != nil && (classOf(err) == classNoLogin || ctx.Err() != nil)
+func EndsPass(ctx context.Context, err error) bool {
+	return err != nil && (ClassOf(err) == NoLogin || ctx.Err() != nil)
 }
 
 // tokenProblem says what is wrong with a token without showing any of it.
 func tokenProblem(h *model.Host, token string) error {
 	if token == "" {
-		return &loginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml or the file named by --secrets", h.Name, h.Name)}
+		return &LoginError{fmt.Sprintf("no API token for host %s: put api_tokens.%s (user@realm!name=secret) into secrets.yaml or the file named by --secrets", h.Name, h.Name)}
 	}
-	return &loginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
+	return &LoginError{fmt.Sprintf("the API token for host %s is not of the form user@realm!name=secret", h.Name)}
 }
 
-// loginError is a token that cannot work, found before any request.
-type loginError struct{ text string }
+// LoginError is a token that cannot work, found before any request.
+type LoginError struct{ text string }
 
 // Error says what is missing.
-func (e *loginError) Error() string { return e.text }
+func (e *LoginError) Error() string { return e.text }
 
-// netError is a request without an answer.
-type netError struct {
+// NetError is a request without an answer.
+type NetError struct {
 	Method, Path string
 	Err          error
 }
 
 // Error says what was attempted and what came instead of an answer.
-func (e *netError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
+func (e *NetError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
 
 // OutcomeUnknown is true: the host may have done it; see apply.OutcomeUnknown.
-func (*netError) OutcomeUnknown() bool { return true }
+func (*NetError) OutcomeUnknown() bool { return true }
 
 // Unwrap gives the network's own error.
-func (e *netError) Unwrap() error { return e.Err }
+func (e *NetError) Unwrap() error { return e.Err }
 
 // IsDenied reports whether the host refused who we are or what we may.
 func IsDenied(err error) bool {
-	c := classOf(err)
-	return c == classDenied || c == classNoLogin
+	c := ClassOf(err)
+	return c == Denied || c == NoLogin
 }

@@ -1,4 +1,4 @@
-package proxmox_test
+package api_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
 // byLibrary reads a list as encoding/json does.
@@ -39,7 +39,7 @@ func FuzzRows(f *testing.F) {
 		f.Add([]byte(doc))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		list, there, err := proxmox.ReadRows(doc)
+		list, there, err := api.ReadRows(doc)
 		want, isThere, wrong := byLibrary(doc)
 		if err != nil {
 			require.True(t, wrong != nil || there || strings.Count(string(doc), "\"")/2 > 1, "%s: %v", doc, err)
@@ -65,7 +65,7 @@ func TestEveryListIsRead(t *testing.T) {
 		list := rapid.SliceOf(rapid.MapOf(rapid.String(), value)).Draw(t, "list")
 		doc, err := json.MarshalIndent(map[string]any{"data": list, "total": len(list)}, "", strings.Repeat(" ", rapid.IntRange(0, 2).Draw(t, "indent")))
 		require.NoError(t, err)
-		got, there, err := proxmox.ReadRows(doc)
+		got, there, err := api.ReadRows(doc)
 		require.NoError(t, err)
 		require.True(t, there)
 		want, _, err := byLibrary(doc)
@@ -88,5 +88,5 @@ func TestReadingAListMakesNoGarbage(t *testing.T) {
 		keys = append(keys, fmt.Sprintf(`{"key":"key%d","value":"value \"%d\"","pending":%d}`, i, i, i))
 	}
 	doc := []byte(`{"data":[` + strings.Join(slices.Repeat(keys, 10), ",") + `]}`)
-	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { proxmox.SkimRows(doc) }), 20.0, "for 400 rows")
+	require.LessOrEqual(t, testing.AllocsPerRun(10, func() { api.SkimRows(doc) }), 20.0, "for 400 rows")
 }

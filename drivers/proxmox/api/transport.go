@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	apiPrefix = "/api2/json"
+	prefix = "/api2/json"
 	// requestTimeout is a little above the 30 s that pveproxy waits for a node itself (pve-http-server
 	// AnyEvent.pm), so that its answer arrives before we give up.
 	requestTimeout = 35 * time.Second
@@ -52,10 +52,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer t.leave(r.URL.Path)
 	for try := 1; ; try++ {
 		res, err := t.once(r)
-		if err == nil || r.Method != http.MethodGet || try == readTries || classOf(err) != classUnknown || r.Context().Err() != nil {
+		if err == nil || r.Method != http.MethodGet || try == readTries || ClassOf(err) != OutcomeUnknown || r.Context().Err() != nil {
 			return res, err
 		}
-		if wait(r.Context(), backoff(try, r.URL.Path)) != nil {
+		if Sleep(r.Context(), backoff(try, r.URL.Path)) != nil {
 			return nil, err
 		}
 	}
@@ -69,21 +69,21 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(r.URL.Path, "/upload") {
 		ctx = r.Context() // as long as the file takes; the step has a deadline of its own
 	}
-	path := strings.TrimPrefix(r.URL.Path, apiPrefix)
+	path := strings.TrimPrefix(r.URL.Path, prefix)
 	res, err := t.inner.RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		return nil, &netError{r.Method, path, explain(err)}
+		return nil, &NetError{r.Method, path, Explain(err)}
 	}
 	defer res.Body.Close()
 	body, err := readAnswer(res)
 	if err != nil {
-		return nil, &netError{r.Method, path, fmt.Errorf("reading the answer: %w", err)}
+		return nil, &NetError{r.Method, path, fmt.Errorf("reading the answer: %w", err)}
 	}
 	if res.StatusCode/100 != 2 {
 		return nil, answerError(r.Method, path, res, body)
 	}
 	if doc := bytes.TrimSpace(body); len(doc) < 2 || doc[0] != '{' || doc[len(doc)-1] != '}' { // the client library parses it; this is for pages and proxies
-		return nil, &apiError{
+		return nil, &Error{
 			Method: r.Method, Path: path, Status: http.StatusBadGateway,
 			Message: fmt.Sprintf("the answer is no JSON (%s): is this the API of a PVE host?", res.Header.Get("Content-Type")),
 		}
@@ -101,7 +101,7 @@ type answer struct {
 // Close has nothing to do.
 func (answer) Close() error { return nil }
 
-// readAnswer reads a whole body, at once where its length is told.
+// readAnswer reads a whole body, at once where its length is known.
 func readAnswer(res *http.Response) ([]byte, error) {
 	if n := res.ContentLength; n > 0 && n <= maxAnswer {
 		body := make([]byte, n)
@@ -118,7 +118,7 @@ func readAnswer(res *http.Response) ([]byte, error) {
 // answerError reads PVE's message from the body, or before libpve-http-server
 // 5.2 and behind its plain answers from the status line.
 func answerError(method, path string, res *http.Response, body []byte) error {
-	e := &apiError{Method: method, Path: path, Status: res.StatusCode}
+	e := &Error{Method: method, Path: path, Status: res.StatusCode}
 	var doc struct {
 		Message string         `json:"message"`
 		Errors  map[string]any `json:"errors"`
@@ -166,7 +166,7 @@ func (t *transport) leave(path string) {
 
 // nodeOf gives the node that serves a path; "" if the one we are connected to does.
 func nodeOf(path string) string {
-	rest, ok := strings.CutPrefix(path, apiPrefix+"/nodes/")
+	rest, ok := strings.CutPrefix(path, prefix+"/nodes/")
 	if !ok {
 		return ""
 	}
@@ -185,8 +185,8 @@ func backoff(try int, path string) time.Duration {
 	return base + time.Duration(r.Int64N(int64(base/4)))
 }
 
-// wait pauses, or returns the context's error at once when it ends.
-func wait(ctx context.Context, d time.Duration) error {
+// Sleep pauses, or returns the context's error at once when it ends.
+func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -197,10 +197,10 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// newTLSTransport is the connection to a real pveproxy: HTTP/1.1 only, idle
+// NewTLSTransport is the connection to a real pveproxy: HTTP/1.1 only, idle
 // connections given up before the server's 5 s, as many as requests may run.
-func newTLSTransport(h *model.Host, width int) (http.RoundTripper, error) {
-	cfg, err := tlsConfig(h)
+func NewTLSTransport(h *model.Host, width int) (http.RoundTripper, error) {
+	cfg, err := TLSConfig(h)
 	if err != nil {
 		return nil, err
 	}
@@ -219,12 +219,12 @@ func newTLSTransport(h *model.Host, width int) (http.RoundTripper, error) {
 	}, nil
 }
 
-// tlsConfig checks the host by fingerprint, else by its CA, else by the system's.
-func tlsConfig(h *model.Host) (*tls.Config, error) {
+// TLSConfig checks the host by fingerprint, else by its CA, else by the system's.
+func TLSConfig(h *model.Host) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
 	switch {
 	case h.Fingerprint != "":
-		want, err := parseFingerprint(h.Fingerprint)
+		want, err := ParseFingerprint(h.Fingerprint)
 		if err != nil {
 			return nil, err
 		}
@@ -248,7 +248,8 @@ func tlsConfig(h *model.Host) (*tls.Config, error) {
 	return cfg, nil
 }
 
-func parseFingerprint(s string) ([]byte, error) {
+// ParseFingerprint reads a SHA-256 fingerprint in hex, with or without colons.
+func ParseFingerprint(s string) ([]byte, error) {
 	clean := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(s)), "sha256:"), ":", "")
 	b, err := hex.DecodeString(clean)
 	if err != nil || len(b) != sha256.Size {
@@ -257,7 +258,7 @@ func parseFingerprint(s string) ([]byte, error) {
 	return b, nil
 }
 
-// fingerprintError tells a changed certificate from any other trouble with TLS.
+// fingerprintError distinguishes a changed certificate from any other trouble with TLS.
 type fingerprintError struct{ got, want string }
 
 // Error names both fingerprints and what to do when the change was meant.
@@ -266,8 +267,8 @@ func (e *fingerprintError) Error() string {
 		"another host answers, or the certificate was renewed; compare `pvenode cert info` on the host and set fingerprint in its host block", e.got, e.want)
 }
 
-// explain turns the usual network errors into what to do about them.
-func explain(err error) error {
+// Explain turns the usual network errors into what to do about them.
+func Explain(err error) error {
 	var unknownCA x509.UnknownAuthorityError
 	var dns *net.DNSError
 	var fp *fingerprintError

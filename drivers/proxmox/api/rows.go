@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"bytes"
@@ -14,30 +14,30 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contents reads what a storage takes. PVE lists it in the order of a hash, which changes
+// ContentTypes reads what a storage takes. PVE lists it in the order of a hash, which changes
 // from answer to answer; it is sorted here.
-func contents(list string) []string {
+func ContentTypes(list string) []string {
 	return slices.DeleteFunc(slices.Sorted(strings.SplitSeq(list, ",")), func(c string) bool { return c == "" || c == "none" })
 }
 
-// withContent is the list of what a storage takes, with more, for pvesm set --content.
-func withContent(takes []string, more ...string) string {
+// AddContentTypes is the list of what a storage takes, with more, for pvesm set --content.
+func AddContentTypes(takes []string, more ...string) string {
 	all := slices.Concat(takes, more)
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), ",")
 }
 
-// row is an object of a list that PVE answered, member by member. It is read by name:
+// Row is an object of a list that PVE answered, member by member. It is read by name:
 // most have many more members than anybody wants to know.
-type row []member
+type Row []member
 
 type member struct {
 	name []byte
 	val  json.RawMessage
 }
 
-// raw is the JSON text of a member; nil if it is not there.
-func (r row) raw(name string) json.RawMessage {
+// Raw is the JSON text of a member; nil if it is not there.
+func (r Row) Raw(name string) json.RawMessage {
 	for _, m := range slices.Backward(r) { // where a name comes twice the last one counts
 		if string(m.name) == name {
 			return m.val
@@ -46,26 +46,29 @@ func (r row) raw(name string) json.RawMessage {
 	return nil
 }
 
-func (r row) text(name string) string { return text(r.raw(name)) }
-func (r row) number(name string) int  { return number(r.raw(name)) }
+// Text is a member as canonical text; see Text.
+func (r Row) Text(name string) string { return Text(r.Raw(name)) }
 
-// rows reads a list and hands out its objects one by one, each good until the next.
-// there tells whether it was a list at all: null is none. After an error all that was
+// Number is a member as a number; see Number.
+func (r Row) Number(name string) int { return Number(r.Raw(name)) }
+
+// Rows reads a list and hands out its objects one by one, each good until the next.
+// there reports whether it was a list at all: null is none. After an error all that was
 // handed out is to be thrown away, since the rest is missing.
 //
 // The lists that are as long as the host is large are read so, token by token. It gives
 // what encoding/json gives, on which an agent would spend a quarter of its time.
-func (c *client) rows(ctx context.Context, path string, each func(row)) (there bool, err error) {
-	doc, err := c.ask(ctx, path)
+func (c *Client) Rows(ctx context.Context, path string, each func(Row)) (there bool, err error) {
+	doc, err := c.Read(ctx, path)
 	if err != nil {
 		return false, err
 	}
 	return readRows(doc, each)
 }
 
-func readRows(doc []byte, each func(row)) (there bool, err error) {
+func readRows(doc []byte, each func(Row)) (there bool, err error) {
 	r := reader{doc, jsontext.NewDecoder(bytes.NewBuffer(doc), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))}
-	var members row
+	var members Row
 	err = r.object(func(name []byte) error {
 		if string(name) != "data" || r.PeekKind() == 'n' {
 			return r.SkipValue()
@@ -125,7 +128,7 @@ func (r reader) object(member func(name []byte) error) error {
 		}
 		name := []byte(raw[1 : len(raw)-1])
 		if bytes.ContainsFunc(name, func(c rune) bool { return c == '\\' || c >= utf8.RuneSelf }) { // no name of PVE's
-			name = []byte(text(raw))
+			name = []byte(Text(raw))
 		}
 		return member(name)
 	})

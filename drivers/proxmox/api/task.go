@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"context"
@@ -19,8 +19,8 @@ const (
 	maxPoll    = 25 * time.Second
 )
 
-// taskError is a task that ended badly. Status is PVE's exit status.
-type taskError struct {
+// TaskError is a task that ended badly. Status is PVE's exit status.
+type TaskError struct {
 	UPID, Type, Status string
 	Cause              string // what it said last, where the status does not say why
 	Err                error  // why its end could not be seen; nil if it was
@@ -28,7 +28,7 @@ type taskError struct {
 
 // Error says which task ended how, and where its log is: quoted, since a shell takes the
 // name of the token behind its ! for an earlier command.
-func (e *taskError) Error() string {
+func (e *TaskError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("how task %s ended cannot be seen: %v (log: `pvenode task log '%s'`)", e.Type, e.Err, e.UPID)
 	}
@@ -40,30 +40,30 @@ func (e *taskError) Error() string {
 }
 
 // Temporary is that of the text the task died with.
-func (e *taskError) Temporary() bool { return e.class() == classBusy }
+func (e *TaskError) Temporary() bool { return e.Class() == Busy }
 
 // OutcomeUnknown reports that how far it came can only be seen by looking at the host; see
 // apply.OutcomeUnknown.
-func (e *taskError) OutcomeUnknown() bool { return e.class() == classUnknown }
+func (e *TaskError) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
-// class reads the exit status, which is the text that the task died with.
-func (e *taskError) class() class {
+// Class reads the exit status, which is the text that the task died with.
+func (e *TaskError) Class() Class {
 	switch e.Status {
 	case "unexpected status", "":
-		return classUnknown // killed, or its host went down: how far it came is open
+		return OutcomeUnknown // killed, or its host went down: how far it came is open
 	default:
-		return (&apiError{Status: 500, Message: e.Status}).class()
+		return (&Error{Status: 500, Message: e.Status}).Class()
 	}
 }
 
-// tasks waits for PVE's tasks. Several waits on one node share one poll of the
+// Tasks waits for PVE's tasks. Several waits on one node share one poll of the
 // node's list of tasks, which also says how each ended; a single one asks for its
 // own status.
 //
 // The mutex guards the fields of the pollers, which are made and joined by whichever
 // steps wait at the moment, and what is known of how long tasks take.
-type tasks struct {
-	c       *client
+type Tasks struct {
+	c       *Client
 	mu      sync.Mutex
 	pollers map[string]*poller       // by node
 	usual   map[string]time.Duration // by type of task: how long those took that went well, the last ones counting most
@@ -82,30 +82,30 @@ type waiter struct {
 	upid  string
 	kind  string // type of the task
 	since time.Time
-	over  chan verdict // of length 1: filled when the shared list knows more
+	over  chan taskState // of length 1: filled when the shared list knows more
 }
 
-// verdict is what a look at the tasks told of one of them.
-type verdict struct {
+// taskState is what PVE says of one task.
+type taskState struct {
 	ended bool   // else: ask for its status
 	exit  string // PVE's exit status
 }
 
-// wait returns when the task has ended: nil for OK and for WARNINGS, a taskError
-// otherwise. A task that nobody knows any more is an error of classUnknown, since
+// Wait returns when the task has ended: nil for OK and for WARNINGS, a TaskError
+// otherwise. A task that nobody knows any more is an error of class OutcomeUnknown, since
 // some tasks die without a trace (seen in creates of a loaded host). An empty
 // UPID is work that was done at once.
-func (t *tasks) wait(ctx context.Context, upid string) error {
+func (t *Tasks) Wait(ctx context.Context, upid string) error {
 	if upid == "" {
 		return nil
 	}
 	model.NoteTask(ctx, upid)
-	id := parseUPID(upid)
-	node, kind := id.node, id.kind
+	id := ParseUPID(upid)
+	node, kind := id.Node, id.Type
 	if node == "" {
 		return fmt.Errorf("the API answered %q where the id of a task was expected", upid)
 	}
-	w := &waiter{upid: upid, kind: kind, since: time.Now(), over: make(chan verdict, 1)}
+	w := &waiter{upid: upid, kind: kind, since: time.Now(), over: make(chan taskState, 1)}
 	seen := time.Now()
 	for {
 		v, err := t.next(ctx, node, w)
@@ -115,32 +115,32 @@ func (t *tasks) wait(ctx context.Context, upid string) error {
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting for %s, which goes on: %w", upid, ctx.Err())
-		case err != nil && classOf(err) == classUnknown && time.Since(seen) > outOfSight:
+		case err != nil && ClassOf(err) == OutcomeUnknown && time.Since(seen) > outOfSight:
 			return fmt.Errorf("the host has not answered for %s; task %s may go on there: %w", time.Since(seen).Round(time.Second), upid, err)
-		case err != nil && classOf(err) == classUnknown:
+		case err != nil && ClassOf(err) == OutcomeUnknown:
 			continue
 		case err != nil:
-			return &taskError{UPID: upid, Type: kind, Err: err}
+			return &TaskError{UPID: upid, Type: kind, Err: err}
 		case !v.ended:
 			seen = time.Now()
 		case v.exit == "OK" || strings.HasPrefix(v.exit, "WARNINGS: "):
-			t.learn(kind, time.Since(w.since))
+			t.recordDuration(kind, time.Since(w.since))
 			return nil
 		default:
-			return &taskError{UPID: upid, Type: kind, Status: v.exit, Cause: t.cause(ctx, node, upid, v.exit)}
+			return &TaskError{UPID: upid, Type: kind, Status: v.exit, Cause: t.cause(ctx, node, upid, v.exit)}
 		}
 	}
 }
 
 // status asks for one task. PVE knows no 404: an unknown task is a 400.
-func (t *tasks) status(ctx context.Context, node, upid string) (verdict, error) {
+func (t *Tasks) status(ctx context.Context, node, upid string) (taskState, error) {
 	var doc struct{ Status, ExitStatus string }
-	err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "status"), &doc)
-	return verdict{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
+	err := t.c.Get(ctx, Path("nodes", node, "tasks", upid, "status"), &doc)
+	return taskState{ended: doc.Status == "stopped", exit: doc.ExitStatus}, err
 }
 
-// learn remembers how long a task took that went well.
-func (t *tasks) learn(kind string, took time.Duration) {
+// recordDuration remembers how long a task took that went well.
+func (t *Tasks) recordDuration(kind string, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.usual[kind]; old > 0 {
@@ -152,7 +152,7 @@ func (t *tasks) learn(kind string, took time.Duration) {
 // pollAfter is the pause until the next look at a task that runs for age: short
 // while it is young, later a part of its age, so that the end is noticed soon
 // and a long one costs few requests. Where it is known how long its sort usually takes,
-// most looks are made around that time: what ends earlier has mostly failed.
+// most polls are made around that time: what ends earlier has mostly failed.
 func pollAfter(age, usual time.Duration, shared bool) time.Duration {
 	part := age / 5
 	if shared {
@@ -171,7 +171,7 @@ func pollAfter(age, usual time.Duration, shared bool) time.Duration {
 // next returns when something can be said of a task: after a pause where this is
 // the only one that is waited for on the node, else when the shared list shows it
 // as ended, or not at all.
-func (t *tasks) next(ctx context.Context, node string, w *waiter) (verdict, error) {
+func (t *Tasks) next(ctx context.Context, node string, w *waiter) (taskState, error) {
 	p := t.join(node, w)
 	defer t.leave(p, w)
 	select {
@@ -182,14 +182,14 @@ func (t *tasks) next(ctx context.Context, node string, w *waiter) (verdict, erro
 	case v := <-w.over:
 		return v, nil
 	case <-ctx.Done():
-		return verdict{}, ctx.Err()
+		return taskState{}, ctx.Err()
 	case p.lead <- struct{}{}:
 		defer func() { <-p.lead }()
 		return t.lead(ctx, node, p, w)
 	}
 }
 
-func (t *tasks) join(node string, w *waiter) *poller {
+func (t *Tasks) join(node string, w *waiter) *poller {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.pollers[node]
@@ -201,14 +201,14 @@ func (t *tasks) join(node string, w *waiter) *poller {
 	return p
 }
 
-func (t *tasks) leave(p *poller, w *waiter) {
+func (t *Tasks) leave(p *poller, w *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(p.waiting, w)
 }
 
 // lead waits for w and, while others wait on the same node, polls for all of them.
-func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (verdict, error) {
+func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (taskState, error) {
 	looked := time.Now()
 	for {
 		pause, shared := t.pause(p)
@@ -223,20 +223,20 @@ func (t *tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (ve
 			return v, nil
 		case <-ctx.Done():
 			timer.Stop()
-			return verdict{}, ctx.Err()
+			return taskState{}, ctx.Err()
 		}
 		if !shared {
-			return verdict{}, nil
+			return taskState{}, nil
 		}
-		if err := t.look(ctx, node, p); err != nil {
-			return verdict{}, err
+		if err := t.poll(ctx, node, p); err != nil {
+			return taskState{}, err
 		}
 		looked = time.Now()
 	}
 }
 
 // pause is how long the leader sleeps: the youngest task decides, it is the likeliest to end next.
-func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
+func (t *Tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	shared = len(p.waiting) > 1
@@ -247,14 +247,14 @@ func (t *tasks) pause(p *poller) (pause time.Duration, shared bool) {
 	return pause, shared
 }
 
-// look reads the node's list of tasks and tells everybody who waits and whose task
+// poll reads the node's list of tasks and notifies everybody who waits and whose task
 // does not run any more, or is not in the list.
-func (t *tasks) look(ctx context.Context, node string, p *poller) error {
+func (t *Tasks) poll(ctx context.Context, node string, p *poller) error {
 	list, err := t.list(ctx, node, "all")
 	if err != nil {
 		return err
 	}
-	byID := make(map[string]taskEntry, len(list))
+	byID := make(map[string]TaskEntry, len(list))
 	for _, e := range list {
 		if old, twice := byID[e.UPID]; !twice || old.EndTime == nil {
 			byID[e.UPID] = e // right after its end a task may stand among both the active and the archived
@@ -264,52 +264,52 @@ func (t *tasks) look(ctx context.Context, node string, p *poller) error {
 	defer t.mu.Unlock()
 	for w := range p.waiting {
 		e, known := byID[w.upid]
-		if known && e.runs() {
+		if known && e.Running() {
 			continue
 		}
 		delete(p.waiting, w)
-		w.over <- verdict{ended: known, exit: e.Status}
+		w.over <- taskState{ended: known, exit: e.Status}
 	}
 	return nil
 }
 
-// taskID is what the id of a task tells.
-type taskID struct{ node, kind, of, user string } // of: mostly the VMID that it is about
+// TaskID is what the id of a task says.
+type TaskID struct{ Node, Type, Object, User string } // Object: mostly the VMID that it is about
 
-// parseUPID reads an id, UPID:node:pid:pstart:starttime:type:id:user: (PVE/Tools.pm);
+// ParseUPID reads an id, UPID:node:pid:pstart:starttime:type:id:user: (PVE/Tools.pm);
 // nothing of what is none.
-func parseUPID(upid string) taskID {
+func ParseUPID(upid string) TaskID {
 	if p := strings.Split(upid, ":"); len(p) > 7 {
-		return taskID{p[1], p[5], p[6], p[7]}
+		return TaskID{p[1], p[5], p[6], p[7]}
 	}
-	return taskID{}
+	return TaskID{}
 }
 
-// taskEntry is a task in a node's list.
-type taskEntry struct {
+// TaskEntry is a task in a node's list.
+type TaskEntry struct {
 	UPID    string          `json:"upid"`
 	EndTime json.RawMessage `json:"endtime"`
 	Status  string          `json:"status"`
 }
 
-// runs: of a task that runs PVE shows no end, and as status nothing or RUNNING.
-func (e taskEntry) runs() bool {
+// Running reports whether the task runs: of such a one PVE shows no end, and as status nothing or RUNNING.
+func (e TaskEntry) Running() bool {
 	return e.EndTime == nil && (e.Status == "" || strings.EqualFold(e.Status, "running"))
 }
 
 // list reads a node's tasks: active for those that run, all for the finished too.
-func (t *tasks) list(ctx context.Context, node, source string) ([]taskEntry, error) {
-	var list []taskEntry
-	err := readList(ctx, t.c, seg("nodes", node, "tasks")+"?limit=500&source="+source, &list)
+func (t *Tasks) list(ctx context.Context, node, source string) ([]TaskEntry, error) {
+	var list []TaskEntry
+	err := ReadList(ctx, t.c, Path("nodes", node, "tasks")+"?limit=500&source="+source, &list)
 	return list, err
 }
 
-// active lists the UPIDs of a node's running tasks.
-func (t *tasks) active(ctx context.Context, node string) (map[string]bool, error) {
+// Active lists the UPIDs of a node's running tasks.
+func (t *Tasks) Active(ctx context.Context, node string) (map[string]bool, error) {
 	list, err := t.list(ctx, node, "active")
 	running := make(map[string]bool, len(list))
 	for _, e := range list {
-		if e.runs() {
+		if e.Running() {
 			running[e.UPID] = true
 		}
 	}

@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"context"
@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	lastMost = 2   // of them that are told
+	lastMost = 2   // of them that are reported
 	lineMost = 200 // characters of each
 )
 
-// unsaid are exit statuses that name what failed, and not why: a program that ended, whose
+// unexplained are exit statuses that name what failed, and not why: a program that ended, whose
 // own words stand in the task's log (qemu-server, QemuServer.pm, vm_start_nolock;
 // pve-container, LXC.pm, vm_start; pve-common, Tools.pm, run_command), or a backup, which
 // says of itself that there were errors (pve-manager, VZDump.pm, exec_backup).
-var unsaid = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
+var unexplained = regexp.MustCompile(`exit(ed with)? code \d|got signal \d|^startup for container '\d+' failed|^job errors$`)
 
 // routine are lines of a log that never say why a task failed.
 var routine = regexp.MustCompile(`^$|^no content$|^TASK |^OK$|^trying to acquire lock|^generating cloud-init ISO|^Formatting '|^transferred |^(kvm|qemu[\w-]*): warning: |^WARN: |^(swtpm_setup|Starting vTPM|Ending vTPM|Creating )`)
@@ -28,15 +28,15 @@ var follows = regexp.MustCompile(`network script \S+ failed with status|^stoppin
 // cause gives the lines of a task's log that say why it died, where its exit status does
 // not; "" where it does, or where the log cannot be seen. It is the last lines that are
 // neither routine nor the consequence of another.
-func (t *tasks) cause(ctx context.Context, node, upid, status string) string {
-	if !unsaid.MatchString(status) {
+func (t *Tasks) cause(ctx context.Context, node, upid, status string) string {
+	if !unexplained.MatchString(status) {
 		return ""
 	}
 	var lines []struct {
 		Text string `json:"t"`
 	}
 	// All of it, since the cause stands at its end (pve-common, Tools.pm, dump_logfile: 0 is no limit).
-	if err := t.c.get(ctx, seg("nodes", node, "tasks", upid, "log")+"?limit=0", &lines); err != nil {
+	if err := t.c.Get(ctx, Path("nodes", node, "tasks", upid, "log")+"?limit=0", &lines); err != nil {
 		return ""
 	}
 	log := make([]string, len(lines))

@@ -1,4 +1,4 @@
-package proxmox
+package api
 
 import (
 	"bytes"
@@ -10,10 +10,10 @@ import (
 	"net/http"
 )
 
-// upload sends size bytes to the path of a storage and waits for the task that takes
+// Upload sends size bytes to the path of a storage and waits for the task that takes
 // them in; fields has content, filename and
 // perhaps a checksum.
-func (c *client) upload(ctx context.Context, path string, fields params, file io.Reader, size int64) error {
+func (c *Client) Upload(ctx context.Context, path string, fields Params, file io.Reader, size int64) error {
 	var frame bytes.Buffer
 	form := multipart.NewWriter(&frame)
 	for _, k := range []string{"content", "checksum-algorithm", "checksum"} {
@@ -26,7 +26,7 @@ func (c *client) upload(ctx context.Context, path string, fields params, file io
 	_ = form.Close()
 	tail := frame.Bytes()[len(head):]
 	body := io.MultiReader(bytes.NewReader(head), file, bytes.NewReader(tail))
-	req, err := c.newRequest(ctx, http.MethodPost, path, body)
+	req, err := c.NewRequest(ctx, http.MethodPost, path, body)
 	if err != nil {
 		return err
 	}
@@ -34,12 +34,12 @@ func (c *client) upload(ctx context.Context, path string, fields params, file io
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	res, err := c.http.Do(req)
 	if err != nil {
-		return c.settled(ctx, "", c.call(err))
+		return c.Settle(ctx, "", c.call(err))
 	}
 	defer res.Body.Close()
 	var doc struct{ Data json.RawMessage }
 	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
-	return c.settled(ctx, upidOf(doc.Data), nil)
+	return c.Settle(ctx, upidOf(doc.Data), nil)
 }
