@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -48,7 +49,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if is := g.d.proof(cfg, g.at); !is.of(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.why())}
 	}
-	g.deaf = firstIn(cfg.now["agent"], "enabled") != "1"
+	g.deaf = property.First(cfg.now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}
 	for i := range mostNICs {
 		if val := cfg.now[fmt.Sprintf("net%d", i)]; val != "" {
@@ -61,9 +62,9 @@ func (g *insideGuest) look(ctx context.Context) error {
 // cardOf reads a card: of a VM its addresses stand in ipconfigN, of a container in the
 // card itself.
 func cardOf(name, val, ipconfig string) health.NIC {
-	p := parseProperty(val)
-	n := health.NIC{Name: name, MAC: or(cardMAC(p), p.values["hwaddr"])}
-	for _, values := range []map[string]string{p.values, parseProperty(ipconfig).values} {
+	p := property.Parse(val)
+	n := health.NIC{Name: name, MAC: or(cardMAC(p), p.Values["hwaddr"])}
+	for _, values := range []map[string]string{p.Values, property.Parse(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {
 				n.Static = append(n.Static, ip)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // The keys of a container's configuration: their text, and what it means
@@ -56,7 +58,7 @@ func (n CTNIC) text(slot, mac string, kept map[string]string) string {
 }
 
 func readCTNIC(name, value string) CTNIC {
-	p := parseProperty(value).values
+	p := property.Parse(value).Values
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: atoi(p["tag"], 0), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
 		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: atoi(p["mtu"], 0), Rate: readRate(p["rate"]),
@@ -113,7 +115,7 @@ func (d CTDisk) attach(volume, _ string) string { return d.text(volume) }
 // PVE shows none of a change that waits unless it is sent along.
 func (d CTDisk) keep(observed string) string {
 	text := d.text(volumeOf(observed))
-	if size := parseProperty(observed).values["size"]; size != "" {
+	if size := property.Parse(observed).Values["size"]; size != "" {
 		text += ",size=" + size
 	}
 	return text
@@ -125,9 +127,9 @@ func (d CTDisk) Order(string) string {
 }
 
 func readCTDisk(name, value string) CTDisk {
-	p := parseProperty(value).values
+	p := property.Parse(value).Values
 	return CTDisk{
-		Name: name, Size: gib(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, mountMembers...),
+		Name: name, Size: property.GiB(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, mountMembers...),
 	}
 }
 

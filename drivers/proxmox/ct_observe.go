@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -34,8 +35,8 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 		Cores: atoi(c["cores"], 0), Memory: atoi(c["memory"], 512), Swap: atoi(c["swap"], 512), Hostname: c["hostname"],
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
 		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
-		Nameserver: splitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
+		Nameserver: property.SplitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
+		Power: g.power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.bare() {
@@ -54,7 +55,7 @@ func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
 // readFeatures lists the features that are on; one with a value, as mount has, keeps it.
 func readFeatures(s string) []string {
 	out := []string{}
-	for k, v := range parseProperty(s).values {
+	for k, v := range property.Parse(s).Values {
 		switch v {
 		case "0":
 		case "1":
@@ -98,7 +99,7 @@ var newMount = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 // telling the size of when it was ordered, or none, until the restart that applies it.
 func (c *CT) sizeNow(key string) int {
 	now := c.observe.now[key]
-	if parseProperty(now).first("volume") != parseProperty(c.observe.next[key]).first("volume") {
+	if property.Parse(now).First("volume") != property.Parse(c.observe.next[key]).First("volume") {
 		return 0
 	}
 	return readCTDisk("", now).Size

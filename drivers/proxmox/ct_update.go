@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -173,7 +174,7 @@ func keepsCard(cfg config, w writing, mac string) bool {
 
 // sameCard compares a card as it was sent with one as PVE has it, which adds its type.
 func sameCard(sent, stored string) bool {
-	a, b := parseProperty(sent).values, parseProperty(stored).values
+	a, b := property.Parse(sent).Values, property.Parse(stored).Values
 	delete(a, "type")
 	delete(b, "type")
 	return maps.Equal(a, b)

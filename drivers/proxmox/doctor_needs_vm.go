@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // vmNeeds is what a VM asks for (Q, check_vm_modify_config_perm and the declared
@@ -76,20 +78,20 @@ func (n *needs) option(key, value string) {
 	if isCD(key, value) {
 		n.disc(key, value)
 	}
-	family, values := strings.TrimRight(key, "0123456789"), parseProperty(value).values
+	family, values := strings.TrimRight(key, "0123456789"), property.Parse(value).Values
 	switch family {
 	case "hostpci":
 		n.mapping("pci", values["mapping"], key)
 	case "usb":
 		n.mapping("usb", values["mapping"], key)
 	case "virtiofs":
-		n.mapping("dir", parseProperty(value).first("dirid"), key)
+		n.mapping("dir", property.Parse(value).First("dirid"), key)
 	case "cicustom":
 		for _, file := range slices.Sorted(maps.Values(values)) { // of late qemu-server looks at them, too; for snippets check_volume_access knows no smaller right
 			n.add(Need{Grant: Grant{"/storage/" + storageOf(file), "Datastore.Allocate"}, Role: roleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
-		n.model(parseProperty(value).first("cputype"), attr)
+		n.model(property.Parse(value).First("cputype"), attr)
 	case "vmstatestorage":
 		n.disk(value, "images", 0, attr, "option "+key)
 	case "efidisk", "tpmstate":

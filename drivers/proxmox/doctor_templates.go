@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // pattern is a guest that others are cloned from, by its VMID, and who they are.
@@ -86,7 +87,7 @@ func (e *exam) template(ctx context.Context, at place, why string) {
 	}
 	good := true
 	for _, key := range slices.Sorted(maps.Keys(cfg)) {
-		if bridge := parseProperty(api.Text(cfg[key])).values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
+		if bridge := property.Parse(api.Text(cfg[key])).Values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
 			good = e.mayPlug(ctx, name, bridge) && good
 		}
 	}

@@ -29,17 +29,8 @@ func SameOption(key, a, b string) bool {
 	return vmKeys().same(key, a, b) || isCD(key, b) && sameCD(key, a, b)
 }
 
-// GiB is gib.
-func GiB(s string) int { return gib(s) }
-
 // Card is card.
 func Card(old string, n NIC) string { return card(old, n) }
-
-// EncodeKeys and DecodeKeys are PVE's form of ssh keys.
-func EncodeKeys(keys []string) string { return encodeKeys(keys) }
-
-// DecodeKeys reads it.
-func DecodeKeys(s string) []string { return decodeKeys(s) }
 
 // WaitTask waits for a task as the driver does.
 func (d *Driver) WaitTask(ctx context.Context, upid string) error { return d.c.Tasks.Wait(ctx, upid) }
@@ -156,21 +147,6 @@ func OptionPrivilege(key string) string { return optionPrivilege(key) }
 
 // IsTyped is isTyped.
 func IsTyped(key string) bool { return isTyped(key) }
-
-// ParseProperty takes a property string apart.
-func ParseProperty(s string) property { return parseProperty(s) }
-
-// Value gives one of its values.
-func (p property) Value(key string) string { return p.values[key] }
-
-// First gives one that may stand bare.
-func (p property) First(key string) string { return p.first(key) }
-
-// ValueIn reads one value alone.
-func ValueIn(s, key string) string { return valueIn(s, key) }
-
-// FirstIn reads one that may stand bare.
-func FirstIn(s, key string) string { return firstIn(s, key) }
 
 // Content lists the volumes of a kind on a storage.
 func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map[string]json.RawMessage, error) {

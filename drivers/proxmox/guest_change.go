@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -288,7 +289,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 			if storageOf(value) != w.storage && !pinned {
 				ch.move[slot] = w.storage
 			}
-			if size := gib(parseProperty(value).values["size"]); size != 0 && w.size > size {
+			if size := property.GiB(property.Parse(value).Values["size"]); size != 0 && w.size > size {
 				ch.grow[slot] = w.size
 			}
 		}
@@ -372,14 +373,14 @@ func (d *Driver) complete(ctx context.Context, at place, want *volumes, tags []s
 	l := sight{at: at, addr: want.mark.addr(), cfg: cfg, fresh: true}
 	for _, w := range want.list {
 		slot := is.mark.Slots["disk."+w.name]
-		if value, there := cfg.next[slot]; there && w.size > gib(parseProperty(value).values["size"]) {
+		if value, there := cfg.next[slot]; there && w.size > property.GiB(property.Parse(value).Values["size"]) {
 			if err := d.resize(ctx, &l, slot, w.size); err != nil {
 				return is.mark, err
 			}
 		}
 	}
 	lacks := api.Params{}
-	if !slices.Equal(readTags(cfg.next["tags"]), tags) {
+	if !slices.Equal(property.Tags(cfg.next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}
 	if err := d.learn(ctx, &l, want, is.notes, &is.mark, lacks); err != nil || power != "running" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -62,7 +63,7 @@ func unsaved(next map[string]string) string {
 		if !mount && !isDrive(key) || !ownVolume(val) {
 			continue
 		}
-		saved := parseProperty(val).values["backup"]
+		saved := property.Parse(val).Values["backup"]
 		if strings.HasPrefix(key, "unused") || saved == "0" || mount && saved != "1" {
 			out = append(out, key)
 		}
@@ -97,7 +98,7 @@ func leaves(h *model.Host, m mark, cfg config) string {
 
 // ownVolume reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
 func ownVolume(drive string) bool {
-	file := firstIn(drive, "file")
+	file := property.First(drive, "file")
 	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -270,7 +271,7 @@ func storageOf(drive string) string {
 
 // volumeOf is the volume of a drive, or of a mount point.
 func volumeOf(drive string) string {
-	return or(valueIn(drive, "file"), firstIn(drive, "volume"))
+	return or(property.Value(drive, "file"), property.First(drive, "volume"))
 }
 
 // device is one that has a slot: its name in the mark, and how its slots are called.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -49,7 +50,7 @@ func (j *judge) tagLine(at place, cfg config, addr model.Address) string {
 		m.Slots = slots(want.devices(), config{}, rootSlot())
 		m.Options = slices.Sorted(maps.Keys(want.Options))
 		if len(want.NICs) > 0 {
-			m.MAC = parseProperty(cfg.next[m.Slots["nic."+want.NICs[0].Name]]).values["hwaddr"]
+			m.MAC = property.Parse(cfg.next[m.Slots["nic."+want.NICs[0].Name]]).Values["hwaddr"]
 		}
 	}
 	if m.bare() || !slotsFit(m.Slots, cfg.next) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
@@ -20,12 +21,12 @@ const defaultModel = "virtio"
 
 // readNIC reads a card of a VM; its addresses stand in a key of their own.
 func readNIC(name, value string) NIC {
-	p := parseProperty(value)
+	p := property.Parse(value)
 	model, mac := cardModel(p)
 	return NIC{
-		Name: name, Bridge: p.values["bridge"], VLAN: atoi(p.values["tag"], 0), MAC: strings.ToUpper(mac), Model: model,
-		Firewall: isOn(p.values["firewall"]), MTU: atoi(p.values["mtu"], 0), Queues: atoi(p.values["queues"], 0),
-		Rate: readRate(p.values["rate"]), LinkDown: isOn(p.values["link_down"]), Trunks: readTrunks(p.values["trunks"]),
+		Name: name, Bridge: p.Values["bridge"], VLAN: atoi(p.Values["tag"], 0), MAC: strings.ToUpper(mac), Model: model,
+		Firewall: isOn(p.Values["firewall"]), MTU: atoi(p.Values["mtu"], 0), Queues: atoi(p.Values["queues"], 0),
+		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: readTrunks(p.Values["trunks"]),
 	}
 }
 
@@ -43,7 +44,7 @@ func (n NIC) members() map[string]string {
 // would invent a new one. So is the text of what does not change in meaning, since PVE
 // takes queues=0 and no queues for two different cards.
 func card(old string, n NIC) string {
-	p := parseProperty(old)
+	p := property.Parse(old)
 	model, mac := cardModel(p)
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
 		mac = n.MAC
@@ -55,12 +56,12 @@ func card(old string, n NIC) string {
 	have := readNIC("", old).members()
 	for key, val := range n.members() {
 		if val != have[key] {
-			p.values[key] = val
+			p.Values[key] = val
 		}
 	}
 	parts := []string{head}
-	for _, key := range slices.Sorted(maps.Keys(p.values)) {
-		if val := p.values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(cardModels, key) {
+	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
+		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(cardModels, key) {
 			parts = append(parts, key+"="+val)
 		}
 	}
@@ -130,7 +131,7 @@ func (v vlans) String() string {
 // parseVLANs reads an entry of a trunk; ok tells whether PVE would take it.
 func parseVLANs(s string) (v vlans, ok bool) {
 	first, last, isRange := strings.Cut(s, "-")
-	if !isNumber(first) || isRange && !isNumber(last) {
+	if !property.IsNumber(first) || isRange && !property.IsNumber(last) {
 		return v, false
 	}
 	v.first = atoi(first, 0)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -69,7 +70,7 @@ func (c *CT) settable(key string) bool {
 
 // bootDevices are the devices of a boot order.
 func bootDevices(boot string) []string {
-	return strings.FieldsFunc(parseProperty(boot).values["order"], func(r rune) bool { return r == ';' })
+	return strings.FieldsFunc(property.Parse(boot).Values["order"], func(r rune) bool { return r == ';' })
 }
 
 // sameValue compares what would be written with what is in force.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -203,7 +204,7 @@ func (r *guestResolver) publicKeys(name, value string) []string {
 		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private one stays with whoever logs in")
 		return nil
 	}
-	lines := keyLines(value)
+	lines := property.KeyLines(value)
 	for _, l := range lines {
 		if !isPublicKey(l) {
 			wrong(fmt.Sprintf("ssh key %q is no public key", name), "")

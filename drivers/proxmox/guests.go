@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -255,7 +256,7 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 func guest(r api.Row, node string, lxc bool) listed {
 	g := listed{
 		vmid: r.Number("vmid"), node: node, lxc: lxc, name: r.Text("name"),
-		tags: splitTags(r.Text("tags")), lock: r.Text("lock"), running: r.Text("status") == "running",
+		tags: property.SplitTags(r.Text("tags")), lock: r.Text("lock"), running: r.Text("status") == "running",
 	}
 	if at := g.place().String(); g.name == at || g.name == strings.Replace(at, " ", "", 1) {
 		g.name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -159,7 +160,7 @@ func features(value string) string {
 	if value == "1" {
 		value = "network,disk,usb"
 	}
-	list := splitTags(value)
+	list := property.SplitTags(value)
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), ",")
 }
@@ -176,7 +177,7 @@ func scalar(v *pveapi.Value, value string) string {
 	case v.Format == "mac-addr":
 		return strings.ToUpper(value)
 	case v.Format == "disk-size":
-		if n, ok := byteSize(value); ok {
+		if n, ok := property.Bytes(value); ok {
 			return strconv.FormatInt(n, 10)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -129,7 +130,7 @@ func (v *VM) bootTail() string {
 // bootWithTail is a declared boot order with the seed's drive at its end; as it was where
 // it names the drive itself, or no order.
 func bootWithTail(declared string) string {
-	order := parseProperty(declared).values["order"]
+	order := property.Parse(declared).Values["order"]
 	if order == "" || slices.Contains(strings.Split(order, ";"), seedSlot) {
 		return declared
 	}
@@ -157,7 +158,7 @@ func (v *VM) swapMedium(cfg config, w writing) {
 
 // attached is the volume of the machine's own seed, if it is in the drive.
 func (m mark) attached(c map[string]string) string {
-	if file := firstIn(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
+	if file := property.First(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
 	return ""

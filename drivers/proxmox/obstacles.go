@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -282,7 +283,7 @@ func (s *survey) inUse(node string) map[string]bool {
 		}
 		for key, val := range g.volumes().observe.now {
 			if isNet(key) {
-				out[parseProperty(val).values["bridge"]] = true
+				out[property.Parse(val).Values["bridge"]] = true
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -45,12 +46,12 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 	for _, g := range others {
 		cfg := s.l.read[g.place()].cfg
 		for _, key := range cardKeys(cfg.next) {
-			p := parseProperty(cfg.next[key])
-			c, clash := wants[strings.ToUpper(or(p.values["hwaddr"], cardMAC(p)))]
+			p := property.Parse(cfg.next[key])
+			c, clash := wants[strings.ToUpper(or(p.Values["hwaddr"], cardMAC(p)))]
 			if !clash {
 				continue
 			}
-			runs, same := s.l.guests[g.vmid].running, p.values["bridge"] == c.bridge
+			runs, same := s.l.guests[g.vmid].running, p.Values["bridge"] == c.bridge
 			o := model.Obstacle{
 				Path: c.path + ".mac", Severity: diag.Warning,
 				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.place(), g.name),

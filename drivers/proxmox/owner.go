@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -140,7 +141,7 @@ var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 // uuidOf reads the identity from a smbios1 property string, lower-cased.
 func uuidOf(smbios1 string) string {
-	u := strings.ToLower(valueIn(smbios1, "uuid"))
+	u := strings.ToLower(property.Value(smbios1, "uuid"))
 	if !uuidText.MatchString(u) {
 		return ""
 	}
@@ -161,7 +162,7 @@ func (m mark) agrees(cfg config) (ok bool, what string) {
 	}
 	for _, side := range []map[string]string{cfg.next, cfg.now} {
 		for key, val := range side {
-			if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, parseProperty(val).values["hwaddr"]) {
+			if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, property.Parse(val).Values["hwaddr"]) {
 				return true, "MAC address"
 			}
 		}
@@ -172,7 +173,7 @@ func (m mark) agrees(cfg config) (ok bool, what string) {
 // isNet reports whether a key is that of a network card.
 func isNet(key string) bool {
 	no, ok := strings.CutPrefix(key, "net")
-	return ok && isNumber(no)
+	return ok && property.IsNumber(no)
 }
 
 // identity is who we are in marks. Templates belong to the host and not to who made

@@ -45,26 +45,10 @@ func TestDescriptionWithoutMark(t *testing.T) {
 	require.Equal(t, "notes", notes)
 }
 
-func TestProperties(t *testing.T) {
-	for text, want := range map[string]int{"32G": 32, "1T": 1024, "2252M": 2, "1M": 0, "1073741824": 1, "": 0, "x": 0, "4.5G": 4} {
-		require.Equal(t, want, proxmox.GiB(text), text)
-	}
-}
-
 func TestCardKeepsWhatIsNotOurs(t *testing.T) {
 	n := proxmox.NIC{Bridge: "vmbr1", VLAN: 12, Rate: 5}
 	require.Equal(t, "virtio,bridge=vmbr1,rate=5,tag=12", proxmox.Card("", n))
 	require.Equal(t, "virtio=BC:24:11:00:00:01,bridge=vmbr1,host-tunnel=1,queues=0,rate=5.0,tag=12", proxmox.Card("virtio=BC:24:11:00:00:01,bridge=vmbr0,firewall=1,host-tunnel=1,queues=0,rate=5.0", n))
 	require.Equal(t, "e1000=AA:BB:CC:00:00:02,bridge=vmbr1", proxmox.Card("e1000=BC:24:11:00:00:01,bridge=vmbr0,tag=7", proxmox.NIC{Bridge: "vmbr1", MAC: "AA:BB:CC:00:00:02"}))
 	require.Equal(t, "rtl8139=AA:BB:CC:00:00:03,bridge=vmbr1", proxmox.Card("model=rtl8139,macaddr=AA:BB:CC:00:00:03,bridge=vmbr0", proxmox.NIC{Bridge: "vmbr1"}))
-}
-
-func TestKeysGoAndComeBack(t *testing.T) {
-	keys := []string{"ssh-ed25519 AAAA+/= ops@site", "ssh-rsa BBBB"}
-	enc := proxmox.EncodeKeys(keys)
-	require.NotContains(t, enc, "+")
-	require.NotContains(t, enc, " ")
-	require.Equal(t, keys, proxmox.DecodeKeys(enc))
-	require.Equal(t, keys, proxmox.DecodeKeys(enc+"%0A"))
-	require.Equal(t, []string{}, proxmox.DecodeKeys(""))
 }

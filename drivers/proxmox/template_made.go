@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -106,9 +107,9 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
 		case isTemplate(cfg):
 			return nil
-		case !tagged && !slices.Contains(readTags(cfg.next["tags"]), Tag): // it was made without, to join a pool
+		case !tagged && !slices.Contains(property.Tags(cfg.next["tags"]), Tag): // it was made without, to join a pool
 			tagged = true
-			tags := strings.Join(append(readTags(cfg.next["tags"]), Tag), ";")
+			tags := strings.Join(append(property.Tags(cfg.next["tags"]), Tag), ";")
 			if _, err := d.c.Put(ctx, at.path("config"), api.Params{"tags": tags, "digest": cfg.digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}

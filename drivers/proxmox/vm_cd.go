@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -32,7 +33,7 @@ func cdBus(key string) bool {
 }
 
 // isDisc reports whether a drive holds CDs, that of cloud-init included.
-func isDisc(value string) bool { return valueIn(value, "media") == "cdrom" }
+func isDisc(value string) bool { return property.Value(value, "media") == "cdrom" }
 
 // isCD reports whether a key with a value is a CD drive that the files may declare: any but
 // the one that cloud-init reads.
@@ -91,7 +92,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	}
 	path := "options." + key
 	refuse := func(summary, detail string, args ...any) { r.errorf(path, summary, detail, args...) }
-	machine, _, _ := strings.Cut(parseProperty(r.Options["machine"]).first("type"), "+")
+	machine, _, _ := strings.Cut(property.Parse(r.Options["machine"]).First("type"), "+")
 	image := imageOf(r.in, file)
 	switch {
 	case key == seedSlot:
@@ -124,7 +125,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 // discless tells of a boot order that names an IDE slot where nothing is: PVE would refuse
 // it. What a template has there the files do not know.
 func (r *vmResolver) discless() {
-	for dev := range strings.SplitSeq(parseProperty(r.Options["boot"]).values["order"], ";") {
+	for dev := range strings.SplitSeq(property.Parse(r.Options["boot"]).Values["order"], ";") {
 		if busOf(dev) == "ide" && dev != seedSlot && r.Options[dev] == "" && r.Template == "" {
 			r.errorf("options.boot", fmt.Sprintf("options.boot names %s, where no drive is", dev), `take it out, or declare the CD drive: %s = "none,media=cdrom"`, dev)
 		}
@@ -191,7 +192,7 @@ func (v *VM) booting(m mark) string {
 // behind reports whether a boot order is another with nothing behind it but devices of one
 // sort.
 func behind(order, longer string, sort func(dev string) bool) bool {
-	rest, ok := strings.CutPrefix(parseProperty(longer).values["order"], parseProperty(order).values["order"])
+	rest, ok := strings.CutPrefix(property.Parse(longer).Values["order"], property.Parse(order).Values["order"])
 	if !ok || rest == "" || rest[0] != ';' {
 		return false
 	}
@@ -219,7 +220,7 @@ func (c config) settledBoot() config {
 // bootOrderFollows reports whether PVE makes one boot order of another: without the devices that are
 // not there any more, and with CD drives at the end.
 func bootOrderFollows(order, then string, there, disc func(dev string) bool) bool {
-	was, now := parseProperty(order).values["order"], parseProperty(then).values["order"]
+	was, now := property.Parse(order).Values["order"], property.Parse(then).Values["order"]
 	left := slices.DeleteFunc(strings.Split(was, ";"), func(dev string) bool { return !there(dev) })
 	devices := strings.Split(now, ";")
 	if was == "" || now == "" || len(devices) < len(left) || !slices.Equal(left, devices[:len(left)]) {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -139,7 +140,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 
 // bootDisk is the slot of the disk a guest boots from.
 func bootDisk(c map[string]string) string {
-	order := parseProperty(c["boot"]).values["order"]
+	order := property.Parse(c["boot"]).Values["order"]
 	for slot := range strings.SplitSeq(order, ";") {
 		if isDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
 			return slot
@@ -158,7 +159,7 @@ func (v *VM) settings() api.Params {
 	return api.Params{
 		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
 		"onboot": v.OnBoot, "protection": v.Protection, "startup": v.Startup.text(),
-		"ciuser": v.User, "sshkeys": encodeKeys(v.Keys), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain,
+		"ciuser": v.User, "sshkeys": property.EncodeKeys(v.Keys), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain,
 	}
 }
 
@@ -182,22 +183,22 @@ func (v *VM) params(m mark) api.Params {
 
 // agentText switches the agent on or off and keeps what else the key holds.
 func agentText(old string, on bool) string {
-	return joined(parseProperty(old), map[string]string{"enabled": pick(on, "1", "0")}, "enabled")
+	return joined(property.Parse(old), map[string]string{"enabled": pick(on, "1", "0")}, "enabled")
 }
 
 // ipconfig is the card's addresses in PVE's form, with what else the key holds; "" for
 // none.
 func (n NIC) ipconfig(old string) string {
-	return joined(parseProperty(old), map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
+	return joined(property.Parse(old), map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
 }
 
 // joined writes a property string anew with some members set, or left out where
 // their value is ""; bare is the member that may stand without its name.
-func joined(p property, set map[string]string, bare string) string {
-	maps.Copy(p.values, set)
+func joined(p property.Set, set map[string]string, bare string) string {
+	maps.Copy(p.Values, set)
 	var parts []string
-	for _, key := range slices.Sorted(maps.Keys(p.values)) {
-		if val := p.values[key]; val != "" {
+	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
+		if val := p.Values[key]; val != "" {
 			parts = append(parts, key+"="+val)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -15,11 +16,11 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 	cfg = cfg.settledBoot()
 	c := cfg.next
 	v := &VM{
-		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(firstIn(c["memory"], "current"), 512),
+		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(property.First(c["memory"], "current"), 512),
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
-		Agent: firstIn(c["agent"], "enabled") == "1", Startup: parseStartup(c["startup"]),
-		User: c["ciuser"], Keys: decodeKeys(c["sshkeys"]), DNS: splitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: g.power(), Tags: readTags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
+		Agent: property.First(c["agent"], "enabled") == "1", Startup: parseStartup(c["startup"]),
+		User: c["ciuser"], Keys: property.DecodeKeys(c["sshkeys"]), DNS: property.SplitTags(c["nameserver"]), Domain: c["searchdomain"],
+		Power: g.power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
 	v.Seed = m.attached(c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
@@ -45,7 +46,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 
 func isDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
-		if rest, ok := strings.CutPrefix(key, bus); ok && isNumber(rest) {
+		if rest, ok := strings.CutPrefix(key, bus); ok && property.IsNumber(rest) {
 			return true
 		}
 	}
@@ -59,7 +60,7 @@ func (v *VM) readDisks() []Disk {
 	for slot, drive := range v.observe.next {
 		if name, ok := strings.CutPrefix(v.device(slot), "disk."); ok {
 			out = append(out, Disk{
-				Name: name, Size: gib(valueIn(drive, "size")), Storage: storageOf(drive),
+				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: storageOf(drive),
 				Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
 			})
 		}
@@ -77,7 +78,7 @@ func (v *VM) readNICs() []NIC {
 			continue
 		}
 		n := readNIC(strings.TrimPrefix(or(v.device(slot), slot), "nic."), val)
-		if ip := parseProperty(v.observe.next[ipconfigOf(slot)]).values; len(ip) > 0 {
+		if ip := property.Parse(v.observe.next[ipconfigOf(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
 		out = append(out, n)
@@ -94,16 +95,16 @@ func ipconfigOf(slot string) string { return "ipconfig" + strings.TrimPrefix(slo
 var cardModels = []string{"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3"}
 
 // cardModel gives model and MAC address of a nic's property string.
-func cardModel(p property) (model, mac string) {
+func cardModel(p property.Set) (model, mac string) {
 	for _, m := range cardModels {
-		if v, ok := p.values[m]; ok {
+		if v, ok := p.Values[m]; ok {
 			return m, v
 		}
 	}
-	return or(p.values["model"], or(p.bare, "virtio")), p.values["macaddr"]
+	return or(p.Values["model"], or(p.Bare, "virtio")), p.Values["macaddr"]
 }
 
-func cardMAC(p property) string {
+func cardMAC(p property.Set) string {
 	_, mac := cardModel(p)
 	return mac
 }
@@ -112,14 +113,14 @@ func parseStartup(s string) *Startup {
 	if s == "" {
 		return nil
 	}
-	p := parseProperty(s)
+	p := property.Parse(s)
 	number := func(text string) *int {
 		if n, err := strconv.Atoi(text); err == nil {
 			return &n
 		}
 		return nil
 	}
-	return &Startup{Order: number(p.first("order")), Up: number(p.values["up"]), Down: number(p.values["down"])}
+	return &Startup{Order: number(p.First("order")), Up: number(p.Values["up"]), Down: number(p.Values["down"])}
 }
 
 // sameAs gives s where the other says the same, else the other.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -52,17 +53,17 @@ func onBus(value, slot string) string {
 			known[name] = true
 		}
 	}
-	p, ours := parseProperty(value), parseProperty(drive(volumeOf(value), slot))
+	p, ours := property.Parse(value), property.Parse(drive(volumeOf(value), slot))
 	parts := []string{volumeOf(value)}
-	for _, name := range slices.Sorted(maps.Keys(p.values)) {
+	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
 		if known[name] && name != "file" && name != "size" && name != "volume" {
-			parts = append(parts, name+"="+p.values[name])
-			delete(ours.values, name)
+			parts = append(parts, name+"="+p.Values[name])
+			delete(ours.Values, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(ours.values)) {
+	for _, name := range slices.Sorted(maps.Keys(ours.Values)) {
 		if name != "file" && name != "volume" {
-			parts = append(parts, name+"="+ours.values[name])
+			parts = append(parts, name+"="+ours.Values[name])
 		}
 	}
 	return strings.Join(parts, ",")
@@ -135,7 +136,7 @@ func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
 			out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
 		}
 		path, from := "disk."+w.Name+".bus", v.mark.Slots["disk."+w.Name]
-		boot := strings.Split(parseProperty(want.Options["boot"]).values["order"], ";")
+		boot := strings.Split(property.Parse(want.Options["boot"]).Values["order"], ";")
 		switch {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")

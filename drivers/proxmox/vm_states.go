@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -50,12 +51,12 @@ var pinned = regexp.MustCompile(`^pc-(i440fx|q35)-[0-9.]+(\+pve\d+)?$`)
 // pinned it to: of Windows it pins each machine whose type has none when it is declared
 // (qemu-server, PVE/QemuServer/Machine.pm and PVE/API2/Qemu.pm).
 func samePinned(want, have string) bool {
-	w, h := parseProperty(want), parseProperty(have)
-	m := pinned.FindStringSubmatch(h.first("type"))
-	if m == nil || w.first("type") != map[string]string{"i440fx": "pc", "q35": "q35"}[m[1]] {
+	w, h := property.Parse(want), property.Parse(have)
+	m := pinned.FindStringSubmatch(h.First("type"))
+	if m == nil || w.First("type") != map[string]string{"i440fx": "pc", "q35": "q35"}[m[1]] {
 		return false
 	}
-	w.values["type"], h.values["type"] = "", ""
+	w.Values["type"], h.Values["type"] = "", ""
 	return vmKeys().same("machine", joined(w, map[string]string{"type": "pc"}, "type"), joined(h, map[string]string{"type": "pc"}, "type"))
 }
 

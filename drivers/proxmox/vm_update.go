@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -93,7 +94,7 @@ func (c *vmChange) bootable() {
 	for name, from := range c.apart {
 		moved[from] = c.m.Slots["disk."+name]
 	}
-	old := parseProperty(c.have.observe.next["boot"]).values["order"]
+	old := property.Parse(c.have.observe.next["boot"]).Values["order"]
 	var order []string
 	for dev := range strings.SplitSeq(old, ";") {
 		if dev = or(moved[dev], dev); dev != "" {

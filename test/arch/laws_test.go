@@ -46,9 +46,10 @@ var layers = []layer{
 	{pkg: "drivers/proxmox/pveapi/gen"},
 	{pkg: "drivers/proxmox/pvesim", may: []string{"drivers/proxmox/pveapi"}},
 	{pkg: "drivers/proxmox/nocloud"},
+	{pkg: "drivers/proxmox/property"},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's
 	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/pveapi"},
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/property", "drivers/proxmox/pveapi"},
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},

@@ -1,0 +1,134 @@
+// Package property reads and writes the texts that Proxmox VE keeps in the values of
+// a guest's configuration: property strings, lists of tags, sizes and ssh keys.
+package property
+
+import (
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Set is a parsed property string such as "virtio=BC:24:…,bridge=vmbr0".
+// PVE stores most of them as sent, so they are compared parsed, never as text.
+type Set struct {
+	Bare   string            // the value that stands without its key, in front
+	Values map[string]string // the others
+}
+
+// Parse takes a property string apart.
+func Parse(s string) Set {
+	p := Set{Values: map[string]string{}}
+	for i, part := range strings.Split(s, ",") {
+		k, v, ok := strings.Cut(part, "=")
+		switch {
+		case ok:
+			p.Values[strings.TrimSpace(k)] = v
+		case i == 0:
+			p.Bare = part
+		}
+	}
+	return p
+}
+
+// First gives the value of a key that may stand bare.
+func (p Set) First(key string) string {
+	if v, ok := p.Values[key]; ok {
+		return v
+	}
+	return p.Bare
+}
+
+// Value gives one value of a property string, as Parse does, and takes
+// nothing else of it apart.
+func Value(s, key string) string {
+	val, _ := lookup(s, key)
+	return val
+}
+
+// First is Value for a key that may stand bare.
+func First(s, key string) string {
+	val, ok := lookup(s, key)
+	if bare, _, _ := strings.Cut(s, ","); !ok && !strings.Contains(bare, "=") {
+		return bare
+	}
+	return val
+}
+
+func lookup(s, key string) (val string, ok bool) {
+	for part := range strings.SplitSeq(s, ",") {
+		if k, v, pair := strings.Cut(part, "="); pair && strings.TrimSpace(k) == key {
+			val, ok = v, true
+		}
+	}
+	return val, ok
+}
+
+// IsNumber reports whether a text is the number at the end of a key such as net0.
+func IsNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// GiB reads a size such as 32G, 1T or 2252M in whole GiB, rounded down.
+func GiB(s string) int {
+	n, _ := Bytes(s)
+	return int(n >> 30)
+}
+
+// Bytes reads a size in bytes; without a unit it is bytes (PVE/JSONSchema.pm, parse_size).
+func Bytes(s string) (int64, bool) {
+	m := sizeText.FindStringSubmatch(s)
+	if m == nil {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return 0, false
+	}
+	return int64(f * map[string]float64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[m[2]]), true
+}
+
+var sizeText = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT]?)$`)
+
+// SplitTags reads a list of tags with any of PVE's separators (PVE/JSONSchema.pm, pve-tag-list).
+func SplitTags(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
+}
+
+// Tags gives a guest's tags in the form in which they are wanted.
+func Tags(s string) []string {
+	var out []string
+	for _, t := range SplitTags(s) {
+		out = append(out, strings.ToLower(t))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// EncodeKeys gives PVE's form of ssh keys: percent-encoded by RFC 3986, where a
+// space is %20 and never +.
+func EncodeKeys(keys []string) string {
+	return strings.ReplaceAll(url.QueryEscape(strings.Join(keys, "\n")), "+", "%20")
+}
+
+// DecodeKeys reads what EncodeKeys wrote, or what somebody else did: without empty
+// lines and blanks around the keys.
+func DecodeKeys(s string) []string {
+	plain, err := url.PathUnescape(s)
+	if err != nil {
+		plain = s
+	}
+	return KeyLines(plain)
+}
+
+// KeyLines takes a text apart into the keys on its lines.
+func KeyLines(plain string) []string {
+	out := []string{}
+	for line := range strings.Lines(plain) {
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}

@@ -1,0 +1,40 @@
+package property_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+)
+
+// One value is read as it is where all of the text is taken apart.
+func TestOneValueOfAProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.StringMatching(`([ab]?=?[ab= ]?,?){0,6}`).Draw(t, "property string")
+		key := rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key")
+		whole := property.Parse(s)
+		require.Equal(t, whole.Values[key], property.Value(s, key))
+		require.Equal(t, whole.First(key), property.First(s, key))
+	})
+	const disk = "local-lvm:vm-100-disk-0,size=32G,iothread=1"
+	require.Zero(t, testing.AllocsPerRun(10, func() { property.Value(disk, "size") }))
+	require.Zero(t, testing.AllocsPerRun(10, func() { property.First(disk, "file") }))
+}
+
+func TestProperties(t *testing.T) {
+	for text, want := range map[string]int{"32G": 32, "1T": 1024, "2252M": 2, "1M": 0, "1073741824": 1, "": 0, "x": 0, "4.5G": 4} {
+		require.Equal(t, want, property.GiB(text), text)
+	}
+}
+
+func TestKeysGoAndComeBack(t *testing.T) {
+	keys := []string{"ssh-ed25519 AAAA+/= ops@site", "ssh-rsa BBBB"}
+	enc := property.EncodeKeys(keys)
+	require.NotContains(t, enc, "+")
+	require.NotContains(t, enc, " ")
+	require.Equal(t, keys, property.DecodeKeys(enc))
+	require.Equal(t, keys, property.DecodeKeys(enc+"%0A"))
+	require.Equal(t, []string{}, property.DecodeKeys(""))
+}
