@@ -61,7 +61,7 @@ func TestWhatDeniesACommitIsToldFirst(t *testing.T) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.set(func() {
-			w.host.foreign = []model.Foreign{{VMID: 100, Name: "b", Kind: "box", Why: "no ownership tag", Claims: addr("box", "b")}}
+			w.host.foreign = []model.Unmanaged{{VMID: 100, Name: "b", Kind: "box", Why: "no ownership tag", Claims: addr("box", "b")}}
 		})
 		w.repo.push("late", denied(map[string]int{"a": 2, "b": 1}, diag.FromGuard, func() bool { return true }))
 		s := w.pass(67 * time.Second)

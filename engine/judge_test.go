@@ -94,7 +94,7 @@ func TestRulesAreToldWhatThePassIsAbout(t *testing.T) {
 
 // A guard of the plan keeps a single step back; that is no denial.
 func TestAStepThatIsKeptBackIsNoDenial(t *testing.T) {
-	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "a")}}}
+	h := &host{foreign: []model.Unmanaged{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "a")}}}
 	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.False(t, r.Denied)

@@ -198,7 +198,7 @@ func setAside(p *plan.Plan) int {
 			Summary: fmt.Sprintf("differences left as they are: %d", n), Detail: "only looking was asked for",
 		})
 	}
-	p.Steps, p.Summary = nil, plan.Summary{Unchanged: p.Summary.Unchanged, Foreign: p.Summary.Foreign}
+	p.Steps, p.Summary = nil, plan.Summary{Unchanged: p.Summary.Unchanged, Unmanaged: p.Summary.Unmanaged}
 	return n
 }
 

@@ -75,7 +75,7 @@ type host struct {
 	mu      sync.Mutex
 	holds   model.State
 	unknown []model.Unknown
-	foreign []model.Foreign
+	foreign []model.Unmanaged
 	blind   error
 	fail    map[string]error // by address
 	applied []string
@@ -88,7 +88,7 @@ func (h *host) Observe(context.Context, *model.Want) (model.Observed, error) {
 	if h.blind != nil {
 		return model.Observed{}, h.blind
 	}
-	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.holds), Unknown: h.unknown, Foreign: h.foreign}, nil
+	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.holds), Unknown: h.unknown, Unmanaged: h.foreign}, nil
 }
 
 func (h *host) Apply(ctx context.Context, s plan.Step) error {
@@ -283,7 +283,7 @@ func TestOnErrorComesFromTheManifest(t *testing.T) {
 }
 
 func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
-	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "b"), Fix: "rename it"}}}
+	h := &host{foreign: []model.Unmanaged{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "b"), Fix: "rename it"}}}
 	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.Equal(t, "a:completed b:skipped", statuses(r))

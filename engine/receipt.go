@@ -8,7 +8,7 @@ import (
 
 // Receipt tells for the ledger what the pass changed, or tried to; false if no step
 // was begun. By is the identity of the agent, or cli:USER@HOST. It holds nothing of
-// what is foreign, of a sensitive change its name only, and no lines of the files.
+// what is unmanaged, of a sensitive change its name only, and no lines of the files.
 func (r *Report) Receipt(by string, drift bool) (ledger.Receipt, bool) {
 	begun := false
 	steps := make([]ledger.Step, len(r.Results))

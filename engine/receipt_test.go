@@ -57,11 +57,11 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 	require.False(t, ok, "nothing was begun")
 }
 
-// A receipt lies about for years: what is secret, what is foreign and the lines of
+// A receipt lies about for years: what is secret, what is unmanaged and the lines of
 // the files have no place in it.
 func TestAReceiptHoldsNoSecret(t *testing.T) {
 	const secret = "correct horse"
-	h := &host{foreign: []model.Foreign{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no ownership tag"}}}
+	h := &host{foreign: []model.Unmanaged{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no ownership tag"}}}
 	s := site(map[string]int{"a": 1})
 	a := s.Manifests["web"].Nodes[0].Resource
 	a.Spec.(*box).IP, a.Sensitive = secret, []string{"ip"}

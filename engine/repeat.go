@@ -197,7 +197,7 @@ func (r *repeater) wanted(s plan.Step) *model.Want {
 
 // taken reports whether the last look showed anything under a VMID.
 func (r *repeater) taken(vmid int) bool {
-	return r.seen.Taken[vmid] != "" || slices.ContainsFunc(r.seen.Foreign, func(f model.Foreign) bool { return f.VMID == vmid })
+	return r.seen.Taken[vmid] != "" || slices.ContainsFunc(r.seen.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
 }
 
 // withVMID copies a guest with a VMID; the spec is shared.
@@ -294,7 +294,7 @@ func (r *repeater) renumber(s, next plan.Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.vmids[s.Address] = next.VMID
-	for _, f := range r.seen.Foreign {
+	for _, f := range r.seen.Unmanaged {
 		if f.VMID == s.VMID && f.Unfinished {
 			r.found = append(r.found, diag.Finding{
 				Severity: diag.Warning, Source: diag.FromGuard, Address: s.Address.String(),

@@ -63,13 +63,13 @@ func TestAPassGoesOn(t *testing.T) {
 		},
 		"its VMID is taken": {
 			happens: func(h *host, s plan.Step) {
-				h.foreign = append(h.foreign, model.Foreign{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
+				h.foreign = append(h.foreign, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
 			},
 			applied: []string{"create box.a"}, vmid: 102,
 		},
 		"its VMID is taken, and a rule denies the other one": {
 			happens: func(h *host, s plan.Step) {
-				h.foreign = append(h.foreign, model.Foreign{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
+				h.foreign = append(h.foreign, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
 			},
 			judge: func(q engine.Question) diag.List {
 				if len(q.Plan.Steps) == 1 && q.Plan.Steps[0].VMID == 102 {

@@ -40,7 +40,7 @@ func everything(t *testing.T, s *model.Site) *plan.Plan {
 	host[0].Spec.(*VM).Memory = 1024
 	p := planned(t, s, append(host, guest("old", 10100, true))...)
 	p.ID = "7c1e04b2f00d" // how it is made is no concern of policies
-	p.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
+	p.Unmanaged = []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
 	p.Pending = []model.Pending{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "cores", Before: 2, After: 4, Why: "set; takes effect at the next full restart"}}
 	p.Undeclared = []model.Setting{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.tablet", Value: "0"}}
 	p.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Holds: []model.Address{{Kind: "vm", Name: "web-2"}}}}

@@ -213,7 +213,7 @@ func (d *demo) stranded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told := slices.ContainsFunc(p.Foreign, func(f model.Foreign) bool { return f.VMID == vmid })
+	told := slices.ContainsFunc(p.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
 	d.check(told && len(p.Steps) == 0, "it is told as foreign, and nothing is to be done about it")
 	return d.rest(ctx)
 }

@@ -99,7 +99,7 @@ func (k *knowledge) observed(have model.Observed) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.foreign = k.foreign[:0:0]
-	for _, f := range have.Foreign {
+	for _, f := range have.Unmanaged {
 		k.foreign = append(k.foreign, foreign{f.VMID, f.Name, f.Kind, f.Why})
 	}
 	k.unknown = slices.Clone(have.Unknown)

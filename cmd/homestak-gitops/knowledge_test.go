@@ -40,7 +40,7 @@ func TestKnowledgeKeepsTwoCommits(t *testing.T) {
 	require.False(t, ok)
 	_, _, ok = k.declared("d", "vm.one")
 	require.False(t, ok, "what does not converge is not known")
-	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
+	k.observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
 	strangers, _ := k.beyond()
 	require.Equal(t, []foreign{{7, "x", "vm", "no mark"}}, strangers)
 }

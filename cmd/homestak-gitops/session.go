@@ -286,7 +286,7 @@ func (t talkative) Observe(ctx context.Context, w *model.Want) (model.Observed, 
 	began := time.Now()
 	have, err := t.Driver.Observe(ctx, w)
 	t.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
-		t.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Foreign), len(have.Unknown))
+		t.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
 	return have, err
 }
 

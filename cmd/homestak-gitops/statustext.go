@@ -103,8 +103,8 @@ func summaryLine(s plan.Summary) string {
 	if len(parts) == 0 {
 		parts = append(parts, "nothing to do")
 	}
-	if s.Foreign > 0 {
-		parts = append(parts, fmt.Sprintf("%d unmanaged", s.Foreign))
+	if s.Unmanaged > 0 {
+		parts = append(parts, fmt.Sprintf("%d unmanaged", s.Unmanaged))
 	}
 	return strings.Join(parts, ", ")
 }

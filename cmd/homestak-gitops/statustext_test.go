@@ -41,7 +41,7 @@ func busyStatus() engine.AgentStatus {
 		},
 		Last: &engine.PassStatus{
 			Commit: "11223344", Outcome: engine.Partly, Ended: before(6 * time.Minute), Seconds: 3.25, Error: "create vm.x: 500", Drift: true,
-			Summary: plan.Summary{Create: 2, Delete: 1, Foreign: 1}, Unknown: 2, Pending: 1,
+			Summary: plan.Summary{Create: 2, Delete: 1, Unmanaged: 1}, Unknown: 2, Pending: 1,
 		},
 		Suspended: []ledger.Suspension{{Manifest: "db", Reason: "restore", By: "me@here", Since: before(time.Hour), Until: new(noon.Add(90 * time.Minute))}},
 		NextLook:  new(noon.Add(48 * time.Second)),

@@ -37,7 +37,7 @@ func aPast(t *testing.T) (*fakeAgent, *knowledge) {
 	f.list[2].Verb, f.list[2].By = "apply", "cli:me@here"
 	k := &knowledge{identity: "father"}
 	k.site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
-	k.observed(model.Observed{Foreign: []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
+	k.observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
 	return f, k
 }
 

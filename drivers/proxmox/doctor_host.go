@@ -102,7 +102,7 @@ func (e *exam) guests(ctx context.Context) {
 			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is left alone")
 		}
 	}
-	for _, f := range have.Foreign {
+	for _, f := range have.Unmanaged {
 		switch {
 		case f.Unfinished && f.Fix == "": // somebody is creating it
 		case f.Unfinished:
@@ -120,7 +120,7 @@ func (e *exam) guests(ctx context.Context) {
 		}
 	}
 	if len(e.out) == before {
-		e.ok("guests", "%d ours, %d of others", ours, len(have.Foreign))
+		e.ok("guests", "%d ours, %d of others", ours, len(have.Unmanaged))
 	}
 	e.ranges()
 }
@@ -171,7 +171,7 @@ func (e *exam) managed(ctx context.Context) {
 func (e *exam) ranges() {
 	for _, r := range e.Of.VMIDRanges {
 		var taken []string
-		for _, f := range e.have.Foreign {
+		for _, f := range e.have.Unmanaged {
 			if f.VMID >= r.From && f.VMID <= r.To {
 				taken = append(taken, fmt.Sprintf("%d (%s)", f.VMID, or(f.Name, f.Kind)))
 			}

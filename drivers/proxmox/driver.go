@@ -90,14 +90,14 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	if err := d.findObstacles(ctx, l, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Name, err)
 	}
-	slices.SortFunc(all.Foreign, func(a, b model.Foreign) int { return a.VMID - b.VMID })
+	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
 }
 
 func merge(all *model.Observed, p model.Observed) {
 	maps.Copy(all.State, p.State)
 	maps.Copy(all.Taken, p.Taken)
-	all.Foreign = append(all.Foreign, p.Foreign...)
+	all.Unmanaged = append(all.Unmanaged, p.Unmanaged...)
 	all.Pending = append(all.Pending, p.Pending...)
 	all.Undeclared = append(all.Undeclared, p.Undeclared...)
 	all.Unknown = append(all.Unknown, p.Unknown...)

@@ -20,7 +20,7 @@ func told(p *plan.Plan) string {
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "step %s %s %s\n", s.Action, s.Address, strings.Join(paths(s), " "))
 	}
-	for _, f := range p.Foreign {
+	for _, f := range p.Unmanaged {
 		fmt.Fprintf(&b, "foreign %s %d %s: %s; %s\n", f.Kind, f.VMID, f.Name, f.Why, f.Fix)
 	}
 	for _, u := range p.Unknown {

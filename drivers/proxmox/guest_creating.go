@@ -67,7 +67,7 @@ func (d *Driver) creations(ctx context.Context, node string) ([]creation, error)
 }
 
 // creating are those of the tasks that may be creating a guest: the one that has its VMID, else each that clones.
-func creating(f model.Foreign, running []creation) []creation {
+func creating(f model.Unmanaged, running []creation) []creation {
 	var clones []creation
 	for _, c := range running {
 		switch {
@@ -83,7 +83,7 @@ func creating(f model.Foreign, running []creation) []creation {
 
 // absent are the wanted guests that were not found and that a guest may turn out to be: of its kind,
 // by a VMID that they have or may draw, by its name if it has one.
-func absent(f model.Foreign, want *model.Want, have model.State, by []creation) []model.Address {
+func absent(f model.Unmanaged, want *model.Want, have model.State, by []creation) []model.Address {
 	out := []model.Address{}
 	for _, addr := range want.State.Addresses() {
 		w := want.State[addr]
@@ -120,8 +120,8 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 		err   error
 	}
 	asked := map[string]answer{} // by node
-	var kept []model.Foreign
-	for _, f := range out.Foreign {
+	var kept []model.Unmanaged
+	for _, f := range out.Unmanaged {
 		if !f.Unfinished {
 			kept = append(kept, f)
 			continue
@@ -145,12 +145,12 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 		u.Scope, u.VMID, u.Guest = fmt.Sprintf("%s %d", f.Kind, f.VMID), f.VMID, f.Kind
 		out.Unknown = append(out.Unknown, *u)
 	}
-	out.Foreign = kept
+	out.Unmanaged = kept
 	return nil
 }
 
 // unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
-func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f *model.Foreign, running []creation, unseen error) (*model.Unknown, error) {
+func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f *model.Unmanaged, running []creation, unseen error) (*model.Unknown, error) {
 	at := place{f.Node, f.VMID, f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
 		if only := absent(*f, l.want, out.State, by); len(only) > 0 {
@@ -202,7 +202,7 @@ func inReach(want *model.Want, vmid int) bool {
 
 // abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
 // the rest of a creation of ours, and is reported with what clears it: no token may.
-func abandoned(l *look, out *model.Observed, f *model.Foreign, at place) {
+func abandoned(l *look, out *model.Observed, f *model.Unmanaged, at place) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
 	if !l.view.audits[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)

@@ -152,8 +152,8 @@ func seen(addr model.Address, summary, detail string) diag.Finding {
 
 // converted is a guest of ours that somebody made a template: it cannot be made a
 // machine again, and copies may live on its disks.
-func converted(g listed, name string, addr model.Address) model.Foreign {
-	return model.Foreign{
+func converted(g listed, name string, addr model.Address) model.Unmanaged {
+	return model.Unmanaged{
 		VMID: g.vmid, Name: name, Kind: g.kind(), Node: g.node, Claims: addr,
 		Why: "was " + addr.String() + " until somebody converted it to a template",
 		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is made anew", g.vmid, addr),

@@ -74,12 +74,12 @@ func (j *judge) all(guests []listed, read map[place]reading) {
 
 // passOver lists a guest as foreign that nothing makes worth reading.
 func (j *judge) passOver(g listed) {
-	f := model.Foreign{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no ownership tag", Node: g.node}
+	f := model.Unmanaged{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no ownership tag", Node: g.node}
 	if claims := j.wanted.vmids[g.vmid]; claims != (model.Address{}) {
 		f.Claims = claims
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
 	}
-	j.out.Foreign = append(j.out.Foreign, f)
+	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
 func (j *judge) guest(g listed, cfg config) {
@@ -94,7 +94,7 @@ func (j *judge) guest(g listed, cfg config) {
 	}
 	lock := cfg.now["lock"]
 	if ok && cfg.now["template"] == "1" && m.Type != templateType {
-		j.out.Foreign = append(j.out.Foreign, converted(g, name, m.addr()))
+		j.out.Unmanaged = append(j.out.Unmanaged, converted(g, name, m.addr()))
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
@@ -104,7 +104,7 @@ func (j *judge) guest(g listed, cfg config) {
 		j.proven[m.addr()] = append(j.proven[m.addr()], r)
 		return
 	}
-	f := model.Foreign{VMID: g.vmid, Name: name, Kind: g.kind(), Why: why, Node: g.node, Claims: claims}
+	f := model.Unmanaged{VMID: g.vmid, Name: name, Kind: g.kind(), Why: why, Node: g.node, Claims: claims}
 	lock = or(lock, g.lock)
 	switch {
 	case lock == "create" || lock == "clone":
@@ -128,7 +128,7 @@ func (j *judge) guest(g listed, cfg config) {
 		f.Why = "no ownership tag, but the name of " + f.Claims.String()
 		f.Fix = j.lostTag(g.place(), cfg, f.Claims, "rename one of the two")
 	}
-	j.out.Foreign = append(j.out.Foreign, f)
+	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
 // came tells that a guest did not get its VMID from us, as one does not whose backup was
@@ -197,7 +197,7 @@ func (j *judge) close() {
 		slices.SortFunc(rs, func(a, b *model.Resource) int { return a.Guest.VMID - b.Guest.VMID })
 		var who []string
 		for _, r := range rs {
-			j.out.Foreign = append(j.out.Foreign, model.Foreign{
+			j.out.Unmanaged = append(j.out.Unmanaged, model.Unmanaged{
 				VMID: r.Guest.VMID, Name: r.Spec.(guestSpec).guestName(), Kind: guestKind(addr), Node: r.Guest.Node, Claims: addr,
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,

@@ -242,9 +242,9 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 		w.vm("web-1").Cores = 8
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
-		require.Len(t, p.Foreign, 1)
-		require.True(t, p.Foreign[0].Unfinished)
-		require.Contains(t, p.Foreign[0].Fix, "qm unlock 10000")
+		require.Len(t, p.Unmanaged, 1)
+		require.True(t, p.Unmanaged[0].Unfinished)
+		require.Contains(t, p.Unmanaged[0].Fix, "qm unlock 10000")
 	})
 }
 

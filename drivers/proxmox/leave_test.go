@@ -356,7 +356,7 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 				require.False(t, errors.As(err, &busy) && busy.Temporary(), "or it would be tried again and again")
 				require.Equal(t, writes, w.host.Snapshot().Writes)
 				p := w.plan()
-				told := fmt.Sprint(p.Foreign)
+				told := fmt.Sprint(p.Unmanaged)
 				for _, f := range p.Findings {
 					told += f.Summary + f.Detail
 				}

@@ -70,7 +70,7 @@ func frees(volids []string) []string {
 // findLeftVolumes looks for volumes without a guest, where something speaks for some, on the storages that the token
 // may audit.
 func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observed) error {
-	died := slices.ContainsFunc(out.Foreign, func(f model.Foreign) bool { return f.Unfinished && f.Fix != "" && inReach(l.want, f.VMID) })
+	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && inReach(l.want, f.VMID) })
 	if !died && !slices.Contains(l.want.Recall, recallVolumes) {
 		return nil
 	}

@@ -155,7 +155,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			shelves[at] = true
 		}
 	}
-	for _, f := range out.Foreign {
+	for _, f := range out.Unmanaged {
 		if f.Unfinished {
 			coming[f.Claims.Name], coming[f.Name] = true, true
 		}

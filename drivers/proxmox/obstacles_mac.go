@@ -30,7 +30,7 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 		return nil
 	}
 	var others, unread []listed
-	for _, f := range s.out.Foreign {
+	for _, f := range s.out.Unmanaged {
 		g := listed{vmid: f.VMID, node: f.Node, lxc: f.Kind == "ct", name: f.Name}
 		if f.VMID == 0 || f.Unfinished || !s.l.view.nodes[f.Node] {
 			continue

@@ -127,7 +127,7 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 		case ok:
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
 		case l.want.State[addr] != nil:
-			out.Foreign = append(out.Foreign, model.Foreign{
+			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
 				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
 					d.poolMark(addr.Name).line(),

@@ -133,7 +133,7 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 		require.Contains(t, p.Unknown[0].Why, "may be being created, but the tasks of node father cannot be seen")
 		require.Contains(t, p.Unknown[1].Why, "may be it")
 		broken = false
-		require.NotEmpty(t, w.plan().Foreign)
+		require.NotEmpty(t, w.plan().Unmanaged)
 	})
 }
 

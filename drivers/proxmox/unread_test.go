@@ -90,8 +90,8 @@ func TestCopyThatNothingTellsButItsName(t *testing.T) {
 		w.drop("web-1")
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
-		require.Len(t, p.Foreign, 2)
-		require.Contains(t, p.Foreign[0].Why, "one of 2 guests with the identity of vm.web-1")
+		require.Len(t, p.Unmanaged, 2)
+		require.Contains(t, p.Unmanaged[0].Why, "one of 2 guests with the identity of vm.web-1")
 	})
 }
 

@@ -251,7 +251,7 @@ func TestForeignGuestsAreNeverTouched(t *testing.T) {
 		})
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
-		require.Len(t, p.Foreign, len(before)+2)
+		require.Len(t, p.Unmanaged, len(before)+2)
 		w.drop("web-1")
 		w.apply()
 		ids := vmids(w)
@@ -274,8 +274,8 @@ func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
 		require.True(t, p.Findings.HasErrors())
-		require.Len(t, p.Foreign, 2)
-		require.Contains(t, p.Foreign[0].Why, "identity of vm.web-1")
+		require.Len(t, p.Unmanaged, 2)
+		require.Contains(t, p.Unmanaged[0].Why, "identity of vm.web-1")
 	})
 }
 

@@ -10,10 +10,10 @@ import (
 // proved to be is in State; everything else is named so that nobody mistakes it
 // for absence.
 type Observed struct {
-	At      time.Time
-	State   State // ours, proved by mark and identity
-	Foreign []Foreign
-	Pending []Pending
+	At        time.Time
+	State     State // ours, proved by mark and identity
+	Unmanaged []Unmanaged
+	Pending   []Pending
 	// Undeclared are settings of resources of ours that no file names or ever named: they are no drift, and stay.
 	Undeclared []Setting
 	Unknown    []Unknown
@@ -45,8 +45,8 @@ type Obstacle struct {
 	At diag.Range
 }
 
-// Foreign is a guest that did not prove to be ours.
-type Foreign struct {
+// Unmanaged is a guest that is not ours, or could not be shown to be.
+type Unmanaged struct {
 	VMID int    `json:"vmid"`
 	Name string `json:"name"`
 	Kind string `json:"kind"` // vm or ct

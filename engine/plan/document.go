@@ -16,7 +16,7 @@ import (
 // listed gives the plan with empty lists instead of none: the document has no null
 // where a list belongs.
 func (p *Plan) listed() *Plan {
-	p.Steps, p.Foreign, p.Pending = list(p.Steps), list(p.Foreign), list(p.Pending)
+	p.Steps, p.Unmanaged, p.Pending = list(p.Steps), list(p.Unmanaged), list(p.Pending)
 	p.Unknown, p.Deferred, p.Findings = list(p.Unknown), list(p.Deferred), list(p.Findings)
 	p.Undeclared = list(p.Undeclared)
 	return p

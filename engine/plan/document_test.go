@@ -22,7 +22,7 @@ func document(t *testing.T, p *plan.Plan) []byte {
 
 func TestDocument(t *testing.T) {
 	in := busy()
-	in.Have.Foreign = in.Have.Foreign[:1]
+	in.Have.Unmanaged = in.Have.Unmanaged[:1]
 	in.Want.State[addr("vm.hot")].At = at(12)
 	golden(t, "busy.json", string(document(t, plan.Make(in))))
 }
@@ -202,12 +202,12 @@ func TestMoved(t *testing.T) {
 		},
 		"surroundings": {
 			change: func(in *plan.Input) {
-				in.Have.Foreign = []model.Foreign{{VMID: 998, Name: "other", Kind: "ct"}}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 998, Name: "other", Kind: "ct"}}
 				in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline"}}
 				in.Have.Pending = []model.Pending{{Address: addr("vm.db-1"), Path: "numa", Before: 0, After: 1}}
 			},
 			moved: []string{
-				"foreign ct 998 is new", "foreign vm 999 is gone", "unknown: node pve2 is new", "pending: vm.db-1 numa 0 → 1 is new",
+				"unmanaged ct 998 is new", "unmanaged vm 999 is gone", "unknown: node pve2 is new", "pending: vm.db-1 numa 0 → 1 is new",
 			},
 		},
 		"what no step shows": {

@@ -30,8 +30,8 @@ func (p *planner) guard() {
 	p.reuse, p.reusedBy = map[model.Address]model.Address{}, map[model.Address]model.Address{}
 	p.gives, p.takes = map[model.Address][]taking{}, map[model.Address][]taking{}
 	p.circle, p.full = map[model.Address]model.Address{}, map[string][]*Step{}
-	claims := map[model.Address][]model.Foreign{}
-	for _, f := range p.plan.Foreign {
+	claims := map[model.Address][]model.Unmanaged{}
+	for _, f := range p.plan.Unmanaged {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
 	p.each(func(s *Step) { p.guardIdentity(s, claims[s.Address]) })
@@ -72,13 +72,13 @@ func (p *planner) each(check func(*Step)) {
 	}
 }
 
-// guardIdentity creates nothing a second time: a foreign guest that stands where
+// guardIdentity creates nothing a second time: an unmanaged guest that stands where
 // the new one would is first to be explained by its owner.
-func (p *planner) guardIdentity(s *Step, claims []model.Foreign) {
+func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
 	if s.Action != Create || len(claims) == 0 {
 		return
 	}
-	if !slices.ContainsFunc(claims, func(f model.Foreign) bool { return !f.Duplicate }) {
+	if !slices.ContainsFunc(claims, func(f model.Unmanaged) bool { return !f.Duplicate }) {
 		p.hold(s, false) // the observation reports them
 		return
 	}

@@ -21,10 +21,10 @@ func TestGuards(t *testing.T) {
 		unknown    []string
 		lies       bool // a mark says more than is true, so that the world seems broken afterwards
 	}{
-		"a foreign guest stands where ours would": {
+		"an unmanaged guest stands where ours would": {
 			want: state(guest("vm.a", 0, &VM{}), guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.grandchild", 0, &VM{}, "vm.child"), guest("vm.other", 0, &VM{})),
 			set: func(in *plan.Input) {
-				in.Have.Foreign = []model.Foreign{
+				in.Have.Unmanaged = []model.Unmanaged{
 					{VMID: 105, Name: "a", Kind: "vm", Why: "its mark names another uuid", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
 					{VMID: 104, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"},
 				}
@@ -36,10 +36,10 @@ func TestGuards(t *testing.T) {
 				"warning (guard) vm.grandchild is not created: it needs vm.child, which is not created",
 			},
 		},
-		"a foreign guest beside ours changes nothing": {
+		"an unmanaged guest beside ours changes nothing": {
 			want: state(guest("vm.a", 0, &VM{Cores: 2})), have: state(guest("vm.a", 100, &VM{})),
 			set: func(in *plan.Input) {
-				in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a")}}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a")}}
 			},
 			steps: []string{"update vm.a"},
 		},
@@ -236,7 +236,7 @@ func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 	want := guest("vm.a", 0, &VM{})
 	want.At = at(9)
 	in := input(state(want), nil)
-	in.Have.Foreign = []model.Foreign{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"}}
+	in.Have.Unmanaged = []model.Unmanaged{{VMID: 105, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("vm.a"), Fix: "rename it, or adopt it"}}
 	f := plan.Make(in).Findings[0]
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(9), Detail: "rename it, or adopt it",

@@ -137,7 +137,7 @@ func (f *fingerprint) sum(in Input) string {
 	f.value(in.Destroy)
 	f.needs(in.Targets)
 	var ids []int
-	for _, g := range in.Have.Foreign {
+	for _, g := range in.Have.Unmanaged {
 		ids = append(ids, g.VMID) // not the name: PVE tells it up to 10 s late
 	}
 	slices.Sort(ids)

@@ -55,7 +55,7 @@ type planner struct {
 }
 
 func newPlanner(in Input) *planner {
-	in.Have.Foreign = slices.SortedStableFunc(slices.Values(in.Have.Foreign), func(a, b model.Foreign) int {
+	in.Have.Unmanaged = slices.SortedStableFunc(slices.Values(in.Have.Unmanaged), func(a, b model.Unmanaged) int {
 		return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name))
 	})
 	in.Have.Pending = slices.SortedStableFunc(slices.Values(in.Have.Pending), func(a, b model.Pending) int {
@@ -68,7 +68,7 @@ func newPlanner(in Input) *planner {
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
-			Foreign:    in.Have.Foreign, Pending: slices.Clone(in.Have.Pending),
+			Unmanaged:  in.Have.Unmanaged, Pending: slices.Clone(in.Have.Pending),
 			Unknown: slices.Clone(in.Have.Unknown), Findings: slices.Clone(in.Have.Findings),
 		},
 	}
@@ -298,7 +298,7 @@ func (p *planner) document() *Plan {
 			d.Undeclared = append(d.Undeclared, s)
 		}
 	}
-	d.Summary.Foreign = len(d.Foreign)
+	d.Summary.Unmanaged = len(d.Unmanaged)
 	for i := range d.Unknown {
 		slices.SortFunc(d.Unknown[i].Holds, model.Address.Compare)
 	}

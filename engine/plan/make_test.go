@@ -369,13 +369,13 @@ func TestDocumentHeader(t *testing.T) {
 	in := input(nil, nil)
 	in.Have.Findings = diag.List{{Severity: diag.Warning, Summary: "slow"}}
 	in.Want.Deferred = []model.Deferred{{Address: "vm.x", Why: "y"}}
-	in.Have.Foreign = []model.Foreign{{VMID: 9}, {VMID: 8}}
+	in.Have.Unmanaged = []model.Unmanaged{{VMID: 9}, {VMID: 8}}
 	p := plan.Make(in)
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), p.ObservedAt)
 	require.Equal(t, []any{"1.0", "home", "3f2c1a9d00c0ffee", "father"}, []any{p.FormatVersion, p.Site, p.Commit, p.Host})
-	require.Equal(t, []model.Foreign{{VMID: 8}, {VMID: 9}}, p.Foreign)
-	require.Equal(t, 9, in.Have.Foreign[0].VMID, "the input is only read")
-	require.Equal(t, plan.Summary{Foreign: 2}, p.Summary)
+	require.Equal(t, []model.Unmanaged{{VMID: 8}, {VMID: 9}}, p.Unmanaged)
+	require.Equal(t, 9, in.Have.Unmanaged[0].VMID, "the input is only read")
+	require.Equal(t, plan.Summary{Unmanaged: 2}, p.Summary)
 	require.Len(t, p.Findings, 1)
 	require.Len(t, p.Deferred, 1)
 }

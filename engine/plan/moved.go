@@ -99,8 +99,8 @@ func (c Change) seen(v any) any {
 // movedAround compares what a plan lists beside its steps.
 func (p *Plan) movedAround(fresh *Plan) []string {
 	var out []string
-	out = append(out, listMoved(p.Foreign, fresh.Foreign, func(f model.Foreign) string {
-		return fmt.Sprintf("foreign %s %d", clean(f.Kind), f.VMID)
+	out = append(out, listMoved(p.Unmanaged, fresh.Unmanaged, func(f model.Unmanaged) string {
+		return fmt.Sprintf("unmanaged %s %d", clean(f.Kind), f.VMID)
 	})...)
 	out = append(out, listMoved(p.Unknown, fresh.Unknown, func(u model.Unknown) string {
 		return "unknown: " + clean(u.Scope)

@@ -109,7 +109,7 @@ type Summary struct {
 	Replace   int `json:"replace"`
 	Delete    int `json:"delete"`
 	Unchanged int `json:"unchanged"` // wanted, there, and just as wanted
-	Foreign   int `json:"unmanaged"`
+	Unmanaged int `json:"unmanaged"`
 }
 
 // Rules counts the rules that a plan and its site were held against, each once, by
@@ -128,20 +128,20 @@ func (r Rules) Plus(more Rules) Rules {
 // Plan is the plan document. Steps stand in an order in which they can be carried
 // out one by one; peers, which may go side by side, by address.
 type Plan struct {
-	FormatVersion string           `json:"format_version"`
-	Site          string           `json:"site"`
-	Commit        string           `json:"commit"`
-	Host          string           `json:"host"`
-	ObservedAt    time.Time        `json:"observed_at"`
-	ID            string           `json:"id"` // hash of desired and observed, without times
-	Steps         []Step           `json:"steps"`
-	Foreign       []model.Foreign  `json:"unmanaged"`
-	Pending       []model.Pending  `json:"pending"`    // what PVE holds already and applies at a restart
-	Undeclared    []model.Setting  `json:"undeclared"` // set by hand, and named in no file: no drift
-	Unknown       []model.Unknown  `json:"unknown"`    // what could not be seen, and what is held back for it
-	Deferred      []model.Deferred `json:"deferred"`   // declared, but not done by this kind of pass
-	Findings      diag.List        `json:"findings"`
-	Summary       Summary          `json:"summary"`
+	FormatVersion string            `json:"format_version"`
+	Site          string            `json:"site"`
+	Commit        string            `json:"commit"`
+	Host          string            `json:"host"`
+	ObservedAt    time.Time         `json:"observed_at"`
+	ID            string            `json:"id"` // hash of desired and observed, without times
+	Steps         []Step            `json:"steps"`
+	Unmanaged     []model.Unmanaged `json:"unmanaged"`
+	Pending       []model.Pending   `json:"pending"`    // what PVE holds already and applies at a restart
+	Undeclared    []model.Setting   `json:"undeclared"` // set by hand, and named in no file: no drift
+	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is held back for it
+	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
+	Findings      diag.List         `json:"findings"`
+	Summary       Summary           `json:"summary"`
 
 	Rules *Rules `json:"-"` // set by who judged it; nil: nobody did
 }

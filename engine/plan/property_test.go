@@ -87,8 +87,8 @@ func sight(t *rapid.T, in *plan.Input) {
 		if some("declared") && in.Want.State[a] == nil {
 			in.Want.Declared[a] = true
 		}
-		if some("foreign") {
-			in.Have.Foreign = append(in.Have.Foreign, model.Foreign{VMID: rapid.IntRange(100, 140).Draw(t, "vmid"), Name: a.Name, Kind: "vm", Claims: a})
+		if some("unmanaged") {
+			in.Have.Unmanaged = append(in.Have.Unmanaged, model.Unmanaged{VMID: rapid.IntRange(100, 140).Draw(t, "vmid"), Name: a.Name, Kind: "vm", Claims: a})
 		}
 	}
 	in.Want.Suspended["db"] = some("suspended")
@@ -155,7 +155,7 @@ func TestApplyingGivesWhatIsWanted(t *testing.T) {
 	})
 }
 
-// Whatever is hidden, foreign or broken: each step can be done when its turn comes,
+// Whatever is hidden, unmanaged or broken: each step can be done when its turn comes,
 // the numbers add up, and nothing is done that must not be.
 func TestPlansAreSafe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,7 +178,7 @@ func TestPlansAreSafe(t *testing.T) {
 		}
 		require.Equal(t, plan.Summary{
 			Create: count[plan.Create], Update: count[plan.Update], Replace: count[plan.Replace], Delete: count[plan.Delete],
-			Unchanged: p.Summary.Unchanged, Foreign: len(in.Have.Foreign),
+			Unchanged: p.Summary.Unchanged, Unmanaged: len(in.Have.Unmanaged),
 		}, p.Summary)
 
 		for _, s := range p.Steps {
@@ -186,7 +186,7 @@ func TestPlansAreSafe(t *testing.T) {
 			switch s.Action {
 			case plan.Create:
 				require.Nil(t, have)
-				require.False(t, slices.ContainsFunc(in.Have.Foreign, func(f model.Foreign) bool { return f.Claims == s.Address }), s.Address)
+				require.False(t, slices.ContainsFunc(in.Have.Unmanaged, func(f model.Unmanaged) bool { return f.Claims == s.Address }), s.Address)
 			case plan.Delete:
 				require.NotNil(t, have)
 				require.True(t, in.Destroy || want == nil && !in.Want.Declared[s.Address] && !in.Want.Suspended[have.Manifest], s.Address)
@@ -222,7 +222,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 		want := *in.Want
 		want.State = maps.Collect(maps.All(in.Want.State))
 		shuffled.Want = &want
-		shuffled.Have.Foreign = rapid.Permutation(slices.Clone(in.Have.Foreign)).Draw(t, "foreign")
+		shuffled.Have.Unmanaged = rapid.Permutation(slices.Clone(in.Have.Unmanaged)).Draw(t, "unmanaged")
 		shuffled.Have.Unknown = rapid.Permutation(slices.Clone(in.Have.Unknown)).Draw(t, "unknown")
 		q := plan.Make(shuffled)
 		require.Equal(t, p.ID, q.ID)
@@ -299,7 +299,7 @@ func TestIDFollowsTheInput(t *testing.T) {
 		"running":         func(in *plan.Input) { in.Have.State[a].Guest.Running = false },
 		"digest":          func(in *plan.Input) { in.Have.State[a].Guest.Digest = "x" },
 		"lock":            func(in *plan.Input) { in.Have.State[a].Guest.Lock = "backup" },
-		"foreign":         func(in *plan.Input) { in.Have.Foreign = []model.Foreign{{VMID: 7}} },
+		"unmanaged":       func(in *plan.Input) { in.Have.Unmanaged = []model.Unmanaged{{VMID: 7}} },
 		"unknown":         func(in *plan.Input) { in.Have.Unknown = []model.Unknown{{Scope: "node x"}} },
 		"taken":           func(in *plan.Input) { in.Have.Taken[101] = "x"; in.Have.Taken[103] = "y" },
 		"manifest":        func(in *plan.Input) { in.Manifest = "web" },
@@ -316,7 +316,7 @@ func TestIDFollowsTheInput(t *testing.T) {
 		"time":           func(in *plan.Input) { in.Have.At = in.Have.At.AddDate(1, 0, 0) },
 		"another secret": func(in *plan.Input) { in.Want.State[a].Spec.(*VM).Password = "newer" },
 		"place":          func(in *plan.Input) { in.Want.State[a].At = at(8) },
-		"foreign name":   func(in *plan.Input) { in.Have.Findings = diag.List{{Summary: "x"}} },
+		"unmanaged name": func(in *plan.Input) { in.Have.Findings = diag.List{{Summary: "x"}} },
 	} {
 		in := base()
 		change(&in)

@@ -20,10 +20,10 @@ type TextOptions struct {
 
 // The measures of the picture.
 const (
-	defaultWidth = 100
-	leastDetail  = 24 // characters that the middle column has on any terminal
-	mostName     = 44 // a longer name pushes its own line only
-	mostForeign  = 10 // foreign guests shown one by one
+	defaultWidth  = 100
+	leastDetail   = 24 // characters that the middle column has on any terminal
+	mostName      = 44 // a longer name pushes its own line only
+	mostUnmanaged = 10 // unmanaged guests shown one by one
 )
 
 // line is one line of the picture: sign, thing, what happens to it, what that costs.
@@ -113,13 +113,13 @@ func (p *Plan) sum() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{s.Replace, "replace"}, {s.Foreign, "unmanaged"}} {
+	}{{s.Replace, "replace"}, {s.Unmanaged, "unmanaged"}} {
 		if part.n > 0 {
 			also = append(also, fmt.Sprintf(", %d %s", part.n, part.what))
 		}
 	}
 	if p.InSync() {
-		if s.Foreign == 0 {
+		if s.Unmanaged == 0 {
 			also = nil
 		}
 		return fmt.Sprintf("in sync: %s on host %s, %d unchanged%s", p.source(), clean(p.Host), s.Unchanged, strings.Join(also, ""))
@@ -158,13 +158,13 @@ func (p *Plan) lines(all bool) []line {
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
 	}
-	foreign := slices.DeleteFunc(slices.Clone(p.Foreign), func(f model.Foreign) bool { return f.Duplicate }) // a finding names those
-	if len(foreign) > mostForeign {
+	unmanaged := slices.DeleteFunc(slices.Clone(p.Unmanaged), func(f model.Unmanaged) bool { return f.Duplicate }) // a finding names those
+	if len(unmanaged) > mostUnmanaged {
 		return append(out, line{
-			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(foreign)), detail: told("unmanaged, ignored"),
+			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(unmanaged)), detail: told("unmanaged, ignored"),
 		})
 	}
-	for _, f := range foreign {
+	for _, f := range unmanaged {
 		out = append(out, line{
 			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
 			detail: told(leftAlone(f)),
@@ -174,7 +174,7 @@ func (p *Plan) lines(all bool) []line {
 }
 
 // leftAlone says of a guest that is not ours what there is to say in a line.
-func leftAlone(f model.Foreign) string {
+func leftAlone(f model.Unmanaged) string {
 	if f.Unfinished {
 		return "unmanaged, ignored: " + f.Why
 	}

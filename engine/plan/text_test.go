@@ -31,7 +31,7 @@ func picture() plan.Input {
 		guest("ct.cache", 10010, &small),
 	)
 	in := input(want, have)
-	in.Have.Foreign = []model.Foreign{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
+	in.Have.Unmanaged = []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
 	return in
 }
 
@@ -94,7 +94,7 @@ func busy() plan.Input {
 	in.Have.Pending = []model.Pending{{Address: addr("vm.hot"), Path: "cores", Before: int64(2), After: int64(4), Why: "set; takes effect at the next full restart"}}
 	in.Have.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline for 5 minutes"}, {Scope: "vm 105", Why: "no answer (596)", VMID: 105, Name: "lost"}}
 	for i := range 512 {
-		in.Have.Foreign = append(in.Have.Foreign, model.Foreign{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no ownership tag"})
+		in.Have.Unmanaged = append(in.Have.Unmanaged, model.Unmanaged{VMID: 5000 + i, Name: fmt.Sprint("other-", i), Kind: "vm", Why: "no ownership tag"})
 	}
 	return in
 }
@@ -140,7 +140,7 @@ func TestTextDrivesNoTerminal(t *testing.T) {
 	want := state(guest("vm.a", 0, &VM{Description: evil, Tags: []string{evil}, Options: map[string]string{evil: evil}}), guest("vm.b", 0, &VM{Preset: evil}))
 	in := input(want, state(guest("vm.a", 100, &VM{Description: "y"})))
 	in.Site, in.Commit, in.Host = evil, evil, evil
-	in.Have.Foreign = []model.Foreign{{VMID: 1, Name: evil, Kind: evil}}
+	in.Have.Unmanaged = []model.Unmanaged{{VMID: 1, Name: evil, Kind: evil}}
 	in.Have.Pending = []model.Pending{{Address: addr("vm.a"), Path: evil, Before: evil, After: evil, Why: evil}}
 	in.Have.Unknown = []model.Unknown{{Scope: evil, Why: evil}}
 	in.Want.Deferred = []model.Deferred{{Address: evil, Why: evil}}

@@ -34,7 +34,7 @@ func (p *planner) chooseVMIDs() {
 	if p.ids.used == nil {
 		p.ids.used = map[int]string{}
 	}
-	for _, f := range p.in.Have.Foreign {
+	for _, f := range p.in.Have.Unmanaged {
 		p.ids.takenBy(f.VMID, strings.TrimSpace(f.Kind+" "+f.Name))
 	}
 	for _, u := range p.in.Have.Unknown {

@@ -66,10 +66,10 @@ func TestVMIDs(t *testing.T) {
 			vmids: map[string]int{"vm.a": 200}, steps: []string{"create vm.a"},
 			findings: []string{`error (site) vm.b, vm.c and 2 more are not created: no VMID is free in range "lab" (200–200)`},
 		},
-		"unseen and foreign guests have theirs": {
+		"unseen and unmanaged guests have theirs": {
 			want: state(drawing("vm.a", lab(200, 299))),
 			set: func(in *plan.Input) {
-				in.Have.Foreign = []model.Foreign{{VMID: 200}}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 200}}
 				in.Have.Unknown = []model.Unknown{{Scope: "vm 201", VMID: 201, Name: "x"}}
 			},
 			vmids: map[string]int{"vm.a": 202},
@@ -104,7 +104,7 @@ func TestVMIDs(t *testing.T) {
 			want: state(guest("vm.a", 999, &VM{}), guest("vm.b", 998, &VM{})),
 			set: func(in *plan.Input) {
 				in.Have.Taken = map[int]string{999: "vm scratch"}
-				in.Have.Foreign = []model.Foreign{{VMID: 998, Kind: "ct", Name: "cache"}}
+				in.Have.Unmanaged = []model.Unmanaged{{VMID: 998, Kind: "ct", Name: "cache"}}
 			},
 			findings: []string{
 				"error (guard) vm.a is not created: VMID 999 is taken by vm scratch", "error (guard) vm.b is not created: VMID 998 is taken by ct cache",

@@ -31,7 +31,7 @@ func requireFinding(t *testing.T, l diag.List, address string, words ...string) 
 
 // why is the reason for which a plan holds a guest for foreign.
 func why(p *plan.Plan, vmid int) string {
-	for _, f := range p.Foreign {
+	for _, f := range p.Unmanaged {
 		if f.VMID == vmid {
 			return f.Why
 		}

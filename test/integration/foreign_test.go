@@ -29,7 +29,7 @@ func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
 	require.Equal(t, []string{"create image.debian-12", "create vm.web-2"}, steps(r.Plan))
 	requireFinding(t, r.Findings, "vm.web-1", "10000", "not ours")
 	require.Equal(t, engine.Refused, r.Outcome, told(r))
-	require.Len(t, r.Plan.Foreign, len(before))
+	require.Len(t, r.Plan.Unmanaged, len(before))
 	require.NotContains(t, []int{10000, 10001}, s.vmidOf("web-2"))
 	s.unchanged(before)
 

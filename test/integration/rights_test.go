@@ -41,7 +41,7 @@ func TestTheDocumentedRightsAreEnough(t *testing.T) {
 	s := begin(t, pvesim.Config{})
 	s.leastRights("ours")
 	s.deploy("web", vm("web", "count = 2", "restart = \"allowed\""))
-	require.Empty(t, s.apply().Foreign)
+	require.Empty(t, s.apply().Unmanaged)
 	s.inSync()
 	for _, g := range s.ours() {
 		require.Equal(t, "ours", g.Pool)
