@@ -26,6 +26,7 @@ type simFlags struct {
 	version  string
 	latency  time.Duration
 	taskTime time.Duration
+	speed    int
 	workers  int
 	guests   int
 	storages []string
@@ -74,7 +75,12 @@ size=BYTES": what the host gets from such addresses. In the pattern * stands for
 any run of characters, and the first download that matches decides. With file
 the content counts: a wrong checksum, a broken image or a broken archive fails
 as on a real host. From all other addresses the host gets a file of some size
-with the right checksum.`,
+with the right checksum.
+
+With --speed 10 the clock of the host runs ten times as fast as yours: tasks,
+boots, timeouts, leases and the times of the other flags take a tenth. Only
+connections keep to your clock. The host's date then runs ahead of yours, which
+doctor reports.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.simulate(c.Context(), f) },
 	}
@@ -87,6 +93,7 @@ with the right checksum.`,
 	fs.StringVar(&f.version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
 	fs.DurationVar(&f.latency, "latency", 0, "`TIME` that every request takes")
 	fs.DurationVar(&f.taskTime, "task-time", time.Second, "`TIME` that a task takes")
+	fs.IntVar(&f.speed, "speed", 1, "`NUMBER` of times as fast as yours that the clock of the host runs")
 	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
 	fs.IntVar(&f.guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
 	fs.StringArrayVar(&f.storages, "storage", nil, "`STORAGE` of every node; may be repeated")
@@ -117,7 +124,7 @@ const keptTasks = 10_000
 func (f *simFlags) config() (pvesim.Config, error) {
 	c := pvesim.Config{
 		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
-		TaskTime: f.taskTime, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
+		TaskTime: f.taskTime, Speed: f.speed, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
 		Bridges: f.bridges, Password: f.password, KeepTasks: keptTasks, CPUs: f.cpus, Memory: f.memory << 30, RootDisk: f.disk << 30, NoKVM: f.noKVM,
 	}
 	seen := map[string]bool{}
@@ -140,6 +147,9 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	}
 	if f.latency < 0 || f.taskTime < 0 || f.workers < 1 || f.guests < 0 {
 		return c, fmt.Errorf("--latency, --task-time and --guests cannot be negative, and --workers must be at least 1")
+	}
+	if f.speed < 1 || f.speed > topSpeed {
+		return c, fmt.Errorf("--speed must be from 1 to %d", topSpeed)
 	}
 	if f.cpus < 0 || f.memory < 0 || f.disk < 0 || max(f.memory, f.disk) > mostGiB {
 		return c, fmt.Errorf("--processors, --memory and --root-disk cannot be negative, and the sizes at most %d GiB", mostGiB)
@@ -176,6 +186,10 @@ func (f *simFlags) config() (pvesim.Config, error) {
 	}
 	return c, nil
 }
+
+// topSpeed is the fastest clock: with it a task of a second is over before its caller
+// has read the answer.
+const topSpeed = 1000
 
 // mostGiB is the largest machine: a size in bytes has to fit in a number.
 const mostGiB = 1 << 30

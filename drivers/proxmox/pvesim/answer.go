@@ -76,7 +76,7 @@ func newAnswer(c *call, data any, err error) *answer {
 		maps.Copy(body, list.attributes)
 		body["data"] = list.data
 	}
-	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, date: time.Now(), console: at}
+	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, console: at}
 	a.format(c.req.format)
 	switch {
 	case c.req.upload != nil:
@@ -111,7 +111,7 @@ func faultAnswer(status int) *answer {
 		}
 		return errorAnswer(&apiError{status: status, message: reason, bare: true})
 	case status < 400:
-		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}, date: time.Now()}
+		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}}
 	default:
 		a := errorAnswer(&apiError{status: status, message: http.StatusText(status) + " (by a fault rule)"})
 		a.format("json")

@@ -36,9 +36,8 @@ var (
 	alternativeNames   = asn1.ObjectIdentifier{2, 5, 29, 17}
 )
 
-// newCertificate makes the certificate of a node, and an authority for it.
-func newCertificate(node string) certificate {
-	now := time.Now()
+// newCertificate makes the certificate of a node, and an authority for it, both valid from now on.
+func newCertificate(node string, now time.Time) certificate {
 	authorityKey, key := newKey(), newKey()
 	authority := signed(&x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),

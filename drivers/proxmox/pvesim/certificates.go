@@ -114,7 +114,7 @@ func apiAcmeCertificate(w *world, c *call) (any, error) {
 			return nil
 		}
 		t.logf("Placing ACME order\nAll domains validated!\n\nCreating CSR\nChecking order status\nDownloading certificate\nSetting pveproxy certificate and key\nRestarting pveproxy")
-		s.custom = newCertificate(domains[0]).parsed
+		s.custom = newCertificate(domains[0], w.now).parsed
 		return nil
 	}}), nil
 }

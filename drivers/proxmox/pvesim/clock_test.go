@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"testing"
 	"testing/synctest"
@@ -133,6 +134,42 @@ func TestFailedCreate(t *testing.T) {
 		require.Empty(t, c.h.Snapshot().Guests)
 		require.Empty(t, c.h.Snapshot().Volumes["local-lvm"])
 		require.Equal(t, "TASK ERROR: "+status, c.log()[len(c.log())-1])
+	})
+}
+
+// TestSpeed: all that a host measures, it measures by its own clock, which may run faster.
+func TestSpeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const speed = 10
+		c := newClient(t, pvesim.Config{TaskTime: 30 * time.Second, BootTime: 20 * time.Second, Latency: time.Second, Speed: speed})
+		c.image()
+		hostTime := func() int64 { return int64(c.object("/nodes/father/time")["time"].(float64)) }
+		began, host := time.Now(), hostTime()
+		require.Equal(t, time.Second/speed, time.Since(began), "latency")
+
+		began = time.Now()
+		require.Equal(t, http.StatusUnauthorized, c.as("nobody@pam!x=y").ask("GET", "/version", nil).status)
+		require.Equal(t, 4*time.Second/speed, time.Since(began), "latency, and a failed login is held back")
+
+		began = time.Now()
+		upid := fmt.Sprint(c.ok("POST", "/nodes/father/qemu", form{"vmid": "100", "agent": "1", "scsi0": "local-lvm:0,import-from=local:import/debian.qcow2"}))
+		path := "/nodes/father/tasks/" + url.PathEscape(upid) + "/status"
+		time.Sleep(29*time.Second/speed - time.Since(began))
+		require.Equal(t, "running", c.object(path)["status"])
+		time.Sleep(time.Second / speed)
+		require.Equal(t, "stopped", c.object(path)["status"])
+
+		c.done("POST", vmURL("100", "/status/start"), nil)
+		require.Equal(t, 500, c.ask("POST", vmURL("100", "/agent/ping"), nil).status, "it boots")
+		time.Sleep(20 * time.Second / speed)
+		require.Equal(t, 200, c.ask("POST", vmURL("100", "/agent/ping"), nil).status)
+
+		time.Sleep(time.Hour)
+		a := c.ask("GET", "/version", nil)
+		date, err := http.ParseTime(a.header.Get("Date"))
+		require.NoError(t, err)
+		require.Greater(t, date.Unix()-host, int64(speed*3600))
+		require.InDelta(t, hostTime(), date.Unix(), 1)
 	})
 }
 

@@ -25,6 +25,11 @@ type Config struct {
 	Seed    int64
 	Version string // One of [Versions]; default "9.2".
 
+	// Speed is how many times as fast as the clock of this machine that of the host runs;
+	// default 1. All times, of this configuration too, are by the clock of the host: with
+	// 10, a task of 30 seconds is over after 3. Limits of connections are not.
+	Speed int
+
 	// TaskTime is how long a task takes. With 0 it ends as it starts, but its
 	// outcome still shows only in the task.
 	TaskTime time.Duration
@@ -198,6 +203,7 @@ func (c Config) withDefaults() Config {
 	if c.Workers <= 0 {
 		c.Workers = 3
 	}
+	c.Speed = max(c.Speed, 1)
 	c.CPUs, c.Memory, c.RootDisk = cmp.Or(c.CPUs, 64), cmp.Or(c.Memory, 1<<40), cmp.Or(c.RootDisk, 96<<30)
 	if c.System == (System{}) {
 		c.System = System{

@@ -81,7 +81,7 @@ type hungUpError struct{ error }
 func (h *Host) take(con *console) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(time.Now())
+	h.w.advance(h.clock.now())
 	if con.taken || h.w.consoles[con.port] != con {
 		return false
 	}
@@ -93,7 +93,7 @@ func (h *Host) take(con *console) bool {
 func (h *Host) leave(con *console, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(time.Now())
+	h.w.advance(h.clock.now())
 	if h.w.consoles[con.port] != con {
 		return // It was stopped.
 	}
@@ -107,7 +107,7 @@ func (h *Host) leave(con *console, err error) {
 func (h *Host) look(ask func(w *world)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(time.Now())
+	h.w.advance(h.clock.now())
 	ask(h.w)
 }
 

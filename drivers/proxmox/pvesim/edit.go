@@ -3,7 +3,6 @@ package pvesim
 import (
 	"fmt"
 	"maps"
-	"time"
 )
 
 // Edit changes a host behind the API's back, as somebody at the console of the
@@ -15,7 +14,7 @@ type Edit struct{ w *world }
 func (h *Host) Edit(do func(*Edit)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(time.Now())
+	h.w.advance(h.clock.now())
 	do(&Edit{h.w})
 }
 

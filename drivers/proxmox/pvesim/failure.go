@@ -95,7 +95,7 @@ func errorAnswer(err error) *answer {
 	}
 	reason, _, _ := strings.Cut(e.Error(), "\n")
 	if strings.Contains(reason, "\r") { // It would end the status line (response in APIServer/AnyEvent.pm).
-		return &answer{status: http.StatusBadRequest, reason: "Bad Request", connection: []string{"close"}, noLength: true, date: time.Now()}
+		return &answer{status: http.StatusBadRequest, reason: "Bad Request", connection: []string{"close"}, noLength: true}
 	}
 	reason = strings.Map(func(r rune) rune { // Nothing of a request may end the status line.
 		if r < ' ' {
@@ -103,7 +103,7 @@ func errorAnswer(err error) *answer {
 		}
 		return r
 	}, reason)
-	a := &answer{status: e.status, reason: reason, connection: []string{"close"}, date: time.Now()}
+	a := &answer{status: e.status, reason: reason, connection: []string{"close"}}
 	if e.bare {
 		a.body = []byte(e.text)
 		a.noLength = e.text == ""

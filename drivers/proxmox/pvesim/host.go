@@ -40,11 +40,11 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 		status, apply = h.cfg.Fault(req.again(ctx))
 	}
 	h.mu.Lock()
-	now := time.Now()
+	now := h.clock.now()
 	h.w.advance(now)
 	slot, down := h.w.admit(req.node(), now), h.w.nodes[h.cfg.Node].offline
 	h.mu.Unlock()
-	if err := wait(ctx, slot.begin); err != nil || down {
+	if err := h.clock.wait(ctx, slot.begin); err != nil || down {
 		return &answer{dropped: true} // The client is gone, or the node that it talks to.
 	}
 
@@ -59,11 +59,12 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 	if status != 0 && !req.noWorker {
 		a = faultAnswer(status)
 	}
+	a.date = h.clock.now()
 	end := slot.end
 	if a.status == http.StatusUnauthorized || a.slow {
 		end = end.Add(loginDelay)
 	}
-	err := wait(ctx, end)
+	err := h.clock.wait(ctx, end)
 	if h.cfg.Record != nil {
 		sent := a.status
 		if a.dropped {
@@ -82,7 +83,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 func (h *Host) answer(ctx context.Context, req *request) *answer {
 	for {
 		h.mu.Lock()
-		now := time.Now()
+		now := h.clock.now()
 		h.w.advance(now)
 		if req.begun.IsZero() {
 			req.begun = now
@@ -91,7 +92,7 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 		data, err := h.w.handle(c)
 		h.mu.Unlock()
 
-		if held, ok := errors.AsType[*lockedError](err); ok && wait(ctx, held.until) == nil {
+		if held, ok := errors.AsType[*lockedError](err); ok && h.clock.wait(ctx, held.until) == nil {
 			continue
 		}
 		a := newAnswer(c, data, err)

@@ -3,7 +3,6 @@ package pvesim
 import (
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // Reaches tells whether a guest has an address and is up, so that something could
@@ -11,7 +10,7 @@ import (
 func (h *Host) Reaches(ip netip.Addr) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(time.Now())
+	h.w.advance(h.clock.now())
 	for _, g := range h.w.guests {
 		if g.run != nil && h.w.obeys(g) && h.w.has(g, ip.String()) {
 			return true

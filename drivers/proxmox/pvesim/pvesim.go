@@ -65,8 +65,9 @@ func Versions() []string { return []string{"8.4", "9.1", "9.2"} }
 // Host is a simulated installation. Its methods may be called from any
 // goroutine. Inside a testing/synctest bubble use it only from there.
 type Host struct {
-	cfg  Config
-	cert certificate
+	cfg   Config
+	clock clock
+	cert  certificate
 
 	// mu guards w: requests come in on many goroutines, and each must see the
 	// world between two others. It is held while a handler runs (microseconds)
@@ -80,7 +81,9 @@ type Host struct {
 // no error could be handled.
 func New(c Config) *Host {
 	c = c.withDefaults()
-	h := &Host{cfg: c, cert: newCertificate(c.Node), w: newWorld(c)}
+	h := &Host{cfg: c, clock: newClock(c.Speed)}
+	now := h.clock.now()
+	h.cert, h.w = newCertificate(c.Node, now), newWorld(c, now)
 	h.w.certificate, h.w.authority = h.cert.parsed, h.cert.authority
 	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
 	return h

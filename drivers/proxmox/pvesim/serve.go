@@ -41,10 +41,12 @@ func (h *Host) Serve(ctx context.Context, ln net.Listener) error {
 				return nil
 			}
 			if temporary := new(net.OpError); errors.As(err, &temporary) && !errors.Is(err, net.ErrClosed) {
-				if wait(ctx, time.Now().Add(10*time.Millisecond)) == nil { // Out of file descriptors, perhaps.
+				select { // Out of file descriptors, perhaps.
+				case <-time.After(10 * time.Millisecond):
 					continue
+				case <-ctx.Done():
+					return nil
 				}
-				return nil
 			}
 			return fmt.Errorf("accepting connections: %w", err)
 		}

@@ -92,7 +92,7 @@ func (h *Host) Snapshot() Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := h.w
-	w.advance(time.Now())
+	w.advance(h.clock.now())
 	s := Snapshot{
 		Volumes: map[string][]Volume{}, Requests: maps.Clone(w.count.requests), Writes: w.count.writes,
 		Connections: w.count.connections, PeakTasks: w.count.peakTasks[""], PeakByType: maps.Clone(w.count.peakTasks),

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"context"
 	"slices"
 	"time"
 )
@@ -49,23 +48,6 @@ func (w *world) busyAt(t time.Time) int {
 		}
 	}
 	return busy
-}
-
-// wait lets time pass until t. It gives up when the context ends: the client
-// is gone.
-func wait(ctx context.Context, t time.Time) error {
-	d := time.Until(t)
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // nodeNames lists the nodes, sorted.

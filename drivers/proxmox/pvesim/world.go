@@ -82,10 +82,11 @@ type counters struct {
 	peakTasks     map[string]int
 }
 
-func newWorld(c Config) *world {
+// newWorld makes the world as it is now.
+func newWorld(c Config, now time.Time) *world {
 	w := &world{
 		cfg: c, rng: rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369)), //nolint:gosec // Reproducible on purpose.
-		now: time.Now(), quorum: !c.NoQuorum,
+		now: now, quorum: !c.NoQuorum,
 		nodes: map[string]*node{}, guests: map[int]*guest{}, stores: map[string]*store{},
 		bridges: slices.Clone(c.Bridges), pools: map[string]*pool{},
 		tasks: newTaskList(), ha: newHA(c.NoManager), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, consoles: map[int]*console{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
