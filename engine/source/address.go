@@ -164,7 +164,7 @@ func checkBranch(name string) error {
 		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
 		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })
 	if bad {
-		return fmt.Errorf("%q is no name of a branch: give it as git does, such as main", name)
+		return fmt.Errorf("%q is not a name of a branch: give it as git does, such as main", name)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -12,19 +13,22 @@ import (
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 )
 
 // disk is the folder of a local copy: a bare repository that git can read too, with
-// all objects in packs. Its files are written beside their place and renamed into
-// it, and a pack counts only once its index is there. So a program that is killed
-// leaves either the old or the new state behind, and at most some files that nobody
-// needs. What a power cut tears is found by its checksum.
+// all objects in packs. Its files are written under another name and then renamed, and a
+// pack counts only once its index is there. So a program that is killed leaves either
+// the old or the new state, and at most some files that nobody needs. What a power cut
+// tears is found by its checksum. go-git's own storage rewrites its files in place.
 type disk struct {
 	dir     string
 	branch  string
 	largest int64 // bytes of an object
-	// before is asked before each change of the folder; its error keeps that change
-	// from happening. It is nil but in tests.
+	cache   cache.Object
+	// before is called before each change of the folder; its error prevents that
+	// change. It is nil outside of tests.
 	before func(op, name string) error
 }
 
@@ -37,14 +41,14 @@ type state struct {
 
 // The files of the folder.
 const (
-	markFile  = "homestak-gitops" // says that all of the folder may be deleted
+	ownerFile = "homestak-gitops" // says that all of the folder may be deleted
 	stateFile = "packed-refs"
 	endsFile  = "shallow"
 	packDir   = "objects/pack"
 	tmpPrefix = "tmp-"
 )
 
-const markText = "A copy of the repository of a homestak site, for one agent.\nIt may be deleted while the agent does not run, and is then fetched anew.\n"
+const ownerText = "A copy of the repository of a homestak site, for one agent.\nIt may be deleted while the agent does not run, and is then fetched again.\n"
 
 // keptPrefix names the refs of kept commits.
 const keptPrefix = "refs/kept/"
@@ -60,84 +64,72 @@ func (d disk) do(op, name string, f func() error) error {
 
 func (d disk) path(name string) string { return filepath.Join(d.dir, filepath.FromSlash(name)) }
 
-// prepare makes the folder, or what is missing of it. A folder that holds something
-// else is left alone.
+// prepare makes what is missing of the folder, and removes what a killed program had
+// not yet renamed. A folder that holds something else is left alone.
 func (d disk) prepare() error {
-	if err := d.do("mkdir", ".", func() error { return os.MkdirAll(d.dir, 0o700) }); err != nil {
-		return fmt.Errorf("make the folder of the local copy: %w", err)
+	err := d.mkdir(".")
+	if err == nil {
+		err = d.claim()
 	}
-	if err := d.claim(); err != nil {
+	if err != nil {
 		return err
 	}
-	if err := d.sweep(); err != nil {
-		return err
+	found, err := os.ReadDir(d.dir)
+	for _, e := range found {
+		if err == nil && strings.HasPrefix(e.Name(), tmpPrefix) {
+			err = d.remove(e.Name())
+		}
 	}
 	for _, name := range []string{"refs", packDir} {
-		if err := d.do("mkdir", name, func() error { return os.MkdirAll(d.path(name), 0o700) }); err != nil {
-			return fmt.Errorf("make the folder of the local copy: %w", err)
+		if err == nil {
+			err = d.mkdir(name)
 		}
 	}
 	for name, text := range map[string]string{
 		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
 		"HEAD":   "ref: refs/heads/" + d.branch + "\n",
 	} {
-		if old, err := os.ReadFile(d.path(name)); err == nil && string(old) == text {
-			continue
+		if old, rerr := os.ReadFile(d.path(name)); err == nil && (rerr != nil || string(old) != text) {
+			err = d.write(name, []byte(text))
 		}
-		if err := d.write(name, []byte(text)); err != nil {
-			return err
-		}
+	}
+	return err
+}
+
+func (d disk) mkdir(name string) error {
+	if err := d.do("mkdir", name, func() error { return os.MkdirAll(d.path(name), 0o700) }); err != nil {
+		return fmt.Errorf("make the folder of the local copy: %w", err)
 	}
 	return nil
 }
 
-// sweep removes what a killed program had not yet renamed.
-func (d disk) sweep() error {
-	there, err := os.ReadDir(d.dir)
-	if err != nil {
-		return fmt.Errorf("look into the folder of the local copy: %w", err)
-	}
-	for _, e := range there {
-		if strings.HasPrefix(e.Name(), tmpPrefix) {
-			if err := d.remove(e.Name()); err != nil {
-				return fmt.Errorf("tidy the local copy: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// claim puts the mark into an empty folder. Nothing is ever removed without it.
+// claim marks an empty folder as ours. Nothing is ever removed without that file.
 func (d disk) claim() error {
-	if _, err := os.Lstat(d.path(markFile)); err == nil {
+	if _, err := os.Lstat(d.path(ownerFile)); err == nil {
 		return nil
 	}
-	there, err := os.ReadDir(d.dir)
+	found, err := os.ReadDir(d.dir)
 	if err != nil {
-		return fmt.Errorf("look into the folder of the local copy: %w", err)
+		return fmt.Errorf("read the folder of the local copy: %w", err)
 	}
-	if len(there) > 0 {
-		return fmt.Errorf("%s holds files (%s) but is no copy that this program made: name an empty folder, or one that does not exist", d.dir, there[0].Name())
+	if len(found) > 0 {
+		return fmt.Errorf("%s holds files (%s) but is not a copy that this program made: name an empty folder, or one that does not exist", d.dir, found[0].Name())
 	}
-	return d.do("create", markFile, func() error { return os.WriteFile(d.path(markFile), []byte(markText), 0o600) })
+	return d.do("create", ownerFile, func() error { return os.WriteFile(d.path(ownerFile), []byte(ownerText), 0o600) })
 }
 
-// wipe throws the copy away and makes an empty one.
+// wipe removes the copy and makes an empty one.
 func (d disk) wipe() error {
-	if err := d.claim(); err != nil {
-		return err
+	err := d.claim()
+	found, rerr := os.ReadDir(d.dir)
+	err = errors.Join(err, rerr)
+	for _, e := range found {
+		if err == nil && e.Name() != ownerFile {
+			err = d.do("remove", e.Name(), func() error { return os.RemoveAll(d.path(e.Name())) })
+		}
 	}
-	there, err := os.ReadDir(d.dir)
 	if err != nil {
-		return fmt.Errorf("throw the local copy away: %w", err)
-	}
-	for _, e := range there {
-		if e.Name() == markFile {
-			continue
-		}
-		if err := d.do("remove", e.Name(), func() error { return os.RemoveAll(d.path(e.Name())) }); err != nil {
-			return fmt.Errorf("throw the local copy away: %w", err)
-		}
+		return fmt.Errorf("remove the local copy: %w", err)
 	}
 	return d.prepare()
 }
@@ -147,9 +139,6 @@ func (d disk) write(name string, data []byte) error {
 	tmp := tmpPrefix + filepath.Base(name)
 	err := d.do("create", tmp, func() error { return os.WriteFile(d.path(tmp), data, 0o600) })
 	if err == nil {
-		err = d.sync(tmp)
-	}
-	if err == nil {
 		err = d.rename(tmp, name)
 	}
 	if err != nil {
@@ -158,16 +147,18 @@ func (d disk) write(name string, data []byte) error {
 	return nil
 }
 
-// rename gives a file its name, which lasts.
+// rename gives a file its name. Contents and name last over a power cut: the repository
+// may be on a machine that comes back only when this one has started it.
 func (d disk) rename(tmp, name string) error {
+	if err := d.sync(tmp); err != nil {
+		return err
+	}
 	if err := d.do("rename", name, func() error { return os.Rename(d.path(tmp), d.path(name)) }); err != nil {
 		return err
 	}
 	return d.sync(path.Dir(name))
 }
 
-// sync makes the contents of a file, or the names in a folder, last over a power cut.
-// The repository may be on a machine that comes back only when this one has started it.
 func (d disk) sync(name string) error {
 	return d.do("sync", name, func() error {
 		f, err := os.Open(d.path(name))
@@ -206,37 +197,37 @@ func (d disk) save(s, before state) error {
 	return d.write(stateFile, refs.Bytes())
 }
 
-// load reads what is there: the state, and the packs with their checksums held
-// against them. Packs without an index are removed.
-func (d disk) load() (state, []*pack, error) {
+// load reads the state and the packs, all of which it checks. Packs without an index
+// are removed.
+func (d disk) load() (state, packs, error) {
 	s, err := d.loadState()
 	if err != nil {
-		return state{}, nil, err
+		return state{}, nil, fmt.Errorf("read the state: %w", err)
 	}
-	there, err := os.ReadDir(d.path(packDir))
+	found, err := os.ReadDir(d.path(packDir))
 	if err != nil {
 		return state{}, nil, fmt.Errorf("read the packs: %w", err)
 	}
-	var packs []*pack
+	var ps packs
 	used := map[string]bool{}
-	for _, e := range there {
+	for _, e := range found {
 		name, ok := strings.CutSuffix(e.Name(), ".idx")
 		if !ok || strings.HasPrefix(name, tmpPrefix) {
 			continue
 		}
-		p, err := d.openPack(strings.TrimPrefix(name, "pack-"))
+		p, err := d.loadPack(packDir + "/" + name)
 		if err != nil {
 			return state{}, nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		packs = append(packs, p)
+		ps = append(ps, p)
 		used[name+".idx"], used[name+".pack"] = true, true
 	}
-	for _, e := range there {
+	for _, e := range found {
 		if !used[e.Name()] {
 			_ = d.remove(packDir + "/" + e.Name()) // it does no harm either
 		}
 	}
-	return s, packs, nil
+	return s, ps, nil
 }
 
 func (d disk) loadState() (state, error) {
@@ -245,14 +236,11 @@ func (d disk) loadState() (state, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
-	if err != nil {
-		return s, fmt.Errorf("read the state: %w", err)
-	}
 	for line := range strings.Lines(string(text)) {
 		id, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
 		case !ok || !plumbing.IsHash(id) || !strings.HasSuffix(line, "\n"):
-			return s, errors.New("read the state: it is no list of refs")
+			return s, errors.New("it is not a list of refs")
 		case name == "refs/heads/"+d.branch:
 			s.head = plumbing.NewHash(id)
 		case strings.HasPrefix(name, keptPrefix):
@@ -260,7 +248,81 @@ func (d disk) loadState() (state, error) {
 		}
 	}
 	plumbing.HashesSort(s.kept)
-	return s, nil
+	return s, err
+}
+
+func (d disk) loadPack(name string) (*pack, error) {
+	index, err := os.ReadFile(d.path(name + ".idx"))
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(d.path(name + ".pack"))
+	if err != nil {
+		return nil, err
+	}
+	p, m, err := openPack(f, d.largest, d.cache)
+	if err == nil {
+		var want bytes.Buffer
+		if _, err = idxfile.NewEncoder(&want).Encode(m); err == nil && !bytes.Equal(want.Bytes(), index) {
+			err = errors.New("the index does not belong to the pack")
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return p, nil
+}
+
+// add makes a pack of what fill writes, and puts it beside the others. It gives nil
+// for a pack without objects. An error of fill is given as it is.
+func (d disk) add(fill func(w io.Writer) error) (p *pack, err error) {
+	var f *os.File
+	err = d.do("create", packDir+"/"+tmpPrefix, func() error {
+		f, err = os.CreateTemp(d.path(packDir), tmpPrefix+"*.pack")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the local copy: %w", err)
+	}
+	tmp := packDir + "/" + filepath.Base(f.Name())
+	defer func() {
+		if p == nil || err != nil {
+			p, err = nil, errors.Join(err, f.Close())
+			_ = d.remove(tmp) // else at the next start
+		}
+	}()
+	if err := fill(f); err != nil {
+		return nil, err
+	}
+	p, m, err := openPack(f, d.largest, d.cache)
+	if p == nil {
+		return nil, err
+	}
+	var index bytes.Buffer
+	if _, err := idxfile.NewEncoder(&index).Encode(m); err != nil {
+		return nil, err
+	}
+	name := packDir + "/pack-" + p.name
+	if err := d.rename(tmp, name+".pack"); err != nil {
+		return nil, fmt.Errorf("write the local copy: %w", err)
+	}
+	return p, d.write(name+".idx", index.Bytes())
+}
+
+// drop removes packs that are no longer needed, except one. Their readers continue.
+func (d disk) drop(ps packs, except *pack) error {
+	var errs []error
+	for _, p := range ps {
+		if except != nil && p.name == except.name {
+			continue // the new pack holds what the old one held
+		}
+		for _, ext := range []string{".idx", ".pack"} { // without its index a pack is nothing
+			if err := d.remove(packDir + "/pack-" + p.name + ext); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // withHash adds an id to a sorted list without repetition.

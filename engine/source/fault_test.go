@@ -62,7 +62,7 @@ func TestABranchThatIsNotThere(t *testing.T) {
 
 func TestAFolderThatIsNoRepository(t *testing.T) {
 	repo := openRepository(t, source.Options{URL: t.TempDir()})
-	require.Contains(t, fault(t, repo, source.ErrNotFound, false), "is no git repository")
+	require.Contains(t, fault(t, repo, source.ErrNotFound, false), "is not a git repository")
 }
 
 func TestAPackThatIsTooLarge(t *testing.T) {

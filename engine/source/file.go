@@ -1,315 +1,189 @@
 package source
 
 import (
-	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
-	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
 // fileRemote reads a repository on this machine. No git program is run: refs and
-// objects are read from its files, as git lets anybody do at any time.
+// objects are read from its files, as git allows at any time. go-git's own server
+// knows no depth, so it would send all of the history each time.
 type fileRemote struct {
-	o    Options
-	from address
-	zlib *zlib.Writer // for all packs: they are made one at a time
+	from   address
+	branch string
+	here   func(id plumbing.Hash) bool // the local copy has this object
 }
 
-type fileTalk struct {
-	r       *fileRemote
+type fileConversation struct {
+	*fileRemote
 	storage *filesystem.Storage
-	branch  plumbing.Hash
 }
 
-func (r *fileRemote) ask(ctx context.Context) (talk, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+func (r *fileRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
 	}
-	dir, err := r.gitDir()
+	storage, err := r.open()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	t := &fileTalk{r: r}
-	t.storage = filesystem.NewStorageWithOptions(osfs.New(dir), cache.NewObjectLRU(4*cache.MiByte),
-		filesystem.Options{LargeObjectThreshold: 1 << 20, AlternatesFS: osfs.New("/")})
-	ref, err := t.storage.Reference(plumbing.NewBranchReferenceName(r.o.Branch))
-	switch {
-	case errors.Is(err, plumbing.ErrReferenceNotFound):
-		err = t.missing()
-	case err != nil:
-		err = r.failed(err)
-	default:
-		t.branch = ref.Hash()
+	c := &fileConversation{r, storage}
+	refs := packp.NewAdvRefs()
+	_ = refs.Capabilities.Set(capability.Shallow)
+	ref, err := storage.Reference(plumbing.NewBranchReferenceName(r.branch))
+	if err == nil {
+		refs.References[ref.Name().String()] = ref.Hash()
+	} else if errors.Is(err, plumbing.ErrReferenceNotFound) {
+		err = c.list(refs) // to say what there is instead
 	}
 	if err != nil {
-		t.close()
-		return nil, err
+		c.close()
+		return nil, nil, r.failed(err)
 	}
-	return t, nil
+	return c, refs, nil
 }
 
-// gitDir finds the folder that holds refs and objects: the one named, its .git, or
-// the one of that name with .git behind it, as in git.
-func (r *fileRemote) gitDir() (string, error) {
-	for _, dir := range []string{filepath.Join(r.from.path, ".git"), r.from.path, r.from.path + ".git"} {
-		info, err := os.Stat(dir)
-		if err == nil && !info.IsDir() {
-			dir, err = linked(dir)
-		}
-		if errors.Is(err, fs.ErrPermission) {
-			return "", r.failed(err)
-		}
-		if err != nil || dir == "" {
-			continue
-		}
-		if common, err := os.ReadFile(filepath.Join(dir, "commondir")); err == nil {
-			dir = within(dir, strings.TrimSpace(string(common)))
-		}
-		if _, err := os.Stat(filepath.Join(dir, "objects")); err != nil {
-			if errors.Is(err, fs.ErrPermission) {
-				return "", r.failed(err)
+// open finds the repository: in the folder itself, in its .git, or in the one of that
+// name with .git behind it, as in git.
+func (r *fileRemote) open() (*filesystem.Storage, error) {
+	for _, dir := range []string{r.from.path, r.from.path + ".git"} {
+		repo, err := git.PlainOpenWithOptions(dir, &git.PlainOpenOptions{EnableDotGitCommonDir: true})
+		if errors.Is(err, git.ErrRepositoryNotExists) {
+			if _, err := os.ReadDir(dir); errors.Is(err, fs.ErrPermission) {
+				return nil, r.failed(err)
 			}
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(dir, "HEAD")); err == nil {
-			return dir, nil
+		if err != nil {
+			return nil, r.failed(err)
 		}
+		opened := repo.Storer.(*filesystem.Storage)
+		defer func() { _ = opened.Close() }()
+		return filesystem.NewStorageWithOptions(opened.Filesystem(), cache.NewObjectLRU(4*cache.MiByte),
+			filesystem.Options{LargeObjectThreshold: 1 << 20, AlternatesFS: osfs.New("/")}), nil
 	}
 	if _, err := os.Stat(r.from.path); err == nil {
-		return "", r.fault(ErrNotFound, "the folder is there, but is no git repository", "make one with git init --bare, or name another folder", nil)
+		return nil, r.from.fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
 	}
-	return "", r.fault(ErrNotFound, "no such folder", "look at the path, and whether the disk it is on is mounted", fs.ErrNotExist)
+	return nil, r.from.fault(ErrNotFound, "no such folder", "look at the path, and whether the disk it is on is mounted", fs.ErrNotExist)
 }
 
-// linked reads the file .git of a worktree, which says where the repository is.
-func linked(file string) (string, error) {
-	text, err := os.ReadFile(file)
+// list adds all branches to refs.
+func (c *fileConversation) list(refs *packp.AdvRefs) error {
+	all, err := c.storage.IterReferences()
 	if err != nil {
-		return "", err
+		return err
 	}
-	dir, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "gitdir: ")
-	if !ok {
-		return "", nil
-	}
-	return within(filepath.Dir(file), dir), nil
-}
-
-func within(dir, name string) string {
-	if filepath.IsAbs(name) {
-		return name
-	}
-	return filepath.Join(dir, name)
-}
-
-// missing says what there is instead of the branch.
-func (t *fileTalk) missing() error {
-	refs, err := t.storage.IterReferences()
-	if err != nil {
-		return t.r.failed(err)
-	}
-	defer refs.Close()
-	var names []string
-	err = refs.ForEach(func(ref *plumbing.Reference) error {
+	defer all.Close()
+	return all.ForEach(func(ref *plumbing.Reference) error {
 		if ref.Name().IsBranch() && ref.Type() == plumbing.HashReference {
-			names = append(names, ref.Name().Short())
+			refs.References[ref.Name().String()] = ref.Hash()
 		}
 		return nil
 	})
-	switch {
-	case err != nil:
-		return t.r.failed(err)
-	case len(names) == 0:
-		return noCommit(t.r.from)
-	}
-	return noBranch(t.r.from, t.r.o.Branch, names)
-}
-
-func (r *fileRemote) fault(kind error, detail, advice string, err error) error {
-	return &RemoteError{Kind: kind, Where: r.from.String(), Detail: detail, Advice: advice, Err: err, temporary: false}
 }
 
 func (r *fileRemote) failed(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return r.fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
+		return r.from.fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
 	}
-	return &RemoteError{Kind: ErrCut, Where: r.from.String(), Detail: err.Error(), Advice: "it is tried again; if that does not help, run git fsck there", Err: err, temporary: true}
+	return r.from.fault(ErrCut, err.Error(), "it is tried again; if that does not help, run git fsck there", err)
 }
 
-func (t *fileTalk) tip() (plumbing.Hash, error) { return t.branch, nil }
+func (c *fileConversation) close() { _ = c.storage.Close() }
 
-func (t *fileTalk) close() { _ = t.storage.Close() }
-
-func (t *fileTalk) bring(ctx context.Context, n need, w io.Writer) error {
-	if t.r.zlib == nil {
-		t.r.zlib = zlib.NewWriter(nil)
-	}
-	c := copying{ctx: ctx, from: t.storage, n: n, seen: map[plumbing.Hash]bool{}, left: t.r.o.MaxPack}
-	err := c.commits()
+func (c *fileConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
+	s := &store{objects: c.storage}
+	ids, err := c.missing(ctx, s, req)
 	if err == nil {
-		err = packOf(w, t.r.zlib, len(c.ids), c.each)
+		err = writePack(&untilEnd{ctx, w}, s, ids, math.MaxInt64)
 	}
-	if err == nil || ctx.Err() != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
-	if errors.Is(err, errLimit) || !errors.Is(err, errRemote) {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil || errors.Is(err, errTooLong):
 		return err
 	}
-	return t.r.failed(err)
+	return c.failed(fmt.Errorf("read the repository: %w", err))
 }
 
-// errRemote marks what went wrong while the other repository was read.
-var errRemote = errors.New("read the repository")
-
-// copying gathers the objects that are missing here, then hands them out one by one.
-type copying struct {
-	ctx  context.Context // it lives as long as one call
-	from *filesystem.Storage
-	n    need
-	seen map[plumbing.Hash]bool
-	ids  []plumbing.Hash
-	left int64
-}
-
-// commits walks from what is wanted down to what is here. A parent that the other
-// repository lacks is where its own history ends.
-func (c *copying) commits() error {
+// missing lists the objects of a request that are not here. It walks from the commit
+// that is wanted down to what is here. A parent that the other repository lacks is where
+// its own history ends.
+func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.UploadPackRequest) ([]plumbing.Hash, error) {
+	depth, _ := req.Depth.(packp.DepthCommits)
 	type step struct {
 		id    plumbing.Hash
-		depth int
+		depth packp.DepthCommits
 	}
-	todo := []step{{c.n.want, 1}}
-	if c.n.depth == everything {
-		for _, id := range c.n.ends {
+	todo := []step{{req.Wants[0], 1}}
+	if depth == everything {
+		for _, id := range req.Shallows {
 			todo = append(todo, step{id, 1})
 		}
 	}
-	for len(todo) > 0 {
-		s := todo[len(todo)-1]
+	v := s.inventory()
+	if len(req.Haves) > 0 {
+		v.skip = c.here
+	}
+	seen, graph := map[plumbing.Hash]bool{}, newGraph(s)
+	for len(todo) > 0 && ctx.Err() == nil {
+		at := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if err := c.ctx.Err(); err != nil {
-			return err
-		}
-		end := c.n.depth == everything && c.isEnd(s.id)
-		if c.seen[s.id] || c.n.has(s.id) && !end {
+		end := depth == everything && slices.Contains(req.Shallows, at.id) // it is here, and only leads on
+		if seen[at.id] || v.skip != nil && v.skip(at.id) && !end {
 			continue
 		}
-		commit, err := object.GetCommit(c.from, s.id)
-		if errors.Is(err, plumbing.ErrObjectNotFound) && s.id != c.n.want {
-			continue
+		seen[at.id] = true
+		n, err := graph.node(at.id)
+		if n == nil && err == nil && at.id == req.Wants[0] {
+			err = plumbing.ErrObjectNotFound
+		}
+		if n != nil && !end {
+			err = v.add(n.id, n.tree)
+		}
+		if errors.Is(err, errTooLong) {
+			return nil, err
 		}
 		if err != nil {
-			return fmt.Errorf("%w: commit %s: %w", errRemote, s.id, err)
+			return nil, fmt.Errorf("commit %s: %v", at.id, err) //nolint:errorlint // what is missing there is not missing here
 		}
-		if end {
-			c.seen[s.id] = true // it is here already, and only leads on
-		} else if err := c.add(s.id, commit.TreeHash); err != nil {
-			return err
-		}
-		if c.n.depth == 0 || c.n.depth == everything || s.depth < c.n.depth {
-			for _, p := range commit.ParentHashes {
-				todo = append(todo, step{p, s.depth + 1})
+		if n != nil && (depth == 0 || at.depth < depth) {
+			for _, p := range n.parents {
+				todo = append(todo, step{p, at.depth + 1})
 			}
 		}
 	}
-	return nil
+	ids := make([]plumbing.Hash, 0, len(v.ids))
+	for id := range v.ids {
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
 
-func (c *copying) isEnd(id plumbing.Hash) bool {
-	return slices.Contains(c.n.ends, id)
+// untilEnd writes until the context ends.
+type untilEnd struct {
+	ctx context.Context // it lives as long as one call
+	w   io.Writer
 }
 
-func (c *copying) add(commit, tree plumbing.Hash) error {
-	if err := c.one(commit); err != nil {
-		return err
+func (u *untilEnd) Write(b []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
 	}
-	return c.tree(tree, 1)
-}
-
-// one notes an object to be copied.
-func (c *copying) one(id plumbing.Hash) error {
-	size, err := c.from.EncodedObjectSize(id)
-	if err != nil {
-		return fmt.Errorf("%w: object %s: %w", errRemote, id, err)
-	}
-	c.seen[id] = true
-	c.ids = append(c.ids, id)
-	if c.left -= size; c.left < 0 {
-		return errLimit
-	}
-	return nil
-}
-
-func (c *copying) tree(id plumbing.Hash, depth int) error {
-	if c.seen[id] || c.n.has(id) {
-		return nil
-	}
-	if depth > deepest {
-		return fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
-	}
-	t, err := object.GetTree(c.from, id)
-	if err != nil {
-		return fmt.Errorf("%w: tree %s: %w", errRemote, id, err)
-	}
-	if err := c.one(id); err != nil {
-		return err
-	}
-	for _, e := range t.Entries {
-		switch {
-		case e.Mode == modeSubmodule || c.seen[e.Hash] || c.n.has(e.Hash):
-		case e.Mode == modeFolder:
-			err = c.tree(e.Hash, depth+1)
-		default:
-			err = c.one(e.Hash)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// each reads the objects; only one of them is in memory at a time.
-func (c *copying) each(_ io.Writer, put func(raw) error) error {
-	for _, id := range c.ids {
-		if err := c.ctx.Err(); err != nil {
-			return err
-		}
-		o, err := c.read(id)
-		if err != nil {
-			return fmt.Errorf("%w: object %s: %w", errRemote, id, err)
-		}
-		if err := put(o); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *copying) read(id plumbing.Hash) (raw, error) {
-	o, err := c.from.EncodedObject(plumbing.AnyObject, id)
-	if err != nil {
-		return raw{}, err
-	}
-	r, err := o.Reader()
-	if err != nil {
-		return raw{}, err
-	}
-	defer func() { _ = r.Close() }()
-	data, err := io.ReadAll(r)
-	if err == nil && plumbing.ComputeHash(o.Type(), data) != id {
-		err = errors.New("its contents are not what its id says")
-	}
-	return raw{o.Type(), data}, err
+	return u.w.Write(b)
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
 type fileInfo struct {
@@ -25,18 +27,18 @@ func (i *fileInfo) Sys() any           { return i.id } // string: git's id of th
 
 type dirEntry struct {
 	f    *files
-	item item
+	item object.TreeEntry
 }
 
-func (e *dirEntry) Name() string               { return e.item.name }
-func (e *dirEntry) IsDir() bool                { return fileMode(e.item.mode).IsDir() }
-func (e *dirEntry) Type() fs.FileMode          { return fileMode(e.item.mode).Type() }
+func (e *dirEntry) Name() string               { return e.item.Name }
+func (e *dirEntry) IsDir() bool                { return fileMode(e.item.Mode).IsDir() }
+func (e *dirEntry) Type() fs.FileMode          { return fileMode(e.item.Mode).Type() }
 func (e *dirEntry) Info() (fs.FileInfo, error) { return e.f.info(e.item) }
 
 // openFile reads its contents when they are first asked for.
 type openFile struct {
 	f    *files
-	item item
+	item object.TreeEntry
 	info *fileInfo
 	path string
 	r    *bytes.Reader

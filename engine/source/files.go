@@ -1,7 +1,6 @@
 package source
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -22,8 +23,8 @@ const longestLinks = 40
 // longestTarget is how long the target of a symbolic link may be.
 const longestTarget = 4096
 
-// files is the fs.FS of a folder of a commit. It holds on to the objects as they were
-// when it was made, so it needs nobody's leave to read them.
+// files is the fs.FS of a folder of a commit. It reads the objects as they were when it
+// was made, whatever happens to the local copy.
 type files struct {
 	store *store
 	root  plumbing.Hash // the tree of the whole commit
@@ -31,7 +32,7 @@ type files struct {
 	at    time.Time
 	limit int64
 
-	folders sync.Map // plumbing.Hash → []item: any goroutine may read, and trees never change
+	folders sync.Map // plumbing.Hash → []object.TreeEntry: any goroutine may read, and trees never change
 }
 
 // filesOf gives the files of a commit.
@@ -70,8 +71,8 @@ func (f *files) below(folder string) error {
 			return fmt.Errorf("it has no folder %q%s: %w", next, f.instead(at, part), fs.ErrNotExist)
 		case err != nil:
 			return err
-		case n.mode != modeFolder:
-			return fmt.Errorf("%q is no folder; name the one that the site is in: %w", next, fs.ErrNotExist)
+		case n.Mode != filemode.Dir:
+			return fmt.Errorf("%q is not a folder; name the one that the site is in: %w", next, fs.ErrNotExist)
 		}
 		at = next
 	}
@@ -84,14 +85,14 @@ func (f *files) instead(at, name string) string {
 	if err != nil {
 		return ""
 	}
-	items, err := f.folder(n.id)
+	items, err := f.folder(n.Hash)
 	if err != nil {
 		return ""
 	}
 	var folders []string
 	for _, i := range items {
-		if i.folder() && !strings.HasPrefix(i.name, ".") {
-			folders = append(folders, i.name)
+		if i.Mode == filemode.Dir && !strings.HasPrefix(i.Name, ".") {
+			folders = append(folders, i.Name)
 		}
 	}
 	if say := diag.DidYouMean(name, folders); say != "" {
@@ -100,23 +101,23 @@ func (f *files) instead(at, name string) string {
 	return ", nor any other there"
 }
 
-func (f *files) folder(id plumbing.Hash) ([]item, error) {
+func (f *files) folder(id plumbing.Hash) ([]object.TreeEntry, error) {
 	if items, ok := f.folders.Load(id); ok {
-		return items.([]item), nil
+		return items.([]object.TreeEntry), nil
 	}
 	items, err := f.store.tree(id)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.name, b.name) }) // git sorts folders as if a slash followed
+	slices.SortFunc(items, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) }) // git sorts folders as if a slash followed
 	f.folders.Store(id, items)
 	return items, nil
 }
 
 // find follows a path, which begins at the root of the commit. Symbolic links on the
 // way are followed, and also the last one if follow says so.
-func (f *files) find(name string, follow bool) (item, error) {
-	here := []item{{mode: modeFolder, name: ".", id: f.root}} // the folders on the way, the root first
+func (f *files) find(name string, follow bool) (object.TreeEntry, error) {
+	here := []object.TreeEntry{{Mode: filemode.Dir, Name: ".", Hash: f.root}} // the folders on the way, the root first
 	todo, links := strings.Split(name, "/"), 0
 	for len(todo) > 0 {
 		part := todo[0]
@@ -127,25 +128,25 @@ func (f *files) find(name string, follow bool) (item, error) {
 			continue
 		case "..":
 			if len(here) == 1 {
-				return item{}, errLeaves
+				return object.TreeEntry{}, errLeaves
 			}
 			here = here[:len(here)-1]
 			continue
 		}
 		next, err := f.child(last, part)
 		if err != nil {
-			return item{}, err
+			return object.TreeEntry{}, err
 		}
-		if next.mode != modeLink || len(todo) == 0 && !follow {
+		if next.Mode != filemode.Symlink || len(todo) == 0 && !follow {
 			here = append(here, next)
 			continue
 		}
 		if links++; links > longestLinks {
-			return item{}, errLoop
+			return object.TreeEntry{}, errLoop
 		}
 		target, err := f.target(next)
 		if err != nil {
-			return item{}, err
+			return object.TreeEntry{}, err
 		}
 		todo = append(strings.Split(target, "/"), todo...)
 	}
@@ -158,24 +159,24 @@ var (
 	errLoop   = errors.New("symbolic links lead in a circle")
 )
 
-func (f *files) child(folder item, name string) (item, error) {
-	if folder.mode != modeFolder {
-		return item{}, fs.ErrNotExist // a file, or a submodule, which is an empty folder
+func (f *files) child(folder object.TreeEntry, name string) (object.TreeEntry, error) {
+	if folder.Mode != filemode.Dir {
+		return object.TreeEntry{}, fs.ErrNotExist // a file, or a submodule, which is an empty folder
 	}
-	items, err := f.folder(folder.id)
+	items, err := f.folder(folder.Hash)
 	if err != nil {
-		return item{}, err
+		return object.TreeEntry{}, err
 	}
-	i, ok := slices.BinarySearchFunc(items, name, func(e item, name string) int { return strings.Compare(e.name, name) })
+	i, ok := slices.BinarySearchFunc(items, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
 	if !ok {
-		return item{}, fs.ErrNotExist
+		return object.TreeEntry{}, fs.ErrNotExist
 	}
 	return items[i], nil
 }
 
 // target is where a link leads, which must not be out of the repository at once.
-func (f *files) target(link item) (string, error) {
-	data, err := f.store.typed(link.id, plumbing.BlobObject, longestTarget)
+func (f *files) target(link object.TreeEntry) (string, error) {
+	data, err := f.store.typed(link.Hash, plumbing.BlobObject, longestTarget)
 	if err != nil {
 		return "", err
 	}
@@ -185,21 +186,21 @@ func (f *files) target(link item) (string, error) {
 	return string(data), nil
 }
 
-func (f *files) look(op, name string, follow bool) (item, error) {
+func (f *files) lookup(op, name string, follow bool) (object.TreeEntry, error) {
 	if !fs.ValidPath(name) {
-		return item{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+		return object.TreeEntry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
 	i, err := f.find(path.Join(f.sub, name), follow)
 	if err != nil {
-		return item{}, &fs.PathError{Op: op, Path: name, Err: err}
+		return object.TreeEntry{}, &fs.PathError{Op: op, Path: name, Err: err}
 	}
-	i.name = path.Base(name) // a link keeps its own name
+	i.Name = path.Base(name) // a link keeps its own name
 	return i, nil
 }
 
 // Open opens a file or folder.
 func (f *files) Open(name string) (fs.File, error) {
-	i, err := f.look("open", name, true)
+	i, err := f.lookup("open", name, true)
 	if err != nil {
 		return nil, err
 	}
@@ -216,22 +217,22 @@ func (f *files) Open(name string) (fs.File, error) {
 
 // ReadFile reads a file; no other object is read for it but the folders above.
 func (f *files) ReadFile(name string) ([]byte, error) {
-	i, err := f.look("read", name, true)
+	i, err := f.lookup("read", name, true)
 	if err != nil {
 		return nil, err
 	}
-	if i.mode == modeFolder || i.mode == modeSubmodule {
+	if i.Mode == filemode.Dir || i.Mode == filemode.Submodule {
 		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a folder")}
 	}
 	data, err := f.content(i)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
 	}
-	return bytes.Clone(data), nil
+	return data, nil
 }
 
-func (f *files) content(i item) ([]byte, error) {
-	data, err := f.store.typed(i.id, plumbing.BlobObject, f.limit)
+func (f *files) content(i object.TreeEntry) ([]byte, error) {
+	data, err := f.store.typed(i.Hash, plumbing.BlobObject, f.limit)
 	if errors.Is(err, errTooLong) {
 		return nil, fmt.Errorf("%w: more than %d MiB in one file; a site has no use for it", ErrTooLarge, f.limit>>20)
 	}
@@ -240,17 +241,17 @@ func (f *files) content(i item) ([]byte, error) {
 
 // ReadDir lists a folder by name. A submodule has no files.
 func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
-	i, err := f.look("readdir", name, true)
+	i, err := f.lookup("readdir", name, true)
 	if err != nil {
 		return nil, err
 	}
-	if i.mode == modeSubmodule {
+	if i.Mode == filemode.Submodule {
 		return []fs.DirEntry{}, nil
 	}
-	if i.mode != modeFolder {
-		return nil, &fs.PathError{Op: "readdir", Path: name, Err: errors.New("is no folder")}
+	if i.Mode != filemode.Dir {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: errors.New("is not a folder")}
 	}
-	items, err := f.folder(i.id)
+	items, err := f.folder(i.Hash)
 	if err != nil {
 		return nil, &fs.PathError{Op: "readdir", Path: name, Err: err}
 	}
@@ -261,14 +262,14 @@ func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
 	return out, nil
 }
 
-// Stat tells of a file; of a symbolic link, of what it leads to.
+// Stat describes a file; for a symbolic link, what it leads to.
 func (f *files) Stat(name string) (fs.FileInfo, error) { return f.stat("stat", name, true) }
 
-// Lstat tells of a file, or of the symbolic link itself.
+// Lstat describes a file, or the symbolic link itself.
 func (f *files) Lstat(name string) (fs.FileInfo, error) { return f.stat("lstat", name, false) }
 
 func (f *files) stat(op, name string, follow bool) (fs.FileInfo, error) {
-	i, err := f.look(op, name, follow)
+	i, err := f.lookup(op, name, follow)
 	if err != nil {
 		return nil, err
 	}
@@ -281,37 +282,37 @@ func (f *files) stat(op, name string, follow bool) (fs.FileInfo, error) {
 
 // ReadLink gives the target of a symbolic link.
 func (f *files) ReadLink(name string) (string, error) {
-	i, err := f.look("readlink", name, false)
+	i, err := f.lookup("readlink", name, false)
 	if err != nil {
 		return "", err
 	}
-	if i.mode != modeLink {
+	if i.Mode != filemode.Symlink {
 		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
 	}
-	data, err := f.store.typed(i.id, plumbing.BlobObject, longestTarget)
+	data, err := f.store.typed(i.Hash, plumbing.BlobObject, longestTarget)
 	if err != nil {
 		return "", &fs.PathError{Op: "readlink", Path: name, Err: err}
 	}
 	return string(data), nil
 }
 
-func (f *files) info(i item) (*fileInfo, error) {
-	info := &fileInfo{name: i.name, mode: fileMode(i.mode), at: f.at, id: i.id.String()}
+func (f *files) info(i object.TreeEntry) (*fileInfo, error) {
+	info := &fileInfo{name: i.Name, mode: fileMode(i.Mode), at: f.at, id: i.Hash.String()}
 	if info.mode.IsDir() {
 		return info, nil
 	}
-	n, err := f.store.length(i.id)
+	n, err := f.store.length(i.Hash)
 	info.size = n
 	return info, err
 }
 
-func fileMode(m uint32) fs.FileMode {
+func fileMode(m filemode.FileMode) fs.FileMode {
 	switch {
-	case m == modeFolder, m == modeSubmodule:
+	case m == filemode.Dir, m == filemode.Submodule:
 		return fs.ModeDir | 0o555
-	case m == modeLink:
+	case m == filemode.Symlink:
 		return fs.ModeSymlink | 0o777
-	case m&modeExec != 0:
+	case m&0o100 != 0:
 		return 0o555
 	default:
 		return 0o444

@@ -1,9 +1,11 @@
 package source
 
 import (
-	"container/heap"
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,29 +46,24 @@ func (g *graph) node(id plumbing.Hash) (*node, error) {
 }
 
 // past is the commits that some can be reached from, those included.
-type past struct {
-	all map[plumbing.Hash]*node
-	cut bool // some parent is not here: history goes on, unseen
-}
+type past map[plumbing.Hash]*node
 
 func (g *graph) past(ids ...plumbing.Hash) (past, error) {
-	p := past{all: map[plumbing.Hash]*node{}}
+	p := past{}
 	for todo := slices.Clone(ids); len(todo) > 0; {
 		id := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if p.all[id] != nil {
+		if p[id] != nil {
 			continue
 		}
 		n, err := g.node(id)
 		if err != nil {
-			return past{}, err
+			return nil, err
 		}
-		if n == nil {
-			p.cut = true
-			continue
+		if n != nil {
+			p[id] = n
+			todo = append(todo, n.parents...)
 		}
-		p.all[id] = n
-		todo = append(todo, n.parents...)
 	}
 	return p, nil
 }
@@ -74,12 +71,9 @@ func (g *graph) past(ids ...plumbing.Hash) (past, error) {
 // ends lists the commits of which a parent is not here.
 func (p past) ends() []plumbing.Hash {
 	var out []plumbing.Hash
-	for id, n := range p.all {
-		for _, parent := range n.parents {
-			if p.all[parent] == nil {
-				out = append(out, id)
-				break
-			}
+	for id, n := range p {
+		if slices.ContainsFunc(n.parents, func(parent plumbing.Hash) bool { return p[parent] == nil }) {
+			out = append(out, id)
 		}
 	}
 	plumbing.HashesSort(out)
@@ -87,59 +81,39 @@ func (p past) ends() []plumbing.Hash {
 }
 
 // sorted lists the commits of a past, each before its parents, and newer ones before
-// older ones where that leaves a choice, as git log --date-order does.
+// older ones where the clocks of their authors agree with that.
 func (p past) sorted() []*node {
-	children := map[plumbing.Hash]int{}
-	for _, n := range p.all {
-		for _, id := range n.parents {
-			children[id]++
-		}
-	}
-	ready := &byTime{}
-	for id, n := range p.all {
-		if children[id] == 0 {
-			ready.nodes = append(ready.nodes, n)
-		}
-	}
-	heap.Init(ready)
-	out := make([]*node, 0, len(p.all))
-	for ready.Len() > 0 {
-		n := heap.Pop(ready).(*node)
-		out = append(out, n)
-		for _, id := range n.parents {
-			children[id]--
-			if parent := p.all[id]; parent != nil && children[id] == 0 {
-				heap.Push(ready, parent)
+	out := make([]*node, 0, len(p))
+	done := make(map[plumbing.Hash]bool, len(p))
+	oldestFirst := slices.SortedFunc(maps.Values(p), func(a, b *node) int {
+		return cmp.Or(a.at.Compare(b.at), bytes.Compare(b.id[:], a.id[:]))
+	})
+	for _, n := range oldestFirst {
+		for todo := []*node{n}; len(todo) > 0; {
+			n := todo[len(todo)-1]
+			before := len(todo)
+			for _, id := range n.parents {
+				if parent := p[id]; parent != nil && !done[id] {
+					todo = append(todo, parent) // its clock was ahead
+				}
+			}
+			if len(todo) > before {
+				continue
+			}
+			todo = todo[:before-1]
+			if !done[n.id] {
+				done[n.id] = true
+				out = append(out, n)
 			}
 		}
 	}
+	slices.Reverse(out)
 	return out
 }
 
-// byTime is a heap of commits, the newest on top.
-type byTime struct{ nodes []*node }
-
-func (h *byTime) Len() int      { return len(h.nodes) }
-func (h *byTime) Swap(i, j int) { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
-func (h *byTime) Push(x any)    { h.nodes = append(h.nodes, x.(*node)) }
-
-func (h *byTime) Less(i, j int) bool {
-	a, b := h.nodes[i], h.nodes[j]
-	if !a.at.Equal(b.at) {
-		return a.at.After(b.at)
-	}
-	return a.id.String() < b.id.String()
-}
-
-func (h *byTime) Pop() any {
-	n := h.nodes[len(h.nodes)-1]
-	h.nodes = h.nodes[:len(h.nodes)-1]
-	return n
-}
-
-// between lists what to has and from has not, newest first. It is ErrUnrelated
-// unless from is an ancestor of to, and also where that cannot be told for each
-// commit: a branch may have begun below the place where history ends here.
+// between lists the commits that to has and from does not have, newest first. It is
+// ErrUnrelated unless from is an ancestor of to, and also where that is not certain for
+// each commit: a branch may have begun below the place where history ends here.
 func (g *graph) between(from, to plumbing.Hash) ([]*node, error) {
 	old, err := g.past(from)
 	if err != nil {
@@ -149,11 +123,11 @@ func (g *graph) between(from, to plumbing.Hash) ([]*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if fresh.all[from] == nil || old.all[from] == nil {
+	if fresh[from] == nil || old[from] == nil {
 		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: it was never seen here, or the branch was rewritten", ErrUnrelated, from, to)
 	}
-	for id := range old.all {
-		delete(fresh.all, id)
+	for id := range old {
+		delete(fresh, id)
 	}
 	unsure, err := g.unsure(fresh, old)
 	if err != nil {
@@ -165,18 +139,18 @@ func (g *graph) between(from, to plumbing.Hash) ([]*node, error) {
 	return fresh.sorted(), nil
 }
 
-// unsure reports whether fresh, from which old was taken away, may be wrong because
-// history ends here somewhere. It goes by the lowest commits of fresh: they must not
-// go on below, unseen, and they must not be what old has below where it ends.
+// unsure reports whether fresh, from which old was removed, may be wrong because
+// history ends here somewhere. It checks the lowest commits of fresh: they must not
+// continue below, unseen, and they must not be what old has below where it ends.
 func (g *graph) unsure(fresh, old past) (bool, error) {
 	ends := old.ends()
-	for _, n := range fresh.all {
+	for _, n := range fresh {
 		lowest := true
 		for _, id := range n.parents {
-			if fresh.all[id] == nil && old.all[id] == nil {
+			if fresh[id] == nil && old[id] == nil {
 				return true, nil
 			}
-			lowest = lowest && fresh.all[id] == nil
+			lowest = lowest && fresh[id] == nil
 		}
 		if !lowest || len(ends) == 0 {
 			continue
@@ -187,7 +161,7 @@ func (g *graph) unsure(fresh, old past) (bool, error) {
 		}
 		for _, id := range ends {
 			// What builds upon an end cannot be below it, and neither can what is newer.
-			if below.all[id] == nil && !n.at.After(old.all[id].at) {
+			if below[id] == nil && !n.at.After(old[id].at) {
 				return true, nil
 			}
 		}

@@ -12,9 +12,12 @@ import (
 	"math"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -31,10 +34,33 @@ func NewMemory(path string) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Repository{o: Options{Path: clean, MaxFile: defaultFile}}
-	r.objects = &store{loose: map[plumbing.Hash]raw{}}
+	r := &Repository{o: Options{Path: clean, MaxFile: defaultFile}, objects: &store{objects: heap{}}}
 	r.graph = newGraph(r.objects)
 	return &Memory{r}, nil
+}
+
+// heap is objects in memory.
+type heap map[plumbing.Hash]*plumbing.MemoryObject
+
+// HasEncodedObject implements objects.
+func (h heap) HasEncodedObject(id plumbing.Hash) error {
+	if h[id] == nil {
+		return plumbing.ErrObjectNotFound
+	}
+	return nil
+}
+
+// EncodedObjectSize implements objects.
+func (h heap) EncodedObjectSize(id plumbing.Hash) (int64, error) {
+	if h[id] == nil {
+		return 0, plumbing.ErrObjectNotFound
+	}
+	return h[id].Size(), nil
+}
+
+// EncodedObject implements objects.
+func (h heap) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error) {
+	return h[id], h.HasEncodedObject(id)
 }
 
 // Synthesize gives the id that git would give to a commit of a tree, without keeping
@@ -53,21 +79,21 @@ func Synthesize(tree fs.FS, c model.Commit) (string, error) {
 // Subject and Trailers, sorted by key; its ID is computed. What git does not know is
 // left out: empty folders, and anything named .git.
 func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
-	add := adding{from: tree, to: maps.Clone(m.r.objects.loose)}
+	add := adding{from: tree, to: maps.Clone(m.r.objects.objects.(heap))}
 	root, err := add.folder(".")
+	for p := m.r.o.Path; p != "." && err == nil; p = path.Dir(p) {
+		root, err = add.tree(object.Tree{Entries: []object.TreeEntry{{Name: path.Base(p), Mode: filemode.Dir, Hash: root}}})
+	}
 	if err != nil {
 		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
-	}
-	for p := m.r.o.Path; p != "."; p = path.Dir(p) {
-		root = add.put(plumbing.TreeObject, treeLine(modeFolder, path.Base(p), root))
 	}
 	text, err := commitText(root, c)
 	if err != nil {
 		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
 	}
 	id := add.put(plumbing.CommitObject, text)
-	// A new store, as after a fetch: who reads files of an older commit is not disturbed.
-	s := &store{loose: add.to}
+	// A new store, as after a fetch: readers of an older commit are not disturbed.
+	s := &store{objects: add.to}
 	m.r.objects, m.r.graph.store, m.r.state.head = s, s, id
 	return m.r.commit(id)
 }
@@ -106,33 +132,33 @@ func (m *Memory) Pack(w io.Writer, id string) error {
 		return err
 	}
 	p, err := m.r.graph.past(h)
-	if err == nil && p.all[h] == nil {
+	if err == nil && p[h] == nil {
 		err = fmt.Errorf("%w: %s", ErrUnknown, id)
+	}
+	v := m.r.objects.inventory()
+	for _, n := range p {
+		if err == nil {
+			err = v.add(n.id, n.tree)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	l := lives{store: m.r.objects, seen: map[plumbing.Hash]bool{}}
-	for _, n := range p.sorted() {
-		if err := l.add(n); err != nil {
-			return err
-		}
-	}
-	ids := slices.Collect(maps.Keys(l.seen))
+	ids := slices.Collect(maps.Keys(v.ids))
 	plumbing.HashesSort(ids)
-	return writePack(w, m.r.objects, ids, math.MaxInt64/4)
+	return writePack(w, m.r.objects, ids, math.MaxInt64)
 }
 
 // adding turns files into objects.
 type adding struct {
 	from fs.FS
-	to   map[plumbing.Hash]raw
+	to   heap
 }
 
 func (a adding) put(kind plumbing.ObjectType, data []byte) plumbing.Hash {
-	id := plumbing.ComputeHash(kind, data)
-	a.to[id] = raw{kind, data}
-	return id
+	o := memoryObject(kind, data)
+	a.to[o.Hash()] = o
+	return o.Hash()
 }
 
 func (a adding) folder(name string) (plumbing.Hash, error) {
@@ -140,63 +166,58 @@ func (a adding) folder(name string) (plumbing.Hash, error) {
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	// git sorts a folder as if a slash followed its name
-	key := func(e fs.DirEntry) string {
-		if e.IsDir() {
-			return e.Name() + "/"
-		}
-		return e.Name()
-	}
-	slices.SortFunc(list, func(x, y fs.DirEntry) int { return strings.Compare(key(x), key(y)) })
-	var lines bytes.Buffer
+	var t object.Tree
 	for _, e := range list {
 		if strings.EqualFold(e.Name(), ".git") {
 			continue
 		}
-		line, err := a.entry(path.Join(name, e.Name()), e)
+		entry, err := a.entry(path.Join(name, e.Name()), e)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
-		lines.Write(line)
+		if entry.Hash.String() != emptyTree {
+			t.Entries = append(t.Entries, entry)
+		}
 	}
-	return a.put(plumbing.TreeObject, lines.Bytes()), nil
+	return a.tree(t)
+}
+
+func (a adding) tree(t object.Tree) (plumbing.Hash, error) {
+	sort.Sort(object.TreeEntrySorter(t.Entries))
+	o := &plumbing.MemoryObject{}
+	err := t.Encode(o)
+	a.to[o.Hash()] = o
+	return o.Hash(), err
 }
 
 // emptyTree is the id of a folder without files.
 const emptyTree = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
-func (a adding) entry(name string, e fs.DirEntry) ([]byte, error) {
+func (a adding) entry(name string, e fs.DirEntry) (object.TreeEntry, error) {
 	if e.IsDir() {
 		id, err := a.folder(name)
-		if err != nil || id.String() == emptyTree {
-			return nil, err
-		}
-		return treeLine(modeFolder, e.Name(), id), nil
+		return object.TreeEntry{Name: e.Name(), Mode: filemode.Dir, Hash: id}, err
 	}
 	if e.Type()&fs.ModeSymlink != 0 {
 		target, err := fs.ReadLink(a.from, name)
-		return treeLine(modeLink, e.Name(), a.put(plumbing.BlobObject, []byte(target))), err
+		return object.TreeEntry{Name: e.Name(), Mode: filemode.Symlink, Hash: a.put(plumbing.BlobObject, []byte(target))}, err
 	}
 	info, err := e.Info()
 	if err != nil {
-		return nil, err
+		return object.TreeEntry{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file that git can hold", name)
+		return object.TreeEntry{}, fmt.Errorf("%s is not a file that git can hold", name)
 	}
 	if info.Size() > defaultFile {
-		return nil, fmt.Errorf("%s: %w: more than %d MiB", name, ErrTooLarge, defaultFile>>20)
+		return object.TreeEntry{}, fmt.Errorf("%s: %w: more than %d MiB", name, ErrTooLarge, defaultFile>>20)
 	}
 	data, err := fs.ReadFile(a.from, name)
-	mode := uint32(0o100644)
-	if info.Mode()&modeExec != 0 {
-		mode = 0o100755
+	mode := filemode.Regular
+	if info.Mode()&0o100 != 0 {
+		mode = filemode.Executable
 	}
-	return treeLine(mode, e.Name(), a.put(plumbing.BlobObject, data)), err
-}
-
-func treeLine(mode uint32, name string, id plumbing.Hash) []byte {
-	return append(fmt.Appendf(nil, "%o %s\x00", mode, name), id[:]...)
+	return object.TreeEntry{Name: e.Name(), Mode: mode, Hash: a.put(plumbing.BlobObject, data)}, err
 }
 
 // commitText is a commit as git writes it.
@@ -204,8 +225,8 @@ func commitText(tree plumbing.Hash, c model.Commit) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)
 	for _, p := range c.Parents {
-		if id, err := hex.DecodeString(p); err != nil || len(id) != sumSize {
-			return nil, fmt.Errorf("%q is no id of a parent", p)
+		if id, err := hex.DecodeString(p); err != nil || len(id) != len(tree) {
+			return nil, fmt.Errorf("%q is not an id of a parent", p)
 		}
 		fmt.Fprintf(&b, "parent %s\n", strings.ToLower(p))
 	}
@@ -226,7 +247,7 @@ func commitText(tree plumbing.Hash, c model.Commit) ([]byte, error) {
 		}
 		line := key + ": " + strings.Join(strings.Fields(c.Trailers[key]), " ")
 		if key != trim(key) || separator(line) != len(key) || len(key) == 0 {
-			return nil, fmt.Errorf("%q is no key of a trailer: use letters, digits and dashes", key)
+			return nil, fmt.Errorf("%q is not a key of a trailer: use letters, digits and dashes", key)
 		}
 		b.WriteString(line + "\n")
 	}

@@ -137,8 +137,8 @@ func TestAddRefusesWhatIsNoCommit(t *testing.T) {
 	require.NoError(t, err)
 	for want, change := range map[string]func(c *model.Commit){
 		"subject must be one line": func(c *model.Commit) { c.Subject = "a\nb" },
-		"no id of a parent":        func(c *model.Commit) { c.Parents = []string{"main"} },
-		"no key of a trailer":      func(c *model.Commit) { c.Trailers = map[string]string{"a key:": "x"} },
+		"not an id of a parent":    func(c *model.Commit) { c.Parents = []string{"main"} },
+		"not a key of a trailer":   func(c *model.Commit) { c.Trailers = map[string]string{"a key:": "x"} },
 	} {
 		c := ada()
 		change(&c)

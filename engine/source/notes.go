@@ -6,6 +6,8 @@ import (
 	"io/fs"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -32,14 +34,14 @@ func notesOf(s *store, id string, o Options) diag.List {
 	return out
 }
 
-func (f *files) note(name string, i item) diag.List {
+func (f *files) note(name string, i object.TreeEntry) diag.List {
 	at := diag.Range{File: name, Start: diag.Pos{Line: 1, Column: 1}}
-	switch i.mode {
-	case modeFolder:
+	switch i.Mode {
+	case filemode.Dir:
 		return nil
-	case modeSubmodule:
+	case filemode.Submodule:
 		return diag.List{diag.Warnf(at, "a submodule is not read", "%s is another repository, and counts as an empty folder; put its files into this one.", name)}
-	case modeLink:
+	case filemode.Symlink:
 		_, err := f.Stat(name)
 		switch {
 		case errors.Is(err, errLeaves):
@@ -51,11 +53,11 @@ func (f *files) note(name string, i item) diag.List {
 		}
 		return nil
 	}
-	n, err := f.store.length(i.id)
+	n, err := f.store.length(i.Hash)
 	if err != nil || n > longestPointer {
 		return nil
 	}
-	data, err := f.store.typed(i.id, plumbing.BlobObject, longestPointer)
+	data, err := f.store.typed(i.Hash, plumbing.BlobObject, longestPointer)
 	if err == nil && bytes.HasPrefix(data, []byte(lfsHead)) {
 		return diag.List{diag.Warnf(at, "a file is a pointer of git-lfs", "%s is not the file itself: those of git-lfs are not fetched. Commit it without git-lfs.", name)}
 	}

@@ -3,360 +3,225 @@ package source
 import (
 	"bufio"
 	"bytes"
-	"compress/zlib"
 	"crypto/sha1" // git's name of things, not a matter of trust here
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"os"
+	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	pool "github.com/go-git/go-git/v5/utils/sync"
 )
 
-// The parts of a pack, in bytes: what comes before its objects, and the checksum
-// behind them.
-const (
-	packHead = 12
-	sumSize  = sha1.Size
-)
+// largestObject is how many bytes one object may have: indexing a pack holds some of
+// them in memory. An image of a disk full of zeros is a thousandth of its size in a pack.
+const largestObject = 256 << 20
 
-// longestChain is how many deltas may build upon each other, as in git.
-const longestChain = 4095
+// packs are the pack files of a local copy.
+type packs []*pack
 
-// raw is an object: its kind and its contents.
-type raw struct {
-	kind plumbing.ObjectType
-	data []byte
-}
-
-// pack is one pack file and where its objects begin. It never changes, and may be
-// read by any number of goroutines. The file stays readable while it is open, also
-// when its name is gone; the runtime closes it with the last user.
+// pack is one pack file, which never changes. The file stays readable while it is
+// open, also when its name is gone; the runtime closes it with the last user.
 type pack struct {
-	name  string // of the checksum, hex
-	file  io.ReaderAt
-	size  int64
-	index []spot // sorted by id
+	name string // of the checksum, hex
+	size int64
 
-	starts []int64 // of all objects, sorted: each ends where the next begins
+	mu   sync.Mutex // go-git reads with one position and one buffer, and files have many readers
+	file *packfile.Packfile
 }
 
-type spot struct {
-	id plumbing.Hash
-	at int64
-}
+// packFile is what go-git wants to read from. Nobody locks it.
+type packFile struct{ *os.File }
 
-func (p *pack) find(id plumbing.Hash) (int64, bool) {
-	i, ok := slices.BinarySearchFunc(p.index, id, func(s spot, id plumbing.Hash) int { return bytes.Compare(s.id[:], id[:]) })
-	if !ok {
-		return 0, false
+func (packFile) Lock() error   { return nil }
+func (packFile) Unlock() error { return nil }
+
+// openPack checks a pack that nobody vouches for, and gives its objects. It gives nil
+// for a pack without objects. The error is errTooLong if an object has more than
+// largest bytes, else errBadPack.
+func openPack(f *os.File, largest int64, shared cache.Object) (*pack, *idxfile.MemoryIndex, error) {
+	if err := checkSizes(f, largest); err != nil {
+		return nil, nil, err
 	}
-	return p.index[i].at, true
-}
-
-// entry is an object as it lies in a pack.
-type entry struct {
-	kind plumbing.ObjectType
-	size int64 // of what is inflated: an object, or a delta
-	base int64 // where the base of a delta begins
-	body *bufio.Reader
-}
-
-func (p *pack) entry(at int64) (entry, error) {
-	if at < packHead || at >= p.size-sumSize {
-		return entry{}, errors.New("an object begins outside of the pack")
+	index := new(idxfile.Writer)
+	_, err := f.Seek(0, io.SeekStart)
+	var parser *packfile.Parser
+	if err == nil {
+		parser, err = packfile.NewParser(packfile.NewScanner(f), index)
 	}
-	e := entry{body: bufio.NewReader(io.NewSectionReader(p.file, at, p.size-sumSize-at))}
-	c, err := e.body.ReadByte()
+	if err == nil {
+		_, err = parser.Parse()
+	}
+	var m *idxfile.MemoryIndex
+	if err == nil {
+		m, err = index.Index()
+	}
+	var count, size int64
+	if err == nil {
+		count, err = m.Count()
+	}
+	if err == nil {
+		size, err = f.Seek(0, io.SeekEnd)
+	}
 	if err != nil {
-		return e, err
+		return nil, nil, fmt.Errorf("%w: %w", errBadPack, err)
 	}
-	e.kind, e.size = plumbing.ObjectType(c>>4&7), int64(c&15)
-	for shift := 4; c&0x80 != 0; shift += 7 {
-		if c, err = e.body.ReadByte(); err != nil || shift > 50 {
-			return e, errors.Join(err, errors.New("bad size of an object"))
-		}
-		e.size |= int64(c&0x7f) << shift
+	if count == 0 {
+		return nil, nil, nil
 	}
-	switch e.kind {
-	case plumbing.OFSDeltaObject:
-		back, err := binaryOffset(e.body)
-		if err != nil || back <= 0 || back > at {
-			return e, errors.Join(err, errors.New("bad base of a delta"))
-		}
-		e.base = at - back
-	case plumbing.REFDeltaObject:
-		var id plumbing.Hash
-		if _, err := io.ReadFull(e.body, id[:]); err != nil {
-			return e, err
-		}
-		base, ok := p.find(id)
-		if !ok {
-			return e, errors.New("the base of a delta is missing")
-		}
-		e.base = base
-	case plumbing.CommitObject, plumbing.TreeObject, plumbing.BlobObject, plumbing.TagObject:
-	default:
-		return e, fmt.Errorf("unknown kind %d of an object", e.kind)
-	}
-	return e, nil
+	p := &pack{name: plumbing.Hash(m.PackfileChecksum).String(), size: size}
+	p.file = packfile.NewPackfileWithCache(m, nil, packFile{f}, shared, 0)
+	return p, m, nil
 }
 
-// binaryOffset reads how far back the base of a delta lies, in git's own encoding.
-func binaryOffset(r io.ByteReader) (int64, error) {
-	c, err := r.ReadByte()
-	n := int64(c & 0x7f)
-	for i := 0; err == nil && c&0x80 != 0; i++ {
-		if i > 7 {
-			return 0, errors.New("bad base of a delta")
-		}
-		c, err = r.ReadByte()
-		n = (n+1)<<7 | int64(c&0x7f)
-	}
-	return n, err
-}
+// errBadPack is of a pack that came damaged.
+var errBadPack = errors.New("bad pack")
 
-// errTooLong is of an object that has more bytes than the reader will take.
-var errTooLong = errors.New("too long")
-
-// read gives the object that begins at an offset, of at most limit bytes.
-func (p *pack) read(at, limit int64) (raw, error) {
-	var deltas [][]byte // last one first
-	for {
-		e, err := p.entry(at)
-		if err != nil {
-			return raw{}, err
-		}
-		if e.size > limit {
-			return raw{}, errTooLong
-		}
-		data, err := inflate(e.body, e.size)
-		if err != nil {
-			return raw{}, err
-		}
-		if e.base == 0 {
-			return patch(raw{e.kind, data}, deltas, limit)
-		}
-		if len(deltas) == longestChain {
-			return raw{}, errors.New("too many deltas upon each other")
-		}
-		deltas, at = append(deltas, data), e.base
+// checkSizes reads a pack without holding its objects, which may have at most so many
+// bytes. go-git has no such limit.
+func checkSizes(f io.ReadSeeker, largest int64) error {
+	_, err := f.Seek(0, io.SeekStart)
+	s := packfile.NewScanner(f)
+	var count uint32
+	if err == nil {
+		_, count, err = s.Header()
 	}
-}
-
-func patch(o raw, deltas [][]byte, limit int64) (raw, error) {
-	for _, d := range slices.Backward(deltas) {
-		if size, err := patchedSize(bytes.NewReader(d)); err != nil || size > limit {
-			return raw{}, errors.Join(err, errTooLong)
-		}
-		data, err := packfile.PatchDelta(o.data, d)
-		if err != nil {
-			return raw{}, err
-		}
-		o.data = data
-	}
-	return o, nil
-}
-
-// length gives kind and size of an object without reading all of it.
-func (p *pack) length(at int64) (kind plumbing.ObjectType, size int64, err error) {
-	size = -1
-	for range longestChain + 1 {
-		e, err := p.entry(at)
-		switch {
-		case err != nil:
-			return 0, 0, err
-		case e.base == 0 && size < 0:
-			return e.kind, e.size, nil
-		case e.base == 0:
-			return e.kind, size, nil
-		case size < 0: // the outermost delta says what comes out
-			z, err := zlib.NewReader(e.body)
-			if err != nil {
-				return 0, 0, err
-			}
-			if size, err = patchedSize(bufio.NewReaderSize(z, 32)); err != nil {
-				return 0, 0, err
-			}
-		}
-		at = e.base
-	}
-	return 0, 0, errors.New("too many deltas upon each other")
-}
-
-// patchedSize reads the head of a delta: the size of its base, then of its result.
-func patchedSize(r io.ByteReader) (int64, error) {
-	if _, err := binary.ReadUvarint(r); err != nil {
-		return 0, err
-	}
-	n, err := binary.ReadUvarint(r)
-	if n > 1<<50 {
-		return 0, errTooLong
-	}
-	return int64(n), err
-}
-
-// inflate reads exactly size bytes.
-func inflate(r io.Reader, size int64) ([]byte, error) {
-	z, err := zlib.NewReader(r)
-	if err != nil {
-		return nil, err
-	}
-	// No more is set aside than has come: a size may be a lie.
-	b := bytes.NewBuffer(make([]byte, 0, min(size, 1<<20)+bytes.MinRead))
-	n, err := b.ReadFrom(io.LimitReader(z, size+1))
-	if err == nil && n != size {
-		err = errors.New("an object is not as long as it says")
-	}
-	return b.Bytes(), err
-}
-
-// checkSum holds what a file says about itself, in its last bytes, against the rest,
-// and gives that checksum.
-func checkSum(r io.ReaderAt, size int64) (plumbing.Hash, error) {
-	var want plumbing.Hash
-	if size < packHead+sumSize {
-		return want, errors.New("too short")
-	}
-	h := sha1.New()
-	if _, err := io.Copy(h, io.NewSectionReader(r, 0, size-sumSize)); err != nil {
-		return want, err
-	}
-	if _, err := r.ReadAt(want[:], size-sumSize); err != nil && !errors.Is(err, io.EOF) {
-		return want, err
-	}
-	if !bytes.Equal(h.Sum(nil), want[:]) {
-		return want, errors.New("its checksum does not match")
-	}
-	return want, nil
-}
-
-// indexPack reads a whole pack and gives the index of its objects. Every delta must
-// have its base in the same pack.
-func indexPack(f io.ReadSeeker) (*idxfile.MemoryIndex, error) {
-	w := new(idxfile.Writer)
-	p, err := packfile.NewParser(packfile.NewScanner(f), w)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := p.Parse(); err != nil {
-		return nil, err
-	}
-	return w.Index()
-}
-
-// spots makes the index that is used from the one that git reads.
-func spots(m *idxfile.MemoryIndex) ([]spot, error) {
-	n, err := m.Count()
-	if err != nil {
-		return nil, err
-	}
-	out := make([]spot, 0, n)
-	it, err := m.Entries()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = it.Close() }()
-	for {
-		e, err := it.Next()
-		if errors.Is(err, io.EOF) {
+	for range count {
+		var h *packfile.ObjectHeader
+		if h, err = s.NextObjectHeader(); err != nil {
 			break
 		}
+		size := h.Length
+		var begin prefix
+		if size <= largest {
+			_, _, err = s.NextObject(&begin)
+		}
+		if err == nil && h.Type.IsDelta() && size <= largest {
+			// A delta begins with two numbers: the size of its base, then of its result.
+			r := bytes.NewReader(begin.data)
+			_, err = binary.ReadUvarint(r)
+			var n uint64
+			if err == nil {
+				n, err = binary.ReadUvarint(r)
+			}
+			size = int64(min(n, 1<<50))
+		}
 		if err != nil {
-			return nil, err
+			break
 		}
-		out = append(out, spot{e.Hash, int64(e.Offset)})
+		if size > largest {
+			return fmt.Errorf("%w: an object of %d MiB", errTooLong, size>>20)
+		}
 	}
-	if !slices.IsSortedFunc(out, func(a, b spot) int { return bytes.Compare(a.id[:], b.id[:]) }) {
-		return nil, errors.New("the index is not sorted")
+	if err != nil {
+		return fmt.Errorf("%w: %w", errBadPack, err)
 	}
-	return out, nil
+	return nil
 }
 
-// writePack writes a pack of the objects that ids names, each in full. Only one of
-// them is in memory at a time; one that lies in full in a pack is copied as it is.
-func writePack(w io.Writer, s *store, ids []plumbing.Hash, limit int64) error {
-	return packOf(w, zlib.NewWriter(nil), len(ids), func(out io.Writer, put func(raw) error) error {
-		for _, id := range ids {
-			if done, err := s.copyTo(out, id); done || err != nil {
-				if err != nil {
-					return fmt.Errorf("object %s: %w", id, err)
-				}
-				continue
-			}
-			o, err := s.read(id, limit)
-			if err != nil {
-				return fmt.Errorf("object %s: %w", id, err)
-			}
-			if err := put(o); err != nil {
-				return err
-			}
+// prefix keeps the beginning of what is written.
+type prefix struct{ data []byte }
+
+func (p *prefix) Write(b []byte) (int, error) {
+	p.data = append(p.data, b[:min(len(b), 20-len(p.data))]...)
+	return len(b), nil
+}
+
+func (ps packs) with(id plumbing.Hash) *pack {
+	for _, p := range ps {
+		if ok, err := p.file.Contains(id); ok && err == nil { // it only reads the index
+			return p
 		}
+	}
+	return nil
+}
+
+// HasEncodedObject implements objects.
+func (ps packs) HasEncodedObject(id plumbing.Hash) error {
+	if ps.with(id) == nil {
+		return plumbing.ErrObjectNotFound
+	}
+	return nil
+}
+
+// EncodedObjectSize implements objects.
+func (ps packs) EncodedObjectSize(id plumbing.Hash) (int64, error) {
+	p := ps.with(id)
+	if p == nil {
+		return 0, plumbing.ErrObjectNotFound
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, err := p.file.FindOffset(id)
+	if err != nil {
+		return 0, unreadable(err)
+	}
+	n, err := p.file.GetSizeByOffset(at)
+	return n, unreadable(err)
+}
+
+// EncodedObject implements objects. The kind is not checked.
+func (ps packs) EncodedObject(_ plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error) {
+	p := ps.with(id)
+	if p == nil {
+		return nil, plumbing.ErrObjectNotFound
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o, err := p.file.Get(id)
+	return o, unreadable(err)
+}
+
+// unreadable hides that go-git takes parts of a damaged pack for missing.
+func unreadable(err error) error {
+	if err == nil {
 		return nil
-	})
-}
-
-// copyTo copies an object as it lies in a pack, if it is there in full. Nobody looks
-// at its contents: who makes a pack of it looks when that is indexed.
-func (s *store) copyTo(w io.Writer, id plumbing.Hash) (bool, error) {
-	for _, p := range s.packs {
-		at, ok := p.find(id)
-		if !ok {
-			continue
-		}
-		e, err := p.entry(at)
-		if err != nil || e.base != 0 {
-			return false, err
-		}
-		next, _ := slices.BinarySearch(p.starts, at+1)
-		end := p.size - sumSize
-		if next < len(p.starts) {
-			end = p.starts[next]
-		}
-		_, err = io.Copy(w, io.NewSectionReader(p.file, at, end-at))
-		return true, err
 	}
-	return false, nil
+	return errors.New(err.Error())
 }
 
-// packOf writes a pack of count objects. fill puts them one by one, or writes them to
-// out as they lie in another pack. Making z is slow, so who writes many packs keeps it.
-func packOf(w io.Writer, z *zlib.Writer, count int, fill func(out io.Writer, put func(raw) error) error) error {
+// size is the bytes of packs on disk, their indexes left out.
+func (ps packs) size() int64 {
+	var n int64
+	for _, p := range ps {
+		n += p.size
+	}
+	return n
+}
+
+// writePack writes a pack of objects, each in full. Only one of them is in memory at a
+// time; go-git's own encoder holds them all.
+func writePack(w io.Writer, s *store, ids []plumbing.Hash, limit int64) error {
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(w, sum))
-	head := append([]byte("PACK\x00\x00\x00\x02"), 0, 0, 0, 0)
-	binary.BigEndian.PutUint32(head[8:], uint32(count))
-	if _, err := out.Write(head); err != nil {
-		return err
-	}
-	if err := fill(out, func(o raw) error {
-		if _, err := out.Write(entryHead(o.kind, len(o.data))); err != nil {
-			return err
+	_, _ = out.Write(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(ids))))
+	z := pool.GetZlibWriter(out)
+	defer pool.PutZlibWriter(z)
+	for _, id := range ids {
+		kind, data, err := s.read(id, limit)
+		if err != nil {
+			return fmt.Errorf("object %s: %w", id, err)
 		}
+		c, rest := byte(kind)<<4|byte(len(data)&15), len(data)>>4
+		for ; rest > 0; rest >>= 7 {
+			_ = out.WriteByte(c | 0x80)
+			c = byte(rest & 0x7f)
+		}
+		_ = out.WriteByte(c)
 		z.Reset(out)
-		if _, err := z.Write(o.data); err != nil {
+		_, err = z.Write(data)
+		if err = errors.Join(err, z.Close()); err != nil {
 			return err
 		}
-		return z.Close()
-	}); err != nil {
-		return err
 	}
-	if err := out.Flush(); err != nil {
+	if err := out.Flush(); err != nil { // also of the writes before
 		return err
 	}
 	_, err := w.Write(sum.Sum(nil))
 	return err
-}
-
-func entryHead(kind plumbing.ObjectType, size int) []byte {
-	c, rest := byte(kind)<<4|byte(size&15), size>>4
-	var out []byte
-	for rest > 0 {
-		out = append(out, c|0x80)
-		c, rest = byte(rest&0x7f), rest>>7
-	}
-	return append(out, c)
 }

@@ -9,13 +9,14 @@ import (
 	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Repository follows one branch of a remote repository. Its methods are for one
-// goroutine; the files it hands out may be read by any, at any time, also while it
+// goroutine; the files it returns may be read by any, at any time, also while it
 // fetches and after what they belong to was forgotten.
 type Repository struct {
 	o      Options
@@ -23,13 +24,13 @@ type Repository struct {
 	remote remote
 	disk   disk
 
-	state state
-	graph *graph
-	// objects is replaced by the owner, and read by whoever has an old view of it.
-	objects *store
-	spoiled *atomic.Bool // set by readers that met a damaged object
+	state   state
+	packs   packs
+	objects *store // of packs; replaced with them, and read by older files still
+	graph   *graph
+	damaged *atomic.Bool // set by readers that found a damaged object
 
-	weighed int64 // bytes of packs when compaction was last thought about
+	weighed int64 // bytes of packs when compaction was last considered
 }
 
 // OpenRepository opens the local copy, or makes an empty one; it does not ask the
@@ -46,19 +47,17 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
-	r := &Repository{o: o, from: from, disk: disk{o.Dir, o.Branch, o.largest, before}, spoiled: new(atomic.Bool)}
+	r := &Repository{o: o, from: from, damaged: new(atomic.Bool)}
+	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
 	switch from.by {
 	case byHTTP:
 		r.remote = &httpRemote{o: o, from: from}
 	case bySSH:
 		r.remote = &sshRemote{o: o, from: from}
 	default:
-		r.remote = &fileRemote{o: o, from: from}
+		r.remote = &fileRemote{from: from, branch: o.Branch, here: func(id plumbing.Hash) bool { return r.objects.has(id) }}
 	}
-	if err := r.reload(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, r.reload()
 }
 
 // String is the URL without credentials.
@@ -67,13 +66,14 @@ func (r *Repository) String() string { return r.from.String() }
 // reload reads the local copy from disk, and makes an empty one where it cannot be
 // used.
 func (r *Repository) reload() error {
-	r.spoiled.Store(false)
+	r.damaged.Store(false)
 	if err := r.disk.prepare(); err != nil {
 		return err
 	}
-	s, packs, err := r.disk.load()
+	s, ps, err := r.disk.load()
 	if err == nil {
-		r.use(s, packs)
+		r.state = s
+		r.use(ps)
 		err = r.whole()
 	}
 	if err == nil {
@@ -82,21 +82,22 @@ func (r *Repository) reload() error {
 	if err == nil {
 		return nil
 	}
-	r.o.Log.Warn("The local copy of the repository is damaged; it is thrown away and fetched anew.", "folder", r.o.Dir, "error", err)
-	r.use(state{}, nil)
+	r.o.Log.Warn("The local copy of the repository is damaged; it is removed and fetched again.", "folder", r.o.Dir, "error", err)
+	r.state = state{}
+	r.use(nil)
 	return r.disk.wipe()
 }
 
-// whole looks whether everything that the state names is there.
+// whole checks that everything is there that the state names.
 func (r *Repository) whole() error {
-	seen := map[plumbing.Hash]bool{}
-	for _, id := range r.tips() {
+	v := r.objects.inventory()
+	for _, id := range r.state.tips() {
 		n, err := r.graph.node(id)
 		if err == nil && n == nil {
 			err = fmt.Errorf("commit %s is missing", id)
 		}
 		if err == nil {
-			_, err = r.objects.reachable(n.tree, seen)
+			err = v.add(id, n.tree)
 		}
 		if err != nil {
 			return err
@@ -106,55 +107,52 @@ func (r *Repository) whole() error {
 }
 
 // tips are the commits that must stay: the head and those kept.
-func (r *Repository) tips() []plumbing.Hash {
-	if r.state.head.IsZero() {
-		return r.state.kept
+func (s state) tips() []plumbing.Hash {
+	if s.head.IsZero() {
+		return s.kept
 	}
-	return withHash(r.state.kept, r.state.head)
+	return withHash(s.kept, s.head)
 }
 
-func (r *Repository) use(s state, packs []*pack) {
-	spoiled := r.spoiled
-	r.state = s
-	r.objects = &store{packs: packs, spoiled: func() { spoiled.Store(true) }}
-	r.weighed = size(packs)
+func (r *Repository) use(ps packs) {
+	r.packs, r.weighed = ps, ps.size()
+	r.objects = r.newStore(ps)
 	r.graph = newGraph(r.objects)
+}
+
+func (r *Repository) newStore(ps packs) *store {
+	flag := r.damaged
+	return &store{objects: ps, damaged: func() { flag.Store(true) }}
 }
 
 // Head asks the remote for the newest commit of the branch, and brings it here if it
 // is new. Where nothing changed that is one request. The error is a *RemoteError if it is
 // the remote's; what was here stays readable in any case.
 func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
-	if r.spoiled.Load() {
+	if r.damaged.Load() {
 		if err := r.reload(); err != nil {
 			return model.Commit{}, err
 		}
 	}
-	tip, err := r.look(ctx)
+	c, refs, err := r.remote.ask(ctx)
+	if err != nil {
+		return model.Commit{}, err
+	}
+	defer c.close()
+	tip, err := r.tip(refs)
+	if err == nil && tip != r.state.head {
+		err = r.fetch(ctx, c, refs, tip)
+		if errors.Is(err, ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
+			r.damaged.Store(true) // somebody removed files beneath us
+		}
+	}
 	if err != nil {
 		return model.Commit{}, err
 	}
 	return r.commit(tip)
 }
 
-func (r *Repository) look(ctx context.Context) (plumbing.Hash, error) {
-	t, err := r.remote.ask(ctx)
-	if err != nil {
-		return plumbing.ZeroHash, err
-	}
-	defer t.close()
-	tip, err := t.tip()
-	if err != nil || tip == r.state.head {
-		return tip, err
-	}
-	err = r.fetch(ctx, t, tip)
-	if errors.Is(err, ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
-		r.spoiled.Store(true) // somebody took files away beneath us
-	}
-	return tip, err
-}
-
-// Commit tells of a commit that is here; ErrUnknown if it is not.
+// Commit describes a commit that is here; ErrUnknown if it is not.
 func (r *Repository) Commit(_ context.Context, id string) (model.Commit, error) {
 	h, err := parseID(id)
 	if err != nil {
@@ -240,11 +238,7 @@ func (r *Repository) Keep(ids ...string) error {
 
 // ends finds the commits at which history stops here.
 func (r *Repository) ends(s state) ([]plumbing.Hash, error) {
-	tips := s.kept
-	if !s.head.IsZero() {
-		tips = withHash(tips, s.head)
-	}
-	p, err := r.graph.past(tips...)
+	p, err := r.graph.past(s.tips()...)
 	return p.ends(), err
 }
 

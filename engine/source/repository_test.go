@@ -303,7 +303,7 @@ func TestAFolderThatIsNotThere(t *testing.T) {
 		"sites/hom":  `it has no folder "sites/hom", did you mean "home"?`,
 		"site/home":  `it has no folder "site", did you mean "sites"?`,
 		"sites/none": `it has no folder "sites/none", known: home, work`,
-		"README":     `"README" is no folder`,
+		"README":     `"README" is not a folder`,
 	} {
 		repo := openRepository(t, source.Options{URL: r.URL(), Path: path})
 		head(t, repo)
@@ -338,7 +338,7 @@ func TestAFolderOfSomebodyElseIsLeftAlone(t *testing.T) {
 	_, err := source.OpenRepository(source.Options{Dir: dir, URL: r.URL()})
 	require.ErrorContains(t, err, "thesis.txt")
 	_, err = source.OpenRepository(source.Options{Dir: r.Dir, URL: r.URL()})
-	require.ErrorContains(t, err, "no copy that this program made")
+	require.ErrorContains(t, err, "not a copy that this program made")
 	require.FileExists(t, filepath.Join(dir, "thesis.txt"))
 }
 

@@ -4,181 +4,182 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync"
 
-	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"golang.org/x/crypto/ssh"
 )
 
-// sshRemote runs git-upload-pack on another machine. Each question is a connection of
-// its own, so a changed key or host key counts at once.
+// sshRemote runs git-upload-pack on another machine. Each check is a connection of
+// its own, so a changed key or host key counts at once. go-git's own ssh transport has
+// no deadline while the connection is made.
 type sshRemote struct {
 	o    Options
 	from address
 }
 
-// sshTalk is one running git-upload-pack.
-type sshTalk struct {
-	r       *sshRemote
-	g       *guard
+// sshConversation is one running git-upload-pack.
+type sshConversation struct {
+	*sshRemote
+	x       *exchange
+	conn    net.Conn
 	client  *ssh.Client
 	session *ssh.Session
 	in      io.WriteCloser
 	out     io.Reader
-	said    *firstBytes // on its stderr
-	advert  advert
+	said    firstBytes // on its stderr
 	asked   bool
-	unhook  func() bool
 }
 
-func (r *sshRemote) ask(ctx context.Context) (talk, error) {
+func (r *sshRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	config, err := r.config()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	watched, g := newGuard(ctx, silentTime(r.o.Timeout), r.o.Timeout)
-	t := &sshTalk{r: r, g: g, said: &firstBytes{}}
-	if err := t.open(watched, config); err != nil {
-		t.close()
-		return nil, r.failed(ctx, t.g, err)
+	c := &sshConversation{sshRemote: r, x: newExchange(ctx, r.o.Timeout)}
+	if err := c.open(config); err != nil {
+		err = c.unconnected(ctx, err)
+		c.close()
+		return nil, nil, err
 	}
-	if t.advert, err = readAdvert(t.g.reader(t.out), r.from); err != nil {
-		err = t.answer(ctx, err)
-		t.close()
-		return nil, err
+	refs := packp.NewAdvRefs()
+	err = refs.Decode(c.x.body(c.out, mostRefs))
+	if errors.Is(err, packp.ErrEmptyAdvRefs) || err == nil && refs.IsEmpty() {
+		err = r.from.noCommit()
 	}
-	return t, nil
+	if err != nil {
+		err = c.explain(ctx, err)
+		c.close()
+		return nil, nil, err
+	}
+	return c, refs, nil
 }
 
-func (t *sshTalk) open(ctx context.Context, config *ssh.ClientConfig) error {
-	addr := net.JoinHostPort(t.r.from.host, t.r.from.port)
-	dialer := net.Dialer{Timeout: connectTime(t.r.o.Timeout)}
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+func (c *sshConversation) open(config *ssh.ClientConfig) error {
+	addr := net.JoinHostPort(c.from.host, c.from.port)
+	dialer := net.Dialer{Timeout: connectTime(c.o.Timeout)}
+	conn, err := dialer.DialContext(c.x.ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
-	t.unhook = context.AfterFunc(ctx, func() { _ = conn.Close() })
-	c, chans, reqs, err := ssh.NewClientConn(conn, addr, config)
+	c.conn = conn
+	context.AfterFunc(c.x.ctx, func() { _ = conn.Close() }) // whatever waits for it ends then
+	sc, chans, reqs, err := ssh.NewClientConn(conn, addr, config)
 	if err != nil {
-		_ = conn.Close()
 		return err
 	}
-	t.client = ssh.NewClient(c, chans, reqs)
-	t.g.heard()
-	if t.session, err = t.client.NewSession(); err != nil {
+	c.client = ssh.NewClient(sc, chans, reqs)
+	c.x.heard()
+	if c.session, err = c.client.NewSession(); err != nil {
 		return err
 	}
-	t.session.Stderr = t.said
-	if t.in, err = t.session.StdinPipe(); err != nil {
+	c.session.Stderr = &c.said
+	if c.in, err = c.session.StdinPipe(); err != nil {
 		return err
 	}
-	if t.out, err = t.session.StdoutPipe(); err != nil {
+	if c.out, err = c.session.StdoutPipe(); err != nil {
 		return err
 	}
-	return t.session.Start("git-upload-pack " + quote(t.r.from.path))
+	return c.session.Start("git-upload-pack " + quote(c.from.path))
 }
 
-// quote makes one word of a path for the shell on the other side.
+// quote makes one word of a path for any shell, as git does.
 func quote(s string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }
 
-func (t *sshTalk) tip() (plumbing.Hash, error) { return t.advert.tip(t.r.o.Branch) }
-
-func (t *sshTalk) bring(ctx context.Context, n need, w io.Writer) error {
-	t.asked = true
-	ask, err := t.advert.request(n)
-	if err != nil {
-		return t.r.fault(ErrNotGit, err.Error(), "", err)
+func (c *sshConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
+	c.asked = true
+	var message bytes.Buffer
+	err := req.UploadRequest.Encode(&message)
+	if err == nil {
+		err = req.UploadHaves.Encode(&message, false)
 	}
-	message, err := encode(ask)
+	if err == nil { // this is all: so the server answers once, and nobody waits for anybody
+		err = pktline.NewEncoder(&message).EncodeString("done\n")
+	}
 	if err != nil {
 		return err
 	}
-	t.g.whole.Reset(packTime(t.r.o.Timeout))
-	t.g.heard()
-	stop := context.AfterFunc(ctx, func() { t.g.cancel(context.Cause(ctx)) })
-	defer stop()
-	if _, err := t.in.Write(message); err != nil {
-		return t.answer(ctx, err)
+	c.x.download()
+	if _, err = c.in.Write(message.Bytes()); err == nil {
+		err = receive(c.x.body(c.out, mostAnswer(c.o.MaxPack)), req, w)
 	}
-	if err := receive(t.g.reader(t.out), mostAnswer(t.r.o.MaxPack), ask, w); err != nil {
-		return t.answer(ctx, err)
+	if err != nil {
+		return c.explain(ctx, err)
 	}
 	return nil
 }
 
-// close ends the conversation: politely where nothing was asked for.
-func (t *sshTalk) close() {
-	if t.in != nil {
-		if !t.asked {
-			_, _ = t.in.Write(pktline.FlushPkt)
-		}
-		_ = t.in.Close()
+// receive reads an answer, and writes the pack in it.
+func receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
+	res := packp.NewUploadPackResponse(req)
+	if err := res.Decode(io.NopCloser(in)); err != nil {
+		return err
 	}
-	if t.session != nil {
-		_ = t.session.Close()
-	}
-	if t.client != nil {
-		_ = t.client.Close()
-		_ = t.client.Wait()
-	}
-	if t.unhook != nil {
-		t.unhook()
-	}
-	t.g.stop()
+	return copyPack(w, res, req)
 }
 
-// answer says what is wrong with what came, or why nothing did.
-func (t *sshTalk) answer(ctx context.Context, err error) error {
+// close ends the conversation: politely where nothing was asked for.
+func (c *sshConversation) close() {
+	if c.in != nil {
+		if !c.asked {
+			_, _ = c.in.Write(pktline.FlushPkt)
+		}
+		_ = c.in.Close()
+	}
+	if c.session != nil {
+		_ = c.session.Close()
+	}
+	if c.client != nil {
+		_ = c.client.Close()
+		_ = c.client.Wait()
+	}
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+	c.x.stop()
+}
+
+// explain says what is wrong with what came, or why nothing did.
+func (c *sshConversation) explain(ctx context.Context, err error) error {
 	var fault *RemoteError
 	var odd *packp.ErrUnexpectedData
-	if errors.As(err, &fault) || errors.Is(err, errLimit) || ctx.Err() != nil || t.g.ctx.Err() != nil {
-		return t.g.trouble(ctx, t.r.from.String(), err, ErrCut)
+	if errors.As(err, &fault) || c.x.ctx.Err() != nil {
+		return c.x.explain(ctx, c.from, err, ErrCut)
 	}
-	if said, ok := errors.AsType[*pktline.ErrorLine](err); ok {
-		return refused(t.r.from, said.Text)
+	if line, ok := errors.AsType[*pktline.ErrorLine](err); ok {
+		return c.from.refused(line.Text)
 	}
 	cutOff := errors.Is(err, packp.ErrEmptyInput) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	if cutOff || errors.As(err, &odd) {
-		_ = t.in.Close()
-		_ = t.session.Wait() // so that all of its words are here; the guard ends a long wait
-		if text := t.said.String(); text != "" && (cutOff || odd.Msg != "") {
-			return refused(t.r.from, text)
+		_ = c.in.Close()
+		_ = c.session.Wait() // so that all of its words are here; the exchange ends a long wait
+		if text := c.said.String(); text != "" && (cutOff || odd.Msg != "") {
+			return c.from.refused(text)
 		}
 		if !cutOff && !strings.Contains(odd.Msg, "EOF") {
-			return t.r.fault(ErrNotGit, odd.Msg, "look at the URL; a login that prints something also does this", err)
+			return c.from.fault(ErrNotGit, odd.Msg, "look at the URL; a login that prints something also does this", err)
 		}
 	}
-	return t.g.trouble(ctx, t.r.from.String(), err, ErrCut)
+	return c.x.explain(ctx, c.from, err, ErrCut)
 }
 
-// failed says why there was no conversation.
-func (r *sshRemote) failed(ctx context.Context, g *guard, err error) error {
-	if err != nil && strings.Contains(err.Error(), "unable to authenticate") {
-		return r.fault(ErrDenied, "the server accepts none of the keys of user "+r.user(), "add the public key to those that may read the repository", err)
+// unconnected says why there was no conversation.
+func (c *sshConversation) unconnected(ctx context.Context, err error) error {
+	if strings.Contains(err.Error(), "unable to authenticate") {
+		return c.from.fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
 	}
-	if err != nil && (strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version")) {
-		return r.fault(ErrUnreachable, err.Error(), "look at the port in the URL, and at the age of the server", err)
+	if strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version") {
+		f := c.from.fault(ErrUnreachable, err.Error(), "look at the port in the URL, and at the age of the server", err)
+		f.temporary = false
+		return f
 	}
-	return g.trouble(ctx, r.from.String(), err, ErrUnreachable)
-}
-
-func (r *sshRemote) user() string {
-	if r.from.user != "" {
-		return r.from.user
-	}
-	return r.o.Auth.Username
-}
-
-func (r *sshRemote) fault(kind error, detail, advice string, err error) error {
-	return &RemoteError{Kind: kind, Where: r.from.String(), Detail: detail, Advice: advice, Err: err}
+	return c.x.explain(ctx, c.from, err, ErrUnreachable)
 }
 
 // firstBytes keeps the beginning of what a command says. The connection's goroutine
@@ -201,32 +202,4 @@ func (f *firstBytes) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.TrimSpace(f.buf.String())
-}
-
-// config says who we are and whom we trust, from the files as they are now.
-func (r *sshRemote) config() (*ssh.ClientConfig, error) {
-	keys, err := r.keys()
-	if err != nil {
-		return nil, err
-	}
-	known, algorithms, err := r.hostKeys()
-	if err != nil {
-		return nil, err
-	}
-	return &ssh.ClientConfig{
-		User:              r.user(),
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys...)},
-		HostKeyCallback:   known,
-		HostKeyAlgorithms: algorithms,
-		ClientVersion:     "SSH-2.0-homestak",
-		Timeout:           connectTime(r.o.Timeout),
-	}, nil
-}
-
-// port is shown where it is not the usual one.
-func (r *sshRemote) port() string {
-	if r.from.port == "22" {
-		return ""
-	}
-	return fmt.Sprintf("-p %s ", r.from.port)
 }

@@ -68,7 +68,7 @@ func TestKeys(t *testing.T) {
 	}
 	head(t, with(s.KeyFile))
 	require.Contains(t, fault(t, with(s.KeyFile+".none"), source.ErrLogin, false), "no such file")
-	require.Contains(t, fault(t, with(s.KeyFile+".pub"), source.ErrLogin, false), "no private key")
+	require.Contains(t, fault(t, with(s.KeyFile+".pub"), source.ErrLogin, false), "not a private key")
 	require.Contains(t, fault(t, with(s.LockedKey("locked", "sesame")), source.ErrLogin, false), "passphrase")
 	require.Contains(t, fault(t, with(s.Key("stranger")), source.ErrDenied, false), "accepts none of the keys")
 

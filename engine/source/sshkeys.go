@@ -14,6 +14,33 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
+// config says who we are and whom we trust, from the files as they are now.
+func (r *sshRemote) config() (*ssh.ClientConfig, error) {
+	keys, err := r.keys()
+	if err != nil {
+		return nil, err
+	}
+	known, algorithms, err := r.hostKeys()
+	if err != nil {
+		return nil, err
+	}
+	return &ssh.ClientConfig{
+		User:              r.user(),
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys...)},
+		HostKeyCallback:   known,
+		HostKeyAlgorithms: algorithms,
+		ClientVersion:     "SSH-2.0-homestak",
+		Timeout:           connectTime(r.o.Timeout),
+	}, nil
+}
+
+func (r *sshRemote) user() string {
+	if r.from.user != "" {
+		return r.from.user
+	}
+	return r.o.Auth.Username
+}
+
 // keys reads the private keys to log in with: the one that is named, or those that
 // ssh would take.
 func (r *sshRemote) keys() ([]ssh.Signer, error) {
@@ -38,7 +65,7 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 		out = append(out, key)
 	}
 	if len(out) == 0 {
-		return nil, r.fault(ErrLogin, "there is no private key that can be used without a passphrase", "name one in key_file; ssh-keygen -t ed25519 -N '' makes one", nil)
+		return nil, r.from.fault(ErrLogin, "there is no private key that can be used without a passphrase", "name one in key_file; ssh-keygen -t ed25519 -N '' makes one", nil)
 	}
 	return out, nil
 }
@@ -46,15 +73,15 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 func (r *sshRemote) key(file string) (ssh.Signer, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, r.fault(ErrLogin, err.Error(), "put the private key there, readable for this program", err)
+		return nil, r.from.fault(ErrLogin, err.Error(), "put the private key there, readable for this program", err)
 	}
 	key, err := ssh.ParsePrivateKey(text)
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, r.fault(ErrLogin, file+" is protected by a passphrase, and nobody is here to type it", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
+		return nil, r.from.fault(ErrLogin, file+" is protected by a passphrase, and nobody is here to type it", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
 	}
 	if err != nil {
 		// What the library says may quote what it found; a key is a secret.
-		return nil, r.fault(ErrLogin, file+" is no private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
+		return nil, r.from.fault(ErrLogin, file+" is not a private key that can be read", "name the file without .pub, as ssh-keygen made it", nil)
 	}
 	return key, nil
 }
@@ -68,10 +95,10 @@ func (r *sshRemote) hostKeys() (ssh.HostKeyCallback, []string, error) {
 	}
 	check, err := knownhosts.New(files...)
 	if err != nil {
-		return nil, nil, r.fault(ErrHostKey, err.Error(), "mend that line of the file", err)
+		return nil, nil, r.from.fault(ErrHostKey, err.Error(), "fix that line of the file", err)
 	}
 	callback := func(host string, addr net.Addr, key ssh.PublicKey) error {
-		return r.judged(check(host, addr, key), key)
+		return r.explainKey(check(host, addr, key), key)
 	}
 	return callback, r.knownKinds(check), nil
 }
@@ -84,16 +111,16 @@ func (r *sshRemote) knownHosts() ([]string, error) {
 			return []string{file}, f.Close()
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, r.fault(ErrHostKey, file+" does not exist", "make it: "+r.scan(), err)
+			return nil, r.from.fault(ErrHostKey, file+" does not exist", "make it: "+r.scan(), err)
 		}
-		return nil, r.fault(ErrHostKey, err.Error(), "let this program's user read it", err)
+		return nil, r.from.fault(ErrHostKey, err.Error(), "let this program's user read it", err)
 	}
 	var out []string
-	places := []string{"/etc/ssh/ssh_known_hosts"}
+	candidates := []string{"/etc/ssh/ssh_known_hosts"}
 	if home, err := os.UserHomeDir(); err == nil {
-		places = append(places, filepath.Join(home, ".ssh", "known_hosts"))
+		candidates = append(candidates, filepath.Join(home, ".ssh", "known_hosts"))
 	}
-	for _, file := range places {
+	for _, file := range candidates {
 		if _, err := os.Stat(file); err == nil {
 			out = append(out, file)
 		}
@@ -107,7 +134,11 @@ func (r *sshRemote) scan() string {
 	if file == "" {
 		file = "/etc/ssh/ssh_known_hosts"
 	}
-	return fmt.Sprintf("ssh-keyscan %s%s >> %s", r.port(), r.from.host, file)
+	port := ""
+	if r.from.port != "22" {
+		port = "-p " + r.from.port + " "
+	}
+	return fmt.Sprintf("ssh-keyscan %s%s >> %s", port, r.from.host, file)
 }
 
 // knownKinds asks for a key that nobody has: the refusal lists those that are known.
@@ -135,8 +166,8 @@ func (r *sshRemote) knownKinds(check ssh.HostKeyCallback) []string {
 	return out
 }
 
-// judged says what to do about a host key that was not accepted.
-func (r *sshRemote) judged(err error, key ssh.PublicKey) error {
+// explainKey says what to do about a host key that was not accepted.
+func (r *sshRemote) explainKey(err error, key ssh.PublicKey) error {
 	if err == nil {
 		return nil
 	}
@@ -146,13 +177,13 @@ func (r *sshRemote) judged(err error, key ssh.PublicKey) error {
 	switch {
 	case errors.As(err, &why) && len(why.Want) > 0:
 		w := why.Want[0]
-		return r.fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s says otherwise; somebody may be in between", shown, w.Line, w.Filename),
-			fmt.Sprintf("if the server was set up anew, remove that line, then run %s", r.scan()), err)
+		return r.from.fault(ErrHostKey, fmt.Sprintf("it has changed: the server shows %s, and line %d of %s says otherwise; somebody may be in between", shown, w.Line, w.Filename),
+			fmt.Sprintf("if the server was set up again, remove that line, then run %s", r.scan()), err)
 	case errors.As(err, &why):
-		return r.fault(ErrHostKey, "it is not known: the server shows "+shown,
+		return r.from.fault(ErrHostKey, "it is not known: the server shows "+shown,
 			fmt.Sprintf("compare that with the server's own, then run %s", r.scan()), err)
 	case errors.As(err, &revoked):
-		return r.fault(ErrHostKey, "it was revoked: "+shown, "do not use this server before you know why", err)
+		return r.from.fault(ErrHostKey, "it was revoked: "+shown, "do not use this server before you know why", err)
 	}
-	return r.fault(ErrHostKey, err.Error(), "look at the server's keys", err)
+	return r.from.fault(ErrHostKey, err.Error(), "look at the server's keys", err)
 }

@@ -1,204 +1,220 @@
 package source
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// store is the objects that are here, as of one moment. It never changes: a fetch or
-// a compaction makes a new one, and who reads from the old one goes on undisturbed.
+// objects is where git objects are: the packs of a local copy, the maps of a Memory,
+// or the folder of another repository. The methods are those of go-git's storages. An
+// object that is missing is plumbing.ErrObjectNotFound.
+type objects interface {
+	HasEncodedObject(id plumbing.Hash) error
+	EncodedObjectSize(id plumbing.Hash) (int64, error)
+	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
+}
+
+// store reads objects, as they are at one moment. It never changes: a fetch or a
+// compaction makes a new one, and readers of the old one are not disturbed.
 type store struct {
-	packs []*pack
-	loose map[plumbing.Hash]raw // of a Memory
-	// spoiled is called when an object turns out to be damaged. It may be nil.
-	spoiled func()
+	objects objects
+	// damaged is called when an object turns out to be damaged. It may be nil.
+	damaged func()
 }
 
-func (s *store) has(id plumbing.Hash) bool {
-	if _, ok := s.loose[id]; ok {
-		return true
-	}
-	for _, p := range s.packs {
-		if _, ok := p.find(id); ok {
-			return true
-		}
-	}
-	return false
-}
+// errTooLong is of an object with more bytes than the reader accepts, and of a commit
+// with more files than anybody can walk through.
+var errTooLong = errors.New("too long")
 
-// read gives an object of at most limit bytes. What it gives is what the id says:
-// the contents are held against it.
-func (s *store) read(id plumbing.Hash, limit int64) (raw, error) {
-	if o, ok := s.loose[id]; ok {
-		if int64(len(o.data)) > limit {
-			return raw{}, errTooLong
-		}
-		return o, nil
-	}
-	for _, p := range s.packs {
-		at, ok := p.find(id)
-		if !ok {
-			continue
-		}
-		o, err := p.read(at, limit)
-		if errors.Is(err, errTooLong) {
-			return raw{}, errTooLong
-		}
-		if err == nil && plumbing.ComputeHash(o.kind, o.data) != id {
-			err = errors.New("its contents are not what its id says")
-		}
-		if err != nil {
-			return raw{}, s.damaged(fmt.Errorf("object %s: %w", id, err))
-		}
-		return o, nil
-	}
-	return raw{}, plumbing.ErrObjectNotFound
-}
+func (s *store) has(id plumbing.Hash) bool { return s.objects.HasEncodedObject(id) == nil }
 
-// length gives an object's size without reading its contents.
+// length gives the size of an object without its contents.
 func (s *store) length(id plumbing.Hash) (int64, error) {
-	if o, ok := s.loose[id]; ok {
-		return int64(len(o.data)), nil
-	}
-	for _, p := range s.packs {
-		if at, ok := p.find(id); ok {
-			_, n, err := p.length(at)
-			if err != nil {
-				return 0, s.damaged(fmt.Errorf("object %s: %w", id, err))
-			}
-			return n, nil
-		}
-	}
-	return 0, plumbing.ErrObjectNotFound
+	n, err := s.objects.EncodedObjectSize(id)
+	return n, s.check(id, err)
 }
 
-func (s *store) damaged(err error) error {
-	if s.spoiled != nil {
-		s.spoiled()
+// read gives an object of at most limit bytes. Its contents are compared with its id.
+func (s *store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte, error) {
+	size, err := s.length(id)
+	if err != nil {
+		return 0, nil, err
 	}
-	return fmt.Errorf("%w: %w; it is fetched anew at the next look at the repository", ErrDamaged, err)
+	if size > limit {
+		return 0, nil, errTooLong
+	}
+	o, err := s.objects.EncodedObject(plumbing.AnyObject, id)
+	if err != nil {
+		return 0, nil, s.check(id, err)
+	}
+	r, err := o.Reader()
+	if err != nil {
+		return 0, nil, s.check(id, err)
+	}
+	defer func() { _ = r.Close() }()
+	data := make([]byte, size)
+	if _, err = io.ReadFull(r, data); err == nil && plumbing.ComputeHash(o.Type(), data) != id {
+		err = errors.New("its contents do not match its id")
+	}
+	return o.Type(), data, s.check(id, err)
+}
+
+// check reports damage: any error but that an object is missing.
+func (s *store) check(id plumbing.Hash, err error) error {
+	if err == nil || errors.Is(err, plumbing.ErrObjectNotFound) {
+		return err
+	}
+	if s.damaged != nil {
+		s.damaged()
+	}
+	return fmt.Errorf("%w: object %s: %w; it is fetched again at the next check of the repository", ErrDamaged, id, err)
 }
 
 // typed reads an object that must be of a kind.
 func (s *store) typed(id plumbing.Hash, kind plumbing.ObjectType, limit int64) ([]byte, error) {
-	o, err := s.read(id, limit)
-	if err != nil {
-		return nil, err
+	found, data, err := s.read(id, limit)
+	if err == nil && found != kind {
+		err = s.check(id, fmt.Errorf("it is a %s and should be a %s", found, kind))
 	}
-	if o.kind != kind {
-		return nil, s.damaged(fmt.Errorf("object %s is a %s where a %s should be", id, o.kind, kind))
-	}
-	return o.data, nil
+	return data, err
 }
 
-// commit reads a commit. One that is not here is plumbing.ErrObjectNotFound.
-func (s *store) commit(id plumbing.Hash) (*object.Commit, error) {
-	data, err := s.typed(id, plumbing.CommitObject, maxPlain)
+// decode reads a commit or a tree into o.
+func (s *store) decode(id plumbing.Hash, kind plumbing.ObjectType, o interface {
+	Decode(plumbing.EncodedObject) error
+},
+) error {
+	data, err := s.typed(id, kind, maxPlain)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	if err := o.Decode(memoryObject(kind, data)); err != nil {
+		return fmt.Errorf("%s %s cannot be understood: %w", kind, id, err)
+	}
+	return nil
+}
+
+func memoryObject(kind plumbing.ObjectType, data []byte) *plumbing.MemoryObject {
 	o := &plumbing.MemoryObject{}
-	o.SetType(plumbing.CommitObject)
-	if _, err := o.Write(data); err != nil {
+	o.SetType(kind)
+	_, _ = o.Write(data)
+	return o
+}
+
+// commit reads a commit.
+func (s *store) commit(id plumbing.Hash) (*object.Commit, error) {
+	c := new(object.Commit)
+	return c, s.decode(id, plumbing.CommitObject, c)
+}
+
+// tree lists the entries of a folder.
+func (s *store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
+	t := new(object.Tree)
+	if err := s.decode(id, plumbing.TreeObject, t); err != nil {
 		return nil, err
 	}
-	c := new(object.Commit)
-	if err := c.Decode(o); err != nil {
-		return nil, fmt.Errorf("commit %s cannot be understood: %w", id, err)
+	for _, e := range t.Entries {
+		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.Contains(e.Name, "/") {
+			return nil, fmt.Errorf("tree %s: holds a file of the impossible name %q", id, e.Name)
+		}
 	}
-	return c, nil
+	return t.Entries, nil
 }
 
-// item is one line of a tree.
-type item struct {
-	mode uint32 // as git has it: 0o40000 folder, 0o120000 link, 0o160000 submodule
-	name string
-	id   plumbing.Hash
-}
-
+// Bounds of a commit: a folder that is in its commit a million times is one object.
 const (
-	modeFolder    = 0o40000
-	modeLink      = 0o120000
-	modeSubmodule = 0o160000
-	modeExec      = 0o100
+	mostEntries = 1_000_000 // files and folders, as a walk through the commit counts them
+	deepest     = 256       // folders in folders
 )
 
-func (i item) folder() bool { return i.mode == modeFolder }
-
-func (s *store) tree(id plumbing.Hash) ([]item, error) {
-	data, err := s.typed(id, plumbing.TreeObject, maxPlain)
-	if err != nil {
-		return nil, err
-	}
-	items, err := parseTree(data)
-	if err != nil {
-		return nil, fmt.Errorf("tree %s: %w", id, err)
-	}
-	return items, nil
+// inventory is a set of objects, gathered commit by commit with all their files.
+type inventory struct {
+	store *store
+	skip  func(id plumbing.Hash) bool // objects that are not gathered; nil: none
+	ids   map[plumbing.Hash]bool
+	trees map[plumbing.Hash]extent // of the trees in ids
+	bytes int64
 }
 
-func parseTree(data []byte) ([]item, error) {
-	var out []item
-	for len(data) > 0 {
-		space, zero := bytes.IndexByte(data, ' '), bytes.IndexByte(data, 0)
-		if space <= 0 || space > 7 || zero < space || len(data) < zero+1+sumSize {
-			return nil, errors.New("cannot be understood")
-		}
-		e := item{name: string(data[space+1 : zero])}
-		for _, c := range data[:space] {
-			if c < '0' || c > '7' {
-				return nil, errors.New("cannot be understood")
-			}
-			e.mode = e.mode<<3 | uint32(c-'0')
-		}
-		copy(e.id[:], data[zero+1:])
-		data = data[zero+1+sumSize:]
-		if e.name == "" || e.name == "." || e.name == ".." || strings.Contains(e.name, "/") {
-			return nil, fmt.Errorf("holds a file of the impossible name %q", e.name)
-		}
-		out = append(out, e)
-	}
-	return out, nil
+// extent is how large a tree is for a walk through it.
+type extent struct{ entries, height int }
+
+func (s *store) inventory() *inventory {
+	return &inventory{store: s, ids: map[plumbing.Hash]bool{}, trees: map[plumbing.Hash]extent{}}
 }
 
-// reachable adds to seen every object of a tree that is not yet in it, and gives the
-// sum of their sizes. It fails if one is missing.
-func (s *store) reachable(tree plumbing.Hash, seen map[plumbing.Hash]bool) (int64, error) {
-	if seen[tree] {
-		return 0, nil
+// add gathers a commit and its files. It fails if an object is missing, and with
+// errTooLong if the commit has more files, or deeper folders, than any site.
+func (v *inventory) add(commit, tree plumbing.Hash) error {
+	if v.ids[commit] {
+		return nil
 	}
-	items, err := s.tree(tree)
-	if err != nil {
-		return 0, err
+	if _, err := v.tree(tree, 1); err != nil {
+		return err
 	}
-	seen[tree] = true
-	sum := int64(len(items)) * 40
-	for _, e := range items {
-		var n int64
-		switch {
-		case e.mode == modeSubmodule || seen[e.id]:
-		case e.folder():
-			n, err = s.reachable(e.id, seen)
-		default:
-			seen[e.id] = true
-			n, err = s.length(e.id)
+	v.ids[commit] = true
+	v.bytes += 300 // about the size of a commit
+	return nil
+}
+
+// tree gathers a tree that is inside so many folders. Each object is read once,
+// however often it is in the commit.
+func (v *inventory) tree(id plumbing.Hash, depth int) (extent, error) {
+	e, ok := v.trees[id]
+	if !ok && (v.skip == nil || !v.skip(id)) {
+		if depth > deepest {
+			return e, fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
 		}
+		entries, err := v.store.tree(id)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", e.name, err)
+			return e, err
 		}
-		sum += n
+		e = extent{len(entries), 1}
+		v.bytes += int64(len(entries)) * 40
+		for _, entry := range entries {
+			var below extent
+			switch entry.Mode {
+			case filemode.Submodule:
+			case filemode.Dir:
+				below, err = v.tree(entry.Hash, depth+1)
+			default:
+				err = v.file(entry.Hash)
+			}
+			if err != nil {
+				return e, err
+			}
+			e.entries, e.height = e.entries+below.entries, max(e.height, below.height+1)
+			if e.entries > mostEntries {
+				return e, fmt.Errorf("%w: more than %d files", errTooLong, mostEntries)
+			}
+		}
+		v.trees[id], v.ids[id] = e, true
 	}
-	return sum, nil
+	if depth+e.height > deepest+1 {
+		return e, fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
+	}
+	return e, nil
 }
 
-// about tells of a commit what others need to know.
+func (v *inventory) file(id plumbing.Hash) error {
+	if v.ids[id] || v.skip != nil && v.skip(id) {
+		return nil
+	}
+	n, err := v.store.length(id)
+	v.ids[id] = true
+	v.bytes += n
+	return err
+}
+
+// about converts a commit for callers.
 func about(c *object.Commit) model.Commit {
 	message := strings.ToValidUTF8(c.Message, "\uFFFD")
 	subject, _, _ := strings.Cut(strings.TrimLeft(message, "\n"), "\n")
@@ -218,7 +234,7 @@ func about(c *object.Commit) model.Commit {
 // parseID reads a commit's id as model.Commit has it.
 func parseID(id string) (plumbing.Hash, error) {
 	if !plumbing.IsHash(id) {
-		return plumbing.ZeroHash, fmt.Errorf("%w: %q is no full id of a commit", ErrUnknown, oneLine(id))
+		return plumbing.ZeroHash, fmt.Errorf("%w: %q is not a full id of a commit", ErrUnknown, oneLine(id))
 	}
 	return plumbing.NewHash(id), nil
 }

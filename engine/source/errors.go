@@ -2,6 +2,7 @@ package source
 
 import (
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -78,3 +79,33 @@ func oneLine(s string) string {
 	}
 	return s
 }
+
+// fault makes an error of the remote at an address.
+func (a address) fault(kind error, detail, advice string, err error) *RemoteError {
+	again := kind == ErrEmpty || kind == ErrTimeout || kind == ErrUnreachable || kind == ErrCut //nolint:errorlint // the kinds themselves
+	return &RemoteError{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
+}
+
+func (a address) noCommit() error {
+	return a.fault(ErrEmpty, "", "push a first commit with a site", nil)
+}
+
+// refused makes a RemoteError of a line by which a server refused a request.
+func (a address) refused(text string) *RemoteError {
+	low := strings.ToLower(text)
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(low, p) })
+	}
+	kind, advice := ErrUnreachable, "it is tried again"
+	switch {
+	case has("permission denied", "access denied", "not allowed", "unauthorized", "forbidden"):
+		kind, advice = ErrDenied, "give the key or token the right to read this repository; some servers say the same where there is none of that name"
+	case has("not found", "does not appear to be a git repository", "does not exist", "no such", "not a git repository", "could not be found"):
+		kind, advice = ErrNotFound, adviceNotFound
+	case has("dubious ownership"):
+		kind, advice = ErrDenied, "the repository belongs to another user there; see safe.directory in git's manual"
+	}
+	return a.fault(kind, "the server says: "+strings.TrimSpace(text), advice, nil)
+}
+
+const adviceNotFound = "look at the path in the URL; many servers say the same where a login is missing or has no right to read it"

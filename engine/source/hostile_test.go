@@ -4,52 +4,74 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
+	"crypto/sha1"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
-// giant is a talk that brings a pack somebody made.
+// giant is a remote that sends a pack somebody made.
 type giant struct {
-	tipID plumbing.Hash
-	fill  func(put func(raw) error) error
-	count int
+	tip  plumbing.Hash
+	data []byte
 }
 
-func (g *giant) ask(_ context.Context) (talk, error) { return g, nil }
-func (g *giant) tip() (plumbing.Hash, error)         { return g.tipID, nil }
-func (*giant) close()                                {}
-func (g *giant) bring(_ context.Context, _ need, w io.Writer) error {
-	return packOf(w, zlib.NewWriter(nil), g.count, func(_ io.Writer, put func(raw) error) error { return g.fill(put) })
+func (g *giant) ask(_ context.Context) (conversation, *packp.AdvRefs, error) {
+	refs := packp.NewAdvRefs()
+	refs.References["refs/heads/main"] = g.tip
+	return g, refs, nil
+}
+func (*giant) close() {}
+func (g *giant) pack(_ context.Context, _ *packp.UploadPackRequest, w io.Writer) error {
+	_, err := w.Write(g.data)
+	return err
 }
 
-// serve makes a repository whose remote brings these objects; the last is the head.
+// raw is an object: its kind and its contents.
+type raw struct {
+	kind plumbing.ObjectType
+	data []byte
+}
+
+// serve makes a repository whose remote sends these objects; the last is the head.
 func serve(t *testing.T, o Options, objects ...raw) *Repository {
+	t.Helper()
+	all, ids := heap{}, []plumbing.Hash(nil)
+	for _, o := range objects {
+		all[idOf(o)] = memoryObject(o.kind, o.data)
+		ids = append(ids, idOf(o))
+	}
+	var p bytes.Buffer
+	require.NoError(t, writePack(&p, &store{objects: all}, ids, math.MaxInt64))
+	return serveAs(t, o, ids[len(ids)-1], p.Bytes())
+}
+
+func serveAs(t *testing.T, o Options, tip plumbing.Hash, pack []byte) *Repository {
 	t.Helper()
 	o.URL, o.Dir = "/nowhere", filepath.Join(t.TempDir(), "copy")
 	r, err := OpenRepository(o)
 	require.NoError(t, err)
-	last := objects[len(objects)-1]
-	r.remote = &giant{plumbing.ComputeHash(last.kind, last.data), func(put func(raw) error) error {
-		for _, o := range objects {
-			if err := put(o); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, len(objects)}
+	r.remote = &giant{tip, pack}
 	return r
+}
+
+func treeLine(mode filemode.FileMode, name string, id plumbing.Hash) []byte {
+	return append(fmt.Appendf(nil, "%o %s\x00", uint32(mode), name), id[:]...)
 }
 
 func tree(items ...[]byte) raw { return raw{plumbing.TreeObject, bytes.Join(items, nil)} }
@@ -77,31 +99,70 @@ func TestAnObjectThatIsTooLarge(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A few bytes of a delta may become any number.
-func TestADeltaThatBecomesTooMuch(t *testing.T) {
-	var p bytes.Buffer
-	base, z := bytes.Repeat([]byte("x"), 0xffff), zlib.NewWriter(nil)
-	require.NoError(t, packOf(&p, z, 2, func(out io.Writer, put func(raw) error) error {
-		if err := put(raw{plumbing.BlobObject, base}); err != nil {
-			return err
-		}
-		delta := append([]byte{0xff, 0xff, 3}, 0xf0, 0xff, 0x7f) // sizes: 65,535 and 2,097,136
-		for range 0x1ffff0 / 0xffff {
-			delta = append(delta, 0xb0, 0xff, 0xff)
-		}
-		id := idOf(raw{plumbing.BlobObject, base})
-		return errors.Join(second(out.Write(append(entryHead(plumbing.REFDeltaObject, len(delta)), id[:]...))), deflate(out, delta))
-	}))
-	require.ErrorIs(t, checkSizes(bytes.NewReader(p.Bytes()), 1<<20), errTooLong)
-	require.NoError(t, checkSizes(bytes.NewReader(p.Bytes()), 3<<20))
+// entry is an object, or a delta, as it is in a pack.
+func entry(t *testing.T, kind plumbing.ObjectType, base, data []byte) []byte {
+	t.Helper()
+	c, rest := byte(kind)<<4|byte(len(data)&15), len(data)>>4
+	var out bytes.Buffer
+	for ; rest > 0; rest >>= 7 {
+		out.WriteByte(c | 0x80)
+		c = byte(rest & 0x7f)
+	}
+	out.WriteByte(c)
+	out.Write(base)
+	z := zlib.NewWriter(&out)
+	_, err := z.Write(data)
+	require.NoError(t, errors.Join(err, z.Close()))
+	return out.Bytes()
 }
 
-func second(_ int, err error) error { return err }
+// packOf is a pack that says how many entries it has, and has these.
+func packOf(count uint32, entries ...[]byte) []byte {
+	all := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), count)
+	all = append(all, bytes.Join(entries, nil)...)
+	sum := sha1.Sum(all)
+	return append(all, sum[:]...)
+}
 
-func deflate(w io.Writer, b []byte) error {
-	z := zlib.NewWriter(w)
-	_, err := z.Write(b)
-	return errors.Join(err, z.Close())
+// A few bytes of a delta may become any number.
+func TestADeltaThatBecomesTooMuch(t *testing.T) {
+	base := bytes.Repeat([]byte("x"), 0xffff)
+	delta := append([]byte{0xff, 0xff, 3}, 0xf0, 0xff, 0x7f) // sizes: 65,535 and 2,097,136
+	for range 0x1ffff0 / 0xffff {
+		delta = append(delta, 0xb0, 0xff, 0xff)
+	}
+	id := idOf(raw{plumbing.BlobObject, base})
+	p := packOf(2, entry(t, plumbing.BlobObject, nil, base), entry(t, plumbing.REFDeltaObject, id[:], delta))
+	require.ErrorIs(t, checkSizes(bytes.NewReader(p), 1<<20), errTooLong)
+	require.NoError(t, checkSizes(bytes.NewReader(p), 3<<20))
+	_, err := serveAs(t, Options{largest: 1 << 20}, id, p).Head(t.Context())
+	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+// What a pack says of itself may be a lie: it costs neither memory nor the local copy.
+func TestPacksThatLie(t *testing.T) {
+	blob := raw{plumbing.BlobObject, []byte("x")}
+	id := idOf(blob)
+	whole := entry(t, plumbing.BlobObject, nil, blob.data)
+	long := bytes.Clone(whole)
+	long[0] = byte(plumbing.BlobObject)<<4 | 15
+	for name, p := range map[string][]byte{
+		"more objects than there are": packOf(1<<32-1, whole),
+		"a base that is missing":      packOf(1, entry(t, plumbing.REFDeltaObject, id[:], []byte{1, 1, 1, 'y'})),
+		"a longer object":             packOf(1, long),
+		"no pack":                     []byte("<html>"),
+		"nothing":                     nil,
+	} {
+		r := serveAs(t, Options{}, id, p)
+		taken := allocated(func() {
+			_, err := r.Head(t.Context())
+			require.ErrorIs(t, err, ErrCut, name)
+		})
+		require.Less(t, taken, uint64(16<<20), name)
+		left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))
+		require.NoError(t, err)
+		require.Empty(t, left, name)
+	}
 }
 
 // One tree in another ten times, nine times over: a handful of objects, a thousand
@@ -113,7 +174,7 @@ func TestACommitOfTooManyFiles(t *testing.T) {
 	for range 9 {
 		var items [][]byte
 		for i := range 10 {
-			items = append(items, treeLine(modeFolder, fmt.Sprint("d", i), idOf(level)))
+			items = append(items, treeLine(filemode.Dir, fmt.Sprint("d", i), idOf(level)))
 		}
 		level = tree(items...)
 		objects = append(objects, level)
@@ -129,7 +190,7 @@ func TestACommitOfTooDeepFolders(t *testing.T) {
 		level := tree(treeLine(0o100644, "a", idOf(blob)))
 		objects := []raw{blob, level}
 		for range n - 1 {
-			level = tree(treeLine(modeFolder, "d", idOf(level)))
+			level = tree(treeLine(filemode.Dir, "d", idOf(level)))
 			objects = append(objects, level)
 		}
 		return append(objects, commitOf(level))
@@ -202,7 +263,7 @@ func (e *endless) Read(b []byte) (int, error) {
 func TestAnAnswerThatDoesNotEnd(t *testing.T) {
 	e, req := &endless{}, packp.NewUploadPackRequest()
 	req.Depth = packp.DepthCommits(1)
-	require.Error(t, receive(e, 1<<20, req, io.Discard))
+	require.Error(t, receive(io.LimitReader(e, 1<<20), req, io.Discard))
 	require.Less(t, e.read, 2<<20)
 }
 
@@ -249,4 +310,13 @@ func TestADiskThatIsFullForAMoment(t *testing.T) {
 		require.NoError(t, again.whole())
 		require.Equal(t, commits[len(commits)-1], again.state.head.String(), "%d", n)
 	}
+}
+
+// allocated is how many bytes f takes from the heap, given back or not.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
