@@ -46,7 +46,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if err != nil {
 		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
 	}
-	if is := g.d.proof(cfg, g.at); !is.of(g.addr) {
+	if is := g.d.id.check(cfg, g.at); !is.of(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.why())}
 	}
 	g.deaf = property.First(cfg.now["agent"], "enabled") != "1"

@@ -54,7 +54,7 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error
 
 // cloneCT copies a template, and gives the copy its identity.
 func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error {
-	v, err := d.readView(ctx)
+	v, err := readView(ctx, d.c, d.host)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
 	}

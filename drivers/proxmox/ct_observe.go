@@ -83,7 +83,7 @@ func (c *CT) readDevices() {
 			d.Remove = slices.Contains(c.mark.Removes, d.Name)
 			d.Size = or(c.sizeNow(key), d.Size)
 			c.Disks = append(c.Disks, d)
-		case isNet(key):
+		case property.IsNet(key):
 			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(or(name, key), "nic."), val))
 		}
 	}
@@ -171,7 +171,7 @@ func (c *CT) path(key string) string {
 	if name := c.device(key); name != "" {
 		return name
 	}
-	if isNet(key) {
+	if property.IsNet(key) {
 		return "nic." + key
 	}
 	if isTypedCT(key) {

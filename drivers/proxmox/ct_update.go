@@ -91,12 +91,12 @@ func (c *ctChange) nic(name string) {
 func (c *ctChange) proof() string {
 	after := map[string]string{}
 	for key, val := range c.have.observe.reverted(c.revert).next {
-		if isNet(key) && !c.gone[key] {
+		if property.IsNet(key) && !c.gone[key] {
 			after[key] = val
 		}
 	}
 	for key, val := range c.set {
-		if isNet(key) {
+		if property.IsNet(key) {
 			after[key] = fmt.Sprint(val)
 		}
 	}
@@ -127,7 +127,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	}
 	back, cards := writing{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		if was, there := old.now[key]; isNet(key) && sameCard(fmt.Sprint(val), cfg.next[key]) && (cfg.next[key] != was || cfg.waitsFor(key)) {
+		if was, there := old.now[key]; property.IsNet(key) && sameCard(fmt.Sprint(val), cfg.next[key]) && (cfg.next[key] != was || cfg.waitsFor(key)) {
 			cards[key] = true
 			if back.gone[key] = !there; there {
 				back.set[key] = was
@@ -135,12 +135,12 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 		}
 	}
 	for key := range ch.gone {
-		if was, there := old.now[key]; isNet(key) && there && cfg.now[key] == "" && len(cards) > 0 {
+		if was, there := old.now[key]; property.IsNet(key) && there && cfg.now[key] == "" && len(cards) > 0 {
 			back.set[key] = was
 		}
 	}
 	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
-	if is := d.proof(cfg, at); len(cards) == 0 || !is.of(ch.sight.addr) {
+	if is := d.id.check(cfg, at); len(cards) == 0 || !is.of(ch.sight.addr) {
 		return why
 	} else if m := is.mark; !keepsCard(cfg, back, m.MAC) {
 		m.MAC = ch.from.mark.MAC // it goes by a card that it has again
@@ -165,7 +165,7 @@ func keepsCard(cfg config, w writing, mac string) bool {
 		after[key] = fmt.Sprint(val)
 	}
 	for key, val := range after {
-		if isNet(key) && !w.gone[key] && strings.EqualFold(readCTNIC("", val).MAC, mac) {
+		if property.IsNet(key) && !w.gone[key] && strings.EqualFold(readCTNIC("", val).MAC, mac) {
 			return true
 		}
 	}

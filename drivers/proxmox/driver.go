@@ -65,7 +65,7 @@ func Open(cfg Config) (*Driver, error) {
 // whatever part of the host stayed dark is in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	all := model.Observed{At: time.Now().UTC(), State: model.State{}, Taken: map[int]string{}}
-	v, err := d.readView(ctx)
+	v, err := readView(ctx, d.c, d.host)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Name, d.host.API, err)
 	}

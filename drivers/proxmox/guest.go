@@ -13,18 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// place is where a guest is, and as what: PVE keeps VMs and containers under two
-// paths of one numbering.
-type place struct {
-	node string
-	vmid int
-	lxc  bool
-}
-
-func (p place) path(rest ...any) string {
-	return api.Path(append([]any{"nodes", p.node, pick(p.lxc, "lxc", "qemu"), p.vmid}, rest...)...)
-}
-
 // placeOf is where a guest of ours is.
 func placeOf(r *model.Resource) place {
 	return place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
@@ -36,17 +24,6 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// String names the guest as PVE's own messages do.
-func (p place) String() string {
-	return fmt.Sprintf("%s %d", pick(p.lxc, "CT", "VM"), p.vmid)
-}
-
-// rescue is what an administrator types to be rid of a guest whose making died and
-// left its lock, which no API token may take away.
-func (p place) rescue() string {
-	return fmt.Sprintf("`%s unlock %d && %s destroy %d` on node %s", p.tool(), p.vmid, p.tool(), p.vmid, p.node)
 }
 
 // volumeName finds the volume in a text of PVE, be it named as a file, a logical
@@ -80,7 +57,7 @@ func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) er
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)
 	}
-	if is := d.proof(cfg, at); !is.of(addr) {
+	if is := d.id.check(cfg, at); !is.of(addr) {
 		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
 	}
 	return nil
@@ -123,7 +100,7 @@ func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error)
 	if lookErr != nil {
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	lock := cfg.now["lock"]
 	switch {
 	case is.of(m.addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins

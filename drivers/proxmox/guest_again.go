@@ -46,7 +46,7 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	if !is.of(s.Have.Addr) {
 		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.why())
 	}

@@ -262,7 +262,7 @@ func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
 	if err != nil {
 		return fmt.Errorf("looking at it again: %w", err)
 	}
-	if is := d.proof(cfg, l.at); !is.of(l.addr) {
+	if is := d.id.check(cfg, l.at); !is.of(l.addr) {
 		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", l.addr, is.why())
 	}
 	if slot != "" && !l.unsure[slot] && volumeOf(cfg.next[slot]) != volumeOf(l.cfg.next[slot]) {
@@ -366,7 +366,7 @@ func (d *Driver) complete(ctx context.Context, at place, want *volumes, tags []s
 	if err != nil {
 		return mark{}, fmt.Errorf("reading %s back: %w", at, err)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	if !is.of(want.mark.addr()) || is.mark.bare() || at.lxc && cfg.now["rootfs"] == "" {
 		return is.mark, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
 	}

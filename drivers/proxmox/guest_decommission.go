@@ -17,24 +17,10 @@ import (
 
 // What a guest's mark may demand before it goes. The mark counts and not the files:
 // they are gone when a guest is removed.
-const (
-	leaveAtOnce     = "allow_immediate_destroy"
-	leaveBackedUp   = "requires_final_backup"
-	leaveWhenUnused = "requires_migration_first"
-)
 
-// policy is the decommission policy of a mark. What the command line left behind for
-// somebody to look at (owner cli:…) has none.
-func (m mark) policy() string {
-	if m.Destroy == nil || m.Destroy.Policy == "" || strings.HasPrefix(m.Owner, "cli:") {
-		return leaveAtOnce
-	}
-	return m.Destroy.Policy
-}
-
-// refuse says in the plan what would be refused by the step: all that can be known
+// refuseRemoval says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
-func (m mark) refuse(g *model.Guest, next map[string]string) []model.Problem {
+func refuseRemoval(m mark, g *model.Guest, next map[string]string) []model.Problem {
 	problem := func(why, fix string) []model.Problem {
 		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
 	}

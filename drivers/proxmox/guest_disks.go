@@ -236,7 +236,7 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 
 // refuseEnd says what speaks against removing a guest, or making it anew.
 func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
-	out := v.mark.refuse(g, v.observe.next)
+	out := refuseRemoval(v.mark, g, v.observe.next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}

@@ -34,7 +34,7 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 		case err == nil && now.ha == "error":
 			return fmt.Errorf("%s is not %s: %s", at, what, haStuck(at))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, lookErr := d.readView(ctx); lookErr == nil && v.guests[at.vmid].node != "" {
+			if v, lookErr := readView(ctx, d.c, d.host); lookErr == nil && v.guests[at.vmid].node != "" {
 				at.node = v.guests[at.vmid].node
 			}
 		}
@@ -54,9 +54,6 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 func haStuck(at place) string {
 	return fmt.Sprintf("the HA manager has given up on it (state error): mend what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.sid())
 }
-
-// sid is the guest's name in the HA manager.
-func (p place) sid() string { return strings.ToLower(strings.ReplaceAll(p.String(), " ", ":")) }
 
 // release takes a guest that shall go out of the HA manager, which could not stop it.
 func (d *Driver) release(ctx context.Context, at place) error {

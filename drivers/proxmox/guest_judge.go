@@ -36,8 +36,6 @@ func (g listed) resource(cfg config, m mark, spec any) *model.Resource {
 	}
 }
 
-func (g listed) power() string { return pick(g.running, "running", "stopped") }
-
 // guestKind is what PVE has for a kind of node: ct, or vm, which a pve node is too.
 func guestKind(addr model.Address) string {
 	if addr.Kind == "ct" {
@@ -55,7 +53,7 @@ type judge struct {
 	out    *model.Observed
 	unread []listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
-	view   *view           // what the cluster's list says
+	view   *hostView       // what the cluster's list says
 	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
 }
 

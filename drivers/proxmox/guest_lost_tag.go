@@ -72,7 +72,7 @@ func slotsFit(slots, next map[string]string) bool {
 	}
 	for key, val := range next {
 		disk := (isDrive(key) || isMount(key)) && !stateDrive(key) && ownVolume(val)
-		if (disk || isNet(key)) && !named[key] {
+		if (disk || property.IsNet(key)) && !named[key] {
 			return false
 		}
 	}

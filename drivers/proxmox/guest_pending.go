@@ -28,52 +28,6 @@ type reread interface {
 	sameValue(key, want, have string) bool // whether two values of a key mean the same
 }
 
-// waitsFor reports whether the next full restart changes a key.
-func (c config) waitsFor(key string) bool {
-	now, there := c.now[key]
-	next, stays := c.next[key]
-	return c.waits && (there != stays || now != next)
-}
-
-// waitingKeys are the keys that the next full restart changes, in order, but for a boot
-// order that PVE itself keeps up with the drives.
-func (c config) waitingKeys() []string {
-	if !c.waits {
-		return nil
-	}
-	keys := map[string]bool{}
-	for _, side := range []map[string]string{c.now, c.next} {
-		for key := range side {
-			keys[key] = keys[key] || c.waitsFor(key)
-		}
-	}
-	maps.DeleteFunc(keys, func(key string, waits bool) bool { return !waits || key == "boot" && c.bootFollows })
-	return slices.Sorted(maps.Keys(keys))
-}
-
-// current is the value of a key in force, else the one that waits. What the files have no
-// opinion about stays as the former has it.
-func (c config) current(key string) string { return or(c.now[key], c.next[key]) }
-
-// reverted is the configuration after some keys were reverted.
-func (c config) reverted(keys map[string]bool) config {
-	c.next = maps.Clone(c.next)
-	for key := range keys {
-		if now, there := c.now[key]; there {
-			c.next[key] = now
-		} else {
-			delete(c.next, key)
-		}
-	}
-	return c
-}
-
-// inForce is the configuration without all that waits.
-func (c config) inForce() config {
-	c.next, c.waits = c.now, false
-	return c
-}
-
 // aligned is what would be observed of a configuration, compared with what is wanted.
 func aligned(want, have reread, cfg config) any {
 	spec := have.as(cfg)
@@ -95,12 +49,6 @@ func undeclared(want, have reread) []string {
 	return slices.DeleteFunc(keys, func(key string) bool {
 		return key == "description" || !have.settable(key) || cfg.goes(key) && key != seedSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.reverted(map[string]bool{key: true})))
 	})
-}
-
-// goes reports whether the next full restart deletes a key.
-func (c config) goes(key string) bool {
-	_, stays := c.next[key]
-	return !stays
 }
 
 // reverts lists for the plan what is reverted because no file asks for it.

@@ -127,13 +127,5 @@ func (d *Driver) pullPlug(ctx context.Context, at place, shutdown string, why er
 	return nil
 }
 
-// down is how many seconds a guest gets to shut down.
-func (m mark) down() int {
-	if m.Destroy != nil && m.Destroy.Down > 0 {
-		return m.Destroy.Down
-	}
-	return 60
-}
-
 // taskType reads the type of a task from its id; "" if it is none.
 func taskType(upid string) string { return api.ParseUPID(upid).Type }

@@ -78,7 +78,7 @@ func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (c
 	if err != nil {
 		return cfg, proof{}, fmt.Errorf("removing %s: looking at it first: %w", at, err)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	switch {
 	case !is.of(addr):
 		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.why(), errNotOurs)
@@ -190,7 +190,7 @@ func (d *Driver) destroy(ctx context.Context, at place) error {
 // itself proves nothing, since with rights on a pool only a missing guest and a
 // hidden one look the same.
 func (d *Driver) mustBeGone(ctx context.Context, at place, why error) error {
-	v, err := d.readView(ctx)
+	v, err := readView(ctx, d.c, d.host)
 	if err != nil {
 		return err
 	}

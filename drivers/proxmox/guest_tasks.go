@@ -78,9 +78,6 @@ func lockText(at place, lock string, tasks []string) string {
 	}
 }
 
-// tool is the command that an administrator handles such a guest with.
-func (p place) tool() string { return pick(p.lxc, "pct", "qm") }
-
 // watchLocks tells which of our guests nothing can be done to, since PVE locked them, and
 // names those on which no task works: they stay so until somebody clears the lock. For
 // what this token ordered itself a step waits; a hibernated guest can be started, and

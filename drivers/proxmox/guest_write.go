@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -51,7 +52,7 @@ func (w writing) body(digest string) api.Params {
 func (w writing) strip(copied config, settings api.Params) {
 	for key := range copied.next {
 		_, decided := settings[key]
-		if w.set[key] == nil && (decided || isNet(key) || strings.HasPrefix(key, "ipconfig")) {
+		if w.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
 			w.gone[key] = true
 		}
 	}
@@ -92,7 +93,7 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	if !is.of(have.Addr) {
 		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
 	}
@@ -124,14 +125,6 @@ func configured(spec any) []model.Attr {
 // failed (pve-container, PVE/API2/LXC/Config.pm, update_vm): a volume that was made for
 // another key is lost sight of then, and would be made again. So each volume is ordered by
 // a request of its own, behind all else.
-
-// description is what is in force. One that waits is of a change that failed in between.
-func (c config) description() string {
-	if text, there := c.now["description"]; there {
-		return text
-	}
-	return c.next["description"]
-}
 
 // newVolume is a drive that orders a volume to be made.
 var newVolume = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,|$)`)
@@ -261,7 +254,7 @@ func (d *Driver) bareCopy(ctx context.Context, at place, addr model.Address) (cf
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	if !is.of(addr) {
 		return cfg, m, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
 	}

@@ -2,75 +2,15 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-// config is a guest's configuration. PVE holds two of them: what runs (now) and
-// what the next full restart makes of it (next); they differ in what is pending.
-type config struct {
-	now, next map[string]string
-	waits     bool // they may differ
-	digest    string
-
-	bootFollows bool // the boot order that waits is what PVE made of the one in force: see settledBoot
-}
-
-// readConfig reads both configurations and the digest in one request.
-func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
-	c := config{now: make(map[string]string, usualKeys)}
-	type change struct {
-		key, val string
-		goes     bool
-	}
-	var changes []change // that wait
-	_, err := d.c.Rows(ctx, at.path("pending"), func(e api.Row) {
-		key, value, pending, gone := e.Text("key"), e.Raw("value"), e.Raw("pending"), e.Raw("delete")
-		if key == "digest" {
-			c.digest = api.Text(value)
-			return
-		}
-		if value != nil {
-			c.now[key] = api.Text(value)
-		}
-		c.waits = c.waits || pending != nil || gone != nil
-		if pending != nil {
-			changes = append(changes, change{key, api.Text(pending), false})
-		}
-		if n := api.Text(gone); n != "" && n != "0" && pending == nil { // of a container that restarts a value which waits comes after its deletion
-			changes = append(changes, change{key, "", true})
-		}
-	})
-	if err != nil {
-		return config{}, err
-	}
-	if len(c.now) == 0 { // even a guest whose making died has its lock
-		return config{}, &api.NetError{Method: "GET", Path: at.path("pending"), Err: errors.New("the answer holds no configuration")}
-	}
-	c.next = c.now // nearly always; thousands of guests are held at once
-	if !c.waits {
-		return c, nil
-	}
-	c.next = maps.Clone(c.now)
-	for _, e := range changes {
-		if c.next[e.key] = e.val; e.goes {
-			delete(c.next, e.key)
-		}
-	}
-	return c, nil
-}
-
-// usualKeys is about how many keys the configuration of a guest has.
-const usualKeys = 24
 
 // readGuests reads every VM that may be ours and judges it. All others are
 // foreign, and their configuration is not even asked for.
@@ -252,18 +192,6 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 	return out, err
 }
 
-// guest reads what all lists of guests have.
-func guest(r api.Row, node string, lxc bool) listed {
-	g := listed{
-		vmid: r.Number("vmid"), node: node, lxc: lxc, name: r.Text("name"),
-		tags: property.SplitTags(r.Text("tags")), lock: r.Text("lock"), running: r.Text("status") == "running",
-	}
-	if at := g.place().String(); g.name == at || g.name == strings.Replace(at, " ", "", 1) {
-		g.name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)
-	}
-	return g
-}
-
 // containers reports whether a node holds containers, or shall.
 func (l *look) containers(node string) bool {
 	for _, g := range l.view.guests {
@@ -348,4 +276,9 @@ func (w wanted) nameOf(g listed) string {
 		return g.name
 	}
 	return ""
+}
+
+// readConfig reads both configurations of a guest and the digest in one request.
+func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
+	return readConfig(ctx, d.c, at)
 }

@@ -75,7 +75,7 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		return nil
 	}
 	again, done := died, map[string]bool{}
-	for _, at := range slices.SortedFunc(maps.Keys(l.view.stores), func(a, b shelf) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, at := range slices.SortedFunc(maps.Keys(l.view.stores), func(a, b shelf) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
 		if !l.view.nodes[at.node] || !slices.Contains(strings.Split(l.view.stores[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.storage) {
 			continue
 		}

@@ -3,7 +3,6 @@ package proxmox
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -15,7 +14,7 @@ import (
 // but that of guests, which leaves there what it has read of them.
 type look struct {
 	want   *model.Want
-	view   *view
+	view   *hostView
 	read   map[place]reading
 	guests map[int]listed // as the nodes themselves show them
 
@@ -33,7 +32,7 @@ type listing struct {
 	err   error
 }
 
-func newLook(want *model.Want, v *view) *look {
+func newLook(want *model.Want, v *hostView) *look {
 	l := &look{want: want, view: v, read: map[place]reading{}, whole: map[shelf]*listing{}}
 	for _, at := range v.folders {
 		l.whole[at] = &listing{there: make(chan struct{})}
@@ -64,14 +63,4 @@ func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([
 		}
 	}
 	return out, whole.err
-}
-
-// isFolder reports whether a row of the cluster's list is a storage that is cheap to list
-// as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
-// lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
-// starts qemu-img for each, and files beyond a network are slow to look at.
-func isFolder(e api.Row) bool {
-	kinds := strings.Split(e.Text("content"), ",")
-	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
-		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
 }

@@ -35,15 +35,6 @@ const (
 	bootUptime = 600
 )
 
-// markSeed is what a machine's mark remembers of its seed: where it is or was, and
-// sums of what can be told in public, so that an edit that comes too late shows.
-// Of what is made from secrets there is none: it could be tried out.
-type markSeed struct {
-	Volume string `json:"volume,omitempty"`
-	Data   string `json:"data,omitempty"` // of user_data
-	Net    string `json:"net,omitempty"`  // of addresses and name servers
-}
-
 // newSeed is the record of a machine that is to be made; nil if it has no user_data.
 func newSeed(r *model.Resource) *markSeed {
 	v, ok := r.Spec.(*VM)
@@ -156,17 +147,13 @@ func (v *VM) swapMedium(cfg config, w writing) {
 	}
 }
 
-// attached is the volume of the machine's own seed, if it is in the drive.
-func (m mark) attached(c map[string]string) string {
+// attachedSeed is the volume of the machine's own seed, if it is in the drive.
+func attachedSeed(m mark, c map[string]string) string {
 	if file := property.First(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
 	return ""
 }
-
-// seeded reports whether a machine got its first words from an image of its own, so
-// that it has no cloud-init drive of PVE's.
-func (m mark) seeded() bool { return m.Seed != nil && m.Seed.Volume != "" }
 
 // alignSeed leaves a seed in its drive until the first boot is over. What only a
 // seed said of a machine PVE cannot show, so it is no difference either.
@@ -260,7 +247,7 @@ func (d *Driver) made(ctx context.Context, at place, addr model.Address) bool {
 	if err != nil {
 		return false
 	}
-	is := d.proof(cfg, at)
+	is := d.id.check(cfg, at)
 	return is.of(addr) && is.mark.UUID != "" && cfg.now["lock"] == ""
 }
 
@@ -272,7 +259,7 @@ func (d *Driver) unseed(ctx context.Context, want *VM, at place, m mark) {
 		return
 	}
 	cfg, err := d.readConfig(ctx, at)
-	if err != nil || !d.proof(cfg, at).of(m.addr()) || m.attached(cfg.next) == "" {
+	if err != nil || !d.id.check(cfg, at).of(m.addr()) || attachedSeed(m, cfg.next) == "" {
 		return
 	}
 	if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
@@ -304,7 +291,7 @@ func (d *Driver) dropSeed(ctx context.Context, at place, m mark, cfg config) err
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}
-	if m.attached(cfg.next) != "" {
+	if attachedSeed(m, cfg.next) != "" {
 		if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}

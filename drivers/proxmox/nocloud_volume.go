@@ -151,7 +151,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 	}
 	recall := slices.Collect(maps.Keys(shelves))
 	for _, word := range l.want.Recall {
-		if at, ok := parseShelf(word); ok {
+		if at, ok := parseSweepHint(word); ok {
 			shelves[at] = true
 		}
 	}
@@ -193,7 +193,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		}
 	}
 	for _, at := range recall {
-		out.Recall = append(out.Recall, at.String())
+		out.Recall = append(out.Recall, sweepHint(at))
 	}
 	slices.Sort(out.Recall)
 	out.Recall = slices.Compact(out.Recall)
@@ -201,13 +201,11 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 	return nil
 }
 
-// shelf is where seed images may lie: a storage, as a node of PVE has it.
-type shelf struct{ node, storage string }
+// sweepHint is what a storage that may hold seed images is called in Observed.Recall.
+func sweepHint(s shelf) string { return "seeds " + s.node + " " + s.storage }
 
-// String is its form in Observed.Recall.
-func (s shelf) String() string { return "seeds " + s.node + " " + s.storage }
-
-func parseShelf(word string) (shelf, bool) {
+// parseSweepHint reads it.
+func parseSweepHint(word string) (shelf, bool) {
 	p := strings.Split(word, " ")
 	if len(p) != 3 || p[0] != "seeds" {
 		return shelf{}, false

@@ -282,7 +282,7 @@ func (s *survey) inUse(node string) map[string]bool {
 			continue
 		}
 		for key, val := range g.volumes().observe.now {
-			if isNet(key) {
+			if property.IsNet(key) {
 				out[property.Parse(val).Values["bridge"]] = true
 			}
 		}

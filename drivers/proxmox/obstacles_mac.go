@@ -78,7 +78,7 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 func cardKeys(c map[string]string) []string {
 	var out []string
 	for key := range c {
-		if isNet(key) {
+		if property.IsNet(key) {
 			out = append(out, key)
 		}
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -14,6 +15,9 @@ import (
 
 // Tag is on every guest that we own, for people and for a first look. It proves nothing.
 const Tag = "homestak"
+
+// maxDescription is how many characters of a description PVE takes (qemu-server, QemuServer.pm).
+const maxDescription = 8192
 
 // markPrefix starts the last line of a description that we wrote.
 const markPrefix = "homestak-gitops: "
@@ -162,7 +166,7 @@ func (m mark) agrees(cfg config) (ok bool, what string) {
 	}
 	for _, side := range []map[string]string{cfg.next, cfg.now} {
 		for key, val := range side {
-			if isNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, property.Parse(val).Values["hwaddr"]) {
+			if property.IsNet(key) && m.MAC != "" && strings.EqualFold(m.MAC, property.Parse(val).Values["hwaddr"]) {
 				return true, "MAC address"
 			}
 		}
@@ -170,11 +174,45 @@ func (m mark) agrees(cfg config) (ok bool, what string) {
 	return false, "MAC address"
 }
 
-// isNet reports whether a key is that of a network card.
-func isNet(key string) bool {
-	no, ok := strings.CutPrefix(key, "net")
-	return ok && property.IsNumber(no)
+// templateType is what the mark of a template calls itself.
+const templateType = "template"
+
+// markSeed is what a machine's mark remembers of its seed: where it is or was, and
+// sums of what can be told in public, so that an edit that comes too late shows.
+// Of what is made from secrets there is none: it could be tried out.
+type markSeed struct {
+	Volume string `json:"volume,omitempty"`
+	Data   string `json:"data,omitempty"` // of user_data
+	Net    string `json:"net,omitempty"`  // of addresses and name servers
 }
+
+// seeded reports whether a machine got its first words from an image of its own, so
+// that it has no cloud-init drive of PVE's.
+func (m mark) seeded() bool { return m.Seed != nil && m.Seed.Volume != "" }
+
+// down is how many seconds a guest gets to shut down.
+func (m mark) down() int {
+	if m.Destroy != nil && m.Destroy.Down > 0 {
+		return m.Destroy.Down
+	}
+	return 60
+}
+
+// policy is the decommission policy of a mark. What the command line left behind for
+// somebody to look at (owner cli:…) has none.
+func (m mark) policy() string {
+	if m.Destroy == nil || m.Destroy.Policy == "" || strings.HasPrefix(m.Owner, "cli:") {
+		return leaveAtOnce
+	}
+	return m.Destroy.Policy
+}
+
+// The decommission policies.
+const (
+	leaveAtOnce     = "allow_immediate_destroy"
+	leaveBackedUp   = "requires_final_backup"
+	leaveWhenUnused = "requires_migration_first"
+)
 
 // identity is who we are in marks. Templates belong to the host and not to who made
 // them, as images do: what a test made serves the agent as well.
@@ -195,7 +233,7 @@ func (id identity) prove(m mark, found bool, at place, cfg config) (ok bool, why
 	case m.Type == templateType && m.Owner != id.host, m.Type != templateType && m.Owner != id.owner:
 		return false, "belongs to " + m.Owner, m.addr()
 	case (m.Type == "ct") != at.lxc:
-		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.addr(), strings.Fields(at.String())[0]), m.addr()
+		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.addr(), strings.ToUpper(at.kind())), m.addr()
 	case m.bare() && m.VMID == at.vmid:
 		return true, "", m.addr() // a clone that we started and whose identity we had not written yet
 	case !same:
@@ -213,9 +251,10 @@ type proof struct {
 	against string
 }
 
-func (d *Driver) proof(cfg config, at place) proof {
+// check reads the mark of a guest, and judges whether it proves to be ours.
+func (id identity) check(cfg config, at place) proof {
 	notes, m, found := splitDescription(cfg.description())
-	ours, against, _ := d.id.prove(m, found, at, cfg)
+	ours, against, _ := id.prove(m, found, at, cfg)
 	return proof{notes, m, ours, against}
 }
 
@@ -223,4 +262,4 @@ func (d *Driver) proof(cfg config, at place) proof {
 func (p proof) of(addr model.Address) bool { return p.ours && p.mark.addr() == addr }
 
 // why says what speaks against it: no proof at all, or of another one of ours.
-func (p proof) why() string { return or(p.against, "it is "+p.mark.addr().String()) }
+func (p proof) why() string { return cmp.Or(p.against, "it is "+p.mark.addr().String()) }

@@ -21,9 +21,6 @@ import (
 // steps for PVE, a machine and its conversion; what is cut off between them is seen
 // by the next pass and brought to its end.
 
-// templateType is what the mark of a template calls itself.
-const templateType = "template"
-
 // How a template is cloned.
 const (
 	cloneFull   = "full"
@@ -102,7 +99,7 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 		if err != nil {
 			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
 		}
-		switch is := d.proof(cfg, at); {
+		switch is := d.id.check(cfg, at); {
 		case !is.of(addr):
 			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
 		case isTemplate(cfg):

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -31,12 +32,13 @@ type listed struct {
 	ha      string // state in the HA manager, "" if not managed; as old as its last cycle
 }
 
-func (g listed) kind() string { return pick(g.lxc, "ct", "vm") }
+// kind is that of its place.
+func (g listed) kind() string { return g.place().kind() }
 
 func (g listed) place() place { return place{g.node, g.vmid, g.lxc} }
 
-// view is what a pass knows of the cluster before it reads any guest.
-type view struct {
+// hostView is what a pass knows of the cluster before it reads any guest.
+type hostView struct {
 	nodes   map[string]bool // by name: online
 	guests  map[int]listed
 	stores  map[shelf]string // storages that the token may see, by node: the content that each takes
@@ -47,26 +49,26 @@ type view struct {
 }
 
 // blind marks that nothing on the host is known for sure.
-func (v *view) blind(scope, why string) {
+func (v *hostView) blind(scope, why string) {
 	v.unknown = append(v.unknown, model.Unknown{Scope: scope, Why: why, All: true})
 }
 
 // readView reads the cluster's list once, and what tells whether that list can be
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
 // A list that may be short makes the view blind; it is no error.
-func (d *Driver) readView(ctx context.Context) (*view, error) {
-	v := &view{nodes: map[string]bool{}, guests: map[int]listed{}, stores: map[shelf]string{}}
+func readView(ctx context.Context, c *api.Client, h *model.Host) (*hostView, error) {
+	v := &hostView{nodes: map[string]bool{}, guests: map[int]listed{}, stores: map[shelf]string{}}
 	var status []map[string]json.RawMessage
 	var rights map[string]map[string]json.RawMessage
 	var statusErr error
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		_, err := d.c.Rows(gctx, "/cluster/resources", v.readResource)
+		_, err := c.Rows(gctx, "/cluster/resources", v.readResource)
 		return err
 	})
-	g.Go(func() error { return d.c.Get(gctx, "/access/permissions", &rights) })
+	g.Go(func() error { return c.Get(gctx, "/access/permissions", &rights) })
 	g.Go(func() error {
-		statusErr = d.c.Get(gctx, "/cluster/status", &status)
+		statusErr = c.Get(gctx, "/cluster/status", &status)
 		if statusErr != nil && api.ClassOf(statusErr) == api.Denied {
 			return nil // only Sys.Audit on / shows it; judged below by the nodes
 		}
@@ -80,12 +82,12 @@ func (d *Driver) readView(ctx context.Context) (*view, error) {
 	for n := range v.nodes {
 		v.audits[n] = audits(rights, n)
 	}
-	v.checkNodes(d.host)
+	v.checkNodes(h)
 	v.checkQuorum(status, statusErr)
 	return v, nil
 }
 
-func (v *view) readResource(e api.Row) {
+func (v *hostView) readResource(e api.Row) {
 	switch kind := e.Text("type"); kind {
 	case "node":
 		v.nodes[e.Text("node")] = isOnline(e.Text("status"))
@@ -115,7 +117,7 @@ func isOnline(status string) bool { return status == "online" || status == "unkn
 
 // checkRights: PVE leaves out of a list what the token may not see, without a
 // word. A token that may see no guest anywhere sees an empty host.
-func (v *view) checkRights(rights map[string]map[string]json.RawMessage) {
+func (v *hostView) checkRights(rights map[string]map[string]json.RawMessage) {
 	for path, privs := range rights {
 		propagates, ok := privs["VM.Audit"]
 		if !ok {
@@ -155,7 +157,7 @@ func audits(rights map[string]map[string]json.RawMessage, node string) bool {
 }
 
 // checkNodes: a list without the node itself is short, or from another host.
-func (v *view) checkNodes(h *model.Host) {
+func (v *hostView) checkNodes(h *model.Host) {
 	for _, n := range h.AllNodes() {
 		online, known := v.nodes[n]
 		switch {
@@ -173,7 +175,7 @@ func (v *view) checkNodes(h *model.Host) {
 	}
 }
 
-func (v *view) checkQuorum(status []map[string]json.RawMessage, err error) {
+func (v *hostView) checkQuorum(status []map[string]json.RawMessage, err error) {
 	if err != nil { // denied: PVE itself refuses writes without quorum, but what it shows may be old
 		for n, online := range v.nodes {
 			if len(v.nodes) > 1 && !online {
@@ -191,4 +193,37 @@ func (v *view) checkQuorum(status []map[string]json.RawMessage, err error) {
 	if len(status) == 0 {
 		v.blind("cluster", "its status is empty: the view is incomplete")
 	}
+}
+
+// isFolder reports whether a row of the cluster's list is a storage that is cheap to list
+// as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
+// lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
+// starts qemu-img for each, and files beyond a network are slow to look at.
+func isFolder(e api.Row) bool {
+	kinds := strings.Split(e.Text("content"), ",")
+	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
+		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
+}
+
+// guest reads what all lists of guests have.
+func guest(r api.Row, node string, lxc bool) listed {
+	g := listed{
+		vmid: r.Number("vmid"), node: node, lxc: lxc, name: r.Text("name"),
+		tags: property.SplitTags(r.Text("tags")), lock: r.Text("lock"), running: r.Text("status") == "running",
+	}
+	if at := g.place().String(); g.name == at || g.name == strings.Replace(at, " ", "", 1) {
+		g.name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)
+	}
+	return g
+}
+
+// shelf is a storage as a node of PVE has it.
+type shelf struct{ node, storage string }
+
+// power is what it does, as the files say it.
+func (g listed) power() string {
+	if g.running {
+		return "running"
+	}
+	return "stopped"
 }

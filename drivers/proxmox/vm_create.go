@@ -79,7 +79,7 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 	from := place{node: at.node, vmid: want.templateVMID}
 	err := d.c.Do(ctx, from.path("clone"), d.makes(p))
 	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
-		v, lookErr := d.readView(ctx)
+		v, lookErr := readView(ctx, d.c, d.host)
 		if lookErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.vmid, lookErr)
 		}
@@ -125,7 +125,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.next[key]; !isNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
+		if there := cfg.next[key]; !property.IsNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}

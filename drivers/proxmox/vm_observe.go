@@ -22,7 +22,7 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		User: c["ciuser"], Keys: property.DecodeKeys(c["sshkeys"]), DNS: property.SplitTags(c["nameserver"]), Domain: c["searchdomain"],
 		Power: g.power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
 	}
-	v.Seed = m.attached(c)
+	v.Seed = attachedSeed(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
@@ -74,7 +74,7 @@ func (v *VM) readDisks() []Disk {
 func (v *VM) readNICs() []NIC {
 	var out []NIC
 	for slot, val := range v.observe.next {
-		if !isNet(slot) {
+		if !property.IsNet(slot) {
 			continue
 		}
 		n := readNIC(strings.TrimPrefix(or(v.device(slot), slot), "nic."), val)
@@ -244,7 +244,7 @@ func (v *VM) path(key string) string {
 	if name := v.device(key); name != "" {
 		return name
 	}
-	if isNet(key) {
+	if property.IsNet(key) {
 		return "nic." + key
 	}
 	if name := vmAttributes()[key]; name != "" {

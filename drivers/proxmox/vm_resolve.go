@@ -198,9 +198,6 @@ func (r *vmResolver) cloudInit() {
 
 var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 
-// maxDescription is how many characters PVE takes (qemu-server, QemuServer.pm).
-const maxDescription = 8192
-
 // owned writes down what the files decide of the mark.
 func (r *vmResolver) owned() {
 	from := ""

@@ -70,6 +70,12 @@ func IsNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
+// IsNet reports whether a key is that of a network card.
+func IsNet(key string) bool {
+	no, ok := strings.CutPrefix(key, "net")
+	return ok && IsNumber(no)
+}
+
 // GiB reads a size such as 32G, 1T or 2252M in whole GiB, rounded down.
 func GiB(s string) int {
 	n, _ := Bytes(s)
