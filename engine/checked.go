@@ -60,7 +60,7 @@ type checker struct {
 
 func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Unwell, hurry: p.Unattended, stop: p.Stop,
+		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
 	for _, st := range r.Plan.Steps {
@@ -358,8 +358,8 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 // that speaks of them.
 func (r *Report) unasked(s *model.Site, list []model.Address) {
 	for _, addr := range list {
-		if r.want.State[addr] != nil && len(checksOf(s, r.want, addr)) == 0 {
-			r.uncheckable = append(r.uncheckable, addr)
+		if r.Want.State[addr] != nil && len(checksOf(s, r.Want, addr)) == 0 {
+			r.Unchecked = append(r.Unchecked, addr)
 		}
 	}
 }

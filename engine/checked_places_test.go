@@ -21,7 +21,7 @@ func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 		sizes := map[string]int{"db": 1}
 		for n := range 6 {
 			sizes[fmt.Sprint("ill-", n)], sizes[fmt.Sprint("on-", n)] = 1, 1
-			i.set(fmt.Sprint("ill-", n), true)
+			i.Set(fmt.Sprint("ill-", n), true)
 		}
 		s := site(sizes)
 		m := s.Manifests["web"]
@@ -42,7 +42,7 @@ func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 		}
 		s.Manifests["other"] = &web
 		begun, lastOther := time.Now(), time.Duration(0)
-		p := i.pass(s)
+		p := i.Pass(s)
 		p.Width = 2
 		p.Notify = func(e apply.Event) {
 			if e.What == apply.Finished && e.Step.Manifest == "other" {
@@ -55,7 +55,7 @@ func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 		require.Less(t, lastOther, 10*time.Second)
 		require.Greater(t, time.Since(begun), 4*time.Minute)
 		ill := 0
-		for _, a := range i.applied {
+		for _, a := range i.Applied {
 			if len(a) > len("create box.ill") && a[:len("create box.ill")] == "create box.ill" {
 				ill++
 			}

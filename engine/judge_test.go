@@ -24,10 +24,6 @@ func judged(h *host, found diag.List, asked *engine.Question) *engine.Pass {
 	return p
 }
 
-func said(severity diag.Severity, source string) diag.List {
-	return diag.List{{Severity: severity, Source: source, Summary: "not on a Friday", Address: "box.a"}}
-}
-
 func TestADenialStopsThePass(t *testing.T) {
 	for source, want := range map[string]engine.Outcome{diag.FromPolicy: engine.Invalid, diag.FromSite: engine.Invalid, diag.FromGuard: engine.Refused} {
 		t.Run(source, func(t *testing.T) {
@@ -38,7 +34,7 @@ func TestADenialStopsThePass(t *testing.T) {
 			require.True(t, r.Denied)
 			require.False(t, r.Success)
 			require.NoError(t, r.Err)
-			require.Empty(t, h.applied)
+			require.Empty(t, h.Applied)
 			require.Equal(t, said(diag.Error, source), r.Findings)
 			require.Equal(t, r.Findings, r.Plan.Findings, "they belong to the document of the plan, too")
 			require.Len(t, r.Plan.Steps, 2, "what would have been done is still to be seen")
@@ -52,7 +48,7 @@ func TestAWarningOfTheRulesIsToldAndStopsNothing(t *testing.T) {
 	r := judged(h, said(diag.Warning, diag.FromGuard), &q).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
 	require.False(t, r.Denied)
-	require.Len(t, h.applied, 2)
+	require.Len(t, h.Applied, 2)
 	require.Equal(t, said(diag.Warning, diag.FromGuard), r.Findings)
 
 	r = judged(h, said(diag.Warning, diag.FromGuard), &q).Run(t.Context())
@@ -69,7 +65,7 @@ func TestWhereOnlyLookingWasAskedForADenialIsOnlyTold(t *testing.T) {
 	require.Equal(t, engine.Planned, r.Outcome)
 	require.False(t, r.Denied)
 	require.Contains(t, r.Findings, said(diag.Error, diag.FromPolicy)[0])
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 }
 
 func TestRulesAreToldWhatThePassIsAbout(t *testing.T) {
@@ -94,11 +90,11 @@ func TestRulesAreToldWhatThePassIsAbout(t *testing.T) {
 
 // A guard of the plan keeps a single step back; that is no denial.
 func TestAStepThatIsKeptBackIsNoDenial(t *testing.T) {
-	h := &host{foreign: []model.Unmanaged{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "a")}}}
+	h := &host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "a", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "a")}}}
 	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.False(t, r.Denied)
-	require.Equal(t, []string{"create disk.base"}, h.applied)
+	require.Equal(t, []string{"create disk.base"}, h.Applied)
 }
 
 // Rules that are cut off by a stop did not deny anything.
@@ -117,7 +113,7 @@ func TestAStopWhileRulesAreAskedIsNoDenial(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Interrupted, r.Outcome)
 	require.False(t, r.Denied)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 }
 
 // Nor is a site that could not be read because there was no time.

@@ -76,7 +76,7 @@ func (r *Report) scope(steps map[model.Address]*plan.Step) []model.Address {
 			}
 		}
 	}
-	add(r.want.State)
+	add(r.Want.State)
 	if r.pass.Destroy {
 		add(r.Have.State)
 	}
@@ -96,7 +96,7 @@ func (r *Report) scope(steps map[model.Address]*plan.Step) []model.Address {
 // node tells how a node stands without any step: as wanted, unless something held
 // a step back.
 func (r *Report) node(addr model.Address, s *plan.Step) Node {
-	want, have := r.want.State[addr], r.Have.State[addr]
+	want, have := r.Want.State[addr], r.Have.State[addr]
 	n := Node{Name: addr.Name, Status: NodeCompleted, IP: r.address(want, have)}
 	for _, res := range []*model.Resource{want, have} {
 		if res != nil {

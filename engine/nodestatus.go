@@ -16,11 +16,11 @@ const (
 	phaseDestroy = "destroy" // there, and to go
 )
 
-// nodeStatus tells how every node stands after the pass, in the order of addresses;
+// NodeStatus tells how every node stands after the pass, in the order of addresses;
 // nil for a pass that did not see the host. Before is what was told last: a node
 // that is as ready as then keeps its Since.
-func (r *Report) nodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
-	if r.Plan == nil || slices.ContainsFunc(r.Have.Unknown, func(u model.Unknown) bool { return u.All }) {
+func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
+	if r.Plan == nil || r.Have.NothingSeen() {
 		return nil
 	}
 	since := make(map[string]*NodeStatus, len(before))
@@ -35,7 +35,7 @@ func (r *Report) nodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	for i := range r.Results {
 		results[r.Results[i].Step.Address] = &r.Results[i]
 	}
-	out := make([]NodeStatus, 0, len(r.want.State))
+	out := make([]NodeStatus, 0, len(r.Want.State))
 	for _, addr := range r.everyNode() {
 		n, there := r.nodeNow(addr, steps[addr], results[addr])
 		if !there {
@@ -52,14 +52,14 @@ func (r *Report) nodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 
 // everyNode lists what is wanted or there and comes from a node.
 func (r *Report) everyNode() []model.Address {
-	out := make([]model.Address, 0, len(r.want.State))
-	for addr, res := range r.want.State {
+	out := make([]model.Address, 0, len(r.Want.State))
+	for addr, res := range r.Want.State {
 		if res.Node != "" {
 			out = append(out, addr)
 		}
 	}
 	for addr, res := range r.Have.State {
-		if res.Node != "" && r.want.State[addr] == nil {
+		if res.Node != "" && r.Want.State[addr] == nil {
 			out = append(out, addr)
 		}
 	}
@@ -69,7 +69,7 @@ func (r *Report) everyNode() []model.Address {
 
 // nodeNow tells how one node stands; false if it is gone and nobody wants it.
 func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (NodeStatus, bool) {
-	want, have := r.want.State[addr], r.Have.State[addr]
+	want, have := r.Want.State[addr], r.Have.State[addr]
 	if res != nil && (res.Status == apply.Done || res.Status == apply.RolledBack) {
 		if have = s.Want; res.Status == apply.RolledBack {
 			have = nil
@@ -91,7 +91,7 @@ func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (N
 	switch {
 	case want == nil && have == nil:
 		return n, false
-	case want == nil && r.want.Suspended[have.Manifest]:
+	case want == nil && r.Want.Suspended[have.Manifest]:
 		n.Error = "manifest " + have.Manifest + " is suspended: left as it is"
 	case want == nil:
 		n.Phase = phaseDestroy
@@ -118,9 +118,22 @@ func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (N
 		n.Error = held
 	case r.Checks[addr].Err != nil:
 		n.Error = r.Checks[addr].Err.Error()
-	case r.Checks[addr].Results == nil && slices.Contains(r.pass.Unwell, addr) && !slices.Contains(r.uncheckable, addr) && n.Error == "":
+	case r.Checks[addr].Results == nil && slices.Contains(r.pass.Failing, addr) && !slices.Contains(r.Unchecked, addr) && n.Error == "":
 		n.Error = "its checks did not hold when they were tried last"
 	}
 	n.Ready = s == nil && n.Error == "" && n.Phase == phaseRun
 	return n, true
+}
+
+// NodeStatus is a node of the subtree.
+type NodeStatus struct {
+	Address string    `json:"address"`
+	Node    string    `json:"name"`
+	VMID    int       `json:"vmid"`
+	Place   string    `json:"place"` // PVE node that it is on, "" where it is not
+	Phase   string    `json:"phase"` // create, run, destroy
+	Ready   bool      `json:"ready"` // is as the commit in force says
+	Drift   int       `json:"drift"` // attributes that differ
+	Since   time.Time `json:"since"` // when ready last changed
+	Error   string    `json:"error"`
 }

@@ -14,16 +14,7 @@
 // looks at a host is one: plan is a Pass without a verdict, apply and destroy ask
 // a person, test makes several of them.
 //
-// An Agent makes passes again and again, with the commits of a repository:
-//
-//	agent.go     what it is made of, and what may be asked of it
-//	loop.go      when it looks, and when again after a failure
-//	converge.go  one cycle: head, or else the last good commit
-//	commits.go   what it asks the repository, and what trailers grant
-//	book.go      what it writes down of a pass
-//	desk.go      what others say to it while it works: suspend, resume, hold
-//	progress.go, sentence.go, nodestatus.go  what it tells of itself
-//	guarded.go   what becomes of a panic
+// Package agent makes passes again and again, with the commits of a repository.
 //
 // Where the outcome of a step is not known, repeat.go looks again and goes on.
 // Whether a guest is well is asked in checked.go, by package health.
@@ -33,7 +24,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -62,6 +52,24 @@ type Desired struct {
 	Findings diag.List   // an error among them: it must not converge
 	Judge    Judge       // holds plans against the rules of the commit; nil: nothing is ever denied
 }
+
+// Question is what the rules of a commit are asked about a plan.
+type Question struct {
+	Site   *model.Site
+	Want   *model.Want
+	Have   model.Observed
+	Plan   *plan.Plan
+	Commit model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
+
+	Destroy      bool // the removal was asked for by name
+	AllowDeletes int  // so many removals are granted, by flag or by trailers
+	Unattended   bool // nobody watches: an agent's pass
+	Untraced     bool // no trailer grants any: no commit is known that the host converged to
+}
+
+// Judge checks a plan against the rules. An error among the findings forbids all of
+// the plan: of source guard it is a guard's, of any other a policy's.
+type Judge func(ctx context.Context, q Question) diag.List
 
 // ErrInterrupted is why a pass ends when Pass.Stop is closed. Who cancels the
 // context for the same reason gives it as the cause.
@@ -93,13 +101,13 @@ type Pass struct {
 	Verdict func(context.Context, *plan.Plan) (bool, error)
 
 	// Health tries the checks of guests. A guest that a step makes or changes, and that
-	// shall run, is done when its checks hold. Those of Unwell without a step are tried
+	// shall run, is done when its checks hold. Those of Failing without a step are tried
 	// once more; what is not on the host is left out. What needs one of them waits no
-	// longer for it than that: it had its time in an earlier pass. With Locate those of Unwell that
+	// longer for it than that: it had its time in an earlier pass. With Locate those of Failing that
 	// have no checks are asked for their address, within a few seconds.
-	Health health.Prober
-	Unwell []model.Address
-	Locate bool
+	Health  health.Prober
+	Failing []model.Address
+	Locate  bool
 
 	Avoid  []int    // VMIDs that are drawn last; see plan.Input
 	Recall []string // of the observation of the last pass; see model.Want
@@ -107,19 +115,45 @@ type Pass struct {
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
 
+	// Enter is called when the pass enters a phase, on its goroutine. May be nil.
+	Enter func(Phase)
+
 	// Stop, when closed, makes the pass start nothing new: before the first step
 	// it ends at once, later when what runs is done. May be nil.
 	Stop <-chan struct{}
 }
 
+// Phase is what a pass is doing. What a phase after Loading does takes long only where
+// something is waited for: Opening, Observing, Checking (asking the rules) and Applying.
+type Phase int
+
+// The phases of a pass, in their order; it plans before it opens the host, and after it
+// observed it.
+const (
+	Loading Phase = iota
+	Planning
+	Opening
+	Observing
+	Checking
+	Applying
+)
+
+func (p *Pass) enter(next Phase) {
+	if p.Enter != nil {
+		p.Enter(next)
+	}
+}
+
 // Run makes the pass. Cancelling ctx ends it as soon as the work in progress can be
 // left; the report tells how far it came.
 func (p *Pass) Run(ctx context.Context) Report {
-	r := &Report{Verb: p.Verb, Host: p.Host, began: time.Now(), pass: p}
+	r := &Report{Verb: p.Verb, Host: p.Host, Began: time.Now(), About: p.Commit, pass: p}
 	looking, release := until(ctx, p.Stop)
 	defer release()
 
+	p.enter(Loading)
 	desired := p.Load(looking)
+	p.enter(Planning)
 	if looking.Err() != nil {
 		return r.end(Failed, why(looking, nil)) // what was found is about the hurry, not the site
 	}
@@ -134,31 +168,36 @@ func (p *Pass) Run(ctx context.Context) Report {
 		told := *want // the site keeps its own
 		told.Recall, want = p.Recall, &told
 	}
+	p.enter(Opening)
 	driver, err := p.Open(want.Host)
 	if err != nil {
 		return r.end(Failed, fmt.Errorf("open host %s: %w", p.Host, err))
 	}
+	p.enter(Observing)
 	have, err := driver.Observe(looking, want)
 	if err != nil {
-		have = blind(p.Host, err)
+		have = model.Unseen(p.Host, err)
 	}
+	p.enter(Planning)
 	made := p.plan(desired, want, have)
 	if p.RefreshOnly {
 		r.Aside = setAside(made)
 	}
 	r.planned(made, want, have)
-	r.unasked(desired.Site, p.Unwell)
+	r.unasked(desired.Site, p.Failing)
 	if err != nil {
 		return r.end(Failed, why(looking, err))
 	}
+	p.enter(Checking)
 	denied := p.judge(looking, desired, want, r)
 	if looking.Err() == nil && denied != "" && !p.RefreshOnly {
 		return r.deny(denied)
 	}
-	r.accepted = looking.Err() == nil && !slices.ContainsFunc(have.Unknown, func(u model.Unknown) bool { return u.All })
+	p.enter(Applying)
+	r.Accepted = looking.Err() == nil && !have.NothingSeen()
 	asked := time.Now()
 	granted, err := p.grant(looking, r.Plan)
-	r.began = r.began.Add(time.Since(asked)) // a person who thinks is no work of ours
+	r.Began = r.Began.Add(time.Since(asked)) // a person who thinks is no work of ours
 	if err != nil || looking.Err() != nil {
 		return r.end(Failed, why(looking, err))
 	}
@@ -170,9 +209,9 @@ func (p *Pass) Run(ctx context.Context) Report {
 	options := p.options(desired.Site, want)
 	options.Notify, checks.now = again.notify(), again.now
 	again.done(r, apply.Run(ctx, r.Plan.Steps, options, checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))))
-	checks.again(looking, p.Unwell, p.Width)
+	checks.again(looking, p.Failing, p.Width)
 	if p.Locate {
-		checks.locate(looking, p.Unwell)
+		checks.locate(looking, p.Failing)
 	}
 	r.proved(checks)
 	return r.end(r.outcome(ctx))
@@ -260,16 +299,6 @@ func limit(s *model.Site, w *model.Want, st plan.Step) time.Duration {
 		return besideTime
 	}
 	return stepTime + checks
-}
-
-// blind is the observation of a host that could not be seen: nothing is known of
-// it, so nothing follows from it.
-func blind(host string, err error) model.Observed {
-	return model.Observed{
-		At:      time.Now().UTC(),
-		State:   model.State{},
-		Unknown: []model.Unknown{{Scope: "host " + host, Why: err.Error(), All: true}},
-	}
 }
 
 // until gives a context that ends with its parent or when stop is closed, and the

@@ -4,12 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"hash/fnv"
-	"io"
-	"maps"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,120 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
-
-// box is the kind of these tests: a guest with a size and an address.
-type box struct {
-	Size int    `hcl:"size"`
-	IP   string `hcl:"ip,optional"`
-}
-
-func kinds() model.Kinds {
-	return model.Kinds{
-		{Name: "box", Block: "node", Guest: true, New: func() any { return &box{} }, Claims: func(spec any) []model.Claim {
-			if spec.(*box).IP == "" {
-				return nil
-			}
-			return []model.Claim{{What: "label", Value: "on " + spec.(*box).IP}, {What: "address", Value: spec.(*box).IP}}
-		}},
-		{Name: "disk", Block: "disk", Everywhere: true, New: func() any { return &box{} }},
-	}
-}
-
-// ipOf is the address of a box; no two claim one.
-func ipOf(name string) string {
-	h := fnv.New32a()
-	_, _ = io.WriteString(h, name)
-	sum := h.Sum(nil)
-	return fmt.Sprintf("10.%d.%d.%d", sum[1], sum[2], sum[3])
-}
-
-func addr(kind, name string) model.Address { return model.Address{Kind: kind, Name: name} }
-
-// site declares boxes of manifest web on host father; all need disk.base.
-func site(sizes map[string]int) *model.Site {
-	m := &model.Manifest{Name: "web", Host: "father"}
-	for name, size := range sizes {
-		n := &model.Node{Name: name, Type: "box", Manifest: m}
-		n.Resource = &model.Resource{
-			Addr: addr("box", name), Spec: &box{Size: size, IP: ipOf(name)}, Manifest: "web", Node: name,
-			Guest: &model.Guest{}, Needs: []model.Address{addr("disk", "base")},
-		}
-		m.Nodes = append(m.Nodes, n)
-	}
-	return &model.Site{
-		Name: "home", Kinds: kinds(), Hosts: map[string]*model.Host{"father": {Name: "father"}},
-		Manifests: map[string]*model.Manifest{"web": m},
-		Objects:   model.State{addr("disk", "base"): {Addr: addr("disk", "base"), Spec: &box{Size: 1}}},
-	}
-}
-
-// host is a driver over a map. Its lock is for what it holds: steps come from many
-// goroutines.
-type host struct {
-	mu      sync.Mutex
-	holds   model.State
-	unknown []model.Unknown
-	foreign []model.Unmanaged
-	blind   error
-	fail    map[string]error // by address
-	applied []string
-	during  func(ctx context.Context, s plan.Step) error
-}
-
-func (h *host) Observe(context.Context, *model.Want) (model.Observed, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.blind != nil {
-		return model.Observed{}, h.blind
-	}
-	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.holds), Unknown: h.unknown, Unmanaged: h.foreign}, nil
-}
-
-func (h *host) Apply(ctx context.Context, s plan.Step) error {
-	h.mu.Lock()
-	during := h.during
-	h.mu.Unlock()
-	if during != nil {
-		if err := during(ctx, s); err != nil {
-			return err
-		}
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.applied = append(h.applied, fmt.Sprintf("%s %s", s.Action, s.Address))
-	if err := h.fail[s.Address.String()]; err != nil {
-		return err
-	}
-	if s.Action == plan.Delete {
-		delete(h.holds, s.Address)
-		return nil
-	}
-	made := *s.Want
-	made.Spec = model.Clone(s.Want.Spec)
-	h.holds[s.Address] = &made
-	return nil
-}
-
-// pass is one over father with a yes to everything.
-func pass(s *model.Site, h *host) *engine.Pass {
-	if h.holds == nil {
-		h.holds = model.State{}
-	}
-	return &engine.Pass{
-		Verb: "apply", Host: "father",
-		Load:    func(context.Context) engine.Desired { return engine.Desired{Site: s, Commit: "c0ffee"} },
-		Open:    func(*model.Host) (engine.Driver, error) { return h, nil },
-		Verdict: func(context.Context, *plan.Plan) (bool, error) { return true, nil },
-	}
-}
-
-func statuses(r engine.Report) string {
-	var out []string
-	for _, n := range r.Nodes {
-		out = append(out, fmt.Sprintf("%s:%s", n.Name, n.Status))
-	}
-	return strings.Join(out, " ")
-}
 
 // document gives the report as JSON, without its times.
 func document(t *testing.T, r engine.Report) string {
@@ -153,8 +33,8 @@ func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 	h := &host{}
 	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
-	require.Equal(t, "create disk.base", h.applied[0], "what is needed comes first")
-	require.Len(t, h.applied, 3)
+	require.Equal(t, "create disk.base", h.Applied[0], "what is needed comes first")
+	require.Len(t, h.Applied, 3)
 	require.JSONEq(t, `{
 		"verb": "apply", "success": true, "commit": "c0ffee", "duration_seconds": 0,
 		"nodes": [
@@ -164,10 +44,10 @@ func TestAPassConvergesAndTheNextOneDoesNothing(t *testing.T) {
 		"findings": []
 	}`, document(t, r))
 
-	h.applied = nil
+	h.Applied = nil
 	r = pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
 	require.Equal(t, engine.Done, r.Outcome)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 	require.Equal(t, "a:completed b:completed", statuses(r), "what is unchanged is as the site says, too")
 }
 
@@ -178,7 +58,7 @@ func TestWithoutAVerdictNothingIsDone(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Planned, r.Outcome)
 	require.Len(t, r.Plan.Steps, 2)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 	require.Equal(t, "a:skipped", statuses(r))
 }
 
@@ -190,7 +70,7 @@ func TestAVerdictMayRefuse(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.ErrorIs(t, r.Err, no)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 	require.Contains(t, document(t, r), `"summary": "not today"`)
 	require.Contains(t, document(t, r), `"detail": "come back tomorrow"`)
 }
@@ -218,18 +98,18 @@ func TestABadSiteReachesNoHost(t *testing.T) {
 }
 
 func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
-	h := &host{holds: model.State{addr("box", "a"): {Addr: addr("box", "a"), Spec: &box{}, Node: "a", Manifest: "web", Guest: &model.Guest{VMID: 100}}}}
+	h := &host{Holds: model.State{addr("box", "a"): {Addr: addr("box", "a"), Spec: &box{}, Node: "a", Manifest: "web", Guest: &model.Guest{VMID: 100}}}}
 	p := pass(site(nil), h)
 	p.Host = "fahter"
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Invalid, r.Outcome)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 	require.Contains(t, r.Findings[0].Detail, "father")
 }
 
 func TestABlindHostIsUnknownAndNotEmpty(t *testing.T) {
 	lost := errors.New("no route to host")
-	h := &host{blind: lost}
+	h := &host{Blind: lost}
 	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.ErrorIs(t, r.Err, lost)
@@ -250,7 +130,7 @@ func TestAHostThatCannotBeOpened(t *testing.T) {
 
 func TestPartOfTheStepsFail(t *testing.T) {
 	broken := errors.New("storage is full")
-	h := &host{fail: map[string]error{"box.b": broken}}
+	h := &host{Fail: map[string]error{"box.b": broken}}
 	s := site(map[string]int{"a": 1, "b": 2, "c": 3})
 	s.Manifests["web"].OnError = "continue"
 	r := pass(s, h).Run(t.Context())
@@ -262,7 +142,7 @@ func TestPartOfTheStepsFail(t *testing.T) {
 }
 
 func TestWhatFailsBesideTheNodesIsAFinding(t *testing.T) {
-	h := &host{fail: map[string]error{"disk.base": errors.New("checksum mismatch")}}
+	h := &host{Fail: map[string]error{"disk.base": errors.New("checksum mismatch")}}
 	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.Equal(t, "a:skipped", statuses(r))
@@ -274,16 +154,16 @@ func TestWhatFailsBesideTheNodesIsAFinding(t *testing.T) {
 func TestOnErrorComesFromTheManifest(t *testing.T) {
 	s := site(map[string]int{"a": 1, "b": 2})
 	s.Manifests["web"].OnError = "rollback"
-	h := &host{fail: map[string]error{"box.b": errors.New("no")}}
+	h := &host{Fail: map[string]error{"box.b": errors.New("no")}}
 	p := pass(s, h)
 	p.Width = 1
 	r := p.Run(t.Context())
 	require.Equal(t, "a:destroyed b:failed", statuses(r))
-	require.NotContains(t, h.holds, addr("box", "a"))
+	require.NotContains(t, h.Holds, addr("box", "a"))
 }
 
 func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
-	h := &host{foreign: []model.Unmanaged{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "b"), Fix: "rename it"}}}
+	h := &host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "b", Kind: "vm", Why: "no ownership tag", Claims: addr("box", "b"), Fix: "rename it"}}}
 	r := pass(site(map[string]int{"a": 1, "b": 2}), h).Run(t.Context())
 	require.Equal(t, engine.Refused, r.Outcome)
 	require.Equal(t, "a:completed b:skipped", statuses(r))
@@ -291,7 +171,7 @@ func TestAGuardRefusesOneAndTheRestIsDone(t *testing.T) {
 }
 
 func TestWhatIsOutOfSightIsNoSuccess(t *testing.T) {
-	h := &host{unknown: []model.Unknown{{Scope: "node two", Why: "offline"}}}
+	h := &host{Unknown: []model.Unknown{{Scope: "node two", Why: "offline"}}}
 	r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Partly, r.Outcome)
 	r = pass(site(map[string]int{"a": 1}), h).Run(t.Context())
@@ -309,7 +189,7 @@ func TestDestroyTakesTheManifestAndSaysSoTwice(t *testing.T) {
 		require.Equal(t, engine.Done, r.Outcome)
 		require.Equal(t, "a:destroyed b:destroyed", statuses(r))
 	}
-	require.Equal(t, []model.Address{addr("disk", "base")}, h.holds.Addresses(), "only guests go")
+	require.Equal(t, []model.Address{addr("disk", "base")}, h.Holds.Addresses(), "only guests go")
 }
 
 func TestTargetsNarrowTheReport(t *testing.T) {
@@ -325,12 +205,12 @@ func TestRefreshOnlyTellsAndPlansNothing(t *testing.T) {
 	h := &host{}
 	s := site(map[string]int{"a": 1})
 	require.Equal(t, engine.Done, pass(s, h).Run(t.Context()).Outcome)
-	h.holds[addr("box", "a")].Spec.(*box).Size = 9
-	h.applied = nil
+	h.Holds[addr("box", "a")].Spec.(*box).Size = 9
+	h.Applied = nil
 	p := pass(s, h)
 	p.RefreshOnly = true
 	r := p.Run(t.Context())
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 	require.Empty(t, r.Plan.Steps)
 	require.Equal(t, 1, r.Aside)
 	require.False(t, r.Plan.InSync(), "a difference is not in sync")
@@ -351,14 +231,14 @@ func TestStopBeforeTheFirstStepEndsAtOnce(t *testing.T) {
 	r := p.Run(t.Context())
 	require.Equal(t, engine.Interrupted, r.Outcome)
 	require.ErrorIs(t, r.Err, engine.ErrInterrupted)
-	require.Empty(t, h.applied)
+	require.Empty(t, h.Applied)
 }
 
 // Once: what runs is finished. Then nothing new is begun.
 func TestStopDuringTheStepsFinishesWhatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
-		h := &host{during: func(ctx context.Context, _ plan.Step) error {
+		h := &host{During: func(ctx context.Context, _ plan.Step) error {
 			select {
 			case <-time.After(time.Minute):
 				return nil
@@ -373,7 +253,7 @@ func TestStopDuringTheStepsFinishesWhatRuns(t *testing.T) {
 		time.AfterFunc(time.Second, func() { close(stop) })
 		r := p.Run(t.Context())
 		require.Equal(t, engine.Interrupted, r.Outcome)
-		require.Equal(t, []string{"create disk.base"}, h.applied, "it ran, and box.a was not begun")
+		require.Equal(t, []string{"create disk.base"}, h.Applied, "it ran, and box.a was not begun")
 		require.Equal(t, []apply.What{apply.Started, apply.Waiting, apply.Finished, apply.Finished}, events)
 		require.InDelta(t, 60, r.Seconds, 1)
 	})
@@ -384,7 +264,7 @@ func TestACancelledContextSaysWhy(t *testing.T) {
 		late := errors.New("time is over")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, late)
 		defer cancel()
-		h := &host{during: func(ctx context.Context, _ plan.Step) error { <-ctx.Done(); return ctx.Err() }}
+		h := &host{During: func(ctx context.Context, _ plan.Step) error { <-ctx.Done(); return ctx.Err() }}
 		r := pass(site(map[string]int{"a": 1}), h).Run(ctx)
 		require.Equal(t, engine.Failed, r.Outcome)
 		require.ErrorIs(t, r.Err, late)

@@ -17,7 +17,7 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := site(map[string]int{"a": 1})
 		s.Manifests["web"].Settings = &model.Settings{Timeout: 3 * time.Second}
-		h := &host{during: func(ctx context.Context, s plan.Step) error {
+		h := &host{During: func(ctx context.Context, s plan.Step) error {
 			if s.Node == "" {
 				return nil
 			}
@@ -34,7 +34,7 @@ func TestTheTimeOfAStepComesFromTheManifest(t *testing.T) {
 // What belongs to no manifest, as a download does, may take an hour.
 func TestTheTimeOfAStepBesideTheManifests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &host{during: func(ctx context.Context, s plan.Step) error {
+		h := &host{During: func(ctx context.Context, s plan.Step) error {
 			if s.Node != "" {
 				return nil
 			}

@@ -14,12 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// lost is an answer that never came.
-type lost string
-
-func (l lost) Error() string      { return string(l) }
-func (lost) OutcomeUnknown() bool { return true }
-
 // once is what happens in place of the first try of a step, or with it.
 func once(address string, do func(s plan.Step) error) func(context.Context, plan.Step) error {
 	done := false
@@ -38,7 +32,7 @@ func TestAPassGoesOn(t *testing.T) {
 	held := func(h *host, s plan.Step, size int) {
 		made := *s.Want
 		made.Spec = &box{Size: size, IP: s.Want.Spec.(*box).IP}
-		h.holds[s.Address] = &made
+		h.Holds[s.Address] = &made
 	}
 	for name, c := range map[string]struct {
 		there   bool                            // box.a is there, of another size
@@ -55,21 +49,21 @@ func TestAPassGoesOn(t *testing.T) {
 		"an update, all done":     {there: true, happens: func(h *host, s plan.Step) { held(h, s, 1) }, vmid: 100},
 		"an update, and more to do than was shown": {
 			there: true, vmid: 100, err: "ip 10.9.9.9 → ",
-			happens: func(h *host, s plan.Step) { held(h, s, 7); h.holds[s.Address].Spec.(*box).IP = "10.9.9.9" },
+			happens: func(h *host, s plan.Step) { held(h, s, 7); h.Holds[s.Address].Spec.(*box).IP = "10.9.9.9" },
 		},
 		"an update, and the guest is gone": {
 			there: true, vmid: 100, err: "the plan showed update, and what is left of it is create: plan again",
-			happens: func(h *host, s plan.Step) { delete(h.holds, s.Address) },
+			happens: func(h *host, s plan.Step) { delete(h.Holds, s.Address) },
 		},
 		"its VMID is taken": {
 			happens: func(h *host, s plan.Step) {
-				h.foreign = append(h.foreign, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
+				h.Unmanaged = append(h.Unmanaged, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
 			},
 			applied: []string{"create box.a"}, vmid: 102,
 		},
 		"its VMID is taken, and a rule denies the other one": {
 			happens: func(h *host, s plan.Step) {
-				h.foreign = append(h.foreign, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
+				h.Unmanaged = append(h.Unmanaged, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
 			},
 			judge: func(q engine.Question) diag.List {
 				if len(q.Plan.Steps) == 1 && q.Plan.Steps[0].VMID == 102 {
@@ -81,13 +75,13 @@ func TestAPassGoesOn(t *testing.T) {
 		},
 		"it cannot be seen": {
 			happens: func(h *host, s plan.Step) {
-				h.unknown = []model.Unknown{{Scope: "box 100", Why: "dark", VMID: s.VMID}}
+				h.Unknown = []model.Unknown{{Scope: "box 100", Why: "dark", VMID: s.VMID}}
 			},
 			err: "box 100 cannot be read (dark) and may be it", vmid: 100,
 		},
 		"another one that is being made cannot be seen": {
 			happens: func(h *host, _ plan.Step) {
-				h.unknown = []model.Unknown{{Scope: "box 101", Why: "is being created", VMID: 101}}
+				h.Unknown = []model.Unknown{{Scope: "box 101", Why: "is being created", VMID: 101}}
 			},
 			applied: []string{"create box.a"}, vmid: 100,
 		},
@@ -95,7 +89,7 @@ func TestAPassGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := site(map[string]int{"a": 1, "b": 2})
-				h := &host{holds: model.State{}}
+				h := &host{Holds: model.State{}}
 				if c.there {
 					a := *s.Manifests["web"].Nodes[0].Resource
 					if a.Addr.Name != "a" {
@@ -103,13 +97,13 @@ func TestAPassGoesOn(t *testing.T) {
 					}
 					a.Spec = &box{Size: 7, IP: ipOf("a")}
 					a.Guest = &model.Guest{VMID: 100}
-					h.holds[a.Addr] = &a
+					h.Holds[a.Addr] = &a
 				}
-				h.during = once("box.a", func(s plan.Step) error {
-					h.mu.Lock()
-					defer h.mu.Unlock()
+				h.During = once("box.a", func(s plan.Step) error {
+					h.Mu.Lock()
+					defer h.Mu.Unlock()
 					c.happens(h, s)
-					h.applied = append(h.applied, "first")
+					h.Applied = append(h.Applied, "first")
 					return lost("596")
 				})
 				p := pass(s, h)
@@ -138,9 +132,9 @@ func TestAPassGoesOn(t *testing.T) {
 					require.Equal(t, engine.NodeCompleted, a.Status, "%v", r.Err)
 				}
 				var after []string
-				for i, what := range h.applied {
+				for i, what := range h.Applied {
 					if what == "first" {
-						after = h.applied[i+1:]
+						after = h.Applied[i+1:]
 					}
 				}
 				for len(after) > 0 && after[len(after)-1] == "create box.b" {
@@ -157,10 +151,10 @@ func TestAPassGoesOn(t *testing.T) {
 func TestAPassThatCannotLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{}
-		h.during = func(context.Context, plan.Step) error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.blind = errors.New("connection refused")
+		h.During = func(context.Context, plan.Step) error {
+			h.Mu.Lock()
+			defer h.Mu.Unlock()
+			h.Blind = errors.New("connection refused")
 			return lost("EOF")
 		}
 		r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())

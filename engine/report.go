@@ -50,18 +50,21 @@ type Report struct {
 	// Checks is what became of the checks of guests, as far as they were tried.
 	Checks map[model.Address]health.Report `json:"-"`
 
-	uncheckable []model.Address // those of Pass.Unwell of which the site asks no check any more
+	// Unchecked are those of Pass.Failing of which the site asks no check any more.
+	Unchecked []model.Address `json:"-"`
 
 	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
 	// of Invalid or Refused means that single steps were kept back, and everything else was done.
 	Denied bool `json:"-"`
 
-	accepted bool // a plan was made of what could be seen, and no rule denies it
-	began    time.Time
-	pass     *Pass
-	want     *model.Want
-	kinds    model.Kinds
-	ruled    diag.List // what the rules said: it holds no single step back
+	Accepted bool          `json:"-"` // a plan was made of what could be seen, and no rule denies it
+	Began    time.Time     `json:"-"`
+	About    *model.Commit `json:"-"` // Pass.Commit
+	Want     *model.Want   `json:"-"` // nil if the site did not load, or does not have the host
+
+	pass  *Pass
+	kinds model.Kinds
+	ruled diag.List // what the rules said: it holds no single step back
 }
 
 // Failure is the report of a verb that could not even begin its pass.
@@ -105,7 +108,7 @@ func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
 	}
 	p.Findings = append(slices.DeleteFunc(slices.Clone(r.Findings), settled), p.Findings...).Sorted()
 	r.Findings = p.Findings
-	r.Plan, r.want, r.Have = p, w, have
+	r.Plan, r.Want, r.Have = p, w, have
 }
 
 // isSettled reports whether an address is that of an object beside the guests which is on
@@ -184,6 +187,23 @@ func (r *Report) unseen() []model.Unknown {
 	return out
 }
 
+// Decisive are the findings, those by which rules deny all of the plan before those that
+// only keep single steps back.
+func (r *Report) Decisive() diag.List {
+	denies := func(f diag.Finding) bool {
+		return f.Severity == diag.Error && slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) })
+	}
+	out, rest := diag.List{}, diag.List{}
+	for _, f := range r.Findings {
+		if denies(f) {
+			out = append(out, f)
+		} else {
+			rest = append(rest, f)
+		}
+	}
+	return append(out, rest...)
+}
+
 // outcome judges the results of a plan that was carried out.
 func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	done := 0
@@ -247,7 +267,7 @@ func (r *Report) end(o Outcome, err error) Report {
 func (r *Report) close(o Outcome, err error) *Report {
 	r.Outcome, r.Err = o, err
 	r.Success = o == Done || o == Planned
-	r.Seconds = seconds(time.Since(r.began))
+	r.Seconds = seconds(time.Since(r.Began))
 	r.Nodes = r.nodes()
 	return r
 }

@@ -41,12 +41,12 @@ func TestWhatIsSettledIsNotWarnedOf(t *testing.T) {
 
 	s, h := site(map[string]int{"a": 1}), &host{}
 	require.Equal(t, all, of(s, h), "it is to be got")
-	h.unknown = []model.Unknown{{Scope: "disks", Kind: "disk", Why: "403"}}
+	h.Unknown = []model.Unknown{{Scope: "disks", Kind: "disk", Why: "403"}}
 	require.Equal(t, all, of(s, h), "it may be there, and nothing is done")
-	h.unknown = nil
+	h.Unknown = nil
 	require.Equal(t, engine.Done, pass(s, h).Run(t.Context()).Outcome)
 	require.Equal(t, others, of(s, h), "it is there")
-	h.holds[addr("disk", "other")] = &model.Resource{Addr: addr("disk", "other"), Spec: &box{Size: 1}}
+	h.Holds[addr("disk", "other")] = &model.Resource{Addr: addr("disk", "other"), Spec: &box{Size: 1}}
 	require.Equal(t, others, of(s, h), "one that is to go")
 	s.Objects[addr("disk", "base")].Spec.(*box).Size = 2
 	require.Equal(t, all, of(s, h), "it is to be got anew")

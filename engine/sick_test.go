@@ -20,21 +20,21 @@ import (
 func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInn()
-		i.set("db", true)
-		require.Equal(t, engine.Partly, i.pass(checkedSite("stop")).Run(t.Context()).Outcome)
+		i.Set("db", true)
+		require.Equal(t, engine.Partly, i.Pass(checkedSite("stop")).Run(t.Context()).Outcome)
 
-		i.asked = map[string]int{}
-		p := i.pass(checkedSite("stop"))
-		p.Unwell = []model.Address{addr("box", "db")}
+		i.Asked = map[string]int{}
+		p := i.Pass(checkedSite("stop"))
+		p.Failing = []model.Address{addr("box", "db")}
 		began := time.Now()
 		r := p.Run(t.Context())
 		require.Zero(t, time.Since(began))
-		require.Equal(t, 1, i.times("db"))
+		require.Equal(t, 1, i.Times("db"))
 		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not well: check up (db.hcl:7:3) does not hold: db does not answer")
 
-		i.set("db", false)
-		p = i.pass(checkedSite("stop"))
-		p.Unwell = []model.Address{addr("box", "db")}
+		i.Set("db", false)
+		p = i.Pass(checkedSite("stop"))
+		p.Failing = []model.Address{addr("box", "db")}
 		r = p.Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 	})
@@ -44,49 +44,23 @@ func TestWhatNeedsAnUnwellGuestTriesItOnce(t *testing.T) {
 func TestManyWaitForASickGuestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInn()
-		i.set("db", true)
+		i.Set("db", true)
 		s := checkedSite("continue")
-		require.Equal(t, engine.Partly, i.pass(s).Run(t.Context()).Outcome)
+		require.Equal(t, engine.Partly, i.Pass(s).Run(t.Context()).Outcome)
 		for _, n := range s.Manifests["web"].Nodes {
 			if n.Name == "lone" {
 				n.Resource.Needs = append(n.Resource.Needs, addr("box", "db"))
 			}
 		}
-		delete(i.holds, addr("box", "lone"))
-		i.asked = map[string]int{}
+		delete(i.Holds, addr("box", "lone"))
+		i.Asked = map[string]int{}
 		began := time.Now()
-		r := i.pass(s).Run(t.Context())
+		r := i.Pass(s).Run(t.Context())
 		require.Equal(t, 50*time.Second, time.Since(began))
-		require.Equal(t, 6, i.times("db"))
+		require.Equal(t, 6, i.Times("db"))
 		require.Equal(t, "db:failed lone:failed web:failed", statuses(r))
 		require.ErrorContains(t, r.Err, "create box.lone: it needs box.db")
 		require.ErrorContains(t, r.Err, "create box.web: it needs box.db")
-	})
-}
-
-// Who takes a check out of the files hears of it no more.
-func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
-	live(t, func(w *world) {
-		i := newInn()
-		w.options = func(o *engine.AgentOptions) {
-			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
-		}
-		i.set("lone", true)
-		w.repo.push("c1", engine.Desired{Site: checkedSite("continue")})
-		w.start()
-		s := w.pass(65 * time.Second)
-		require.Equal(t, "box.db:true box.lone:false box.web:true", ready(s))
-		require.Equal(t, []string{"box.lone"}, w.state().Unwell)
-
-		without := checkedSite("continue")
-		for _, n := range without.Manifests["web"].Nodes {
-			n.Checks = nil
-		}
-		w.repo.push("c2", engine.Desired{Site: without})
-		s = w.pass(10 * time.Minute)
-		require.Equal(t, "box.db:true box.lone:true box.web:true", ready(s))
-		require.Empty(t, w.state().Unwell)
-		require.Zero(t, w.log.count("checks hold again"), "nobody asked")
 	})
 }
 
@@ -97,19 +71,19 @@ func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			i := newInn()
 			boxes := map[string]int{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
-			require.Equal(t, engine.Done, i.pass(site(boxes)).Run(t.Context()).Outcome)
+			require.Equal(t, engine.Done, i.Pass(site(boxes)).Run(t.Context()).Outcome)
 			s := site(boxes)
 			for _, n := range s.Manifests["web"].Nodes {
 				n.Checks = []model.Check{{Name: "up", TCP: "22"}}
 			}
-			p := i.pass(s)
+			p := i.Pass(s)
 			p.Width, p.Unattended = 1, unattended
 			p.Health = health.Prober{Connect: 25 * time.Second, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}}
 			for name := range boxes {
-				p.Unwell = append(p.Unwell, addr("box", name))
+				p.Failing = append(p.Failing, addr("box", name))
 			}
 			began := time.Now()
 			r := p.Run(t.Context())
@@ -124,12 +98,12 @@ func TestManyDeadGuestsDoNotHoldUpAnAgent(t *testing.T) {
 func TestItIsToldWhoWaitsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInn()
-		i.set("db", true)
-		require.Equal(t, engine.Partly, i.pass(checkedSite("stop")).Run(t.Context()).Outcome)
+		i.Set("db", true)
+		require.Equal(t, engine.Partly, i.Pass(checkedSite("stop")).Run(t.Context()).Outcome)
 		var told []string
-		p := i.pass(checkedSite("stop"))
-		p.Health.Tell = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", engine.WaitsFor(w))) }
-		time.AfterFunc(5*time.Second, func() { i.set("db", false) })
+		p := i.Pass(checkedSite("stop"))
+		p.Health.Tell = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", w.String())) }
+		time.AfterFunc(5*time.Second, func() { i.Set("db", false) })
 		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
 		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "what comes then is no wait")
 	})

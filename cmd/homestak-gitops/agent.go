@@ -19,6 +19,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -151,17 +152,17 @@ func (a *app) tellOther(ctx context.Context, c *agentConfig) {
 // assembly is an agent with all that it is made of.
 type assembly struct {
 	cfg    *agentConfig
-	agent  *engine.Agent
+	agent  *agent.Agent
 	ledger *ledger.Ledger
 	knows  *knowledge
 	log    *slog.Logger
-	tell   func(engine.AgentStatus) // set before the agent runs; called on its goroutine
+	tell   func(agent.Status) // set before the agent runs; called on its goroutine
 }
 
 // assemble makes an agent. With sims its hosts are simulators: those that are in it,
 // and new ones for the others.
 func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Logger) (*assembly, error) {
-	s := &assembly{cfg: c, log: log, knows: &knowledge{identity: c.Identity}, tell: func(engine.AgentStatus) {}}
+	s := &assembly{cfg: c, log: log, knows: &knowledge{identity: c.Identity}, tell: func(agent.Status) {}}
 	var err error
 	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, ledgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -184,18 +185,18 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 		files: repo.Files, notes: repo.Notes, identity: c.Identity, secrets: c.SecretsFile,
 		log: s.log, knows: s.knows, sims: sims,
 	}
-	o := engine.AgentOptions{
+	o := agent.Options{
 		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: repository{repo, site}, Load: site.load, Open: site.open, Ledger: s.ledger,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
-		Tell: func(st engine.AgentStatus) { s.tell(st) },
+		Notify: func(st agent.Status) { s.tell(st) },
 	}
 	if sims == nil {
 		o.Exclusive = s.exclusive
 	} else {
 		o.Health.Simulated = simulatedGuests(sims)
 	}
-	if s.agent, err = engine.NewAgent(o); err != nil {
+	if s.agent, err = agent.New(o); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	return s, nil
@@ -204,7 +205,7 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 // lockEvery is how often the agent tries a host that somebody else has locked.
 const lockEvery = 500 * time.Millisecond
 
-// exclusive makes the agent the one writer of its host; see engine.AgentOptions. It is
+// exclusive makes the agent the one writer of its host; see agent.Options. It is
 // the lock file that apply and destroy take, which also holds where they began before
 // the agent did and so did not ask it.
 func (s *assembly) exclusive(ctx context.Context, blocked func(holder string)) (release func(), err error) {
@@ -281,7 +282,7 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 		a.ui.notef("%s", printable(ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
 	}
 	err := a.report(r)
-	if errors.Is(r.Err, engine.ErrUnknownIdentity) {
+	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
 		return &ending{Code: exitError} // a mistake in what the agent is told, if the site is right; a finding says it
 	}
 	return err
@@ -329,7 +330,7 @@ func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
 				case h.reloads <- time.Now():
 				default: // one is open already
 				}
-				s.agent.Look()
+				s.agent.CheckNow()
 			case <-beside.Done():
 				return
 			}

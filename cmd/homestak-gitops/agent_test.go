@@ -177,7 +177,7 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 	release, err := lockHost(s.data, &model.Host{Name: "father", API: api}, "apply")
 	require.NoError(t, err)
 	s.begin(t)
-	out := s.until(t, "waits to be the one writer of the host")
+	out := s.until(t, "waiting for the write lock of the host")
 	require.Contains(t, out, fmt.Sprintf("which is changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
 	require.Empty(t, s.host.Snapshot().Guests)
 	release()

@@ -28,7 +28,7 @@ type repository struct {
 	site *agentSite
 }
 
-// Head is as engine.Source wants it.
+// Head is as agent.Source wants it.
 func (r repository) Head(ctx context.Context) (model.Commit, error) {
 	c, err := r.Repository.Head(ctx)
 	if err == nil && r.site.peeked != c.ID {
@@ -40,22 +40,6 @@ func (r repository) Head(ctx context.Context) (model.Commit, error) {
 	}
 	return c, err
 }
-
-// Since is as engine.Source wants it.
-func (r repository) Since(ctx context.Context, from, to string) ([]model.Commit, error) {
-	list, err := r.Repository.Since(ctx, from, to)
-	if errors.Is(err, source.ErrUnrelated) {
-		err = unrelatedError{err}
-	}
-	return list, err
-}
-
-// unrelatedError is a source.ErrUnrelated that is an engine.ErrUnrelated too. Both say
-// the same, so its text is that of one of them.
-type unrelatedError struct{ error }
-
-// Unwrap gives both.
-func (e unrelatedError) Unwrap() []error { return []error{e.error, engine.ErrUnrelated} }
 
 // agentSite reads the sites of commits and opens the ways to their hosts. All of it
 // belongs to the agent's goroutine, which calls load and open; only knows and files
@@ -93,7 +77,7 @@ func (s *agentSite) peek(ctx context.Context, c model.Commit) {
 	}
 }
 
-// load reads the site of a commit; see engine.AgentOptions. The secrets are read each
+// load reads the site of a commit; see agent.Options. The secrets are read each
 // time: where they changed, the loader takes the site for another one.
 func (s *agentSite) load(ctx context.Context, c model.Commit) engine.Desired {
 	d := s.read(ctx, c, false)

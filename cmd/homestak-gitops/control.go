@@ -14,16 +14,17 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
 // steered is the agent, as far as the socket looks at it and steers it.
 type steered interface {
-	Status() engine.AgentStatus
-	Look()
-	Reconcile(ctx context.Context) (engine.PassStatus, error)
-	Hold(ctx context.Context, who string) (release func(), err error)
+	Status() agent.Status
+	CheckNow()
+	Reconcile(ctx context.Context) (agent.PassStatus, error)
+	Pause(ctx context.Context, who string) (release func(), err error)
 }
 
 // suspender is the agent, as far as it can be told to leave things as they are.
@@ -42,11 +43,11 @@ type receipts interface {
 // socket may do all of it, so what keeps others away is the mode of the file.
 //
 //	GET  /agent            who this is: agentCard
-//	GET  /status           engine.AgentStatus
+//	GET  /status           agent.Status
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
 //	GET  /history/verify   whether the chain of receipts holds: chain
 //	GET  /why/ADDRESS      where an object comes from and what was done to it: reasons
-//	POST /reconcile        look now; with ?wait the answer is the engine.PassStatus of that look
+//	POST /reconcile        look now; with ?wait the answer is the agent.PassStatus of that look
 //	POST /suspend          a ledger.Suspension, without since
 //	POST /resume           {"manifest": "…"}, "" for everything
 //	POST /hold             be the one writer: who=, verb=; granted when the headers come, until the connection ends
@@ -203,7 +204,7 @@ func (c *control) why(_ http.ResponseWriter, r *http.Request) (any, error) {
 func (c *control) reconcile(w http.ResponseWriter, r *http.Request) (any, error) {
 	c.log.Info("asked to look", "over", "socket")
 	if !r.URL.Query().Has("wait") {
-		c.agent.Look()
+		c.agent.CheckNow()
 		writeAnswer(w, http.StatusAccepted, struct{}{})
 		return nil, nil //nolint:nilnil // the answer is written
 	}
@@ -278,7 +279,7 @@ func (c *control) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, badRequest("who holds?", "name who= and verb=, shortly")
 	}
 	patient(w)
-	release, err := c.agent.Hold(r.Context(), printable(who+" ("+verb+")"))
+	release, err := c.agent.Pause(r.Context(), printable(who+" ("+verb+")"))
 	if err != nil {
 		if r.Context().Err() != nil {
 			return nil, stoppingProblem()

@@ -18,20 +18,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
 // fakeAgent is an agent that does nothing but answer. Its fields are set before it is
 // asked, but for those under the lock.
 type fakeAgent struct {
-	pass    engine.PassStatus
+	pass    agent.PassStatus
 	passing chan struct{} // closed: the pass that Reconcile waits for is over
 	free    chan struct{} // a token in it: nobody is the one writer
 	list    []ledger.Receipt
 	broken  []string
 
 	mu        sync.Mutex
-	status    engine.AgentStatus
+	status    agent.Status
 	looks     int
 	holders   []string
 	suspended []ledger.Suspension
@@ -40,11 +41,11 @@ type fakeAgent struct {
 func newFakeAgent() *fakeAgent {
 	f := &fakeAgent{passing: make(chan struct{}), free: make(chan struct{}, 1)}
 	f.free <- struct{}{}
-	f.status = engine.AgentStatus{Version: 1, Agent: "v1", Identity: "father", PID: 1, State: engine.Idle, Healthy: true, Summary: "father is as it should be"}
+	f.status = agent.Status{Version: 1, Agent: "v1", Identity: "father", PID: 1, State: agent.Idle, Healthy: true, Summary: "father is as it should be"}
 	return f
 }
 
-func (f *fakeAgent) Status() engine.AgentStatus {
+func (f *fakeAgent) Status() agent.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.status
@@ -52,23 +53,23 @@ func (f *fakeAgent) Status() engine.AgentStatus {
 	return s
 }
 
-func (f *fakeAgent) Look() {
+func (f *fakeAgent) CheckNow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looks++
 }
 
-func (f *fakeAgent) Reconcile(ctx context.Context) (engine.PassStatus, error) {
-	f.Look()
+func (f *fakeAgent) Reconcile(ctx context.Context) (agent.PassStatus, error) {
+	f.CheckNow()
 	select {
 	case <-f.passing:
 		return f.pass, nil
 	case <-ctx.Done():
-		return engine.PassStatus{}, ctx.Err()
+		return agent.PassStatus{}, ctx.Err()
 	}
 }
 
-func (f *fakeAgent) Hold(ctx context.Context, who string) (func(), error) {
+func (f *fakeAgent) Pause(ctx context.Context, who string) (func(), error) {
 	select {
 	case <-f.free:
 	case <-ctx.Done():
@@ -172,7 +173,7 @@ func TestControlAnswers(t *testing.T) {
 		Version: 1, Program: "v1", Identity: "father", DataDir: "/data", PID: 1, API: "https://a:8006", Manifests: []string{"web"},
 	}, r.card)
 
-	var s engine.AgentStatus
+	var s agent.Status
 	require.NoError(t, r.get(t.Context(), "/status", &s))
 	require.Equal(t, f.Status(), s)
 
@@ -252,7 +253,7 @@ func TestControlOutlivesBadClients(t *testing.T) {
 	say("POST /hold?who=x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n")
 	say("GET /" + strings.Repeat("a", 1<<20) + " HTTP/1.1\r\n\r\n")
 	r := dialed(t, socket)
-	var s engine.AgentStatus
+	var s agent.Status
 	require.NoError(t, r.get(t.Context(), "/status", &s))
 	require.Len(t, s.Nodes, 5000)
 	end() // and the end of the agent does not wait for them either
@@ -284,15 +285,15 @@ func TestHoldLastsAsLongAsItsClient(t *testing.T) {
 func TestReconcileWaitsForItsPass(t *testing.T) {
 	t.Parallel()
 	f := newFakeAgent()
-	f.pass = engine.PassStatus{Commit: "0123456789", Outcome: engine.Done}
+	f.pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Done}
 	socket, _ := served(t, f, "")
 	r := dialed(t, socket)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Error(t, r.post(gone, "/reconcile?wait", nil, nil))
-	got := make(chan engine.PassStatus, 1)
+	got := make(chan agent.PassStatus, 1)
 	go func() {
-		var p engine.PassStatus
+		var p agent.PassStatus
 		if r.post(t.Context(), "/reconcile?wait", nil, &p) == nil {
 			got <- p
 		}

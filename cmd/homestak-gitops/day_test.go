@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
@@ -32,7 +32,7 @@ type day struct {
 	repo   *sourcetest.Repo
 	sim    *pvesim.Host
 	dark   atomic.Bool // the host answers nothing but 595
-	agent  *engine.Agent
+	agent  *agent.Agent
 	data   string
 	cores  map[string]int // of each node that is wanted, by its name
 	pushed string         // newest commit that is good

@@ -18,6 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -61,7 +62,7 @@ type demo struct {
 	dir      string // the author's checkout of it
 	author   *author.Author
 	sim      *pvesim.Host
-	agent    *engine.Agent
+	agent    *agent.Agent
 	receipts *ledger.Ledger
 	news     mailbox              // what the agent tells of itself
 	stranger map[int]pvesim.Guest // what was on the host before us
@@ -173,7 +174,7 @@ Ctrl-C ends it, and removes all of it.
 				last = r
 				d.app.ui.printf("%s: %s\n", short(r.Commit), steps(r))
 			}
-			if st.State == engine.Idle && st.Summary != told {
+			if st.State == agent.Idle && st.Summary != told {
 				told = st.Summary
 				d.app.ui.printf("%s\n", told)
 				d.findings(st)
@@ -205,15 +206,15 @@ func (d *demo) check(holds bool, format string, args ...any) {
 
 // push commits the checkout, pushes it, and waits until the agent is done with it: the
 // host is as the commit says, or the commit is refused.
-func (d *demo) push(ctx context.Context, message string) (engine.AgentStatus, error) {
+func (d *demo) push(ctx context.Context, message string) (agent.Status, error) {
 	id, err := d.author.Push(ctx, message)
 	if err != nil {
-		return engine.AgentStatus{}, err
+		return agent.Status{}, err
 	}
 	subject, _, _ := strings.Cut(message, "\n")
 	d.app.ui.printf("  git push  [%s] %s\n\n", short(id), subject)
-	st, err := d.until(ctx, "the agent is done with "+short(id), func(s engine.AgentStatus) bool {
-		return s.State == engine.Idle && (is(s.Converged, id) || s.Refused != nil && s.Refused.Commit == id)
+	st, err := d.until(ctx, "the agent is done with "+short(id), func(s agent.Status) bool {
+		return s.State == agent.Idle && (is(s.Converged, id) || s.Refused != nil && s.Refused.Commit == id)
 	})
 	if err == nil {
 		d.app.ui.printf("  agent     %s\n\n", st.Summary)
@@ -221,10 +222,10 @@ func (d *demo) push(ctx context.Context, message string) (engine.AgentStatus, er
 	return st, err
 }
 
-func is(c *engine.CommitStatus, id string) bool { return c != nil && c.ID == id }
+func is(c *agent.CommitStatus, id string) bool { return c != nil && c.ID == id }
 
 // until waits until what the agent tells of itself is as wanted.
-func (d *demo) until(ctx context.Context, what string, wanted func(engine.AgentStatus) bool) (engine.AgentStatus, error) {
+func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status) bool) (agent.Status, error) {
 	limit := time.NewTimer(demoWait)
 	defer limit.Stop()
 	for st := d.agent.Status(); ; {

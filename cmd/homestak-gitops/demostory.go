@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -82,8 +83,8 @@ func (d *demo) drift(ctx context.Context) error {
 		e.Stop(before["ns-a"].VMID)
 		e.Set(before["db"].VMID, "name", "database")
 	})
-	_, err := d.until(ctx, "drift is put back", func(s engine.AgentStatus) bool {
-		return s.State == engine.Idle && s.Last != nil && s.Last.Outcome == engine.Done && mended(d.ours())
+	_, err := d.until(ctx, "drift is put back", func(s agent.Status) bool {
+		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && mended(d.ours())
 	})
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (d *demo) mistake(ctx context.Context) error {
 	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
 	off := d.ours()["ns-b"].VMID
 	d.sim.Edit(func(e *pvesim.Edit) { e.Stop(off) })
-	_, err = d.until(ctx, "ns-b runs again", func(s engine.AgentStatus) bool { return s.State == engine.Idle && d.ours()["ns-b"].Running })
+	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { return s.State == agent.Idle && d.ours()["ns-b"].Running })
 	if err != nil {
 		return err
 	}
@@ -248,13 +249,13 @@ func (d *demo) farewell(ctx context.Context) error {
 }
 
 // findings tells why a commit is refused.
-func (d *demo) findings(st engine.AgentStatus) {
+func (d *demo) findings(st agent.Status) {
 	if st.Refused != nil {
 		d.app.ui.printf("%s\n", indent(text(st.Refused)))
 	}
 }
 
-func text(r *engine.Refusal) string {
+func text(r *agent.Refusal) string {
 	var b strings.Builder
 	diag.Text(&b, slices.DeleteFunc(slices.Clone(r.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error }))
 	return b.String()

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -91,7 +91,7 @@ func (a *app) hold(h *model.Host, verb string) (release func(), err error) {
 
 // busy says what the agent is at.
 func (*app) busy(ctx context.Context, r *remote) string {
-	var s engine.AgentStatus
+	var s agent.Status
 	if err := r.get(ctx, "/status", &s); err != nil || s.Running == nil {
 		return "the agent of host " + r.card.Identity + " is at work"
 	}
@@ -116,7 +116,7 @@ func (a *app) agentAllowsDestroy(ctx context.Context, h *model.Host, manifest st
 	if r.card.Manifests != nil && !slices.Contains(r.card.Manifests, manifest) {
 		return nil
 	}
-	var s engine.AgentStatus
+	var s agent.Status
 	if err := r.get(ctx, "/status", &s); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,7 +36,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pvesim.Config{TaskTime: 200 * time.Millisecond}, 1)
 	f := newFakeAgent()
-	f.status.Running = &engine.Running{Steps: 5, Done: 2, Seconds: 90}
+	f.status.Running = &agent.Running{Steps: 5, Done: 2, Seconds: 90}
 	socket, _ := served(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	<-f.free // the agent is at work

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -20,12 +21,12 @@ const (
 )
 
 // absent is the state of an agent that does not run.
-const absent engine.State = "absent"
+const absent agent.State = "absent"
 
 // memory is what an agent that does not run any more left behind. It is only read.
 type memory struct {
 	ledger *ledger.Ledger
-	status engine.AgentStatus
+	status agent.Status
 }
 
 // recall reads what the last agent of a data folder knew.
@@ -56,8 +57,8 @@ func (*app) recall(c *agentConfig) (*memory, error) {
 }
 
 // left makes a status of what was left.
-func left(s ledger.State, last []ledger.Receipt) engine.AgentStatus {
-	out := engine.AgentStatus{
+func left(s ledger.State, last []ledger.Receipt) agent.Status {
+	out := agent.Status{
 		Version: 1, Identity: s.Identity, State: absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),
 		Head: markStatus(s.Head), InForce: markStatus(s.Good), Converged: markStatus(s.Converged), Nodes: []engine.NodeStatus{},
 	}
@@ -72,7 +73,7 @@ func left(s ledger.State, last []ledger.Receipt) engine.AgentStatus {
 	for _, r := range last {
 		ended := r.Began.Add(time.Duration(r.Seconds * float64(time.Second)))
 		latest(ended)
-		out.Last = &engine.PassStatus{
+		out.Last = &agent.PassStatus{
 			Commit: r.Commit, Plan: r.Plan, Outcome: engine.Outcome(r.Outcome), Ended: ended, Seconds: r.Seconds, Drift: r.Drift, Findings: r.Findings,
 		}
 		for _, st := range r.Steps {
@@ -87,7 +88,7 @@ func left(s ledger.State, last []ledger.Receipt) engine.AgentStatus {
 				out.Last.Summary.Delete++
 			}
 		}
-		for _, c := range []*engine.CommitStatus{out.Head, out.InForce, out.Converged} {
+		for _, c := range []*agent.CommitStatus{out.Head, out.InForce, out.Converged} {
 			if c != nil && c.ID == r.Commit {
 				c.Subject, c.Author = r.Subject, r.Author
 			}
@@ -96,9 +97,9 @@ func left(s ledger.State, last []ledger.Receipt) engine.AgentStatus {
 	return out
 }
 
-func markStatus(m ledger.Mark) *engine.CommitStatus {
+func markStatus(m ledger.Mark) *agent.CommitStatus {
 	if m.ID == "" {
 		return nil
 	}
-	return &engine.CommitStatus{ID: m.ID, Since: m.Since}
+	return &agent.CommitStatus{ID: m.ID, Since: m.Since}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -157,11 +156,11 @@ func (p *progress) tell(e apply.Event) {
 func (p *progress) wait(w health.Progress) {
 	for i := range p.running {
 		if p.running[i].step.Address == w.Step() {
-			p.running[i].waits = engine.WaitsFor(w)
+			p.running[i].waits = w.String()
 		}
 	}
 	if !p.ui.errTerminal && w.Tries == 1 {
-		p.ui.notef("%s", printable(engine.WaitsFor(w)))
+		p.ui.notef("%s", printable(w.String()))
 	}
 }
 

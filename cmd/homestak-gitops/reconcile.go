@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
@@ -58,7 +59,7 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 	}
 	asked := time.Now().UTC()
 	type answer struct {
-		pass engine.PassStatus
+		pass agent.PassStatus
 		err  error
 	}
 	ended := make(chan answer, 1)
@@ -80,13 +81,13 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 			if err := a.tellSteps(ctx, r, asked); err != nil {
 				return err
 			}
-			var after engine.AgentStatus
+			var after agent.Status
 			if err := r.get(ctx, "/status", &after); err != nil {
 				return err
 			}
 			return a.tellPass(got.pass, after)
 		case <-ticker.C:
-			var s engine.AgentStatus
+			var s agent.Status
 			if r.get(ctx, "/status", &s) == nil { // else the answer will say what is wrong
 				w.tell(s, time.Now())
 			}
@@ -136,7 +137,7 @@ func stepEnd(st ledger.Step) string {
 
 // tellPass prints how a pass of the agent ended, and ends likewise. Where the newest
 // commit was refused the pass was made with the last good one; that is told, and counts.
-func (a *app) tellPass(l engine.PassStatus, after engine.AgentStatus) error {
+func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
 	a.ui.findings(l.Findings)
 	if after.Refused != nil {
 		a.ui.findings(after.Refused.Findings)
@@ -169,7 +170,7 @@ func (a *app) tellPass(l engine.PassStatus, after engine.AgentStatus) error {
 }
 
 // refusedFor reports whether that is why the newest commit is refused.
-func refusedFor(s engine.AgentStatus, summary string) bool {
+func refusedFor(s agent.Status, summary string) bool {
 	return s.Refused != nil && slices.ContainsFunc(s.Refused.Findings, func(f diag.Finding) bool { return f.Summary == summary })
 }
 
@@ -177,19 +178,19 @@ func refusedFor(s engine.AgentStatus, summary string) bool {
 // next: in lines, or on a terminal in one live line. It belongs to one goroutine.
 type passWatch struct {
 	ui      *ui
-	running []engine.StepNow
+	running []agent.StepNow
 	drawn   bool
 }
 
 // tell shows what is new in a status.
-func (w *passWatch) tell(s engine.AgentStatus, now time.Time) {
-	var running []engine.StepNow
+func (w *passWatch) tell(s agent.Status, now time.Time) {
+	var running []agent.StepNow
 	if s.Running != nil {
 		running = s.Running.Now
 	}
 	w.erase()
-	has := func(list []engine.StepNow, n engine.StepNow) bool {
-		return slices.ContainsFunc(list, func(m engine.StepNow) bool { return m.Address == n.Address && m.Since.Equal(n.Since) })
+	has := func(list []agent.StepNow, n agent.StepNow) bool {
+		return slices.ContainsFunc(list, func(m agent.StepNow) bool { return m.Address == n.Address && m.Since.Equal(n.Since) })
 	}
 	for _, n := range running {
 		if !has(w.running, n) && !w.ui.errTerminal {
@@ -202,9 +203,9 @@ func (w *passWatch) tell(s engine.AgentStatus, now time.Time) {
 	}
 }
 
-func (w *passWatch) draw(s engine.AgentStatus, now time.Time) {
+func (w *passWatch) draw(s agent.Status, now time.Time) {
 	text := string(s.State)
-	if s.State == engine.Waiting {
+	if s.State == agent.Waiting {
 		text = s.Summary
 	}
 	if r := s.Running; r != nil && r.Steps > 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
@@ -43,7 +44,7 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = func(err error) any {
-		return engine.AgentStatus{
+		return agent.Status{
 			Version: 1, State: absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
 		}
 	}
@@ -97,8 +98,8 @@ func (a *app) agentHere(ctx context.Context, f *agentFlags) (*remote, *agentConf
 }
 
 // statusOf asks the agent, or tells what the last one left.
-func (a *app) statusOf(ctx context.Context, f *agentFlags) (engine.AgentStatus, error) {
-	var s engine.AgentStatus
+func (a *app) statusOf(ctx context.Context, f *agentFlags) (agent.Status, error) {
+	var s agent.Status
 	r, cfg, err := a.agentHere(ctx, f)
 	if errors.Is(err, errNoAgent) {
 		m, err := a.recall(cfg)
@@ -114,7 +115,7 @@ func (a *app) statusOf(ctx context.Context, f *agentFlags) (engine.AgentStatus, 
 }
 
 // tellStatus prints a status, and ends well if all is.
-func (a *app) tellStatus(s engine.AgentStatus) error {
+func (a *app) tellStatus(s agent.Status) error {
 	if a.ui.json {
 		if err := a.ui.emit(s); err != nil {
 			return err
@@ -130,7 +131,7 @@ func (a *app) tellStatus(s engine.AgentStatus) error {
 }
 
 // beginning reports whether an agent is at its first pass, and nothing is wrong so far.
-func beginning(s engine.AgentStatus) bool {
+func beginning(s agent.Status) bool {
 	return s.State != absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
 }
 
@@ -152,7 +153,7 @@ const (
 )
 
 // statusText draws a status for people.
-func statusText(s engine.AgentStatus, now time.Time, p paint) string {
+func statusText(s agent.Status, now time.Time, p paint) string {
 	var b strings.Builder
 	health := p.as(good, "healthy")
 	switch {
@@ -199,7 +200,7 @@ func statusText(s engine.AgentStatus, now time.Time, p paint) string {
 }
 
 // untoldPass is the last pass, without an error that the status tells anyway.
-func untoldPass(s engine.AgentStatus) engine.PassStatus {
+func untoldPass(s agent.Status) agent.PassStatus {
 	l := *s.Last
 	l.Error, _, _ = strings.Cut(l.Error, "\n")
 	if strings.Contains(s.Summary, l.Error) {
@@ -209,7 +210,7 @@ func untoldPass(s engine.AgentStatus) engine.PassStatus {
 }
 
 // looks tells of the looks at repository and host.
-func looks(s engine.AgentStatus, now time.Time) string {
+func looks(s agent.Status, now time.Time) string {
 	var parts []string
 	if r := s.Repository; r.Error != "" {
 		since := ""
@@ -234,13 +235,13 @@ func looks(s engine.AgentStatus, now time.Time) string {
 
 // commits tells of head, the one in force and the converged one; in one line where
 // all are the same.
-func commits(row func(label, format string, args ...any), s engine.AgentStatus, now time.Time) {
-	line := func(label string, c *engine.CommitStatus) {
+func commits(row func(label, format string, args ...any), s agent.Status, now time.Time) {
+	line := func(label string, c *agent.CommitStatus) {
 		if c != nil {
 			row(label, "%s, %s ago", commitLine(c), ago(now, c.Since))
 		}
 	}
-	same := func(a, b *engine.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
+	same := func(a, b *agent.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
 	switch {
 	case same(s.Head, s.InForce) && same(s.InForce, s.Converged):
 		line("commit", s.Converged)

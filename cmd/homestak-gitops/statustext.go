@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // refusal tells why a commit is not in force.
-func refusal(s engine.AgentStatus, p paint) string {
+func refusal(s agent.Status, p paint) string {
 	if s.Refused == nil {
 		return ""
 	}
@@ -34,7 +35,7 @@ func refusal(s engine.AgentStatus, p paint) string {
 }
 
 // runningText tells of the pass under way: what runs, what comes.
-func runningText(r engine.Running, now time.Time, p paint) string {
+func runningText(r agent.Running, now time.Time, p paint) string {
 	var b strings.Builder
 	head := fmt.Sprintf("pass on %s for %s", short(r.Commit), ago(now, r.Since))
 	if r.Steps > 0 {
@@ -59,7 +60,7 @@ func runningText(r engine.Running, now time.Time, p paint) string {
 }
 
 // stepLine tells of a step that runs.
-func stepLine(n engine.StepNow, now time.Time) string {
+func stepLine(n agent.StepNow, now time.Time) string {
 	text := fmt.Sprintf("%s %s for %s", n.Address, doing(n.Action), ago(now, n.Since))
 	if n.Usually > 0 {
 		text += fmt.Sprintf(" (usually %s)", span(time.Duration(n.Usually*float64(time.Second))))
@@ -68,7 +69,7 @@ func stepLine(n engine.StepNow, now time.Time) string {
 }
 
 // passLine tells how a pass ended.
-func passLine(l engine.PassStatus, now time.Time) string {
+func passLine(l agent.PassStatus, now time.Time) string {
 	text := fmt.Sprintf("%s %s ago in %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))))
 	s := l.Summary
 	if whole := l.Outcome == engine.Done || l.Outcome == engine.Planned; whole || s.Create+s.Update+s.Replace+s.Delete > 0 {
@@ -192,7 +193,7 @@ func orDash(s string) string {
 }
 
 // commitLine names a commit for people.
-func commitLine(c *engine.CommitStatus) string {
+func commitLine(c *agent.CommitStatus) string {
 	if c == nil {
 		return "none"
 	}

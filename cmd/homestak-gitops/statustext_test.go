@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -20,26 +21,26 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 func before(d time.Duration) time.Time { return noon.Add(-d) }
 
 // busyStatus is of an agent that converges a good commit and refused the newest.
-func busyStatus() engine.AgentStatus {
+func busyStatus() agent.Status {
 	place := diag.Range{File: "manifests/web.hcl", Start: diag.Pos{Line: 3, Column: 5}, End: diag.Pos{Line: 3, Column: 8}}
 	f := diag.Errorf(place, "unknown preset \"smal\"", "did you mean \"small\"?")
 	f.Code = "    preset = preset.smal"
-	return engine.AgentStatus{
-		Version: 1, Agent: "v0.3.0", Identity: "father", PID: 4711, Started: before(26 * time.Hour), At: noon, State: engine.Converging,
+	return agent.Status{
+		Version: 1, Agent: "v0.3.0", Identity: "father", PID: 4711, Started: before(26 * time.Hour), At: noon, State: agent.Converging,
 		Summary: "converges 3f2c1a9d; 55aa55aa is not valid",
-		Repository: engine.RepositoryStatus{
+		Repository: agent.RepositoryStatus{
 			URL: "https://git.example/site.git", Branch: "main", Path: "home", Checked: new(before(5 * time.Second)),
 		},
-		Head:      &engine.CommitStatus{ID: "55aa55aa00", Subject: "Web 3", Author: "B. Hasty", Since: before(5 * time.Second)},
-		InForce:   &engine.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: before(time.Minute)},
-		Converged: &engine.CommitStatus{ID: "11223344", Subject: "Begin", Author: "A. Homelab", Since: before(72 * time.Hour)},
-		Refused:   &engine.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Since: before(5 * time.Second), Findings: diag.List{f}},
-		Running: &engine.Running{
+		Head:      &agent.CommitStatus{ID: "55aa55aa00", Subject: "Web 3", Author: "B. Hasty", Since: before(5 * time.Second)},
+		InForce:   &agent.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: before(time.Minute)},
+		Converged: &agent.CommitStatus{ID: "11223344", Subject: "Begin", Author: "A. Homelab", Since: before(72 * time.Hour)},
+		Refused:   &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Since: before(5 * time.Second), Findings: diag.List{f}},
+		Running: &agent.Running{
 			Commit: "3f2c1a9d00", Since: before(42 * time.Second), Steps: 9, Done: 1, Seconds: 130,
-			Now:  []engine.StepNow{{Address: "vm.web-2", Action: plan.Create, Since: before(12 * time.Second), Usually: 20}, {Address: "pool.p", Action: plan.Update, Since: before(time.Second)}},
+			Now:  []agent.StepNow{{Address: "vm.web-2", Action: plan.Create, Since: before(12 * time.Second), Usually: 20}, {Address: "pool.p", Action: plan.Update, Since: before(time.Second)}},
 			Next: []string{"vm.a", "vm.b", "vm.c", "vm.d", "vm.e", "vm.f", "vm.g"},
 		},
-		Last: &engine.PassStatus{
+		Last: &agent.PassStatus{
 			Commit: "11223344", Outcome: engine.Partly, Ended: before(6 * time.Minute), Seconds: 3.25, Error: "create vm.x: 500", Drift: true,
 			Summary: plan.Summary{Create: 2, Delete: 1, Unmanaged: 1}, Unknown: 2, Pending: 1,
 		},
@@ -86,12 +87,12 @@ func TestStatusText(t *testing.T) {
   vm.db     10003  pve1          2 differences: locked by backup?[2J
 `, statusText(busyStatus(), noon, false))
 
-	s := engine.AgentStatus{
-		Identity: "father", Healthy: true, State: engine.Idle, PID: 1, Started: noon, Agent: "v1",
-		Repository: engine.RepositoryStatus{URL: "/srv/site.git", Branch: "main", Error: "no such repository", Failing: new(before(time.Hour))},
+	s := agent.Status{
+		Identity: "father", Healthy: true, State: agent.Idle, PID: 1, Started: noon, Agent: "v1",
+		Repository: agent.RepositoryStatus{URL: "/srv/site.git", Branch: "main", Error: "no such repository", Failing: new(before(time.Hour))},
 	}
-	for _, c := range []**engine.CommitStatus{&s.Head, &s.InForce, &s.Converged} {
-		*c = &engine.CommitStatus{ID: "11223344", Since: before(time.Minute)}
+	for _, c := range []**agent.CommitStatus{&s.Head, &s.InForce, &s.Converged} {
+		*c = &agent.CommitStatus{ID: "11223344", Since: before(time.Minute)}
 	}
 	require.Equal(t, `father  healthy  idle  pid 1, up 0.0 s, v1
 
@@ -117,21 +118,21 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	require.Equal(t, exitDone, code, "its first pass is under way")
 	require.Contains(t, out, "no pass has ended yet")
 	f.mu.Lock()
-	f.status.Last = &engine.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
+	f.status.Last = &agent.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
 	f.status.Summary = "host could not be seen: no route to father"
 	f.mu.Unlock()
 	_, out, _ = runIn(t, env, "status")
 	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "told once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
 	require.Equal(t, exitError, code)
-	var s engine.AgentStatus
+	var s agent.Status
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Equal(t, "father", s.Identity)
 	end()
 	code, out, stderr := runIn(t, env, "status", "--json")
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "no agent is running here, and none was")
-	s = engine.AgentStatus{}
+	s = agent.Status{}
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
 	require.Equal(t, absent, s.State)
 	require.Contains(t, s.Summary, "no agent is running here")
@@ -167,8 +168,8 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 		engine.Done: exitDone, engine.Planned: exitDone, engine.Invalid: exitInvalid, engine.Refused: exitRefused, engine.Partly: exitPartly, engine.Failed: exitError,
 	} {
 		f := newFakeAgent()
-		f.status.Running = &engine.Running{Steps: 1, Now: []engine.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
-		f.pass = engine.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
+		f.status.Running = &agent.Running{Steps: 1, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
+		f.pass = agent.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
 		socket, _ := served(t, f, "")
 		e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 		e.says(e.err, "vm.a: creating")
@@ -180,8 +181,8 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	// Why the pass with the last good commit failed is told beside why the newest is refused.
 	f := newFakeAgent()
 	close(f.passing)
-	f.pass = engine.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}
-	f.status.Refused = &engine.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
+	f.pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}
+	f.status.Refused = &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
 	socket, _ := served(t, f, "")
 	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 	require.Equal(t, exitInvalid, code)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
 // herald tells the service manager how the agent is (sd_notify(3)), feeds its watchdog,
@@ -23,7 +23,7 @@ type herald struct {
 
 	notify   func(state string) error // one message; it reaches nobody without a manager
 	watchdog time.Duration            // the manager ends a service that is silent for so long; 0: never
-	stuck    func() time.Time         // see engine.Agent.Stuck
+	stuck    func() time.Time         // see agent.Agent.Stuck
 	log      *slog.Logger
 
 	ready    bool
@@ -35,10 +35,10 @@ type herald struct {
 }
 
 // mailbox holds the newest status, for one reader: whoever puts one never waits.
-type mailbox chan engine.AgentStatus
+type mailbox chan agent.Status
 
 // put replaces what was not read yet. It is for one writer.
-func (m mailbox) put(s engine.AgentStatus) {
+func (m mailbox) put(s agent.Status) {
 	for {
 		select {
 		case m <- s:
@@ -99,19 +99,19 @@ func (h *herald) run(ctx context.Context) {
 }
 
 // state takes in a status.
-func (h *herald) state(s engine.AgentStatus) {
+func (h *herald) state(s agent.Status) {
 	tried := s.Repository.Checked != nil || s.Repository.Error != ""
 	if tried {
 		h.isReady()
 	}
-	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == engine.Looking || looked != nil && looked.After(h.reload)) {
+	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == agent.Looking || looked != nil && looked.After(h.reload)) {
 		h.reloaded()
 	}
 	if text := strings.ReplaceAll(printable(s.Summary), "\n", " "); text != h.told && text != "" {
 		h.told = text
 		h.tell("STATUS=" + text)
 	}
-	if s.State == engine.Idle && s.Last != nil && !s.Last.Ended.Equal(h.last) { // not After: clocks are set back
+	if s.State == agent.Idle && s.Last != nil && !s.Last.Ended.Equal(h.last) { // not After: clocks are set back
 		h.last = s.Last.Ended
 		h.giveBack()
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
 // heralded is a herald at work in a bubble, with what it told.
@@ -84,11 +84,11 @@ func TestReadyAfterTheFirstLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startHerald(0)
 		defer g.end()
-		g.statuses.put(engine.AgentStatus{State: engine.Starting, Summary: "starts"})
+		g.statuses.put(agent.Status{State: agent.Starting, Summary: "starts"})
 		require.Equal(t, []string{"STATUS=starts"}, g.heard())
-		g.statuses.put(engine.AgentStatus{State: engine.Idle, Summary: "no\nanswer", Repository: engine.RepositoryStatus{Error: "refused"}})
+		g.statuses.put(agent.Status{State: agent.Idle, Summary: "no\nanswer", Repository: agent.RepositoryStatus{Error: "refused"}})
 		require.Equal(t, []string{"READY=1", "STATUS=no answer"}, g.heard(), "a repository that is away does not keep the unit from starting")
-		g.statuses.put(engine.AgentStatus{State: engine.Idle, Summary: "no\nanswer"})
+		g.statuses.put(agent.Status{State: agent.Idle, Summary: "no\nanswer"})
 		after(time.Hour)
 		require.Empty(t, g.heard(), "nothing is said twice")
 		close(g.stop)
@@ -116,11 +116,11 @@ func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 		g := startHerald(0)
 		defer g.end()
 		now := time.Now()
-		g.statuses.put(engine.AgentStatus{State: engine.Idle, Repository: engine.RepositoryStatus{Checked: &now}})
+		g.statuses.put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &now}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		g.reloads <- time.Now()
 		require.Equal(t, []string{"RELOADING=1"}, g.heard())
-		g.statuses.put(engine.AgentStatus{State: engine.Looking, Repository: engine.RepositoryStatus{Checked: &now}})
+		g.statuses.put(agent.Status{State: agent.Looking, Repository: agent.RepositoryStatus{Checked: &now}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(time.Minute)
 		require.Empty(t, g.heard(), "once")
@@ -128,11 +128,11 @@ func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 		g.reloads <- time.Now()
 		after(time.Millisecond)
 		later := time.Now()
-		g.statuses.put(engine.AgentStatus{State: engine.Idle, Repository: engine.RepositoryStatus{Checked: &later}})
+		g.statuses.put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &later}})
 		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "a look that was over so soon that its state was not seen")
 
 		g.reloads <- time.Now()
-		g.statuses.put(engine.AgentStatus{State: engine.Converging})
+		g.statuses.put(agent.Status{State: agent.Converging})
 		after(reloadPatience)
 		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "the look comes after a pass that takes its time")
 	})
@@ -142,7 +142,7 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startHerald(20 * time.Second)
 		defer g.end()
-		g.statuses.put(engine.AgentStatus{Repository: engine.RepositoryStatus{Error: "away"}})
+		g.statuses.put(agent.Status{Repository: agent.RepositoryStatus{Error: "away"}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(41 * time.Second)
 		require.Equal(t, []string{"WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"}, g.heard())
@@ -159,7 +159,7 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 func TestMailboxHoldsTheNewest(t *testing.T) {
 	m := make(mailbox, 1)
 	for _, s := range []string{"a", "b", "c"} {
-		m.put(engine.AgentStatus{Summary: s})
+		m.put(agent.Status{Summary: s})
 	}
 	require.Equal(t, "c", (<-m).Summary)
 	require.Empty(t, m)
@@ -184,7 +184,7 @@ func TestMemoryIsGivenBackAlsoWhereTheClockWasSetBack(t *testing.T) {
 	h := &herald{notify: func(string) error { return nil }}
 	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, at := range []time.Time{ended, ended.Add(-time.Hour)} {
-		h.state(engine.AgentStatus{State: engine.Idle, Last: &engine.PassStatus{Ended: at}})
+		h.state(agent.Status{State: agent.Idle, Last: &agent.PassStatus{Ended: at}})
 		require.Equal(t, at, h.last)
 	}
 }

@@ -59,7 +59,7 @@ func (t *trial) verify(ctx context.Context) error {
 			p.Locate = true
 			p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) { return len(made.Steps) == 0, nil }
 			for _, n := range t.manifest.Nodes {
-				p.Unwell = append(p.Unwell, n.Resource.Addr) // what held when it was made must hold still
+				p.Failing = append(p.Failing, n.Resource.Addr) // what held when it was made must hold still
 			}
 			r := p.Run(ctx)
 			t.checked(r)

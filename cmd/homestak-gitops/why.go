@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -19,18 +20,18 @@ import (
 
 // reasons is why something is as it is: the document of why.
 type reasons struct {
-	Address  string               `json:"address"`
-	Running  bool                 `json:"running"`   // an agent answered; otherwise only receipts are known
-	InForce  *engine.CommitStatus `json:"in_force"`  // the commit that is converged to
-	Known    bool                 `json:"known"`     // whether Declared says anything: the site in force was read
-	Declared *declaration         `json:"declared"`  // where the commit in force declares it; null if it does not
-	Node     *engine.NodeStatus   `json:"node"`      // how it is; null if it is no node of the subtree
-	Removed  *removal             `json:"removed"`   // how it left the host, if it did
-	Foreign  []foreign            `json:"unmanaged"` // guests of that name that are not ours
-	Unknown  []model.Unknown      `json:"unknown"`   // parts of the host that could not be seen
-	Receipts []ledger.Receipt     `json:"receipts"`  // the last that touched it, newest first, with that step only
-	NotFound bool                 `json:"not_found"`
-	Hint     string               `json:"hint"` // the nearly right address
+	Address  string              `json:"address"`
+	Running  bool                `json:"running"`   // an agent answered; otherwise only receipts are known
+	InForce  *agent.CommitStatus `json:"in_force"`  // the commit that is converged to
+	Known    bool                `json:"known"`     // whether Declared says anything: the site in force was read
+	Declared *declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
+	Node     *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
+	Removed  *removal            `json:"removed"`   // how it left the host, if it did
+	Foreign  []foreign           `json:"unmanaged"` // guests of that name that are not ours
+	Unknown  []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
+	Receipts []ledger.Receipt    `json:"receipts"`  // the last that touched it, newest first, with that step only
+	NotFound bool                `json:"not_found"`
+	Hint     string              `json:"hint"` // the nearly right address
 }
 
 // removal is the pass that took something away.
@@ -48,7 +49,7 @@ const (
 
 // reasonsOf gathers what is known of an address. The name of a node alone, or a VMID,
 // stands for the address if one has it.
-func reasonsOf(address string, s engine.AgentStatus, k *knowledge, from receipts) reasons {
+func reasonsOf(address string, s agent.Status, k *knowledge, from receipts) reasons {
 	r := reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Foreign: []foreign{}, Unknown: []model.Unknown{}}
 	id := ""
 	if s.InForce != nil {

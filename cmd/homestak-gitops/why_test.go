@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -17,7 +18,7 @@ import (
 func aPast(t *testing.T) (*fakeAgent, *knowledge) {
 	t.Helper()
 	f := newFakeAgent()
-	f.status.InForce = &engine.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: noon}
+	f.status.InForce = &agent.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: noon}
 	f.status.Nodes = []engine.NodeStatus{{Address: "vm.one", Node: "one", VMID: 10001, Ready: true}}
 	receipt := func(id, outcome string, drift bool, steps ...ledger.Step) ledger.Receipt {
 		return ledger.Receipt{

@@ -75,11 +75,12 @@ const defaultWidth = 10
 // Event tells what just happened, for progress.
 type Event struct {
 	What    What
-	Step    plan.Step // of Started and Finished; a roll back shows as a deletion
-	Result  Result    // of Finished; for a roll back that of the removal
-	Text    string    // of Waiting and Note: one sentence
-	Running int       // steps that run now
-	Left    int       // steps that were not begun yet
+	Step    plan.Step     // of Started and Finished; a roll back shows as a deletion
+	Result  Result        // of Finished; for a roll back that of the removal
+	Limit   time.Duration // of Started: how long the step may take, 0 for ever
+	Text    string        // of Waiting and Note: one sentence
+	Running int           // steps that run now
+	Left    int           // steps that were not begun yet
 }
 
 // What is the sort of an event.
@@ -265,7 +266,7 @@ func (r *run) start(ctx context.Context, t *task) {
 	if r.o.Deadline != nil {
 		limit = r.o.Deadline(t.step)
 	}
-	r.notify(Event{What: Started, Step: t.step})
+	r.notify(Event{What: Started, Step: t.step, Limit: limit})
 	go func() {
 		// Stands if Do ends its goroutine (runtime.Goexit), as a failed test does.
 		a := answer{task: t, err: fmt.Errorf("%s: ended without an answer", t.step.Address)}

@@ -91,6 +91,26 @@ type Progress struct {
 // Step is whose step waits for the check.
 func (p *Progress) Step() model.Address { return cmp.Or(p.For, p.Address) }
 
+// String says in a line which check is waited for, and what it saw last; "" when it holds.
+func (p *Progress) String() string {
+	if p.Held {
+		return ""
+	}
+	return fmt.Sprintf("waiting for check %s of %s: %s (%d s of %s)", p.Check, p.Address, p.Saw, int(p.Waited.Seconds()), whole(p.Timeout))
+}
+
+// whole writes a duration without the units that are zero: 5m, not 5m0s.
+func whole(d time.Duration) string {
+	switch {
+	case d >= time.Hour && d%time.Hour == 0:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d >= time.Minute && d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	default:
+		return d.String()
+	}
+}
+
 // Result is what became of one check.
 type Result struct {
 	Name    string  `json:"name"`

@@ -1,6 +1,9 @@
 package model
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Commit is a commit of the site's repository, as far as anybody but git cares.
 type Commit struct {
@@ -20,3 +23,7 @@ type Person struct {
 
 // Short is the beginning of the id that people recognise.
 func (c Commit) Short() string { return c.ID[:min(len(c.ID), 8)] }
+
+// ErrUnrelated is why nobody can tell what lies between two commits: the older one was
+// never seen, or the branch was rewritten.
+var ErrUnrelated = errors.New("not known to be an ancestor")

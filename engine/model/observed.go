@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -26,6 +27,21 @@ type Observed struct {
 	// Recall is what is worth being told again in the next Want.Recall: places to look at where nothing else may
 	// lead by then. It is a hint, in words of the driver's own, and need not come back.
 	Recall []string
+}
+
+// Unseen is the observation of a host that could not be seen: nothing is known of it, so
+// nothing follows from it.
+func Unseen(host string, why error) Observed {
+	return Observed{
+		At:      time.Now().UTC(),
+		State:   State{},
+		Unknown: []Unknown{{Scope: "host " + host, Why: why.Error(), All: true}},
+	}
+}
+
+// NothingSeen reports whether the host could not be seen at all.
+func (o *Observed) NothingSeen() bool {
+	return slices.ContainsFunc(o.Unknown, func(u Unknown) bool { return u.All })
 }
 
 // Obstacle is something about the host for which a step could not succeed, such as a storage that is not there.

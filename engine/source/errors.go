@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The kinds of RemoteError, for errors.Is.
@@ -27,7 +29,7 @@ var (
 var (
 	// ErrUnrelated is why Since cannot tell what lies between two commits: the older
 	// one was never seen, or the branch was rewritten.
-	ErrUnrelated = errors.New("not known to be an ancestor")
+	ErrUnrelated = model.ErrUnrelated
 	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.
 	ErrUnknown = errors.New("no such commit here")
 	// ErrDamaged is of a local copy that cannot be read. The next Head replaces it.

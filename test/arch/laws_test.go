@@ -53,10 +53,18 @@ var layers = []layer{
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
-	{pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}},
+	{
+		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/health", "engine/model", "engine/plan"},
+		tests: []string{"engine/enginetest"},
+	},
+	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
+	{
+		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
+		tests: []string{"engine/enginetest"},
+	},
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
+		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox/pveapi", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }

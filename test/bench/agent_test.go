@@ -16,15 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/test/bench/fleet"
 )
 
 // never is a time between looks that no measurement lives to see.
 const never = "24h"
 
-// agent is the program as a daemon, a process of its own. It finds no other program:
+// agentProcess is the program as a daemon, a process of its own. It finds no other program:
 // what it does, it does by itself.
-type agent struct {
+type agentProcess struct {
 	m    *meter
 	cmd  *exec.Cmd
 	conn *http.Client
@@ -35,10 +36,10 @@ type agent struct {
 
 // follow starts an agent that follows a repository, and waits until its host is as
 // the head says. It ends with the benchmark, if not before.
-func (m *meter) follow(p *published, host *server, poll string) *agent {
+func (m *meter) follow(p *published, host *server, poll string) *agentProcess {
 	dir, err := os.MkdirTemp(m.dir, "agent-")
 	require.NoError(m.b, err)
-	a := &agent{m: m, data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"), over: make(chan error, 1)}
+	a := &agentProcess{m: m, data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"), over: make(chan error, 1)}
 	config, secrets, socket := filepath.Join(dir, "agent.hcl"), filepath.Join(dir, "secrets.yaml"), filepath.Join(dir, "socket")
 	require.NoError(m.b, os.WriteFile(secrets, []byte(fleet.Fleet{}.Site(host.access)["secrets.yaml"]), 0o600))
 	text := fmt.Sprintf("identity = \"father\"\ndata_dir = %q\nsecrets_file = %q\ndrift_every = %q\nrepository {\n  url  = %q\n  poll = %q\n  auth {\n    ca_file = %q\n  }\n}\n",
@@ -62,7 +63,7 @@ func (m *meter) follow(p *published, host *server, poll string) *agent {
 }
 
 // end stops the agent as systemd does, and waits for its end. It may be called again.
-func (a *agent) end() {
+func (a *agentProcess) end() {
 	if a.cmd == nil {
 		return
 	}
@@ -79,13 +80,13 @@ func (a *agent) end() {
 }
 
 // said is what it logged.
-func (a *agent) said() string {
+func (a *agentProcess) said() string {
 	text, _ := os.ReadFile(a.log)
 	return string(text)
 }
 
 // ask sends a request over the agent's socket and reads the answer, if into is not nil.
-func (a *agent) ask(method, path string, into any) error {
+func (a *agentProcess) ask(method, path string, into any) error {
 	req, err := http.NewRequestWithContext(a.m.ctx, method, "http://agent"+path, http.NoBody)
 	if err != nil {
 		return err
@@ -106,8 +107,8 @@ func (a *agent) ask(method, path string, into any) error {
 
 // looks lets it look at repository and host once, and waits for the end of that. It
 // must be a check that finds nothing to do.
-func (a *agent) looks() {
-	var pass engine.PassStatus
+func (a *agentProcess) looks() {
+	var pass agent.PassStatus
 	require.NoError(a.m.b, a.ask(http.MethodPost, "/reconcile?wait", &pass), a.said())
 	require.Equal(a.m.b, engine.Done, pass.Outcome, a.said())
 	s := pass.Summary
@@ -116,13 +117,13 @@ func (a *agent) looks() {
 }
 
 // converged waits until the host is as a commit says and the agent rests.
-func (a *agent) converged(commit string) {
+func (a *agentProcess) converged(commit string) {
 	limit, tick := time.NewTimer(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {
-		var s engine.AgentStatus
-		if a.ask(http.MethodGet, "/status", &s) == nil && s.State == engine.Idle && s.Converged != nil && s.Converged.ID == commit {
+		var s agent.Status
+		if a.ask(http.MethodGet, "/status", &s) == nil && s.State == agent.Idle && s.Converged != nil && s.Converged.ID == commit {
 			return
 		}
 		select {
@@ -137,14 +138,14 @@ func (a *agent) converged(commit string) {
 }
 
 // used is the CPU that it has used so far.
-func (a *agent) used() time.Duration {
+func (a *agentProcess) used() time.Duration {
 	d, err := cpuOf(a.cmd.Process.Pid)
 	require.NoError(a.m.b, err)
 	return d
 }
 
 // clone is how many bytes its copy of the repository has.
-func (a *agent) clone() int64 {
+func (a *agentProcess) clone() int64 {
 	n, err := sizeOf(filepath.Join(a.data, "repository"))
 	require.NoError(a.m.b, err)
 	return n
@@ -152,7 +153,7 @@ func (a *agent) clone() int64 {
 
 // rests waits until what follows a pass is over, and gives the memory that it holds
 // then, and how much of that is not pages of files, which it shares.
-func (a *agent) rests() (rss, own int64) {
+func (a *agentProcess) rests() (rss, own int64) {
 	a.m.pause(300 * time.Millisecond)
 	pid := a.cmd.Process.Pid
 	return memoryOf(pid, "VmRSS"), memoryOf(pid, "RssAnon")

@@ -123,7 +123,7 @@ func (m *meter) deploy() {
 }
 
 // lag pushes a change of one node at any moment, and measures until the first write.
-func (p *published) lag(a *agent, host *server, hook bool, node, tag string) time.Duration {
+func (p *published) lag(a *agentProcess, host *server, hook bool, node, tag string) time.Duration {
 	m := p.m
 	p.retag(node, tag)
 	m.pause(rand.N(time.Second))

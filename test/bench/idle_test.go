@@ -16,7 +16,7 @@ type following struct {
 	guests int
 	host   *server
 	site   *published
-	agent  *agent
+	agent  *agentProcess
 }
 
 // idle is P11 and P12: what an agent costs that finds nothing to do. P11 comes from

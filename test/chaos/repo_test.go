@@ -9,7 +9,6 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -45,7 +44,7 @@ func (r *repo) tree(id string) fs.FS {
 	return r.trees[id]
 }
 
-// Head is as engine.Source wants it, and so are the others.
+// Head is as agent.Source wants it, and so are the others.
 func (r *repo) Head(ctx context.Context) (model.Commit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +65,7 @@ func (r *repo) Since(_ context.Context, from, to string) ([]model.Commit, error)
 	defer r.mu.Unlock()
 	i, j := r.at(from), r.at(to)
 	if i < 0 || j < i {
-		return nil, engine.ErrUnrelated
+		return nil, model.ErrUnrelated
 	}
 	out := slices.Clone(r.branch[i+1 : j+1])
 	slices.Reverse(out)

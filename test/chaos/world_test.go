@@ -21,6 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -51,7 +52,7 @@ type world struct {
 	reader  *hcl.Loader // the schedule's own; the agent has another
 	meddle  func(*world)
 
-	agent  *engine.Agent
+	agent  *agent.Agent
 	cancel context.CancelFunc
 	ended  chan error
 	dir    string
@@ -248,7 +249,7 @@ func (w *world) start() {
 	way := agentWire{w.wire, w.wire.life}
 	w.wire.mu.Unlock()
 	reader := &hcl.Loader{}
-	w.agent, err = engine.NewAgent(engine.AgentOptions{
+	w.agent, err = agent.New(agent.Options{
 		Identity: "father", Program: "1.0", URL: "https://git.example/site.git", Branch: "main",
 		Source: w.repo, Load: func(_ context.Context, c model.Commit) engine.Desired { return w.load(reader, c) }, Ledger: l,
 		Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
@@ -259,7 +260,7 @@ func (w *world) start() {
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.cancel, w.ended = cancel, make(chan error, 1)
-	go func(a *engine.Agent, ended chan error) { ended <- a.Run(ctx, nil) }(w.agent, w.ended)
+	go func(a *agent.Agent, ended chan error) { ended <- a.Run(ctx, nil) }(w.agent, w.ended)
 }
 
 // die ends the agent in the middle of a request.
@@ -295,7 +296,7 @@ func (w *world) live(d time.Duration) {
 func (w *world) idle() {
 	for range 3600 {
 		synctest.Wait()
-		if w.agent.Status().State == engine.Idle {
+		if w.agent.Status().State == agent.Idle {
 			return
 		}
 		w.live(2 * time.Second)

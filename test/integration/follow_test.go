@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -139,7 +139,7 @@ func (f *followed) ends() {
 }
 
 // status asks the agent how it is; false while it does not answer.
-func (f *followed) status() (st engine.AgentStatus, answered bool) {
+func (f *followed) status() (st agent.Status, answered bool) {
 	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://agent/status", http.NoBody)
 	require.NoError(f.t, err)
 	resp, err := f.conn.Do(req)
@@ -152,7 +152,7 @@ func (f *followed) status() (st engine.AgentStatus, answered bool) {
 
 // until waits until the agent's status is as wanted. A process of its own does the
 // work, so there is nothing to wait on but the clock; patience is for a busy machine.
-func (f *followed) until(what string, wanted func(engine.AgentStatus) bool) engine.AgentStatus {
+func (f *followed) until(what string, wanted func(agent.Status) bool) agent.Status {
 	f.t.Helper()
 	const patience = 60 * time.Second
 	limit, tick := time.NewTimer(patience), time.NewTicker(20*time.Millisecond)
@@ -175,29 +175,29 @@ func (f *followed) until(what string, wanted func(engine.AgentStatus) bool) engi
 }
 
 // converged waits until the host came to be as a commit says, and the agent rests.
-func (f *followed) converged(commit string) engine.AgentStatus {
+func (f *followed) converged(commit string) agent.Status {
 	f.t.Helper()
-	return f.until(commit[:8]+" is converged", func(s engine.AgentStatus) bool {
-		return s.State == engine.Idle && s.Converged != nil && s.Converged.ID == commit
+	return f.until(commit[:8]+" is converged", func(s agent.Status) bool {
+		return s.State == agent.Idle && s.Converged != nil && s.Converged.ID == commit
 	})
 }
 
 // refused waits until a commit is refused.
-func (f *followed) refused(commit string) engine.AgentStatus {
+func (f *followed) refused(commit string) agent.Status {
 	f.t.Helper()
-	return f.until(commit[:8]+" is refused", func(s engine.AgentStatus) bool {
-		return s.State == engine.Idle && s.Refused != nil && s.Refused.Commit == commit
+	return f.until(commit[:8]+" is refused", func(s agent.Status) bool {
+		return s.State == agent.Idle && s.Refused != nil && s.Refused.Commit == commit
 	})
 }
 
 // looksAgain waits for a whole pass that begins after the call.
-func (f *followed) looksAgain() engine.AgentStatus {
+func (f *followed) looksAgain() agent.Status {
 	f.t.Helper()
 	before, ok := f.status()
 	require.True(f.t, ok)
-	return f.until("it has looked again", func(s engine.AgentStatus) bool {
+	return f.until("it has looked again", func(s agent.Status) bool {
 		// The first pass that ends after now may have begun before; the second did not.
-		return s.State == engine.Idle && s.Last != nil && s.Last.Ended.Sub(before.At).Seconds() > s.Last.Seconds
+		return s.State == agent.Idle && s.Last != nil && s.Last.Ended.Sub(before.At).Seconds() > s.Last.Seconds
 	})
 }
 
@@ -206,13 +206,13 @@ func (f *followed) asksGitAgain() {
 	f.t.Helper()
 	before, ok := f.status()
 	require.True(f.t, ok)
-	f.until("it has asked the repository again", func(s engine.AgentStatus) bool {
-		return s.State == engine.Idle && s.Repository.Checked != nil && s.Repository.Checked.Sub(before.At) > time.Second
+	f.until("it has asked the repository again", func(s agent.Status) bool {
+		return s.State == agent.Idle && s.Repository.Checked != nil && s.Repository.Checked.Sub(before.At) > time.Second
 	})
 }
 
 // refusalText are the findings of a refusal, as text.
-func refusalText(s engine.AgentStatus) string {
+func refusalText(s agent.Status) string {
 	var b strings.Builder
 	for _, x := range s.Refused.Findings {
 		fmt.Fprintf(&b, "%s: %s: %s %s\n", x.At, x.Source, x.Summary, x.Detail)

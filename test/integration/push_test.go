@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
 )
 
 // ST-9: a push is the deploy step, over every transport. Nothing else is typed; a bad
@@ -76,9 +77,9 @@ func TestTheAgentPutsDriftBack(t *testing.T) {
 				e.Stop(before["stopped"].VMID)
 				e.Set(before["told"].VMID, "cores", "7")
 			})
-			f.until("it is put back", func(s engine.AgentStatus) bool {
+			f.until("it is put back", func(s agent.Status) bool {
 				g := f.ours()
-				return s.State == engine.Idle && len(g) == 4 && g["changed"].Config["memory"] == "2048" && g["deleted"].Running && g["stopped"].Running
+				return s.State == agent.Idle && len(g) == 4 && g["changed"].Config["memory"] == "2048" && g["deleted"].Running && g["stopped"].Running
 			})
 			require.Equal(t, "7", f.guest("told").Config["cores"], "its drift is only to be told")
 			out := f.says(0, "history", "--config", f.config)
@@ -115,8 +116,8 @@ func TestTheAgentWaitsForWhatItCannotSee(t *testing.T) {
 				}
 				f.deploy("web", vm("web-1")+vm("web-3"))
 				second := f.push("Another two")
-				f.until("the pass on it has ended", func(s engine.AgentStatus) bool {
-					return s.State == engine.Idle && s.Last != nil && s.Last.Commit == second && (s.Last.Unknown > 0 || s.Last.Error != "" || s.Last.Outcome != engine.Done)
+				f.until("the pass on it has ended", func(s agent.Status) bool {
+					return s.State == agent.Idle && s.Last != nil && s.Last.Commit == second && (s.Last.Unknown > 0 || s.Last.Error != "" || s.Last.Outcome != engine.Done)
 				})
 				require.Equal(t, before, f.ours(), "something was done while not all could be seen")
 				f.heals()
@@ -162,8 +163,8 @@ func TestTheAgentHoldsBackAccidents(t *testing.T) {
 			f.deploy("web", ten)
 			f.remove("manifests/safe.hcl")
 			protected := f.push("A protected one is gone")
-			f.until("it says that it is protected", func(s engine.AgentStatus) bool {
-				return s.State == engine.Idle && !s.Healthy && s.Last != nil && s.Last.Commit == protected && strings.Contains(s.Summary, "protected")
+			f.until("it says that it is protected", func(s agent.Status) bool {
+				return s.State == agent.Idle && !s.Healthy && s.Last != nil && s.Last.Commit == protected && strings.Contains(s.Summary, "protected")
 			})
 			require.Equal(t, all, f.names())
 
@@ -198,8 +199,8 @@ func TestAnAgentThatTheSiteDoesNotKnow(t *testing.T) {
 				f.edit("host.hcl", "host \"father\"", "host \"mother\"")
 				f.edit("manifests/web.hcl", "host.father", "host.mother")
 				f.push("The host has another name now")
-				st := f.until("it says so", func(s engine.AgentStatus) bool {
-					return s.State == engine.Idle && !s.Healthy && s.Refused != nil
+				st := f.until("it says so", func(s agent.Status) bool {
+					return s.State == agent.Idle && !s.Healthy && s.Refused != nil
 				})
 				require.Contains(t, st.Summary, "father")
 				require.Contains(t, st.Summary, "mother")

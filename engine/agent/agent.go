@@ -1,0 +1,213 @@
+// Package agent is the daemon: it makes passes (package engine) again and again, with
+// the commits of a repository, and reports how the host is doing.
+//
+// One goroutine owns all state (type loop). It does one thing after the other: it asks
+// the repository, makes a pass, waits. Whatever may take long (the repository, the pass,
+// the write lock) runs in a goroutine of its own, which gets values and returns values;
+// meanwhile the loop serves its inbox. So the answer to a request never waits for a
+// step, and nothing is locked.
+//
+// The inbox holds requests: of people (suspend, resume, pause, check now) and of the
+// pass under way (a step began, a check is still failing). After each change the loop
+// publishes an immutable view, which Status and Stuck read.
+//
+//	agent.go      what an agent is made of, and how to run one
+//	requests.go   the inbox: what may be asked of it
+//	loop.go       when it checks repository and host, and when again after a failure
+//	converge.go   one cycle: the newest commit, or else the last good one
+//	commits.go    what it asks the repository, and what trailers allow
+//	record.go     what it records of a pass
+//	memory.go     what survives a restart
+//	status.go, view.go, summary.go, progress.go   what it publishes
+//	receipt.go    what the ledger keeps of a pass
+//	panics.go     what happens after a panic
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Source is where commits come from. At most one of its methods runs at a time.
+type Source interface {
+	// Head asks the repository for the newest commit of the branch, and makes its
+	// files available here. Where nothing changed that is one request.
+	Head(ctx context.Context) (model.Commit, error)
+
+	// Commit describes a commit that was fetched before and is still available.
+	Commit(ctx context.Context, id string) (model.Commit, error)
+
+	// Since lists the commits that to has and from has not, newest first;
+	// model.ErrUnrelated if from is not known to be an ancestor of to.
+	Since(ctx context.Context, from, to string) ([]model.Commit, error)
+
+	// Keep names the commits, beside the head, that must stay available. The others may
+	// be forgotten, and so may history before the oldest of these.
+	Keep(ids ...string) error
+}
+
+// Options is what an agent is made of. All but Poll, Drift, Width, Exclusive, Log,
+// Notify and the texts must be set.
+type Options struct {
+	Identity string
+	Program  string // version, for its status
+	URL      string // of the repository, without credentials, for its status
+	Branch   string
+	Path     string
+
+	Source Source
+	// Load reads the site of a commit and checks it with its rules for sites:
+	// Desired.Findings has what both found. It is called at the beginning of every
+	// pass, since secrets and rules may change without a commit; the agent keeps no site
+	// between two passes.
+	Load func(ctx context.Context, c model.Commit) engine.Desired
+	Open func(d engine.Desired, h *model.Host) (engine.Driver, error)
+
+	Health health.Prober // tries the checks of guests; the agent sets its Tell
+	Ledger *ledger.Ledger
+	// Exclusive takes the write lock of the host, for one pass: it waits until it has it,
+	// or ctx ends; ctx is for the waiting only. It calls blocked, at most once and on the
+	// goroutine that called it, with who holds the lock. May be nil.
+	Exclusive func(ctx context.Context, blocked func(holder string)) (release func(), err error)
+
+	Poll   time.Duration // between two questions to the repository, with 10 % jitter; 0: 60 s
+	Drift  time.Duration // between two full checks of the host; 0: 5 m
+	Width  int           // steps at once; 0: 8
+	Log    *slog.Logger  // nil: discard
+	Notify func(Status)  // called after every change of state; must not block, nor ask the agent for anything but its status. May be nil
+}
+
+// ErrUnknownIdentity is why an agent converges nothing, not even the last good
+// commit: the site no longer has its host, so another agent may own the guests by now.
+var ErrUnknownIdentity = errors.New("identity is not in the site")
+
+// Agent converges one host to a repository, again and again. Its methods may be called
+// from any goroutine, also before Run and after it.
+type Agent struct {
+	inbox     chan envelope
+	idle      chan *loop // holds the loop while neither Run nor Once does
+	published *atomic.Pointer[view]
+	write     chan struct{} // full while somebody may write to the host
+	ended     chan struct{} // closed when Run or Once has ended
+}
+
+// New makes an agent; it reads what the ledger knows, and does nothing yet. An agent is
+// for one Run, or one Once.
+func New(o Options) (*Agent, error) {
+	if o.Identity == "" || o.Source == nil || o.Load == nil || o.Open == nil || o.Ledger == nil {
+		return nil, errors.New("new agent: identity, source, load, open and ledger must be set")
+	}
+	if o.Poll <= 0 {
+		o.Poll = time.Minute
+	}
+	if o.Drift <= 0 {
+		o.Drift = 5 * time.Minute
+	}
+	if o.Width <= 0 {
+		o.Width = 8
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Agent{
+		inbox: make(chan envelope), idle: make(chan *loop, 1), published: &atomic.Pointer[view]{},
+		write: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	l := &loop{
+		o: o, agent: a, memory: remembered(o), journal: journal{log: o.Log},
+		status: Status{
+			Version: 1, Agent: o.Program, Identity: o.Identity, PID: os.Getpid(), Started: time.Now().UTC(), State: Starting,
+			Nodes: []engine.NodeStatus{},
+		},
+	}
+	l.upstream = upstream{
+		source: o.Source, branch: o.Branch, during: l.during, log: o.Log, commits: map[string]model.Commit{},
+		status: RepositoryStatus{URL: o.URL, Branch: o.Branch, Path: o.Path},
+	}
+	l.publish()
+	a.idle <- l
+	return a, nil
+}
+
+// Run works until stop is closed (then it starts nothing new, finishes what runs
+// and returns) or ctx ends (then it leaves what runs). All its goroutines have ended
+// when it returns. It returns nil after stop, the cause after ctx.
+func (a *Agent) Run(ctx context.Context, stop <-chan struct{}) error {
+	l := <-a.idle
+	defer l.end()
+	l.begin(ctx, stop)
+	l.o.Log.Info("agent started", "identity", l.o.Identity, "program", l.o.Program, "repository", l.o.URL, "branch", l.o.Branch)
+	next, more := l.requested.take().and(work{fetch: true, check: true}), !isClosed(stop) && ctx.Err() == nil
+	for more {
+		l.cycle(ctx, next)
+		next, more = l.wait(ctx)
+	}
+	l.o.Log.Info("agent stopped", "identity", l.o.Identity)
+	if isClosed(stop) {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// Once fetches and makes one pass, as Run would, and reports. While everything is
+// suspended it only plans. Where head is refused, or the repository does not answer,
+// it converges to the last good commit, and the report says both.
+func (a *Agent) Once(ctx context.Context, stop <-chan struct{}) engine.Report {
+	l := <-a.idle
+	defer l.end()
+	l.begin(ctx, stop)
+	l.memory.expire(time.Now())
+	r := l.cycle(ctx, l.requested.take().and(work{fetch: true, check: true}))
+	if l.upstream.lost == nil || r.Outcome == engine.Interrupted {
+		return r
+	}
+	r.Findings = append(engine.FindingOf(fmt.Errorf("repository does not answer: %w", l.upstream.lost)), r.Findings...)
+	if r.Success {
+		r.Success, r.Outcome, r.Err = false, engine.Failed, l.upstream.lost
+		if len(r.Results) > 0 {
+			r.Outcome = engine.Partly
+		}
+	}
+	return r
+}
+
+// Status is what the agent is doing and how the host is, at this moment.
+func (a *Agent) Status() Status { return a.published.Load().at(time.Now()) }
+
+// Stuck says since when the agent should have made progress and did not; zero while all
+// is well. A watchdog is fed as long as it is zero. The agent should have made progress:
+//
+//   - while it waits for its next check, when that begins;
+//   - 30 minutes after it asked the repository (which has deadlines of its own);
+//   - 10 minutes after it began to load a site, to open or observe a host, to ask the
+//     rules, to record a pass, or to take the write lock without being told who holds it;
+//   - when the first of the steps that run has outlived the time that its manifest
+//     gives it, or 10 minutes after the last one ended;
+//
+// each with two minutes of grace. While somebody else holds the write lock it is never
+// stuck, nor before Run or after it.
+func (a *Agent) Stuck() (since time.Time) {
+	if due := a.published.Load().due; !due.IsZero() && time.Now().After(due) {
+		since = due
+	}
+	return since
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,27 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A clock that is set back, as at boot on a machine whose own one was wrong, must not
+// make the agent wait until that time comes again.
+func TestNobodyWaitsByAClockThatCanBeSet(t *testing.T) {
+	l := &loop{o: Options{Poll: time.Minute, Drift: time.Hour}, upstream: upstream{log: slog.New(slog.DiscardHandler)}}
+	l.status.Last = &PassStatus{}
+	for _, err := range []error{nil, errors.New("no route")} {
+		l.upstream.answered(err)
+		l.scheduleFetch()
+		l.schedule()
+		require.Contains(t, l.nextFetch.String(), " m=", "the monotonic clock")
+		require.Contains(t, l.nextCheck.String(), " m=", "the monotonic clock")
+		require.Equal(t, time.UTC, l.status.NextLook.Location())
+		require.WithinDuration(t, l.nextFetch, *l.status.NextLook, 0)
+		require.WithinDuration(t, l.nextCheck, *l.status.NextFull, 0)
+	}
+}

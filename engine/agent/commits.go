@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// upstream is the repository as the loop knows it. It belongs to the loop.
+type upstream struct {
+	source Source
+	branch string
+	during func(ctx context.Context, work func(ctx context.Context)) // lets the loop serve requests meanwhile
+	log    *slog.Logger
+
+	commits    map[string]model.Commit // those that memory names, as far as they were asked for
+	status     RepositoryStatus
+	unanswered int    // questions in a row without an answer
+	lost       error  // why there was none last
+	kept       string // the commits that Source.Keep was given last
+	keepLogged string // why that failed, as the log has it
+}
+
+// ask asks the source for something; a panic comes back as its error.
+func (u *upstream) ask(ctx context.Context, question func(ctx context.Context) error) (err error) {
+	u.during(ctx, func(ctx context.Context) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &defectError{"while the repository was asked", v, debug.Stack()}
+			}
+		}()
+		err = question(ctx)
+	})
+	return err
+}
+
+// head asks for the newest commit. False if there is none, or the agent is to stop; an
+// error is recorded.
+func (u *upstream) head(ctx context.Context) (head model.Commit, ok bool) {
+	stopped := false
+	err := u.ask(ctx, func(ctx context.Context) (err error) {
+		head, err = u.source.Head(ctx)
+		stopped = ctx.Err() != nil
+		return err
+	})
+	if err == nil && head.ID == "" {
+		err = fmt.Errorf("branch %s has no commit", u.branch)
+	}
+	if err == nil || !stopped {
+		u.answered(err)
+	}
+	return head, err == nil
+}
+
+// answered records whether the repository answered. Where it did not, what was good stays
+// good.
+func (u *upstream) answered(err error) {
+	if err != nil {
+		if u.lost == nil {
+			u.log.Warn("the repository does not answer; the last good commit stays in force", "error", err)
+		}
+		u.lost = err
+		u.unanswered++
+		u.status.Error = err.Error()
+		if u.status.Failing == nil {
+			u.status.Failing = now()
+		}
+		return
+	}
+	if u.lost != nil {
+		u.log.Info("the repository answers again", "repository", u.status.URL)
+	}
+	u.lost, u.unanswered = nil, 0
+	u.status.Error, u.status.Failing, u.status.Checked = "", nil, now()
+}
+
+// pause is how long to wait before the next question.
+func (u *upstream) pause(poll time.Duration) time.Duration {
+	if u.lost == nil {
+		return jitter(poll)
+	}
+	return jitter(backoff(poll, u.unanswered-1, max(longRetry, poll)))
+}
+
+// keep tells the source which commits must stay available, where that changed.
+func (u *upstream) keep(ctx context.Context, ids []string) {
+	key := strings.Join(ids, " ")
+	if len(ids) == 0 || key == u.kept {
+		return
+	}
+	if err := u.ask(ctx, func(context.Context) error { return u.source.Keep(ids...) }); err != nil {
+		if text := err.Error(); u.keepLogged != text { // it is tried again at every check
+			u.keepLogged = text
+			u.log.Warn("the copy of the repository could not be told what to keep", "error", err)
+		}
+		return
+	}
+	u.kept, u.keepLogged = key, ""
+	for id := range u.commits {
+		if !slices.Contains(ids, id) {
+			delete(u.commits, id)
+		}
+	}
+}
+
+// commit describes a commit that was fetched before.
+func (u *upstream) commit(ctx context.Context, id string) (c model.Commit, err error) {
+	if c, ok := u.commits[id]; ok {
+		return c, nil
+	}
+	err = u.ask(ctx, func(context.Context) (err error) {
+		c, err = u.source.Commit(ctx, id)
+		return err
+	})
+	if err == nil {
+		u.commits[id] = c
+	}
+	return c, err
+}
+
+// ref describes a commit for the status, nil where there is none.
+func (u *upstream) ref(m ledger.Mark) *CommitStatus {
+	if m.ID == "" {
+		return nil
+	}
+	c := u.commits[m.ID]
+	return &CommitStatus{ID: m.ID, Subject: c.Subject, Author: personOf(c), Since: m.Since}
+}
+
+// personOf names the author of a commit.
+func personOf(c model.Commit) string {
+	if c.Author.Name != "" {
+		return c.Author.Name
+	}
+	return c.Author.Email
+}
+
+const deletesTrailer = "Allow-Deletes"
+
+// allowance is what trailers allow a pass.
+type allowance struct {
+	removals int
+	untraced bool     // no trailer counts, for it is not known since when
+	by       []string // commits whose trailers are void once the pass has used them, or converged
+}
+
+// grant says how many removals a pass with a commit may make beyond what the rules
+// allow: the sum of the trailers since the last converged commit, without what was
+// used of it. A branch that goes back and comes again brings no trailer to life
+// again. The findings are warnings about trailers that count for nothing.
+func (u *upstream) grant(ctx context.Context, s *ledger.State, c model.Commit) (allowance, diag.List) {
+	from := s.Converged.ID
+	if from == c.ID {
+		return allowance{}, nil
+	}
+	_, asked := trailer(c)
+	own := allowance{}
+	if asked {
+		own.by = []string{c.ID}
+	}
+	if from == "" {
+		own.untraced = true
+		if asked {
+			return own, diag.List{ignored(c, "no commit is known that this host converged to, so nothing says how far back trailers count: apply --allow-deletes N grants them, or let a good commit converge (status says what keeps one from it), then push the removal with the trailer once more")}
+		}
+		return own, nil
+	}
+	var commits []model.Commit
+	err := u.ask(ctx, func(context.Context) (err error) {
+		commits, err = u.source.Since(ctx, from, c.ID)
+		return err
+	})
+	switch {
+	case errors.Is(err, model.ErrUnrelated) && !asked:
+		return own, nil
+	case err != nil && asked:
+		return own, diag.List{ignored(c, fmt.Sprintf("what lies between it and %s, the last that converged, is not known: %v", short(from), err))}
+	case err != nil:
+		u.log.Warn("trailers are not counted", "from", from, "to", c.ID, "error", err)
+		return own, nil
+	}
+	return sumOf(commits, s)
+}
+
+// sumOf sums the trailers of commits.
+func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
+	var sum allowance
+	var found diag.List
+	for _, c := range commits {
+		n, asked := trailer(c)
+		switch {
+		case !asked:
+		case n == 0:
+			text, _ := trailerText(c)
+			found = append(found, ignored(c, fmt.Sprintf("%q is not a positive number", text)))
+		case slices.Contains(s.Void, c.ID):
+			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
+		default:
+			sum.removals += n
+			sum.by = append(sum.by, c.ID)
+		}
+	}
+	sum.removals = max(sum.removals-s.Spent, 0)
+	return sum, found
+}
+
+// mostVoid bounds how many used trailers are remembered, the newest.
+const mostVoid = 1000
+
+// union is a new list of all that are in one of two, in their order.
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, id := range b {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// mostDeletes bounds one trailer, so that no sum runs over.
+const mostDeletes = 1_000_000
+
+// trailer reads the grant of a commit: 0 if it is not a positive number; false without one.
+func trailer(c model.Commit) (int, bool) {
+	text, ok := trailerText(c)
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || n < 0 || n > mostDeletes {
+		n = 0
+	}
+	return n, ok
+}
+
+func trailerText(c model.Commit) (string, bool) {
+	for key, value := range c.Trailers {
+		if strings.EqualFold(key, deletesTrailer) {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func ignored(c model.Commit, why string) diag.Finding {
+	return diag.Warnf(diag.Range{}, fmt.Sprintf("trailer %s of commit %s is ignored", deletesTrailer, c.Short()), "%s", why)
+}
+
+func short(id string) string { return model.Commit{ID: id}.Short() }

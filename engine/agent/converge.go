@@ -1,0 +1,286 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+const verb = "agent"
+
+// converge makes a pass while it holds the write lock of the host.
+func (l *loop) converge(ctx context.Context) engine.Report {
+	l.memory.expire(time.Now())
+	began := time.Now()
+	release, mayWrite, err := l.acquireWrite(ctx)
+	defer release()
+	if err != nil {
+		r := notRun(l.o.Identity, engine.Failed, err)
+		r.Seconds = seconds(time.Since(began))
+		l.recordEnd(model.Commit{}, r, false)
+		return r
+	}
+	r := l.convergeHeadOrLastGood(ctx, mayWrite)
+	l.progress = nil
+	l.upstream.keep(ctx, l.memory.refs())
+	return r
+}
+
+// lockedBy reports who holds the write lock that the agent waits for.
+type lockedBy string
+
+func (b lockedBy) serve(l *loop) {
+	l.lockedBy = string(b)
+	l.enter(Waiting, 0)
+}
+
+// acquireWrite takes the write lock: within this process, and towards other processes.
+// While everything is suspended the agent will not write, and nobody else needs to wait
+// for it.
+func (l *loop) acquireWrite(ctx context.Context) (release func(), mayWrite bool, err error) {
+	write := l.agent.write
+	select {
+	case write <- struct{}{}:
+	default:
+		l.enter(Waiting, 0)
+		l.during(ctx, func(ctx context.Context) {
+			select {
+			case write <- struct{}{}:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		})
+		if err != nil {
+			return func() {}, false, err
+		}
+	}
+	release = func() { <-write }
+	mayWrite = !suspended(l.memory.Suspended, "")
+	if l.o.Exclusive == nil || !mayWrite {
+		return release, mayWrite, nil
+	}
+	l.moved()
+	var unlock func()
+	l.during(ctx, func(ctx context.Context) {
+		unlock, err = l.o.Exclusive(ctx, func(holder string) { l.agent.send(lockedBy(holder)) })
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		} else if err != nil {
+			err = fmt.Errorf("take the write lock of host %s: %w", l.o.Identity, err)
+		}
+	})
+	l.lockedBy = ""
+	if err != nil {
+		release()
+		return func() {}, false, err
+	}
+	return func() { unlock(); <-write }, mayWrite, nil
+}
+
+var errNothingKnown = errors.New("no commit to converge to: none fetched yet and no last-good commit recorded")
+
+// convergeHeadOrLastGood makes the pass: with head, and where that is refused with the
+// last good commit.
+func (l *loop) convergeHeadOrLastGood(ctx context.Context, mayWrite bool) engine.Report {
+	head, good := l.memory.Head.ID, l.memory.Good.ID
+	var refused *engine.Report
+	if c, err := l.upstream.commit(ctx, head); head != "" && err == nil {
+		r := l.runPass(ctx, c, mayWrite)
+		switch {
+		case errors.Is(r.Err, ErrUnknownIdentity):
+			l.recordUnknownIdentity(c, r)
+			return r
+		case !r.Denied:
+			l.recordAccepted(c, r)
+			return r
+		}
+		l.recordRefused(c, r)
+		refused = &r
+	}
+	unknown := l.memory.Unknown.ID // head may know the identity again
+	c, err := l.upstream.commit(ctx, good)
+	var r engine.Report
+	switch {
+	case good == "" && refused == nil:
+		r = notRun(l.o.Identity, engine.Failed, errNothingKnown)
+		l.recordEnd(c, r, false)
+		return r
+	case good == head && refused != nil, good == "":
+		return *refused
+	case unknown != "":
+		r = notRun(l.o.Identity, engine.Invalid, fmt.Errorf("%w: commit %s took it out, and no good one has brought it back", ErrUnknownIdentity, short(unknown)))
+		l.recordEnd(model.Commit{ID: good}, r, false)
+	case err != nil:
+		r = notRun(l.o.Identity, engine.Failed, fmt.Errorf("commit %s is in force, and is not here any more: %w", short(good), err))
+		l.recordEnd(model.Commit{ID: good}, r, false)
+	default:
+		if r = l.runPass(ctx, c, mayWrite); r.Denied {
+			l.recordEnd(c, r, false)
+		}
+	}
+	if refused != nil {
+		r.Findings = append(slices.Clone(refused.Findings), r.Findings...)
+		if r.Outcome != engine.Interrupted {
+			r.Outcome, r.Success = refused.Outcome, false
+		}
+	}
+	return r
+}
+
+// runPass makes one pass with one commit, and records it.
+func (l *loop) runPass(ctx context.Context, c model.Commit, mayWrite bool) engine.Report {
+	p := &engine.Pass{
+		Verb: verb, Host: l.o.Identity, Commit: &c, Unattended: true, Width: l.o.Width,
+		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.Leftovers, Recall: l.memory.Recall,
+	}
+	p.Health.Tell = func(w health.Progress) { l.agent.send(checkProgress(w)) }
+	p.Notify = func(e apply.Event) { l.agent.send((*stepEvent)(&e)) }
+	aside := l.memory.Suspended
+	l.startPass(c)
+	p.Stop = l.halt
+	if mayWrite && !suspended(aside, "") {
+		p.Verdict = l.verdict
+	}
+	var warned diag.List
+	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)
+	p.AllowDeletes, p.Untraced = l.grants.removals, l.grants.untraced
+	var d engine.Desired
+	var unknown error
+	p.Load = func(ctx context.Context) engine.Desired {
+		d = l.o.Load(ctx, c)
+		d.Commit, d.Findings = c.ID, slices.Concat(d.Findings, warned)
+		if d.Site != nil && !d.Findings.HasErrors() {
+			unknown = l.prepareSite(&d, c, aside)
+		}
+		return d
+	}
+	p.Open = func(h *model.Host) (engine.Driver, error) { return l.o.Open(d, h) }
+	r := l.run(ctx, p, c)
+	if unknown != nil && r.Denied {
+		r.Err = unknown
+	}
+	if p.Verdict == nil && r.Plan != nil {
+		l.withheld = len(r.Plan.Steps)
+	}
+	l.recordPass(c, r, aside)
+	return r
+}
+
+// startPass makes a pass known: from now on, who suspends halts it.
+func (l *loop) startPass(c model.Commit) {
+	l.halt, l.withheld = make(chan struct{}), 0
+	if l.stopping {
+		l.haltPass()
+	}
+	l.progress = &progress{commit: c.ID, since: time.Now().UTC(), width: l.o.Width}
+	l.enter(Looking, phaseTime)
+}
+
+// prepareSite makes of what a commit says what this pass is about: without what is
+// suspended. It refuses a site that does not know the identity. It runs within the pass,
+// and reads of the loop only what nobody writes to.
+func (l *loop) prepareSite(d *engine.Desired, c model.Commit, aside []ledger.Suspension) error {
+	if d.Site.Hosts[l.o.Identity] == nil {
+		err := unknownIdentityError(l.o.Identity, d.Site, c)
+		found := engine.FindingOf(err)
+		found[0].Source = diag.FromSite
+		d.Findings = append(d.Findings, found...)
+		return err
+	}
+	l.agent.send(siteLoaded(slices.Collect(maps.Keys(d.Site.Manifests))))
+	if manifests := suspendedManifests(aside); len(manifests) > 0 {
+		d.Site = d.Site.Suspend(manifests...)
+	}
+	return nil
+}
+
+// unknownIdentityError says that a site does not have the identity, and which it may mean.
+func unknownIdentityError(identity string, s *model.Site, c model.Commit) error {
+	hint := diag.DidYouMean(identity, slices.Collect(maps.Keys(s.Hosts)))
+	if hint == "" {
+		hint = "it declares no host"
+	}
+	return fmt.Errorf("%w: %s is not a host of site %s at commit %s: %s\nnothing is converged, since another agent may own the guests now; declare the host again, or fix the identity",
+		ErrUnknownIdentity, identity, s.Name, c.Short(), hint)
+}
+
+// suspendedManifests lists the manifests that are suspended one by one.
+func suspendedManifests(list []ledger.Suspension) []string {
+	out := make([]string, 0, len(list))
+	for _, s := range list {
+		if s.Manifest != "" {
+			out = append(out, s.Manifest)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// siteLoaded reports the manifests of the site that the pass is about.
+type siteLoaded []string
+
+func (s siteLoaded) serve(l *loop) {
+	l.manifests = s
+	l.moved()
+}
+
+// verdict lets every plan be carried out that no rule denies.
+func (l *loop) verdict(_ context.Context, p *plan.Plan) (bool, error) {
+	usual := make([]time.Duration, len(p.Steps))
+	for i, s := range p.Steps {
+		usual[i] = l.o.Ledger.Usual(s.Address.Kind, string(s.Action))
+	}
+	l.agent.send(planned{p.Steps, usual})
+	return true, nil
+}
+
+// planned reports the plan of the pass under way.
+type planned struct {
+	steps []plan.Step
+	usual []time.Duration // what each usually takes
+}
+
+func (p planned) serve(l *loop) {
+	l.progress.planned(p.steps, p.usual)
+	if len(p.steps) > 0 {
+		l.enter(Converging, phaseTime)
+	}
+}
+
+// stepEvent reports what happened to a step.
+type stepEvent apply.Event
+
+func (e *stepEvent) serve(l *loop) {
+	event, now := (*apply.Event)(e), time.Now()
+	removed := l.progress.event(event, now)
+	l.due = l.progress.due(now)
+	if e.What == apply.Note {
+		l.o.Log.Info("step", "address", e.Step.Address.String(), "note", e.Text)
+	}
+	if removed {
+		l.memory.consumeGrant(&l.grants)
+	}
+	l.notify()
+}
+
+// checkProgress reports how the check of a guest is doing. Only the status has it:
+// Options.Notify is not called for it.
+type checkProgress health.Progress
+
+func (c checkProgress) serve(l *loop) {
+	if l.progress != nil {
+		w := health.Progress(c)
+		l.progress.check(&w)
+	}
+}

@@ -1,0 +1,304 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+)
+
+const (
+	firstRetry = 10 * time.Second // after a pass that was not completed; then twice as long, up to Drift
+	longRetry  = 10 * time.Minute // the longest pause after the repository did not answer, unless Poll is longer
+)
+
+// How long the agent may take for one thing before it counts as stuck. What has
+// deadlines of its own (a question to the repository, a step) gets those and grace; what
+// has none (reading a site, asking rules, observing a host) gets phaseTime for each.
+const (
+	fetchTime = 30 * time.Minute // two downloads, of which each may take ten times as long as an answer
+	phaseTime = 10 * time.Minute
+	grace     = 2 * time.Minute // between the end of a step's time and its answer
+)
+
+// loop is the state of an agent. It belongs to the goroutine of Run or Once, and before
+// and after these to whoever took it from Agent.idle.
+type loop struct {
+	o     Options
+	agent *Agent
+	stop  <-chan struct{} // closed: start nothing new
+
+	memory    memory
+	upstream  upstream
+	manifests []string // of the site in force; nil before one was read
+	requested work
+
+	// What is published.
+	status          Status    // what does not follow from the rest
+	progress        *progress // of the pass under way
+	due             time.Time // when the agent must have made progress; zero: it waits for others
+	pausedBy        string
+	lockedBy        string // who holds the write lock, as Exclusive reports
+	unknownIdentity string // the sentence about an identity that is not in the site
+	trouble         string // why the last pass was not completed
+	withheld        int    // steps that were planned while everything is suspended
+	stopping        bool
+
+	halt   chan struct{} // of the pass under way, closed when it must start nothing new
+	grants allowance     // of the pass under way, less what it has used
+
+	incomplete int       // passes in a row that were not completed
+	nextFetch  time.Time // when the repository is asked next, by the clock that nobody can set
+	nextCheck  time.Time // when the host is checked next, by the same
+	journal    journal
+}
+
+// begin makes the loop ready for Run or Once; end ends it again.
+func (l *loop) begin(ctx context.Context, stop <-chan struct{}) {
+	l.stop = stop
+	l.status.Started = time.Now().UTC()
+	l.enter(Starting, phaseTime)
+	l.upstream.keep(ctx, l.memory.refs())
+	for _, id := range l.memory.refs() {
+		_, _ = l.upstream.commit(ctx, id) // a commit that is missing is reported when it is needed
+	}
+}
+
+func (l *loop) end() {
+	for _, w := range l.requested.waiters {
+		close(w)
+	}
+	l.requested, l.stopping, l.due, l.progress = work{}, true, time.Time{}, nil
+	l.publish()
+	close(l.agent.ended)
+	l.agent.idle <- l
+}
+
+// publish lets everybody see the state as it is now.
+func (l *loop) publish() { l.agent.published.Store(l.view()) }
+
+// enter says what the agent does now, and how long it may: 0 is as long as others like.
+func (l *loop) enter(s State, limit time.Duration) {
+	l.status.State, l.due = s, time.Time{}
+	if limit > 0 {
+		l.due = time.Now().Add(limit + grace)
+	}
+	l.notify()
+}
+
+func (l *loop) notify() {
+	l.publish()
+	if l.o.Notify != nil {
+		l.o.Notify(l.agent.Status())
+	}
+}
+
+// moved says that the agent has begun something new that nothing else bounds. What a
+// step begins is bounded by the time of the step.
+func (l *loop) moved() {
+	l.due = time.Now().Add(phaseTime + grace)
+	if l.progress != nil && len(l.progress.running) > 0 {
+		l.due = l.progress.due(time.Now())
+	}
+}
+
+// serve does what a request asks for.
+func (l *loop) serve(e envelope) {
+	defer close(e.served)
+	defer l.publish()
+	e.request.serve(l)
+}
+
+// during does something that may take long in a goroutine of its own, and serves
+// requests until it is done. Work must not touch the loop. Its context ends with ctx or
+// at a stop.
+func (l *loop) during(ctx context.Context, work func(ctx context.Context)) {
+	l.publish()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended, returned := make(chan struct{}), false
+	go func() {
+		defer close(ended)
+		work(ctx)
+		returned = true
+	}()
+	for stop := l.stop; ; {
+		select {
+		case e := <-l.agent.inbox:
+			l.serve(e)
+		case <-stop:
+			stop = nil
+			l.noteStop()
+			cancel(engine.ErrInterrupted)
+		case <-ended:
+			if !returned {
+				runtime.Goexit() // as work did: a test that failed in it
+			}
+			return
+		}
+	}
+}
+
+func (l *loop) noteStop() {
+	l.stopping = true
+	l.haltPass()
+	l.publish()
+}
+
+// haltPass makes the pass under way start nothing new.
+func (l *loop) haltPass() {
+	if l.halt != nil && !isClosed(l.halt) {
+		close(l.halt)
+	}
+}
+
+// wait waits until there is something to do, and says what; false when the agent
+// shall end.
+func (l *loop) wait(ctx context.Context) (work, bool) {
+	for {
+		if isClosed(l.stop) || ctx.Err() != nil {
+			return work{}, false
+		}
+		now := time.Now()
+		next := l.requested.take()
+		next.check = l.memory.expire(now) || next.check || !now.Before(l.nextCheck)
+		next.fetch = next.fetch || !now.Before(l.nextFetch)
+		if next.fetch || next.check {
+			return next, true
+		}
+		pause := l.wakeup().Sub(now)
+		l.enter(Idle, pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case e := <-l.agent.inbox:
+			l.serve(e)
+		case <-l.stop:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// wakeup is when there is something to do next without a request.
+func (l *loop) wakeup() time.Time {
+	next := l.nextFetch
+	if l.nextCheck.Before(next) {
+		next = l.nextCheck
+	}
+	for _, s := range l.memory.Suspended {
+		if s.Until != nil && s.Until.Before(next) {
+			next = *s.Until
+		}
+	}
+	return next
+}
+
+// cycle asks the repository if that is wanted, and makes a pass if that is wanted or
+// there is a new commit.
+func (l *loop) cycle(ctx context.Context, w work) engine.Report {
+	changed := w.fetch && l.fetch(ctx)
+	interrupted := isClosed(l.stop) || ctx.Err() != nil
+	var r engine.Report
+	switch {
+	case interrupted:
+		r = notRun(l.o.Identity, engine.Interrupted, engine.ErrInterrupted)
+	case w.check || changed:
+		r = l.converge(ctx)
+		l.schedule()
+	}
+	interrupted = isClosed(l.stop) || ctx.Err() != nil
+	l.publish()
+	for _, waiter := range w.waiters {
+		if r.Outcome != engine.Interrupted || !interrupted {
+			waiter <- *l.status.Last // it has room for one
+		}
+		close(waiter)
+	}
+	return r
+}
+
+// schedule says when the next full check is, by how the last pass ended.
+func (l *loop) schedule() {
+	last, pause := l.status.Last, l.o.Drift
+	switch {
+	case last.Outcome == engine.Failed, last.Outcome == engine.Partly, last.Unknown > 0:
+		pause = jitter(backoff(firstRetry, l.incomplete, l.o.Drift))
+		l.incomplete++
+	case last.Outcome != engine.Interrupted:
+		l.incomplete = 0
+	}
+	l.nextCheck = time.Now().Add(pause)
+	l.status.NextFull = shown(l.nextCheck)
+}
+
+// fetch asks the repository for its head, and reports whether that is one to check.
+func (l *loop) fetch(ctx context.Context) bool {
+	l.enter(Looking, fetchTime)
+	head, ok := l.upstream.head(ctx)
+	if !ok && (isClosed(l.stop) || ctx.Err() != nil) {
+		return false
+	}
+	l.scheduleFetch()
+	if !ok {
+		return false
+	}
+	before := l.memory.Head.ID
+	_, known := l.upstream.commits[head.ID]
+	l.upstream.commits[head.ID] = head
+	if before != head.ID {
+		l.o.Log.Info("new commit", "commit", head.ID, "subject", head.Subject, "author", personOf(head))
+		l.memory.Head = refNow(head.ID)
+		l.memory.persist()
+		l.status.Refused = nil
+		l.incomplete = 0
+	}
+	l.upstream.keep(ctx, l.memory.refs())
+	return before != head.ID || !known
+}
+
+// scheduleFetch says when the repository is asked next, by how it answered.
+func (l *loop) scheduleFetch() {
+	l.nextFetch = time.Now().Add(l.upstream.pause(l.o.Poll))
+	l.status.NextLook = shown(l.nextFetch)
+}
+
+// notRun is the report of a pass that could not begin.
+func notRun(host string, o engine.Outcome, err error) engine.Report {
+	if errors.Is(err, engine.ErrInterrupted) {
+		o = engine.Interrupted
+	}
+	return engine.Report{Verb: verb, Host: host, Outcome: o, Err: err}
+}
+
+// backoff is first, doubled n times, but not more than most.
+func backoff(first time.Duration, n int, most time.Duration) time.Duration {
+	d := first
+	for range n {
+		if d >= most {
+			break
+		}
+		d *= 2
+	}
+	return min(d, most)
+}
+
+// jitter makes a pause up to a tenth shorter or longer, so that agents which began
+// together do not stay together. It is drawn from the clock, as the other pauses are:
+// where time is simulated, the same comes again.
+func jitter(d time.Duration) time.Duration {
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0)) //nolint:gosec // no secret depends on it
+	return d - d/10 + time.Duration(r.Int64N(int64(d/5+1)))
+}
+
+func now() *time.Time { return shown(time.Now()) }
+
+// shown is a time for people. It is no longer one to wait for: UTC takes the reading of
+// the monotonic clock off, and a wait would be as long as somebody sets the clock back.
+func shown(t time.Time) *time.Time {
+	t = t.UTC()
+	return &t
+}

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// memory is what survives a restart. Its lists are replaced when they change, never
+// written to, so a copy of State stays as it is.
+type memory struct {
+	ledger.State
+	ledger *ledger.Ledger
+	log    *slog.Logger
+	saved  ledger.State // as it is on disk
+}
+
+// remembered reads what the ledger has of the identity.
+func remembered(o Options) memory {
+	state, err := o.Ledger.State()
+	switch {
+	case err != nil:
+		o.Log.Warn("state file unreadable, starting fresh: history, suspensions and the last good commit are lost", "error", err)
+	case state.Identity != "" && state.Identity != o.Identity:
+		o.Log.Warn("the state is of another identity, so it is ignored", "state_of", state.Identity, "identity", o.Identity)
+		state = ledger.State{}
+	}
+	state.Identity = o.Identity
+	return memory{State: state, ledger: o.Ledger, log: o.Log, saved: state}
+}
+
+// save writes the state to disk if it differs from what is there.
+func (m *memory) save() error {
+	if reflect.DeepEqual(m.saved, m.State) {
+		return nil
+	}
+	err := m.ledger.SetState(m.State)
+	if err == nil {
+		m.saved = m.State // else the next call tries again
+	}
+	return err
+}
+
+// persist is save where nobody waits for the error.
+func (m *memory) persist() {
+	if err := m.save(); err != nil {
+		m.log.Warn("the state was not kept; it will be worked out again after a restart", "error", err)
+	}
+}
+
+// expire drops the suspensions whose time is over, and reports whether there were any.
+func (m *memory) expire(now time.Time) bool {
+	var rest, gone []ledger.Suspension
+	for _, s := range m.Suspended {
+		if s.Until == nil || s.Until.After(now) {
+			rest = append(rest, s)
+		} else {
+			gone = append(gone, s)
+		}
+	}
+	if len(gone) > 0 {
+		m.Suspended = rest
+	}
+	m.persist() // also what could not be saved before
+	for _, s := range gone {
+		m.log.Info("resumed, the time of the suspension is over", "manifest", everything(s.Manifest), "by", s.By)
+	}
+	return len(gone) > 0
+}
+
+// refs lists the commits that matter: head, the good one, the converged one.
+func (m *memory) refs() []string {
+	var out []string
+	for _, ref := range []ledger.Mark{m.Head, m.Good, m.Converged} {
+		if ref.ID != "" && !slices.Contains(out, ref.ID) {
+			out = append(out, ref.ID)
+		}
+	}
+	return out
+}
+
+func refNow(id string) ledger.Mark { return ledger.Mark{ID: id, Since: time.Now().UTC()} }
+
+// setIdentityUnknown notes that a commit took the identity out of the site, "" that it is
+// in it.
+func (m *memory) setIdentityUnknown(id string) {
+	switch id {
+	case "":
+		m.Unknown = ledger.Mark{}
+	case m.Unknown.ID:
+	default:
+		m.Unknown = refNow(id)
+	}
+	m.persist()
+}
+
+// drifted reports whether a plan has differences that no commit asked for: the host was as
+// this commit says before, but for what was suspended then.
+func (m *memory) drifted(id string, p *plan.Plan) bool {
+	return p != nil && m.Converged.ID == id && slices.ContainsFunc(p.Steps, func(s plan.Step) bool {
+		return s.Manifest == "" || !slices.Contains(m.Aside, s.Manifest)
+	})
+}
+
+// consumeGrant records that a step of the pass deleted a guest, at once: a pass that is
+// killed must not give the whole grant again.
+func (m *memory) consumeGrant(g *allowance) {
+	if g.removals == 0 {
+		return
+	}
+	g.removals--
+	m.Spent++
+	m.Counted = union(m.Counted, g.by)
+	m.persist()
+}
+
+// converged makes a commit the one that the host converged to: the trailers before it are
+// used up, those of a branch that is no longer there included. Aside are the manifests
+// that were suspended.
+func (m *memory) converged(id string, g allowance, aside []string) {
+	if m.Converged.ID == id {
+		aside = slices.DeleteFunc(aside, func(name string) bool { return !slices.Contains(m.Aside, name) })
+	} else {
+		used := union(union(m.Void, m.Counted), g.by)
+		m.Void = used[max(len(used)-mostVoid, 0):]
+		m.Converged, m.Spent, m.Counted = refNow(id), 0, nil
+	}
+	if !slices.Equal(m.Aside, aside) {
+		m.Aside = aside
+	}
+}
+
+// An agent does not ask guests how they are as long as nothing changes: a host with
+// hundreds of them would be asked all day. But a guest whose checks failed is not
+// forgotten when the next pass finds nothing to change in it. Its address is kept as a
+// hint, and passes try its checks again until they hold. Losing the hint loses no more
+// than that: what depends on the guest waits for its checks anyway.
+
+// failing lists the guests whose checks failed when they were tried last.
+func (m *memory) failing() []model.Address {
+	var out []model.Address
+	for _, text := range m.Unwell {
+		if addr, err := model.ParseAddress(text); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// noteFailing keeps which checks fail after a pass.
+func (m *memory) noteFailing(r *engine.Report) {
+	if r.Want == nil {
+		return
+	}
+	before := m.failing()
+	after := slices.DeleteFunc(slices.Clone(before), func(addr model.Address) bool {
+		tried, ok := r.Checks[addr]
+		gone := r.Want.State[addr] == nil && len(r.Want.Suspended) == 0 // else nobody knows whose it is now
+		return gone || ok && tried.Err == nil || slices.Contains(r.Unchecked, addr)
+	})
+	for addr, report := range r.Checks {
+		if report.Err != nil && !slices.Contains(after, addr) {
+			after = append(after, addr)
+		}
+	}
+	slices.SortFunc(after, model.Address.Compare)
+	if slices.Equal(before, after) {
+		return
+	}
+	for _, addr := range before {
+		if !slices.Contains(after, addr) && r.Want.State[addr] != nil && !slices.Contains(r.Unchecked, addr) {
+			m.log.Info("checks hold again", "address", addr.String())
+		}
+	}
+	m.Unwell = nil
+	for _, addr := range after {
+		m.Unwell = append(m.Unwell, addr.String())
+	}
+	m.persist()
+}
+
+// A VMID that no guest has may still be one under which none can be created: a creation
+// that died leaves a volume of its name, and the host refuses to create that again. Few
+// tokens may see such volumes, so the refusal itself is kept, as a hint to choose another
+// VMID from then on. Losing it costs one creation that fails.
+
+// mostUnusable is how many of these VMIDs are kept, the newest of them.
+const mostUnusable = 64
+
+// noteUnusable keeps the VMIDs under which this pass could create no guest. One that a
+// guest has by now is usable again.
+func (m *memory) noteUnusable(r *engine.Report) {
+	after := slices.DeleteFunc(slices.Clone(m.Leftovers), func(vmid int) bool { return r.Have.Taken[vmid] != "" })
+	for _, res := range r.Results {
+		if e, ok := errors.AsType[*model.LeftoverError](res.Err); ok && !slices.Contains(after, e.VMID) {
+			after = append(after, e.VMID)
+		}
+	}
+	after = after[max(0, len(after)-mostUnusable):]
+	if !slices.Equal(m.Leftovers, after) {
+		m.Leftovers = after
+		m.persist()
+	}
+}
+
+// noteRecall keeps what the observation wants to be given again by the next pass. An
+// observation that failed takes nothing away.
+func (m *memory) noteRecall(r *engine.Report) {
+	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.Recall, r.Have.Recall) {
+		m.Recall = r.Have.Recall
+		m.persist()
+	}
+}

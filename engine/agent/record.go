@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// recordUnknownIdentity records that the newest commit does not know the identity.
+func (l *loop) recordUnknownIdentity(c model.Commit, r engine.Report) {
+	l.journal.unknownIdentity(c, r)
+	l.memory.setIdentityUnknown(c.ID)
+	l.unknownIdentity = firstLine(r.Err.Error())
+	l.status.refuse(c.ID, r)
+	l.recordEnd(c, r, false)
+}
+
+// recordRefused records that head must not converge.
+func (l *loop) recordRefused(c model.Commit, r engine.Report) {
+	good := l.memory.Good.ID
+	l.unknownIdentity = ""
+	l.status.refuse(c.ID, r)
+	if r.Want != nil { // the site loaded, and has the identity
+		l.memory.setIdentityUnknown("")
+	}
+	l.journal.refused(c, r, good)
+	l.recordEnd(c, r, false)
+}
+
+// refuse says why a commit is not in force.
+func (s *Status) refuse(id string, r engine.Report) {
+	since := time.Now().UTC()
+	if s.Refused != nil && s.Refused.Commit == id {
+		since = s.Refused.Since
+	}
+	s.Refused = &Refusal{Commit: id, Outcome: r.Outcome, Since: since, Findings: r.Decisive()}
+}
+
+// recordAccepted records that head is not refused, or not any more.
+func (l *loop) recordAccepted(c model.Commit, r engine.Report) {
+	if r.Want != nil {
+		l.memory.setIdentityUnknown("")
+		l.unknownIdentity = ""
+	}
+	if !r.Accepted {
+		return // nobody could say what is wrong with it so far
+	}
+	l.journal.accepted(c)
+	l.status.Refused = nil
+}
+
+// recordPass records a pass with a commit: in the receipts if it changed something, in
+// the state, in the status. It is called before anybody else may write. Aside is what was
+// suspended in it.
+func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspension) {
+	drift := l.memory.drifted(c.ID, r.Plan)
+	if receipt, ok := Receipt(&r, l.o.Identity, drift); ok {
+		if _, err := l.o.Ledger.Write(receipt); err != nil {
+			l.o.Log.Warn("the receipt was not kept", "error", err)
+		}
+		l.journal.changed(c, r, drift)
+	}
+	m := &l.memory
+	m.noteFailing(&r)
+	m.noteUnusable(&r)
+	m.noteRecall(&r)
+	if r.Accepted && m.Good.ID != c.ID {
+		m.Good = refNow(c.ID)
+	}
+	if r.Outcome == engine.Done {
+		m.converged(c.ID, l.grants, suspendedManifests(aside))
+	}
+	m.persist()
+	if !r.Denied {
+		l.recordEnd(c, r, drift)
+	}
+}
+
+// recordEnd puts the end of a pass into the status. Of the report, no more is kept than
+// is there.
+func (l *loop) recordEnd(c model.Commit, r engine.Report, drift bool) {
+	last := &PassStatus{
+		Commit: c.ID, Outcome: r.Outcome, Ended: time.Now().UTC(), Seconds: r.Seconds, Drift: drift, Findings: listed(r.Findings),
+	}
+	if r.Err != nil {
+		last.Error = r.Err.Error()
+	}
+	if r.Plan != nil {
+		last.Plan, last.Summary = r.Plan.ID, r.Plan.Summary
+		last.Unknown, last.Pending = len(r.Plan.Unknown), len(r.Plan.Pending)
+	}
+	l.status.Last, l.trouble = last, trouble(&r)
+	if nodes := r.NodeStatus(l.status.Nodes, last.Ended); nodes != nil {
+		l.status.Nodes = nodes
+	}
+	l.journal.ended(c, r, last)
+	l.moved()
+}
+
+// trouble says in a line why a pass was not completed, "" if it was.
+func trouble(r *engine.Report) string {
+	if r.Outcome != engine.Failed && r.Outcome != engine.Partly || r.Err == nil {
+		return ""
+	}
+	failed := 0
+	for _, res := range r.Results {
+		if res.Status == apply.Failed {
+			failed++
+		}
+	}
+	text := firstLine(r.Err.Error())
+	switch {
+	case failed > 1:
+		return fmt.Sprintf("%s (and %d more)", text, failed-1)
+	case len(r.Results) == 0 && r.Have.NothingSeen():
+		return "host could not be seen: " + text
+	default:
+		return text
+	}
+}
+
+// firstError is the first error in a line, with its place.
+func firstError(l diag.List) string {
+	for _, f := range l {
+		switch {
+		case f.Severity != diag.Error:
+		case f.At.IsZero():
+			return f.Summary
+		default:
+			return f.At.String() + ": " + f.Summary
+		}
+	}
+	return ""
+}
+
+func listed(l diag.List) diag.List { return append(diag.List{}, l...) }

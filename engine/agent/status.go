@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// State is what an agent is doing, in a word.
+type State string
+
+// The states of an agent.
+const (
+	Starting   State = "starting"
+	Idle       State = "idle"       // waits for the next look
+	Looking    State = "looking"    // at the repository or the host
+	Converging State = "converging" // carries out a plan
+	Waiting    State = "waiting"    // somebody else is the one writer of the host
+	Stopping   State = "stopping"   // starts nothing new, finishes what runs
+)
+
+// Status is what an agent tells of itself, at any time, also while it works.
+// Fields about what never happened are null.
+type Status struct {
+	Version  int       `json:"version"` // of this document: 1
+	Agent    string    `json:"agent"`   // version of the program
+	Identity string    `json:"identity"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	At       time.Time `json:"at"`
+	State    State     `json:"state"`
+	Healthy  bool      `json:"healthy"` // the last pass came to its end, and nothing is refused
+	Summary  string    `json:"summary"` // all of it in one sentence, for people
+
+	Repository RepositoryStatus `json:"repository"`
+	Head       *CommitStatus    `json:"head"`      // the newest that was fetched
+	InForce    *CommitStatus    `json:"in_force"`  // the one that is converged to: the last good one
+	Converged  *CommitStatus    `json:"converged"` // the last that the host came to be as it says
+	Refused    *Refusal         `json:"refused"`   // why head is not in force, if it is not
+
+	Running   *Running            `json:"running"` // the pass under way
+	Last      *PassStatus         `json:"last"`    // the last that ended
+	Suspended []ledger.Suspension `json:"suspended"`
+	NextLook  *time.Time          `json:"next_look"` // when the repository is asked next
+	NextFull  *time.Time          `json:"next_full"` // when the host is checked next, also without a commit
+	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
+}
+
+// CommitStatus names a commit.
+type CommitStatus struct {
+	ID      string    `json:"id"`
+	Subject string    `json:"subject"`
+	Author  string    `json:"author"`
+	Since   time.Time `json:"since"` // when it took this place here
+}
+
+// RepositoryStatus is how the repository answers.
+type RepositoryStatus struct {
+	URL     string     `json:"url"` // without credentials
+	Branch  string     `json:"branch"`
+	Path    string     `json:"path"`
+	Checked *time.Time `json:"checked"` // last answer
+	Error   string     `json:"error"`   // of the last try, "" if it went well
+	Failing *time.Time `json:"failing"` // since when it does not answer
+}
+
+// Refusal is why a commit did not converge.
+type Refusal struct {
+	Commit   string         `json:"commit"`
+	Outcome  engine.Outcome `json:"outcome"` // invalid or refused
+	Since    time.Time      `json:"since"`
+	Findings diag.List      `json:"findings"`
+}
+
+// Running is a pass under way.
+type Running struct {
+	Commit  string    `json:"commit"`
+	Since   time.Time `json:"since"`
+	Steps   int       `json:"steps"` // of the plan, 0 before there is one
+	Done    int       `json:"done"`
+	Now     []StepNow `json:"now"`
+	Next    []string  `json:"next"`         // addresses of the steps not begun, in order
+	Seconds float64   `json:"seconds_left"` // by what such steps usually take; 0 if not known
+}
+
+// StepNow is a step that runs.
+type StepNow struct {
+	Address string      `json:"address"`
+	Action  plan.Action `json:"action"`
+	Since   time.Time   `json:"since"`
+	Usually float64     `json:"usually_seconds"` // median of the receipts; 0 if there is none
+	Waits   string      `json:"waits,omitempty"` // for which check, and what that saw last
+}
+
+// PassStatus is how a pass ended.
+type PassStatus struct {
+	Commit   string         `json:"commit"`
+	Plan     string         `json:"plan"` // its id, "" if there was none
+	Outcome  engine.Outcome `json:"outcome"`
+	Ended    time.Time      `json:"ended"`
+	Seconds  float64        `json:"seconds"`
+	Error    string         `json:"error"`
+	Drift    bool           `json:"drift"` // the commit was converged to before: what differed was changed on the host
+	Summary  plan.Summary   `json:"summary"`
+	Unknown  int            `json:"unknown"`
+	Pending  int            `json:"pending"`
+	Findings diag.List      `json:"findings"`
+}

@@ -1,0 +1,106 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Inn is a host with a way into its guests. Its lock is for what is asked of them:
+// steps come from many goroutines.
+type Inn struct {
+	*Host
+	mu    sync.Mutex
+	Ill   map[string]bool // by name
+	Asked map[string]int
+}
+
+// NewInn is an empty one.
+func NewInn() *Inn {
+	return &Inn{Host: &Host{Holds: model.State{}}, Ill: map[string]bool{}, Asked: map[string]int{}}
+}
+
+// Guest is the way into a guest.
+func (i *Inn) Guest(addr model.Address, _ model.Guest, _ []netip.Addr) health.Guest {
+	return room{i, addr.Name}
+}
+
+// Set makes a guest ill, or well again.
+func (i *Inn) Set(name string, ill bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.Ill[name] = ill
+}
+
+// Times is how often a guest was asked.
+func (i *Inn) Times(name string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.Asked[name]
+}
+
+// room is a guest of it.
+type room struct {
+	*Inn
+	name string
+}
+
+// Address is as health.Guest has it.
+func (room) Address(context.Context) (health.Address, error) {
+	return health.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: true}, nil
+}
+
+// Ping is as health.Guest has it.
+func (r room) Ping(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Asked[r.name]++
+	if r.Ill[r.name] {
+		return errors.New(r.name + " does not answer")
+	}
+	return nil
+}
+
+// Exec is as health.Guest has it.
+func (room) Exec(context.Context, []string) (health.Output, error) {
+	return health.Output{}, errors.New("no command here")
+}
+
+// CheckedSite is the site of the boxes db and web, and of lone, which needs neither;
+// web needs db, and all have a check.
+func CheckedSite(onError string) *model.Site {
+	s := Site(map[string]int{"db": 1, "web": 1, "lone": 1})
+	m := s.Manifests["web"]
+	m.OnError = onError
+	for _, n := range m.Nodes {
+		n.Manifest = m
+		n.Checks = []model.Check{{
+			Name: "up", Agent: true, Timeout: time.Minute, Interval: 10 * time.Second,
+			At: diag.Range{File: n.Name + ".hcl", Start: diag.Pos{Line: 7, Column: 3}},
+		}}
+		if n.Name == "web" {
+			n.Resource.Needs = append(n.Resource.Needs, Addr("box", "db"))
+		}
+	}
+	return s
+}
+
+// Pass is one over it with a yes to everything.
+func (i *Inn) Pass(s *model.Site) *engine.Pass {
+	p := Pass(s, i.Host)
+	p.Open = func(*model.Host) (engine.Driver, error) { return wrapper{i}, nil }
+	return p
+}
+
+// wrapper is a driver around another one.
+type wrapper struct{ engine.Driver }
+
+// Unwrap gives the driver.
+func (w wrapper) Unwrap() engine.Driver { return w.Driver }
