@@ -2,27 +2,9 @@ package pvesim
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 )
-
-// userForm is what a user id looks like (verify_username in
-// PVE/AccessControl.pm).
-var userForm = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
-
-func validUser(userid string) error {
-	if len(userid) < 3 {
-		return fail("user name '%s' is too short", userid)
-	}
-	if len(userid) > 64 {
-		return fail("user name '%s' is too long (%d > 64)", userid, len(userid))
-	}
-	if !userForm.MatchString(userid) {
-		return fail("value '%s' does not look like a valid user name", userid)
-	}
-	return nil
-}
 
 func apiAccessIndex(w *world, _ *call) (any, error) {
 	names := []string{"users", "groups", "roles", "acl", "domains", "openid", "tfa", "ticket", "password"}

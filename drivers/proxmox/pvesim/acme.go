@@ -64,10 +64,26 @@ func (c *call) acmeName() string {
 	return "default"
 }
 
+// accounts are those of all authorities, by name.
+type accounts struct{ by map[string]*acmeAccount }
+
+func accountsOf(w *world) map[string]*acmeAccount {
+	all := partOf[accounts](&w.parts)
+	if all.by == nil {
+		all.by = map[string]*acmeAccount{}
+	}
+	return all.by
+}
+
+// beginACME is what there is from the start.
+func beginACME(w *world) {
+	w.sections["priv/acme/plugins"] = map[string]config{"standalone": {"type": "standalone"}}
+}
+
 // acmeAccount finds the account of a call.
 func (c *call) acmeAccount() (*acmeAccount, error) {
 	name := c.acmeName()
-	if account := c.w.acme[name]; account != nil {
+	if account := accountsOf(c.w)[name]; account != nil {
 		return account, nil
 	}
 	return nil, badParam("name", "ACME account config file '"+name+"' does not exist.")
@@ -75,7 +91,7 @@ func (c *call) acmeAccount() (*acmeAccount, error) {
 
 // apiAcmeAccounts is GET /cluster/acme/account.
 func apiAcmeAccounts(w *world, _ *call) (any, error) {
-	return subdirs("name", slices.Sorted(maps.Keys(w.acme))...), nil
+	return subdirs("name", slices.Sorted(maps.Keys(accountsOf(w)))...), nil
 }
 
 // apiAcmeAccount is GET /cluster/acme/account/{name}.
@@ -105,7 +121,7 @@ func (c *call) contacts() []string {
 // apiAcmeRegister is POST /cluster/acme/account.
 func apiAcmeRegister(w *world, c *call) (any, error) {
 	name := c.acmeName()
-	if w.acme[name] != nil {
+	if accountsOf(w)[name] != nil {
 		return nil, badParam("name", "ACME account config file '"+name+"' already exists.")
 	}
 	account := &acmeAccount{directory: c.in["directory"], tos: c.in["tos_url"], contact: c.contacts()}
@@ -113,12 +129,12 @@ func apiAcmeRegister(w *world, c *call) (any, error) {
 		account.directory = acmeDirectories[0][1]
 	}
 	return w.fork(c, w.cfg.Node, job{kind: "acmeregister", end: func(t *task) error {
-		if w.acme[name] != nil {
+		if accountsOf(w)[name] != nil {
 			return fail("ACME account config file '%s' already exists.", name)
 		}
 		account.created = w.now.UTC().Format("2006-01-02T15:04:05Z")
 		account.location = strings.TrimSuffix(account.directory, "directory") + "acme/acct/" + fmt.Sprint(w.rng.Uint32())
-		w.acme[name] = account
+		accountsOf(w)[name] = account
 		t.logf("Generating ACME account key..\nRegistering ACME account..\nRegistration successful, account URL: '%s'", account.location)
 		return nil
 	}}), nil
@@ -150,7 +166,7 @@ func apiAcmeDeactivate(w *world, c *call) (any, error) {
 	return w.fork(c, w.cfg.Node, job{kind: "acmedeactivate", end: func(t *task) error {
 		at := "/etc/pve/priv/acme/"
 		t.logf("Renaming account file from '%s%s' to '%s_deactivated_%s_0'", at, name, at, name)
-		delete(w.acme, name)
+		delete(accountsOf(w), name)
 		return nil
 	}}), nil
 }

@@ -6,9 +6,6 @@ import (
 	"strings"
 )
 
-// agentEnabled says whether a VM is configured to have a guest agent.
-func agentEnabled(g *guest) bool { return parseProperty("agent", g.conf["agent"])["enabled"] == "1" }
-
 // agent finds the VM of an agent call whose agent answers (qga_check_running in
 // PVE/QemuServer/Agent.pm). A guest answers when it has a system on its disks
 // and had the time to boot. An agent that is switched off counts as one that does not
@@ -190,14 +187,12 @@ func (w *world) addresses(g *guest, n int, mac string) []map[string]any {
 	return append(list, address(linkLocal(mac), 64))
 }
 
-// linkLocal is the IPv6 address that an interface gives itself (RFC 4291,
-// appendix A).
-func linkLocal(mac string) string {
-	var b [6]byte
-	if n, err := fmt.Sscanf(mac, "%02x:%02x:%02x:%02x:%02x:%02x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]); n != 6 || err != nil {
-		return "fe80::1"
+func agentRoutes() map[string]handler {
+	all := map[string]handler{}
+	for name, h := range agentCommands {
+		all[agentMethod(name)] = h
 	}
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: b[0] ^ 2, 9: b[1], 10: b[2], 11: 0xff, 12: 0xfe, 13: b[3], 14: b[4], 15: b[5]}).String()
+	return all
 }
 
 // agentCommands are the calls without parameters.
@@ -227,3 +222,15 @@ func apiAgentCommand(w *world, c *call) (any, error) {
 	}
 	return nil, c.unimplemented("agent command " + c.in["command"])
 }
+
+func agentBlockInfo(*world, *guest) any { return map[string]any{"size": agentBlockSize} }
+
+func agentBlocks(_ *world, g *guest) any {
+	list := []map[string]any{}
+	for n := range memoryMiB(g.conf["memory"]) << 20 / agentBlockSize {
+		list = append(list, map[string]any{"phys-index": n, "online": true, "can-offline": true})
+	}
+	return list
+}
+
+const agentBlockSize = 128 << 20

@@ -8,21 +8,6 @@ import (
 	"strings"
 )
 
-// execution is a program that an agent has run. Its outcome can be asked for once.
-type execution struct {
-	out, err string
-	code     int
-}
-
-// inside is what a guest's system keeps while it lives: files that somebody wrote
-// through the agent, and programs that were run.
-type inside struct {
-	files  map[string]string
-	runs   map[int]execution
-	last   int
-	frozen bool // Its file systems, by the agent.
-}
-
 func (g *guest) system() *inside {
 	if g.in == nil {
 		g.in = &inside{files: map[string]string{}, runs: map[int]execution{}, last: 140}
@@ -96,22 +81,6 @@ func (*guest) shell(args []string) execution {
 		}
 	}
 	return e
-}
-
-// words is a parameter that is a list.
-func (c *call) words(name string) []string {
-	switch value := c.values[name].(type) {
-	case []any:
-		list := make([]string, len(value))
-		for i := range value {
-			list[i] = text(value[i])
-		}
-		return list
-	case nil:
-		return nil
-	default:
-		return strings.Split(text(value), "\x00")
-	}
 }
 
 // apiAgentExec is POST …/agent/exec. The agent's answer about a program that is

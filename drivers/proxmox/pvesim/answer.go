@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -28,18 +29,6 @@ type answer struct {
 	dropped     bool     // Nothing goes back: the connection ends.
 	date        time.Time
 	console     *console // What the connection is for from here on; nil is HTTP.
-}
-
-// paged is data together with what a list answers beside it.
-type paged struct {
-	data  any
-	total int
-}
-
-// beside is data with something else beside it (set_result_attrib).
-type beside struct {
-	data       any
-	attributes map[string]any
 }
 
 // newAnswer encodes what a handler returned. A failure closes the connection;
@@ -182,4 +171,38 @@ func (a *answer) write(w *bufio.Writer, r *http.Request) error {
 	}
 	_, err := w.Write(body)
 	return err
+}
+
+// errorAnswer makes a failure an answer, which is still to be written in a format.
+func errorAnswer(err error) *answer {
+	var e *apiError
+	if !errors.As(err, &e) {
+		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
+	}
+	reason, _, _ := strings.Cut(e.Error(), "\n")
+	if strings.Contains(reason, "\r") { // It would end the status line (response in APIServer/AnyEvent.pm).
+		return &answer{status: http.StatusBadRequest, reason: "Bad Request", connection: []string{"close"}, noLength: true}
+	}
+	reason = strings.Map(func(r rune) rune { // Nothing of a request may end the status line.
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, reason)
+	a := &answer{status: e.status, reason: reason, connection: []string{"close"}}
+	if e.bare {
+		a.body = []byte(e.text)
+		a.noLength = e.text == ""
+		return a
+	}
+	message := strings.TrimSuffix(e.Error(), "\n")
+	if e.status != http.StatusNotImplemented && e.status != http.StatusFailedDependency { // Which are no die, so they have no line break.
+		message += "\n"
+	}
+	body := map[string]any{"data": nil, "message": message}
+	if e.errors != nil {
+		body["errors"] = e.errors
+	}
+	a.content = body
+	return a
 }

@@ -9,22 +9,6 @@ import (
 	"time"
 )
 
-// backup is what an archive of vzdump holds of a guest.
-type backup struct {
-	kind  string
-	conf  config
-	disks map[string]saved // By key of the configuration.
-}
-
-// saved is one disk in an archive.
-type saved struct {
-	volid  string
-	format string
-	size   int64
-	used   int64
-	system bool
-}
-
 // apiVZDump is POST /nodes/{node}/vzdump. Guests of other nodes are left out
 // without a word; if none is left no task is started, and the answer is "OK".
 func apiVZDump(w *world, c *call) (any, error) {

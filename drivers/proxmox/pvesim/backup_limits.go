@@ -5,7 +5,7 @@ import "strings"
 // stopsManaged refuses to stop a guest that the HA manager keeps running, be it running
 // or not (exec_backup_task in PVE/VZDump.pm).
 func (d *dump) stopsManaged(g *guest) error {
-	if r := d.w.ha.of(g); d.mode == "stop" && r != nil && r.state() == "started" {
+	if d.mode == "stop" && d.w.ha.state(g) == "started" {
 		return fail("Cannot execute a backup with stop mode on a HA managed and enabled Service. Use snapshot mode or disable the Service.")
 	}
 	return nil

@@ -98,6 +98,14 @@ func migrateAll(kind string) bulkAction {
 	}
 }
 
+func bulkRoutes() map[string]handler {
+	all := map[string]handler{}
+	for name := range bulkActions {
+		all[name] = apiBulk
+	}
+	return all
+}
+
 // apiBulk is any of them.
 func apiBulk(w *world, c *call) (any, error) {
 	action := bulkActions[c.req.method+" "+c.m.Path]

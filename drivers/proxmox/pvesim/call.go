@@ -1,8 +1,6 @@
 package pvesim
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -57,44 +55,9 @@ func (c *call) settle() {
 	slices.Sort(c.null)
 }
 
-// text is a value as Perl would print it.
-func text(value any) string {
-	switch v := value.(type) {
-	case string:
-		return v
-	case bool:
-		if v {
-			return "1"
-		}
-		return "0"
-	case json.Number:
-		return v.String()
-	case []any:
-		words := make([]string, len(v))
-		for i := range v {
-			words[i] = text(v[i])
-		}
-		return strings.Join(words, ",")
-	default:
-		return fmt.Sprint(v)
-	}
-}
-
 func (c *call) has(name string) bool {
 	_, ok := c.in[name]
 	return ok
-}
-
-// isTrue says whether Perl takes a text for true.
-func isTrue(value string) bool { return value != "" && value != "0" }
-
-// kept is a text that a file keeps: one that Perl takes for false is gone once the file is
-// read again.
-func kept(value string) *string {
-	if !isTrue(value) {
-		return nil
-	}
-	return &value
 }
 
 // flag is a boolean parameter; absent is false.
@@ -120,12 +83,6 @@ func (c *call) take(name string) string {
 
 // list splits a parameter as PVE::Tools::split_list does.
 func (c *call) list(name string) []string { return splitList(c.in[name]) }
-
-func splitList(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool {
-		return r == ',' || r == ';' || r == 0 || r == ' ' || r == '\t' || r == '\n'
-	})
-}
 
 // root says whether root@pam itself asks, with a ticket. A token of root@pam is
 // somebody else.

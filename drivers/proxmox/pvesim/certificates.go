@@ -15,6 +15,12 @@ import (
 // Certificates of a node (PVE/API2/Certificates.pm, PVE/API2/ACME.pm): one of one's own
 // is kept and shown; who connects still sees the one of the host.
 
+// custom is the certificate that somebody put on a node; nil when there is none.
+type custom struct{ cert *x509.Certificate }
+
+// custom is that of the node of a call.
+func (c *call) custom() *custom { return partOf[custom](&c.node().parts) }
+
 // shownCertificate is what PVE says of a certificate (get_certificate_info in
 // PVE/Certificate.pm).
 func shownCertificate(file string, cert *x509.Certificate) map[string]any {
@@ -37,7 +43,7 @@ func apiCertificates(w *world, c *call) (any, error) {
 	if w.certificate != nil {
 		list = append(list, shownCertificate("pve-root-ca.pem", w.authority), shownCertificate("pve-ssl.pem", w.certificate))
 	}
-	if custom := c.settings().custom; custom != nil {
+	if custom := c.custom().cert; custom != nil {
 		list = append(list, shownCertificate("pveproxy-ssl.pem", custom))
 	}
 	return list, nil
@@ -45,7 +51,7 @@ func apiCertificates(w *world, c *call) (any, error) {
 
 // apiSetCertificate is POST /nodes/{node}/certificates/custom.
 func apiSetCertificate(_ *world, c *call) (any, error) {
-	s := c.settings()
+	s := c.custom()
 	block, _ := pem.Decode([]byte(c.in["certificates"]))
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, badParam("certificates", "invalid format - not a valid PEM-formatted string.\n")
@@ -54,29 +60,29 @@ func apiSetCertificate(_ *world, c *call) (any, error) {
 	switch key, _ := pem.Decode([]byte(c.in["key"])); {
 	case err != nil:
 		return nil, fail("unable to parse certificate: %s", err)
-	case c.in["key"] == "" && s.custom == nil:
+	case c.in["key"] == "" && s.cert == nil:
 		return nil, badParam("key", "Attempted to upload custom certificate without (existing) key.")
 	case c.in["key"] != "" && (key == nil || !strings.HasSuffix(key.Type, "PRIVATE KEY")):
 		return nil, badParam("key", "invalid format - not a valid PEM-formatted string.\n")
-	case s.custom != nil && !c.flag("force"):
+	case s.cert != nil && !c.flag("force"):
 		return nil, fail("Custom certificate file exists but force flag is not set.")
 	}
-	s.custom = cert
+	s.cert = cert
 	return shownCertificate("pveproxy-ssl.pem", cert), nil
 }
 
 // apiDropCertificate is DELETE of it: there may be none.
 func apiDropCertificate(_ *world, c *call) (any, error) {
-	c.settings().custom = nil
+	c.custom().cert = nil
 	return nil, nil
 }
 
 // acmeDomains are the domains of the configuration of a node (get_acme_conf in
 // PVE/NodeConfig.pm).
-func (s *nodeSettings) acmeDomains() []string {
-	domains := strings.FieldsFunc(optionOf(s.conf["acme"], "domains"), func(r rune) bool { return r == ';' })
-	for _, key := range indexedKeys(s.conf, "acmedomain") {
-		domain, _, _ := strings.Cut(s.conf[key], ",")
+func acmeDomains(conf config) []string {
+	domains := strings.FieldsFunc(optionOf(conf["acme"], "domains"), func(r rune) bool { return r == ';' })
+	for _, key := range indexedKeys(conf, "acmedomain") {
+		domain, _, _ := strings.Cut(conf[key], ",")
 		domains = append(domains, strings.TrimPrefix(domain, "domain="))
 	}
 	return domains
@@ -84,37 +90,37 @@ func (s *nodeSettings) acmeDomains() []string {
 
 // apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
 func apiAcmeCertificate(w *world, c *call) (any, error) {
-	s := c.settings()
+	s, conf := c.custom(), c.node().conf
 	order := c.req.method == "POST"
-	switch soon := s.custom != nil && s.custom.NotAfter.Before(w.now.Add(30*24*time.Hour)); {
-	case order && s.custom != nil && !c.flag("force"):
+	switch soon := s.cert != nil && s.cert.NotAfter.Before(w.now.Add(30*24*time.Hour)); {
+	case order && s.cert != nil && !c.flag("force"):
 		return nil, badParam("force", "Custom certificate exists but 'force' is not set.")
-	case c.req.method == "PUT" && s.custom == nil:
+	case c.req.method == "PUT" && s.cert == nil:
 		return nil, fail("No current (custom) certificate found, please order a new certificate!")
 	case c.req.method == "PUT" && !soon && !c.flag("force"):
 		return nil, badParam("force", "Certificate does not expire within the next 30 days, and 'force' is not set.")
 	}
-	domains := s.acmeDomains()
+	domains := acmeDomains(conf)
 	if len(domains) == 0 {
 		return nil, badRequest("ACME domain list in node configuration is missing!")
 	}
-	account := optionOf(s.conf["acme"], "account")
+	account := optionOf(conf["acme"], "account")
 	if account == "" {
 		account = "default"
 	}
 	kind := map[string]string{"POST": "acmenewcert", "PUT": "acmerenew", "DELETE": "acmerevoke"}[c.req.method]
 	return w.fork(c, c.in["node"], job{kind: kind, end: func(t *task) error {
-		if w.acme[account] == nil {
+		if accountsOf(w)[account] == nil {
 			return fail("ACME account config file '%s' does not exist.", account)
 		}
 		t.logf("Loading ACME account details")
 		if kind == "acmerevoke" {
 			t.logf("Revoking old certificate\nDeleting certificate files\nRestarting pveproxy to revert to self-signed certificates")
-			s.custom = nil
+			s.cert = nil
 			return nil
 		}
 		t.logf("Placing ACME order\nAll domains validated!\n\nCreating CSR\nChecking order status\nDownloading certificate\nSetting pveproxy certificate and key\nRestarting pveproxy")
-		s.custom = newCertificate(domains[0], w.now).parsed
+		s.cert = newCertificate(domains[0], w.now).parsed
 		return nil
 	}}), nil
 }

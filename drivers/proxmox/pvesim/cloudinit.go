@@ -1,8 +1,6 @@
 package pvesim
 
 import (
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/url"
@@ -23,23 +21,6 @@ func checkSSHKeys(value string) error {
 		}
 	}
 	return nil
-}
-
-// isPublicKey says whether a line of authorized_keys holds a key: its type and
-// a base64 blob that begins with the same type (RFC 4253, section 6.6).
-func isPublicKey(line string) bool {
-	fields := strings.Fields(line)
-	for i := 0; i+1 < len(fields); i++ {
-		blob, err := base64.StdEncoding.DecodeString(fields[i+1])
-		if err != nil || len(blob) < 4 {
-			continue
-		}
-		n := int(binary.BigEndian.Uint32(blob))
-		if n > 0 && n <= len(blob)-4 && string(blob[4:4+n]) == fields[i] && len(blob) > 4+n {
-			return true
-		}
-	}
-	return false
 }
 
 // apiGetCloudinit is GET …/cloudinit: the keys of cloud-init, each with what the

@@ -31,7 +31,7 @@ func apiCloudinitDump(w *world, c *call) (any, error) {
 		asked = "/vms/{vmid}" // Older ones ask about this very path, so rights on single guests do not count.
 	}
 	_, seen := w.privileges(c.who, asked)["VM.Config.Cloudinit"]
-	docs := cloudDocs{conf: g.conf, vmid: g.vmid, host: w.nodes[g.node].settings.dns, masking: !seen}
+	docs := cloudDocs{conf: g.conf, vmid: g.vmid, host: w.nodes[g.node].dns, masking: !seen}
 	format := docs.format()
 	network := docs.configDriveNetwork
 	if format == "nocloud" {

@@ -8,9 +8,6 @@ import (
 	"strings"
 )
 
-// apiNone is a list without entries, for what a host never has here.
-func apiNone(*world, *call) (any, error) { return []any{}, nil }
-
 // apiClusterStatus is GET /cluster/status.
 func apiClusterStatus(w *world, _ *call) (any, error) {
 	list := []map[string]any{}
@@ -67,24 +64,6 @@ func apiClusterIndex(w *world, _ *call) (any, error) {
 // partedOptions are property strings that the API shows in their parts
 // (parse_datacenter_config in PVE/DataCenterConfig.pm); bwlimit stays text.
 var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "tag-style", "u2f", "user-tag-access", "webauthn"}
-
-// parted is a property string, a parameter of a method, in its parts, of which only
-// booleans are no text (parse_property_string in PVE/JSONSchema.pm).
-func parted(name, option, value string) any {
-	v, _ := method(name).Param(option)
-	members, err := v.ParseProperty(value)
-	if err != nil {
-		return value
-	}
-	entry := map[string]any{}
-	for name, text := range members {
-		entry[name] = text
-		if m := v.Members()[name]; m != nil && m.Type == "boolean" {
-			entry[name] = atoi(text)
-		}
-	}
-	return entry
-}
 
 // apiOptions is GET /cluster/options. Who may not audit the cluster sees but two of
 // them, and the tags that he may use.

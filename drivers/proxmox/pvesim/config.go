@@ -238,3 +238,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// Versions lists the versions of Proxmox VE that a [Host] can be, oldest first.
+func Versions() []string { return []string{"8.4", "9.1", "9.2"} }

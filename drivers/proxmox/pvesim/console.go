@@ -33,18 +33,41 @@ type console struct {
 	ended      chan struct{} // Closed when the worker is stopped.
 }
 
+// ports are the consoles that are open, by their port.
+type ports struct{ open map[int]*console }
+
+func consolesOf(w *world) map[int]*console {
+	all := partOf[ports](&w.parts)
+	if all.open == nil {
+		all.open = map[int]*console{}
+	}
+	return all.open
+}
+
+// beginConsoles lets the ticket of a console count where a password does.
+func beginConsoles(w *world) {
+	w.hooks.opened = append(w.hooks.opened, func(ticket, user, path string) bool {
+		for port, con := range consolesOf(w) {
+			if con.path == path && w.goodConsoleTicket(ticket, user, path, port) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // The first free port from firstConsolePort on and before endConsolePort is taken
 // (next_vnc_port in PVE/Tools.pm).
 const firstConsolePort, endConsolePort = 5900, 6000
 
 // openConsole starts the worker of a console.
 func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid string, err error) {
-	for con.port = firstConsolePort; w.consoles[con.port] != nil; {
+	for con.port = firstConsolePort; consolesOf(w)[con.port] != nil; {
 		if con.port++; con.port == endConsolePort {
 			return "", fail("unable to find free port (%d-%d)", firstConsolePort, endConsolePort)
 		}
 	}
-	w.consoles[con.port], con.ended = con, make(chan struct{})
+	consolesOf(w)[con.port], con.ended = con, make(chan struct{})
 	upid = w.fork(c, con.node, job{
 		kind: kind, id: id, takes: consolePatience, held: func() bool { return con.taken },
 		begin: func(t *task) error {
@@ -52,11 +75,11 @@ func (w *world) openConsole(c *call, con *console, kind, id, says string) (upid 
 			return nil
 		},
 		end: func(*task) error {
-			delete(w.consoles, con.port)
+			delete(consolesOf(w), con.port)
 			return fail("connection timed out")
 		},
 		abort: func(*task) {
-			delete(w.consoles, con.port)
+			delete(consolesOf(w), con.port)
 			close(con.ended)
 		},
 	})
@@ -153,7 +176,7 @@ func apiConsoleSocket(w *world, c *call) (any, error) {
 	if !w.goodConsoleTicket(c.in["vncticket"], c.who.String(), path, port) {
 		return nil, badConsoleTicket()
 	}
-	return socket{w.consoles[port], map[string]any{"port": strconv.Itoa(port)}}, nil
+	return socket{consolesOf(w)[port], map[string]any{"port": strconv.Itoa(port)}}, nil
 }
 
 // consoleCalls are those of nodes, which the API table leaves out.
@@ -224,16 +247,4 @@ func apiMonitor(w *world, c *call) (any, error) {
 	default:
 		return nil, c.unimplemented("the command '" + command + "' of QEMU's monitor")
 	}
-}
-
-const agentBlockSize = 128 << 20
-
-func agentBlockInfo(*world, *guest) any { return map[string]any{"size": agentBlockSize} }
-
-func agentBlocks(_ *world, g *guest) any {
-	list := []map[string]any{}
-	for n := range memoryMiB(g.conf["memory"]) << 20 / agentBlockSize {
-		list = append(list, map[string]any{"phys-index": n, "online": true, "can-offline": true})
-	}
-	return list
 }

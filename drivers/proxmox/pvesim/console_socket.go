@@ -82,7 +82,7 @@ func (h *Host) take(con *console) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.w.advance(h.clock.now())
-	if con.taken || h.w.consoles[con.port] != con {
+	if con.taken || consolesOf(h.w)[con.port] != con {
 		return false
 	}
 	con.taken = true
@@ -94,10 +94,10 @@ func (h *Host) leave(con *console, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.w.advance(h.clock.now())
-	if h.w.consoles[con.port] != con {
+	if consolesOf(h.w)[con.port] != con {
 		return // It was stopped.
 	}
-	delete(h.w.consoles, con.port)
+	delete(consolesOf(h.w), con.port)
 	if con.worker.running() {
 		con.worker.finish(err)
 	}

@@ -94,51 +94,6 @@ func (fs rootFS) resolve(name string) *rootFile {
 	return fs[done]
 }
 
-// packers are how compressed files begin, and the option of tar for them, by the ending of
-// an archive (tar_compression_option in PVE/LXC/Create.pm).
-var packers = map[string]struct{ begins, option string }{
-	".gz": {"\x1f\x8b", "-z"}, ".bz2": {"BZh", "-j"}, ".xz": {"\xfd7zXZ\x00", "-J"}, ".zst": {"\x28\xb5\x2f\xfd", "--zstd"},
-}
-
-// unpacks says whether tar can unpack a file that has a name: its ending tells how it is
-// compressed. Of xz and zstd only the beginning is looked at.
-func (f *fileContent) unpacks(name string) bool {
-	ending := path.Ext(name)
-	packer, packed := packers[ending]
-	switch {
-	case !packed:
-		return f.tar.broken() == nil
-	case !bytes.HasPrefix(f.head, []byte(packer.begins)):
-		return false
-	default:
-		return f.root != nil || ending == ".xz" || ending == ".zst"
-	}
-}
-
-// unpackFails is the error of a create whose template tar cannot unpack; nil if it goes on
-// with what there is. PVE 9 lists a file without compression first, to see whether it is an
-// image of OCI (restore_archive and archive_is_oci_format in PVE/LXC/Create.pm).
-func (w *world) unpackFails(vmid int, file string, order ctOrder, log func(string, ...any)) error {
-	packer := packers[path.Ext(file)]
-	if packer.option == "" && w.v9() {
-		return fail("command 'tar -tf %s' failed: exit code 2", file)
-	}
-	log("extracting archive '%s'", file)
-	if order.ignore {
-		return nil
-	}
-	command := "tar xpf - "
-	if order.set["unprivileged"] == "1" {
-		command = "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- " + command
-	}
-	if packer.option != "" {
-		command += packer.option + " "
-	}
-	command += "--totals --one-file-system -p --sparse --numeric-owner --acls --xattrs '--xattrs-include=user.*' '--xattrs-include=security.capability' " +
-		"'--warning=no-file-ignored' '--warning=no-xattr-write' -C /var/lib/lxc/" + itoa(vmid) + "/rootfs --skip-old-files --anchored --exclude './dev/*'"
-	return fail("command '%s' failed: exit code 2", command)
-}
-
 // rootReader looks into an archive while somebody writes it.
 type rootReader struct {
 	*io.PipeWriter
@@ -160,4 +115,14 @@ func newRootReader() *rootReader {
 func (r *rootReader) end() *rootSystem {
 	_ = r.Close() // Of a pipe it never fails.
 	return <-r.found
+}
+
+// rootSystem is what PVE finds out of the root file system of a new container
+// (PVE/LXC/Setup.pm). It looks at the files: the name of a template says nothing.
+type rootSystem struct {
+	ostype  string
+	arch    string // empty: not found out
+	notes   []string
+	failure string // why PVE cannot work with it; empty if it can
+	guessed bool   // by the name of the template, for nobody here has its content
 }

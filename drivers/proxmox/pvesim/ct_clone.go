@@ -185,7 +185,7 @@ func (w *world) cloneCT(source, conf config, g, copied *guest, cl cloning, log f
 		conf[key] = m.String()
 	}
 	copied.conf = conf
-	w.copyFirewall(g, copied)
+	w.cloned(g, copied)
 	if cl.target != "" {
 		copied.node = cl.target
 	}

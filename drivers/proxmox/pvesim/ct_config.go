@@ -7,14 +7,6 @@ import (
 	"strings"
 )
 
-// ct is the container that a call is about.
-func (c *call) ct() (*guest, error) {
-	if g := c.w.guest(c.in["node"], "lxc", c.vmid()); g != nil {
-		return g, nil
-	}
-	return nil, missing(c.in["node"], "lxc", c.vmid())
-}
-
 // apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
 // task for it (update_vm in PVE/API2/LXC/Config.pm).
 func apiSetLXCConfig(w *world, c *call) (any, error) {

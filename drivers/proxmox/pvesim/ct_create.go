@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -223,7 +224,7 @@ func (w *world) forkCreateCT(c *call, node string, vmid int, old *guest, order c
 		}
 		if order.managed {
 			t.logf("Add as HA resource")
-			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
+			w.ha.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
 		}
 		return nil
 	}})
@@ -347,4 +348,28 @@ func (w *world) unpackCT(vmid int, conf config, order ctOrder, archive *volume, 
 		}
 	}
 	return nil
+}
+
+// unpackFails is the error of a create whose template tar cannot unpack; nil if it goes on
+// with what there is. PVE 9 lists a file without compression first, to see whether it is an
+// image of OCI (restore_archive and archive_is_oci_format in PVE/LXC/Create.pm).
+func (w *world) unpackFails(vmid int, file string, order ctOrder, log func(string, ...any)) error {
+	packer := packers[path.Ext(file)]
+	if packer.option == "" && w.v9() {
+		return fail("command 'tar -tf %s' failed: exit code 2", file)
+	}
+	log("extracting archive '%s'", file)
+	if order.ignore {
+		return nil
+	}
+	command := "tar xpf - "
+	if order.set["unprivileged"] == "1" {
+		command = "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- " + command
+	}
+	if packer.option != "" {
+		command += packer.option + " "
+	}
+	command += "--totals --one-file-system -p --sparse --numeric-owner --acls --xattrs '--xattrs-include=user.*' '--xattrs-include=security.capability' " +
+		"'--warning=no-file-ignored' '--warning=no-xattr-write' -C /var/lib/lxc/" + itoa(vmid) + "/rootfs --skip-old-files --anchored --exclude './dev/*'"
+	return fail("command '%s' failed: exit code 2", command)
 }

@@ -62,19 +62,6 @@ func (w *world) moveVolume(c *call) (any, error) {
 	}}), nil
 }
 
-// leave frees the volume that a move left behind, or keeps it as an unused one: also where
-// it cannot be freed.
-func (w *world) leave(g *guest, old string, remove bool, t *task) {
-	if remove {
-		err := w.free(g.node, old)
-		if err == nil {
-			return
-		}
-		t.logf("%s", err)
-	}
-	addUnused(g.conf, old)
-}
-
 // mayMoveVolume is $move_to_storage_checks in PVE/API2/LXC.pm. The storage may be the
 // one where the volume is: it is copied there.
 func (g *guest) mayMoveVolume(key, digest string, remove bool) error {

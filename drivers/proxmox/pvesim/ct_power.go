@@ -2,6 +2,15 @@ package pvesim
 
 import "fmt"
 
+// beginCTs makes waiting changes whenever a container ends: PVE hears of the end of each.
+func beginCTs(w *world) {
+	w.hooks.ended["lxc"] = func(g *guest, _ *call) {
+		if len(g.pend) > 0 {
+			w.coldplugCT(g, nil, map[string]string{})
+		}
+	}
+}
+
 // The calls about a container that does not exist are odd: start finds it out in
 // its task, the others at once say that it does not run.
 
@@ -22,7 +31,7 @@ func apiStartCT(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	if w.ha.managed(g) {
-		return w.haRequest(c, g, "started"), nil
+		return w.ha.request(c, g, "started"), nil
 	}
 	return w.fork(c, node, w.startCTJob(g, c)), nil
 }
@@ -98,7 +107,7 @@ func apiStopCT(w *world, c *call) (any, error) {
 		w.overrule(c, g, "vzshutdown")
 	}
 	if w.ha.managed(g) {
-		return w.haRequest(c, g, "stopped"), nil
+		return w.ha.request(c, g, "stopped"), nil
 	}
 	return w.fork(c, g.node, w.stopCTJob("vzstop", g, c)), nil
 }
@@ -131,7 +140,7 @@ func apiShutdownCT(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	if w.ha.managed(g) {
-		return w.haRequest(c, g, "stopped"), nil
+		return w.ha.request(c, g, "stopped"), nil
 	}
 	return w.fork(c, g.node, w.stopCTJob("vzshutdown", g, c)), nil
 }

@@ -116,12 +116,3 @@ func (c *call) mayChangeFeatures(ch ctChange, remove bool) error {
 		return nil
 	}
 }
-
-// hiddenOfCT are the keys of a container that not everybody who may look at it sees, for
-// they may hold secrets (delete_read_restricted_options in PVE/LXC.pm, since 6.0.15).
-func (c *call) hiddenOfCT(g *guest) map[string]bool {
-	if g.kind != "lxc" || c.needVM(g.vmid, "", "VM.Config.Options") == nil {
-		return nil
-	}
-	return map[string]bool{"env": true}
-}

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -141,10 +140,4 @@ func ctInterface(name, mac string, addresses ...string) map[string]any {
 	}
 	entry["ip-addresses"] = list
 	return entry
-}
-
-// leased is the address that DHCP gives the n-th interface of a guest.
-func (w *world) leased(g *guest, n int) netip.Prefix {
-	h := sample{vmid: g.vmid}.hash(int64(n) + w.cfg.Seed)
-	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
 }

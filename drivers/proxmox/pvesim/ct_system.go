@@ -5,16 +5,6 @@ import (
 	"strings"
 )
 
-// rootSystem is what PVE finds out of the root file system of a new container
-// (PVE/LXC/Setup.pm). It looks at the files: the name of a template says nothing.
-type rootSystem struct {
-	ostype  string
-	arch    string // empty: not found out
-	notes   []string
-	failure string // why PVE cannot work with it; empty if it can
-	guessed bool   // by the name of the template, for nobody here has its content
-}
-
 // systemByName guesses what is in a template whose content the simulator does not have:
 // one from Proxmox's list, one of a simulated download, and one that Go's library cannot
 // unpack (xz, zstd). Templates that distributions and Proxmox

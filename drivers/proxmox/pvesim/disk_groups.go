@@ -32,7 +32,7 @@ func (c *call) groupKind() string { return segments(c.m.Path)[3] }
 // groups are those of one kind on the node of a call, by name.
 func (c *call) groups() []diskGroup {
 	var list []diskGroup
-	all := c.settings().groups
+	all := devicesOf(c.node()).groups
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if all[name].kind == c.groupKind() {
 			list = append(list, all[name])
@@ -44,7 +44,7 @@ func (c *call) groups() []diskGroup {
 // volumeGroups are those of LVM, of thin pools, too.
 func (c *call) volumeGroups() []diskGroup {
 	var list []diskGroup
-	all := c.settings().groups
+	all := devicesOf(c.node()).groups
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, "lvm/") {
 			list = append(list, all[key])
@@ -186,7 +186,7 @@ func apiMakeGroup(w *world, c *call) (any, error) {
 	if err := w.mayAdd(c, name, about.storage); err != nil {
 		return nil, err
 	}
-	s := c.settings()
+	s := devicesOf(c.node())
 	_, there := s.groups[groupKey(kind, name)]
 	switch {
 	case there && kind == "zfs":
@@ -261,7 +261,7 @@ func (w *world) addGroupStorage(g diskGroup, node string) {
 
 // apiDropGroup is DELETE /nodes/{node}/disks/zfs/{name} and the like.
 func apiDropGroup(w *world, c *call) (any, error) {
-	kind, name, s, n, node := c.groupKind(), c.in["name"], c.settings(), c.node(), c.in["node"]
+	kind, name, s, n, node := c.groupKind(), c.in["name"], devicesOf(c.node()), c.node(), c.in["node"]
 	cleanConfig, cleanDisks := c.flag("cleanup-config"), c.flag("cleanup-disks")
 	id, volumeGroup := name, name
 	if kind == "lvmthin" {

@@ -21,18 +21,26 @@ type disk struct {
 	of   string // The pool or the like that it is part of.
 }
 
-// disks are those of a node, as long as nobody changed them the ones of every host.
-func (n *node) disks() []disk {
-	if n.settings.disks == nil {
-		n.settings.disks = []disk{{path: "/dev/sda", size: 500 << 30, gpt: true, used: "LVM"}}
-		for _, letter := range "bcd" {
-			n.settings.disks = append(n.settings.disks, disk{path: "/dev/sd" + string(letter), size: 1000 << 30})
-		}
-	}
-	return n.settings.disks
+// devices are the disks of a node, nil for those of every host, and what was made of them,
+// by name.
+type devices struct {
+	disks  []disk
+	groups map[string]diskGroup
 }
 
-func (c *call) node() *node { return c.w.nodes[c.in["node"]] }
+func devicesOf(n *node) *devices { return partOf[devices](&n.parts) }
+
+// disks are those of a node, as long as nobody changed them the ones of every host.
+func (n *node) disks() []disk {
+	own := devicesOf(n)
+	if own.disks == nil {
+		own.disks = []disk{{path: "/dev/sda", size: 500 << 30, gpt: true, used: "LVM"}}
+		for _, letter := range "bcd" {
+			own.disks = append(own.disks, disk{path: "/dev/sd" + string(letter), size: 1000 << 30})
+		}
+	}
+	return own.disks
+}
 
 // freeDisk finds a disk that nothing holds (assert_disk_unused in PVE/Diskmanage.pm).
 func (c *call) freeDisk(path string) (*disk, error) {
@@ -148,4 +156,14 @@ func diskCalls() []pastCall {
 		)
 	}
 	return calls
+}
+
+// hasLVM says whether there is a volume group, pve.
+func (w *world) hasLVM() bool {
+	for _, s := range w.stores {
+		if s.Type == "lvm" || s.Type == "lvmthin" {
+			return true
+		}
+	}
+	return false
 }

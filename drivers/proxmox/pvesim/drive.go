@@ -218,3 +218,65 @@ func addUnused(c config, volid string) {
 		}
 	}
 }
+
+// memoryMiB reads the memory key; 512 is its default.
+func memoryMiB(value string) int {
+	if value == "" {
+		return 512
+	}
+	return atoi(parseProperty("memory", value)["current"])
+}
+
+// convertRates turns rates in bytes into those in megabytes. PVE takes for the rate whether
+// there is one, which is always 0.000 (parse_drive in PVE/QemuServer/Drive.pm).
+func (d drive) convertRates() {
+	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
+		if _, there := d.opts[rate]; !there {
+			continue
+		}
+		if _, both := d.opts["m"+rate]; !both {
+			d.opts["m"+rate] = "0.000"
+			delete(d.opts, rate)
+		}
+	}
+}
+
+// cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
+// (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
+func (*world) cpuArgument(conf config) string {
+	kvm := conf["kvm"] != "0"
+	model := "qemu64"
+	if kvm {
+		model = "kvm64"
+	}
+	p := parseProperty("cpu", conf["cpu"])
+	if p["cputype"] != "" {
+		model = p["cputype"]
+	}
+	flags := map[string]string{}
+	if model == "kvm64" {
+		flags["lahf_lm"], flags["sep"] = "+", "+"
+	}
+	if added, ok := cpuLevels[model]; ok {
+		model = "qemu64"
+		for flag := range strings.FieldsSeq(added) {
+			flags[flag] = "+"
+		}
+	}
+	if kvm {
+		flags["kvm_pv_eoi"], flags["kvm_pv_unhalt"] = "+", "+"
+		if model != "host" {
+			flags["enforce"] = ""
+		}
+	}
+	for _, flag := range strings.FieldsFunc(p["flags"], func(r rune) bool { return r == ';' }) {
+		if len(flag) > 1 {
+			flags[flag[1:]] = flag[:1]
+		}
+	}
+	parts := []string{model}
+	for _, flag := range slices.Sorted(maps.Keys(flags)) {
+		parts = append(parts, flags[flag]+flag)
+	}
+	return strings.Join(parts, ",")
+}

@@ -25,20 +25,6 @@ var driveNeeds = [][2]string{
 	{"iops_wr_max_length", "iops_wr_max"},
 }
 
-// convertRates turns rates in bytes into those in megabytes. PVE takes for the rate whether
-// there is one, which is always 0.000 (parse_drive in PVE/QemuServer/Drive.pm).
-func (d drive) convertRates() {
-	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
-		if _, there := d.opts[rate]; !there {
-			continue
-		}
-		if _, both := d.opts["m"+rate]; !both {
-			d.opts["m"+rate] = "0.000"
-			delete(d.opts, rate)
-		}
-	}
-}
-
 // consistent says whether the members of a drive go together.
 func (d drive) consistent(key string) bool {
 	has := func(name string) bool { return d.opts[name] != "" && d.opts[name] != "0" }
@@ -168,29 +154,6 @@ func checkClipboard(value string) error {
 	fits := func(prefix string) bool { return strings.HasPrefix(vga["type"], prefix) }
 	if vga["clipboard"] == "vnc" && vga["type"] != "" && !slices.ContainsFunc(monitors, fits) {
 		return fail("vga type %s is not compatible with VNC clipboard", vga["type"])
-	}
-	return nil
-}
-
-// checkHookscript fails unless a volume is a script that is there (check_hookscript in
-// pve-guest-common, PVE/GuestHelpers.pm). It does not matter whether the storage is enabled.
-func (w *world) checkHookscript(volid string) error {
-	storage, name, managed := volumeID(volid)
-	if !managed {
-		return fail("unable to parse volume ID '%s'", volid)
-	}
-	st := w.stores[storage]
-	if st == nil {
-		return fail("storage '%s' does not exist", storage)
-	}
-	parsed, err := st.parseName(name)
-	switch {
-	case err != nil:
-		return err
-	case parsed.content != "snippets":
-		return fail("'%s' is not in the snippets directory", volid)
-	case st.find(w.cfg.Node, name) == nil:
-		return fail("script '%s' does not exist", volid)
 	}
 	return nil
 }

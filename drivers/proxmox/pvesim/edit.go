@@ -154,23 +154,17 @@ func (e *Edit) Lose(vmid int) {
 
 // Offline takes a node down or brings it back.
 func (e *Edit) Offline(node string, down bool) {
-	n := e.w.nodes[node]
-	if n == nil {
+	if e.w.nodes[node] == nil {
 		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
 	}
-	n.offline = down
-	for _, vmid := range e.w.vmids {
-		if g := e.w.guests[vmid]; g.node == node {
-			e.w.haNotice(g)
-		}
-	}
+	e.w.setOffline(node, down)
 }
 
 // Quorum takes the cluster's quorum or gives it back.
 func (e *Edit) Quorum(have bool) {
 	e.w.quorum = have
 	for _, vmid := range e.w.vmids {
-		e.w.haNotice(e.w.guests[vmid])
+		e.w.ha.notice(e.w.guests[vmid])
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // Calls that reach out of the host. What the host fetches (images, keys) is there, as
@@ -71,7 +69,7 @@ func apiMigrateAway(w *world, c *call) (any, error) {
 		return nil, fail("can't migrate running VM without --online")
 	case running && kind == "lxc" && !c.flag("online") && !c.flag("restart"):
 		return nil, fail("can't migrate running container without --online or --restart")
-	case w.ha.of(g) != nil:
+	case w.ha.state(g) != "":
 		return nil, fail("Currently not supported for HA managed guests.")
 	}
 	port := optionOf(c.in["target-endpoint"], "port")
@@ -125,7 +123,6 @@ func apiDropSubscription(_ *world, c *call) (any, error) {
 // after a reboot comes back and starts those that start with it.
 func apiPowerNode(w *world, c *call) (any, error) {
 	name := c.in["node"]
-	edit := &Edit{w: w}
 	down := w.now.Add(2 * time.Second) // What the call sleeps before it, so as to be answered.
 	w.at(down, func() {
 		for _, vmid := range w.vmids {
@@ -134,7 +131,7 @@ func apiPowerNode(w *world, c *call) (any, error) {
 			}
 		}
 		if w.nodes[name] != nil { // It may have left the cluster meanwhile.
-			edit.Offline(name, true)
+			w.setOffline(name, true)
 		}
 	})
 	if c.in["command"] == "reboot" {
@@ -142,7 +139,7 @@ func apiPowerNode(w *world, c *call) (any, error) {
 			if w.nodes[name] == nil {
 				return
 			}
-			edit.Offline(name, false)
+			w.setOffline(name, false)
 			boot := w.rootCall()
 			boot.req.method, boot.m = "POST", method("POST /nodes/{node}/startall")
 			boot.in["node"] = name
@@ -152,75 +149,6 @@ func apiPowerNode(w *world, c *call) (any, error) {
 		})
 	}
 	return nil, nil
-}
-
-// apiExecute is POST /nodes/{node}/execute: several calls on the node, each with its
-// own answer (PVE/API2/Nodes.pm).
-func apiExecute(w *world, c *call) (any, error) {
-	commands, err := readCommands(c.in["commands"])
-	if err != nil {
-		return nil, badParam("commands", "invalid format - "+err.Error()+"\n")
-	}
-	list := []map[string]any{}
-	for _, command := range commands {
-		list = append(list, w.executed(c, command))
-	}
-	return list, nil
-}
-
-// executed is the answer of one of them.
-func (w *world) executed(c *call, command batchCommand) map[string]any {
-	data, err := w.runCommand(c, command)
-	if err == nil {
-		return map[string]any{"status": 200, "data": data}
-	}
-	failed := errorAnswer(err)
-	entry := map[string]any{"status": failed.status, "message": fmt.Sprint(failed.content["message"])}
-	if wrong, ok := failed.content["errors"]; ok {
-		entry["errors"] = wrong
-	}
-	return entry
-}
-
-func (w *world) runCommand(c *call, command batchCommand) (any, error) {
-	path := "/nodes/" + c.in["node"] + "/" + strings.Trim(command.Path, "/")
-	m, vars, _ := pveapi.Lookup(command.Method, path)
-	h := w.routes[command.Method+" "+pathOf(m)]
-	if m == nil {
-		m, vars, h = pastTable(command.Method, path)
-	}
-	if m == nil || h == nil || m.Path == c.m.Path {
-		return nil, fail("no handler for '%s'", strings.TrimPrefix(path, "/"))
-	}
-	one := &call{w: w, who: c.who, m: m, req: &request{http: c.req.http, method: command.Method, format: "json", path: path, params: command.Args, begun: c.req.begun}}
-	if err := one.gather(vars); err != nil {
-		return nil, err
-	}
-	if err := one.permitted(); err != nil {
-		return nil, err
-	}
-	if wrong := m.CheckFor(w.cfg.Version, one.values); wrong != nil {
-		return nil, &apiError{status: 400, errors: wrong}
-	}
-	one.settle()
-	data, err := h(w, one)
-	if list, ok := data.(paged); ok {
-		data = list.data
-	}
-	if list, ok := data.(beside); ok {
-		data = list.data
-	}
-	if console, ok := data.(socket); ok {
-		data = console.data
-	}
-	return data, err
-}
-
-func pathOf(m *pveapi.Method) string {
-	if m == nil {
-		return ""
-	}
-	return m.Path
 }
 
 // apiJoinCluster is POST /cluster/config/join: a task that finds what keeps this node

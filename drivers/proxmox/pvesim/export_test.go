@@ -11,8 +11,10 @@ import (
 // path and verb.
 func PastTable() []*pveapi.Method {
 	var all []*pveapi.Method
-	for _, m := range pastList() {
-		all = append(all, m.Method)
+	for _, methods := range calls().past {
+		for _, m := range methods {
+			all = append(all, m.Method)
+		}
 	}
 	slices.SortFunc(all, func(a, b *pveapi.Method) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Verb, b.Verb)) })
 	return all

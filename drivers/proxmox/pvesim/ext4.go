@@ -35,8 +35,6 @@ func newExt4(size int64) ext4 {
 	return f
 }
 
-func ceil(n, by int64) int64 { return (n + by - 1) / by }
-
 // groups are the block groups of a file system of so many blocks.
 func (f ext4) groups(blocks int64) int64 { return ceil(blocks-f.first, 8*f.block) }
 

@@ -106,8 +106,3 @@ func (f Fault) matches(r *http.Request) bool {
 	}
 	return len(path) == len(pattern)
 }
-
-// segments splits a path; doubled and trailing slashes mean nothing.
-func segments(path string) []string {
-	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
-}

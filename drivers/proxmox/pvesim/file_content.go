@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"io"
 	"path"
 	"strconv"
@@ -85,7 +87,7 @@ func sectors(size int64) int64 { return (size + 511) / 512 * 512 }
 // untrusted file, which is what qemu-img says of it, and assert_ova_contents). The file
 // still has a temporary name. Lines before the error are those of tar.
 func (f *fileContent) check(name, temporary string, logf func(string, ...any)) error {
-	refused := func(why string) error { return fail("qemu-img: Could not open '%s': %s", temporary, why) }
+	refused := func(why string) error { return fmt.Errorf("qemu-img: Could not open '%s': %s", temporary, why) }
 	switch path.Ext(name) {
 	case ".ova":
 		return f.tar.check(temporary, logf)
@@ -97,7 +99,7 @@ func (f *fileContent) check(name, temporary string, logf func(string, ...any)) e
 		case version < 2 || version > 3:
 			return refused("Unsupported qcow2 version " + strconv.FormatUint(version, 10))
 		case f.number(8) != 0:
-			return fail("backing file not allowed for untrusted image '%s'!", temporary)
+			return fmt.Errorf("backing file not allowed for untrusted image '%s'!", temporary)
 		}
 	case ".vmdk":
 		if f.size < 4 {
@@ -197,10 +199,31 @@ func (t *tarListing) check(file string, logf func(string, ...any)) error {
 		for _, line := range lines {
 			logf("%s", line)
 		}
-		return fail("command 'tar -t -f %s' failed: exit code 2", file)
+		return fmt.Errorf("command 'tar -t -f %s' failed: exit code 2", file)
 	}
 	if !t.ovf {
-		return fail("ova archive has no .ovf file inside")
+		return errors.New("ova archive has no .ovf file inside")
 	}
 	return nil
+}
+
+// unpacks says whether tar can unpack a file that has a name: its ending tells how it is
+// compressed. Of xz and zstd only the beginning is looked at.
+func (f *fileContent) unpacks(name string) bool {
+	ending := path.Ext(name)
+	packer, packed := packers[ending]
+	switch {
+	case !packed:
+		return f.tar.broken() == nil
+	case !bytes.HasPrefix(f.head, []byte(packer.begins)):
+		return false
+	default:
+		return f.root != nil || ending == ".xz" || ending == ".zst"
+	}
+}
+
+// packers are how compressed files begin, and the option of tar for them, by the ending of
+// an archive (tar_compression_option in PVE/LXC/Create.pm).
+var packers = map[string]struct{ begins, option string }{
+	".gz": {"\x1f\x8b", "-z"}, ".bz2": {"BZh", "-j"}, ".xz": {"\xfd7zXZ\x00", "-J"}, ".zst": {"\x28\xb5\x2f\xfd", "--zstd"},
 }

@@ -1,8 +1,8 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // PVE's digest is SHA-1.
-	"encoding/hex"
+	//nolint:gosec // PVE's digest is SHA-1.
+
 	"fmt"
 	"maps"
 	"slices"
@@ -35,9 +35,27 @@ func newFirewall() *firewall {
 	return &firewall{options: config{}, aliases: map[string]config{}, ipsets: map[string]*ipset{}, groups: map[string]*securityGroup{}}
 }
 
+// firewalls are all files, by what they are of: the cluster's, those of nodes by name and
+// those of guests by their path.
+type firewalls struct{ of map[string]*firewall }
+
+func firewallsOf(w *world) map[string]*firewall {
+	all := partOf[firewalls](&w.parts)
+	if all.of == nil {
+		all.of = map[string]*firewall{}
+	}
+	return all.of
+}
+
+// beginFirewall keeps the files of guests with them.
+func beginFirewall(w *world) {
+	w.hooks.cloned = append(w.hooks.cloned, w.copyFirewall)
+	w.hooks.removed = append(w.hooks.removed, func(g *guest) { delete(firewallsOf(w), vmPath(g.vmid)) })
+}
+
 // copyFirewall gives a clone the rules of its source.
 func (w *world) copyFirewall(from, to *guest) {
-	f := w.firewalls[vmPath(from.vmid)]
+	f := firewallsOf(w)[vmPath(from.vmid)]
 	if f == nil {
 		return
 	}
@@ -56,13 +74,7 @@ func (w *world) copyFirewall(from, to *guest) {
 		}
 		copied.ipsets[name] = &ipset{set.comment, members}
 	}
-	w.firewalls[vmPath(to.vmid)] = copied
-}
-
-// sumOf is the digest of a text.
-func sumOf(text string) string {
-	sum := sha1.Sum([]byte(text)) //nolint:gosec // As above.
-	return hex.EncodeToString(sum[:])
+	firewallsOf(w)[vmPath(to.vmid)] = copied
 }
 
 // firewall is that of a call: of the guest or node of its path, else the cluster's. A
@@ -77,26 +89,13 @@ func (c *call) firewall() (*firewall, error) {
 	case c.in["node"] != "":
 		key = c.in["node"]
 	}
-	if w.firewalls[key] == nil {
-		w.firewalls[key] = newFirewall()
+	if firewallsOf(w)[key] == nil {
+		firewallsOf(w)[key] = newFirewall()
 	}
 	if c.req.method != "GET" {
-		return w.firewalls[key], w.needQuorum()
+		return firewallsOf(w)[key], w.needQuorum()
 	}
-	return w.firewalls[key], nil
-}
-
-// typedBy shows values in the types that the parameters of another method have.
-func typedBy(name string, conf config) map[string]any {
-	m := method(name)
-	entry := map[string]any{}
-	for key, value := range conf {
-		entry[key] = value
-		if v, ok := m.Param(key); ok && (v.Type == "integer" || v.Type == "boolean") {
-			entry[key] = atoi(value)
-		}
-	}
-	return entry
+	return firewallsOf(w)[key], nil
 }
 
 // apiFirewallIndex is GET …/firewall.

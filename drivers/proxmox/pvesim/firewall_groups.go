@@ -55,7 +55,7 @@ func apiAddSecurityGroup(w *world, c *call) (any, error) {
 	if c.has("comment") {
 		g.comment = comment(c.in["comment"])
 	}
-	for _, f := range w.firewalls { // Rules that name it follow.
+	for _, f := range firewallsOf(w) { // Rules that name it follow.
 		for _, rule := range f.rules {
 			if rule["type"] == "group" && rule["action"] == old {
 				rule["action"] = name
@@ -92,4 +92,16 @@ var firewallRoutes = map[string]handler{
 	"GET /groups": apiSecurityGroups, "POST /groups": apiAddSecurityGroup,
 	"GET /groups/{group}": apiRules, "POST /groups/{group}": apiAddRule, "DELETE /groups/{group}": apiDeleteSecurityGroup,
 	"GET /groups/{group}/{pos}": apiRule, "PUT /groups/{group}/{pos}": apiSetRule, "DELETE /groups/{group}/{pos}": apiDeleteRule,
+}
+
+// allFirewallRoutes are they of the cluster, a node, a VM and a container.
+func allFirewallRoutes() map[string]handler {
+	all := map[string]handler{}
+	for _, at := range []string{"/cluster", "/nodes/{node}", "/nodes/{node}/qemu/{vmid}", "/nodes/{node}/lxc/{vmid}"} {
+		for name, h := range firewallRoutes {
+			verb, path, _ := strings.Cut(name, " ")
+			all[verb+" "+at+"/firewall"+path] = h
+		}
+	}
+	return all
 }

@@ -183,7 +183,7 @@ func (c *call) setVersion(f *firewall, rule config) error {
 	for _, key := range []string{"source", "dest"} {
 		value := rule[key]
 		if m := aliasName.FindStringSubmatch(value); m != nil {
-			for _, f := range []*firewall{c.w.firewalls["cluster"], f} {
+			for _, f := range []*firewall{firewallsOf(c.w)["cluster"], f} {
 				if f != nil && f.aliases[strings.ToLower(m[2])] != nil {
 					value = f.aliases[strings.ToLower(m[2])]["cidr"]
 				}
@@ -235,7 +235,7 @@ func verifyPorts(rule config) error {
 // firewall of the rule or in that of the cluster.
 func (c *call) verifyAddress(f *firewall, key, value string) error {
 	where := []*firewall{f}
-	if cluster := c.w.firewalls["cluster"]; cluster != nil {
+	if cluster := firewallsOf(c.w)["cluster"]; cluster != nil {
 		where = append(where, cluster)
 	}
 	if strings.HasPrefix(value, "+") {

@@ -247,7 +247,7 @@ var wholeNetwork = regexp.MustCompile(`/0+$`)
 // hasAlias says whether the firewall of a guest, or that of the cluster, has an alias; the
 // scope may leave out one of them (resolve_alias in PVE/Firewall.pm).
 func (w *world) hasAlias(f *firewall, scope, name string) bool {
-	cluster := w.firewalls["cluster"]
+	cluster := firewallsOf(w)["cluster"]
 	name = strings.ToLower(name)
 	own := scope != "dc/" && f != cluster && f.aliases[name] != nil
 	return own || scope != "guest/" && cluster != nil && cluster.aliases[name] != nil
@@ -322,7 +322,7 @@ func apiRefs(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster := w.firewalls["cluster"]
+	cluster := firewallsOf(w)["cluster"]
 	list := cluster.refs("dc", c.in["type"])
 	if f != cluster {
 		list = append(list, f.refs("guest", c.in["type"])...)

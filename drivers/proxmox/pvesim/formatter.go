@@ -7,25 +7,12 @@ import (
 	"html"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 )
 
 // The formats of answers: what stands between /api2/ and the path of a call picks one
 // (PVE/APIServer/Formatter/Standard.pm). All of them are written from the same content.
-
-// apiURI is how a path of the API begins ($split_abs_uri in PVE/APIServer/AnyEvent.pm).
-var apiURI = regexp.MustCompile(`^/api2/+([a-z][a-z0-9]+)(/.*)?$`)
-
-// apiPath takes a path apart: the format and the path of the call. A path that is not
-// one of the API stays whole, without a format.
-func apiPath(path string) (format, rest string) {
-	if m := apiURI.FindStringSubmatch(path); m != nil {
-		return m[1], m[2]
-	}
-	return "", path
-}
 
 // formatter writes the content of an answer.
 type formatter func(content map[string]any) (contentType string, body []byte)

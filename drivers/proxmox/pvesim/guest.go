@@ -8,10 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // config is the content of a configuration file, or of one section of it.
@@ -212,18 +209,6 @@ func (w *world) write(g *guest) {
 	}
 }
 
-// configParams describes the keys of a configuration, by the kind of guest.
-var configParams = map[string]func() *pveapi.Method{
-	"qemu": sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/qemu") }),
-	"lxc":  sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/lxc") }),
-}
-
-func method(name string) *pveapi.Method {
-	verb, path, _ := strings.Cut(name, " ")
-	m, _, _ := pveapi.Lookup(verb, path)
-	return m
-}
-
 // keyType is the declared type of a configuration key; "" for an unknown one.
 func keyType(kind, key string) string {
 	switch key {
@@ -369,11 +354,69 @@ func lockName(g *guest) string {
 	return fmt.Sprintf("/var/lock/qemu-server/lock-%d.conf", g.vmid)
 }
 
-// atoi reads a number that was checked before; 0 if it is none.
-func atoi(s string) int {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		return 0
+// snapshot is one snapshot of a guest: its configuration then, and how large its
+// volumes were. (The type Snapshot is something else: what a test sees.)
+type snapshot struct {
+	name  string
+	conf  config // With snaptime, and parent, description and vmstate if it has them.
+	sizes map[string]int64
+}
+
+// title is how messages name a kind of guest.
+func (g *guest) title() string {
+	if g.kind == "lxc" {
+		return "CT"
 	}
-	return n
+	return "VM"
+}
+
+func (g *guest) snapshot(name string) *snapshot {
+	for _, s := range g.snapshots {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// ct is the container that a call is about.
+func (c *call) ct() (*guest, error) {
+	if g := c.w.guest(c.in["node"], "lxc", c.vmid()); g != nil {
+		return g, nil
+	}
+	return nil, missing(c.in["node"], "lxc", c.vmid())
+}
+
+// guestCall is the VM or container that a call is about, by its path.
+func (c *call) guestCall() (*guest, error) {
+	if strings.HasPrefix(c.m.Path, "/nodes/{node}/lxc") {
+		return c.ct()
+	}
+	return c.vm()
+}
+
+// agentEnabled says whether a VM is configured to have a guest agent.
+func agentEnabled(g *guest) bool { return parseProperty("agent", g.conf["agent"])["enabled"] == "1" }
+
+// inside is what a guest's system keeps while it lives: files that somebody wrote
+// through the agent, and programs that were run.
+type inside struct {
+	files  map[string]string
+	runs   map[int]execution
+	last   int
+	frozen bool // Its file systems, by the agent.
+}
+
+// execution is a program that an agent has run. Its outcome can be asked for once.
+type execution struct {
+	out, err string
+	code     int
+}
+
+// masked hides the one secret of a configuration.
+func masked(key string, value any) any {
+	if key == "cipassword" {
+		return "**********"
+	}
+	return value
 }

@@ -1,6 +1,8 @@
 package pvesim
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -56,12 +58,12 @@ func trunkTags(trunks string) []string {
 
 // bridgeOption is an option of a bridge that somebody configured on a node.
 func (w *world) bridgeOption(node, bridge, option string) string {
-	return w.nodes[node].settings.ifaces[bridge][option]
+	return w.nodes[node].ifaces[bridge][option]
 }
 
 // filtersVLANs says whether a bridge can have ports for several VLANs.
 func (w *world) filtersVLANs(node, bridge string) bool {
-	if vnet := w.sdn.running["sdn/vnets"][bridge]; vnet != nil {
+	if vnet := w.applied["sdn/vnets"][bridge]; vnet != nil {
 		return vnet["vlanaware"] == "1"
 	}
 	return w.bridgeOption(node, bridge, "bridge_vlan_aware") == "1" || w.bridgeOption(node, bridge, "type") == "OVSBridge"
@@ -119,4 +121,64 @@ func (w *world) mtuOfCT(node, key, value string) error {
 	default:
 		return nil
 	}
+}
+
+// hasBridge says whether guests can be plugged there: a bridge of the nodes, or a virtual
+// network that runs.
+func (w *world) hasBridge(name string) bool {
+	return slices.Contains(w.bridges, name) || w.applied["sdn/vnets"][name] != nil
+}
+
+// bridgePath is where the right to plug into a bridge stands: bridges of a node are in a
+// zone of their own, a network of SDN is in its zone (check_vnet_access in
+// pve-guest-common, PVE/GuestHelpers.pm), and a VLAN may have a list of its own.
+func (w *world) bridgePath(bridge, tag string) string {
+	zone := "localnetwork"
+	if vnet, there := w.sections["sdn/vnets"][bridge]; there {
+		zone = fmt.Sprint(vnet["zone"])
+	}
+	path := "/sdn/zones/" + zone + "/" + bridge
+	if tag != "" {
+		path += "/" + tag
+	}
+	return path
+}
+
+// netMTUs is what a state of a running VM keeps of the sizes of packets
+// (get_nets_host_mtu in PVE/QemuServer/Network.pm).
+func (w *world) netMTUs(node string, conf config) string {
+	keys := indexedKeys(conf, "net")
+	slices.Sort(keys)
+	var parts []string
+	for _, key := range keys {
+		n := parseProperty(key, conf[key])
+		if n["model"] != "virtio" {
+			continue
+		}
+		mtu := w.bridgeMTU(node, n["bridge"])
+		switch asked := atoi(n["mtu"]); {
+		case n["bridge"] == "":
+			mtu = 0
+		case asked > 1:
+			mtu = asked
+		}
+		parts = append(parts, fmt.Sprintf("%s=%d", key, mtu))
+	}
+	return strings.Join(parts, ",")
+}
+
+// leased is the address that DHCP gives the n-th interface of a guest.
+func (w *world) leased(g *guest, n int) netip.Prefix {
+	h := sample{vmid: g.vmid}.hash(int64(n) + w.cfg.Seed)
+	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
+}
+
+// linkLocal is the IPv6 address that an interface gives itself (RFC 4291,
+// appendix A).
+func linkLocal(mac string) string {
+	var b [6]byte
+	if n, err := fmt.Sscanf(mac, "%02x:%02x:%02x:%02x:%02x:%02x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]); n != 6 || err != nil {
+		return "fe80::1"
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: b[0] ^ 2, 9: b[1], 10: b[2], 11: 0xff, 12: 0xfe, 13: b[3], 14: b[4], 15: b[5]}).String()
 }

@@ -22,6 +22,7 @@ const (
 
 // haManager is resources.cfg, groups.cfg, rules.cfg and the manager's own status.
 type haManager struct {
+	w         *world
 	resources map[string]*haResource // By sid.
 	groups    map[string]config      // Until PVE 8.
 	rules     map[string]config      // Since PVE 9.
@@ -40,8 +41,9 @@ type haResource struct {
 	due    bool      // An event is planned.
 }
 
-func newHA(alone bool) *haManager {
-	return &haManager{alone: alone, resources: map[string]*haResource{}, groups: map[string]config{}, rules: map[string]config{}}
+// beginHA gives a host its manager.
+func beginHA(w *world) {
+	w.ha = &haManager{w: w, alone: w.cfg.NoManager, resources: map[string]*haResource{}, groups: map[string]config{}, rules: map[string]config{}}
 }
 
 // state is what the resource shall be; enabled is another word for started.
@@ -61,8 +63,31 @@ func haSID(g *guest) string {
 	return fmt.Sprintf("vm:%d", g.vmid)
 }
 
+// managerOf is the manager with all that the API shows of it.
+func managerOf(w *world) *haManager { return w.ha.(*haManager) }
+
 // of is the resource of a guest; nil if it has none.
 func (h *haManager) of(g *guest) *haResource { return h.resources[haSID(g)] }
+
+// state is what a guest shall be; empty if it is no resource.
+func (h *haManager) state(g *guest) string {
+	if r := h.of(g); r != nil {
+		return r.state()
+	}
+	return ""
+}
+
+// shown is the state of a guest in the list of resources.
+func (h *haManager) shown(g *guest) string {
+	switch r := h.of(g); {
+	case r == nil:
+		return ""
+	case h.alone:
+		return r.opts["state"]
+	default:
+		return r.crm
+	}
+}
 
 // managed says whether the manager decides about a guest.
 func (h *haManager) managed(g *guest) bool {
@@ -86,46 +111,46 @@ func (h *haManager) status(g *guest) map[string]any {
 	return entry
 }
 
-// haRequest files a request and answers with the task that did so.
-func (w *world) haRequest(c *call, g *guest, state string) string {
+// request files a request and answers with the task that did so.
+func (h *haManager) request(c *call, g *guest, state string) string {
 	kind, what := "hastart", "start"
 	if state != "started" {
 		kind, what = "hastop", "stop"
 	}
-	return w.fork(c, g.node, job{kind: kind, id: fmt.Sprint(g.vmid), end: func(t *task) error {
-		r := w.ha.of(g)
+	return h.w.fork(c, g.node, job{kind: kind, id: fmt.Sprint(g.vmid), end: func(t *task) error {
+		r := h.of(g)
 		if r == nil {
 			return fail("no such resource '%s'", haSID(g))
 		}
 		t.logf("Requesting HA %s for %s %d", what, g.title(), g.vmid)
 		r.opts["state"], r.tries = state, 0
-		w.haNotice(g)
+		h.notice(g)
 		return nil
 	}})
 }
 
-// haMove files the request to move a guest.
-func (w *world) haMove(c *call, g *guest, target string) string {
-	return w.fork(c, g.node, job{kind: "hamigrate", id: fmt.Sprint(g.vmid), end: func(t *task) error {
+// move files the request to move a guest.
+func (h *haManager) move(c *call, g *guest, target string) string {
+	return h.w.fork(c, g.node, job{kind: "hamigrate", id: fmt.Sprint(g.vmid), end: func(t *task) error {
 		t.logf("Requesting HA migration for %s %d to node %s", g.title(), g.vmid, target)
-		if r := w.ha.of(g); r != nil {
+		if r := h.of(g); r != nil {
 			r.target = target
-			w.haNotice(g)
+			h.notice(g)
 		}
 		return nil
 	}})
 }
 
-// haNotice plans that the manager looks at a guest, if it is one of its own.
-func (w *world) haNotice(g *guest) {
-	r := w.ha.of(g)
-	if r == nil || r.due || w.ha.alone {
+// notice plans that the manager looks at a guest, if it is one of its own.
+func (h *haManager) notice(g *guest) {
+	w, r := h.w, h.of(g)
+	if r == nil || r.due || h.alone {
 		return
 	}
 	r.due = true
 	w.at(w.now.Add(haCycle), func() {
 		r.due = false
-		if w.guests[g.vmid] == g && w.ha.resources[r.sid] == r {
+		if w.guests[g.vmid] == g && h.resources[r.sid] == r {
 			w.haAct(r, g)
 		}
 	})
@@ -151,7 +176,7 @@ func (w *world) haAct(r *haResource, g *guest) {
 		if r.crm = "migrate"; target != g.node && w.nodes[target] != nil {
 			w.forkAs(rootIdentity, g.node, w.migrateJob(w.rootCall(), g, migration{target: target, online: true, disks: true}))
 		}
-		w.haNotice(g)
+		w.ha.notice(g)
 		return
 	}
 	switch {
@@ -162,7 +187,7 @@ func (w *world) haAct(r *haResource, g *guest) {
 	case g.run != nil:
 		r.crm = "request_stop"
 		w.forkAs(rootIdentity, g.node, w.haStopJob(g))
-		w.haNotice(g)
+		w.ha.notice(g)
 	default:
 		r.crm = "stopped"
 	}
@@ -186,7 +211,7 @@ func (w *world) haStart(r *haResource, g *guest) {
 	} else {
 		w.forkAs(rootIdentity, g.node, w.startJob(g, c))
 	}
-	w.haNotice(g)
+	w.ha.notice(g)
 }
 
 func (w *world) haStopJob(g *guest) job {
@@ -213,17 +238,17 @@ func (w *world) haRecover(r *haResource, g *guest) {
 			break
 		}
 	}
-	w.haNotice(g)
+	w.ha.notice(g)
 }
 
 // haNodes are the nodes that a resource may run on: those of its group or of a
 // strict rule, else all.
 func (w *world) haNodes(r *haResource) []string {
-	if group := w.ha.groups[r.opts["group"]]; group["restricted"] == "1" {
+	if group := managerOf(w).groups[r.opts["group"]]; group["restricted"] == "1" {
 		return rankedNodes(group["nodes"])
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.ha.rules)) {
-		rule := w.ha.rules[name]
+	for _, name := range slices.Sorted(maps.Keys(managerOf(w).rules)) {
+		rule := managerOf(w).rules[name]
 		if rule["type"] == "node-affinity" && rule["strict"] == "1" && rule["disable"] != "1" && slices.Contains(splitList(rule["resources"]), r.sid) {
 			return rankedNodes(rule["nodes"])
 		}
@@ -244,18 +269,12 @@ func rankedNodes(list string) []string {
 	return names
 }
 
-// purge removes a guest that goes from what names it elsewhere.
-func (w *world) purge(g *guest) {
-	delete(w.ha.resources, haSID(g))
-	w.jobs.forget(g.vmid)
-	for _, id := range w.replicationJobs(g.vmid) {
-		delete(w.sections["replication"], id)
-	}
+// manage puts a guest under the manager, as ha-managed at its creation asks.
+func (h *haManager) manage(g *guest, state string) {
+	r := &haResource{sid: haSID(g), vmid: g.vmid, opts: config{"state": state}, crm: "queued"}
+	h.resources[r.sid] = r
+	h.notice(g)
 }
 
-// manage puts a guest under the manager, as ha-managed at its creation asks.
-func (w *world) manage(g *guest, state string) {
-	r := &haResource{sid: haSID(g), vmid: g.vmid, opts: config{"state": state}, crm: "queued"}
-	w.ha.resources[r.sid] = r
-	w.haNotice(g)
-}
+// forget takes a guest from the manager.
+func (h *haManager) forget(g *guest) { delete(h.resources, haSID(g)) }

@@ -7,67 +7,12 @@ import (
 	"strings"
 )
 
-// digestOf is the digest of a file with sections.
-func digestOf(sections map[string]config) string {
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(sections)) {
-		b.WriteString(name + "\n")
-		writeSection(&b, sections[name], false)
-	}
-	return sumOf(b.String())
-}
-
 func (h *haManager) digest() string {
 	sections := map[string]config{}
 	for sid, r := range h.resources {
 		sections[sid] = r.opts
 	}
 	return digestOf(sections)
-}
-
-// modified fails when a call names another digest than that in force.
-func (c *call) modified(digest string) error {
-	if c.has("digest") && c.in["digest"] != digest {
-		return fail("detected modified configuration - file changed by other user? Try again.")
-	}
-	return nil
-}
-
-// sectionNumbers are the options of sections that are no text.
-var sectionNumbers = []string{
-	"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
-	"repeat-missed", "quiet", "stop", "stdexcludes", "remove", "protected", "bwlimit", "ionice", "lockwait", "maxfiles", "pigz", "stopwait", "zstd",
-}
-
-// section is one of a file as the API shows it.
-func section(conf config, beside map[string]any) map[string]any {
-	entry := maps.Clone(beside)
-	for key, value := range conf {
-		entry[key] = value
-		if slices.Contains(sectionNumbers, key) {
-			entry[key] = atoi(value)
-		}
-	}
-	return entry
-}
-
-// update takes over what a call sets in a section and removes what it deletes.
-func (c *call) update(conf config, but ...string) {
-	for key, value := range c.in {
-		if key != "digest" && key != "delete" && !slices.Contains(but, key) {
-			conf[key] = value
-		}
-	}
-	for _, key := range c.list("delete") {
-		delete(conf, key)
-	}
-}
-
-// section is update for a file of sections, which has no line for an option without a
-// value (format_config_line in PVE/SectionConfig.pm): sent empty, it is gone.
-func (c *call) section(conf config, but ...string) {
-	c.update(conf, but...)
-	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
 }
 
 // sid reads the id of a resource, which may come without its type.
@@ -83,7 +28,7 @@ func (w *world) sid(text string) string {
 
 func (w *world) resource(c *call) (*haResource, error) {
 	sid := w.sid(c.in["sid"])
-	if r := w.ha.resources[sid]; r != nil {
+	if r := managerOf(w).resources[sid]; r != nil {
 		return r, nil
 	}
 	return nil, fail("no such resource '%s'", sid)
@@ -91,15 +36,15 @@ func (w *world) resource(c *call) (*haResource, error) {
 
 func (w *world) showResource(r *haResource) map[string]any {
 	kind, _, _ := strings.Cut(r.sid, ":")
-	return section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": w.ha.digest()})
+	return section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
 }
 
 // apiHAResources is GET /cluster/ha/resources.
 func apiHAResources(w *world, c *call) (any, error) {
 	list := []map[string]any{}
-	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
+	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
 		if kind := c.in["type"]; kind == "" || strings.HasPrefix(sid, kind+":") {
-			list = append(list, w.showResource(w.ha.resources[sid]))
+			list = append(list, w.showResource(managerOf(w).resources[sid]))
 		}
 	}
 	return list, nil
@@ -121,7 +66,7 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 		return nil, fail("resource '%s' does not exist in cluster", sid)
 	case haSID(g) != sid && w.v92(): // Since pve-ha-manager 5.1.1; before a VM could be a container here.
 		return nil, fail("resource '%s' - guest with ID %s is not a %s", sid, id, map[string]string{"vm": "VM", "ct": "container"}[kind])
-	case w.ha.resources[sid] != nil:
+	case managerOf(w).resources[sid] != nil:
 		return nil, fail("create resource failed: resource ID '%s' already defined", sid)
 	}
 	if err := w.needQuorum(); err != nil {
@@ -129,9 +74,9 @@ func apiCreateHAResource(w *world, c *call) (any, error) {
 	}
 	r := &haResource{sid: sid, vmid: g.vmid, opts: config{}, crm: "queued"}
 	c.section(r.opts, "sid", "type")
-	w.ha.resources[sid] = r
+	managerOf(w).resources[sid] = r
 	if haSID(g) == sid {
-		w.haNotice(g)
+		w.ha.notice(g)
 	}
 	return nil, nil
 }
@@ -149,7 +94,7 @@ func apiHAResource(w *world, c *call) (any, error) {
 func apiUpdateHAResource(w *world, c *call) (any, error) {
 	if group := c.in["group"]; isTrue(group) && w.v9() {
 		return nil, fail("invalid parameter 'group': ha groups have been migrated to rules")
-	} else if isTrue(group) && w.ha.groups[group] == nil {
+	} else if isTrue(group) && managerOf(w).groups[group] == nil {
 		return nil, fail("HA group '%s' does not exist", group)
 	}
 	r, err := w.resource(c)
@@ -159,13 +104,13 @@ func apiUpdateHAResource(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.modified(w.ha.digest()), c.mayDrop("state group max_restart max_relocate comment failback", "")); err != nil {
+	if err := errors.Join(c.modified(managerOf(w).digest()), c.mayDrop("state group max_restart max_relocate comment failback", "")); err != nil {
 		return nil, fail("update resource failed: %s", err)
 	}
 	c.section(r.opts, "sid")
 	r.tries = 0
 	if g := w.guests[r.vmid]; g != nil {
-		w.haNotice(g)
+		w.ha.notice(g)
 	}
 	return nil, nil
 }
@@ -174,13 +119,13 @@ func apiUpdateHAResource(w *world, c *call) (any, error) {
 // is.
 func apiDeleteHAResource(w *world, c *call) (any, error) {
 	sid := w.sid(c.in["sid"])
-	if w.ha.resources[sid] == nil {
+	if managerOf(w).resources[sid] == nil {
 		return nil, fail("cannot delete service '%s', not HA managed!", sid)
 	}
 	if err := w.needQuorum(); err != nil {
 		return nil, err
 	}
-	delete(w.ha.resources, sid)
+	delete(managerOf(w).resources, sid)
 	return nil, nil
 }
 
@@ -196,7 +141,7 @@ func apiMoveHAResource(w *world, c *call) (any, error) {
 	}
 	r.target = node
 	if g := w.guests[r.vmid]; g != nil {
-		w.haNotice(g)
+		w.ha.notice(g)
 	}
 	if w.v9() {
 		return map[string]any{"sid": r.sid, "requested-node": node}, nil
@@ -210,8 +155,8 @@ func apiHAGroups(w *world, _ *call) (any, error) {
 		return nil, fail("cannot index groups: ha groups have been migrated to rules")
 	}
 	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(w.ha.groups)) {
-		list = append(list, section(w.ha.groups[name], map[string]any{"group": name, "type": "group", "digest": digestOf(w.ha.groups)}))
+	for _, name := range slices.Sorted(maps.Keys(managerOf(w).groups)) {
+		list = append(list, section(managerOf(w).groups[name], map[string]any{"group": name, "type": "group", "digest": digestOf(managerOf(w).groups)}))
 	}
 	return list, nil
 }
@@ -222,7 +167,7 @@ func (w *world) haGroup(c *call, what string) (config, error) {
 	if w.v9() {
 		return nil, fail("cannot %s group: ha groups have been migrated to rules", what)
 	}
-	group, ok := w.ha.groups[name]
+	group, ok := managerOf(w).groups[name]
 	switch {
 	case what == "create" && ok:
 		return nil, fail("create ha group failed: ha group ID '%s' already defined", name)
@@ -240,7 +185,7 @@ func apiCreateHAGroup(w *world, c *call) (any, error) {
 	}
 	group := config{}
 	c.section(group, "group", "type")
-	w.ha.groups[c.in["group"]] = group
+	managerOf(w).groups[c.in["group"]] = group
 	return nil, nil
 }
 
@@ -249,7 +194,7 @@ func apiHAGroup(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return section(group, map[string]any{"group": c.in["group"], "type": "group", "digest": digestOf(w.ha.groups)}), nil
+	return section(group, map[string]any{"group": c.in["group"], "type": "group", "digest": digestOf(managerOf(w).groups)}), nil
 }
 
 func apiUpdateHAGroup(w *world, c *call) (any, error) {
@@ -257,72 +202,60 @@ func apiUpdateHAGroup(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.modified(digestOf(w.ha.groups)), c.mayDrop("nofailback restricted comment", "nodes")); err != nil {
+	if err := errors.Join(c.modified(digestOf(managerOf(w).groups)), c.mayDrop("nofailback restricted comment", "nodes")); err != nil {
 		return nil, fail("update ha group failed: %s", err)
 	}
 	c.section(group, "group")
 	return nil, nil
 }
 
-// mayDrop fails when a call deletes an option that a section does not have, or must.
-func (c *call) mayDrop(optional, required string) error {
-	for _, option := range c.list("delete") {
-		if slices.Contains(strings.Fields(required), option) {
-			return fail("unable to delete required option '%s'", option)
-		} else if !slices.Contains(strings.Fields(optional), option) {
-			return fail("no such option '%s'", option)
-		}
-	}
-	return nil
-}
-
 func apiDeleteHAGroup(w *world, c *call) (any, error) {
 	if _, err := w.haGroup(c, "delete"); err != nil {
 		return nil, err
 	}
-	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
-		if w.ha.resources[sid].opts["group"] == c.in["group"] {
+	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
+		if managerOf(w).resources[sid].opts["group"] == c.in["group"] {
 			return nil, fail("delete ha group failed: ha group is used by service '%s'", sid)
 		}
 	}
-	delete(w.ha.groups, c.in["group"])
+	delete(managerOf(w).groups, c.in["group"])
 	return nil, nil
 }
 
 // apiHARules is GET /cluster/ha/rules.
 func apiHARules(w *world, c *call) (any, error) {
 	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(w.ha.rules)) {
-		rule := w.ha.rules[name]
+	for _, name := range slices.Sorted(maps.Keys(managerOf(w).rules)) {
+		rule := managerOf(w).rules[name]
 		if c.has("type") && rule["type"] != c.in["type"] || c.has("resource") && !slices.Contains(splitList(rule["resources"]), c.in["resource"]) {
 			continue
 		}
-		list = append(list, section(rule, map[string]any{"rule": name, "digest": digestOf(w.ha.rules)}))
+		list = append(list, section(rule, map[string]any{"rule": name, "digest": digestOf(managerOf(w).rules)}))
 	}
 	return list, nil
 }
 
 // haRule is the rule of a call.
 func (w *world) haRule(c *call) (config, error) {
-	if rule, ok := w.ha.rules[c.in["rule"]]; ok {
-		return rule, c.modified(digestOf(w.ha.rules))
+	if rule, ok := managerOf(w).rules[c.in["rule"]]; ok {
+		return rule, c.modified(digestOf(managerOf(w).rules))
 	}
 	return nil, fail("no such ha rule '%s'", c.in["rule"])
 }
 
 func apiCreateHARule(w *world, c *call) (any, error) {
 	name := c.in["rule"]
-	if w.ha.rules[name] != nil {
+	if managerOf(w).rules[name] != nil {
 		return nil, fail("HA rule '%s' already defined", name)
 	}
 	for _, sid := range c.list("resources") {
-		if w.ha.resources[w.sid(sid)] == nil {
+		if managerOf(w).resources[w.sid(sid)] == nil {
 			return nil, fail("cannot use unmanaged resource(s) %s.", sid)
 		}
 	}
 	rule := config{}
 	c.section(rule, "rule")
-	w.ha.rules[name] = rule
+	managerOf(w).rules[name] = rule
 	return nil, nil
 }
 
@@ -331,7 +264,7 @@ func apiHARule(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return section(rule, map[string]any{"rule": c.in["rule"], "digest": digestOf(w.ha.rules)}), nil
+	return section(rule, map[string]any{"rule": c.in["rule"], "digest": digestOf(managerOf(w).rules)}), nil
 }
 
 func apiUpdateHARule(w *world, c *call) (any, error) {
@@ -346,7 +279,7 @@ func apiDeleteHARule(w *world, c *call) (any, error) {
 	if _, err := w.haRule(c); err != nil {
 		return nil, err
 	}
-	delete(w.ha.rules, c.in["rule"])
+	delete(managerOf(w).rules, c.in["rule"])
 	return nil, nil
 }
 

@@ -11,11 +11,11 @@ import (
 func apiHAStatus(w *world, _ *call) (any, error) {
 	text := map[bool]string{true: "OK", false: "No quorum on node '" + w.cfg.Node + "'!"}[w.quorum]
 	list := []map[string]any{{"id": "quorum", "type": "quorum", "node": w.cfg.Node, "status": text, "quorate": boolInt(w.quorum)}}
-	if len(w.ha.resources) > 0 && !w.ha.alone {
+	if len(managerOf(w).resources) > 0 && !managerOf(w).alone {
 		list = append(list, w.haHands()...)
 	}
-	for _, sid := range slices.Sorted(maps.Keys(w.ha.resources)) {
-		list = append(list, w.haService(w.ha.resources[sid]))
+	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
+		list = append(list, w.haService(managerOf(w).resources[sid]))
 	}
 	return list, nil
 }
@@ -59,7 +59,7 @@ func (w *world) haService(r *haResource) map[string]any {
 		node = g.node
 		entry["node"] = node
 	}
-	if !w.ha.alone {
+	if !managerOf(w).alone {
 		entry["crm_state"] = r.crm
 	} else if r.state() == "ignored" {
 		entry["state"] = "ignored"
@@ -71,7 +71,7 @@ func (w *world) haService(r *haResource) map[string]any {
 // apiHAManager is GET /cluster/ha/status/manager_status.
 func apiHAManager(w *world, _ *call) (any, error) {
 	services, nodes := map[string]any{}, map[string]any{}
-	for sid, r := range w.ha.resources {
+	for sid, r := range managerOf(w).resources {
 		if g := w.guests[r.vmid]; g != nil {
 			services[sid] = map[string]any{"node": g.node, "state": r.crm}
 		}
@@ -80,7 +80,7 @@ func apiHAManager(w *world, _ *call) (any, error) {
 		nodes[name] = map[bool]string{true: "unknown", false: "online"}[n.offline]
 	}
 	status := map[string]any{"master_node": w.cfg.Node, "timestamp": w.now.Unix(), "node_status": nodes, "service_status": services}
-	if w.ha.alone {
+	if managerOf(w).alone {
 		status = map[string]any{}
 	}
 	return map[string]any{

@@ -43,16 +43,6 @@ func apiScanLVM(w *world, _ *call) (any, error) {
 	return []map[string]any{{"vg": "pve"}}, nil
 }
 
-// hasLVM says whether there is a volume group, pve.
-func (w *world) hasLVM() bool {
-	for _, s := range w.stores {
-		if s.Type == "lvm" || s.Type == "lvmthin" {
-			return true
-		}
-	}
-	return false
-}
-
 func apiScanThin(w *world, c *call) (any, error) {
 	if c.in["vg"] != "pve" || !w.hasLVM() {
 		return []any{}, nil

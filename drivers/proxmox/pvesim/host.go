@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).
@@ -49,7 +47,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 	}
 
 	h.mu.Lock()
-	h.w.tally(req)
+	h.table.tally(h.w, req)
 	h.mu.Unlock()
 	var a *answer
 	req.noWorker = status == NoWorker
@@ -89,7 +87,7 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 			req.begun = now
 		}
 		c := &call{w: h.w, req: req}
-		data, err := h.w.handle(c)
+		data, err := h.table.handle(h.w, c)
 		h.mu.Unlock()
 
 		if held, ok := errors.AsType[*lockedError](err); ok && h.clock.wait(ctx, held.until) == nil {
@@ -102,13 +100,9 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 }
 
 // tally counts a request by the template of its path.
-func (w *world) tally(req *request) {
+func (t *table) tally(w *world, req *request) {
 	key := req.method + " " + req.path
-	m, _, _ := pveapi.Lookup(req.method, req.path)
-	if m == nil {
-		m, _, _ = pastTable(req.method, req.path)
-	}
-	if m != nil {
+	if m, _, _, _ := t.find(req.method, req.path); m != nil {
 		key = req.method + " " + m.Path
 	}
 	w.count.requests[key]++
@@ -118,7 +112,7 @@ func (w *world) tally(req *request) {
 }
 
 // handle is dispatch that ends where a task would begin, if its worker is not to start.
-func (w *world) handle(c *call) (data any, err error) {
+func (t *table) handle(w *world, c *call) (data any, err error) {
 	defer func() {
 		switch v := recover(); v {
 		case nil:
@@ -128,17 +122,12 @@ func (w *world) handle(c *call) (data any, err error) {
 			panic(v)
 		}
 	}()
-	return w.dispatch(c)
+	return t.dispatch(w, c)
 }
-
-// errNoWorker is what fork_worker dies with when the new process does not report its
-// task (PVE/RESTEnvironment.pm). Nothing of the task's own work has begun then: the
-// process waits for its parent, which gives up.
-var errNoWorker = fail("got no worker upid - start worker failed")
 
 // dispatch finds out who asks for what, and lets the handler do it. The order
 // of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.
-func (w *world) dispatch(c *call) (any, error) {
+func (t *table) dispatch(w *world, c *call) (any, error) {
 	req := c.req
 	if req.format == "" {
 		return nil, &apiError{status: http.StatusNotFound, message: "no such file '" + req.path + "'", bare: true}
@@ -148,13 +137,7 @@ func (w *world) dispatch(c *call) (any, error) {
 	default:
 		return nil, &apiError{status: http.StatusNotImplemented, message: "method '" + req.method + "' not available", bare: true}
 	}
-	m, vars, known := pveapi.Lookup(req.method, req.path)
-	var untabled handler
-	if m == nil {
-		if extra, named, h := pastTable(req.method, req.path); extra != nil {
-			m, vars, untabled, known = extra, named, h, true
-		}
-	}
+	m, vars, handle, known := t.find(req.method, req.path)
 	if m != nil && !m.In(w.cfg.Version) {
 		m, known = nil, false
 	}
@@ -202,14 +185,10 @@ func (w *world) dispatch(c *call) (any, error) {
 		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
 	}
 	c.settle()
-	if untabled != nil {
-		return untabled(w, c)
-	}
-	handler, ok := w.routes[req.method+" "+m.Path]
-	if !ok {
+	if handle == nil {
 		return nil, c.unimplemented("")
 	}
-	return handler(w, c)
+	return handle(w, c)
 }
 
 // reach answers for the node that a call is proxied to.

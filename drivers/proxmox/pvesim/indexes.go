@@ -1,6 +1,10 @@
 package pvesim
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+)
 
 // index is what a directory of the API answers: a list of objects with one key.
 type index struct{ key, names string }
@@ -38,10 +42,7 @@ var indexes = map[string]index{
 }
 
 // beyond are directories that the API table leaves out with their families.
-var beyond = map[string]struct {
-	index
-	path, privs, since string // What it takes to read them (empty is nothing), and since when.
-}{
+var beyond = map[string]folder{
 	"/cluster/acme":                    {index: index{"name", "plugins account tos 9:meta directories challenge-schema"}},
 	"/cluster/ceph":                    {index: index{"name", "metadata status flags"}},
 	"/cluster/mapping":                 {index: index{"name", "dir pci usb"}},
@@ -51,4 +52,18 @@ var beyond = map[string]struct {
 	"/cluster/sdn":                     {index: index{"id", "vnets zones controllers ipams dns 9:fabrics"}, path: "/sdn", privs: "SDN.Audit"},
 	"/nodes/{node}/disks":              {index: index{"name", "initgpt directory lvm lvmthin smart wipedisk zfs list"}},
 	"/nodes/{node}/sdn":                {index: index{"name", "zones"}},
+}
+
+// folder is a directory that the API table leaves out.
+type folder struct {
+	index
+	path, privs string // What it takes to read it; empty is nothing.
+}
+
+func (f folder) method(path string) pastMethod {
+	m := &pveapi.Method{Verb: "GET", Path: path, Perm: pveapi.Perm{User: "all"}, Returns: &pveapi.Value{Type: "array"}, Params: map[string]*pveapi.Value{}}
+	if f.privs != "" {
+		m.Perm = pveapi.Perm{Check: anyOf(f.path, strings.Fields(f.privs)...)}
+	}
+	return past(m, f.handler)
 }

@@ -7,30 +7,17 @@ import (
 	"strings"
 )
 
-// backupJobs are the jobs of jobs.cfg by id. They are kept and shown; nothing runs
-// them, for no clock ticks between requests.
-type backupJobs map[string]config
-
-// forget takes a guest that goes out of the jobs that name it.
-func (j backupJobs) forget(vmid int) {
-	for id, job := range j {
-		list := splitList(job["vmid"])
-		if left := slices.DeleteFunc(slices.Clone(list), func(word string) bool { return atoi(word) == vmid }); len(left) < len(list) {
-			if job["vmid"] = strings.Join(left, ","); len(left) == 0 {
-				delete(j, id)
-			}
-		}
-	}
-}
+// The jobs of jobs.cfg that back up guests. They are kept and shown; nothing runs them, for
+// no clock ticks between requests.
 
 func (w *world) showJob(id string) map[string]any {
-	entry := section(w.jobs[id], map[string]any{"id": id, "type": "vzdump"})
+	entry := section(w.sections["jobs"][id], map[string]any{"id": id, "type": "vzdump"})
 	for _, key := range []string{"fleecing", "performance", "prune-backups"} { // decode_value in PVE/VZDump/JobBase.pm
-		if value, ok := w.jobs[id][key]; ok {
+		if value, ok := w.sections["jobs"][id][key]; ok {
 			entry[key] = parted("POST /cluster/backup", key, value)
 		}
 	}
-	if paths, ok := w.jobs[id]["exclude-path"]; ok { // The one option that is a list.
+	if paths, ok := w.sections["jobs"][id]["exclude-path"]; ok { // The one option that is a list.
 		entry["exclude-path"] = strings.Split(paths, ",")
 	}
 	return entry
@@ -39,9 +26,9 @@ func (w *world) showJob(id string) map[string]any {
 // apiBackupJobs is GET /cluster/backup.
 func apiBackupJobs(w *world, _ *call) (any, error) {
 	list := []map[string]any{}
-	for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
+	for _, id := range slices.Sorted(maps.Keys(w.sections["jobs"])) {
 		entry := w.showJob(id)
-		if next, ok := nextRun(w.jobs[id]["schedule"], w.now); ok { // Also of a job that is switched off.
+		if next, ok := nextRun(w.sections["jobs"][id]["schedule"], w.now); ok { // Also of a job that is switched off.
 			entry["next-run"] = next.Unix()
 		}
 		list = append(list, entry)
@@ -51,7 +38,7 @@ func apiBackupJobs(w *world, _ *call) (any, error) {
 
 // backupJob checks that the job of a call is there.
 func (w *world) backupJob(c *call) (config, error) {
-	if job, ok := w.jobs[c.in["id"]]; ok {
+	if job, ok := w.sections["jobs"][c.in["id"]]; ok {
 		return job, nil
 	}
 	return nil, badParam("id", "No such job '"+c.in["id"]+"'")
@@ -75,7 +62,7 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 	if id == "" {
 		id = w.uuid()
 	}
-	if w.jobs[id] != nil {
+	if w.sections["jobs"][id] != nil {
 		return nil, fail("Job '%s' already exists", id)
 	}
 	err := c.selection()
@@ -88,7 +75,7 @@ func apiCreateBackupJob(w *world, c *call) (any, error) {
 	job := config{"enabled": "1"}
 	c.section(job)
 	c.reselect(job)
-	w.jobs[id] = job
+	w.sections["jobs"][id] = job
 	return nil, nil
 }
 
@@ -121,7 +108,7 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 	if err := c.selection(); err != nil {
 		return nil, fail("%s", stringified(err))
 	}
-	job, there := w.jobs[id]
+	job, there := w.sections["jobs"][id]
 	if !there {
 		return nil, fail("no such vzdump job")
 	}
@@ -143,7 +130,7 @@ func apiUpdateBackupJob(w *world, c *call) (any, error) {
 	if changed["vmid"] == "" && changed["all"] != "1" && changed["pool"] == "" {
 		return nil, fail("%s", stringified(badParam("vmid", "property is missing")))
 	}
-	w.jobs[id] = changed
+	w.sections["jobs"][id] = changed
 	return nil, nil
 }
 
@@ -261,6 +248,6 @@ func apiDeleteBackupJob(w *world, c *call) (any, error) {
 	if _, err := w.backupJob(c); err != nil {
 		return nil, fail("%s", stringified(err))
 	}
-	delete(w.jobs, c.in["id"])
+	delete(w.sections["jobs"], c.in["id"])
 	return nil, nil
 }

@@ -152,8 +152,8 @@ func apiClusterLog(w *world, c *call) (any, error) {
 func apiNotBackedUp(w *world, c *call) (any, error) {
 	list := []map[string]any{}
 	covered := map[int]bool{}
-	for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
-		job := w.jobs[id]
+	for _, id := range slices.Sorted(maps.Keys(w.sections["jobs"])) {
+		job := w.sections["jobs"][id]
 		for _, vmid := range w.vmids {
 			covered[vmid] = covered[vmid] || w.coveredBy(job, vmid)
 		}

@@ -119,7 +119,7 @@ func apiMigrate(w *world, c *call) (any, error) {
 		}
 	}
 	if w.ha.managed(g) {
-		return w.haMove(c, g, m.target), nil
+		return w.ha.move(c, g, m.target), nil
 	}
 	return w.fork(c, g.node, w.migrateJob(c, g, m)), nil
 }

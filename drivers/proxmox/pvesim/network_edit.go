@@ -11,7 +11,7 @@ import (
 // apiSetNetwork is POST /nodes/{node}/network and PUT and DELETE of one interface:
 // they only write what a reload will do (PVE/API2/Network.pm).
 func apiSetNetwork(_ *world, c *call) (any, error) {
-	s, iface := c.settings(), c.in["iface"]
+	s, iface := c.node(), c.in["iface"]
 	old, err := c.findInterface()
 	switch {
 	case c.req.method == http.MethodPost && err == nil:

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -88,27 +87,4 @@ func apiNodeStatus(w *world, c *call) (any, error) {
 		"ksm":    map[string]any{"shared": 0},
 	}
 	return status, nil
-}
-
-// bridge is the i-th bridge of a node; the first has the node's address.
-func (w *world) bridge(i int, _, node string) map[string]any {
-	entry := map[string]any{
-		"type": "bridge", "active": 1, "autostart": 1, "bridge_fd": "0", "bridge_ports": "", "bridge_stp": "off",
-		"families": []string{"inet"}, "method": "manual", "method6": "manual", "priority": 4 + i,
-	}
-	if i == 0 {
-		index := 1
-		if n := w.nodes[node]; n != nil {
-			index = n.index
-		}
-		ip := fmt.Sprintf("192.0.2.%d", 1+index)
-		entry["bridge_ports"], entry["method"], entry["address"], entry["netmask"], entry["cidr"] = "eth0", "static", ip, "24", ip+"/24"
-		entry["gateway"] = "192.0.2.1"
-		if own, mask, ok := strings.Cut(w.cfg.Address, "/"); ok && node == w.cfg.Node {
-			entry["address"], entry["netmask"], entry["cidr"], entry["bridge_ports"] = own, mask, w.cfg.Address, ""
-			entry["priority"] = 5 // As recorded, where the file of the host begins otherwise.
-			delete(entry, "gateway")
-		}
-	}
-	return entry
 }

@@ -48,7 +48,7 @@ func notificationFiles() []sectionFile {
 			read:  either(modify, allOf(notifications, "Mapping.Audit")),
 			write: reach, change: reach,
 			twice: "400 Cannot create '%s', an entity with the same name already exists", missing: "404 endpoint '%s' not found",
-			check: checkTarget(kind), show: showTarget(kind), drop: dropTarget(kind),
+			check: checkTarget(kind), show: showTarget(kind), drop: dropTarget(kind), after: (*world).restoreBuiltin,
 		}
 		if kind == "matchers" {
 			f.path, f.missing, mode = "/cluster/notifications/matchers", "404 matcher '%s' not found", "all|any"
@@ -250,8 +250,8 @@ func apiMatcherValues(w *world, c *call) (any, error) {
 		list = append(list, entry)
 	}
 	if c.can("/", "Sys.Audit") {
-		for _, id := range slices.Sorted(maps.Keys(w.jobs)) {
-			add("job-id", id, w.jobs[id]["comment"])
+		for _, id := range slices.Sorted(maps.Keys(w.sections["jobs"])) {
+			add("job-id", id, w.sections["jobs"][id]["comment"])
 		}
 	}
 	for _, name := range w.nodeNames() {

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
@@ -19,56 +17,6 @@ import (
 type pastMethod struct {
 	*pveapi.Method
 	handle handler
-}
-
-// pastMethods are all of them, by verb and by the number of segments of their path.
-var pastMethods = sync.OnceValue(func() map[string][]pastMethod {
-	all := map[string][]pastMethod{}
-	for _, m := range pastList() {
-		key := pastKey(m.Verb, m.Path)
-		all[key] = append(all[key], m)
-	}
-	return all
-})
-
-func pastKey(verb, path string) string { return fmt.Sprint(verb, len(segments(path))) }
-
-// pastList are all methods past the table.
-func pastList() []pastMethod {
-	var all []pastMethod
-	for _, f := range sectionFiles() {
-		all = append(all, f.methods()...)
-	}
-	for _, name := range slices.Sorted(maps.Keys(beyond)) {
-		at := beyond[name]
-		m := &pveapi.Method{Verb: "GET", Path: name, Perm: pveapi.Perm{User: "all"}, Returns: &pveapi.Value{Type: "array"}, Params: map[string]*pveapi.Value{}}
-		if at.privs != "" {
-			m.Perm = pveapi.Perm{Check: anyOf(at.path, strings.Fields(at.privs)...)}
-		}
-		m.Since = at.since
-		h := handler(apiNone)
-		if at.names != "" {
-			h = at.handler
-		}
-		all = append(all, past(m, h))
-	}
-	for _, calls := range [][]pastCall{sdnCalls(), fabricCalls(), metricCalls(), notificationCalls(), acmeCalls(), replicationCalls(), certificateCalls(), diskCalls(), cephCalls(), consoleCalls()} {
-		for _, extra := range calls {
-			all = append(all, extra.method())
-		}
-	}
-	return all
-}
-
-// sectionFiles are the files of sections past the table.
-func sectionFiles() []*sectionFile {
-	var all []*sectionFile
-	for _, files := range [][]sectionFile{sdnFiles(), fabricFiles(), mappingFiles(), metricFiles(), notificationFiles(), acmeFiles()} {
-		for i := range files {
-			all = append(all, &files[i])
-		}
-	}
-	return all
 }
 
 // past finishes a method: what stands in its path are parameters too.
@@ -115,20 +63,6 @@ func (p pastCall) method() pastMethod {
 		m.Perm.User = ""
 	}
 	return past(m, p.handle)
-}
-
-// pastTable finds a method by the path of a request, as pveapi.Lookup does.
-func pastTable(verb, path string) (*pveapi.Method, map[string]string, handler) {
-	plain := (&request{path: path}).shown()
-	parts := segments(plain)
-	var found pastMethod
-	var best map[string]string
-	for _, m := range pastMethods()[pastKey(verb, plain)] {
-		if vars, ok := match(segments(m.Path), parts); ok && (found.Method == nil || len(vars) < len(best)) {
-			found, best = m, vars
-		}
-	}
-	return found.Method, best, found.handle
 }
 
 // match fills the placeholders of a template with the parts of a path.

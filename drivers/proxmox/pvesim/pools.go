@@ -7,14 +7,6 @@ import (
 	"strings"
 )
 
-// pool is a resource pool.
-type pool struct {
-	name     string
-	comment  *string
-	vms      map[int]bool
-	storages map[string]bool
-}
-
 // joinPool puts a guest into a pool; it is in one at most.
 func (w *world) joinPool(name string, vmid int) {
 	for _, p := range w.pools {
@@ -24,17 +16,6 @@ func (w *world) joinPool(name string, vmid int) {
 		p.vms[vmid] = true
 	}
 	w.access.changed()
-}
-
-// poolOf says in which pool each guest is.
-func (w *world) poolOf() map[int]string {
-	of := map[int]string{}
-	for name, p := range w.pools {
-		for vmid := range p.vms {
-			of[vmid] = name
-		}
-	}
-	return of
 }
 
 // apiCreatePool is POST /pools.
@@ -62,13 +43,6 @@ func apiCreatePool(w *world, c *call) (any, error) {
 	w.pools[name] = p
 	w.access.changed()
 	return nil, nil
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // apiPools is GET /pools: all, or with poolid one with its members.

@@ -59,8 +59,40 @@ import (
 	"sync"
 )
 
-// Versions lists the versions of Proxmox VE that a [Host] can be, oldest first.
-func Versions() []string { return []string{"8.4", "9.1", "9.2"} }
+// areas are all parts of Proxmox VE that are simulated.
+var areas = sync.OnceValue(func() []area {
+	return []area{
+		areaAccess(),
+		areaAcme(),
+		areaBackup(),
+		areaCerts(),
+		areaCluster(),
+		areaConsoles(),
+		areaDisks(),
+		areaFirewall(),
+		areaGuestagent(),
+		areaGuests(),
+		areaHa(),
+		areaLxc(),
+		areaMetrics(),
+		areaMigrate(),
+		areaNetwork(),
+		areaNode(),
+		areaNotify(),
+		areaQemu(),
+		areaQemuconf(),
+		areaReplication(),
+		areaSdn(),
+		areaStorage(),
+	}
+})
+
+// calls are their methods, which are the same for all hosts.
+var calls = sync.OnceValue(func() *table {
+	t := newTable(areas())
+	t.routes["POST /nodes/{node}/execute"] = t.apiExecute
+	return t
+})
 
 // Host is a simulated installation. Its methods may be called from any
 // goroutine. Inside a testing/synctest bubble use it only from there.
@@ -68,6 +100,7 @@ type Host struct {
 	cfg   Config
 	clock clock
 	cert  certificate
+	table *table
 
 	// mu guards w: requests come in on many goroutines, and each must see the
 	// world between two others. It is held while a handler runs (microseconds)
@@ -81,9 +114,16 @@ type Host struct {
 // no error could be handled.
 func New(c Config) *Host {
 	c = c.withDefaults()
-	h := &Host{cfg: c, clock: newClock(c.Speed)}
+	h := &Host{cfg: c, clock: newClock(c.Speed), table: calls()}
 	now := h.clock.now()
 	h.cert, h.w = newCertificate(c.Node, now), newWorld(c, now)
+	for _, a := range areas() {
+		if a.begin != nil {
+			a.begin(h.w)
+		}
+	}
+	h.w.populate(c.Guests)
+	h.w.begin()
 	h.w.certificate, h.w.authority = h.cert.parsed, h.cert.authority
 	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
 	return h

@@ -3,20 +3,8 @@ package pvesim
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
-	"strings"
 )
-
-// cloning is what one clone is to do.
-type cloning struct {
-	newid                         int
-	name, description             string
-	pool, storage, format, target string
-	full                          string // As given: "", "0" or "1".
-	snapshot                      string
-	running                       bool
-}
 
 // apiCloneVM is POST /nodes/{node}/qemu/{vmid}/clone. It checks early, but the
 // new configuration appears only in the task: of two clones to one id the
@@ -73,24 +61,6 @@ func apiCloneVM(w *world, c *call) (any, error) {
 			return nil
 		},
 	}), nil
-}
-
-// clonable says whether linked clones of a volume can be made: it must be a
-// base, on a storage that knows clones.
-func (w *world) clonable(volid string) bool {
-	storage, _, ok := volumeID(volid)
-	st := w.stores[storage]
-	return ok && st != nil && st.Type != "lvm" && w.based(volid)
-}
-
-// based says whether a volume is the base of linked clones, as those of templates are.
-func (w *world) based(volid string) bool {
-	storage, name, ok := volumeID(volid)
-	if !ok || w.stores[storage] == nil {
-		return false
-	}
-	parsed, err := w.stores[storage].parseName(name)
-	return err == nil && parsed.base
 }
 
 // notCloned are keys of the source alone.
@@ -151,21 +121,12 @@ func (w *world) cloneVM(g, copied *guest, cl cloning, log func(string, ...any)) 
 		conf[key] = d.String()
 	}
 	copied.conf = conf
-	w.copyFirewall(g, copied)
+	w.cloned(g, copied)
 	if cl.target != "" {
 		copied.node = cl.target
 	}
 	w.write(copied)
 	return nil
-}
-
-// printOptions prints a property string of which no member stands bare.
-func printOptions(options map[string]string) string {
-	parts := make([]string, 0, len(options))
-	for _, key := range slices.Sorted(maps.Keys(options)) {
-		parts = append(parts, key+"="+options[key])
-	}
-	return strings.Join(parts, ",")
 }
 
 // cloneDisk makes the drive's volume anew for another guest, by link or by copy
@@ -214,35 +175,4 @@ func (w *world) copyCloudinit(st *store, node string, vmid int, format string, l
 		name = fmt.Sprintf("%d/%s.%s", vmid, name, format)
 	}
 	return w.allocateAs(node, st, name, vmid, format, cloudinitSize, log)
-}
-
-// linkDisk makes a linked clone of a base (clone_image of the storage plugins).
-func (w *world) linkDisk(st *store, node string, base *volume, vmid int, log func(string, ...any)) (*volume, error) {
-	format := base.format
-	if st.files() {
-		format = "qcow2"
-	}
-	fresh := st.freeDisk(node, vmid, format)
-	name := fresh
-	v := &volume{content: "images", format: format, size: base.size, used: 200704, vmid: vmid, system: base.system, ctime: w.now.Unix(), parent: base.name}
-	switch {
-	case st.files():
-		own := strings.Split(base.name, "/") // Of a base that is a clone itself only its own part counts.
-		short := strings.Join(own[len(own)-2:], "/")
-		name = short + "/" + fresh
-		log("clone %s: images, %s, %d to %s (base=../%s)", base.name, path.Base(fresh), vmid, path.Base(fresh), short)
-		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
-			st.path(name), base.size, short, base.format)
-	case st.Type == "lvmthin":
-		v.parent = "" // A thin snapshot stands on its own.
-		log("  Logical volume \"%s\" created.", name)
-	default:
-		name = path.Base(base.name) + "/" + fresh
-	}
-	v.name = name
-	if err := st.room(node, v.used); err != nil {
-		return nil, err
-	}
-	st.put(node, v)
-	return v, nil
 }

@@ -135,14 +135,6 @@ func (w *world) volumeCan(feature, volid string, snapshot bool) bool {
 	}
 }
 
-// isFull: a template is cloned by links unless told otherwise, a VM is copied.
-func (cl cloning) isFull(g *guest) bool {
-	if cl.full == "" {
-		return g.conf["template"] != "1"
-	}
-	return cl.full == "1"
-}
-
 // mayClone checks the storages, devices, networks and the model of the processor of a
 // source; shared says whether all of its storages are there on every node
 // ($check_storage_access_clone and what comes behind it).

@@ -2,7 +2,6 @@ package pvesim
 
 import (
 	"maps"
-	"slices"
 	"strings"
 )
 
@@ -34,44 +33,4 @@ func (c *call) customModel(wrong map[string]string) map[string]string {
 	}
 	all["cpu"] = "invalid format - Custom cputype '" + name + "' not found\n"
 	return all
-}
-
-// cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
-// (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
-func (*world) cpuArgument(conf config) string {
-	kvm := conf["kvm"] != "0"
-	model := "qemu64"
-	if kvm {
-		model = "kvm64"
-	}
-	p := parseProperty("cpu", conf["cpu"])
-	if p["cputype"] != "" {
-		model = p["cputype"]
-	}
-	flags := map[string]string{}
-	if model == "kvm64" {
-		flags["lahf_lm"], flags["sep"] = "+", "+"
-	}
-	if added, ok := cpuLevels[model]; ok {
-		model = "qemu64"
-		for flag := range strings.FieldsSeq(added) {
-			flags[flag] = "+"
-		}
-	}
-	if kvm {
-		flags["kvm_pv_eoi"], flags["kvm_pv_unhalt"] = "+", "+"
-		if model != "host" {
-			flags["enforce"] = ""
-		}
-	}
-	for _, flag := range strings.FieldsFunc(p["flags"], func(r rune) bool { return r == ';' }) {
-		if len(flag) > 1 {
-			flags[flag[1:]] = flag[:1]
-		}
-	}
-	parts := []string{model}
-	for _, flag := range slices.Sorted(maps.Keys(flags)) {
-		parts = append(parts, flags[flag]+flag)
-	}
-	return strings.Join(parts, ",")
 }

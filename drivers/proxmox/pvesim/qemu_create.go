@@ -70,7 +70,7 @@ func apiCreateVM(w *world, c *call) (any, error) {
 			w.joinPool(pool, vmid)
 		}
 		if managed {
-			w.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
+			w.ha.manage(g, map[bool]string{true: "started", false: "stopped"}[start])
 		}
 		if start {
 			t.logf("Execute autostart")
@@ -78,43 +78,6 @@ func apiCreateVM(w *world, c *call) (any, error) {
 		}
 		return nil
 	}}), nil
-}
-
-// mayCreate checks pool, storage and the right to make a guest, to let HA manage it, and,
-// since qemu-server 9.1.11, to start it.
-func (c *call) mayCreate(vmid int, pool, storage string) error {
-	if pool != "" && c.w.pools[pool] == nil {
-		return forbidden("pool '" + pool + "' does not exist")
-	}
-	if storage != "" {
-		if err := c.need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
-			return err
-		}
-	}
-	if c.flag("ha-managed") {
-		if err := c.need("/", "Sys.Console"); err != nil {
-			return err
-		}
-	}
-	if c.flag("start") && c.w.v92() {
-		if err := c.needVM(vmid, pool, "VM.PowerMgmt"); err != nil {
-			return err
-		}
-	}
-	if c.can(vmPath(vmid), "VM.Allocate") || pool != "" && c.can("/pool/"+pool, "VM.Allocate") {
-		return nil
-	}
-	return forbidden("")
-}
-
-// unusedID fails when a guest has the id, on whatever node (check_vmid_unused
-// in PVE/Cluster.pm).
-func (w *world) unusedID(vmid int) error {
-	g := w.guests[vmid]
-	if g == nil {
-		return nil
-	}
-	return fail("%s %d already exists on node '%s'", g.title(), vmid, g.node)
 }
 
 // buildVM writes the configuration of a new VM: what was asked for, and what
@@ -178,20 +141,6 @@ func (w *world) pinMachine(value, ostype string) (string, error) {
 	return strings.Trim(kind+","+printOptions(machine), ","), nil
 }
 
-// qemuVersion is that of the QEMU which is installed.
-func (w *world) qemuVersion() string {
-	if w.v9() {
-		return "10.1.2"
-	}
-	return "10.0.2"
-}
-
-func (w *world) machineVersion() string {
-	major, rest, _ := strings.Cut(w.qemuVersion(), ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	return major + "." + minor
-}
-
 // apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.
 func apiDestroyVM(w *world, c *call) (any, error) {
 	g, err := c.vm()
@@ -209,7 +158,7 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 		if g.run != nil {
 			return fail("VM %d is running - destroy failed", g.vmid)
 		}
-		if w.ha.of(g) != nil && !c.flag("purge") {
+		if w.ha.state(g) != "" && !c.flag("purge") {
 			return fail("unable to remove VM %d - used in HA resources and purge parameter not set.", g.vmid)
 		}
 		if !c.flag("purge") {
@@ -247,47 +196,4 @@ func apiDestroyVM(w *world, c *call) (any, error) {
 			return nil
 		},
 	}), nil
-}
-
-// mayFree fails while linked clones need a base of this guest.
-func (w *world) mayFree(g *guest) error {
-	if g.conf["template"] != "1" {
-		return nil
-	}
-	for _, volid := range w.owned(g) {
-		storage, name, _ := volumeID(volid)
-		if w.stores[storage].inUse(g.node, name) {
-			return fail("base volume '%s' is still in use by linked cloned", volid)
-		}
-	}
-	return nil
-}
-
-// freeDisks frees the volumes of a guest that goes: those its configuration
-// names, and with unreferenced also those that only carry its id.
-func (w *world) freeDisks(g *guest, unreferenced bool, log func(string, ...any)) {
-	release := func(volid string) {
-		if err := w.free(g.node, volid); err != nil {
-			log("Could not remove disk '%s', check manually: %s", volid, err)
-		}
-	}
-	for _, volid := range w.owned(g) {
-		storage, name, _ := volumeID(volid)
-		switch st := w.stores[storage]; {
-		case w.volume(g.node, volid) != nil:
-			release(volid)
-		case st != nil && st.files():
-			log("disk image '%s' does not exist", st.path(name))
-		}
-	}
-	if !unreferenced {
-		return
-	}
-	for _, name := range w.storeNames() {
-		for _, v := range w.stores[name].list(g.node) {
-			if v.vmid == g.vmid && v.content == "images" {
-				release(name + ":" + v.name)
-			}
-		}
-	}
 }

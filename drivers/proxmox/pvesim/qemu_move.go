@@ -2,16 +2,8 @@ package pvesim
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 )
-
-// movingWhere is what both move_disk and move_volume answer to a call that does not say,
-// or says twice, where to.
-func movingWhere(wrong string) error {
-	return &apiError{status: 400, errors: map[string]string{"target-vmid": wrong, "storage": wrong}}
-}
 
 // apiMoveDisk is POST /nodes/{node}/qemu/{vmid}/move_disk: to another storage or
 // format, or to another VM.
@@ -91,13 +83,6 @@ func (w *world) moveDisk(c *call) (any, error) {
 	}}), nil
 }
 
-// inSnapshot says whether a snapshot of a guest needs a volume.
-func (g *guest) inSnapshot(volid string) bool {
-	return slices.ContainsFunc(g.snapshots, func(s *snapshot) bool {
-		return slices.Contains(slices.Collect(maps.Values(g.disks(s.conf))), volid)
-	})
-}
-
 // reassignDisk gives a disk of a VM to another one of the same node
 // ($load_and_check_reassign_configs and $disk_reassignfn in PVE/API2/Qemu.pm).
 func (w *world) reassignDisk(c *call, target int) (any, error) {
@@ -166,41 +151,6 @@ func (w *world) reassignDisk(c *call, target int) (any, error) {
 	}}), nil
 }
 
-// bothGuests are the guest that gives a volume and the one that gets it, neither locked.
-func (w *world) bothGuests(title, kind string, giver, taker int) (from, to *guest, err error) {
-	found := [2]*guest{}
-	for i, vmid := range []int{giver, taker} {
-		if found[i] = w.guests[vmid]; found[i] == nil && i == 0 {
-			return nil, nil, fail("could not find %s %d", title, vmid)
-		} else if found[i] == nil {
-			return nil, nil, fail("could not find %s %d", map[string]string{"VM": "target VM", "CT": "CT"}[title], vmid)
-		}
-	}
-	from, to = found[0], found[1]
-	if from.node != to.node {
-		return nil, nil, fail("Both %s need to be on the same node (%s != %s)", map[string]string{"VM": "VMs", "CT": "containers"}[title], from.node, to.node)
-	}
-	for _, g := range found {
-		if g.kind != kind {
-			return nil, nil, missing(g.node, kind, g.vmid)
-		}
-		if err := g.checkLock(); err != nil {
-			return nil, nil, err
-		}
-	}
-	return from, to, nil
-}
-
-// sameDigests fails when one of two guests is not what its digest says.
-func sameDigests(title string, from *guest, digest string, to *guest, targetDigest string) error {
-	for g, want := range map[*guest]string{from: digest, to: targetDigest} {
-		if want != "" && want != g.sum() {
-			return fail("%s %d: detected modified configuration - file changed by other user? Try again.", title, g.vmid)
-		}
-	}
-	return nil
-}
-
 func (w *world) mayReassignDisk(from, to *guest, disk, as string) error {
 	value, ok := from.conf[disk]
 	if !ok {
@@ -226,22 +176,4 @@ func (w *world) mayReassignDisk(from, to *guest, disk, as string) error {
 		return fail("Cannot move disk to another VM while the source VM is running - detach first")
 	}
 	return nil
-}
-
-// rename gives a volume the name of a new disk of another guest (rename_volume of the
-// storage plugins). A linked clone stays one.
-func (w *world) rename(from, to *guest, volid string) *volume {
-	storage, name, _ := volumeID(volid)
-	st := w.stores[storage]
-	v := st.find(from.node, name)
-	delete(st.volumes, st.key(from.node, name))
-	own := 1
-	if st.files() {
-		own = 2 // A folder by the guest, then the file.
-	}
-	parts := strings.Split(name, "/")
-	base := parts[:max(len(parts)-own, 0)] // Of a linked clone, its base comes first.
-	v.name, v.vmid = strings.Join(append(base, st.freeDisk(to.node, to.vmid, v.format)), "/"), to.vmid
-	st.put(to.node, v)
-	return v
 }

@@ -2,8 +2,6 @@ package pvesim
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 )
 
 // The size of packets of network devices, as print_netdevice_full in PVE/QemuServer.pm
@@ -47,27 +45,4 @@ func (w *world) ignoredMTUs(g *guest) []string {
 		texts = append(texts, fmt.Sprintf("netdev %s: ignoring MTU '%s', %s", key, n["mtu"], why))
 	}
 	return texts
-}
-
-// netMTUs is what a state of a running VM keeps of the sizes of packets
-// (get_nets_host_mtu in PVE/QemuServer/Network.pm).
-func (w *world) netMTUs(node string, conf config) string {
-	keys := indexedKeys(conf, "net")
-	slices.Sort(keys)
-	var parts []string
-	for _, key := range keys {
-		n := parseProperty(key, conf[key])
-		if n["model"] != "virtio" {
-			continue
-		}
-		mtu := w.bridgeMTU(node, n["bridge"])
-		switch asked := atoi(n["mtu"]); {
-		case n["bridge"] == "":
-			mtu = 0
-		case asked > 1:
-			mtu = asked
-		}
-		parts = append(parts, fmt.Sprintf("%s=%d", key, mtu))
-	}
-	return strings.Join(parts, ",")
 }

@@ -61,13 +61,6 @@ func (w *world) setOrder(g *guest, set map[string]string) []string {
 	return slices.SortedFunc(maps.Keys(set), func(a, b string) int { return cmp.Or(cmp.Compare(at[a], at[b]), strings.Compare(a, b)) })
 }
 
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
 // removeKey lets a key wait for its deletion.
 func (c *call) removeKey(g *guest, key string, force bool, order *[]string, modified map[string]bool) error {
 	value, set := g.conf[key]
@@ -258,22 +251,6 @@ func (c *call) setDrive(g *guest, key, value string, order *[]string, modified m
 	return nil
 }
 
-// cleanupPending drops waiting changes that change nothing.
-func (g *guest) cleanupPending() {
-	for key, value := range g.pend {
-		if old, ok := g.conf[key]; ok && old == value {
-			delete(g.pend, key)
-		}
-	}
-	going := g.deletions()
-	for key := range going {
-		if _, ok := g.conf[key]; !ok {
-			delete(going, key)
-		}
-	}
-	g.setDeletions(going)
-}
-
 // coldplug makes the waiting changes of a VM that does not run
 // (vmconfig_apply_pending in PVE/QemuServer.pm). A new drive of cloud-init is written;
 // the error is that of this.
@@ -335,16 +312,6 @@ func (w *world) unuse(g *guest, d drive) {
 	case !d.cdrom() && w.owns(g, d.file):
 		addUnused(g.conf, d.file)
 	}
-}
-
-// owns says whether a volume belongs to a guest.
-func (w *world) owns(g *guest, volid string) bool {
-	storage, name, ok := volumeID(volid)
-	if !ok || w.stores[storage] == nil {
-		return false
-	}
-	parsed, err := w.stores[storage].parseName(name)
-	return err == nil && parsed.vmid == g.vmid
 }
 
 // deallocate frees the volume of a drive (try_deallocate_drive).

@@ -2,7 +2,6 @@ package pvesim
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -16,6 +15,16 @@ func (c *call) power() (g *guest, id string, err error) {
 	return c.w.guest(c.in["node"], "qemu", c.vmid()), fmt.Sprint(c.vmid()), nil
 }
 
+// beginVMs makes waiting changes when a process ends, if it was PVE that ended it.
+func beginVMs(w *world) {
+	w.hooks.ended["qemu"] = func(g *guest, c *call) {
+		w.cleanUp(g)
+		if len(g.pend) > 0 && c != nil {
+			_ = c.coldplug(g, map[string]string{}) // PVE only warns.
+		}
+	}
+}
+
 // apiStart is POST /nodes/{node}/qemu/{vmid}/status/start.
 func apiStart(w *world, c *call) (any, error) {
 	g, id, err := c.power()
@@ -23,7 +32,7 @@ func apiStart(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	if g != nil && w.ha.managed(g) {
-		return w.haRequest(c, g, "started"), nil
+		return w.ha.request(c, g, "started"), nil
 	}
 	if g == nil {
 		node, vmid := c.in["node"], c.vmid()
@@ -69,67 +78,6 @@ func (w *world) startJob(g *guest, c *call) job {
 	}}
 }
 
-// powerOn lets the process be there.
-func (w *world) powerOn(g *guest) {
-	p := &process{pid: w.pid(), since: w.now, booted: w.now.Add(w.cfg.BootTime), disks: map[string]bool{}}
-	p.machine = "pc-i440fx-" + w.machineVersion() + "+pve0"
-	if strings.Contains(g.conf["machine"], "q35") {
-		p.machine = "pc-q35-" + w.machineVersion() + "+pve0"
-	}
-	p.system = g.kind == "lxc"
-	for _, key := range driveNames(g.conf) {
-		p.disks[key] = true
-		if v := w.volume(g.node, parseDrive(key, g.conf[key]).file); v != nil && v.system {
-			p.system = true
-		}
-	}
-	if g.conf["lock"] == "suspended" {
-		w.forgetState(g)
-		p.booted = w.now
-	}
-	g.run = p
-	w.touch(g)
-	w.haNotice(g)
-}
-
-// powerOff ends the process. Waiting changes of a VM are made if it was PVE that
-// ended it, those of a container in any case: PVE hears of the end of each.
-func (w *world) powerOff(g *guest, c *call) {
-	g.run = nil
-	w.cleanUp(g)
-	switch {
-	case len(g.pend) == 0:
-	case g.kind == "lxc":
-		w.coldplugCT(g, nil, map[string]string{})
-	case c != nil:
-		_ = c.coldplug(g, map[string]string{}) // PVE only warns.
-	}
-	w.write(g)
-	w.haNotice(g)
-}
-
-// hasBridge says whether guests can be plugged there: a bridge of the nodes, or a virtual
-// network that runs.
-func (w *world) hasBridge(name string) bool {
-	return slices.Contains(w.bridges, name) || w.sdn.running["sdn/vnets"][name] != nil
-}
-
-// cpus is how many the guest sees.
-func (w *world) cpus(g *guest) int {
-	count := func(key string) int { return max(atoi(g.conf[key]), 1) }
-	if g.kind == "lxc" {
-		if n := atoi(g.conf["cores"]); n > 0 {
-			return n
-		}
-		return w.cfg.CPUs
-	}
-	n := count("sockets") * count("cores")
-	if v := atoi(g.conf["vcpus"]); v > 0 {
-		n = min(n, v)
-	}
-	return n
-}
-
 // lost is what tasks say about a VM whose file they cannot find when they look
 // for its process.
 func lost(node string, vmid int) error {
@@ -148,7 +96,7 @@ func apiStop(w *world, c *call) (any, error) {
 		w.overrule(c, g, "qmshutdown")
 	}
 	if g != nil && w.ha.managed(g) {
-		return w.haRequest(c, g, "stopped"), nil
+		return w.ha.request(c, g, "stopped"), nil
 	}
 	return w.fork(c, node, job{kind: "qmstop", id: id, guest: g, begin: func(*task) error {
 		if g == nil {
@@ -164,15 +112,6 @@ func apiStop(w *world, c *call) (any, error) {
 		}
 		return nil
 	}}), nil
-}
-
-// overrule stops the caller's own attempts to shut a guest down.
-func (w *world) overrule(c *call, g *guest, kind string) {
-	for _, t := range w.tasks.all {
-		if t.running() && t.kind == kind && t.guest == g && c.who.owns(t.who) {
-			t.kill()
-		}
-	}
 }
 
 // apiShutdown is POST …/status/shutdown: the guest is asked, and has time to
@@ -191,7 +130,7 @@ func apiShutdown(w *world, c *call) (any, error) {
 		return nil, fail("VM is paused - cannot shutdown")
 	}
 	if w.ha.managed(g) {
-		return w.haRequest(c, g, "stopped"), nil
+		return w.ha.request(c, g, "stopped"), nil
 	}
 	return w.fork(c, g.node, w.shutdownJob(g, c, force)), nil
 }
@@ -262,12 +201,6 @@ func shutdownTime(g *guest, c *call) time.Duration {
 		}
 	}
 	return time.Duration(max(c.num("timeout", seconds), 1)) * time.Second
-}
-
-// obeys says whether a guest reacts to the power button: there must be a system
-// on its disks, and it must be up.
-func (w *world) obeys(g *guest) bool {
-	return g.run.system && g.run.qmp == "" && !w.now.Before(g.run.booted)
 }
 
 // runningOnly begins a call that fails at once unless the VM runs.

@@ -95,7 +95,7 @@ func (w *world) startAgain(g *guest) {
 	}
 	c := w.rootCall()
 	if w.ha.managed(g) {
-		w.haRequest(c, g, "started")
+		w.ha.request(c, g, "started")
 		return
 	}
 	w.fork(c, g.node, w.startJob(g, c))

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -149,46 +148,6 @@ func (c *call) mayUseDrive(vmid int, key string, d drive, defaultStorage string)
 	return err
 }
 
-// mayReadVolume checks the right to use a volume (check_volume_access in
-// PVE/Storage.pm), and returns its content type.
-func (c *call) mayReadVolume(vmid int, volid, want string) (content string, err error) {
-	storage, name, managed := volumeID(volid)
-	if !managed {
-		if !c.root() {
-			return "", fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.w.v9()])
-		}
-		return "", nil
-	}
-	st, err := c.w.store(storage)
-	if err != nil {
-		return "", err
-	}
-	parsed, err := st.parseName(name)
-	if err != nil {
-		return "", err
-	}
-	path := "/storage/" + storage
-	switch {
-	case want != "" && parsed.content != want && (want != "rootdir" || parsed.content != "images"):
-		return "", fail("unable to use volume %s - content type needs to be '%s'", volid, want)
-	case c.can(path, "Datastore.Allocate"):
-	case parsed.content == "iso" || parsed.content == "vztmpl" || parsed.content == "import":
-		err = c.needAny(path, "Datastore.AllocateSpace", "Datastore.Audit")
-	case parsed.vmid != 0 && parsed.vmid == vmid:
-	case parsed.content == "images" && parsed.vmid != 0:
-		if err = c.need(path, "Datastore.Audit"); err == nil {
-			err = c.need(vmPath(parsed.vmid), "VM.Config.Disk")
-		}
-	case parsed.content == "backup" && parsed.vmid != 0:
-		if err = c.need(path, "Datastore.AllocateSpace"); err == nil {
-			err = c.need(vmPath(parsed.vmid), "VM.Backup")
-		}
-	default:
-		err = fail("missing privileges to access %s", volid)
-	}
-	return parsed.content, err
-}
-
 // mayImport checks the source of a disk that is to be imported.
 func (c *call) mayImport(vmid int, key, source string) error {
 	storage, name, managed := volumeID(source)
@@ -235,21 +194,6 @@ func (c *call) mayUseBridges(settings map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// bridgePath is where the right to plug into a bridge stands: bridges of a node are in a
-// zone of their own, a network of SDN is in its zone (check_vnet_access in
-// pve-guest-common, PVE/GuestHelpers.pm), and a VLAN may have a list of its own.
-func (w *world) bridgePath(bridge, tag string) string {
-	zone := "localnetwork"
-	if vnet, there := w.sections["sdn/vnets"][bridge]; there {
-		zone = fmt.Sprint(vnet["zone"])
-	}
-	path := "/sdn/zones/" + zone + "/" + bridge
-	if tag != "" {
-		path += "/" + tag
-	}
-	return path
 }
 
 // deviceFamilies are the keys that reach through to the host, in the order in which a new

@@ -80,17 +80,6 @@ func apiSuspend(w *world, c *call) (any, error) {
 	}}), nil
 }
 
-// forgetState frees the memory that was kept of a VM, and what was noted with it.
-func (w *world) forgetState(g *guest) {
-	if state := g.conf["vmstate"]; state != "" {
-		_ = w.free(g.node, state)
-	}
-	for _, key := range []string{"lock", "vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"} {
-		delete(g.conf, key)
-	}
-	w.write(g)
-}
-
 // apiResume is POST …/status/resume.
 func apiResume(w *world, c *call) (any, error) {
 	g, id, err := c.power()

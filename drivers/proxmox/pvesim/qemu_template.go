@@ -2,8 +2,6 @@ package pvesim
 
 import (
 	"fmt"
-	"path"
-	"strings"
 )
 
 // apiTemplate is POST /nodes/{node}/qemu/{vmid}/template.
@@ -55,27 +53,4 @@ func (w *world) templateVM(g *guest, only string) {
 		d.file = w.baseOf(g, d.file)
 		g.conf[key] = d.String()
 	}
-}
-
-// baseOf turns a volume into a base of clones: it gets another name
-// (vdisk_create_base in PVE/Storage.pm). The new one is returned.
-func (w *world) baseOf(g *guest, volid string) string {
-	storage, name, _ := volumeID(volid)
-	st := w.stores[storage]
-	if st == nil || st.Type == "lvm" {
-		return volid
-	}
-	v, last := st.find(g.node, name), path.Base(name)
-	for plain, base := range map[string]string{"vm-": "base-", "subvol-": "basevol-"} {
-		rest, found := strings.CutPrefix(last, plain)
-		if v == nil || !found {
-			continue
-		}
-		delete(st.volumes, st.key(g.node, name))
-		v.name = strings.TrimSuffix(name, last) + base + rest
-		v.ctime = w.now.Unix()
-		st.put(g.node, v)
-		return storage + ":" + v.name
-	}
-	return volid
 }

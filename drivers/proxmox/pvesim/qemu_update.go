@@ -9,15 +9,6 @@ import (
 	"strings"
 )
 
-// change is what an update of a configuration asks for.
-type change struct {
-	set    map[string]string
-	remove []string
-	revert []string
-	force  bool // Free the volumes of removed drives.
-	null   []string
-}
-
 // apiSetConfig is PUT /nodes/{node}/qemu/{vmid}/config: at once.
 func apiSetConfig(w *world, c *call) (any, error) { return nil, updateVM(w, c, nil) }
 
@@ -186,11 +177,6 @@ func (ch *change) names(removed, reverted string) error {
 	return nil
 }
 
-func (ch *change) has(key string) bool {
-	_, ok := ch.set[key]
-	return ok
-}
-
 // isOption says whether a key can stand in a configuration (option_exists).
 func isOption(key string) bool {
 	switch key {
@@ -257,14 +243,6 @@ func (ch *change) fits(g *guest) error {
 		return fail("balloon value too large (must be smaller than assigned memory)")
 	}
 	return nil
-}
-
-// memoryMiB reads the memory key; 512 is its default.
-func memoryMiB(value string) int {
-	if value == "" {
-		return 512
-	}
-	return atoi(parseProperty("memory", value)["current"])
 }
 
 // checkKeys makes the checks on values that are in no table.

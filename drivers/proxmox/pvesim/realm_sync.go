@@ -17,7 +17,7 @@ func realmSyncFile() *sectionFile {
 		kinds: map[string]string{"realm-sync": "realm! schedule enabled? comment? enable-new? remove-vanished? scope?"},
 		props: "enabled: boolean\nenable-new: boolean", twice: "Job '%s' already exists", missing: "No such job '%s'", gone: "no such realm-sync job",
 		check: func(w *world, _ *call, id string, conf, old config) error {
-			if w.jobs[id] != nil && old == nil {
+			if w.sections["jobs"][id] != nil && old == nil {
 				return fail("Job '%s' already exists", id)
 			}
 			if conf["enabled"] == "" {

@@ -8,14 +8,6 @@ import (
 	"strings"
 )
 
-// builtinRealms are there from the start.
-func builtinRealms() map[string]config {
-	return map[string]config{
-		"pam": {"type": "pam", "comment": "Linux PAM standard authentication"},
-		"pve": {"type": "pve", "comment": "Proxmox VE authentication server"},
-	}
-}
-
 func (a *access) realmDigest() string { return digestOf(a.realms) }
 
 // apiDomains is GET /access/domains, which anybody may read: a login form needs it.

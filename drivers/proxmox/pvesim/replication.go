@@ -1,9 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -93,26 +90,6 @@ func (g *guest) replicated() []string {
 	return volumes
 }
 
-// replicationJobs are the ids of the jobs of a guest.
-func (w *world) replicationJobs(vmid int) []string {
-	var ids []string
-	for _, id := range slices.Sorted(maps.Keys(w.sections["replication"])) {
-		if strings.HasPrefix(id, fmt.Sprint(vmid, "-")) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// notReplicated fails for a guest that is to go while a job copies it
-// (check_for_existing_jobs in PVE/ReplicationConfig.pm).
-func (w *world) notReplicated(g *guest) error {
-	if ids := w.replicationJobs(g.vmid); len(ids) > 0 {
-		return fail("There is a replication job '%s' for guest '%d' - Please remove that first.", ids[0], g.vmid)
-	}
-	return nil
-}
-
 func apiReplications(w *world, c *call) (any, error) { return replicationFile().apiList(w, c) }
 
 func apiReplicationJob(w *world, c *call) (any, error) { return replicationFile().apiRead(w, c) }
@@ -145,7 +122,7 @@ func dropReplication(w *world, c *call) (any, error) {
 	w.at(w.now.Truncate(time.Minute).Add(time.Minute), func() {
 		if current := w.sections["replication"][id]; current != nil && current["remove_job"] != "" {
 			delete(w.sections["replication"], id)
-			delete(w.replicated, id)
+			delete(replicatedOf(w), id)
 		}
 	})
 	return nil, nil
@@ -159,7 +136,7 @@ func (w *world) replicationState(id string) map[string]any {
 	if g := w.guests[atoi(guest)]; g != nil {
 		entry["vmtype"], entry["source"] = g.kind, g.node
 	}
-	if at := w.replicated[id]; !at.IsZero() {
+	if at := replicatedOf(w)[id]; !at.IsZero() {
 		entry["last_sync"], entry["last_try"], entry["duration"] = at.Unix(), at.Unix(), 1.0
 	}
 	schedule, _ := entry["schedule"].(string)
@@ -212,7 +189,7 @@ func apiReplicationLog(w *world, c *call) (any, error) {
 		return nil, err
 	}
 	lines := []map[string]any{}
-	if at := w.replicated[id]; !at.IsZero() {
+	if at := replicatedOf(w)[id]; !at.IsZero() {
 		stamp := at.Format("2006-01-02 15:04:05 ")
 		for _, text := range []string{"start replication job", "end replication job"} {
 			lines = append(lines, map[string]any{"n": len(lines) + 1, "t": stamp + id + ": " + text})
@@ -231,10 +208,21 @@ func apiReplicateNow(w *world, c *call) (any, error) {
 	at := w.now.Truncate(time.Minute).Add(time.Minute)
 	w.at(at, func() {
 		if job := w.sections["replication"][id]; job != nil && job["disable"] != "1" {
-			w.replicated[id] = at
+			replicatedOf(w)[id] = at
 		}
 	})
 	return nil, nil
+}
+
+// runs is when each job ran last.
+type runs struct{ at map[string]time.Time }
+
+func replicatedOf(w *world) map[string]time.Time {
+	all := partOf[runs](&w.parts)
+	if all.at == nil {
+		all.at = map[string]time.Time{}
+	}
+	return all.at
 }
 
 func replicationCalls() []pastCall {

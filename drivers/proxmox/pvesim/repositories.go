@@ -68,7 +68,7 @@ func (w *world) standardRepository(handle string) repository {
 
 // repositories are those of a node.
 func (w *world) repositories(node string) *[]repository {
-	s := &w.nodes[node].settings
+	s := settingsOf(w.nodes[node])
 	if s.repositories == nil {
 		suite, path := w.suite(), "/etc/apt/sources.list"
 		if w.v9() {

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -174,3 +175,15 @@ func (req *request) diedInServer(text string, line8, line9 int) error {
 	}
 	return perlError(fmt.Sprintf("%s at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line %d.", text, line))
 }
+
+// apiPath takes a path apart: the format and the path of the call. A path that is not
+// one of the API stays whole, without a format.
+func apiPath(path string) (format, rest string) {
+	if m := apiURI.FindStringSubmatch(path); m != nil {
+		return m[1], m[2]
+	}
+	return "", path
+}
+
+// apiURI is how a path of the API begins ($split_abs_uri in PVE/APIServer/AnyEvent.pm).
+var apiURI = regexp.MustCompile(`^/api2/+([a-z][a-z0-9]+)(/.*)?$`)

@@ -125,12 +125,7 @@ func apiResources(w *world, c *call) (any, error) {
 			if !c.can(vmPath(vmid), "VM.Audit") {
 				continue
 			}
-			if managed := w.ha.of(g); managed != nil {
-				r.HA = managed.crm
-				if w.ha.alone {
-					r.HA = managed.opts["state"]
-				}
-			}
+			r.HA = w.ha.shown(g)
 			r.Lock, r.Tags = g.conf["lock"], strings.TrimSpace(g.conf["tags"])
 			if name := of[vmid]; name != "" && c.can("/pool/"+name, "Pool.Audit") {
 				r.Pool = name
@@ -154,7 +149,9 @@ func apiResources(w *world, c *call) (any, error) {
 		}
 	}
 	if kind := map[bool]string{true: "network", false: "sdn"}[w.v9()]; want(kind) {
-		list = append(list, w.zoneEntries(c, kind)...)
+		for _, listed := range w.hooks.listed {
+			list = append(list, listed(c, kind)...)
+		}
 	}
 	return list, nil
 }

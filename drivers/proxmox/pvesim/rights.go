@@ -323,3 +323,30 @@ func (w *world) forgetGuest(g *guest) {
 	delete(w.access.acl, vmPath(g.vmid))
 	w.access.changed()
 }
+
+// pool is a resource pool.
+type pool struct {
+	name     string
+	comment  *string
+	vms      map[int]bool
+	storages map[string]bool
+}
+
+// poolOf says in which pool each guest is.
+func (w *world) poolOf() map[int]string {
+	of := map[int]string{}
+	for name, p := range w.pools {
+		for vmid := range p.vms {
+			of[vmid] = name
+		}
+	}
+	return of
+}
+
+// builtinRealms are there from the start.
+func builtinRealms() map[string]config {
+	return map[string]config{
+		"pam": {"type": "pam", "comment": "Linux PAM standard authentication"},
+		"pve": {"type": "pve", "comment": "Proxmox VE authentication server"},
+	}
+}

@@ -2,25 +2,12 @@ package pvesim
 
 import (
 	"fmt"
-	"hash/fnv"
 	"strconv"
 	"strings"
-	"time"
 )
 
-// sample is what the status daemon knows of a guest.
-type sample struct {
-	name     string
-	status   string
-	qmp      string // Of a VM whose processors do not run: what QEMU calls it.
-	template bool
-	cpus     float64 // Of a container with a limit perhaps half a one.
-	maxmem   int64
-	maxdisk  int64
-	disk     int64     // What is used of it; known of containers only.
-	since    time.Time // Start of the process; zero while stopped.
-	vmid     int
-}
+// beginSamples lets the status daemons look at guests.
+func beginSamples(w *world) { w.hooks.sampled = w.sample }
 
 // sample looks at a guest.
 func (w *world) sample(g *guest) sample {
@@ -83,47 +70,5 @@ func bootDiskSize(conf config) int64 {
 	return 0
 }
 
-// optionOf finds one option of a property string that is not parsed otherwise.
-func optionOf(value, name string) string {
-	for part := range strings.SplitSeq(value, ",") {
-		if v, ok := strings.CutPrefix(part, name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
-
 // The figures of a running guest are invented, but steady: the same for the
 // same guest at the same time.
-
-func (s sample) uptime(now time.Time) int64 {
-	if s.since.IsZero() {
-		return 0
-	}
-	return max(int64(now.Sub(s.since)/time.Second), 0)
-}
-
-func (s sample) cpu(now time.Time) float64 {
-	if s.since.IsZero() {
-		return 0
-	}
-	return float64(s.hash(now.Unix()/10)%1000) / 20000
-}
-
-func (s sample) mem(now time.Time) int64 {
-	if s.since.IsZero() {
-		return 0
-	}
-	return s.maxmem/4 + int64(s.hash(now.Unix()/10)%uint64(s.maxmem/4+1))
-}
-
-// traffic grows with the time a guest runs.
-func (s sample) traffic(now time.Time) int64 {
-	return s.uptime(now) * int64(1000+s.hash(0)%9000)
-}
-
-func (s sample) hash(salt int64) uint64 {
-	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, s.vmid, salt)
-	return h.Sum64()
-}

@@ -14,10 +14,15 @@ import (
 // Software networks (PVE/API2/Network/SDN*.pm and PVE/Network/SDN of pve-network):
 // what is written is pending until it is applied as a whole.
 
-// software is what the software networks have beside their files.
-type software struct {
-	running map[string]map[string]config // What was applied last, by file.
-	lock    string                       // The token of who keeps others from changing anything.
+// networkLock keeps all but one from changing anything.
+type networkLock struct{ token string }
+
+func lockOf(w *world) *networkLock { return partOf[networkLock](&w.parts) }
+
+// beginSDN is what there is from the start.
+func beginSDN(w *world) {
+	w.sections["sdn/ipams"] = map[string]config{"pve": {"type": "pve"}}
+	w.hooks.listed = append(w.hooks.listed, w.zoneEntries)
 }
 
 // sdnApplied are the files that an application takes over.
@@ -32,7 +37,7 @@ func sdnFile(what string, f sectionFile) sectionFile {
 	if what == "dns" {
 		plural = what
 	}
-	f.name, f.lock = "sdn/"+plural, sdnLock
+	f.name, f.lock, f.domain = "sdn/"+plural, sdnLock, "sdn"
 	f.key, f.id = what, "pve-sdn-"+what+"-id"
 	f.twice, f.failed = "sdn "+what+" object ID '%s' already defined", "%s sdn "+what+" object failed"
 	f.path = cmp.Or(f.path, "/cluster/sdn/"+plural)

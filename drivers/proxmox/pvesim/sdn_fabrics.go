@@ -17,7 +17,7 @@ func fabricFiles() []sectionFile {
 		return map[string]string{"create": create, "update": update, "delete": drop}
 	}
 	common := sectionFile{
-		family: "sdn/fabric", typeKey: "protocol", extra: "lock-token: string", since: "9.0", lock: sdnLock, open: true,
+		family: "sdn/fabric", typeKey: "protocol", extra: "lock-token: string", since: "9.0", lock: sdnLock, domain: "sdn", open: true,
 		query: "running: boolean\npending: boolean", view: sdnView,
 	}
 	fabric, node := common, common

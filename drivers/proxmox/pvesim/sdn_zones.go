@@ -115,7 +115,7 @@ func (w *world) uniqueTag(id string, conf config, kind string) error {
 // (pending_config in PVE/Network/SDN.pm).
 func sdnView(w *world, f *sectionFile, c *call) map[string]map[string]any {
 	all := map[string]map[string]any{}
-	running, written := w.sdn.running[f.name], w.sectionsOf(f)
+	running, written := w.applied[f.name], w.sectionsOf(f)
 	shown := written
 	switch {
 	case c.flag("pending"):
@@ -173,7 +173,7 @@ func (f *sectionFile) pendingView(running, written config) map[string]any {
 // sdnUnlocked fails while somebody else holds the lock of the software networks
 // (lock_sdn_config in PVE/Network/SDN.pm of PVE 9).
 func (w *world) sdnUnlocked(c *call) error {
-	if w.sdn.lock != "" && c.in["lock-token"] != w.sdn.lock {
+	if lockOf(w).token != "" && c.in["lock-token"] != lockOf(w).token {
 		return fail("invalid lock token provided!")
 	}
 	return nil
@@ -185,7 +185,7 @@ func sdnFailed(doing string, err error) error { return fail("%s: %s", doing, err
 // sdnRelease lets the lock go, if a call says so.
 func (w *world) sdnRelease(c *call) {
 	if c.in["release-lock"] != "0" { // By default it goes.
-		w.sdn.lock = ""
+		lockOf(w).token = ""
 	}
 }
 
@@ -195,9 +195,9 @@ func apiSDNApply(w *world, c *call) (any, error) {
 	if err := w.sdnUnlocked(c); err != nil {
 		return nil, sdnFailed("could not commit pending SDN changes", err)
 	}
-	w.sdn.running = map[string]map[string]config{}
+	w.applied = map[string]map[string]config{}
 	for _, name := range sdnApplied {
-		w.sdn.running[name] = copySections(w.sections[name])
+		w.applied[name] = copySections(w.sections[name])
 	}
 	w.sdnRelease(c)
 	return w.fork(c, w.cfg.Node, job{kind: "reloadnetworkall", begin: func(t *task) error {
@@ -222,7 +222,7 @@ func apiSDNRollback(w *world, c *call) (any, error) {
 		return nil, sdnFailed("could not rollback SDN configuration", err)
 	}
 	for _, name := range sdnApplied {
-		w.sections[name] = copySections(w.sdn.running[name])
+		w.sections[name] = copySections(w.applied[name])
 	}
 	w.sdnRelease(c)
 	return nil, nil
@@ -237,21 +237,21 @@ func apiSDNLock(w *world, c *call) (any, error) {
 	if err != nil {
 		return nil, sdnFailed("could not acquire lock for SDN config", err)
 	}
-	w.sdn.lock = w.uuid()
-	return w.sdn.lock, nil
+	lockOf(w).token = w.uuid()
+	return lockOf(w).token, nil
 }
 
 func apiSDNUnlock(w *world, c *call) (any, error) {
 	if err := w.sdnUnlocked(c); err != nil && !c.flag("force") {
 		return nil, sdnFailed("could not release lock", err)
 	}
-	w.sdn.lock = ""
+	lockOf(w).token = ""
 	return nil, nil
 }
 
 func (w *world) sdnPending() bool {
 	for _, name := range sdnApplied {
-		if digestOf(w.sections[name]) != digestOf(w.sdn.running[name]) {
+		if digestOf(w.sections[name]) != digestOf(w.applied[name]) {
 			return true
 		}
 	}
@@ -260,7 +260,7 @@ func (w *world) sdnPending() bool {
 
 // serves says whether a running zone is on a node.
 func (w *world) zoneServes(zone, node string) bool {
-	conf, ok := w.sdn.running["sdn/zones"][zone]
+	conf, ok := w.applied["sdn/zones"][zone]
 	nodes := splitList(conf["nodes"])
 	return ok && (len(nodes) == 0 || slices.Contains(nodes, node))
 }
@@ -270,7 +270,7 @@ func (w *world) zoneServes(zone, node string) bool {
 func (w *world) zoneEntries(c *call, kind string) []any {
 	var list []any
 	for _, node := range w.nodeNames() {
-		for _, zone := range append([]string{"localnetwork"}, slices.Sorted(maps.Keys(w.sdn.running["sdn/zones"]))...) {
+		for _, zone := range append([]string{"localnetwork"}, slices.Sorted(maps.Keys(w.applied["sdn/zones"]))...) {
 			if c.can("/sdn/zones/"+zone, "SDN.Audit") && (zone == "localnetwork" || w.zoneServes(zone, node)) {
 				status := "ok"
 				if zone != "localnetwork" {
@@ -291,13 +291,13 @@ func (w *world) zoneEntries(c *call, kind string) []any {
 // localNets are the running virtual networks of a node that a caller may use
 // (get_local_vnets in PVE/Network/SDN.pm).
 func (c *call) localNets() []map[string]any {
-	list, vnets := []map[string]any{}, c.w.sdn.running["sdn/vnets"]
+	list, vnets := []map[string]any{}, c.w.applied["sdn/vnets"]
 	for _, id := range slices.Sorted(maps.Keys(vnets)) {
 		conf := vnets[id]
 		zone := conf["zone"]
 		if c.w.zoneServes(zone, c.in["node"]) && c.needAny("/sdn/zones/"+zone+"/"+id, "SDN.Audit", "SDN.Use") == nil {
 			list = append(list, map[string]any{
-				"iface": id, "type": "vnet", "active": 1, "ipam": boolInt(c.w.sdn.running["sdn/zones"][zone]["ipam"] != ""),
+				"iface": id, "type": "vnet", "active": 1, "ipam": boolInt(c.w.applied["sdn/zones"][zone]["ipam"] != ""),
 				"vlanaware": boolInt(conf["vlanaware"] == "1"), "comments": conf["alias"],
 			})
 		}
@@ -309,7 +309,7 @@ func (c *call) localNets() []map[string]any {
 // node itself.
 func apiNodeZones(w *world, c *call) (any, error) {
 	list := []map[string]any{}
-	for _, zone := range slices.Sorted(maps.Keys(w.sdn.running["sdn/zones"])) {
+	for _, zone := range slices.Sorted(maps.Keys(w.applied["sdn/zones"])) {
 		if w.zoneServes(zone, c.in["node"]) && c.needAny("/sdn/zones/"+zone, "SDN.Audit", "SDN.Use") == nil {
 			list = append(list, map[string]any{"zone": zone, "status": "available"})
 		}
@@ -329,7 +329,7 @@ func apiNodeZoneContent(w *world, c *call) (any, error) {
 	if !w.zoneServes(zone, c.in["node"]) {
 		return list, nil
 	}
-	vnets := w.sdn.running["sdn/vnets"]
+	vnets := w.applied["sdn/vnets"]
 	for _, vnet := range slices.Sorted(maps.Keys(vnets)) {
 		if vnets[vnet]["zone"] == zone && c.needAny("/sdn/zones/"+zone+"/"+vnet, "SDN.Audit", "SDN.Use") == nil {
 			list = append(list, map[string]any{"vnet": vnet, "status": "available"})

@@ -37,6 +37,11 @@ type sectionFile struct {
 	// rules let pass. It also picks what a list shows.
 	guard func(c *call, id string, conf map[string]any, write bool) error
 
+	// domain is that of the lock since PVE 9, if the file has none of its own then; the
+	// quorum is looked at before it.
+	domain string
+	after  func(w *world) // What happens after a section was deleted.
+
 	// twice, missing and gone tell of a section that is there already, is not there, or
 	// is not there for a change (empty: as missing); failed begins each failure of a
 	// call that writes ("%s" is what it does), lock is that of the file.

@@ -91,8 +91,8 @@ func (f *sectionFile) told(doing string, err error) error {
 
 // locked is the lock of the file: without quorum nobody gets it.
 func (f *sectionFile) locked(w *world) error {
-	if f.lock == sdnLock && w.v9() {
-		return w.needLock("domain-sdn")
+	if f.domain != "" && w.v9() {
+		return w.needLock("domain-" + f.domain)
 	}
 	return w.needLock("file-" + f.lock)
 }
@@ -114,7 +114,7 @@ func (f *sectionFile) apiCreate(w *world, c *call) (any, error) {
 	if wrong != nil && f.early {
 		return nil, wrong
 	}
-	if f.lock == sdnLock { // Looked at before the folder of these files is made.
+	if f.domain != "" { // Looked at before the folder of these files is made.
 		if err := w.needQuorum(); err != nil {
 			return nil, err
 		}
@@ -202,7 +202,9 @@ func (f *sectionFile) apiDelete(w *world, c *call) (any, error) {
 		return nil, f.told("delete", err)
 	}
 	delete(w.sectionsOf(f), id)
-	w.restoreBuiltin()
+	if f.after != nil {
+		f.after(w)
+	}
 	return nil, nil
 }
 

@@ -36,13 +36,24 @@ var services = [][2]string{
 // keptServices cannot be stopped through the API: it would be gone with them.
 var keptServices = []string{"pveproxy", "pvedaemon", "pve-cluster", "pvestatd", "spiceproxy"}
 
+// halted are the services of a node that somebody stopped.
+type halted struct{ services map[string]bool }
+
+func haltedOf(n *node) map[string]bool {
+	all := partOf[halted](&n.parts)
+	if all.services == nil {
+		all.services = map[string]bool{}
+	}
+	return all.services
+}
+
 // serviceState says whether a service runs and what systemd makes of its unit. Some
 // are known without being installed, or have nothing to do on a single node.
 func (w *world) serviceState(n *node, name string) (active, unit string) {
 	switch {
 	case name == "syslog" || name == "systemd-timesyncd" || name == "corosync" && len(w.nodes) == 1:
 		return "inactive", "not-found"
-	case n.halted[name]:
+	case haltedOf(n)[name]:
 		return "inactive", "enabled"
 	case name == "systemd-journald":
 		return "active", "static"
@@ -93,10 +104,7 @@ func apiServiceCommand(w *world, c *call) (any, error) {
 		if _, unit := w.serviceState(n, name); unit == "not-found" {
 			return fail("command 'systemctl %s %s' failed: exit code 5", command, name)
 		}
-		if n.halted == nil {
-			n.halted = map[string]bool{}
-		}
-		n.halted[name] = command == "stop"
+		haltedOf(n)[name] = command == "stop"
 		return nil
 	}}), nil
 }

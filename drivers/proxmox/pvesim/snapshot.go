@@ -103,14 +103,10 @@ func (h *Host) Snapshot() Snapshot {
 	of := w.poolOf()
 	for _, vmid := range w.vmids {
 		g := w.guests[vmid]
-		managed := ""
-		if r := w.ha.of(g); r != nil {
-			managed = r.state()
-		}
 		s.Guests = append(s.Guests, Guest{
 			VMID: vmid, Node: g.node, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pend),
 			Running: g.run != nil, Lock: g.conf["lock"], Pool: of[vmid], Digest: g.sum(),
-			Snapshots: g.snapshotNames(), HA: managed,
+			Snapshots: g.snapshotNames(), HA: w.ha.state(g),
 		})
 	}
 	for name, st := range w.stores {

@@ -8,23 +8,6 @@ import (
 	"strings"
 )
 
-// snapshot is one snapshot of a guest: its configuration then, and how large its
-// volumes were. (The type Snapshot is something else: what a test sees.)
-type snapshot struct {
-	name  string
-	conf  config // With snaptime, and parent, description and vmstate if it has them.
-	sizes map[string]int64
-}
-
-func (g *guest) snapshot(name string) *snapshot {
-	for _, s := range g.snapshots {
-		if s.name == name {
-			return s
-		}
-	}
-	return nil
-}
-
 func (g *guest) snapshotNames() []string {
 	var names []string
 	for _, s := range g.snapshots {
@@ -64,36 +47,6 @@ func (g *guest) disks(c config) map[string]string {
 	return found
 }
 
-// owned are all volumes that the file of a guest names and that are its own, in
-// force, waiting, unused or in a snapshot.
-func (w *world) owned(g *guest) []string {
-	var list []string
-	sections := []config{g.conf, g.pend}
-	for _, s := range g.snapshots {
-		sections = append(sections, s.conf)
-	}
-	for _, section := range sections {
-		found := maps.Clone(g.disks(section))
-		for _, key := range indexedKeys(section, "unused") {
-			found[key] = section[key]
-		}
-		if state := section["vmstate"]; state != "" {
-			found["vmstate"] = state
-		}
-		keys := slices.Sorted(maps.Keys(found))
-		if g.kind == "qemu" { // By their buses, behind them the state and what is not used (foreach_volume_full).
-			behind := slices.DeleteFunc(slices.Clone(keys), isDrive)
-			keys = append(driveNames(found), behind...)
-		}
-		for _, key := range keys {
-			if volid := found[key]; w.owns(g, volid) && !slices.Contains(list, volid) {
-				list = append(list, volid)
-			}
-		}
-	}
-	return list
-}
-
 // snapshots says whether snapshots of a volume can be made (volume_has_feature in
 // PVE/Storage.pm).
 func (s *store) snapshots(v *volume) bool {
@@ -119,28 +72,12 @@ func (w *world) snapshotable(g *guest) error {
 	return nil
 }
 
-// guestCall is the VM or container that a call is about, by its path.
-func (c *call) guestCall() (*guest, error) {
-	if strings.HasPrefix(c.m.Path, "/nodes/{node}/lxc") {
-		return c.ct()
-	}
-	return c.vm()
-}
-
 // word is what begins the types of a guest's tasks.
 func (g *guest) word() string {
 	if g.kind == "lxc" {
 		return "vz"
 	}
 	return "qm"
-}
-
-// title is how messages name a kind of guest.
-func (g *guest) title() string {
-	if g.kind == "lxc" {
-		return "CT"
-	}
-	return "VM"
 }
 
 // apiSnapshots is GET …/snapshot: the snapshots, and the present state.

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -309,4 +310,41 @@ func (w *world) sized(name string, from, to int64) int64 {
 	hash := fnv.New64a()
 	_, _ = fmt.Fprintf(hash, "%d %s", w.cfg.Seed, name)
 	return from + int64(hash.Sum64()%uint64(to-from))
+}
+
+// serves says whether a storage is meant for a node.
+func (s *store) serves(node string) bool {
+	nodes := splitList(s.extra["nodes"])
+	return len(nodes) == 0 || slices.Contains(nodes, node)
+}
+
+// disabled says whether a storage is switched off.
+func (s *store) disabled() bool { return s.extra["disable"] == "1" }
+
+// on says whether a storage can be used on a node.
+func (s *store) on(node string) bool { return !s.disabled() && s.serves(node) }
+
+// assumeLocal adds the storage local that PVE takes to be there when storage.cfg
+// does not name it (parse_config in PVE/Storage/Plugin.pm).
+func (w *world) assumeLocal() *store {
+	s := newStore(Storage{Name: "local", Type: "dir", Path: "/var/lib/vz", Content: strings.Fields("backup images iso rootdir snippets vztmpl"), Size: cmp.Or(w.cfg.StorageSize, 1<<40)})
+	s.assumed, s.extra = true, config{"priority": "0", "prune-backups": "keep-all=1"}
+	w.stores["local"] = s
+	return s
+}
+
+// backup is what an archive of vzdump holds of a guest.
+type backup struct {
+	kind  string
+	conf  config
+	disks map[string]saved // By key of the configuration.
+}
+
+// saved is one disk in an archive.
+type saved struct {
+	volid  string
+	format string
+	size   int64
+	used   int64
+	system bool
 }

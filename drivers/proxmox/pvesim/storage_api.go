@@ -315,10 +315,6 @@ func (s *store) newName(name string, vmid int, format string, strict bool) (stri
 	return itoa(vmid) + "/" + name, nil
 }
 
-// anyFile are the names of disks that are files; newFile those that PVE 9 still takes
-// (parse_name_dir in PVE/Storage/Plugin.pm).
-var anyFile = regexp.MustCompile(`^(?:base-)?[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
-
 var newFile = regexp.MustCompile(`^(?:vm-|base-|subvol-)\d+-[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
 
 // apiStorageConfigs is GET /storage.

@@ -125,15 +125,6 @@ func apiUpdateStorage(w *world, c *call) (any, error) {
 	return map[string]any{"storage": s.Name, "type": s.Type}, nil
 }
 
-// assumeLocal adds the storage local that PVE takes to be there when storage.cfg
-// does not name it (parse_config in PVE/Storage/Plugin.pm).
-func (w *world) assumeLocal() *store {
-	s := newStore(Storage{Name: "local", Type: "dir", Path: "/var/lib/vz", Content: strings.Fields("backup images iso rootdir snippets vztmpl"), Size: cmp.Or(w.cfg.StorageSize, 1<<40)})
-	s.assumed, s.extra = true, config{"priority": "0", "prune-backups": "keep-all=1"}
-	w.stores["local"] = s
-	return s
-}
-
 // writeStorages writes storage.cfg, and with it what was only assumed before; a
 // priority is no option that is written.
 func (w *world) writeStorages() {
@@ -194,18 +185,6 @@ func apiDeleteStorage(w *world, c *call) (any, error) {
 	w.access.changed()
 	return nil, nil
 }
-
-// disabled says whether a storage is switched off.
-func (s *store) disabled() bool { return s.extra["disable"] == "1" }
-
-// serves says whether a storage is meant for a node.
-func (s *store) serves(node string) bool {
-	nodes := splitList(s.extra["nodes"])
-	return len(nodes) == 0 || slices.Contains(nodes, node)
-}
-
-// on says whether a storage can be used on a node.
-func (s *store) on(node string) bool { return !s.disabled() && s.serves(node) }
 
 // text is the entry of storage.cfg, for the digest.
 func (s *store) text() string {

@@ -109,3 +109,14 @@ func fileFormat(content, file string) string {
 		return ext
 	}
 }
+
+// anyFile are the names of disks that are files; newFile those that PVE 9 still takes
+// (parse_name_dir in PVE/Storage/Plugin.pm).
+var anyFile = regexp.MustCompile(`^(?:base-)?[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
+
+// isoName and templateName are the names of files that PVE lists as such
+// (ISO_EXT_RE_0, VZTMPL_EXT_RE_1 in PVE/Storage.pm); templates without compression are
+// images of OCI, of PVE 9.
+var isoName = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
+
+var templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)

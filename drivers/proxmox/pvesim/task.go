@@ -300,3 +300,30 @@ func (t *task) lose() {
 func statusIsError(status string) bool {
 	return status != "OK" && !strings.HasPrefix(status, "WARNINGS: ")
 }
+
+// await is for calls that start a task and wait for its end, for as long as
+// background_delay or delay say: nothing if it went well, its status if not, and
+// the UPID if it still runs. The call is served again while it waits, so a
+// handler that uses it begins by looking at request.forked.
+func (c *call) await(prefix string) (any, error) {
+	t := c.req.forked
+	patience := atoi(text(c.values["background_delay"])) + atoi(text(c.values["delay"])) // No call knows both.
+	giveUp := c.req.begun.Add(time.Duration(patience) * time.Second)
+	switch {
+	case !t.running() && statusIsError(t.status):
+		return nil, fail("%s%s", prefix, t.status)
+	case !t.running():
+		return nil, nil
+	case !c.w.now.Before(giveUp):
+		return t.upid, nil
+	case t.due.Before(giveUp):
+		return nil, &lockedError{until: t.due}
+	default:
+		return nil, &lockedError{until: giveUp}
+	}
+}
+
+// errNoWorker is what fork_worker dies with when the new process does not report its
+// task (PVE/RESTEnvironment.pm). Nothing of the task's own work has begun then: the
+// process waits for its parent, which gives up.
+var errNoWorker = fail("got no worker upid - start worker failed")

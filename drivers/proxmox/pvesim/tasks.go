@@ -4,7 +4,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // upidForm is the form of a task's id (PVE/UPID.pm in pve-common).
@@ -28,12 +27,6 @@ func (c *call) taskCall(priv string) (*task, error) {
 		}
 	}
 	return t, nil
-}
-
-// owns says whether a task is the caller's own: a user's are also those of his
-// tokens, a token's are only its own.
-func (id identity) owns(starter identity) bool {
-	return id == starter || id.token == "" && id.user == starter.user
 }
 
 // apiTaskIndex is GET /nodes/{node}/tasks/{upid}.
@@ -180,35 +173,4 @@ func apiClusterTasks(w *world, c *call) (any, error) {
 		recent = append(recent, entry)
 	}
 	return recent, nil
-}
-
-// subdirs is the answer of an index: a list of one key each.
-func subdirs(key string, names ...string) []map[string]any {
-	list := make([]map[string]any, len(names))
-	for i, name := range names {
-		list[i] = map[string]any{key: name}
-	}
-	return list
-}
-
-// await is for calls that start a task and wait for its end, for as long as
-// background_delay or delay say: nothing if it went well, its status if not, and
-// the UPID if it still runs. The call is served again while it waits, so a
-// handler that uses it begins by looking at request.forked.
-func (c *call) await(prefix string) (any, error) {
-	t := c.req.forked
-	patience := atoi(text(c.values["background_delay"])) + atoi(text(c.values["delay"])) // No call knows both.
-	giveUp := c.req.begun.Add(time.Duration(patience) * time.Second)
-	switch {
-	case !t.running() && statusIsError(t.status):
-		return nil, fail("%s%s", prefix, t.status)
-	case !t.running():
-		return nil, nil
-	case !c.w.now.Before(giveUp):
-		return t.upid, nil
-	case t.due.Before(giveUp):
-		return nil, &lockedError{until: t.due}
-	default:
-		return nil, &lockedError{until: giveUp}
-	}
 }

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"slices"
 	"time"
 )
 
@@ -48,14 +47,4 @@ func (w *world) busyAt(t time.Time) int {
 		}
 	}
 	return busy
-}
-
-// nodeNames lists the nodes, sorted.
-func (w *world) nodeNames() []string {
-	names := make([]string, 0, len(w.nodes))
-	for name := range w.nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -27,7 +27,6 @@ type world struct {
 	// fingerprint is that of the certificate, in hexadecimal.
 	fingerprint string
 
-	routes  map[string]handler // Of the methods of the API table, by name.
 	nodes   map[string]*node
 	guests  map[int]*guest
 	vmids   []int // The keys of guests, sorted.
@@ -36,20 +35,15 @@ type world struct {
 	pools   map[string]*pool
 	access  *access
 	tasks   taskList
-	ha      *haManager
-	jobs    backupJobs
+	ha      manager
 	options config // datacenter.cfg.
-	// firewalls are the files of the firewall: the cluster's, those of nodes by name
-	// and those of guests by their path.
-	firewalls map[string]*firewall
-	// sections are what files hold of which the API table knows nothing, by file and id.
-	sections map[string]map[string]config
-	sdn      software
-	acme     map[string]*acmeAccount
-	// replicated is when each replication job ran.
-	replicated map[string]time.Time
+	// sections are what files below /etc/pve hold, by file and id: jobs, and all of which the
+	// API table knows nothing. applied is what was put into force of those for which that is a
+	// step of its own.
+	sections, applied map[string]map[string]config
 
-	consoles map[int]*console // By their port.
+	parts parts
+	hooks hooks
 
 	due    events
 	seen   map[int]sample   // What the last broadcast said of each guest.
@@ -61,13 +55,16 @@ type world struct {
 
 // node is one machine of the cluster.
 type node struct {
-	name     string
-	index    int // From 1, as in corosync.conf.
-	offline  bool
-	sampled  time.Time       // The last broadcast.
-	halted   map[string]bool // Services that somebody stopped.
-	settings nodeSettings
-	free     []time.Time // When each worker is done with what it was given, see admit.
+	name    string
+	index   int // From 1, as in corosync.conf.
+	offline bool
+	sampled time.Time // The last broadcast.
+	parts   parts
+	dns     config
+	conf    config            // nodes/NAME/config.
+	planned map[string]config // Interfaces that are written, but not there before a reload; nil deletes.
+	ifaces  map[string]config // Interfaces that were made by a reload.
+	free    []time.Time       // When each worker is done with what it was given, see admit.
 }
 
 // counters are what Snapshot says about the traffic.
@@ -89,16 +86,15 @@ func newWorld(c Config, now time.Time) *world {
 		now: now, quorum: !c.NoQuorum,
 		nodes: map[string]*node{}, guests: map[int]*guest{}, stores: map[string]*store{},
 		bridges: slices.Clone(c.Bridges), pools: map[string]*pool{},
-		tasks: newTaskList(), ha: newHA(c.NoManager), jobs: backupJobs{}, options: config{}, firewalls: map[string]*firewall{}, consoles: map[int]*console{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		tasks: newTaskList(), options: config{}, seen: map[int]sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		count: counters{
 			requests: map[string]int{}, unimplemented: map[string]struct{}{},
 			running: map[string]int{}, begun: map[string]int{}, peakTasks: map[string]int{},
 		},
 	}
-	w.sections, w.acme = map[string]map[string]config{"sdn/ipams": {"pve": {"type": "pve"}}, "priv/acme/plugins": {"standalone": {"type": "standalone"}}}, map[string]*acmeAccount{}
-	w.replicated = map[string]time.Time{}
-	w.routes = allRoutes()
-	w.restoreBuiltin()
+	w.sections = map[string]map[string]config{"jobs": {}}
+	w.applied = map[string]map[string]config{}
+	w.hooks.ended = map[string]func(*guest, *call){}
 	w.boot = w.now.Add(-time.Hour)
 	if !slices.Contains(Versions(), c.Version) {
 		panic(fmt.Sprintf("pvesim: version %q is none of %s", c.Version, strings.Join(Versions(), ", ")))
@@ -107,7 +103,7 @@ func newWorld(c Config, now time.Time) *world {
 		if w.nodes[name] != nil {
 			continue
 		}
-		w.nodes[name] = &node{name: name, index: len(w.nodes) + 1, free: make([]time.Time, c.Workers), sampled: w.now, settings: nodeSettings{dns: maps.Clone(c.Resolver)}}
+		w.nodes[name] = &node{name: name, index: len(w.nodes) + 1, free: make([]time.Time, c.Workers), sampled: w.now, dns: maps.Clone(c.Resolver)}
 	}
 	for _, name := range c.Offline {
 		if n := w.nodes[name]; n != nil {
@@ -127,13 +123,16 @@ func newWorld(c Config, now time.Time) *world {
 		w.cfg.Token = "root@pam!sim=" + w.uuid()
 	}
 	w.access = newAccess(&w.cfg)
-	w.populate(c.Guests)
+	return w
+}
+
+// begin lets the status daemon look at all guests for the first time.
+func (w *world) begin() {
 	for _, g := range w.guests {
-		w.seen[g.vmid] = w.sample(g)
+		w.seen[g.vmid] = w.hooks.sampled(g)
 	}
 	clear(w.stale)
 	w.next = w.now.Add(samplePeriod)
-	return w
 }
 
 // event is something that is due.
@@ -208,7 +207,7 @@ func (w *world) broadcast(t time.Time) {
 		case w.nodes[g.node].offline:
 			continue
 		default:
-			w.seen[vmid] = w.sample(g)
+			w.seen[vmid] = w.hooks.sampled(g)
 		}
 		delete(w.stale, vmid)
 	}
@@ -239,8 +238,17 @@ func (w *world) remove(g *guest) {
 		w.vmids = slices.Delete(w.vmids, i, i+1)
 	}
 	w.stale[g.vmid] = struct{}{}
-	delete(w.firewalls, vmPath(g.vmid))
 	w.forgetGuest(g)
+	for _, removed := range w.hooks.removed {
+		removed(g)
+	}
+}
+
+// cloned lets areas copy what they keep of a guest for its clone.
+func (w *world) cloned(from, to *guest) {
+	for _, cloned := range w.hooks.cloned {
+		cloned(from, to)
+	}
 }
 
 // touch marks a guest as changed: its file is rendered anew when asked for, and
@@ -304,3 +312,27 @@ func (w *world) v92() bool { return w.cfg.Version != "8.4" && w.cfg.Version != "
 
 // v9 says whether the host is of the ninth major version.
 func (w *world) v9() bool { return w.cfg.Version != "8.4" }
+
+// nodeNames lists the nodes, sorted.
+func (w *world) nodeNames() []string {
+	names := make([]string, 0, len(w.nodes))
+	for name := range w.nodes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// sample is what the status daemon knows of a guest.
+type sample struct {
+	name     string
+	status   string
+	qmp      string // Of a VM whose processors do not run: what QEMU calls it.
+	template bool
+	cpus     float64 // Of a container with a limit perhaps half a one.
+	maxmem   int64
+	maxdisk  int64
+	disk     int64     // What is used of it; known of containers only.
+	since    time.Time // Start of the process; zero while stopped.
+	vmid     int
+}

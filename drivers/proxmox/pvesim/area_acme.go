@@ -1,0 +1,10 @@
+package pvesim
+
+// areaAcme is ACME accounts and certificates.
+func areaAcme() area {
+	return area{
+		files: acmeFiles(),
+		calls: acmeCalls(),
+		begin: beginACME,
+	}
+}

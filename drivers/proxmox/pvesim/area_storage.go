@@ -1,0 +1,27 @@
+package pvesim
+
+// areaStorage is storages, their volumes, uploads and downloads.
+func areaStorage() area {
+	return area{
+		routes: map[string]handler{
+			"GET /storage":                                            apiStorageConfigs,
+			"POST /storage":                                           apiCreateStorage,
+			"PUT /storage/{storage}":                                  apiUpdateStorage,
+			"DELETE /storage/{storage}":                               apiDeleteStorage,
+			"GET /storage/{storage}":                                  apiStorageConfig,
+			"GET /nodes/{node}/query-url-metadata":                    apiURLMetadata,
+			"GET /nodes/{node}/storage":                               apiNodeStorages,
+			"GET /nodes/{node}/storage/{storage}":                     apiStorageIndex,
+			"GET /nodes/{node}/storage/{storage}/identity":            apiStorageIdentity,
+			"GET /nodes/{node}/storage/{storage}/status":              apiStorageStatus,
+			"GET /nodes/{node}/storage/{storage}/content":             apiListContent,
+			"POST /nodes/{node}/storage/{storage}/content":            apiAllocate,
+			"GET /nodes/{node}/storage/{storage}/content/{volume}":    apiGetVolume,
+			"DELETE /nodes/{node}/storage/{storage}/content/{volume}": apiDeleteVolume,
+			"POST /nodes/{node}/storage/{storage}/upload":             apiUpload,
+			"POST /nodes/{node}/storage/{storage}/download-url":       apiDownload,
+			"GET /nodes/{node}/aplinfo":                               apiAppliances,
+			"POST /nodes/{node}/aplinfo":                              apiDownloadAppliance,
+		},
+	}
+}
