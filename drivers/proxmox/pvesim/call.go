@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -256,4 +257,16 @@ func (c *call) meetsForGroups(r *pveapi.Rule, userid string, quiet bool) (bool, 
 		return false, nil
 	}
 	return false, forbidden("")
+}
+
+// unimplemented fails a call that the simulator does not know how to make, and
+// notes it for Snapshot. It never pretends.
+func (c *call) unimplemented(why string) error {
+	name := c.req.method + " " + c.m.Path
+	c.w.count.unimplemented[name] = struct{}{}
+	text := "the simulator does not implement " + name
+	if why != "" {
+		text += ": " + why
+	}
+	return &apiError{status: http.StatusNotImplemented, message: text}
 }

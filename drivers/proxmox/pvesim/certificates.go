@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
@@ -77,67 +76,15 @@ func apiDropCertificate(_ *world, c *call) (any, error) {
 	return nil, nil
 }
 
-// acmeDomains are the domains of the configuration of a node (get_acme_conf in
-// PVE/NodeConfig.pm).
-func acmeDomains(conf config) []string {
-	domains := strings.FieldsFunc(optionOf(conf["acme"], "domains"), func(r rune) bool { return r == ';' })
-	for _, key := range indexedKeys(conf, "acmedomain") {
-		domain, _, _ := strings.Cut(conf[key], ",")
-		domains = append(domains, strings.TrimPrefix(domain, "domain="))
-	}
-	return domains
-}
-
-// apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
-func apiAcmeCertificate(w *world, c *call) (any, error) {
-	s, conf := c.custom(), c.node().conf
-	order := c.req.method == "POST"
-	switch soon := s.cert != nil && s.cert.NotAfter.Before(w.now.Add(30*24*time.Hour)); {
-	case order && s.cert != nil && !c.flag("force"):
-		return nil, badParam("force", "Custom certificate exists but 'force' is not set.")
-	case c.req.method == "PUT" && s.cert == nil:
-		return nil, fail("No current (custom) certificate found, please order a new certificate!")
-	case c.req.method == "PUT" && !soon && !c.flag("force"):
-		return nil, badParam("force", "Certificate does not expire within the next 30 days, and 'force' is not set.")
-	}
-	domains := acmeDomains(conf)
-	if len(domains) == 0 {
-		return nil, badRequest("ACME domain list in node configuration is missing!")
-	}
-	account := optionOf(conf["acme"], "account")
-	if account == "" {
-		account = "default"
-	}
-	kind := map[string]string{"POST": "acmenewcert", "PUT": "acmerenew", "DELETE": "acmerevoke"}[c.req.method]
-	return w.fork(c, c.in["node"], job{kind: kind, end: func(t *task) error {
-		if accountsOf(w)[account] == nil {
-			return fail("ACME account config file '%s' does not exist.", account)
-		}
-		t.logf("Loading ACME account details")
-		if kind == "acmerevoke" {
-			t.logf("Revoking old certificate\nDeleting certificate files\nRestarting pveproxy to revert to self-signed certificates")
-			s.cert = nil
-			return nil
-		}
-		t.logf("Placing ACME order\nAll domains validated!\n\nCreating CSR\nChecking order status\nDownloading certificate\nSetting pveproxy certificate and key\nRestarting pveproxy")
-		s.cert = newCertificate(domains[0], w.now).parsed
-		return nil
-	}}), nil
-}
-
 func certificateCalls() []pastCall {
 	const at = "/nodes/{node}/certificates/"
 	modify := allOf("/nodes/{node}", "Sys.Modify")
-	null, word, list := &pveapi.Value{Type: "null"}, &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}
+	null := &pveapi.Value{Type: "null"}
 	return []pastCall{
 		{
 			name: "POST " + at + "custom", perm: modify, params: "certificates: string needed\nkey: string\nforce: boolean\nrestart: boolean",
 			returns: &pveapi.Value{Type: "object"}, handle: apiSetCertificate,
 		},
 		{name: "DELETE " + at + "custom", perm: modify, params: "restart: boolean", returns: null, handle: apiDropCertificate},
-		{name: "GET " + at + "acme", returns: list, handle: index{"name", "certificate"}.handler},
-		{name: "POST " + at + "acme/certificate", perm: modify, params: "force: boolean", returns: word, handle: apiAcmeCertificate},
-		{name: "PUT " + at + "acme/certificate", perm: modify, params: "force: boolean", returns: word, handle: apiAcmeCertificate},
-		{name: "DELETE " + at + "acme/certificate", perm: modify, returns: word, handle: apiAcmeCertificate},
 	}
 }

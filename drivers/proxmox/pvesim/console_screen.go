@@ -13,9 +13,9 @@ const screenWidth, screenHeight = 720, 400
 
 // screen speaks RFB 3.8 (RFC 6143) as QEMU does behind vncproxy, and vncterm for
 // containers and nodes: the caller proves by the password that it knows the ticket.
-func (h *Host) screen(wire io.ReadWriter, con *console) error {
+func (o operator) screen(wire io.ReadWriter, con *console) error {
 	on, name := true, con.node
-	h.look(func(*world) {
+	o.look(func(*world) {
 		if con.guest != nil {
 			on, name = con.guest.run != nil, "QEMU ("+hostOf(con.guest)+")"
 		}

@@ -18,9 +18,9 @@ type shell struct {
 }
 
 // shell is the one behind a terminal.
-func (h *Host) shell(con *console) *shell {
+func (o operator) shell(con *console) *shell {
 	s := &shell{}
-	h.look(func(w *world) {
+	o.look(func(w *world) {
 		g := con.guest
 		switch {
 		case g == nil:

@@ -36,9 +36,15 @@ func (socket) refuse(r *http.Request) error {
 // framePayload is the most that one frame may carry ($max_payload_size).
 const framePayload = 128 << 10
 
+// operator connects callers with the consoles of a host.
+type operator struct {
+	// look asks the world something while a console is open.
+	look func(ask func(*world))
+}
+
 // connect serves a console over a connection until either side ends it; the end of the
 // console is that of its worker.
-func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Request, con *console) {
+func (o operator) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Request, con *console) {
 	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	if protocols := websocket.Subprotocols(r); len(protocols) > 0 {
 		upgrader.Subprotocols = protocols[:1] // PVE says back what it was asked for.
@@ -48,7 +54,7 @@ func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Reques
 		return
 	}
 	defer func() { _ = ws.Close() }()
-	if !h.take(con) {
+	if !o.take(con) {
 		return
 	}
 	over := make(chan struct{})
@@ -64,51 +70,39 @@ func (h *Host) connect(conn net.Conn, buffered *bufio.ReadWriter, r *http.Reques
 	ws.SetCloseHandler(func(int, string) error { return nil }) // PVE says no goodbye, it hangs up.
 	wire := &frames{ws: ws}
 	if con.terminal {
-		err = h.terminal(wire, con)
+		err = o.terminal(wire, con)
 	} else {
-		err = h.screen(wire, con)
+		err = o.screen(wire, con)
 	}
 	if _, ok := errors.AsType[hungUpError](err); ok {
 		err = nil // That is how consoles end.
 	}
-	h.leave(con, err)
+	o.leave(con, err)
 }
 
 // hungUpError is what reading from and writing to a caller fails with who is gone.
 type hungUpError struct{ error }
 
 // take is the one caller that a console has.
-func (h *Host) take(con *console) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.w.advance(h.clock.now())
-	if con.taken || consolesOf(h.w)[con.port] != con {
-		return false
-	}
-	con.taken = true
-	return true
+func (o operator) take(con *console) (first bool) {
+	o.look(func(w *world) {
+		first = !con.taken && consolesOf(w)[con.port] == con
+		con.taken = con.taken || first
+	})
+	return first
 }
 
 // leave ends the worker of a console.
-func (h *Host) leave(con *console, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.w.advance(h.clock.now())
-	if consolesOf(h.w)[con.port] != con {
-		return // It was stopped.
-	}
-	delete(consolesOf(h.w), con.port)
-	if con.worker.running() {
-		con.worker.finish(err)
-	}
-}
-
-// look asks the world something while a console is open.
-func (h *Host) look(ask func(w *world)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.w.advance(h.clock.now())
-	ask(h.w)
+func (o operator) leave(con *console, err error) {
+	o.look(func(w *world) {
+		if consolesOf(w)[con.port] != con {
+			return // It was stopped.
+		}
+		delete(consolesOf(w), con.port)
+		if con.worker.running() {
+			con.worker.finish(err)
+		}
+	})
 }
 
 // givenAway is a connection as those want it who take it over from a server.
@@ -163,14 +157,14 @@ const maxTyped = 64 << 10
 // is, with the ticket of the console; "OK" comes back, and from then on what the program
 // writes. What is typed comes as "0:LENGTH:DATA", the size of the window as
 // "1:COLUMNS:ROWS:", a sign of life as "2".
-func (h *Host) terminal(wire *frames, con *console) error {
+func (o operator) terminal(wire *frames, con *console) error {
 	failed := fail("command '/usr/bin/termproxy %d --path %s --perm %s' failed: exit code 1", con.port, con.path, con.perm)
 	_ = wire.ws.SetReadDeadline(time.Now().Add(consolePatience))
 	in := bufio.NewReaderSize(wire, maxTyped)
 	line, err := in.ReadSlice('\n')
 	user, ticket, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
 	allowed := false
-	h.look(func(w *world) { allowed = err == nil && w.mayCall(con, user, ticket) })
+	o.look(func(w *world) { allowed = err == nil && w.mayCall(con, user, ticket) })
 	if !allowed {
 		return failed
 	}
@@ -178,7 +172,7 @@ func (h *Host) terminal(wire *frames, con *console) error {
 	if _, err := io.WriteString(wire, "OK"); err != nil {
 		return failed
 	}
-	shell := h.shell(con)
+	shell := o.shell(con)
 	for typed := ""; ; {
 		said, done := shell.typed(typed)
 		if said != "" {

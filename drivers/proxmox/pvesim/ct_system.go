@@ -24,40 +24,6 @@ func systemByName(volname string) *rootSystem {
 	return r
 }
 
-// setUp fills in type and architecture of the system, as it was found, and not as it was
-// ordered: only the type "unmanaged" and an ordered architecture are left alone (new in
-// PVE/LXC/Setup.pm).
-func (r *rootSystem) setUp(conf config, t *task) error {
-	found := r.ostype
-	switch ordered := conf["ostype"]; {
-	case ordered == "unmanaged", r.guessed && ordered != "":
-		found = ordered
-	default:
-		for _, note := range r.notes {
-			t.logf("%s", note)
-		}
-		if r.failure != "" {
-			return fail("%s", r.failure)
-		}
-		if ordered != "" && ordered != found {
-			t.logf("got unexpected ostype (%s != %s)", found, ordered)
-		}
-	}
-	if found != "" {
-		conf["ostype"] = found
-	}
-	switch {
-	case conf["arch"] != "":
-	case r.arch == "" || found == "unmanaged": // That type has no code to find out.
-		t.logf("Falling back to amd64.\nUse `pct set VMID --arch ARCH` to change.")
-		conf["arch"] = "amd64"
-	default:
-		t.logf("Detected container architecture: %s", r.arch)
-		conf["arch"] = r.arch
-	}
-	return nil
-}
-
 // knownSystems are the types of systems that PVE has code for, and the other words that
 // /etc/os-release may have for them (PVE/LXC/Setup.pm).
 var knownSystems = map[string]string{

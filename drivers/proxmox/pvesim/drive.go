@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -92,15 +91,6 @@ func (d drive) String() string {
 func (d drive) cdrom() bool     { return d.opts["media"] == "cdrom" }
 func (d drive) cloudinit() bool { return cloudFile.MatchString(d.file) }
 
-// parseNet reads a network device; without a hardware address it gets one.
-func (w *world) parseNet(value string) map[string]string {
-	n := parseProperty("net0", value)
-	if n["macaddr"] == "" {
-		n["macaddr"] = w.mac()
-	}
-	return n
-}
-
 // printNet prints a network device: model and address first.
 func printNet(n map[string]string) string {
 	var b strings.Builder
@@ -190,18 +180,6 @@ func parseSize(s string) (bytes int64, ok bool) {
 	return int64(n * factor), true
 }
 
-// diskName is the name of the n-th disk of a guest on a storage.
-func diskName(st *store, vmid, n int, format string) string {
-	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
-	if format == "subvol" {
-		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)
-	}
-	if st.files() {
-		return fmt.Sprintf("%d/%s.%s", vmid, name, format)
-	}
-	return name
-}
-
 // addUnused puts a volume into the first free unusedN.
 func addUnused(c config, volid string) {
 	for n := range 256 {
@@ -239,44 +217,4 @@ func (d drive) convertRates() {
 			delete(d.opts, rate)
 		}
 	}
-}
-
-// cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
-// (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
-func (*world) cpuArgument(conf config) string {
-	kvm := conf["kvm"] != "0"
-	model := "qemu64"
-	if kvm {
-		model = "kvm64"
-	}
-	p := parseProperty("cpu", conf["cpu"])
-	if p["cputype"] != "" {
-		model = p["cputype"]
-	}
-	flags := map[string]string{}
-	if model == "kvm64" {
-		flags["lahf_lm"], flags["sep"] = "+", "+"
-	}
-	if added, ok := cpuLevels[model]; ok {
-		model = "qemu64"
-		for flag := range strings.FieldsSeq(added) {
-			flags[flag] = "+"
-		}
-	}
-	if kvm {
-		flags["kvm_pv_eoi"], flags["kvm_pv_unhalt"] = "+", "+"
-		if model != "host" {
-			flags["enforce"] = ""
-		}
-	}
-	for _, flag := range strings.FieldsFunc(p["flags"], func(r rune) bool { return r == ';' }) {
-		if len(flag) > 1 {
-			flags[flag[1:]] = flag[:1]
-		}
-	}
-	parts := []string{model}
-	for _, flag := range slices.Sorted(maps.Keys(flags)) {
-		parts = append(parts, flags[flag]+flag)
-	}
-	return strings.Join(parts, ",")
 }

@@ -12,10 +12,15 @@ type Edit struct{ w *world }
 
 // Edit lets do change the host, at one moment.
 func (h *Host) Edit(do func(*Edit)) {
+	h.look(func(w *world) { do(&Edit{w}) })
+}
+
+// look lets do work on the world of this moment.
+func (h *Host) look(do func(*world)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.w.advance(h.clock.now())
-	do(&Edit{h.w})
+	do(h.w)
 }
 
 // guest finds a guest that must be there: a test that edits nothing is wrong.

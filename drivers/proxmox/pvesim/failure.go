@@ -74,15 +74,3 @@ func stringified(err error) string {
 	}
 	return strings.Join(lines, "\n")
 }
-
-// unimplemented fails a call that the simulator does not know how to make, and
-// notes it for Snapshot. It never pretends.
-func (c *call) unimplemented(why string) error {
-	name := c.req.method + " " + c.m.Path
-	c.w.count.unimplemented[name] = struct{}{}
-	text := "the simulator does not implement " + name
-	if why != "" {
-		text += ": " + why
-	}
-	return &apiError{status: http.StatusNotImplemented, message: text}
-}

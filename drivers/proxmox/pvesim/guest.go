@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
-
-// config is the content of a configuration file, or of one section of it.
-type config map[string]string
 
 // guest is one VM or container: its configuration file and, while it runs, its
 // process. The file is rendered only when somebody asks for its digest.
@@ -110,74 +106,6 @@ func (g *guest) sum() string {
 	return g.digest
 }
 
-func writeSection(b *strings.Builder, c config, pending bool) {
-	if description, ok := c["description"]; ok {
-		switch {
-		case description != "" && description != "0":
-			for line := range strings.SplitSeq(strings.TrimRight(description, "\n"), "\n") {
-				b.WriteString("#" + encodeText(line) + "\n")
-			}
-		case pending:
-			b.WriteString("#\n")
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if key != "description" {
-			b.WriteString(key + ": " + c[key] + "\n")
-		}
-	}
-}
-
-// encodeText is how descriptions are written (encode_text in PVE/Tools.pm).
-func encodeText(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < 0x20 || c > 0x7e || c == '%' || c == ':' {
-			fmt.Fprintf(&b, "%%%02X", c)
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
-}
-
-// reread brings a section into the form in which it comes back from the file
-// (parse_vm_config in PVE/QemuServer.pm): blanks around a value are lost, of an
-// empty one a blank is left, an empty description is none. It returns what does not
-// parse and is dropped: only the form of sshkeys takes an empty text, but no blank.
-func (c config) reread(kind string, pending bool) (dropped config) {
-	for key, value := range c {
-		if key == "description" && kind == "lxc" {
-			// Every line of a container's ends with a line break, the last one too.
-			if value = strings.TrimRight(value, "\n"); value == "" {
-				delete(c, key)
-				continue
-			}
-			c[key] = value + "\n"
-			continue
-		}
-		if key == "description" {
-			value = strings.TrimRight(value, " \t\r\n\f\v")
-			if !pending && (value == "" || value == "0") {
-				delete(c, key)
-				continue
-			}
-			c[key] = value
-			continue
-		}
-		if value = strings.TrimSpace(value); value == "" {
-			if v, ok := configParams[kind]().Param(key); ok && v.Format == "urlencoded" {
-				delete(c, key)
-				dropped = config{key: ""}
-				continue
-			}
-			value = " "
-		}
-		c[key] = value
-	}
-	return dropped
-}
-
 // write stores what a handler did to a guest. It is write_config and the
 // reading of the file that follows it, in one: unused volumes that came back
 // into use leave their unusedN.
@@ -207,52 +135,6 @@ func (w *world) write(g *guest) {
 	if len(g.dropped) > 0 {
 		g.text() // Now: the next change takes away what was dropped.
 	}
-}
-
-// keyType is the declared type of a configuration key; "" for an unknown one.
-func keyType(kind, key string) string {
-	switch key {
-	case "lock", "digest", "meta":
-		return "string"
-	case "memory", "swap", "cores":
-		if kind == "lxc" {
-			return "integer"
-		}
-	}
-	if v, ok := configParams[kind]().Param(key); ok {
-		return v.Type
-	}
-	return ""
-}
-
-// typed is a configuration value as the API shows it: integers and booleans as
-// numbers, all else as text, also what is declared a number (cpulimit).
-func typed(kind, key, value string) any {
-	switch keyType(kind, key) {
-	case "integer", "boolean":
-		if n, err := strconv.Atoi(value); err == nil {
-			return n
-		}
-	}
-	return value
-}
-
-// canonical is a value as it is stored (check_type in PVE/QemuServer.pm).
-func canonical(kind, key, value string) string {
-	switch keyType(kind, key) {
-	case "integer":
-		if n, err := strconv.ParseInt(strings.TrimPrefix(value, "+"), 10, 64); err == nil {
-			return strconv.FormatInt(n, 10)
-		}
-	case "boolean":
-		switch strings.ToLower(value) {
-		case "1", "on", "yes", "true":
-			return "1"
-		case "0", "off", "no", "false":
-			return "0"
-		}
-	}
-	return value
 }
 
 // present are the keys in force with the waiting changes made (load_current_config

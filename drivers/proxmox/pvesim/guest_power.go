@@ -1,6 +1,10 @@
 package pvesim
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // powerOn lets the process be there.
 func (w *world) powerOn(g *guest) {
@@ -97,4 +101,54 @@ func (w *world) setOffline(node string, down bool) {
 			w.ha.notice(g)
 		}
 	}
+}
+
+// cpuArgument is what QEMU is started with as -cpu, of a guest that is no Windows
+// (get_cpu_options in PVE/QemuServer/CPUConfig.pm): the model and its flags by name.
+func (*world) cpuArgument(conf config) string {
+	kvm := conf["kvm"] != "0"
+	model := "qemu64"
+	if kvm {
+		model = "kvm64"
+	}
+	p := parseProperty("cpu", conf["cpu"])
+	if p["cputype"] != "" {
+		model = p["cputype"]
+	}
+	flags := map[string]string{}
+	if model == "kvm64" {
+		flags["lahf_lm"], flags["sep"] = "+", "+"
+	}
+	if added, ok := cpuLevels[model]; ok {
+		model = "qemu64"
+		for flag := range strings.FieldsSeq(added) {
+			flags[flag] = "+"
+		}
+	}
+	if kvm {
+		flags["kvm_pv_eoi"], flags["kvm_pv_unhalt"] = "+", "+"
+		if model != "host" {
+			flags["enforce"] = ""
+		}
+	}
+	for _, flag := range strings.FieldsFunc(p["flags"], func(r rune) bool { return r == ';' }) {
+		if len(flag) > 1 {
+			flags[flag[1:]] = flag[:1]
+		}
+	}
+	parts := []string{model}
+	for _, flag := range slices.Sorted(maps.Keys(flags)) {
+		parts = append(parts, flags[flag]+flag)
+	}
+	return strings.Join(parts, ",")
+}
+
+// cpuLevels are the models that PVE makes of others, with the flags that they add
+// (builtin_models in PVE/QemuServer/CPUConfig.pm).
+var cpuLevels = map[string]string{
+	"x86-64-v2":     "popcnt pni sse4.1 sse4.2 ssse3",
+	"x86-64-v2-AES": "aes popcnt pni sse4.1 sse4.2 ssse3",
+	"x86-64-v3":     "aes popcnt pni sse4.1 sse4.2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
+	"x86-64-v4": "aes popcnt pni sse4.1 sse4.2 ssse3 avx avx2 bmi1 bmi2 f16c fma abm movbe xsave " +
+		"avx512f avx512bw avx512cd avx512dq avx512vl",
 }

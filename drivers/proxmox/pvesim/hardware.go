@@ -6,15 +6,6 @@ import (
 	"strings"
 )
 
-// pciDevices are those that every node has.
-func pciDevices() []map[string]any {
-	return []map[string]any{
-		{"id": "0000:00:00.0", "class": "0x060000", "vendor": "0x8086", "vendor_name": "Intel Corporation", "device": "0x1237", "device_name": "440FX - 82441FX PMC [Natoma]", "iommugroup": -1},
-		{"id": "0000:00:02.0", "class": "0x030000", "vendor": "0x1234", "vendor_name": "Technical Corp.", "device": "0x1111", "device_name": "Simulated graphics", "iommugroup": 2},
-		{"id": "0000:00:03.0", "class": "0x020000", "vendor": "0x1af4", "vendor_name": "Red Hat, Inc.", "device": "0x1000", "device_name": "Virtio network device", "iommugroup": 3},
-	}
-}
-
 // apiPCI is GET /nodes/{node}/hardware/pci. Bridges and the like are left out unless
 // somebody asks for every class.
 func apiPCI(_ *world, c *call) (any, error) {

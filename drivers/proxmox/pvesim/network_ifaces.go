@@ -219,3 +219,27 @@ func apiReloadNetwork(w *world, c *call) (any, error) {
 		return nil
 	}}), nil
 }
+
+// localNets are the running virtual networks of a node that a caller may use
+// (get_local_vnets in PVE/Network/SDN.pm).
+func (c *call) localNets() []map[string]any {
+	list, vnets := []map[string]any{}, c.w.applied["sdn/vnets"]
+	for _, id := range slices.Sorted(maps.Keys(vnets)) {
+		conf := vnets[id]
+		zone := conf["zone"]
+		if c.w.zoneServes(zone, c.in["node"]) && c.needAny("/sdn/zones/"+zone+"/"+id, "SDN.Audit", "SDN.Use") == nil {
+			list = append(list, map[string]any{
+				"iface": id, "type": "vnet", "active": 1, "ipam": boolInt(c.w.applied["sdn/zones"][zone]["ipam"] != ""),
+				"vlanaware": boolInt(conf["vlanaware"] == "1"), "comments": conf["alias"],
+			})
+		}
+	}
+	return list
+}
+
+// serves says whether a running zone is on a node.
+func (w *world) zoneServes(zone, node string) bool {
+	conf, ok := w.applied["sdn/zones"][zone]
+	nodes := splitList(conf["nodes"])
+	return ok && (len(nodes) == 0 || slices.Contains(nodes, node))
+}

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"slices"
 	"strings"
 	"time"
 )
@@ -31,15 +30,6 @@ func apiNodes(w *world, c *call) (any, error) {
 	return list, nil
 }
 
-// colons is a fingerprint as PVE shows it.
-func colons(hex string) string {
-	var parts []string
-	for pair := range slices.Chunk([]byte(strings.ToUpper(hex)), 2) {
-		parts = append(parts, string(pair))
-	}
-	return strings.Join(parts, ":")
-}
-
 // apiNodeIndex is GET /nodes/{node}.
 func apiNodeIndex(w *world, _ *call) (any, error) {
 	names := strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal " +
@@ -50,9 +40,6 @@ func apiNodeIndex(w *world, _ *call) (any, error) {
 	}
 	return subdirs("name", names...), nil
 }
-
-// rootUsed is how much of its root file system a node needs for itself.
-const rootUsed = 8 << 30
 
 // apiNodeStatus is GET /nodes/{node}/status.
 func apiNodeStatus(w *world, c *call) (any, error) {

@@ -4,9 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // words is a parameter that is a list.
@@ -40,47 +37,6 @@ func (c *call) section(conf config, but ...string) {
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
 }
 
-// digestOf is the digest of a file with sections.
-func digestOf(sections map[string]config) string {
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(sections)) {
-		b.WriteString(name + "\n")
-		writeSection(&b, sections[name], false)
-	}
-	return sumOf(b.String())
-}
-
-// typedBy shows values in the types that the parameters of another method have.
-func typedBy(name string, conf config) map[string]any {
-	m := method(name)
-	entry := map[string]any{}
-	for key, value := range conf {
-		entry[key] = value
-		if v, ok := m.Param(key); ok && (v.Type == "integer" || v.Type == "boolean") {
-			entry[key] = atoi(value)
-		}
-	}
-	return entry
-}
-
-// parted is a property string, a parameter of a method, in its parts, of which only
-// booleans are no text (parse_property_string in PVE/JSONSchema.pm).
-func parted(name, option, value string) any {
-	v, _ := method(name).Param(option)
-	members, err := v.ParseProperty(value)
-	if err != nil {
-		return value
-	}
-	entry := map[string]any{}
-	for name, text := range members {
-		entry[name] = text
-		if m := v.Members()[name]; m != nil && m.Type == "boolean" {
-			entry[name] = atoi(text)
-		}
-	}
-	return entry
-}
-
 // subdirs is the answer of an index: a list of one key each.
 func subdirs(key string, names ...string) []map[string]any {
 	list := make([]map[string]any, len(names))
@@ -92,12 +48,6 @@ func subdirs(key string, names ...string) []map[string]any {
 
 // apiNone is a list without entries, for what a host never has here.
 func apiNone(*world, *call) (any, error) { return []any{}, nil }
-
-func method(name string) *pveapi.Method {
-	verb, path, _ := strings.Cut(name, " ")
-	m, _, _ := pveapi.Lookup(verb, path)
-	return m
-}
 
 // paged is data together with what a list answers beside it.
 type paged struct {
@@ -111,32 +61,8 @@ type beside struct {
 	attributes map[string]any
 }
 
-// configParams describes the keys of a configuration, by the kind of guest.
-var configParams = map[string]func() *pveapi.Method{
-	"qemu": sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/qemu") }),
-	"lxc":  sync.OnceValue(func() *pveapi.Method { return method("POST /nodes/n/lxc") }),
-}
-
 // node is the node of the path.
 func (c *call) node() *node { return c.w.nodes[c.in["node"]] }
-
-// section is one of a file as the API shows it.
-func section(conf config, beside map[string]any) map[string]any {
-	entry := maps.Clone(beside)
-	for key, value := range conf {
-		entry[key] = value
-		if slices.Contains(sectionNumbers, key) {
-			entry[key] = atoi(value)
-		}
-	}
-	return entry
-}
-
-// sectionNumbers are the options of sections that are no text.
-var sectionNumbers = []string{
-	"max_restart", "max_relocate", "failback", "nofailback", "restricted", "strict", "disable", "enabled", "all",
-	"repeat-missed", "quiet", "stop", "stdexcludes", "remove", "protected", "bwlimit", "ionice", "lockwait", "maxfiles", "pigz", "stopwait", "zstd",
-}
 
 // update takes over what a call sets in a section and removes what it deletes.
 func (c *call) update(conf config, but ...string) {

@@ -117,3 +117,12 @@ func printOptions(options map[string]string) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// colons is a fingerprint as PVE shows it.
+func colons(hex string) string {
+	var parts []string
+	for pair := range slices.Chunk([]byte(strings.ToUpper(hex)), 2) {
+		parts = append(parts, string(pair))
+	}
+	return strings.Join(parts, ":")
+}

@@ -150,7 +150,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
 				switch {
 				case a.console != nil:
-					h.connect(conn, buffered, r, a.console)
+					operator{h.look}.connect(conn, buffered, r, a.console)
 				case !a.dropped:
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()

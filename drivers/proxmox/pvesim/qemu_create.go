@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
@@ -123,22 +122,6 @@ func (c *call) buildVM(g *guest, set map[string]string, storage string, log func
 	g.conf = conf
 	w.write(g)
 	return nil
-}
-
-// pinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets
-// upset when its machine changes, so its version is pinned (check_and_pin_machine_string
-// in PVE/QemuServer/Machine.pm).
-func (w *world) pinMachine(value, ostype string) (string, error) {
-	machine := parseProperty("machine", value)
-	kind := machine["type"]
-	if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; bare && isWindows(ostype) {
-		kind = "pc-" + chipset + "-" + w.machineVersion()
-	}
-	if err := checkMachine(value); err != nil {
-		return "", err
-	}
-	delete(machine, "type")
-	return strings.Trim(kind+","+printOptions(machine), ","), nil
 }
 
 // apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.

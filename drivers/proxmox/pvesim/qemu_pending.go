@@ -337,3 +337,19 @@ func (c *call) deallocate(g *guest, key string, d drive) error {
 	}
 	return c.w.free(g.node, d.file)
 }
+
+// pinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets
+// upset when its machine changes, so its version is pinned (check_and_pin_machine_string
+// in PVE/QemuServer/Machine.pm).
+func (w *world) pinMachine(value, ostype string) (string, error) {
+	machine := parseProperty("machine", value)
+	kind := machine["type"]
+	if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; bare && isWindows(ostype) {
+		kind = "pc-" + chipset + "-" + w.machineVersion()
+	}
+	if err := checkMachine(value); err != nil {
+		return "", err
+	}
+	delete(machine, "type")
+	return strings.Trim(kind+","+printOptions(machine), ","), nil
+}

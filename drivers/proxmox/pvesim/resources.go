@@ -228,3 +228,6 @@ func (w *world) storageEntry(s *store, n *node) *storageEntry {
 	}
 	return r
 }
+
+// rootUsed is how much of its root file system a node needs for itself.
+const rootUsed = 8 << 30

@@ -258,13 +258,6 @@ func (w *world) sdnPending() bool {
 	return false
 }
 
-// serves says whether a running zone is on a node.
-func (w *world) zoneServes(zone, node string) bool {
-	conf, ok := w.applied["sdn/zones"][zone]
-	nodes := splitList(conf["nodes"])
-	return ok && (len(nodes) == 0 || slices.Contains(nodes, node))
-}
-
 // zoneEntries are the zones of all nodes among the resources of the cluster: that all
 // bridges of a node belong to, and the running ones.
 func (w *world) zoneEntries(c *call, kind string) []any {
@@ -283,23 +276,6 @@ func (w *world) zoneEntries(c *call, kind string) []any {
 				}
 				list = append(list, entry)
 			}
-		}
-	}
-	return list
-}
-
-// localNets are the running virtual networks of a node that a caller may use
-// (get_local_vnets in PVE/Network/SDN.pm).
-func (c *call) localNets() []map[string]any {
-	list, vnets := []map[string]any{}, c.w.applied["sdn/vnets"]
-	for _, id := range slices.Sorted(maps.Keys(vnets)) {
-		conf := vnets[id]
-		zone := conf["zone"]
-		if c.w.zoneServes(zone, c.in["node"]) && c.needAny("/sdn/zones/"+zone+"/"+id, "SDN.Audit", "SDN.Use") == nil {
-			list = append(list, map[string]any{
-				"iface": id, "type": "vnet", "active": 1, "ipam": boolInt(c.w.applied["sdn/zones"][zone]["ipam"] != ""),
-				"vlanaware": boolInt(conf["vlanaware"] == "1"), "comments": conf["alias"],
-			})
 		}
 	}
 	return list

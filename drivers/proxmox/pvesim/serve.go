@@ -94,7 +94,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		}
 		if a.console != nil {
 			_ = conn.SetDeadline(time.Time{})
-			h.connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
+			operator{h.look}.connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
 			return
 		}
 		last := n == requestsPerConnection || r.Close

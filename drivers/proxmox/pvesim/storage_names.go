@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -120,3 +121,15 @@ var anyFile = regexp.MustCompile(`^(?:base-)?[^/\s]+\.(raw|qcow2|vmdk|subvol)$`)
 var isoName = regexp.MustCompile(`[^/]\.(?:iso|img)$`)
 
 var templateName = regexp.MustCompile(`[^/]\.(?:tar|tar\.(?:gz|xz|zst|bz2))$`)
+
+// diskName is the name of the n-th disk of a guest on a storage.
+func diskName(st *store, vmid, n int, format string) string {
+	name := fmt.Sprintf("vm-%d-disk-%d", vmid, n)
+	if format == "subvol" {
+		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)
+	}
+	if st.files() {
+		return fmt.Sprintf("%d/%s.%s", vmid, name, format)
+	}
+	return name
+}
