@@ -31,11 +31,10 @@ test: ## all tests
 
 # Under the race detector all is five to ten times as slow, so it watches what runs side
 # by side. These packages have no goroutines of their own, and of the acceptance stories
-# only some have two at work on one thing. What TestReplayProgram tries is a process, which
-# the detector does not see, and the other tests of ONEBYONE make one request after the
-# other. make test has all of them.
-ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|clients|guest|integration|real)
-ONEBYONE := TestReplay|TestReplayProgram|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
+# only some have two at work on one thing. The tests of ONEBYONE make one request after
+# the other. make test has all of them.
+ALONE := drivers/proxmox/nocloud|drivers/proxmox/pveapi/gen|engine/diag|engine/plan|examples|hcl|test/(arch|bench|guest|integration|real|sim/clients)
+ONEBYONE := TestReplay|TestClassIsWhatPVEDoes|TestAnyObjects|TestRandomCDDrivesConverge|TestLineThatLeavesIsReverted|TestPendingOfVMIsReverted
 race: ## all that runs side by side, under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -timeout 30m -race -skip '^($(ONEBYONE))$$' $$($(GO) list ./... | grep -vE '/($(ALONE))$$')
 	CGO_ENABLED=1 $(GO) test -race -run 'OneWriter|Interrupted|SideBySide|NotWell' ./test/integration
@@ -85,7 +84,7 @@ guest: ## the installed units on a real Debian with systemd (root, systemd-conta
 	HOMESTAK_GUEST=require $(GO) test -count=1 ./test/guest
 
 replay: build ## the recordings of a real Proxmox VE (HOMESTAK_RECORDINGS) against the simulator, also as a process
-	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./drivers/proxmox/pvesim | grep -v '^ *--- PASS\|^=== '
+	set -o pipefail; $(GO) test -count=1 -v -run 'TestReplay|TestRecordings' ./test/sim/replay | grep -v '^ *--- PASS\|^=== '
 
 # HOST is a name, an address or a URL. FINGERPRINT pins its certificate, which is otherwise
 # trusted as it shows itself. NODE, STORAGE, BRIDGE and RANGE=FROM-TO choose what the tests
@@ -97,10 +96,10 @@ real: ## the stories that one node allows, on a real host: HOST=… TOKEN='user@
 		$(GO) test -count=1 -timeout 2h -v -run 'TestReal$$' ./test/real
 
 library: ## the own integration tests of go-proxmox, from the module cache, against the simulator
-	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./drivers/proxmox/pvesim
+	HOMESTAK_LIBRARY_TESTS=1 $(GO) test -count=1 -v -run TestLibraryIntegration ./test/sim/clients
 
 clients: ## other people's clients against the simulator (ansible, python3-proxmoxer, fence-agents)
-	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/clients
+	HOMESTAK_CLIENTS=require $(GO) test -count=1 ./test/sim/clients
 
 # Both are built where the module cache has them, as the main modules that they are: tofu
 # replaces a library of its own, and go install takes no module that does.
@@ -114,13 +113,13 @@ tofu-tools:
 	$(GO) -C $(call SOURCE,$(BPG)) build -o $(CURDIR)/dist/bin/terraform-provider-proxmox .
 
 tofu: tofu-tools ## OpenTofu and its provider bpg/proxmox against the simulator (builds both: minutes)
-	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/clients
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -v -run TestTofu ./test/sim/clients
 
 provider: tofu-tools ## the own acceptance tests of that provider against the simulator (half an hour)
 	rm -rf dist/provider && mkdir -p dist/provider
 	cd $(call SOURCE,$(BPG)) && for dir in $$(grep -rlE '^//go:build acceptance' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
 		$(GO) test -c -tags acceptance -o $(CURDIR)/dist/provider/$$(echo $$dir | sed 's|^\./||; s|/|_|g') $$dir || exit; done
-	HOMESTAK_TOFU=$(CURDIR)/dist/bin HOMESTAK_PROVIDER=$(CURDIR)/dist/provider $(GO) test -count=1 -timeout 90m -v -run TestProvider ./test/clients
+	HOMESTAK_TOFU=$(CURDIR)/dist/bin HOMESTAK_PROVIDER=$(CURDIR)/dist/provider $(GO) test -count=1 -timeout 90m -v -run TestProvider ./test/sim/clients
 
 side-by-side: tofu-tools ## no-change plan and clones by OpenTofu with bpg/proxmox and by ours (minutes)
 	HOMESTAK_TOFU=$(CURDIR)/dist/bin $(GO) test -count=1 -timeout 30m -run '^$$' -bench SideBySide ./test/bench

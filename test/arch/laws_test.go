@@ -44,7 +44,8 @@ var layers = []layer{
 	},
 	{pkg: "drivers/proxmox/pveapi"},
 	{pkg: "drivers/proxmox/pveapi/gen"},
-	{pkg: "drivers/proxmox/pvesim", may: []string{"drivers/proxmox/pveapi"}},
+	{pkg: "drivers/proxmox/pvesim", may: []string{"drivers/proxmox/pveapi"}, tests: []string{"drivers/proxmox/pvesim/simtest"}},
+	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"drivers/proxmox/pvesim"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's

@@ -2,6 +2,7 @@ package pvesim_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // clauses are what a stand-in for PVE must do as PVE does, because real tools broke on
@@ -66,12 +68,14 @@ var clauses = map[string]string{
 	"same seed and requests, same answers":                                    "TestSameSurface TestSameAnswers",
 }
 
-// TestClauses: the tests that are named are there.
+// TestClauses: the tests that are named are there, or among those of test/sim.
 func TestClauses(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
+	beside, err := filepath.Glob("../../../test/sim/*/*_test.go")
+	require.NoError(t, err)
 	there := map[string]bool{}
-	for _, file := range files {
+	for _, file := range append(files, beside...) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
@@ -187,10 +191,10 @@ func TestTextNumbers(t *testing.T) {
 func TestIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := pvesim.New(pvesim.Config{})
-		over := wire(t, h)
-		conn, err := over.transport.DialContext(t.Context(), "tcp", "")
+		over := simtest.Pipe(t, h)
+		conn, err := over.DialContext(t.Context(), "tcp", "")
 		require.NoError(t, err)
-		client := tlsClient(conn, h)
+		client := tls.Client(conn, simtest.Pinned(h.Fingerprint()))
 		require.NoError(t, client.HandshakeContext(t.Context()))
 		reader := bufio.NewReader(client)
 		ask := func() error {

@@ -6,38 +6,37 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/luthermonson/go-proxmox"
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // TestLibrary: the typed calls of go-proxmox, with a token and with a password,
 // work against a host over TLS.
 func TestLibrary(t *testing.T) {
-	h := pvesim.New(pvesim.Config{Guests: 3, Password: "secret"})
-	address, transport := serve(t, h)
-	id, secret, _ := strings.Cut(h.Token(), "=")
-	c := &client{t: t, h: h, token: h.Token()}
-	c.done("POST", "/nodes/father/aplinfo", form{"storage": "local", "template": debianTemplate})
-	logins := map[int]proxmox.Option{ // By the id of the VM that is made with it.
-		500: proxmox.WithAPIToken(id, secret),
-		600: proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
-	}
-	t.Run("logins", func(t *testing.T) { // They run side by side, for the library polls by the second.
-		for vmid, option := range logins {
-			t.Run(strconv.Itoa(vmid), func(t *testing.T) {
-				t.Parallel()
-				client := proxmox.NewClient(address+"/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option)
-				libraryStory(t, client, vmid)
-				libraryContainer(t, client, vmid+10)
-			})
+	synctest.Test(t, func(t *testing.T) { // The library polls by the second.
+		h := pvesim.New(pvesim.Config{Guests: 3, Password: "secret"})
+		transport := simtest.Pipe(t, h)
+		id, secret, _ := strings.Cut(h.Token(), "=")
+		c := &client{t: t, h: h, token: h.Token()}
+		c.done("POST", "/nodes/father/aplinfo", form{"storage": "local", "template": debianTemplate})
+		logins := map[int]proxmox.Option{ // By the id of the VM that is made with it.
+			500: proxmox.WithAPIToken(id, secret),
+			600: proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: "secret"}),
 		}
+		for vmid, option := range logins {
+			client := proxmox.NewClient("https://pve/api2/json", proxmox.WithHTTPClient(&http.Client{Transport: transport}), option)
+			libraryStory(t, client, vmid)
+			libraryContainer(t, client, vmid+10)
+		}
+		require.Empty(t, h.Snapshot().Unimplemented)
+		require.Len(t, h.Snapshot().Guests, 3)
 	})
-	require.Empty(t, h.Snapshot().Unimplemented)
-	require.Len(t, h.Snapshot().Guests, 3)
 }
 
 // libraryStory is the life of a VM by typed calls.

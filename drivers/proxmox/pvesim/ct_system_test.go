@@ -1,52 +1,14 @@
 package pvesim_test
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"maps"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
-
-// rootArchive packs a root file system. A content "-> x" is a symbolic link, a name that
-// ends in a slash a directory.
-func rootArchive(files map[string]string) []byte {
-	var b bytes.Buffer
-	packed := gzip.NewWriter(&b)
-	w := tar.NewWriter(packed)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		head := &tar.Header{Name: "./" + name, Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(files[name]))}
-		if link, ok := strings.CutPrefix(files[name], "-> "); ok {
-			head.Typeflag, head.Linkname, head.Size = tar.TypeSymlink, link, 0
-		}
-		if strings.HasSuffix(name, "/") {
-			head.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(head); err != nil {
-			panic(err)
-		}
-		if head.Size > 0 {
-			if _, err := w.Write([]byte(files[name])); err != nil {
-				panic(err)
-			}
-		}
-	}
-	if w.Close() != nil || packed.Close() != nil {
-		panic("memory does not take it")
-	}
-	return b.Bytes()
-}
-
-// elf is the head of a program for a machine.
-func elf(machine string) string {
-	return "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + machine + "\x00"
-}
 
 // TestSystemOfContainers: type and architecture come from the files of the template, and
 // not from its name or the order ($autodetect_type in PVE/LXC/Setup.pm,
@@ -59,17 +21,17 @@ func TestSystemOfContainers(t *testing.T) {
 		want  string
 		log   string
 	}{
-		"by its word": {map[string]string{"etc/os-release": "NAME=\"x\"\nID='alpine'\n", "bin/sh": elf("\xb7")}, nil, "alpine arm64", "Detected container architecture: arm64"},
+		"by its word": {map[string]string{"etc/os-release": "NAME=\"x\"\nID='alpine'\n", "bin/sh": simtest.ELF("\xb7")}, nil, "alpine arm64", "Detected container architecture: arm64"},
 		"by another word": {
-			map[string]string{"usr/lib/os-release": "ID=\"rocky\"\n", "etc/os-release": "-> ../usr/lib/os-release", "etc/redhat-release": "9\n", "bin": "-> usr/bin", "usr/bin/sh": "-> bash", "usr/bin/bash": elf("\x3e")},
+			map[string]string{"usr/lib/os-release": "ID=\"rocky\"\n", "etc/os-release": "-> ../usr/lib/os-release", "etc/redhat-release": "9\n", "bin": "-> usr/bin", "usr/bin/sh": "-> bash", "usr/bin/bash": simtest.ELF("\x3e")},
 			nil, "centos amd64", "Detected container architecture: amd64",
 		},
 		"by a file":             {map[string]string{"etc/os-release": "ID=mine\n", "etc/debian_version": "13.1\n"}, nil, "debian amd64", "unknown ID 'mine' in /etc/os-release file, trying fallback detection"},
 		"by Ubuntu's own file":  {map[string]string{"etc/lsb-release": "DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=24.04\n", "etc/debian_version": "trixie/sid\n"}, nil, "ubuntu amd64", noArch},
 		"by a folder":           {map[string]string{"nix/store/": ""}, nil, "nixos amd64", noArch},
-		"by nothing":            {map[string]string{"bin/sh": elf("\x03")}, nil, "unmanaged amd64", "/etc/os-release file not found and autodetection failed, falling back to 'unmanaged'"},
+		"by nothing":            {map[string]string{"bin/sh": simtest.ELF("\x03")}, nil, "unmanaged amd64", "/etc/os-release file not found and autodetection failed, falling back to 'unmanaged'"},
 		"another one ordered":   {map[string]string{"etc/os-release": "ID=alpine\n"}, form{"ostype": "debian", "arch": "i386"}, "alpine i386", "got unexpected ostype (alpine != debian)"},
-		"not managed":           {map[string]string{"etc/os-release": "ID=alpine\n", "bin/sh": elf("\xb7")}, form{"ostype": "unmanaged"}, "unmanaged amd64", noArch},
+		"not managed":           {map[string]string{"etc/os-release": "ID=alpine\n", "bin/sh": simtest.ELF("\xb7")}, form{"ostype": "unmanaged"}, "unmanaged amd64", noArch},
 		"not known":             {map[string]string{"etc/os-release": "ID=mine\n"}, nil, "unable to create CT 100 - unable to detect OS distribution", ""},
 		"without its version":   {map[string]string{"etc/os-release": "ID=debian\n"}, nil, "unable to create CT 100 - unable to read version info", ""},
 		"a link without an end": {map[string]string{"etc/os-release": "-> os-release", "etc/arch-release": ""}, nil, "archlinux amd64", noArch},
@@ -77,7 +39,7 @@ func TestSystemOfContainers(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := newClient(t, pvesim.Config{})
-			content := rootArchive(test.files)
+			content := simtest.RootArchive(test.files)
 			require.Equal(t, "OK", c.uploaded("vztmpl", "ubuntu_arm64.tar.gz", string(content)))
 			order := form{"vmid": "100", "ostemplate": "local:vztmpl/ubuntu_arm64.tar.gz", "rootfs": "local-lvm:1"}
 			maps.Copy(order, test.order)
@@ -97,7 +59,7 @@ func TestSystemOfContainers(t *testing.T) {
 // TestSystemByName: what the simulator cannot unpack, or was never there, is told by its name, and a
 // download tells it by its content if the test's web has that.
 func TestSystemByName(t *testing.T) {
-	root := rootArchive(map[string]string{"etc/os-release": "ID=alpine\n"})
+	root := simtest.RootArchive(map[string]string{"etc/os-release": "ID=alpine\n"})
 	for what, test := range map[string]struct{ name, content, want string }{
 		"packed with zstd": {"fedora-41.tar.zst", "\x28\xb5\x2f\xfd and more", "fedora"},
 		"without a system": {"mine.tar.xz", "\xfd7zXZ\x00 and more", "debian"},

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // TestRequestForms: how PVE reads queries, forms and JSON.
@@ -178,7 +179,7 @@ func TestLogin(t *testing.T) {
 // every failure and every call that ran in pvedaemon.
 func TestConnections(t *testing.T) {
 	h := pvesim.New(pvesim.Config{})
-	address, transport := serve(t, h)
+	address, transport := simtest.Listen(t, h)
 	get := func(path string) (reused bool, status string) {
 		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, address+"/api2/json"+path, nil)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // What no recording of a real host covers, from PVE's source.
@@ -126,7 +127,7 @@ func TestTerminalWithoutPort(t *testing.T) {
 // downloaded, and nothing is left of the container (restore_archive in
 // PVE/LXC/Create.pm).
 func TestBrokenTemplates(t *testing.T) {
-	good := rootArchive(map[string]string{"etc/alpine-release": "3.20", "etc/os-release": "ID=alpine\n"})
+	good := simtest.RootArchive(map[string]string{"etc/alpine-release": "3.20", "etc/os-release": "ID=alpine\n"})
 	const unprivileged = "lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- "
 	tarFails := func(before, option string) string {
 		return "unable to create CT 200 - command '" + before + "tar xpf - " + option + " --totals --one-file-system -p --sparse --numeric-owner --acls --xattrs '--xattrs-include=user.*' " +

@@ -1,4 +1,4 @@
-package pvesim_test
+package replay_test
 
 import (
 	"fmt"

@@ -1,9 +1,10 @@
-package pvesim_test
+package replay_test
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -16,16 +17,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // TestReplayProgram sends each of the first stories to the verb sim of the program as it is
-// released: a process of its own, started by flags alone, over TLS and by the clock
-// on the wall. All stories run at once, for each one mostly waits: for the status
-// daemon, for refused logins.
+// released: a process of its own, started by flags alone, over TLS and by a clock that
+// runs faster than the one on the wall. The stories run side by side, for each one mostly
+// waits: for the status daemon, for refused logins.
 func TestReplayProgram(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute of real time")
-	}
 	binary := buildProgram(t)
 	for _, name := range storyNames(t) {
 		if path.Dir(name) != storySets[0] {
@@ -57,9 +57,15 @@ func buildProgram(t *testing.T) string {
 	return binary
 }
 
+// speed is how many times as fast the clock of the program runs. What the machine takes for
+// a request counts as often: with a much faster clock, what a story does right after a look
+// of the status daemon would come after the next one.
+const speed = 20
+
 // process is the verb sim as a process.
 type process struct {
 	t         *testing.T
+	began     time.Time // When it said where it listens, a moment after its clock began.
 	address   *url.URL
 	transport *http.Transport
 }
@@ -70,7 +76,7 @@ func (s *story) start(t *testing.T, binary string) process {
 	t.Helper()
 	args := []string{
 		"sim", "--json", "--listen", "127.0.0.1:0", "--node", s.Start.Node, "--pve-version", s.version(),
-		"--token", s.Start.RootToken, "--bridge", strings.Join(s.Start.Bridges, ","),
+		"--speed", fmt.Sprint(speed), "--token", s.Start.RootToken, "--bridge", strings.Join(s.Start.Bridges, ","),
 	}
 	for _, st := range s.Start.Storages {
 		args = append(args, "--storage", strings.Join([]string{st.Storage, st.Type, strings.Join(st.Content, ","), st.Path}, ":"))
@@ -87,8 +93,8 @@ func (s *story) start(t *testing.T, binary string) process {
 	require.NoError(t, json.Unmarshal(line, &at))
 	address, err := url.Parse(at.API)
 	require.NoError(t, err)
-	p := process{t: t, address: address, transport: &http.Transport{
-		DisableCompression: true, IdleConnTimeout: 4 * time.Second, TLSClientConfig: pinned(at.Fingerprint),
+	p := process{t: t, began: time.Now(), address: address, transport: &http.Transport{
+		DisableCompression: true, IdleConnTimeout: 4 * time.Second, TLSClientConfig: simtest.Pinned(at.Fingerprint),
 	}}
 	t.Cleanup(func() {
 		p.transport.CloseIdleConnections()
@@ -104,5 +110,12 @@ func (p process) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.transport.RoundTrip(r)
 }
 
-// sampled waits for a whole period of the status daemon.
-func (process) sampled(t *testing.T) { wait(t, 11*time.Second) }
+// sampled waits for the next look of the status daemon: it looks every ten seconds since
+// the host began.
+func (p process) sampled(t *testing.T) {
+	const period = 10 * time.Second
+	p.pause(t, period-time.Since(p.began)*speed%period)
+}
+
+// pause lets time of the program's clock pass.
+func (process) pause(t *testing.T, d time.Duration) { wait(t, d/speed) }

@@ -1,4 +1,4 @@
-package pvesim_test
+package clients_test
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // libraryFails are the library's own integration tests that fail, each with the
@@ -112,7 +113,7 @@ func runLibrary(t *testing.T, folder string, c pvesim.Config, which ...string) (
 	c.Node, c.Token, c.Password = "pve", "root@pam!lib=secret", "secret"
 	c.Storages = []pvesim.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "images", "rootdir"}}}
 	c.Guests = 1 // The first is a VM that runs, whose screen is looked at.
-	address, _ := serve(t, pvesim.New(c))
+	address, _ := simtest.Listen(t, pvesim.New(c))
 	args := append([]string{"test", "-count=1", "-json", "-tags", "nodes,vms,containers"}, which...)
 	command := exec.CommandContext(t.Context(), "go", append(args, ".")...)
 	command.Dir = folder

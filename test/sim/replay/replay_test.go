@@ -1,4 +1,4 @@
-package pvesim_test
+package replay_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // excused are the exchanges that the simulator does not answer as recorded, each
@@ -48,7 +49,7 @@ const anyCalendar = "the recorded host took any text for an event of the calenda
 func TestReplay(t *testing.T) {
 	ways := map[string]func(*testing.T, *pvesim.Host) replayed{
 		"in process": func(_ *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h} },
-		"served":     func(t *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h, over: wire(t, h)} },
+		"served":     func(t *testing.T, h *pvesim.Host) replayed { return inProcess{Host: h, over: simtest.Pipe(t, h)} },
 	}
 	for _, way := range slices.Sorted(maps.Keys(ways)) {
 		t.Run(way, func(t *testing.T) {
@@ -165,6 +166,8 @@ type replayed interface {
 	http.RoundTripper
 	// sampled waits until the status daemon of the host has looked once more.
 	sampled(*testing.T)
+	// pause lets time of the host's clock pass.
+	pause(*testing.T, time.Duration)
 }
 
 // inProcess is a host in this process, spoken to as such or over a connection.
@@ -193,6 +196,8 @@ func (p inProcess) sampled(t *testing.T) {
 	require.Fail(t, "the status daemon does not look")
 }
 
+func (inProcess) pause(t *testing.T, d time.Duration) { wait(t, d) }
+
 // player replays one story.
 type player struct {
 	story *story
@@ -209,7 +214,7 @@ func newPlayer(s *story, host replayed) *player {
 func (p *player) play(t *testing.T, i int) *comparison {
 	e := p.story.Exchanges[i]
 	c := &comparison{story: p.story, ids: p.ids}
-	wait(t, time.Duration(e.PauseS*float64(time.Second)))
+	p.host.pause(t, time.Duration(e.PauseS*float64(time.Second)))
 	if e.Sync == "stats" {
 		p.host.sampled(t)
 	}
@@ -259,7 +264,7 @@ func (p *player) send(t *testing.T, e storyExchange) (status int, reason string,
 		if e.Until != "stopped" || !running(body) {
 			return response.StatusCode, reason, body, nil
 		}
-		wait(t, 500*time.Millisecond)
+		p.host.pause(t, 500*time.Millisecond)
 	}
 	return 0, "", nil, fmt.Errorf("the task does not end")
 }
@@ -270,7 +275,7 @@ func running(body []byte) bool {
 	return json.Unmarshal(body, &task) == nil && task.Data.Status == "running"
 }
 
-// wait lets the bubble's clock go on.
+// wait lets time pass: in a bubble, its clock jumps.
 func wait(t *testing.T, d time.Duration) {
 	if d <= 0 {
 		return

@@ -1,4 +1,4 @@
-package pvesim_test
+package replay_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +30,8 @@ type mirror struct {
 	next  int
 }
 
-func (*mirror) sampled(*testing.T) {}
+func (*mirror) sampled(*testing.T)              {}
+func (*mirror) pause(*testing.T, time.Duration) {}
 
 func (m *mirror) RoundTrip(r *http.Request) (*http.Response, error) {
 	want := m.story.Exchanges[m.next]

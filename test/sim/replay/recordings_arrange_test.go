@@ -1,4 +1,4 @@
-package pvesim_test
+package replay_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // labWeb is the web server of the recordings.
@@ -180,7 +181,7 @@ func (r *recorder) send(t *testing.T, request *http.Request, kind string) any {
 // template is the archive of a container of Alpine; what makes it as large as the recorded
 // one stands behind its end.
 func template(size int) []byte {
-	archive := rootArchive(map[string]string{"bin/sh": elf("\x3e"), "etc/alpine-release": "3.20.0", "etc/os-release": "ID=alpine\n"})
+	archive := simtest.RootArchive(map[string]string{"bin/sh": simtest.ELF("\x3e"), "etc/alpine-release": "3.20.0", "etc/os-release": "ID=alpine\n"})
 	return append(archive, make([]byte, size-len(archive))...)
 }
 

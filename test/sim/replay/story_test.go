@@ -1,4 +1,4 @@
-package pvesim_test
+package replay_test
 
 import (
 	"bytes"
@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/simtest"
 )
 
 // A story is a recording of a real PVE that stands alone: it starts from a
@@ -192,8 +194,8 @@ func (s *story) content(name string) ([]byte, error) {
 	if file.File != "" {
 		content, err := os.ReadFile(filepath.Join(s.folder, file.File))
 		if os.IsNotExist(err) { // Not kept here: its length shows, and of a template its system.
-			return append(rootArchive(map[string]string{
-				"etc/os-release": "ID=alpine\n", "etc/alpine-release": "3.20.3\n", "bin/sh": elf("\x3e"),
+			return append(simtest.RootArchive(map[string]string{
+				"etc/os-release": "ID=alpine\n", "etc/alpine-release": "3.20.3\n", "bin/sh": simtest.ELF("\x3e"),
 			}), make([]byte, file.Size)...)[:file.Size], nil
 		}
 		return content, err
