@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,13 +23,13 @@ import (
 // proved once more that it is the guest of this address. Near are gateways that the
 // files speak of. It sends no request; what it gives is for one goroutine.
 func (d *Driver) Guest(addr model.Address, at model.Guest, near []netip.Addr) health.Guest {
-	return &insideGuest{d: d, addr: addr, at: place{node: at.Node, vmid: at.VMID, lxc: addr.Kind == "ct"}, near: near}
+	return &insideGuest{d: d, addr: addr, at: view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near: near}
 }
 
 type insideGuest struct {
 	d    *Driver
 	addr model.Address
-	at   place
+	at   view.GuestRef
 	near []netip.Addr
 	nics []health.NIC // nil until it was looked at
 	deaf bool         // its configuration has no agent that is switched on
@@ -46,14 +47,14 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if err != nil {
 		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
 	}
-	if is := g.d.id.check(cfg, g.at); !is.of(g.addr) {
-		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.why())}
+	if is := g.d.id.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
+		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
-	g.deaf = property.First(cfg.now["agent"], "enabled") != "1"
+	g.deaf = property.First(cfg.Now["agent"], "enabled") != "1"
 	g.nics = []health.NIC{}
 	for i := range mostNICs {
-		if val := cfg.now[fmt.Sprintf("net%d", i)]; val != "" {
-			g.nics = append(g.nics, cardOf(fmt.Sprintf("net%d", i), val, cfg.now[fmt.Sprintf("ipconfig%d", i)]))
+		if val := cfg.Now[fmt.Sprintf("net%d", i)]; val != "" {
+			g.nics = append(g.nics, cardOf(fmt.Sprintf("net%d", i), val, cfg.Now[fmt.Sprintf("ipconfig%d", i)]))
 		}
 	}
 	return nil
@@ -113,13 +114,13 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 		Addresses []address `json:"ip-addresses"`
 	}
 	var list []entry
-	if g.at.lxc {
+	if g.at.LXC {
 		by = "its host"
-		err = g.d.c.Get(ctx, g.at.path("interfaces"), &list) // null while it does not run
+		err = g.d.c.Get(ctx, g.at.Path("interfaces"), &list) // null while it does not run
 	} else {
 		var doc struct{ Result []entry }
 		by = "the guest agent"
-		err = g.d.c.Get(ctx, g.at.path("agent", "network-get-interfaces"), &doc)
+		err = g.d.c.Get(ctx, g.at.Path("agent", "network-get-interfaces"), &doc)
 		list = doc.Result
 	}
 	if err != nil {
@@ -153,7 +154,7 @@ func (g *insideGuest) Ping(ctx context.Context) error {
 	if err := g.look(ctx); err != nil {
 		return err
 	}
-	_, err := g.d.c.Post(ctx, g.at.path("agent", "ping"), nil)
+	_, err := g.d.c.Post(ctx, g.at.Path("agent", "ping"), nil)
 	return g.explain(err)
 }
 
@@ -170,7 +171,7 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 		return out, err
 	}
 	var begun struct{ PID json.RawMessage }
-	if err := g.d.c.PostFor(ctx, g.at.path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
+	if err := g.d.c.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
 		if refused, ok := asAPI(err); ok && refused.Status == 596 {
 			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
 		}
@@ -183,7 +184,7 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 			Out                      string `json:"out-data"`
 			Err                      string `json:"err-data"`
 		}
-		if err := g.d.c.Get(ctx, g.at.path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
+		if err := g.d.c.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
 			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -40,7 +41,7 @@ func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	require.Contains(t, g.Config["ide2"], "cloudinit", "without it the guest has neither user nor address")
 	require.Contains(t, g.Config["net0"], "bridge=vmbr0")
 	require.Empty(t, g.Config["net1"])
-	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	_, m, _ := owner.ParseDescription(g.Config["description"])
 	require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
 	require.Equal(t, map[string]string{"disk.root": "scsi0", "disk.data": "scsi1", "nic.lan": "net0"}, m.Slots)
 	volumes := 0
@@ -84,7 +85,7 @@ func TestCloneTwice(t *testing.T) {
 		require.Equal(t, before, w.guest(10000).Config)
 		w.converged()
 
-		notes, m, _ := proxmox.SplitDescription(before["description"])
+		notes, m, _ := owner.ParseDescription(before["description"])
 		m.UUID, m.VMID, m.Slots = "", 10000, nil // as it was before it got its identity
 		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+m.Line()) })
 		p = w.plan()

@@ -29,7 +29,7 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 		return cost
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
-	case head == "disk" && (attr == "remove" || !wanted && unusedKey(h.observe.next, h.mark.Detached[name]) != ""):
+	case head == "disk" && (attr == "remove" || !wanted && unusedKey(h.observe.Next, h.mark.Detached[name]) != ""):
 		return model.ClassNone // only the mark says it; or it is mounted nowhere
 	case path == "power", !have.Guest.Running, head == "options" && fastCT[name]:
 		return model.ClassNone

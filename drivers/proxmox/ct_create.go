@@ -11,15 +11,17 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // createCT makes a container and returns when it is complete: what was ordered is
 // read back before it counts, since PVE has creates that die without a word.
 func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
-	at := place{node: s.Want.Guest.Node, vmid: s.VMID, lxc: true}
+	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: true}
 	m := want.mark
-	m.Owner, m.Born = d.id.owner, at.vmid
+	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
 	var err error
 	if want.templateVMID != 0 {
 		err = d.cloneCT(ctx, want, at, m)
@@ -35,53 +37,53 @@ func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
 // made up here and not by PVE, so that the mark proves it from the first moment.
-func (d *Driver) unpackCT(ctx context.Context, want *CT, at place, m mark) error {
-	m.Slots, m.Keys = slots(want.devices(), config{}, rootSlot()), hashKeys(want.keys)
-	p := want.params(&m, config{})
+func (d *Driver) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+	m.Slots, m.Keys = slots(want.devices(), view.Config{}, rootSlot()), hashKeys(want.keys)
+	p := want.params(&m, view.Config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
 	}
-	p["vmid"], p["ostemplate"], p["unprivileged"] = at.vmid, want.volume, want.Unprivileged
+	p["vmid"], p["ostemplate"], p["unprivileged"] = at.VMID, want.volume, want.Unprivileged
 	if len(want.keys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.keys, "\n")
 	}
 	if want.Password != "" {
 		p["password"] = want.Password
 	}
-	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "lxc"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
-func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error {
-	v, err := readView(ctx, d.c, d.host)
+func (d *Driver) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+	v, err := view.Read(ctx, d.c, d.host)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
 	}
-	from := place{node: or(v.guests[want.templateVMID].node, at.node), vmid: want.templateVMID, lxc: true}
+	from := view.GuestRef{Node: or(v.Guests[want.templateVMID].Node, at.Node), VMID: want.templateVMID, LXC: true}
 	cfg, err := d.readConfig(ctx, from)
 	if err != nil {
 		return fmt.Errorf("looking at template %s: %w", from, err)
 	}
-	if is := cfg.now["unprivileged"] == "1"; is != want.Unprivileged {
+	if is := cfg.Now["unprivileged"] == "1"; is != want.Unprivileged {
 		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
 	}
 	early := m
-	early.VMID = at.vmid // proof enough until the addresses of its cards are known
-	p := api.Params{"newid": at.vmid, "hostname": want.Hostname, "description": describe(want.Description, early), "full": true}
+	early.VMID = at.VMID // proof enough until the addresses of its cards are known
+	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": owner.Describe(want.Description, early), "full": true}
 	if root, ok := find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
 	}
-	if from.node != at.node {
-		p["target"] = at.node // only the node that has the template can copy it
+	if from.Node != at.Node {
+		p["target"] = at.Node // only the node that has the template can copy it
 	}
-	done, err := d.copies.take(ctx, from.vmid)
+	done, err := d.copies.take(ctx, from.VMID)
 	if err != nil {
 		return err
 	}
 	copied := func() error {
 		defer done()
-		return d.c.Do(ctx, from.path("clone"), d.makes(p))
+		return d.c.Do(ctx, from.Path("clone"), d.makes(p))
 	}
 	if err = d.born(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)
@@ -92,13 +94,13 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at place, m mark) error 
 // withSourceLock adds to the failure of a copy that the container which was to be copied
 // is locked, and what clears that. PVE locks it before the task of the copy begins, and
 // the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
-func (d *Driver) withSourceLock(ctx context.Context, from place, err error) error {
+func (d *Driver) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
 	tasks, taskErr := d.guestTasks(ctx, from)
 	cfg, readErr := d.readConfig(ctx, from)
-	if lock := cfg.now["lock"]; taskErr == nil && readErr == nil && lock != "" {
+	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
 		return fmt.Errorf("%w; %s", err, lockText(from, lock, tasks))
 	}
 	return err
@@ -133,8 +135,8 @@ func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
 
 // dressCT makes a bare copy of a template what the files say. A copy is either still
 // bare, which its mark tells, or complete.
-func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error {
-	cfg, is, bare, err := d.bareCopy(ctx, at, m.addr())
+func (d *Driver) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
 	}
@@ -145,15 +147,15 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at place, m mark) error 
 	w := writing{set: want.params(&m, cfg), gone: map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for key, val := range w.set {
-		if cfg.next[key] == plainText(val) {
+		if cfg.Next[key] == plainText(val) {
 			delete(w.set, key)
 		}
 	}
 	for _, disk := range want.Disks {
-		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
+		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.Order(slot)
-		} else if !sameMount(disk, readCTDisk(disk.Name, cfg.next[slot])) {
-			w.set[slot] = disk.keep(cfg.next[slot])
+		} else if !sameMount(disk, readCTDisk(disk.Name, cfg.Next[slot])) {
+			w.set[slot] = disk.keep(cfg.Next[slot])
 		}
 	}
 	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
@@ -187,7 +189,7 @@ func (c *CT) settings() api.Params {
 // params are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
-func (c *CT) params(m *mark, have config) api.Params {
+func (c *CT) params(m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))
 	p := c.settings().OmitEmpty()
 	for k, val := range c.Options {
@@ -195,13 +197,13 @@ func (c *CT) params(m *mark, have config) api.Params {
 	}
 	for i, n := range c.NICs {
 		slot := m.Slots["nic."+n.Name]
-		mac := or(n.MAC, or(readCTNIC(n.Name, have.next[slot]).MAC, newMAC()))
+		mac := or(n.MAC, or(readCTNIC(n.Name, have.Next[slot]).MAC, newMAC()))
 		if i == 0 {
 			m.MAC = mac
 		}
 		p[slot] = n.text(slot, mac, nil)
 	}
-	p["description"] = describe(c.Description, *m)
+	p["description"] = owner.Describe(c.Description, *m)
 	return p
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -121,7 +122,7 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 				}
 				w.converged()
 				require.Len(t, volumesOf(w, 10000), 2, "root and logs")
-				_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 				require.NotContains(t, m.Detached, "data")
 				require.Contains(t, m.Detached, "logs")
 			})
@@ -150,7 +151,7 @@ func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	require.Equal(t, volume, file(g.Config["mp0"]))
 	require.Contains(t, g.Config["mp0"], "size=6G")
 	require.NotContains(t, fmt.Sprint(g.Config), "unused")
-	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	_, m, _ := owner.ParseDescription(g.Config["description"])
 	require.Empty(t, m.Detached)
 }
 

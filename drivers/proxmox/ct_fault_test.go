@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -91,7 +92,7 @@ func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
 	require.Contains(t, g.Config["mp0"], "size=3G")
 	require.Empty(t, g.Config["net1"], "of the template only")
 	require.Empty(t, g.Config["startup"], "of the template only")
-	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	_, m, _ := owner.ParseDescription(g.Config["description"])
 	require.Contains(t, g.Config["net0"], "hwaddr="+m.MAC)
 	require.Equal(t, map[string]string{"disk.root": "rootfs", "disk.data": "mp0", "nic.lan": "net0"}, m.Slots)
 	volumes := 0

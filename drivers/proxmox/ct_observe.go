@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,27 +31,27 @@ func hashKeys(keys []string) string {
 
 // observedCT reads a proven container back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
-func observedCT(g listed, cfg config, notes string, m mark) *model.Resource {
-	c := cfg.next
+func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+	c := cfg.Next
 	t := &CT{
 		Cores: atoi(c["cores"], 0), Memory: atoi(c["memory"], 512), Swap: atoi(c["swap"], 512), Hostname: c["hostname"],
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
 		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
 		Nameserver: property.SplitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: g.power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
+		Power: g.Power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
 	}
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
-	if m.bare() {
+	if m.Provisional() {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
 	}
 	t.readDevices()
-	t.Waits = g.running && len(cfg.waitingKeys()) > 0
+	t.Waits = g.Running && len(cfg.WaitingKeys()) > 0
 	for k, val := range c {
 		if !isTypedCT(k) {
 			t.Options[k] = val
 		}
 	}
-	return g.resource(cfg, m, t)
+	return resource(g, cfg, m, t)
 }
 
 // readFeatures lists the features that are on; one with a value, as mount has, keeps it.
@@ -74,7 +76,7 @@ func readFeatures(s string) []string {
 // waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
 // apply_pending_mountpoint): there is no disk yet.
 func (c *CT) readDevices() {
-	for key, val := range c.observe.next {
+	for key, val := range c.observe.Next {
 		name := c.device(key)
 		switch {
 		case isMount(key) && newMount.MatchString(volumeOf(val)):
@@ -98,8 +100,8 @@ var newMount = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 // volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on
 // telling the size of when it was ordered, or none, until the restart that applies it.
 func (c *CT) sizeNow(key string) int {
-	now := c.observe.now[key]
-	if property.Parse(now).First("volume") != property.Parse(c.observe.next[key]).First("volume") {
+	now := c.observe.Now[key]
+	if property.Parse(now).First("volume") != property.Parse(c.observe.Next[key]).First("volume") {
 		return 0
 	}
 	return readCTDisk("", now).Size
@@ -154,7 +156,7 @@ func (c *CT) alignValues(other any) {
 // stale says what of the files cannot reach a container that exists.
 func (c *CT) stale(addr model.Address, have *CT) diag.List {
 	now := hashKeys(c.keys)
-	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.bare() {
+	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.Provisional() {
 		return nil
 	}
 	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
@@ -163,11 +165,11 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 
 // pending lists what PVE holds back until the next full restart.
 func (c *CT) pending(addr model.Address) []model.Pending {
-	return c.observe.waiting(addr, c.path, func(key string) string { return rootReverts(c, "pct", key) })
+	return waiting(c.observe, addr, c.Path, func(key string) string { return rootReverts(c, "pct", key) })
 }
 
-// path translates a PVE key into the name it has in the files.
-func (c *CT) path(key string) string {
+// Path translates a PVE key into the name it has in the files.
+func (c *CT) Path(key string) string {
 	if name := c.device(key); name != "" {
 		return name
 	}

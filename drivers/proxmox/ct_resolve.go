@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -229,9 +230,9 @@ func (r *ctResolver) options() {
 func (r *ctResolver) owned() {
 	m := r.owner("template."+r.Template, r.Startup)
 	m.Removes = r.volumes().removes()
-	r.mark, r.Terms = m, m.terms()
-	m.Born = 999_999_999
+	r.mark, r.Terms = m, m.Terms()
+	m.CreationVMID = 999_999_999
 	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
-	m.Slots, m.Options = slots(r.devices(), config{}, rootSlot()), slices.Sorted(maps.Keys(r.declared()))
+	m.Slots, m.Options = slots(r.devices(), view.Config{}, rootSlot()), slices.Sorted(maps.Keys(r.declared()))
 	r.fits(r.Description, m)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -97,7 +98,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			},
 			once: []string{"vzdestroy", "vzclone"},
 			holds: func(t *testing.T, w *world) {
-				_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 				require.Equal(t, "template.golden-ct", m.From)
 				require.True(t, w.guest(10000).Running)
 				require.Len(t, w.volumesOfContainer("local-lvm"), 1)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -66,7 +67,7 @@ func TestCreateContainer(t *testing.T) {
 		require.Contains(t, c["net1"], "hwaddr=BC:24:11:00:00:09,mtu=1400,tag=12")
 		require.Equal(t, []string{"10.0.0.1", "home.test", "Europe/Berlin", "nesting=1", "1.5", "0", "4"},
 			[]string{c["nameserver"], c["searchdomain"], c["timezone"], c["features"], c["cpulimit"], c["console"], c["tty"]})
-		_, m, found := proxmox.SplitDescription(c["description"])
+		_, m, found := owner.ParseDescription(c["description"])
 		require.True(t, found)
 		require.Contains(t, c["net0"], "hwaddr="+m.MAC)
 		require.NotContains(t, c["description"], "hunter22")

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -17,8 +19,8 @@ import (
 func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error {
 	at := placeOf(s.Have)
 	m := want.mark
-	m.Owner, m.Born = d.id.owner, at.vmid
-	if have.mark.bare() { // a clone whose making was cut off: what is missing of it is done now
+	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
+	if have.mark.Provisional() { // a clone whose making was cut off: what is missing of it is done now
 		if err := d.dressCT(ctx, want, at, m); err != nil {
 			return err
 		}
@@ -81,7 +83,7 @@ func (c *ctChange) nic(name string) {
 		return
 	}
 	if c.set[slot] == nil {
-		there := c.have.observe.current(slot)
+		there := c.have.observe.Current(slot)
 		c.set[slot] = n.text(slot, or(readCTNIC(name, there).MAC, newMAC()), c.have.kept(name, there))
 	}
 }
@@ -90,7 +92,7 @@ func (c *ctChange) nic(name string) {
 // the one it has as long as some card keeps it, else that of the first card.
 func (c *ctChange) proof() string {
 	after := map[string]string{}
-	for key, val := range c.have.observe.reverted(c.revert).next {
+	for key, val := range c.have.observe.Reverted(c.revert).Next {
 		if property.IsNet(key) && !c.gone[key] {
 			after[key] = val
 		}
@@ -127,7 +129,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	}
 	back, cards := writing{api.Params{}, map[string]bool{}, map[string]bool{}}, map[string]bool{}
 	for key, val := range ch.set {
-		if was, there := old.now[key]; property.IsNet(key) && sameCard(fmt.Sprint(val), cfg.next[key]) && (cfg.next[key] != was || cfg.waitsFor(key)) {
+		if was, there := old.Now[key]; property.IsNet(key) && sameCard(fmt.Sprint(val), cfg.Next[key]) && (cfg.Next[key] != was || cfg.WaitsFor(key)) {
 			cards[key] = true
 			if back.gone[key] = !there; there {
 				back.set[key] = was
@@ -135,32 +137,32 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 		}
 	}
 	for key := range ch.gone {
-		if was, there := old.now[key]; property.IsNet(key) && there && cfg.now[key] == "" && len(cards) > 0 {
+		if was, there := old.Now[key]; property.IsNet(key) && there && cfg.Now[key] == "" && len(cards) > 0 {
 			back.set[key] = was
 		}
 	}
 	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
-	if is := d.id.check(cfg, at); len(cards) == 0 || !is.of(ch.sight.addr) {
+	if is := d.id.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.sight.addr) {
 		return why
-	} else if m := is.mark; !keepsCard(cfg, back, m.MAC) {
+	} else if m := is.Tag; !keepsCard(cfg, back, m.MAC) {
 		m.MAC = ch.from.mark.MAC // it goes by a card that it has again
-		back.set["description"] = describe(is.notes, m)
+		back.set["description"] = owner.Describe(is.Notes, m)
 	}
 	back.settle(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
 		if cfg, err = d.readConfig(ctx, at); err == nil {
-			_, err = d.c.Put(ctx, at.path("config"), w.body(cfg.digest))
+			_, err = d.c.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {
-			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.vmid, at.node, err)
+			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.VMID, at.Node, err)
 		}
 	}
 	return fmt.Errorf("%w; PVE stored it all the same: what was there is written back, and the next plan shows the change again", why)
 }
 
 // keepsCard reports whether a container has a card with an address after a change, too.
-func keepsCard(cfg config, w writing, mac string) bool {
-	after := maps.Clone(cfg.next)
+func keepsCard(cfg view.Config, w writing, mac string) bool {
+	after := maps.Clone(cfg.Next)
 	for key, val := range w.set {
 		after[key] = fmt.Sprint(val)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,7 +23,7 @@ func (e *exam) cluster(ctx context.Context) {
 		return
 	}
 	for _, n := range list {
-		e.nodes[api.Text(n["node"])] = isOnline(api.Text(n["status"]))
+		e.nodes[api.Text(n["node"])] = view.IsOnline(api.Text(n["status"]))
 	}
 	known, good := slices.Sorted(maps.Keys(e.nodes)), true
 	for _, name := range e.host.AllNodes() {
@@ -146,7 +147,7 @@ func (e *exam) locks(ctx context.Context) {
 			continue
 		}
 		e.warn("guests", fmt.Sprintf("%s (%d) is locked (%s), and no task that can be seen works on it", addr, g.VMID, g.Lock),
-			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, place{lxc: addr.Kind == "ct"}.tool(), g.VMID))
+			"PVE refuses to change a locked guest", fmt.Sprintf("on node %s, when nothing works on it: %s unlock %d", g.Node, view.GuestRef{LXC: addr.Kind == "ct"}.Tool(), g.VMID))
 	}
 }
 

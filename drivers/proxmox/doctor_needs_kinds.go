@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,7 +20,7 @@ func (n *needs) node(d *model.Node) {
 			n.check(v, &c)
 		}
 	}
-	if d.Decomm != nil && d.Decomm.Policy == leaveBackedUp {
+	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
 		storage := backupStorage(n.host)
 		path, what := "/storage/"+storage, "its final backup"
 		n.uses = append(n.uses, use{storage, "backup", 0, n.from, ""})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // pattern is a guest that others are cloned from, by its VMID, and who they are.
@@ -57,10 +58,10 @@ func (e *exam) templates(ctx context.Context) {
 			e.hiddenTemplate(ctx, id, len(p.vms) == 0, name, why)
 			continue
 		}
-		switch at := (place{api.Text(list[i]["node"]), id, api.Text(list[i]["type"]) == "lxc"}); {
-		case at.lxc && len(p.vms) > 0:
+		switch at := (view.GuestRef{Node: api.Text(list[i]["node"]), VMID: id, LXC: api.Text(list[i]["type"]) == "lxc"}); {
+		case at.LXC && len(p.vms) > 0:
 			e.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
-		case !at.lxc && len(p.cts) > 0:
+		case !at.LXC && len(p.cts) > 0:
 			e.fail(name, "it is a VM", "it is cloned for "+p.cts.String(), "name a container template: vmid = … in its template block")
 		default:
 			e.template(ctx, at, why)
@@ -69,20 +70,20 @@ func (e *exam) templates(ctx context.Context) {
 }
 
 // template judges a guest by its configuration: the cluster's list may be ten seconds old.
-func (e *exam) template(ctx context.Context, at place, why string) {
-	name := fmt.Sprintf("template %d", at.vmid)
+func (e *exam) template(ctx context.Context, at view.GuestRef, why string) {
+	name := fmt.Sprintf("template %d", at.VMID)
 	var cfg map[string]json.RawMessage
-	if err := e.d.c.Get(ctx, at.path("config"), &cfg); err != nil {
+	if err := e.d.c.Get(ctx, at.Path("config"), &cfg); err != nil {
 		e.unread(name, err)
 		return
 	}
 	called, kind := api.Text(cfg["name"]), "VM"
-	if at.lxc {
+	if at.LXC {
 		called, kind = api.Text(cfg["hostname"]), "container"
 	}
 	if api.Text(cfg["template"]) != "1" {
 		e.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
-			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.node, at.tool(), at.vmid))
+			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.Node, at.Tool(), at.VMID))
 		return
 	}
 	good := true
@@ -92,7 +93,7 @@ func (e *exam) template(ctx context.Context, at place, why string) {
 		}
 	}
 	if good {
-		e.ok(name, "%s on node %s", called, at.node)
+		e.ok(name, "%s on node %s", called, at.Node)
 	}
 }
 
@@ -120,6 +121,6 @@ func (e *exam) hiddenTemplate(ctx context.Context, id int, lxc bool, name, why s
 	case there:
 		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
 	default:
-		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+place{lxc: lxc}.tool()+" list | grep "+fmt.Sprint(id))
+		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+view.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
 	}
 }

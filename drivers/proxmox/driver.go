@@ -22,6 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -45,7 +47,7 @@ type Config struct {
 type Driver struct {
 	c     *api.Client
 	host  *model.Host
-	id    identity
+	id    owner.Identity
 	width int
 	files fs.FS
 
@@ -58,18 +60,18 @@ func Open(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{c: c, host: cfg.Host, id: identity{cfg.Site, cfg.Owner, cfg.Host.Name}, width: c.Width, files: cfg.Files}, nil
+	return &Driver{c: c, host: cfg.Host, id: owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}, width: c.Width, files: cfg.Files}, nil
 }
 
 // Observe tells what the host holds. An error means that nothing could be seen;
 // whatever part of the host stayed dark is in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	all := model.Observed{At: time.Now().UTC(), State: model.State{}, Taken: map[int]string{}}
-	v, err := readView(ctx, d.c, d.host)
+	v, err := view.Read(ctx, d.c, d.host)
 	if err != nil {
 		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Name, d.host.API, err)
 	}
-	all.Unknown = v.unknown
+	all.Unknown = v.Unknown
 	kinds := table()
 	parts := make([]model.Observed, len(kinds))
 	g, gctx := errgroup.WithContext(ctx)

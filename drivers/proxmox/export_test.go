@@ -9,20 +9,13 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The doors to internals that black-box tests need.
-
-// Mark is the owner mark.
-type Mark = mark
-
-// Line writes a mark as the last line of a description.
-func (m mark) Line() string { return m.line() }
-
-// SplitDescription is splitDescription.
-func SplitDescription(s string) (notes string, m Mark, found bool) { return splitDescription(s) }
 
 // SameOption compares values of a key of VMs, as the plan does for a declared and an observed one.
 func SameOption(key, a, b string) bool {
@@ -88,7 +81,7 @@ func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.
 	if err != nil {
 		return nil, err
 	}
-	g := &insideGuest{d: d, at: place{node: "father", vmid: 200, lxc: true}}
+	g := &insideGuest{d: d, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
 	seen, _, err := g.interfaces(ctx)
 	return seen, err
 }
@@ -107,20 +100,20 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := d.readConfig(ctx, place{"father", 100, lxc})
+	cfg, err := d.readConfig(ctx, view.GuestRef{Node: "father", VMID: 100, LXC: lxc})
 	if err != nil {
 		return nil, nil, err
 	}
-	m := mark{V: 1, Site: "home", Node: "db", Type: "vm", UUID: uuidOf(cfg.next["smbios1"]), Slots: map[string]string{}}
+	m := owner.Tag{V: 1, Site: "home", Node: "db", Type: "vm", UUID: owner.UUID(cfg.Next["smbios1"]), Slots: map[string]string{}}
 	if lxc {
 		m.Type = "ct"
 	}
-	for key := range cfg.next {
-		if isDrive(key) && !strings.Contains(cfg.next[key], "media=cdrom") && !stateDrive(key) && !strings.HasPrefix(key, "unused") || lxc && isMount(key) {
+	for key := range cfg.Next {
+		if isDrive(key) && !strings.Contains(cfg.Next[key], "media=cdrom") && !stateDrive(key) && !strings.HasPrefix(key, "unused") || lxc && isMount(key) {
 			m.Slots["disk."+key] = key
 		}
 	}
-	return observedGuest(listed{vmid: 100, node: "father", lxc: lxc}, cfg, "", m).Spec, cfg.next, nil
+	return observedGuest(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m).Spec, cfg.Next, nil
 }
 
 // PlanForItself lists the paths that differ when a guest is wanted as it was seen.

@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // placeOf is where a guest of ours is.
-func placeOf(r *model.Resource) place {
-	return place{r.Guest.Node, r.Guest.VMID, guestKind(r.Addr) == "ct"}
+func placeOf(r *model.Resource) view.GuestRef {
+	return view.GuestRef{Node: r.Guest.Node, VMID: r.Guest.VMID, LXC: guestKind(r.Addr) == "ct"}
 }
 
 // plural counts things in words: "1 core", "2 cores".
@@ -35,12 +37,12 @@ var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|
 // the one volume whose name PVE does not choose by what is free, so no other can be
 // made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
 // whatever else carries the VMID, on all storages, be it in use by another guest.
-func leftover(at place, err error) string {
+func leftover(at view.GuestRef, err error) string {
 	if api.ClassOf(err) != api.Exists {
 		return ""
 	}
 	m := volumeName.FindStringSubmatch(err.Error())
-	if m == nil || m[1] != strconv.Itoa(at.vmid) {
+	if m == nil || m[1] != strconv.Itoa(at.VMID) {
 		return ""
 	}
 	volume := m[0]
@@ -48,17 +50,17 @@ func leftover(at place, err error) string {
 		volume = m[1] + "/" + volume
 	}
 	return fmt.Sprintf("no guest has VMID %d, so this is left over from one whose making or removal died: on node %s, `pvesm list STORAGE --vmid %d` shows it, and `pvesm free STORAGE:%s` frees it; a guest without a vmid in the files gets another one from an agent",
-		at.vmid, at.node, at.vmid, volume)
+		at.VMID, at.Node, at.VMID, volume)
 }
 
 // stillOurs proves once more that the guest at a place is the one of an address.
-func (d *Driver) stillOurs(ctx context.Context, at place, addr model.Address) error {
+func (d *Driver) stillOurs(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)
 	}
-	if is := d.id.check(cfg, at); !is.of(addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.why())
+	if is := d.id.Check(cfg, at); !is.IsOwnedAs(addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.Why())
 	}
 	return nil
 }
@@ -81,7 +83,7 @@ func (d *Driver) makes(p api.Params) api.Params {
 // through, anything else that it did not. An order whose answer was lost may be at
 // work: its task is waited for, which PVE lists under the guest that it works on (of
 // a clone what is copied, else at itself).
-func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error) error {
+func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -95,32 +97,32 @@ func (d *Driver) born(ctx context.Context, worksOn, at place, m mark, err error)
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
 	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
-		return &model.LeftoverError{VMID: at.vmid, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
+		return &model.LeftoverError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if lookErr != nil {
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
 	}
-	is := d.id.check(cfg, at)
-	lock := cfg.now["lock"]
+	is := d.id.Check(cfg, at)
+	lock := cfg.Now["lock"]
 	switch {
-	case is.of(m.addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
+	case is.IsOwnedAs(m.Addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
 		return nil
 	case lock != "":
 		return fmt.Errorf("creating %s: %w; its configuration is locked (%s): if no task works on it any more, %s clears it",
-			at, err, lock, at.rescue())
+			at, err, lock, at.Rescue())
 	default:
-		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.vmid, is.why())
+		return fmt.Errorf("VMID %d was taken by another guest since the plan was made (%s): plan again, it will choose another one or say what to do", at.VMID, is.Why())
 	}
 }
 
 // vacant reports whether no guest has the VMID of one that could not be read, for lookErr.
 // With rights on a pool only, one that is not there and one that is hidden look the same.
-func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
+func (d *Driver) vacant(ctx context.Context, at view.GuestRef, lookErr error) bool {
 	switch api.ClassOf(lookErr) {
 	case api.NotFound:
 		return true
 	case api.Denied:
-		hidden, err := d.taken(ctx, at.vmid)
+		hidden, err := d.taken(ctx, at.VMID)
 		return err == nil && !hidden
 	default:
 		return false
@@ -131,13 +133,13 @@ func (d *Driver) vacant(ctx context.Context, at place, lookErr error) bool {
 // key into the name it has in the files.
 // stuck says why a key is not reverted although no file asks for what waits; "" for all
 // others.
-func (c config) waiting(addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
-	if !c.waits {
+func waiting(c view.Config, addr model.Address, path, stuck func(key string) string, secret ...string) []model.Pending {
+	if !c.Waits {
 		return nil
 	}
 	out := []model.Pending{}
-	for _, k := range c.waitingKeys() {
-		p := model.Pending{Address: addr, Path: path(k), Why: "set; takes effect at the next full restart", Before: plainValue(c.now, k), After: plainValue(c.next, k)}
+	for _, k := range c.WaitingKeys() {
+		p := model.Pending{Address: addr, Path: path(k), Why: "set; takes effect at the next full restart", Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
 		if why := stuck(k); why != "" {
 			p.Why += "; " + why
 		}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -46,9 +47,9 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}
-	is := d.id.check(cfg, at)
-	if !is.of(s.Have.Addr) {
-		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.why())
+	is := d.id.Check(cfg, at)
+	if !is.IsOwnedAs(s.Have.Addr) {
+		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.Why())
 	}
 	now, err := d.readPowerOf(ctx, at)
 	if err == nil && !now.running && d.rebootsNow(ctx, at) { // what has ended was the first half of a restart
@@ -58,8 +59,8 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}
 	have, guest := *s.Have, *s.Have.Guest
-	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: now.running}, cfg, is.notes, is.mark)
-	guest.Running, guest.Digest, guest.Lock = now.running, cfg.digest, cfg.now["lock"]
+	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.running}, cfg, is.Notes, is.Tag)
+	guest.Running, guest.Digest, guest.Lock = now.running, cfg.Digest, cfg.Now["lock"]
 	have.Spec, have.Guest = fresh.Spec, &guest
 	differs := map[string]any{} // path → what it shall be
 	was, shall := attributes(aligned(want, have.Spec.(reread), cfg)), attributes(s.Want.Spec)

@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -17,7 +19,7 @@ import (
 // for VMs and for containers.
 type change struct {
 	to, from *volumes
-	m        mark // as it will be
+	m        owner.Tag // as it will be
 	notes    string
 	writing
 	power bool // it is to be started or stopped
@@ -32,17 +34,17 @@ type change struct {
 	ordered bool              // volumes are made, whose names are known afterwards only
 }
 
-func newChange(at place, to, from *volumes, m mark) *change {
+func newChange(at view.GuestRef, to, from *volumes, m owner.Tag) *change {
 	return &change{
 		to: to, from: from, m: m, writing: writing{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
-		sight: sight{at: at, addr: to.mark.addr(), cfg: from.observe, unsure: map[string]bool{}},
+		sight: sight{at: at, addr: to.mark.Addr(), cfg: from.observe, unsure: map[string]bool{}},
 	}
 }
 
 // text sets a key, or deletes it where the value is none and the guest has it.
 func (c *change) text(key, val string) {
-	if _, there := c.from.observe.next[key]; val != "" || there {
+	if _, there := c.from.observe.Next[key]; val != "" || there {
 		c.writing.text(key, val)
 	}
 }
@@ -78,7 +80,7 @@ func (c *change) disk(name, attr string) {
 		c.drop[name] = c.from.mark.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
 		c.gone[old] = true
-		c.m.Detached[name] = volumeOf(c.from.observe.next[old])
+		c.m.Detached[name] = volumeOf(c.from.observe.Next[old])
 		if h.remove {
 			c.drop[name] = c.m.Detached[name]
 		}
@@ -92,7 +94,7 @@ func (c *change) disk(name, attr string) {
 	case attr == "storage":
 		c.move[slot] = w.storage
 	default:
-		c.set[slot] = w.keep(c.from.observe.current(slot))
+		c.set[slot] = w.keep(c.from.observe.Current(slot))
 	}
 }
 
@@ -101,14 +103,14 @@ func (c *change) disk(name, attr string) {
 func (c *change) attach(w volume, slot string) string {
 	id, o := or(c.from.mark.Detached[w.name], c.from.returns(w.name)), c.from.observe
 	if id == "" && c.from.mark.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
-		id = volumeOf(o.now[slot])
+		id = volumeOf(o.Now[slot])
 	}
 	switch {
 	case id == "":
-	case volumeOf(o.now[slot]) == id: // it would leave with the next restart
+	case volumeOf(o.Now[slot]) == id: // it would leave with the next restart
 		c.back[slot] = w
-		return w.keep(o.now[slot])
-	case unusedKey(o.next, id) != "":
+		return w.keep(o.Now[slot])
+	case unusedKey(o.Next, id) != "":
 		c.back[slot] = w
 		return w.attach(id, slot)
 	}
@@ -121,12 +123,12 @@ func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
 	c.m.Volumes = c.from.mark.Volumes // for their sake alone nothing is written
 	c.keepDetached(false)
-	if describe(notes, c.m) == strings.TrimRight(c.from.observe.description(), " \t\r\n") {
+	if owner.Describe(notes, c.m) == strings.TrimRight(c.from.observe.Description(), " \t\r\n") {
 		return
 	}
 	c.keepDetached(true)
 	c.m.Volumes = c.attached()
-	c.set["description"] = describe(notes, c.m)
+	c.set["description"] = owner.Describe(notes, c.m)
 }
 
 // keepDetached carries over what the mark knows of detached disks, and which disks go
@@ -135,7 +137,7 @@ func (c *change) describe(notes string, options map[string]string) {
 func (c *change) keepDetached(prune bool) {
 	m, old := &c.m, c.from.mark
 	for name, id := range old.Detached {
-		gone := prune && unusedKey(c.from.observe.next, id) == "" && attachedAt(c.from.observe.now, id) == ""
+		gone := prune && unusedKey(c.from.observe.Next, id) == "" && attachedAt(c.from.observe.Now, id) == ""
 		if !gone && !c.to.has(name) {
 			m.Detached[name] = or(m.Detached[name], id)
 		} else if m.Detached[name] == id {
@@ -159,7 +161,7 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 	at := ch.sight.at
 	// PVE moves no volume of a running container, and what waits for a start would name the old one.
 	// And what boots from one bus must not see its disk leave for another.
-	halt := (at.lxc && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
+	halt := (at.LXC && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
 	if ch.empty() || halt { // no request with a digest says that it still is what was observed
 		if err := d.stillOurs(ctx, at, s.Address); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
@@ -184,7 +186,7 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 	if err := write(); err != nil {
 		return halt, fmt.Errorf("changing %s: %w", at, err)
 	}
-	return halt, d.settleDisks(ctx, ch, at.lxc && s.Have.Guest.Running && !halt)
+	return halt, d.settleDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
 }
 
 // backUp starts a guest again that was stopped for a change, which failed: why.
@@ -228,9 +230,9 @@ func (d *Driver) settlePower(ctx context.Context, s plan.Step, ch *change, halte
 
 // sight is what a guest was last seen as, between several writes to it.
 type sight struct {
-	at     place
+	at     view.GuestRef
 	addr   model.Address
-	cfg    config
+	cfg    view.Config
 	fresh  bool            // nothing was written since
 	wrote  bool            // the first request of a change succeeded
 	unsure map[string]bool // slots whose volume we changed ourselves
@@ -245,7 +247,7 @@ func (d *Driver) withDigest(ctx context.Context, l *sight, slot string, send fun
 		if err := d.lookAgain(ctx, l, slot); err != nil {
 			return err
 		}
-		err := send(l.cfg.digest)
+		err := send(l.cfg.Digest)
 		l.fresh = false
 		if again || api.ClassOf(err) != api.Changed {
 			return err
@@ -262,10 +264,10 @@ func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
 	if err != nil {
 		return fmt.Errorf("looking at it again: %w", err)
 	}
-	if is := d.id.check(cfg, l.at); !is.of(l.addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", l.addr, is.why())
+	if is := d.id.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
+		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", l.addr, is.Why())
 	}
-	if slot != "" && !l.unsure[slot] && volumeOf(cfg.next[slot]) != volumeOf(l.cfg.next[slot]) {
+	if slot != "" && !l.unsure[slot] && volumeOf(cfg.Next[slot]) != volumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
 	}
 	l.cfg, l.fresh = cfg, true
@@ -282,8 +284,8 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 			return err
 		}
 		for slot, w := range ch.back {
-			value := l.cfg.next[slot]
-			if volumeOf(l.cfg.now[slot]) != volumeOf(value) {
+			value := l.cfg.Next[slot]
+			if volumeOf(l.cfg.Now[slot]) != volumeOf(value) {
 				continue // it waits for a restart, and PVE neither grows nor moves it before
 			}
 			if storageOf(value) != w.storage && !pinned {
@@ -295,10 +297,10 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(ch.move)) {
-		p := api.Params{pick(l.at.lxc, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
+		p := api.Params{pick(l.at.LXC, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
 		err := d.withDigest(ctx, l, slot, func(digest string) error {
 			p["digest"] = digest
-			return d.c.Do(ctx, l.at.path(pick(l.at.lxc, "move_volume", "move_disk")), p)
+			return d.c.Do(ctx, l.at.Path(pick(l.at.LXC, "move_volume", "move_disk")), p)
 		})
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
@@ -329,16 +331,16 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 // time, and what is missing an administrator has to do.
 func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
-		upid, err := d.c.Put(ctx, l.at.path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
+		upid, err := d.c.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
 		return d.c.Settle(ctx, upid, err)
 	})
-	if err == nil || l.at.lxc && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
-		says := readCTDisk("", l.cfg.now[slot]).Size
+	if err == nil || l.at.LXC && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
+		says := readCTDisk("", l.cfg.Now[slot]).Size
 		if err == nil || says >= size {
 			return nil
 		}
 		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier growth died in between. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df tells inside, and resize2fs on the volume grows it",
-			slot, l.at, size, says, l.at.node, l.at.vmid)
+			slot, l.at, size, says, l.at.Node, l.at.VMID)
 	}
 	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
 }
@@ -348,43 +350,43 @@ func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) er
 func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
 	l := &ch.sight
 	return d.withDigest(ctx, l, "", func(digest string) error {
-		key := unusedKey(l.cfg.next, ch.drop[name])
-		if key == "" || attachedAt(l.cfg.now, ch.drop[name]) != "" {
+		key := unusedKey(l.cfg.Next, ch.drop[name])
+		if key == "" || attachedAt(l.cfg.Now, ch.drop[name]) != "" {
 			return nil
 		}
 		delete(ch.m.Detached, name)
 		ch.m.Removes = slices.DeleteFunc(ch.m.Removes, func(n string) bool { return n == name })
-		_, err := d.c.Put(ctx, l.at.path("config"), api.Params{"delete": key, "description": describe(ch.notes, ch.m), "digest": digest})
+		_, err := d.c.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.m), "digest": digest})
 		return err
 	})
 }
 
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
 // their size, tags, and power. It gives the mark that the guest has.
-func (d *Driver) complete(ctx context.Context, at place, want *volumes, tags []string, power string) (mark, error) {
+func (d *Driver) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, power string) (owner.Tag, error) {
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
-		return mark{}, fmt.Errorf("reading %s back: %w", at, err)
+		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}
-	is := d.id.check(cfg, at)
-	if !is.of(want.mark.addr()) || is.mark.bare() || at.lxc && cfg.now["rootfs"] == "" {
-		return is.mark, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
+	is := d.id.Check(cfg, at)
+	if !is.IsOwnedAs(want.mark.Addr()) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
+		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 	}
-	l := sight{at: at, addr: want.mark.addr(), cfg: cfg, fresh: true}
+	l := sight{at: at, addr: want.mark.Addr(), cfg: cfg, fresh: true}
 	for _, w := range want.list {
-		slot := is.mark.Slots["disk."+w.name]
-		if value, there := cfg.next[slot]; there && w.size > property.GiB(property.Parse(value).Values["size"]) {
+		slot := is.Tag.Slots["disk."+w.name]
+		if value, there := cfg.Next[slot]; there && w.size > property.GiB(property.Parse(value).Values["size"]) {
 			if err := d.resize(ctx, &l, slot, w.size); err != nil {
-				return is.mark, err
+				return is.Tag, err
 			}
 		}
 	}
 	lacks := api.Params{}
-	if !slices.Equal(property.Tags(cfg.next["tags"]), tags) {
+	if !slices.Equal(property.Tags(cfg.Next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}
-	if err := d.learn(ctx, &l, want, is.notes, &is.mark, lacks); err != nil || power != "running" {
-		return is.mark, err
+	if err := d.learn(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || power != "running" {
+		return is.Tag, err
 	}
-	return is.mark, d.start(ctx, at)
+	return is.Tag, d.start(ctx, at)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -151,7 +153,7 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 
 // unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
 func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f *model.Unmanaged, running []creation, unseen error) (*model.Unknown, error) {
-	at := place{f.Node, f.VMID, f.Kind == "ct"}
+	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
 		if only := absent(*f, l.want, out.State, by); len(only) > 0 {
 			return &model.Unknown{Why: why, Only: only, Creating: true, Denied: denied}
@@ -172,7 +174,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
 	cfg, err := d.readConfig(ctx, at)
-	switch lock := cfg.now["lock"]; {
+	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
 		return nil, err
 	case err != nil:
@@ -183,8 +185,8 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	}
 	// Its task ended between the two questions.
 	const why = "was being created until a moment ago; look again"
-	f.Name = or(cfg.next["name"], cfg.next["hostname"])
-	if _, m, found := splitDescription(cfg.description()); found && (m.Site == "" || m.Site == d.id.site) {
+	f.Name = or(cfg.Next["name"], cfg.Next["hostname"])
+	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.id.Site) {
 		return &model.Unknown{Why: why}, nil
 	}
 	return others(why, nil, false), nil
@@ -202,18 +204,18 @@ func inReach(want *model.Want, vmid int) bool {
 
 // abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
 // the rest of a creation of ours, and is reported with what clears it: no token may.
-func abandoned(l *look, out *model.Observed, f *model.Unmanaged, at place) {
+func abandoned(l *look, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
-	if !l.view.audits[f.Node] {
+	if !l.view.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
 	}
 	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same words
 	if claimed || !inReach(l.want, f.VMID) {
 		return
 	}
-	fix := "if nobody is creating it: " + at.rescue() + "; then look whether volumes of it are left: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
+	fix := "if nobody is creating it: " + at.Rescue() + "; then look whether volumes of it are left: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
 	out.Findings = append(out.Findings, diag.Finding{
 		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
-		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.node, f.Why), Detail: fix,
+		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,
 	})
 }

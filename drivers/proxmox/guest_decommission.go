@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -20,16 +22,16 @@ import (
 
 // refuseRemoval says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
-func refuseRemoval(m mark, g *model.Guest, next map[string]string) []model.Problem {
+func refuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.Problem {
 	problem := func(why, fix string) []model.Problem {
 		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
 	}
-	switch p := m.policy(); {
-	case p != leaveAtOnce && p != leaveBackedUp && p != leaveWhenUnused:
+	switch p := m.RemovalPolicy(); {
+	case p != owner.RemoveAtOnce && p != owner.RemoveBackedUp && p != owner.RemoveUnused:
 		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and let that be applied first")
-	case p == leaveWhenUnused && g.Running:
+	case p == owner.RemoveUnused && g.Running:
 		return problem("it runs, and its decommission policy is "+p, moveFirst)
-	case p == leaveBackedUp && unsaved(next) != "":
+	case p == owner.RemoveBackedUp && unsaved(next) != "":
 		return problem("no backup would hold its "+unsaved(next)+", and its decommission policy is "+p, saveAll)
 	default:
 		return nil
@@ -61,9 +63,9 @@ func unsaved(next map[string]string) string {
 // leaves tells for the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
 // its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
-func leaves(h *model.Host, m mark, cfg config) string {
+func leaves(h *model.Host, m owner.Tag, cfg view.Config) string {
 	var out []string
-	if m.policy() == leaveBackedUp {
+	if m.RemovalPolicy() == owner.RemoveBackedUp {
 		out = append(out, "after a final backup to "+backupStorage(h))
 	}
 	named := map[string]bool{}
@@ -71,7 +73,7 @@ func leaves(h *model.Host, m mark, cfg config) string {
 		named[slot] = true
 	}
 	var extra []string
-	for key, val := range cfg.next {
+	for key, val := range cfg.Next {
 		if (isDrive(key) || strings.HasPrefix(key, "mp")) && !stateDrive(key) && !named[key] && ownVolume(val) {
 			extra = append(extra, key)
 		}
@@ -104,7 +106,7 @@ type replication struct {
 // mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
 // while it runs or is replicated. Its health checks are not asked: they can only hold
 // while it runs.
-func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
+func (d *Driver) mustBeUnused(ctx context.Context, at view.GuestRef) error {
 	now, err := d.readPowerOf(ctx, at)
 	if err != nil {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
@@ -114,14 +116,14 @@ func (d *Driver) mustBeUnused(ctx context.Context, at place) error {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
 	}
 	why := ""
-	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == at.vmid }); {
+	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == at.VMID }); {
 	case now.running:
 		why = "it runs"
 	case i >= 0:
 		why = "replication job " + jobs[i].ID + " copies it"
 	}
 	if why != "" {
-		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", at, why, leaveWhenUnused, moveFirst)
+		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", at, why, owner.RemoveUnused, moveFirst)
 	}
 	return nil
 }
@@ -138,7 +140,7 @@ type archive struct {
 // farewell is the final backup of one guest.
 type farewell struct {
 	d       *Driver
-	at      place
+	at      view.GuestRef
 	storage string
 	notes   string    // which guest this is the last backup of: of this incarnation, by its uuid
 	before  []archive // what was there already
@@ -146,13 +148,13 @@ type farewell struct {
 
 // newFarewell looks whether a backup can be made and seen, before the guest is shut
 // down for it: rights that are missing, a storage that is away or keeps no backups.
-func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, error) {
-	f := &farewell{d: d, at: at, storage: backupStorage(d.host), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.addr(), m.UUID)}
+func (d *Driver) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) (*farewell, error) {
+	f := &farewell{d: d, at: at, storage: backupStorage(d.host), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
 	for _, need := range []struct {
 		path  string
 		privs []string
 	}{
-		{fmt.Sprintf("/vms/%d", at.vmid), []string{"VM.Backup"}},
+		{fmt.Sprintf("/vms/%d", at.VMID), []string{"VM.Backup"}},
 		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
 		if missing, err := d.lacks(ctx, need.path, need.privs...); err != nil || missing != "" {
@@ -166,11 +168,11 @@ func (d *Driver) newFarewell(ctx context.Context, at place, m mark) (*farewell, 
 		Content string          `json:"content"`
 		Active  json.RawMessage `json:"active"`
 	}
-	if err := d.c.Get(ctx, api.Path("nodes", at.node, "storage", f.storage, "status"), &st); err != nil {
+	if err := d.c.Get(ctx, api.Path("nodes", at.Node, "storage", f.storage, "status"), &st); err != nil {
 		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
 	}
 	if !slices.Contains(strings.Split(st.Content, ","), "backup") || api.Number(st.Active) != 1 {
-		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.node, strings.Join(api.ContentTypes(st.Content), ","))
+		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.Node, strings.Join(api.ContentTypes(st.Content), ","))
 	}
 	var err error
 	f.before, err = f.list(ctx)
@@ -194,12 +196,12 @@ func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (strin
 // list are the final backups of this guest that can be seen and hold something.
 func (f *farewell) list(ctx context.Context) ([]archive, error) {
 	var all []archive
-	path := api.Path("nodes", f.at.node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.vmid)
+	path := api.Path("nodes", f.at.Node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.VMID)
 	if err := api.ReadList(ctx, f.d.c, path, &all); err != nil {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
-		return api.Number(a.VMID) != f.at.vmid || api.Number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
+		return api.Number(a.VMID) != f.at.VMID || api.Number(a.Size) <= 0 || strings.TrimSpace(a.Notes) != f.notes
 	}), nil
 }
 
@@ -217,11 +219,11 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)) > recent {
 			continue
 		}
-		if missing, err := f.d.lacks(ctx, "/nodes/"+f.at.node, "Sys.Audit"); err != nil || missing != "" {
+		if missing, err := f.d.lacks(ctx, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
 		var since []api.TaskEntry
-		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", api.Path("nodes", f.at.node, "tasks"), f.at.vmid, api.Number(a.CTime))
+		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", api.Path("nodes", f.at.Node, "tasks"), f.at.VMID, api.Number(a.CTime))
 		if err := api.ReadList(ctx, f.d.c, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
 		}
@@ -238,8 +240,8 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 // while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
 // not (PVE/VZDump.pm, exec_backup_task).
 func (f *farewell) make(ctx context.Context) (string, error) {
-	upid, err := f.d.c.Post(ctx, api.Path("nodes", f.at.node, "vzdump"), api.Params{
-		"vmid": strconv.Itoa(f.at.vmid), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
+	upid, err := f.d.c.Post(ctx, api.Path("nodes", f.at.Node, "vzdump"), api.Params{
+		"vmid": strconv.Itoa(f.at.VMID), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
 	err = f.d.c.Settle(ctx, upid, err)
@@ -262,5 +264,5 @@ func (f *farewell) make(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: look at `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.vmid, f.at.node)
+	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: look at `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.VMID, f.at.Node)
 }

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -17,8 +19,8 @@ import (
 
 // held is what VMs and containers have beside their attributes.
 type held struct {
-	mark    mark   // wanted: without identity and slots; observed: as found
-	observe config // observed only
+	mark    owner.Tag   // wanted: without identity and slots; observed: as found
+	observe view.Config // observed only
 	// observed only, where a volume is to leave its place: volumes that snapshots hold, with
 	// the name of one of them.
 	snapshots map[string]string
@@ -29,12 +31,12 @@ type held struct {
 func (h *held) unused() string {
 	known := slices.Collect(maps.Values(h.mark.Detached)) // of other disks: they explain nothing
 	for name, id := range h.mark.Volumes {
-		if slot := h.mark.Slots["disk."+name]; h.observe.next[slot] == "" {
+		if slot := h.mark.Slots["disk."+name]; h.observe.Next[slot] == "" {
 			known = append(known, id)
 		}
 	}
 	var out []string
-	for key, val := range h.observe.next {
+	for key, val := range h.observe.Next {
 		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
 			out = append(out, fmt.Sprintf("%s (%s)", key, volumeOf(val)))
 		}
@@ -49,10 +51,10 @@ func (h *held) unused() string {
 // so beside volumes that the mark does not know it proves nothing.
 func (h *held) returns(name string) string {
 	id, slot := h.mark.Detached[name], h.mark.Slots["disk."+name]
-	if id == "" && h.unused() == "" && h.observe.next[slot] == "" && h.observe.now[slot] == "" {
+	if id == "" && h.unused() == "" && h.observe.Next[slot] == "" && h.observe.Now[slot] == "" {
 		id = h.mark.Volumes[name]
 	}
-	if id == "" || unusedKey(h.observe.next, id) == "" {
+	if id == "" || unusedKey(h.observe.Next, id) == "" {
 		return ""
 	}
 	return id
@@ -159,7 +161,7 @@ func (v *volumes) removes() []string {
 func (v *volumes) left() []string {
 	var out []string
 	for _, name := range v.mark.Removes {
-		if id := v.mark.Detached[name]; id != "" && !v.protected && unusedKey(v.observe.next, id) != "" && !v.has(name) {
+		if id := v.mark.Detached[name]; id != "" && !v.protected && unusedKey(v.observe.Next, id) != "" && !v.has(name) {
 			out = append(out, name)
 		}
 	}
@@ -173,7 +175,7 @@ func (v *volumes) remembered(want *volumes) map[string]string {
 	maps.Copy(old, v.mark.Slots)
 	for _, d := range want.list {
 		key, id := "disk."+d.name, v.mark.Detached[d.name]
-		if slot := attachedAt(v.observe.now, id); old[key] == "" && id != "" && slot != "" {
+		if slot := attachedAt(v.observe.Now, id); old[key] == "" && id != "" && slot != "" {
 			old[key] = slot
 		}
 	}
@@ -192,7 +194,7 @@ func (v *volumes) note(want *volumes) []string {
 		id := v.returns(w.name)
 		slot := v.mark.Slots["disk."+w.name]
 		switch {
-		case slot != "" && !v.has(w.name) && v.observe.now[slot] != "" && v.observe.next[slot] == "": // the note on what is reverted says it
+		case slot != "" && !v.has(w.name) && v.observe.Now[slot] != "" && v.observe.Next[slot] == "": // the note on what is reverted says it
 		case id == "" || v.has(w.name):
 		case v.mark.Slots["disk."+w.name] != "" && v.mark.Detached[w.name] == "":
 			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.name, id))
@@ -204,7 +206,7 @@ func (v *volumes) note(want *volumes) []string {
 }
 
 // refuse says what cannot be done to the disks of a guest that stays.
-func (v *volumes) refuse(want *volumes, at place) []model.Problem {
+func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(path, summary, detail string, args ...any) {
 		out = append(out, model.Problem{Path: path, Summary: summary, Detail: fmt.Sprintf(detail, args...)})
@@ -215,13 +217,13 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 		slot := v.mark.Slots[path]
 		switch {
 		case !there && v.returns(w.name) != "":
-		case !there && volumeOf(v.observe.now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
+		case !there && volumeOf(v.observe.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
 		case !there && w.name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
-		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.now[slot]) == "": // else it is still in use, and kept
+		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.Now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Which one it is its mark does not prove, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
-				v.unused(), at, at.tool(), at.vmid, slot, pick(at.lxc, ",mp=PATH", ""), at.node)
+				v.unused(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
 		case there && w.size != 0 && w.size < h.size:
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.name, h.size, w.size), "PVE only grows disks: set it to at least %d, or replace the guest", h.size)
 		}
@@ -236,7 +238,7 @@ func (v *volumes) refuse(want *volumes, at place) []model.Problem {
 
 // refuseEnd says what speaks against removing a guest, or making it anew.
 func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
-	out := refuseRemoval(v.mark, g, v.observe.next)
+	out := refuseRemoval(v.mark, g, v.observe.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}
@@ -279,9 +281,9 @@ type device struct{ name, family string }
 
 // slots assigns a slot to every device: those that have one keep it, the others take
 // the lowest free one. cfg is the guest that they are for, if there is one already.
-func slots(devices []device, cfg config, old map[string]string) map[string]string {
+func slots(devices []device, cfg view.Config, old map[string]string) map[string]string {
 	out, used := map[string]string{}, map[string]bool{}
-	for _, c := range []map[string]string{cfg.next, cfg.now} {
+	for _, c := range []map[string]string{cfg.Next, cfg.Now} {
 		for key := range c {
 			used[key] = true
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,7 +24,7 @@ const (
 // reached waits until a guest really is as the HA manager was asked to make it. The
 // task of the request ends within a second and says nothing of that; the manager may
 // also start the guest on another node.
-func (d *Driver) reached(ctx context.Context, at place, running bool, patience time.Duration) error {
+func (d *Driver) reached(ctx context.Context, at view.GuestRef, running bool, patience time.Duration) error {
 	what := pick(running, "started", "stopped")
 	deadline := time.Now().Add(patience)
 	for {
@@ -34,8 +35,8 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 		case err == nil && now.ha == "error":
 			return fmt.Errorf("%s is not %s: %s", at, what, haStuck(at))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, lookErr := readView(ctx, d.c, d.host); lookErr == nil && v.guests[at.vmid].node != "" {
-				at.node = v.guests[at.vmid].node
+			if v, lookErr := view.Read(ctx, d.c, d.host); lookErr == nil && v.Guests[at.VMID].Node != "" {
+				at.Node = v.Guests[at.VMID].Node
 			}
 		}
 		if time.Now().After(deadline) {
@@ -51,18 +52,18 @@ func (d *Driver) reached(ctx context.Context, at place, running bool, patience t
 }
 
 // haStuck says that the HA manager gave up on a guest, and what brings it back.
-func haStuck(at place) string {
-	return fmt.Sprintf("the HA manager has given up on it (state error): mend what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.sid())
+func haStuck(at view.GuestRef) string {
+	return fmt.Sprintf("the HA manager has given up on it (state error): mend what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.HAName())
 }
 
 // release takes a guest that shall go out of the HA manager, which could not stop it.
-func (d *Driver) release(ctx context.Context, at place) error {
-	_, err := d.c.Delete(ctx, api.Path("cluster", "ha", "resources", at.sid()), url.Values{})
+func (d *Driver) release(ctx context.Context, at view.GuestRef) error {
+	_, err := d.c.Delete(ctx, api.Path("cluster", "ha", "resources", at.HAName()), url.Values{})
 	switch {
 	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"), strings.Contains(fmt.Sprint(err), "not HA managed"):
 		return nil
 	case api.ClassOf(err) == api.Denied:
-		return fmt.Errorf("taking %s out of the HA manager: %w; that needs Sys.Console on /: grant it, or `ha-manager remove %s` on a node", at, err, at.sid())
+		return fmt.Errorf("taking %s out of the HA manager: %w; that needs Sys.Console on /: grant it, or `ha-manager remove %s` on a node", at, err, at.HAName())
 	default:
 		return fmt.Errorf("taking %s out of the HA manager: %w", at, err)
 	}
@@ -149,10 +150,10 @@ func seen(addr model.Address, summary, detail string) diag.Finding {
 
 // converted is a guest of ours that somebody made a template: it cannot be made a
 // machine again, and copies may live on its disks.
-func converted(g listed, name string, addr model.Address) model.Unmanaged {
+func converted(g view.Listed, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
-		VMID: g.vmid, Name: name, Kind: g.kind(), Node: g.node, Claims: addr,
+		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
 		Why: "was " + addr.String() + " until somebody converted it to a template",
-		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is made anew", g.vmid, addr),
+		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is made anew", g.VMID, addr),
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -18,21 +20,21 @@ type guestSpec interface {
 }
 
 // observedGuest reads a proven guest back into the form of its kind.
-func observedGuest(g listed, cfg config, notes string, m mark) *model.Resource {
+func observedGuest(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	switch m.Type {
 	case "ct":
 		return observedCT(g, cfg, notes, m)
-	case templateType:
+	case owner.TemplateType:
 		return observedTemplate(g, cfg, m)
 	}
 	return observedVM(g, cfg, notes, m)
 }
 
 // resource is a guest of ours as it was observed.
-func (g listed) resource(cfg config, m mark, spec any) *model.Resource {
+func resource(g view.Listed, cfg view.Config, m owner.Tag, spec any) *model.Resource {
 	return &model.Resource{
-		Addr: m.addr(), Spec: spec, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"]), HA: g.ha},
+		Addr: m.Addr(), Spec: spec, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: or(g.Lock, cfg.Now["lock"]), HA: g.HA},
 	}
 }
 
@@ -47,84 +49,84 @@ func guestKind(addr model.Address) string {
 // judge sorts the guests that were read into ours and foreign. Two guests that
 // prove the same identity are both left alone.
 type judge struct {
-	id     identity
+	id     owner.Identity
 	want   *model.Want
 	wanted wanted
 	out    *model.Observed
-	unread []listed // may be ours, and could not be read
+	unread []view.Listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
-	view   *hostView       // what the cluster's list says
+	view   *view.View      // what the cluster's list says
 	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
 }
 
 // all judges guests by what was read of them.
-func (j *judge) all(guests []listed, read map[place]reading) {
+func (j *judge) all(guests []view.Listed, read map[view.GuestRef]reading) {
 	for _, g := range guests {
-		a := read[g.place()]
+		a := read[g.Ref()]
 		if a.err == nil {
 			j.guest(g, a.cfg)
 			continue
 		}
 		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), g.vmid), Why: a.err.Error(), VMID: g.vmid, Guest: g.kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.err)})
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.err)})
 	}
 }
 
 // passOver lists a guest as foreign that nothing makes worth reading.
-func (j *judge) passOver(g listed) {
-	f := model.Unmanaged{VMID: g.vmid, Name: g.name, Kind: g.kind(), Why: "no ownership tag", Node: g.node}
-	if claims := j.wanted.vmids[g.vmid]; claims != (model.Address{}) {
+func (j *judge) passOver(g view.Listed) {
+	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
+	if claims := j.wanted.vmids[g.VMID]; claims != (model.Address{}) {
 		f.Claims = claims
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", claims)
 	}
 	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
-func (j *judge) guest(g listed, cfg config) {
-	name := or(cfg.next["name"], cfg.next["hostname"])
+func (j *judge) guest(g view.Listed, cfg view.Config) {
+	name := or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
-		name = g.name
+		name = g.Name
 	}
-	notes, m, found := splitDescription(cfg.description())
-	ok, why, claims := j.id.prove(m, found, g.place(), cfg)
-	if found && m.Site == j.id.site {
+	notes, m, found := owner.ParseDescription(cfg.Description())
+	ok, why, claims := j.id.Verify(m, found, g.Ref(), cfg)
+	if found && m.Site == j.id.Site {
 		j.names[m.Node], j.names[name] = true, true
 	}
-	lock := cfg.now["lock"]
-	if ok && cfg.now["template"] == "1" && m.Type != templateType {
-		j.out.Unmanaged = append(j.out.Unmanaged, converted(g, name, m.addr()))
+	lock := cfg.Now["lock"]
+	if ok && cfg.Now["template"] == "1" && m.Type != owner.TemplateType {
+		j.out.Unmanaged = append(j.out.Unmanaged, converted(g, name, m.Addr()))
 		return
 	}
 	if ok && lock != "create" && lock != "clone" {
 		r := observedGuest(g, cfg, notes, m)
 		r.Guest.Leaves = leaves(j.want.Host, m, cfg)
-		r.Guest.Came = came(g.place(), m)
-		j.proven[m.addr()] = append(j.proven[m.addr()], r)
+		r.Guest.Came = came(g.Ref(), m)
+		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
 		return
 	}
-	f := model.Unmanaged{VMID: g.vmid, Name: name, Kind: g.kind(), Why: why, Node: g.node, Claims: claims}
-	lock = or(lock, g.lock)
+	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: why, Node: g.Node, Claims: claims}
+	lock = or(lock, g.Lock)
 	switch {
 	case lock == "create" || lock == "clone":
 		f.Unfinished = true
 		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
-		f.Claims = or(claims, j.wanted.vmids[g.vmid])
-		f.Fix = "if no task works on it any more: " + g.place().rescue()
+		f.Claims = or(claims, j.wanted.vmids[g.VMID])
+		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
 		f.Fix = "remove the mark from the description of the copy, or the copy itself"
-	case found && !m.readable() && (m.Site == "" || m.Site == j.id.site): // ours before somebody, or a newer version, wrote in it
-		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.vmid]))
+	case found && !m.Readable() && (m.Site == "" || m.Site == j.id.Site): // ours before somebody, or a newer version, wrote in it
+		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.VMID]))
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
-	case j.wanted.vmids[g.vmid] != (model.Address{}):
-		f.Claims = j.wanted.vmids[g.vmid]
+	case j.wanted.vmids[g.VMID] != (model.Address{}):
+		f.Claims = j.wanted.vmids[g.VMID]
 		f.Fix = fmt.Sprintf("give %s another vmid, or remove this guest", f.Claims)
 		if !found {
-			f.Fix = j.lostTag(g.place(), cfg, f.Claims, f.Fix)
+			f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, f.Fix)
 		}
 	case j.wanted.names[name] != (model.Address{}) && !found:
 		f.Claims = j.wanted.names[name]
 		f.Why = "no ownership tag, but the name of " + f.Claims.String()
-		f.Fix = j.lostTag(g.place(), cfg, f.Claims, "rename one of the two")
+		f.Fix = j.lostTag(g.Ref(), cfg, f.Claims, "rename one of the two")
 	}
 	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
@@ -132,20 +134,20 @@ func (j *judge) guest(g listed, cfg config) {
 // came tells that a guest did not get its VMID from us, as one does not whose backup was
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
-func came(at place, m mark) model.Came {
-	keep := fmt.Sprintf("set vmid = %d%s to keep it as it is", at.vmid, pick(m.Type == templateType, "", ", or remove vmid,")) // of a template it is required
-	switch m.Born {
-	case at.vmid:
+func came(at view.GuestRef, m owner.Tag) model.Came {
+	keep := fmt.Sprintf("set vmid = %d%s to keep it as it is", at.VMID, pick(m.Type == owner.TemplateType, "", ", or remove vmid,")) // of a template it is required
+	switch m.CreationVMID {
+	case at.VMID:
 		return model.Came{}
 	case 0:
 		return model.Came{
 			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
-			Fix: fmt.Sprintf("%s; to make it anew, remove it first: `%s destroy %d` on node %s", keep, at.tool(), at.vmid, at.node),
+			Fix: fmt.Sprintf("%s; to make it anew, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	default:
 		return model.Came{
-			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.Born),
-			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.tool(), at.vmid, at.node),
+			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.CreationVMID),
+			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	}
 }
@@ -155,8 +157,8 @@ func came(at place, m mark) model.Came {
 // none.
 func (j *judge) twin(r *model.Resource) string {
 	for _, g := range j.unread {
-		if (g.name == r.Addr.Name || g.name == r.Spec.(guestSpec).guestName()) && g.kind() == guestKind(r.Addr) {
-			return g.place().String()
+		if (g.Name == r.Addr.Name || g.Name == r.Spec.(guestSpec).guestName()) && g.Kind() == guestKind(r.Addr) {
+			return g.Ref().String()
 		}
 	}
 	return ""
@@ -169,7 +171,7 @@ func (j *judge) close() {
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
-				Why: fmt.Sprintf("%s proves to be it, and so may %s of the same name, which cannot be read", place{g.Node, g.VMID, guestKind(addr) == "ct"}, twin),
+				Why: fmt.Sprintf("%s proves to be it, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: guestKind(addr) == "ct"}, twin),
 			})
 			continue
 		}

@@ -5,7 +5,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -14,12 +16,12 @@ import (
 // with a guest that is another one. Snapshots do not help: PVE keeps the description of a
 // guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
 // otherwise is what to do if it is another guest.
-func (j *judge) lostTag(at place, cfg config, addr model.Address, otherwise string) string {
-	if guestKind(addr) != pick(at.lxc, "ct", "vm") {
+func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
+	if guestKind(addr) != pick(at.LXC, "ct", "vm") {
 		return "it is not " + addr.String() + ": " + otherwise
 	}
 	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
-		addr, at.tool(), at.vmid)
+		addr, at.Tool(), at.VMID)
 	if line := j.tagLine(at, cfg, addr); line != "" {
 		return where + ":\n" + line + "\nwith this line you hand the guest over: look at the next plan before you apply it\nif it is another guest: " + otherwise
 	}
@@ -29,17 +31,17 @@ func (j *judge) lostTag(at place, cfg config, addr model.Address, otherwise stri
 // tagLine is the ownership tag that a guest would have if it were the wanted one: with the
 // identity that it has now. It is "" where too little speaks for that: another name, no
 // identity, or disks and nics in other slots than those that are given to a new guest.
-func (j *judge) tagLine(at place, cfg config, addr model.Address) string {
+func (j *judge) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
 	w := j.want.State[addr]
-	if w == nil || or(cfg.next["name"], cfg.next["hostname"]) != w.Spec.(guestSpec).guestName() {
+	if w == nil || or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
 		return ""
 	}
-	var m mark
+	var m owner.Tag
 	switch want := w.Spec.(type) {
 	case *VM:
 		m = want.mark
-		m.UUID = uuidOf(cfg.next["smbios1"])
-		m.Slots = slots(want.devices(), want.beside(config{}), nil)
+		m.UUID = owner.UUID(cfg.Next["smbios1"])
+		m.Slots = slots(want.devices(), want.beside(view.Config{}), nil)
 		m.Options = slices.Sorted(maps.Keys(want.Options))
 		m.Linked = false
 		if want.Clone == cloneLinked {
@@ -47,17 +49,17 @@ func (j *judge) tagLine(at place, cfg config, addr model.Address) string {
 		}
 	case *CT:
 		m = want.mark
-		m.Slots = slots(want.devices(), config{}, rootSlot())
+		m.Slots = slots(want.devices(), view.Config{}, rootSlot())
 		m.Options = slices.Sorted(maps.Keys(want.Options))
 		if len(want.NICs) > 0 {
-			m.MAC = property.Parse(cfg.next[m.Slots["nic."+want.NICs[0].Name]]).Values["hwaddr"]
+			m.MAC = property.Parse(cfg.Next[m.Slots["nic."+want.NICs[0].Name]]).Values["hwaddr"]
 		}
 	}
-	if m.bare() || !slotsFit(m.Slots, cfg.next) {
+	if m.Provisional() || !slotsFit(m.Slots, cfg.Next) {
 		return ""
 	}
-	m.Owner, m.Born = j.id.owner, at.vmid
-	return m.line()
+	m.Owner, m.CreationVMID = j.id.Owner, at.VMID
+	return m.Line()
 }
 
 // slotsFit reports whether a guest has a device in each of these slots, and disks and

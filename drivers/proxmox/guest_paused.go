@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -14,7 +15,7 @@ import (
 const paused = "paused"
 
 // watchStates finds our guests that are locked, and those that are paused.
-func (d *Driver) watchStates(ctx context.Context, guests map[int]listed, out *model.Observed) error {
+func (d *Driver) watchStates(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
 	if err := d.watchLocks(ctx, out); err != nil {
 		return err
 	}
@@ -29,10 +30,10 @@ func (d *Driver) watchStates(ctx context.Context, guests map[int]listed, out *mo
 // One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
 // guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
 // configuration is locked a task is at work, a backup or a migration, and will end it.
-func (d *Driver) watchPaused(ctx context.Context, guests map[int]listed, out *model.Observed) error {
+func (d *Driver) watchPaused(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		r := out.State[addr]
-		if r.Guest == nil || guests[r.Guest.VMID].qmp == "" {
+		if r.Guest == nil || guests[r.Guest.VMID].QMP == "" {
 			continue
 		}
 		now, err := d.readPowerOf(ctx, placeOf(r))
@@ -81,22 +82,22 @@ func haltedBy(qmp string) string {
 
 // haltedFix says what to do about it. Such a machine is not resumed by itself: an error of a
 // disk may come of a full storage, and what sleeps would go to sleep again.
-func haltedFix(at place, qmp string) string {
+func haltedFix(at view.GuestRef, qmp string) string {
 	switch qmp {
 	case "io-error":
-		return fmt.Sprintf("it is not resumed by itself. See whether its storage is full or gone (`pvesm status` on node %s), fix that, then `qm resume %d`", at.node, at.vmid)
+		return fmt.Sprintf("it is not resumed by itself. See whether its storage is full or gone (`pvesm status` on node %s), fix that, then `qm resume %d`", at.Node, at.VMID)
 	case "suspended":
-		return fmt.Sprintf("it is not woken by itself, since it would go to sleep again. `qm resume %d` on node %s wakes it; the power settings of its system keep it awake", at.vmid, at.node)
+		return fmt.Sprintf("it is not woken by itself, since it would go to sleep again. `qm resume %d` on node %s wakes it; the power settings of its system keep it awake", at.VMID, at.Node)
 	case "internal-error", "guest-panicked", "shutdown":
-		return fmt.Sprintf("look at its console; `qm reset %d` on node %s starts its system anew, and `qm stop %d` stops it", at.vmid, at.node, at.vmid)
+		return fmt.Sprintf("look at its console; `qm reset %d` on node %s starts its system anew, and `qm stop %d` stops it", at.VMID, at.Node, at.VMID)
 	default:
-		return fmt.Sprintf("`qm status %d --verbose` on node %s shows more; a task that brought it there (a migration, a backup) may have died", at.vmid, at.node)
+		return fmt.Sprintf("`qm status %d --verbose` on node %s shows more; a task that brought it there (a migration, a backup) may have died", at.VMID, at.Node)
 	}
 }
 
 // unpause lets a paused machine run on.
-func (d *Driver) unpause(ctx context.Context, at place) error {
-	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "resume"), nil) })
+func (d *Driver) unpause(ctx context.Context, at view.GuestRef) error {
+	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "resume"), nil) })
 	if err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}

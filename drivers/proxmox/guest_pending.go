@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,17 +20,17 @@ import (
 // reread is a guest's spec that can be read again from another configuration.
 type reread interface {
 	guestSpec
-	seen() config                          // what it was read from
-	as(cfg config) any                     // what would be read from another one
+	seen() view.Config                     // what it was read from
+	as(cfg view.Config) any                // what would be read from another one
 	alignValues(have any)                  // Align, without what waits
 	awaitsRestart(have any) bool           // whether a restart would bring have nearer to it
 	settable(key string) bool              // whether PVE lets an API token revert the key
-	path(key string) string                // of a key in the files
+	Path(key string) string                // of a key in the files
 	sameValue(key, want, have string) bool // whether two values of a key mean the same
 }
 
 // aligned is what would be observed of a configuration, compared with what is wanted.
-func aligned(want, have reread, cfg config) any {
+func aligned(want, have reread, cfg view.Config) any {
 	spec := have.as(cfg)
 	want.alignValues(spec)
 	return spec
@@ -41,13 +42,13 @@ func aligned(want, have reread, cfg config) any {
 // not one of what this program needs itself.
 func undeclared(want, have reread) []string {
 	cfg := have.seen()
-	keys := cfg.waitingKeys()
+	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return nil
 	}
 	next := aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.settable(key) || cfg.goes(key) && key != seedSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.reverted(map[string]bool{key: true})))
+		return key == "description" || !have.settable(key) || cfg.Removes(key) && key != seedSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.Reverted(map[string]bool{key: true})))
 	})
 }
 
@@ -56,7 +57,7 @@ func reverts(want, have reread) []model.Pending {
 	var out []model.Pending
 	cfg := have.seen()
 	for _, key := range undeclared(want, have) {
-		out = append(out, model.Pending{Path: have.path(key), Before: plainValue(cfg.now, key), After: plainValue(cfg.next, key)})
+		out = append(out, model.Pending{Path: have.Path(key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
 	}
 	return out
 }
@@ -65,10 +66,10 @@ func reverts(want, have reread) []model.Pending {
 // files only waits.
 func takesBack(want, have reread, path string) bool {
 	cfg := have.seen()
-	if len(cfg.waitingKeys()) == 0 || path == "power" || path == "pending" {
+	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
-	now, wanted := valueAt(aligned(want, have, cfg.inForce()), path), valueAt(want, path)
+	now, wanted := valueAt(aligned(want, have, cfg.InForce()), path), valueAt(want, path)
 	list, isList := now.([]string)
 	other, alike := wanted.([]string)
 	if isList || alike {
@@ -90,16 +91,16 @@ func valueAt(spec any, path string) any {
 // would bring the guest nearer to them.
 func awaits(want, have reread) bool {
 	cfg := have.seen()
-	keys := cfg.waitingKeys()
+	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return false
 	}
 	next := aligned(want, have, cfg)
 	wanted := values(want)
 	return slices.ContainsFunc(keys, func(key string) bool {
-		kept := aligned(want, have, cfg.reverted(map[string]bool{key: true}))
+		kept := aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next, kept) {
-			return cfg.goes(key) && key != seedSlot && key != "smbios1"
+			return cfg.Removes(key) && key != seedSlot && key != "smbios1"
 		}
 		then, now := values(next), values(kept)
 		paths := maps.Clone(now)
@@ -151,18 +152,18 @@ func joinNotes(notes ...string) string {
 // settle turns into reverts what a change writes or deletes only to have what is in force.
 // A container is asked to revert also what it is to delete: the value that waits would
 // outlive the deletion.
-func (w writing) settle(old config, lxc bool, same func(key, a, b string) bool) {
+func (w writing) settle(old view.Config, lxc bool, same func(key, a, b string) bool) {
 	for key, val := range w.set {
-		if now, there := old.now[key]; there && old.waitsFor(key) && same(key, fmt.Sprint(val), now) {
+		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
 			delete(w.set, key)
 			w.revert[key] = true
 		}
 	}
 	for key := range w.gone {
-		_, there := old.now[key]
-		_, waits := old.next[key]
+		_, there := old.Now[key]
+		_, waits := old.Next[key]
 		switch {
-		case !old.waitsFor(key):
+		case !old.WaitsFor(key):
 		case !there:
 			delete(w.gone, key)
 			w.revert[key] = true
@@ -171,7 +172,7 @@ func (w writing) settle(old config, lxc bool, same func(key, a, b string) bool) 
 		}
 	}
 	for key := range w.revert { // what is written replaces what waits by itself
-		if w.set[key] != nil || w.gone[key] && (!lxc || old.next[key] == "") {
+		if w.set[key] != nil || w.gone[key] && (!lxc || old.Next[key] == "") {
 			delete(w.revert, key)
 		}
 	}

@@ -6,19 +6,20 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // What waits for a restart of a VM, and of a container: see guest_pending.go.
 
-func (h *held) seen() config { return h.observe }
+func (h *held) seen() view.Config { return h.observe }
 
-func (v *VM) as(cfg config) any {
-	return observedVM(listed{running: v.Power == "running", uptime: v.uptime}, cfg, v.Description, v.mark).Spec
+func (v *VM) as(cfg view.Config) any {
+	return observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark).Spec
 }
 
-func (c *CT) as(cfg config) any {
-	return observedCT(listed{running: c.Power == "running", lxc: true}, cfg, c.Description, c.mark).Spec
+func (c *CT) as(cfg view.Config) any {
+	return observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark).Spec
 }
 
 func (v *VM) awaitsRestart(have any) bool {
@@ -32,9 +33,9 @@ func (c *CT) awaitsRestart(have any) bool { return awaits(c, have.(*CT)) }
 // names devices that are there; and what PVE itself derives of something declared stays.
 func (v *VM) settable(key string) bool {
 	c := v.observe
-	now, there := c.now[key]
+	now, there := c.Now[key]
 	if d, ok := deviceOfHost[family(key)]; ok {
-		for _, val := range []string{now, c.next[key]} {
+		for _, val := range []string{now, c.Next[key]} {
 			if val != "" && !d.fine.MatchString(val) {
 				return false
 			}
@@ -42,13 +43,13 @@ func (v *VM) settable(key string) bool {
 	}
 	switch {
 	case isDrive(key):
-		return there || c.now["protection"] != "1"
+		return there || c.Now["protection"] != "1"
 	case key == "boot":
-		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.current(dev) == "" })
+		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
 	case key == "machine": // of Windows PVE pins it when that is declared
-		return !strings.HasPrefix(c.next["ostype"], "w") || !samePinned(or(now, "pc"), c.next[key])
+		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(or(now, "pc"), c.Next[key])
 	case key == "bootdisk": // goes where a boot order is set
-		return len(bootDevices(c.next["boot"])) == 0
+		return len(bootDevices(c.Next["boot"])) == 0
 	default:
 		return true
 	}
@@ -61,7 +62,7 @@ func (c *CT) settable(key string) bool {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
 	case key == "features":
-		others := slices.ContainsFunc(readFeatures(c.observe.now[key]), func(f string) bool { return f != "nesting" })
+		others := slices.ContainsFunc(readFeatures(c.observe.Now[key]), func(f string) bool { return f != "nesting" })
 		return c.Unprivileged && !others
 	default:
 		return true
@@ -86,8 +87,8 @@ func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, wa
 // takesBackData reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.
 func takesBackData(want, have reread, path, slot string) bool {
-	_, there := have.seen().now[slot]
-	return there && have.seen().waitsFor(slot) && takesBack(want, have, path)
+	_, there := have.seen().Now[slot]
+	return there && have.seen().WaitsFor(slot) && takesBack(want, have, path)
 }
 
 // revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
@@ -95,7 +96,7 @@ func takesBackData(want, have reread, path, slot string) bool {
 func (c *change) revertOnly(want, have reread, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
 	for _, key := range undeclared(want, have) {
-		unasked[have.path(key)] = key
+		unasked[have.Path(key)] = key
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch plan.Change) bool {
 		if key := unasked[ch.Path]; key != "" {
@@ -105,7 +106,7 @@ func (c *change) revertOnly(want, have reread, s plan.Step) []plan.Change {
 		head, rest, _ := strings.Cut(ch.Path, ".")
 		name, _, _ := strings.Cut(rest, ".")
 		slot := c.from.mark.Slots["disk."+name]
-		if head != "disk" || c.from.observe.next[slot] == "" || !takesBackData(want, have, ch.Path, slot) {
+		if head != "disk" || c.from.observe.Next[slot] == "" || !takesBackData(want, have, ch.Path, slot) {
 			return false
 		}
 		c.revert[slot] = true
@@ -128,7 +129,7 @@ func (d *Driver) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 		return err
 	}
 	have, guest := *s.Have, *s.Have.Guest
-	guest.Digest = ch.sight.cfg.digest
+	guest.Digest = ch.sight.cfg.Digest
 	have.Spec, have.Guest = have.Spec.(reread).as(ch.sight.cfg), &guest
 	s.Have, ch.from.observe, ch.revert = &have, ch.sight.cfg, map[string]bool{}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // shutdownGrace is how much longer than the guest's own time a shutdown may take
@@ -28,7 +30,7 @@ type power struct {
 
 // readPowerOf asks the guest's node. It costs a connection (PVE closes it), so only
 // steps ask, never a look that finds nothing to do.
-func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
+func (d *Driver) readPowerOf(ctx context.Context, at view.GuestRef) (power, error) {
 	var doc struct {
 		Status string          `json:"status"`
 		QMP    string          `json:"qmpstatus"`
@@ -39,11 +41,11 @@ func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 			State   string          `json:"state"`
 		} `json:"ha"`
 	}
-	if err := d.c.Get(ctx, at.path("status", "current"), &doc); err != nil {
+	if err := d.c.Get(ctx, at.Path("status", "current"), &doc); err != nil {
 		return power{}, err
 	}
 	if doc.Status == "" {
-		return power{}, &api.NetError{Method: "GET", Path: at.path("status", "current"), Err: errors.New("the answer holds no status")}
+		return power{}, &api.NetError{Method: "GET", Path: at.Path("status", "current"), Err: errors.New("the answer holds no status")}
 	}
 	return power{
 		running: doc.Status == "running", qmp: doc.QMP, pid: api.Number(doc.PID), uptime: api.Number(doc.Uptime),
@@ -57,8 +59,8 @@ func (d *Driver) readPowerOf(ctx context.Context, at place) (power, error) {
 // the guest runs, and its task ends well only when QEMU answered its monitor, or LXC reported
 // the container as running (PVE/QemuServer.pm, vm_start_nolock; PVE/LXC.pm, vm_start). So it
 // runs then, with a newer start than before.
-func (d *Driver) start(ctx context.Context, at place) error {
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "start"), nil) })
+func (d *Driver) start(ctx context.Context, at view.GuestRef) error {
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "start"), nil) })
 	switch {
 	case err != nil && strings.Contains(err.Error(), "already running"):
 		now, lookErr := d.readPowerOf(ctx, at)
@@ -81,16 +83,16 @@ func (d *Driver) start(ctx context.Context, at place) error {
 //
 // A VM that is down in the middle of a restart is awaited first: for PVE its shutdown
 // would be done at once, and the start that follows would undo it.
-func (d *Driver) stop(ctx context.Context, at place, m mark) error {
-	if !at.lxc {
+func (d *Driver) stop(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+	if !at.LXC {
 		if now, err := d.readPowerOf(ctx, at); err == nil && !now.running {
 			d.rebootsNow(ctx, at)
 		}
 	}
-	limit := time.Duration(m.down()) * time.Second
+	limit := time.Duration(m.ShutdownSeconds()) * time.Second
 	asked, cancel := context.WithTimeout(ctx, limit+shutdownGrace)
 	upid, err := d.whenUnlocked(asked, func() (string, error) {
-		return d.c.Post(asked, at.path("status", "shutdown"), api.Params{"timeout": m.down(), "forceStop": true})
+		return d.c.Post(asked, at.Path("status", "shutdown"), api.Params{"timeout": m.ShutdownSeconds(), "forceStop": true})
 	})
 	hangs := asked.Err() != nil && ctx.Err() == nil
 	cancel()
@@ -111,13 +113,13 @@ func (d *Driver) stop(ctx context.Context, at place, m mark) error {
 
 // pullPlug stops a guest that a shutdown did not end; a shutdown task that still
 // hangs holds the guest's lock file, so it is ended first.
-func (d *Driver) pullPlug(ctx context.Context, at place, shutdown string, why error) error {
+func (d *Driver) pullPlug(ctx context.Context, at view.GuestRef, shutdown string, why error) error {
 	if shutdown != "" {
-		if _, err := d.c.Delete(ctx, api.Path("nodes", at.node, "tasks", shutdown), nil); err != nil && api.ClassOf(err) == api.NoLogin {
+		if _, err := d.c.Delete(ctx, api.Path("nodes", at.Node, "tasks", shutdown), nil); err != nil && api.ClassOf(err) == api.NoLogin {
 			return fmt.Errorf("shutting %s down: %w", at, err)
 		}
 	}
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.path("status", "stop"), nil) })
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "stop"), nil) })
 	if err != nil && !strings.Contains(err.Error(), at.String()+" not running") {
 		return fmt.Errorf("stopping %s, which its shutdown did not end (%w): %w", at, why, err)
 	}

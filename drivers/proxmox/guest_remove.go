@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -16,10 +18,10 @@ import (
 // what its mark demands. In this order, so that nothing is shut down for nothing:
 // wait for our own tasks, prove, refuse, shut down, back up, prove again, destroy.
 func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
-	at := place{vmid: s.VMID, lxc: s.Address.Kind == "ct"}
+	at := view.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
 	for _, r := range []*model.Resource{s.Want, s.Have} {
 		if r != nil && r.Guest != nil {
-			at.node, at.vmid = r.Guest.Node, or(r.Guest.VMID, at.vmid)
+			at.Node, at.VMID = r.Guest.Node, or(r.Guest.VMID, at.VMID)
 		}
 	}
 	_, others, err := d.rejoin(ctx, at)
@@ -36,17 +38,17 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 	case err != nil:
 		return err
 	}
-	if lock := cfg.now["lock"]; lock != "" {
+	if lock := cfg.Now["lock"]; lock != "" {
 		return fmt.Errorf("removing %s: %s", at, lockText(at, lock, others))
 	}
 	if len(others) > 0 { // it holds the guest's lock file: the guest would be shut down, and then not be destroyed
 		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
 	}
-	policy := is.mark.policy()
+	policy := is.Tag.RemovalPolicy()
 	if undo {
-		policy = leaveAtOnce // it never was what the policy is to keep
+		policy = owner.RemoveAtOnce // it never was what the policy is to keep
 	}
-	if err := d.takeLeave(ctx, at, is.mark, policy, cfg); err != nil {
+	if err := d.takeLeave(ctx, at, is.Tag, policy, cfg); err != nil {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
 	cfg, is, err = d.departing(ctx, at, s.Address)
@@ -56,7 +58,7 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 	case err != nil:
 		return err
 	}
-	if err := d.dropSeed(ctx, at, is.mark, cfg); err != nil {
+	if err := d.dropSeed(ctx, at, is.Tag, cfg); err != nil {
 		return err
 	}
 	return d.destroy(ctx, at)
@@ -70,25 +72,25 @@ var (
 
 // departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
-func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (config, proof, error) {
+func (d *Driver) departing(ctx context.Context, at view.GuestRef, addr model.Address) (view.Config, owner.Verdict, error) {
 	cfg, err := d.readConfig(ctx, at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
-		return cfg, proof{}, errors.Join(errGone, err)
+		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
 	if err != nil {
-		return cfg, proof{}, fmt.Errorf("removing %s: looking at it first: %w", at, err)
+		return cfg, owner.Verdict{}, fmt.Errorf("removing %s: looking at it first: %w", at, err)
 	}
-	is := d.id.check(cfg, at)
+	is := d.id.Check(cfg, at)
 	switch {
-	case !is.of(addr):
-		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.why(), errNotOurs)
-	case cfg.next["protection"] == "1" && is.mark.Type == templateType:
-		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", at, at.vmid, at.node)
-	case cfg.next["protection"] == "1":
+	case !is.IsOwnedAs(addr):
+		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.Why(), errNotOurs)
+	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
+		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", at, at.VMID, at.Node)
+	case cfg.Next["protection"] == "1":
 		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", at)
-	case is.mark.Type == templateType:
+	case is.Tag.Type == owner.TemplateType:
 		return cfg, is, d.mustHaveNoClones(ctx, at, cfg)
-	case cfg.now["template"] == "1" && is.mark.Type != templateType:
+	case cfg.Now["template"] == "1" && is.Tag.Type != owner.TemplateType:
 		return cfg, is, fmt.Errorf("removing %s: somebody converted it to a template: remove it by hand, its linked clones first", at)
 	}
 	return cfg, is, nil
@@ -97,20 +99,20 @@ func (d *Driver) departing(ctx context.Context, at place, addr model.Address) (c
 // takeLeave does what the policy demands and shuts the guest down. A backup is made
 // of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
 // stopped, since the files want it gone and the next pass would stop it again.
-func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string, cfg config) error {
+func (d *Driver) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, policy string, cfg view.Config) error {
 	switch policy {
-	case leaveAtOnce:
+	case owner.RemoveAtOnce:
 		return d.stopForGood(ctx, at, m)
-	case leaveWhenUnused:
+	case owner.RemoveUnused:
 		if err := d.mustBeUnused(ctx, at); err != nil {
 			return err
 		}
 		return d.stopForGood(ctx, at, m) // it does not run; now the HA manager knows that it shall not
-	case leaveBackedUp:
+	case owner.RemoveBackedUp:
 	default:
 		return fmt.Errorf("its decommission policy %s is not known here", policy)
 	}
-	if left := unsaved(cfg.next); left != "" {
+	if left := unsaved(cfg.Next); left != "" {
 		return fmt.Errorf("no backup would hold its %s: %s", left, saveAll)
 	}
 	f, err := d.newFarewell(ctx, at, m)
@@ -144,7 +146,7 @@ func (d *Driver) takeLeave(ctx context.Context, at place, m mark, policy string,
 
 // stopForGood stops a guest that shall go. If the HA manager cannot, the guest is
 // taken out of its hands.
-func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
+func (d *Driver) stopForGood(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	err := d.stop(ctx, at, m)
 	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
 		return err
@@ -165,8 +167,8 @@ func (d *Driver) stopForGood(ctx context.Context, at place, m mark) error {
 // destroy gives the order. Only volumes that the configuration names go: PVE's other
 // option also takes every volume that carries the VMID. purge takes the guest out of
 // HA, replication and backup jobs, which else forbid it or outlive it.
-func (d *Driver) destroy(ctx context.Context, at place) error {
-	upid, err := d.c.Delete(ctx, at.path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
+func (d *Driver) destroy(ctx context.Context, at view.GuestRef) error {
+	upid, err := d.c.Delete(ctx, at.Path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
 	err = d.c.Settle(ctx, upid, err)
 	if err == nil {
 		return nil
@@ -181,7 +183,7 @@ func (d *Driver) destroy(ctx context.Context, at place) error {
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
 		return fmt.Errorf("removing %s: guests that this token cannot see are linked clones of it (`pvesm list STORAGE` on node %s shows their disks, which begin with the name of its own; "+
-			"with Datastore.Audit on the storage the plan does): remove them first, or move their disks, which makes them whole: %w", at, at.node, err)
+			"with Datastore.Audit on the storage the plan does): remove them first, or move their disks, which makes them whole: %w", at, at.Node, err)
 	}
 	return fmt.Errorf("removing %s: %w", at, err)
 }
@@ -189,23 +191,23 @@ func (d *Driver) destroy(ctx context.Context, at place) error {
 // mustBeGone asks the list of guests whether one is gone: an error on the guest
 // itself proves nothing, since with rights on a pool only a missing guest and a
 // hidden one look the same.
-func (d *Driver) mustBeGone(ctx context.Context, at place, why error) error {
-	v, err := readView(ctx, d.c, d.host)
+func (d *Driver) mustBeGone(ctx context.Context, at view.GuestRef, why error) error {
+	v, err := view.Read(ctx, d.c, d.host)
 	if err != nil {
 		return err
 	}
-	for _, u := range v.unknown {
+	for _, u := range v.Unknown {
 		if u.All {
 			return fmt.Errorf("whether %s is gone cannot be seen: %s (%w)", at, u.Why, why)
 		}
 	}
-	if g, there := v.guests[at.vmid]; there {
-		return fmt.Errorf("%s is on node %s, but cannot be read there: %w", at, g.node, why)
+	if g, there := v.Guests[at.VMID]; there {
+		return fmt.Errorf("%s is on node %s, but cannot be read there: %w", at, g.Node, why)
 	}
-	if !v.narrow {
+	if !v.LimitedVisibility {
 		return nil
 	}
-	switch hidden, err := d.taken(ctx, at.vmid); {
+	switch hidden, err := d.taken(ctx, at.VMID); {
 	case err != nil:
 		return fmt.Errorf("asking whether %s is gone: %w", at, err)
 	case hidden:

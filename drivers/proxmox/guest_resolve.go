@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -235,7 +236,7 @@ func isPublicKey(line string) bool {
 // set to keep upper case, and the text of the files would then say another tag than the
 // guest has.
 func (r *guestResolver) tagged(declared []string) []string {
-	tags := []string{Tag}
+	tags := []string{owner.PVETag}
 	for i, t := range declared {
 		kept := strings.ToLower(t)
 		switch {
@@ -273,25 +274,25 @@ func (r *guestResolver) conduct(power, restart, notes string, st *Startup) {
 			}
 		}
 	}
-	if strings.Contains(notes, markPrefix) {
-		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", markPrefix)
+	if strings.Contains(notes, owner.Prefix) {
+		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", owner.Prefix)
 	}
 	if len(notes) > 6000 {
-		r.errorf("description", "description too long", "PVE keeps %d characters, and the owner mark needs some: at most 6000", maxDescription)
+		r.errorf("description", "description too long", "PVE keeps %d characters, and the owner mark needs some: at most 6000", owner.MaxDescription)
 	}
 }
 
 // owner writes down what the files decide of the mark. from is what the guest is
 // made of.
-func (r *guestResolver) owner(from string, st *Startup) mark {
-	m := mark{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, From: from, Needs: slices.Clone(r.in.Needs)}
+func (r *guestResolver) owner(from string, st *Startup) owner.Tag {
+	m := owner.Tag{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, From: from, Needs: slices.Clone(r.in.Needs)}
 	if r.in.Host != nil {
 		m.Owner = r.in.Host.Name
 	}
 	if r.in.Manifest != nil {
 		m.Manifest = r.in.Manifest.Name
 	}
-	d := markDestroy{}
+	d := owner.Destroy{}
 	if n := r.in.Node; n != nil {
 		if n.Decomm != nil {
 			d.Policy = n.Decomm.Policy
@@ -301,7 +302,7 @@ func (r *guestResolver) owner(from string, st *Startup) mark {
 	if st != nil && st.Down != nil {
 		d.Down = *st.Down
 	}
-	if d != (markDestroy{}) {
+	if d != (owner.Destroy{}) {
 		m.Destroy = &d
 	}
 	slices.SortFunc(m.Needs, model.Address.Compare)
@@ -310,8 +311,8 @@ func (r *guestResolver) owner(from string, st *Startup) mark {
 }
 
 // fits checks that notes and mark have room in a description.
-func (r *guestResolver) fits(notes string, m mark) {
-	if n := utf8.RuneCountInString(describe(notes, m)); n > maxDescription {
-		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, maxDescription)
+func (r *guestResolver) fits(notes string, m owner.Tag) {
+	if n := utf8.RuneCountInString(owner.Describe(notes, m)); n > owner.MaxDescription {
+		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
 	}
 }

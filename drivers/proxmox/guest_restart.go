@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -62,16 +63,16 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 		*waits = false
 		out.Findings = append(out.Findings, seen(addr, fmt.Sprintf("%s is not restarted again for what waits: %s", addr, why),
 			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
-				at.tool(), at.vmid, at.tool(), at.vmid, at.node)))
+				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))
 	}
 	return nil
 }
 
 // restartedInVain tells how our last restarts of a guest went, if that speaks against
 // another one now. The worker of a restart that was killed is no answer of the guest.
-func (d *Driver) restartedInVain(ctx context.Context, at place) (string, error) {
+func (d *Driver) restartedInVain(ctx context.Context, at view.GuestRef) (string, error) {
 	var list []api.TaskEntry
-	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.node, "tasks"), strconv.Itoa(at.vmid), time.Now().Add(-restartPause).Unix())
+	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
 	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}

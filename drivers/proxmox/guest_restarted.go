@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // A restart of a VM is two tasks. The one that we order, qmreboot, ends when the VM has
@@ -35,7 +37,7 @@ const (
 
 // restart shuts a guest down and starts it, which applies what is pending, and waits until
 // it runs with a newer start than before.
-func (d *Driver) restart(ctx context.Context, at place, m mark) error {
+func (d *Driver) restart(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	before, err := d.readPowerOf(ctx, at)
 	if err != nil {
 		return fmt.Errorf("restarting %s: looking at it first: %w", at, err)
@@ -44,7 +46,7 @@ func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 		return d.start(ctx, at)
 	}
 	upid, err := d.whenUnlocked(ctx, func() (string, error) {
-		return d.c.Post(ctx, at.path("status", "reboot"), api.Params{"timeout": m.down()})
+		return d.c.Post(ctx, at.Path("status", "reboot"), api.Params{"timeout": m.ShutdownSeconds()})
 	})
 	lost := err
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
@@ -63,10 +65,10 @@ func (d *Driver) restart(ctx context.Context, at place, m mark) error {
 			return fmt.Errorf("restarting %s: %w", at, errors.Join(err, lost))
 		}
 		return nil
-	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.vmid)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
+	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.VMID)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
 		return d.start(ctx, at)
 	case strings.Contains(err.Error(), "powerdown failed"):
-		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.down(), err)
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.ShutdownSeconds(), err)
 	default:
 		return fmt.Errorf("restarting %s: %w", at, err)
 	}
@@ -88,7 +90,7 @@ func (p power) newerThan(before power) bool {
 // runsAgain waits until a guest runs with a newer start than before. reboot is the task that
 // stopped it, "" where its answer was lost. The later task is looked for as soon as the
 // guest was seen stopped: it says why, where it fails, to a token that may see it.
-func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot string) error {
+func (d *Driver) runsAgain(ctx context.Context, at view.GuestRef, before power, reboot string) error {
 	patience := restartPatience
 	if before.managed {
 		patience = haPatience
@@ -99,11 +101,11 @@ func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot s
 		switch {
 		case err != nil && api.EndsPass(ctx, err):
 			return err
-		case err == nil && now.newerThan(before) && (at.lxc || now.uptime >= startLasts):
+		case err == nil && now.newerThan(before) && (at.LXC || now.uptime >= startLasts):
 			return nil
 		case err == nil && now.ha == "error":
 			return errors.New(haStuck(at))
-		case err == nil && at.lxc && !now.running && !now.managed: // it had stopped before its task had the lock
+		case err == nil && at.LXC && !now.running && !now.managed: // it had stopped before its task had the lock
 			return d.start(ctx, at)
 		}
 		if upid := d.laterStart(ctx, at, reboot); upid != "" {
@@ -131,8 +133,8 @@ func (d *Driver) runsAgain(ctx context.Context, at place, before power, reboot s
 // laterStart is the newest start of a VM after a reboot; "" where none can be seen. Both
 // times are those in the ids, of one clock. A token without Sys.Audit on the node sees its
 // own tasks only, and the list says nothing of that.
-func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string {
-	if at.lxc {
+func (d *Driver) laterStart(ctx context.Context, at view.GuestRef, reboot string) string {
+	if at.LXC {
 		return ""
 	}
 	tasks, err := d.recentTasks(ctx, at)
@@ -153,15 +155,15 @@ func (d *Driver) laterStart(ctx context.Context, at place, reboot string) string
 }
 
 // recentTasks are the last tasks about a guest, running ones first, then the newest.
-func (d *Driver) recentTasks(ctx context.Context, at place) ([]api.TaskEntry, error) {
+func (d *Driver) recentTasks(ctx context.Context, at view.GuestRef) ([]api.TaskEntry, error) {
 	var list []api.TaskEntry
-	err := api.ReadList(ctx, d.c, api.Path("nodes", at.node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.vmid), &list)
+	err := api.ReadList(ctx, d.c, api.Path("nodes", at.Node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.VMID), &list)
 	return list, err
 }
 
 // staysDown says that a VM did not come back, what was seen, and what to do.
-func (d *Driver) staysDown(ctx context.Context, at place, now power, seen error, patience time.Duration) error {
-	switch missing, err := d.lacks(ctx, "/nodes/"+at.node, "Sys.Audit"); {
+func (d *Driver) staysDown(ctx context.Context, at view.GuestRef, now power, seen error, patience time.Duration) error {
+	switch missing, err := d.lacks(ctx, "/nodes/"+at.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
 	case now.managed:
@@ -169,17 +171,17 @@ func (d *Driver) staysDown(ctx context.Context, at place, now power, seen error,
 	case now.running:
 		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.pid, now.uptime)
 	case err == nil && missing != "":
-		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, at.node, at.vmid, at.node)
+		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, at.Node, at.VMID, at.Node)
 	default:
-		return fmt.Errorf("it has been down for %s, and no task has started it: look at `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.node)
+		return fmt.Errorf("it has been down for %s, and no task has started it: look at `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.Node)
 	}
 }
 
 // rebootsNow waits for a start that is under way, and for the one that follows a reboot
 // which an earlier run ordered, so that the VM is not started a second time beside it. It
 // reports whether the VM runs. No clock tells how old that reboot is, so the wait is short.
-func (d *Driver) rebootsNow(ctx context.Context, at place) bool {
-	if at.lxc {
+func (d *Driver) rebootsNow(ctx context.Context, at view.GuestRef) bool {
+	if at.LXC {
 		return false
 	}
 	tasks, err := d.recentTasks(ctx, at)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -17,11 +18,11 @@ import (
 
 // inSnapshots maps the volumes that snapshots of a guest hold to one snapshot that does.
 // It costs a request for each snapshot, and one more.
-func (d *Driver) inSnapshots(ctx context.Context, at place) (map[string]string, error) {
+func (d *Driver) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]string, error) {
 	var list []struct {
 		Name string `json:"name"`
 	}
-	if err := api.ReadList(ctx, d.c, at.path("snapshot"), &list); err != nil {
+	if err := api.ReadList(ctx, d.c, at.Path("snapshot"), &list); err != nil {
 		return nil, fmt.Errorf("asking for the snapshots of %s: %w", at, err)
 	}
 	out := map[string]string{}
@@ -30,7 +31,7 @@ func (d *Driver) inSnapshots(ctx context.Context, at place) (map[string]string, 
 			continue
 		}
 		var conf map[string]json.RawMessage
-		if err := d.c.Get(ctx, at.path("snapshot", s.Name, "config"), &conf); err != nil {
+		if err := d.c.Get(ctx, at.Path("snapshot", s.Name, "config"), &conf); err != nil {
 			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
 		}
 		for key, val := range conf {
@@ -57,7 +58,7 @@ func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model
 		}
 		to, ok := w.Spec.(diskful)
 		from, there := out.State[addr].Spec.(diskful)
-		if !ok || !there || from.volumes().observe.now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
+		if !ok || !there || from.volumes().observe.Now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
 			continue
 		}
 		held, err := d.inSnapshots(ctx, placeOf(out.State[addr]))
@@ -84,18 +85,18 @@ func (v *volumes) uproots(want *volumes) bool {
 }
 
 // snapped says which of the volumes that are to leave their place a snapshot holds there.
-func (v *volumes) snapped(want *volumes, at place) []model.Problem {
+func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 	var out []model.Problem
 	refuse := func(name, id, what string) {
 		if s := v.snapshots[id]; s != "" {
 			out = append(out, model.Problem{
 				Path: "disk." + name, Summary: fmt.Sprintf("disk %s cannot be %s: snapshot %s holds it", name, what, s),
-				Detail: fmt.Sprintf("PVE takes no volume away from its snapshots: remove them first (`%s listsnapshot %d` on node %s), or leave the disk as it is", at.tool(), at.vmid, at.node),
+				Detail: fmt.Sprintf("PVE takes no volume away from its snapshots: remove them first (`%s listsnapshot %d` on node %s), or leave the disk as it is", at.Tool(), at.VMID, at.Node),
 			})
 		}
 	}
 	for _, h := range v.list {
-		id := volumeOf(v.observe.next[v.mark.Slots["disk."+h.name]])
+		id := volumeOf(v.observe.Next[v.mark.Slots["disk."+h.name]])
 		switch w, stays := find(want.list, h.name); {
 		case stays && w.storage != "" && w.storage != h.storage:
 			refuse(h.name, id, "moved to "+w.storage)
@@ -119,7 +120,7 @@ func (d *Driver) mustBeMovable(ctx context.Context, ch *change) error {
 		return err
 	}
 	for slot := range ch.move {
-		if s := held[volumeOf(ch.from.observe.next[slot])]; s != "" {
+		if s := held[volumeOf(ch.from.observe.Next[slot])]; s != "" {
 			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
 		}
 	}

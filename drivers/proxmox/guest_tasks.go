@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -16,9 +17,9 @@ var watching = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "ter
 
 // guestTasks are the running tasks on one guest that change it. Those of others are
 // in it only as far as the token may see them (Sys.Audit on the node).
-func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
+func (d *Driver) guestTasks(ctx context.Context, at view.GuestRef) ([]string, error) {
 	var list []api.TaskEntry
-	path := api.Path("nodes", at.node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.vmid)
+	path := api.Path("nodes", at.Node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.VMID)
 	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
 		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
 	}
@@ -36,7 +37,7 @@ func (d *Driver) guestTasks(ctx context.Context, at place) ([]string, error) {
 // matter here. waited tells that there was something; others are tasks of somebody
 // else, which are not waited for. A start that the node itself ordered is: it mostly is
 // the second half of a restart of ours, and it is short.
-func (d *Driver) rejoin(ctx context.Context, at place) (waited bool, others []string, err error) {
+func (d *Driver) rejoin(ctx context.Context, at view.GuestRef) (waited bool, others []string, err error) {
 	tasks, err := d.guestTasks(ctx, at)
 	if err != nil {
 		return false, nil, err
@@ -65,16 +66,16 @@ func startsAgain(upid string) bool {
 // lockText says that a guest is locked, by what, and what clears it. Such an error is
 // not temporary on purpose: a backup may take hours, and the lock of a task that died
 // stays until somebody at the node takes it away (no token may).
-func lockText(at place, lock string, tasks []string) string {
+func lockText(at view.GuestRef, lock string, tasks []string) string {
 	switch {
 	case len(tasks) > 0:
 		return fmt.Sprintf("%s is locked (%s): task %s works on it, try again when that has ended", at, lock, tasks[0])
 	case lock == "suspended":
-		return fmt.Sprintf("%s is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again. Start it once (power = \"running\" in the files does), or `%s unlock %d` on node %s, which loses what it had in memory", at, at.tool(), at.vmid, at.node)
+		return fmt.Sprintf("%s is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again. Start it once (power = \"running\" in the files does), or `%s unlock %d` on node %s, which loses what it had in memory", at, at.Tool(), at.VMID, at.Node)
 	case lock == "create" || lock == "clone":
-		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: its making died; %s clears it", at, lock, at.rescue())
+		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: its making died; %s clears it", at, lock, at.Rescue())
 	default:
-		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: if it died, `%s unlock %d` on node %s clears it", at, lock, at.tool(), at.vmid, at.node)
+		return fmt.Sprintf("%s is locked (%s), and no task works on it that can be seen: if it died, `%s unlock %d` on node %s clears it", at, lock, at.Tool(), at.VMID, at.Node)
 	}
 }
 
@@ -99,7 +100,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 				return lookErr
 			}
 			if lookErr == nil {
-				g.Lock = cfg.now["lock"]
+				g.Lock = cfg.Now["lock"]
 			}
 			if g.Lock == "" {
 				continue

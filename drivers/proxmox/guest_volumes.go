@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 )
 
 // A disk that somebody detaches by hand is one of perhaps several unused volumes of its
@@ -31,8 +32,8 @@ func (c *change) attached() map[string]string {
 			if val, ok := c.set[slot].(string); ok {
 				out[w.name] = volumeOf(val)
 			}
-		case there && c.from.observe.next[slot] != "":
-			out[w.name] = volumeOf(c.from.observe.next[slot])
+		case there && c.from.observe.Next[slot] != "":
+			out[w.name] = volumeOf(c.from.observe.Next[slot])
 		}
 	}
 	return out
@@ -42,7 +43,7 @@ func (c *change) attached() map[string]string {
 // them only as it made them. Without it a disk that is detached by hand is not put
 // back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
 // the same request, and must be.
-func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *mark, lacks api.Params) error {
+func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
@@ -62,12 +63,12 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 	if len(want.list) > 1 {
 		known := map[string]string{}
 		for _, w := range want.list {
-			if val := l.cfg.next[m.Slots["disk."+w.name]]; val != "" {
+			if val := l.cfg.Next[m.Slots["disk."+w.name]]; val != "" {
 				known[w.name] = volumeOf(val)
 			}
 		}
 		m.Volumes = known
-		if text := describe(notes, *m); text != strings.TrimRight(l.cfg.description(), " \t\r\n") {
+		if text := owner.Describe(notes, *m); text != strings.TrimRight(l.cfg.Description(), " \t\r\n") {
 			p["description"] = text
 		}
 	}
@@ -76,7 +77,7 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 	}
 	return judge(d.withDigest(ctx, l, "", func(digest string) error {
 		p["digest"] = digest
-		_, err := d.c.Put(ctx, l.at.path("config"), p)
+		_, err := d.c.Put(ctx, l.at.Path("config"), p)
 		return err
 	}))
 }

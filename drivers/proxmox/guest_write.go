@@ -11,7 +11,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -49,8 +51,8 @@ func (w writing) body(digest string) api.Params {
 }
 
 // strip deletes of a copy what only its template says of what the files always decide.
-func (w writing) strip(copied config, settings api.Params) {
-	for key := range copied.next {
+func (w writing) strip(copied view.Config, settings api.Params) {
+	for key := range copied.Next {
 		_, decided := settings[key]
 		if w.set[key] == nil && (decided || property.IsNet(key) || strings.HasPrefix(key, "ipconfig")) {
 			w.gone[key] = true
@@ -61,15 +63,15 @@ func (w writing) strip(copied config, settings api.Params) {
 // touched reports whether a key that is about to be written or deleted is not what
 // it was when the change was worked out. Attributes do not tell: a disk attached by
 // hand is none of ours, but may stand in the slot that was free then.
-func (w writing) touched(old, now config) bool {
+func (w writing) touched(old, now view.Config) bool {
 	for key := range w.set {
-		if now.next[key] != old.next[key] {
+		if now.Next[key] != old.Next[key] {
 			return true
 		}
 	}
 	for _, keys := range []map[string]bool{w.gone, w.revert} {
 		for key := range keys {
-			if now.next[key] != old.next[key] {
+			if now.Next[key] != old.Next[key] {
 				return true
 			}
 		}
@@ -81,11 +83,11 @@ func (w writing) touched(old, now config) bool {
 // moved although nothing we look at changed (PVE renews it also for its own
 // bookkeeping), it is sent once more with the new one. old is what was observed, and
 // later what follows by another request.
-func (d *Driver) write(ctx context.Context, at place, w, later writing, have *model.Resource, old config) error {
+func (d *Driver) write(ctx context.Context, at view.GuestRef, w, later writing, have *model.Resource, old view.Config) error {
 	if w.empty() {
 		return nil
 	}
-	_, err := d.c.Put(ctx, at.path("config"), w.body(have.Guest.Digest))
+	_, err := d.c.Put(ctx, at.Path("config"), w.body(have.Guest.Digest))
 	if api.ClassOf(err) != api.Changed {
 		return w.heldBack(err)
 	}
@@ -93,15 +95,15 @@ func (d *Driver) write(ctx context.Context, at place, w, later writing, have *mo
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
-	is := d.id.check(cfg, at)
-	if !is.of(have.Addr) {
-		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.why())
+	is := d.id.Check(cfg, at)
+	if !is.IsOwnedAs(have.Addr) {
+		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.Why())
 	}
-	fresh := observedGuest(listed{vmid: at.vmid, node: at.node, lxc: at.lxc, running: have.Guest.Running}, cfg, is.notes, is.mark)
+	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}
-	_, err = d.c.Put(ctx, at.path("config"), w.body(cfg.digest))
+	_, err = d.c.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 	return w.heldBack(err)
 }
 
@@ -209,9 +211,9 @@ func (w writing) ordersMount(key string) bool {
 
 // withVolumes writes a change part by part, as long as nobody else touches what the parts
 // are about.
-func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old config) error {
+func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old view.Config) error {
 	split := w.inTurn
-	if l.at.lxc {
+	if l.at.LXC {
 		split = w.oneByOne
 	}
 	steps := w.withReverts(split())
@@ -223,7 +225,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 	if err := d.write(ctx, l.at, steps[0], later, have, old); err != nil {
 		return err
 	}
-	l.wrote, old = true, old.reverted(steps[0].revert)
+	l.wrote, old = true, old.Reverted(steps[0].revert)
 	for _, s := range steps[1:] {
 		if s.empty() {
 			continue
@@ -236,7 +238,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 			if foreign.touched(old, l.cfg) {
 				return errTouched
 			}
-			_, err := d.c.Put(ctx, l.at.path("config"), s.body(digest))
+			_, err := d.c.Put(ctx, l.at.Path("config"), s.body(digest))
 			return err
 		})
 		if err = s.heldBack(err); err != nil {
@@ -249,24 +251,24 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 // bareCopy reads a copy that has the whole configuration of its template still. bare is
 // false where an earlier run whose answer was lost got further: it keeps what it has.
 // The mark is the one that it carries.
-func (d *Driver) bareCopy(ctx context.Context, at place, addr model.Address) (cfg config, m mark, bare bool, err error) {
+func (d *Driver) bareCopy(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, bare bool, err error) {
 	cfg, err = d.readConfig(ctx, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}
-	is := d.id.check(cfg, at)
-	if !is.of(addr) {
-		return cfg, m, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.why())
+	is := d.id.Check(cfg, at)
+	if !is.IsOwnedAs(addr) {
+		return cfg, m, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.Why())
 	}
-	return cfg, is.mark, is.mark.bare(), nil
+	return cfg, is.Tag, is.Tag.Provisional(), nil
 }
 
 // copying is a bare copy of a template that is about to be made what the files say.
 type copying struct {
-	at       place
-	cfg      config // as it is now
-	bare     mark   // as it carries it now
-	want     mark   // as it will be
+	at       view.GuestRef
+	cfg      view.Config // as it is now
+	bare     owner.Tag   // as it carries it now
+	want     owner.Tag   // as it will be
 	notes    string
 	template string
 }
@@ -281,9 +283,9 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 	var steps []writing
 	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) {
 		c.bare.Slots = c.want.Slots
-		steps = append(steps, writing{set: api.Params{"description": describe(c.notes, c.bare)}})
+		steps = append(steps, writing{set: api.Params{"description": owner.Describe(c.notes, c.bare)}})
 	}
-	if c.at.lxc {
+	if c.at.LXC {
 		parts := w.oneByOne() // the rest, with the mark of a complete one, comes last
 		w, steps = parts[0], append(steps, parts[1:]...)
 	}
@@ -291,13 +293,13 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 	if disc { // dealt with after the boot order it would have the old one written over that
 		w, boot = w.apart(bootOrder)
 	}
-	l := &sight{at: c.at, addr: c.want.addr(), cfg: c.cfg, fresh: true}
+	l := &sight{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}
 	for _, step := range append(steps, w, boot) {
 		if step.empty() {
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			_, err := d.c.Put(ctx, c.at.path("config"), step.body(digest))
+			_, err := d.c.Put(ctx, c.at.Path("config"), step.body(digest))
 			return err
 		})
 		if err != nil {

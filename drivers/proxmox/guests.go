@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -19,9 +21,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	wanted := wantedGuests(l.want)
 	// What the cluster's list shows is read first: PVE closes the connection after each
 	// of the questions that follow, and so they close some that are open already.
-	var first []listed
-	for _, id := range slices.Sorted(maps.Keys(l.view.guests)) {
-		if g := l.view.guests[id]; wanted.may(g) && l.view.nodes[g.node] {
+	var first []view.Listed
+	for _, id := range slices.Sorted(maps.Keys(l.view.Guests)) {
+		if g := l.view.Guests[id]; wanted.may(g) && l.view.Nodes[g.Node] {
 			first = append(first, g)
 		}
 	}
@@ -34,24 +36,24 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		return out, err
 	}
 	out.Unknown = unknown
-	guests := unite(l.view.guests, fresh)
+	guests := unite(l.view.Guests, fresh)
 	l.guests = guests
-	var maybe, unread, rest []listed
+	var maybe, unread, rest []view.Listed
 	for _, id := range slices.Sorted(maps.Keys(guests)) {
 		g := guests[id]
-		out.Taken[id] = g.kind() + " " + g.name
+		out.Taken[id] = g.Kind() + " " + g.Name
 		switch {
 		case !wanted.may(g):
 			rest = append(rest, g)
-		case !l.view.nodes[g.node]:
+		case !l.view.Nodes[g.Node]:
 			unread = append(unread, g)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.kind(), id), Why: "its node " + g.node + " is offline", VMID: id, Guest: g.kind(), Name: wanted.nameOf(g)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), id), Why: "its node " + g.Node + " is offline", VMID: id, Guest: g.Kind(), Name: wanted.nameOf(g)})
 		default:
 			maybe = append(maybe, g)
 		}
 	}
-	later := slices.DeleteFunc(slices.Clone(maybe), func(g listed) bool {
-		_, done := read[g.place()]
+	later := slices.DeleteFunc(slices.Clone(maybe), func(g view.Listed) bool {
+		_, done := read[g.Ref()]
 		return done
 	})
 	if err := d.readConfigs(ctx, later, read); err != nil {
@@ -60,9 +62,9 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: l.view}
 	j.all(maybe, read)
 	// A guest that shares its name with one that carries our mark may be its copy.
-	var namesakes []listed
+	var namesakes []view.Listed
 	for _, g := range rest {
-		if !j.names[g.name] || !l.view.nodes[g.node] {
+		if !j.names[g.Name] || !l.view.Nodes[g.Node] {
 			j.passOver(g)
 			continue
 		}
@@ -99,19 +101,19 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 
 // reading is what came of reading one guest.
 type reading struct {
-	cfg config
+	cfg view.Config
 	err error
 }
 
 // readConfigs reads guests side by side. One that cannot be read has its error in its
 // answer; only a refused login ends it all.
-func (d *Driver) readConfigs(ctx context.Context, guests []listed, into map[place]reading) error {
+func (d *Driver) readConfigs(ctx context.Context, guests []view.Listed, into map[view.GuestRef]reading) error {
 	answers := make([]reading, len(guests))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(d.width)
 	for i, guest := range guests {
 		g.Go(func() error {
-			cfg, err := d.readConfig(gctx, guest.place())
+			cfg, err := d.readConfig(gctx, guest.Ref())
 			answers[i] = reading{cfg, err}
 			if api.ClassOf(err) == api.NoLogin {
 				return err
@@ -123,7 +125,7 @@ func (d *Driver) readConfigs(ctx context.Context, guests []listed, into map[plac
 		return err
 	}
 	for i, guest := range guests {
-		into[guest.place()] = answers[i]
+		into[guest.Ref()] = answers[i]
 	}
 	return nil
 }
@@ -132,16 +134,16 @@ func (d *Driver) readConfigs(ctx context.Context, guests []listed, into map[plac
 // and a second opinion on which guests there are. Containers are asked for only on
 // nodes that show one, or where the site wants some: each such question costs a
 // connection, since PVE closes it after the answer.
-func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []model.Unknown, error) {
+func (d *Driver) readPower(ctx context.Context, l *look) (map[int]view.Listed, []model.Unknown, error) {
 	type question struct {
 		node string
 		lxc  bool
-		list []listed
+		list []view.Listed
 		err  error
 	}
 	var asked []*question
-	for _, n := range slices.Sorted(maps.Keys(l.view.nodes)) {
-		if !l.view.nodes[n] {
+	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
+		if !l.view.Nodes[n] {
 			continue
 		}
 		asked = append(asked, &question{node: n})
@@ -162,7 +164,7 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 	if err := g.Wait(); err != nil {
 		return nil, nil, err
 	}
-	out := map[int]listed{}
+	out := map[int]view.Listed{}
 	var unknown []model.Unknown
 	for _, q := range asked {
 		if q.err != nil {
@@ -172,18 +174,18 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]listed, []mode
 			continue
 		}
 		for _, g := range q.list {
-			out[g.vmid] = g
+			out[g.VMID] = g
 		}
 	}
 	return out, unknown, nil
 }
 
 // readNode lists the VMs of a node, or its containers.
-func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed, error) {
-	var out []listed
+func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]view.Listed, error) {
+	var out []view.Listed
 	there, err := d.c.Rows(ctx, api.Path("nodes", node, pick(lxc, "lxc", "qemu")), func(e api.Row) {
-		g := guest(e, node, lxc)
-		g.uptime = e.Number("uptime")
+		g := view.ReadListed(e, node, lxc)
+		g.Uptime = e.Number("uptime")
 		out = append(out, g)
 	})
 	if err == nil && !there {
@@ -194,8 +196,8 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]listed,
 
 // containers reports whether a node holds containers, or shall.
 func (l *look) containers(node string) bool {
-	for _, g := range l.view.guests {
-		if g.lxc && g.node == node {
+	for _, g := range l.view.Guests {
+		if g.LXC && g.Node == node {
 			return true
 		}
 	}
@@ -209,20 +211,20 @@ func (l *look) containers(node string) bool {
 
 // unite joins the cluster's list with the nodes' own: whatever either shows
 // exists, and the nodes know name and power better.
-func unite(cluster, nodes map[int]listed) map[int]listed {
-	out := make(map[int]listed, len(cluster))
+func unite(cluster, nodes map[int]view.Listed) map[int]view.Listed {
+	out := make(map[int]view.Listed, len(cluster))
 	maps.Copy(out, cluster)
 	for id, g := range nodes {
 		if old, ok := out[id]; ok {
-			if g.lock == "" {
-				g.lock = old.lock
+			if g.Lock == "" {
+				g.Lock = old.Lock
 			}
-			if len(g.tags) == 0 {
-				g.tags = old.tags
+			if len(g.Tags) == 0 {
+				g.Tags = old.Tags
 			}
-			g.ha, g.qmp = old.ha, old.qmp // only the cluster's list has them
-			if old.node != g.node {
-				g.node = old.node // moved just now; the cluster's list follows the configuration file at once
+			g.HA, g.QMP = old.HA, old.QMP // only the cluster's list has them
+			if old.Node != g.Node {
+				g.Node = old.Node // moved just now; the cluster's list follows the configuration file at once
 			}
 		}
 		out[id] = g
@@ -259,26 +261,26 @@ func wantedGuests(w *model.Want) wanted {
 
 // may reports whether a guest could be ours: by tag, by a name or VMID that is
 // wanted, by a VMID where ours live, or because nothing is known of it yet.
-func (w wanted) may(g listed) bool {
-	if slices.Contains(g.tags, Tag) || g.name == "" {
+func (w wanted) may(g view.Listed) bool {
+	if slices.Contains(g.Tags, owner.PVETag) || g.Name == "" {
 		return true
 	}
-	_, byName := w.names[g.name]
-	_, byID := w.vmids[g.vmid]
-	inRange := slices.ContainsFunc(w.ranges, func(r model.VMIDRange) bool { return g.vmid >= r.From && g.vmid <= r.To })
+	_, byName := w.names[g.Name]
+	_, byID := w.vmids[g.VMID]
+	inRange := slices.ContainsFunc(w.ranges, func(r model.VMIDRange) bool { return g.VMID >= r.From && g.VMID <= r.To })
 	return byName || byID || inRange
 }
 
 // nameOf is the name by which a guest that could not be read may be told from others:
 // one that the files know. Any other may have been given by hand to whichever guest of ours.
-func (w wanted) nameOf(g listed) string {
-	if _, known := w.names[g.name]; known {
-		return g.name
+func (w wanted) nameOf(g view.Listed) string {
+	if _, known := w.names[g.Name]; known {
+		return g.Name
 	}
 	return ""
 }
 
 // readConfig reads both configurations of a guest and the digest in one request.
-func (d *Driver) readConfig(ctx context.Context, at place) (config, error) {
-	return readConfig(ctx, d.c, at)
+func (d *Driver) readConfig(ctx context.Context, at view.GuestRef) (view.Config, error) {
+	return view.ReadConfig(ctx, d.c, at)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -94,7 +95,7 @@ func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
 		},
 		"a mark of old": func(w *world) {
-			notes, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+			notes, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 			require.Empty(w.t, notes)
 			m.Volumes = nil
 			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })

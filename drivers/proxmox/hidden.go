@@ -25,7 +25,7 @@ const (
 // VMID is taken PVE tells everybody (pve-manager, Cluster.pm, nextid). A token that
 // sees all guests is spared the questions, and so is a pass that creates nothing.
 func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) error {
-	if !l.view.narrow {
+	if !l.view.LimitedVisibility {
 		return nil
 	}
 	may, whole := candidates(l.want, out)

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -139,10 +141,10 @@ func (i *Image) fileName(site, name string) string {
 		sum := sha256.Sum256([]byte(i.URL + "\n" + i.File))
 		hash = hex.EncodeToString(sum[:])
 	}
-	return strings.Join([]string{Tag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
+	return strings.Join([]string{owner.PVETag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
 }
 
-var imageFile = regexp.MustCompile(`^` + Tag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
+var imageFile = regexp.MustCompile(`^` + owner.PVETag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
 
 // listImages reads the storages where images of the site may lie: those that are
 // wanted, and the host's own, where old ones may be left.
@@ -158,7 +160,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
 	places[def.Storage+" import"] = true
 	node := d.host.PVENode()
-	if online, known := l.view.nodes[node]; !known {
+	if online, known := l.view.Nodes[node]; !known {
 		return out, nil // the view says so already, and knows nothing at all
 	} else if !online {
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
@@ -166,7 +168,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	for _, p := range slices.Sorted(maps.Keys(places)) {
 		storage, content, _ := strings.Cut(p, " ")
-		list, err := l.content(ctx, d, shelf{node, storage}, content)
+		list, err := l.content(ctx, d, view.NodeStorage{Node: node, Storage: storage}, content)
 		if err != nil {
 			if api.EndsPass(ctx, err) {
 				return out, err
@@ -177,7 +179,7 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		for _, e := range list {
 			volid := api.Text(e["volid"])
 			m := imageFile.FindStringSubmatch(path.Base(volid))
-			if m == nil || m[1] != d.id.site {
+			if m == nil || m[1] != d.id.Site {
 				continue
 			}
 			addr := model.Address{Kind: "image", Name: m[2]}

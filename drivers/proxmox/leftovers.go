@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -27,8 +28,8 @@ const recallVolumes = "volumes"
 
 // leftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
 // has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
-func (d *Driver) leftVolumes(ctx context.Context, at shelf, want *model.Want, only int, exists map[int]string) ([]string, error) {
-	path := api.Path("nodes", at.node, "storage", at.storage, "content") + "?content=images"
+func (d *Driver) leftVolumes(ctx context.Context, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
 	}
@@ -75,8 +76,8 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		return nil
 	}
 	again, done := died, map[string]bool{}
-	for _, at := range slices.SortedFunc(maps.Keys(l.view.stores), func(a, b shelf) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
-		if !l.view.nodes[at.node] || !slices.Contains(strings.Split(l.view.stores[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.storage) {
+	for _, at := range slices.SortedFunc(maps.Keys(l.view.Storages), func(a, b view.NodeStorage) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
+		if !l.view.Nodes[at.Node] || !slices.Contains(strings.Split(l.view.Storages[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.Storage) {
 			continue
 		}
 		left, err := d.leftVolumes(ctx, at, l.want, 0, out.Taken)
@@ -97,8 +98,8 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		}
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
-			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.storage, at.node, strings.Join(left, ", ")),
-			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.node, strings.Join(frees(left), " && ")),
+			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
+			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(frees(left), " && ")),
 		})
 	}
 	if again {
@@ -128,7 +129,7 @@ func diskStorages(w *model.Want) []string {
 
 // withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
 // them. A creation that ended badly mostly leaves none: PVE frees them.
-func (d *Driver) withLeft(ctx context.Context, at place, want *model.Resource, err error) error {
+func (d *Driver) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
 	if _, known := errors.AsType[*model.LeftoverError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
@@ -138,14 +139,14 @@ func (d *Driver) withLeft(ctx context.Context, at place, want *model.Resource, e
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, storage := range diskStorages(only) {
-		if on, lookErr := d.leftVolumes(ctx, shelf{at.node, storage}, only, at.vmid, nil); lookErr == nil {
+		if on, lookErr := d.leftVolumes(ctx, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
 			left = append(left, on...)
 		}
 	}
 	if len(left) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.vmid, at.node, strings.Join(frees(left), " && "))
+	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(frees(left), " && "))
 }
 
 // leftovers looks for volumes without a guest, and says which privilege would show them.
@@ -177,7 +178,7 @@ func (e *exam) leftovers(ctx context.Context) {
 			if e.dark(node) {
 				continue
 			}
-			left, err := e.d.leftVolumes(ctx, shelf{node, storage}, e.Want, 0, e.have.Taken)
+			left, err := e.d.leftVolumes(ctx, view.NodeStorage{Node: node, Storage: storage}, e.Want, 0, e.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -14,14 +15,14 @@ import (
 // but that of guests, which leaves there what it has read of them.
 type look struct {
 	want   *model.Want
-	view   *hostView
-	read   map[place]reading
-	guests map[int]listed // as the nodes themselves show them
+	view   *view.View
+	read   map[view.GuestRef]reading
+	guests map[int]view.Listed // as the nodes themselves show them
 
 	// whole is all that is on a storage of a node. Several kinds ask for some of it, and
 	// the storage is asked once in a pass: PVE closes the connection after each such
 	// question. Only storages of view.folders are in it.
-	whole map[shelf]*listing
+	whole map[view.NodeStorage]*listing
 }
 
 // listing is an answer that several wait for and the first of them gets.
@@ -32,9 +33,9 @@ type listing struct {
 	err   error
 }
 
-func newLook(want *model.Want, v *hostView) *look {
-	l := &look{want: want, view: v, read: map[place]reading{}, whole: map[shelf]*listing{}}
-	for _, at := range v.folders {
+func newLook(want *model.Want, v *view.View) *look {
+	l := &look{want: want, view: v, read: map[view.GuestRef]reading{}, whole: map[view.NodeStorage]*listing{}}
+	for _, at := range v.Folders {
 		l.whole[at] = &listing{there: make(chan struct{})}
 	}
 	return l
@@ -42,13 +43,13 @@ func newLook(want *model.Want, v *hostView) *look {
 
 // content lists the volumes of a kind that are on a storage, as Driver.content does. In
 // a folder their names begin with the kind (PVE/Storage/Plugin.pm, parse_volname).
-func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([]map[string]json.RawMessage, error) {
+func (l *look) content(ctx context.Context, d *Driver, at view.NodeStorage, kind string) ([]map[string]json.RawMessage, error) {
 	whole, ok := l.whole[at]
 	if !ok {
-		return d.content(ctx, at.node, at.storage, kind)
+		return d.content(ctx, at.Node, at.Storage, kind)
 	}
 	if whole.asked.CompareAndSwap(false, true) {
-		whole.list, whole.err = d.content(ctx, at.node, at.storage, "")
+		whole.list, whole.err = d.content(ctx, at.Node, at.Storage, "")
 		close(whole.there)
 	}
 	select {
@@ -58,7 +59,7 @@ func (l *look) content(ctx context.Context, d *Driver, at shelf, kind string) ([
 	}
 	var out []map[string]json.RawMessage
 	for _, e := range whole.list {
-		if strings.HasPrefix(api.Text(e["volid"]), at.storage+":"+kind+"/") {
+		if strings.HasPrefix(api.Text(e["volid"]), at.Storage+":"+kind+"/") {
 			out = append(out, e)
 		}
 	}

@@ -200,7 +200,7 @@ func (k *keys) unnamed(addr model.Address, want, have map[string]string, h *held
 		_, named := want[key]
 		devices := bootDevices(val)
 		made := key == "boot" && len(devices) > 0 && devices[0] == h.mark.Slots["disk.root"]
-		if !named && !made && !slices.Contains(h.mark.Options, key) && !k.invented[key] && !k.same(key, val, "") && h.observe.now[key] == val {
+		if !named && !made && !slices.Contains(h.mark.Options, key) && !k.invented[key] && !k.same(key, val, "") && h.observe.Now[key] == val {
 			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
 		}
 	}

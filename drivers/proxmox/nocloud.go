@@ -13,7 +13,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -36,12 +38,12 @@ const (
 )
 
 // newSeed is the record of a machine that is to be made; nil if it has no user_data.
-func newSeed(r *model.Resource) *markSeed {
+func newSeed(r *model.Resource) *owner.NocloudISO {
 	v, ok := r.Spec.(*VM)
 	if !ok || v.UserData == "" {
 		return nil
 	}
-	out := &markSeed{}
+	out := &owner.NocloudISO{}
 	if !secretly(r, "user_data") {
 		out.Data = shortSum(v.UserData)
 	}
@@ -91,12 +93,12 @@ func (r *vmResolver) seed() {
 }
 
 // seedRoom is a record of the greatest length, by which the length of a mark is judged.
-func (r *vmResolver) seedRoom() *markSeed {
+func (r *vmResolver) seedRoom() *owner.NocloudISO {
 	if r.UserData == "" {
 		return nil
 	}
 	name := seedName{site: r.in.Site.Name, node: r.in.Name, owner: strings.Repeat("0", 12), uuid: strings.Repeat("0", 36)}
-	return &markSeed{Volume: name.volume(r.seedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
+	return &owner.NocloudISO{Volume: name.volume(r.seedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
 }
 
 // medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
@@ -130,9 +132,9 @@ func bootWithTail(declared string) string {
 
 // swapMedium gives a copy of a template its medium, and takes away a template's own
 // cloud-init drive and what that would have said.
-func (v *VM) swapMedium(cfg config, w writing) {
+func (v *VM) swapMedium(cfg view.Config, w writing) {
 	there := false
-	for key, val := range cfg.next {
+	for key, val := range cfg.Next {
 		drive := isDrive(key) && cloudDrive.MatchString(volumeOf(val))
 		there = there || drive
 		switch {
@@ -148,7 +150,7 @@ func (v *VM) swapMedium(cfg config, w writing) {
 }
 
 // attachedSeed is the volume of the machine's own seed, if it is in the drive.
-func attachedSeed(m mark, c map[string]string) string {
+func attachedSeed(m owner.Tag, c map[string]string) string {
 	if file := property.First(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
 		return file
 	}
@@ -161,7 +163,7 @@ func (v *VM) alignSeed(have *VM) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
 	}
-	if !have.mark.seeded() {
+	if !have.mark.HasNocloudISO() {
 		return
 	}
 	if w, declared := v.Options["boot"]; declared && vmKeys().same("boot", bootWithTail(w), have.Options["boot"]) {
@@ -186,11 +188,11 @@ func (v *VM) alignSeed(have *VM) {
 // An image that an earlier attempt left is overwritten, and with it its identity
 // goes on: so there is never a second one, and where that attempt's order got
 // through after all, the machine and its seed still agree.
-func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mark, error) {
+func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) (*VM, owner.Tag, error) {
 	if m.Seed == nil {
 		return want, m, nil
 	}
-	left, err := d.seedsOn(ctx, at.node, want.seedStorage)
+	left, err := d.seedsOn(ctx, at.Node, want.seedStorage)
 	if err != nil {
 		return nil, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
 	}
@@ -198,7 +200,7 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 	if len(left) > 0 {
 		m.UUID = left[0].uuid
 	}
-	name := seedName{d.id.site, m.Node, ownerSum(d.id.owner), m.UUID}
+	name := seedName{d.id.Site, m.Node, ownerSum(d.id.Owner), m.UUID}
 	v := *want
 	v.NICs = slices.Clone(want.NICs)
 	s := nocloud.Seed{
@@ -227,9 +229,9 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 	if err != nil {
 		return nil, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
-	err = d.sendSeed(ctx, at.node, v.seedVolume, image)
+	err = d.sendSeed(ctx, at.Node, v.seedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
-		now, lookErr := d.seedsOn(ctx, at.node, v.seedStorage)
+		now, lookErr := d.seedsOn(ctx, at.Node, v.seedStorage)
 		if lookErr == nil && slices.ContainsFunc(now, func(n seedVolume) bool { return n.volid == v.seedVolume && n.size == len(image) }) {
 			err = nil
 		}
@@ -242,36 +244,36 @@ func (d *Driver) seed(ctx context.Context, want *VM, at place, m mark) (*VM, mar
 
 // made reports whether an earlier order of a machine got through whole. Where that
 // cannot be seen the order is given again, and PVE's answer tells.
-func (d *Driver) made(ctx context.Context, at place, addr model.Address) bool {
+func (d *Driver) made(ctx context.Context, at view.GuestRef, addr model.Address) bool {
 	cfg, err := d.readConfig(ctx, at)
 	if err != nil {
 		return false
 	}
-	is := d.id.check(cfg, at)
-	return is.of(addr) && is.mark.UUID != "" && cfg.now["lock"] == ""
+	is := d.id.Check(cfg, at)
+	return is.IsOwnedAs(addr) && is.Tag.UUID != "" && cfg.Now["lock"] == ""
 }
 
 // unseed takes the seed away when a new machine's agent answers: it is started long
 // after cloud-init has read and kept the seed. A machine that has no agent, or takes
 // longer, is complete all the same; its seed is taken away by a later pass.
-func (d *Driver) unseed(ctx context.Context, want *VM, at place, m mark) {
+func (d *Driver) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) {
 	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
 		return
 	}
 	cfg, err := d.readConfig(ctx, at)
-	if err != nil || !d.id.check(cfg, at).of(m.addr()) || attachedSeed(m, cfg.next) == "" {
+	if err != nil || !d.id.Check(cfg, at).IsOwnedAs(m.Addr()) || attachedSeed(m, cfg.Next) == "" {
 		return
 	}
-	if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+	if _, err := d.c.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
 		return // the next pass finds it in the drive
 	}
-	_ = d.removeSeed(ctx, at.node, m.Seed.Volume) // the next pass finds it on the storage
+	_ = d.removeSeed(ctx, at.Node, m.Seed.Volume) // the next pass finds it on the storage
 }
 
 // answers waits for the agent of a machine that was just started.
-func (d *Driver) answers(ctx context.Context, at place) bool {
+func (d *Driver) answers(ctx context.Context, at view.GuestRef) bool {
 	for range bootPatience / bootPoll {
-		_, err := d.c.Post(ctx, at.path("agent", "ping"), nil)
+		_, err := d.c.Post(ctx, at.Path("agent", "ping"), nil)
 		if err == nil {
 			return true
 		}
@@ -287,14 +289,14 @@ func (d *Driver) answers(ctx context.Context, at place) bool {
 
 // dropSeed takes the seed of a machine that is about to be destroyed: PVE leaves
 // images in drives alone, and afterwards nothing would tell that there was one.
-func (d *Driver) dropSeed(ctx context.Context, at place, m mark, cfg config) error {
+func (d *Driver) dropSeed(ctx context.Context, at view.GuestRef, m owner.Tag, cfg view.Config) error {
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}
-	if attachedSeed(m, cfg.next) != "" {
-		if _, err := d.c.Put(ctx, at.path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.digest}); err != nil {
+	if attachedSeed(m, cfg.Next) != "" {
+		if _, err := d.c.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}
 	}
-	return d.removeSeed(ctx, at.node, m.Seed.Volume)
+	return d.removeSeed(ctx, at.Node, m.Seed.Volume)
 }

@@ -24,6 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -162,7 +163,7 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 		require.Equal(t, "order=scsi0;ide2", g.Config["boot"], "the disk first; PVE itself appends every new CD drive")
 		require.Empty(t, g.Pending)
 
-		_, m, _ := proxmox.SplitDescription(g.Config["description"])
+		_, m, _ := owner.ParseDescription(g.Config["description"])
 		docs := documents(t, o.uploads[o.order[0]])
 		require.Equal(t, userData, docs["user-data"])
 		var meta map[string]string
@@ -299,9 +300,9 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 		const why = "read at first boot only; takes effect when the machine is made anew"
 		require.Equal(t, map[string]string{"open user_data": why, "open network_config": why, "plain user_data": why}, said,
 			"of what is made from secrets no trace is kept, so nothing can be said")
-		_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+		_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 		require.NotEmpty(t, m.Seed.Data)
-		_, m, _ = proxmox.SplitDescription(w.guest(10002).Config["description"])
+		_, m, _ = owner.ParseDescription(w.guest(10002).Config["description"])
 		require.Empty(t, m.Seed.Data)
 		w.vm("secret").UserData = ""
 		p = w.plan()

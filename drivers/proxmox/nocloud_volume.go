@@ -16,6 +16,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -49,10 +51,10 @@ var seedKind = kind[Seed]{
 // site declares.
 type seedName struct{ site, node, owner, uuid string }
 
-var seedFile = regexp.MustCompile(`^` + Tag + `-seed\.([^./]+)\.([^./]+)\.([0-9a-f]{12})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.iso$`)
+var seedFile = regexp.MustCompile(`^` + owner.PVETag + `-seed\.([^./]+)\.([^./]+)\.([0-9a-f]{12})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.iso$`)
 
 func (n seedName) volume(storage string) string {
-	return storage + ":iso/" + strings.Join([]string{Tag + "-seed", n.site, n.node, n.owner, n.uuid, "iso"}, ".")
+	return storage + ":iso/" + strings.Join([]string{owner.PVETag + "-seed", n.site, n.node, n.owner, n.uuid, "iso"}, ".")
 }
 
 func parseSeed(volid string) (seedName, bool) {
@@ -86,7 +88,7 @@ func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 	var out []seedVolume
 	for _, e := range list {
 		name, ok := parseSeed(api.Text(e["volid"]))
-		if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
+		if !ok || name.site != d.id.Site || name.owner != ownerSum(d.id.Owner) {
 			continue
 		}
 		size := api.Number(e["size"])
@@ -108,7 +110,7 @@ func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte)
 // the image with an empty one instead: what must go is what is in it.
 func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 	name, ok := parseSeed(volid)
-	if !ok || name.site != d.id.site || name.owner != ownerSum(d.id.owner) {
+	if !ok || name.site != d.id.Site || name.owner != ownerSum(d.id.Owner) {
 		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
 	}
 	err := d.free(ctx, node, volid)
@@ -124,14 +126,14 @@ func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 // lies there after the last such machine left the files is found where the last look is
 // remembered.
 func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) error {
-	shelves := map[shelf]bool{}
+	shelves := map[view.NodeStorage]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
 	for addr, r := range l.want.State {
 		v, ok := r.Spec.(*VM)
 		if !ok || v.UserData == "" {
 			continue
 		}
-		shelves[shelf{or(r.Guest.Node, d.host.PVENode()), v.seedStorage}] = true
+		shelves[view.NodeStorage{Node: or(r.Guest.Node, d.host.PVENode()), Storage: v.seedStorage}] = true
 		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
 	}
 	for addr, r := range out.State {
@@ -143,7 +145,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			out.Pending = append(out.Pending, v.late(addr, w)...)
 		}
 		if s := v.mark.Seed; s != nil && s.Volume != "" {
-			shelves[shelf{r.Guest.Node, storageOf(s.Volume)}] = true
+			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: storageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
 		} else if v.mark.UUID == "" {
 			coming[addr.Name] = true // a copy whose making goes on
@@ -160,10 +162,10 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			coming[f.Claims.Name], coming[f.Name] = true, true
 		}
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b shelf) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.storage, b.storage))
+	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b view.NodeStorage) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
 	}) {
-		if !l.view.nodes[at.node] {
+		if !l.view.Nodes[at.Node] {
 			recall = append(recall, at)
 			continue // the view says so, and what is on it is nobody's to judge
 		}
@@ -176,7 +178,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 				continue // only remembered, and there is no such storage any more
 			}
 			recall = append(recall, at)
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
 			continue
 		}
 		for _, v := range d.seedsAmong(list) {
@@ -189,7 +191,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			if inDrive[v.volid] || coming[v.node] || old != nil && old.Spec.(*Seed).Volume < v.volid {
 				continue
 			}
-			out.State[addr] = &model.Resource{Addr: addr, Spec: &Seed{Volume: v.volid, node: at.node}}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Seed{Volume: v.volid, node: at.Node}}
 		}
 	}
 	for _, at := range recall {
@@ -202,15 +204,15 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 }
 
 // sweepHint is what a storage that may hold seed images is called in Observed.Recall.
-func sweepHint(s shelf) string { return "seeds " + s.node + " " + s.storage }
+func sweepHint(s view.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
 // parseSweepHint reads it.
-func parseSweepHint(word string) (shelf, bool) {
+func parseSweepHint(word string) (view.NodeStorage, bool) {
 	p := strings.Split(word, " ")
 	if len(p) != 3 || p[0] != "seeds" {
-		return shelf{}, false
+		return view.NodeStorage{}, false
 	}
-	return shelf{p[1], p[2]}, true
+	return view.NodeStorage{Node: p[1], Storage: p[2]}, true
 }
 
 // late says what the files want a machine to be told, now that it has been told
@@ -222,7 +224,7 @@ func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
 	}
 	is, now := v.mark.Seed, newSeed(want)
 	if is == nil {
-		is = &markSeed{}
+		is = &owner.NocloudISO{}
 	}
 	const why = "read at first boot only; takes effect when the machine is made anew"
 	var out []model.Pending

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -148,7 +149,7 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 	require.True(t, g.Running)
 	require.Equal(t, "none,media=cdrom", g.Config["ide2"])
 	require.Empty(t, seeds(w))
-	_, m, _ := proxmox.SplitDescription(g.Config["description"])
+	_, m, _ := owner.ParseDescription(g.Config["description"])
 	require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
 	require.Contains(t, m.Seed.Volume, m.UUID, "it was told who it is")
 	last := o.order[len(o.order)-1]

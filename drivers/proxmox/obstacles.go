@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -53,7 +55,7 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 		} else if w.Guest != nil {
 			node = or(w.Guest.Node, node)
 		}
-		if !l.view.nodes[node] {
+		if !l.view.Nodes[node] {
 			continue
 		}
 		if err := s.storages(ctx, node, n.uses); err != nil {
@@ -76,7 +78,7 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 // itself its host does.
 func (s *survey) obstacle(o model.Obstacle, r *model.Resource, declared string) {
 	o.Address = r.Addr
-	o.Any = r.Guest == nil || r.Addr.Kind == templateType // these are made anew as a whole
+	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are made anew as a whole
 	if slices.ContainsFunc(r.Places, func(p model.Place) bool { return p.Path == declared }) {
 		o.At = r.Place(declared)
 	} else {
@@ -159,9 +161,9 @@ func (s *survey) other(node, content string) string {
 // names are the known storages of a node that take some content.
 func (s *survey) names(node, content string) []string {
 	var out []string
-	for at, takes := range s.l.view.stores {
-		if at.node == node && slices.Contains(strings.Split(takes, ","), content) {
-			out = append(out, at.storage)
+	for at, takes := range s.l.view.Storages {
+		if at.Node == node && slices.Contains(strings.Split(takes, ","), content) {
+			out = append(out, at.Storage)
 		}
 	}
 	for name, takes := range s.shelves[node] {
@@ -189,7 +191,7 @@ func (s *survey) forget(node, storage string) {
 // proof: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
 // resources; pve-storage, API2/Storage/Status.pm, index).
 func (s *survey) shelf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
-	if takes, there = s.l.view.stores[shelf{node, storage}]; there {
+	if takes, there = s.l.view.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
 		return takes, true, true, nil
 	}
 	listed, asked := s.shelves[node]
@@ -281,7 +283,7 @@ func (s *survey) inUse(node string) map[string]bool {
 		if !guest || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
-		for key, val := range g.volumes().observe.now {
+		for key, val := range g.volumes().observe.Now {
 			if property.IsNet(key) {
 				out[property.Parse(val).Values["bridge"]] = true
 			}

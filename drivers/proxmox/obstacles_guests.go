@@ -41,7 +41,7 @@ func (v *VM) asksAnew(have *VM) bool {
 	}
 	return equipsAnew(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
-			return v.Options[key] != "" && storageOf(v.Options[key]) != storageOf(have.observe.next[key])
+			return v.Options[key] != "" && storageOf(v.Options[key]) != storageOf(have.observe.Next[key])
 		})
 }
 

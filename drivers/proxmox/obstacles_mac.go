@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,14 +30,14 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 	if len(wants) == 0 {
 		return nil
 	}
-	var others, unread []listed
+	var others, unread []view.Listed
 	for _, f := range s.out.Unmanaged {
-		g := listed{vmid: f.VMID, node: f.Node, lxc: f.Kind == "ct", name: f.Name}
-		if f.VMID == 0 || f.Unfinished || !s.l.view.nodes[f.Node] {
+		g := view.Listed{VMID: f.VMID, Node: f.Node, LXC: f.Kind == "ct", Name: f.Name}
+		if f.VMID == 0 || f.Unfinished || !s.l.view.Nodes[f.Node] {
 			continue
 		}
 		others = append(others, g)
-		if _, done := s.l.read[g.place()]; !done {
+		if _, done := s.l.read[g.Ref()]; !done {
 			unread = append(unread, g)
 		}
 	}
@@ -44,17 +45,17 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 		return err
 	}
 	for _, g := range others {
-		cfg := s.l.read[g.place()].cfg
-		for _, key := range cardKeys(cfg.next) {
-			p := property.Parse(cfg.next[key])
+		cfg := s.l.read[g.Ref()].cfg
+		for _, key := range cardKeys(cfg.Next) {
+			p := property.Parse(cfg.Next[key])
 			c, clash := wants[strings.ToUpper(or(p.Values["hwaddr"], cardMAC(p)))]
 			if !clash {
 				continue
 			}
-			runs, same := s.l.guests[g.vmid].running, p.Values["bridge"] == c.bridge
+			runs, same := s.l.guests[g.VMID].Running, p.Values["bridge"] == c.bridge
 			o := model.Obstacle{
 				Path: c.path + ".mac", Severity: diag.Warning,
-				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.place(), g.name),
+				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.Ref(), g.Name),
 				Detail:  "two guests with one address on one network disturb each other: declare another one, or none and PVE makes one up",
 			}
 			switch {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -77,11 +78,11 @@ func attempt(what string, err error) error {
 }
 
 func (d *Driver) poolComment(s plan.Step, want *Pool) string {
-	return describe(want.Comment, d.poolMark(s.Address.Name))
+	return owner.Describe(want.Comment, d.poolMark(s.Address.Name))
 }
 
-func (d *Driver) poolMark(name string) mark {
-	return mark{V: 1, Site: d.id.site, Type: "pool", Node: name, Owner: d.host.Name}
+func (d *Driver) poolMark(name string) owner.Tag {
+	return owner.Tag{V: 1, Site: d.id.Site, Type: "pool", Node: name, Owner: d.host.Name}
 }
 
 func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
@@ -94,8 +95,8 @@ func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error
 // name, so the mark must name it. Its owner is the host, whoever made it: guests
 // of a test join it too.
 func (d *Driver) ours(e map[string]json.RawMessage) (comment string, ok bool) {
-	comment, m, found := splitDescription(api.Text(e["comment"]))
-	return comment, found && m.Site == d.id.site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
+	comment, m, found := owner.ParseDescription(api.Text(e["comment"]))
+	return comment, found && m.Site == d.id.Site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
 }
 
 func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err error) {
@@ -130,7 +131,7 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
 				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
-					d.poolMark(addr.Name).line(),
+					d.poolMark(addr.Name).Line(),
 			})
 		}
 	}
@@ -148,10 +149,10 @@ func (j *judge) inTheirPool() {
 	var who, ids []string
 	for _, addr := range slices.SortedFunc(maps.Keys(j.out.State), model.Address.Compare) {
 		g := j.out.State[addr].Guest
-		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.guests[g.VMID].pool) {
+		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.Guests[g.VMID].Pool) {
 			continue
 		}
-		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.guests[g.VMID].pool))
+		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.Guests[g.VMID].Pool))
 		ids = append(ids, strconv.Itoa(g.VMID))
 	}
 	if len(who) == 0 {

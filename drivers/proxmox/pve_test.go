@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,7 +23,7 @@ func TestPVENodeIsBornAsAVMThatCanHaveGuests(t *testing.T) {
 		require.Equal(t, "vm.app", p.Deferred[0].Address)
 		w.converged()
 
-		_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+		_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 		require.Equal(t, "pve", m.Type)
 		w.drop("inner")
 		w.drop("app")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -237,7 +238,7 @@ func TestEveryRequestOfAReplacementMayFail(t *testing.T) {
 		backups: 1,
 		holds: func(t *testing.T, w *world) {
 			require.True(t, w.guest(10000).Running)
-			_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+			_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 			require.Equal(t, "template.golden", m.From)
 		},
 	})

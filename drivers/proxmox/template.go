@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -31,10 +33,10 @@ type Template struct {
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
 	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
 
-	mark   mark    // of one made from an image: wanted without identity; observed as found
-	volume string  // wanted: the image's volume
-	clones []clone // observed: what stands on its disk
-	blind  error   // observed: why that cannot be seen
+	mark   owner.Tag // of one made from an image: wanted without identity; observed as found
+	volume string    // wanted: the image's volume
+	clones []clone   // observed: what stands on its disk
+	blind  error     // observed: why that cannot be seen
 }
 
 var templateKind = kind[Template]{
@@ -225,7 +227,7 @@ func archiveOf(name string) string {
 // what the wanted ones only name is there.
 func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
 	out := model.Observed{State: model.State{}}
-	online, known := l.view.nodes[d.host.PVENode()]
+	online, known := l.view.Nodes[d.host.PVENode()]
 	switch {
 	case !known:
 		return out, nil // the view says so already, and knows nothing at all
@@ -266,7 +268,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		}
 		for _, volid := range volumes {
 			there[volid] = true
-			keepDownload(out.State, d.id.site, volid, wanted)
+			keepDownload(out.State, d.id.Site, volid, wanted)
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
@@ -306,7 +308,7 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 
 // archivesOn lists the container templates on a storage.
 func (d *Driver) archivesOn(ctx context.Context, l *look, storage string) ([]string, error) {
-	list, err := l.content(ctx, d, shelf{d.host.PVENode(), storage}, "vztmpl")
+	list, err := l.content(ctx, d, view.NodeStorage{Node: d.host.PVENode(), Storage: storage}, "vztmpl")
 	var out []string
 	for _, e := range list {
 		out = append(out, api.Text(e["volid"]))
@@ -323,28 +325,28 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 		}
 		return "no such volume on " + d.host.PVENode(), nil
 	}
-	g, ok := l.view.guests[t.VMID]
+	g, ok := l.view.Guests[t.VMID]
 	switch {
-	case !ok && l.view.narrow:
+	case !ok && l.view.LimitedVisibility:
 		return fmt.Sprintf("no guest %d that the token may see", t.VMID), nil
 	case !ok:
 		return fmt.Sprintf("no guest %d", t.VMID), nil
-	case !l.view.nodes[g.node]:
+	case !l.view.Nodes[g.Node]:
 		return t.There, nil // nobody can clone it now, and nobody can say that it is gone
 	}
 	for _, r := range l.want.State {
-		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.lxc {
-			return fmt.Sprintf("%s, of which %s cannot be a clone", g.place(), r.Addr), nil
+		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.LXC {
+			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
 		}
 	}
-	cfg, err := d.readConfig(ctx, g.place())
+	cfg, err := d.readConfig(ctx, g.Ref())
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err
 	case err != nil:
 		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
-	case cfg.now["template"] != "1":
-		return fmt.Sprintf("%s, which is no template", g.place()), nil
+	case cfg.Now["template"] != "1":
+		return fmt.Sprintf("%s, which is no template", g.Ref()), nil
 	default:
 		return t.There, nil
 	}

@@ -11,7 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -54,7 +56,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 			out = append(out, model.Problem{Path: "image", Summary: fmt.Sprintf("image %q is an ISO image", t.Image), Detail: "a template is made from a disk image (qcow2, raw or vmdk)"})
 		}
 	}
-	r := guestResolver{in: in, kind: templateType}
+	r := guestResolver{in: in, kind: owner.TemplateType}
 	t.mark = r.owner("image."+t.Image, nil)
 	t.mark.Content, t.mark.Slots = t.Made, map[string]string{"disk.root": templateSlot}
 	return out
@@ -62,15 +64,15 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 
 // makeTemplate makes a machine of the image and converts it.
 func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
-	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
+	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.mark
-	m.Owner, m.UUID, m.Born = d.id.host, uuid.NewString(), at.vmid
+	m.Owner, m.UUID, m.CreationVMID = d.id.Host, uuid.NewString(), at.VMID
 	p := api.Params{ // little is said here: a clone gets what its own files say
-		"vmid": at.vmid, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
-		"tags": Tag, "description": m.line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
+		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
+		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
 		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
 	}
-	if err := d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "qemu"), d.makes(p))); err != nil {
+	if err := d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
@@ -80,7 +82,7 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 // not converted yet is converted, any other is made anew.
 func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
 	if s.Have.Guest != nil && want.Image != "" && have.mark.Content == want.Made && have.unfinished() {
-		return d.convert(ctx, place{node: s.Have.Guest.Node, vmid: s.Have.Guest.VMID}, s.Address)
+		return d.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
 	}
 	if err := leaveTemplate(ctx, d, s); err != nil {
 		return err
@@ -91,7 +93,7 @@ func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Tem
 // convert makes a template of a machine of ours. PVE notes that it is one before it
 // touches the disk; where it died between the two, the disk alone is done again
 // (qemu-server, PVE/API2/Qemu.pm, template).
-func (d *Driver) convert(ctx context.Context, at place, addr model.Address) error {
+func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	var failed error
 	tried, tagged := false, false
 	for {
@@ -99,31 +101,31 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 		if err != nil {
 			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
 		}
-		switch is := d.id.check(cfg, at); {
-		case !is.of(addr):
-			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.why(), at.rescue())
+		switch is := d.id.Check(cfg, at); {
+		case !is.IsOwnedAs(addr):
+			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 		case isTemplate(cfg):
 			return nil
-		case !tagged && !slices.Contains(property.Tags(cfg.next["tags"]), Tag): // it was made without, to join a pool
+		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was made without, to join a pool
 			tagged = true
-			tags := strings.Join(append(property.Tags(cfg.next["tags"]), Tag), ";")
-			if _, err := d.c.Put(ctx, at.path("config"), api.Params{"tags": tags, "digest": cfg.digest}); err != nil {
+			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
+			if _, err := d.c.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}
 			continue
-		case cfg.next[templateSlot] == "":
+		case cfg.Next[templateSlot] == "":
 			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is made anew", at, templateSlot, addr)
 		case failed != nil:
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
 			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
-				at, cfg.next[templateSlot], storageOf(cfg.next[templateSlot]), at.vmid)
+				at, cfg.Next[templateSlot], storageOf(cfg.Next[templateSlot]), at.VMID)
 		}
 		p := api.Params{}
-		if cfg.now["template"] == "1" {
+		if cfg.Now["template"] == "1" {
 			p["disk"] = templateSlot
 		}
-		if failed = d.c.Do(ctx, at.path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
+		if failed = d.c.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
 			if _, _, err := d.rejoin(ctx, at); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
@@ -133,20 +135,20 @@ func (d *Driver) convert(ctx context.Context, at place, addr model.Address) erro
 }
 
 // isTemplate reports whether a machine is a template as a whole, and can be cloned.
-func isTemplate(cfg config) bool {
-	_, name, _ := strings.Cut(volumeOf(cfg.now[templateSlot]), ":")
-	return cfg.now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
+func isTemplate(cfg view.Config) bool {
+	_, name, _ := strings.Cut(volumeOf(cfg.Now[templateSlot]), ":")
+	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
 // observedTemplate reads a template of ours.
-func observedTemplate(g listed, cfg config, m mark) *model.Resource {
-	t := &Template{Made: m.Content, mark: m, volume: volumeOf(cfg.now[templateSlot])}
+func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
+	t := &Template{Made: m.Content, mark: m, volume: volumeOf(cfg.Now[templateSlot])}
 	if !isTemplate(cfg) {
 		t.Made += notConverted
 	}
 	return &model.Resource{
-		Addr: m.addr(), Spec: t, Needs: m.Needs,
-		Guest: &model.Guest{VMID: g.vmid, Node: g.node, Running: g.running, Digest: cfg.digest, Lock: or(g.lock, cfg.now["lock"])},
+		Addr: m.Addr(), Spec: t, Needs: m.Needs,
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: or(g.Lock, cfg.Now["lock"])},
 	}
 }
 
@@ -220,13 +222,13 @@ func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) e
 		}
 		t.blind = err
 		for at, a := range l.read {
-			if a.cfg.standsOn(t.volume) {
-				ids = append(ids, at.vmid)
+			if standsOn(a.cfg, t.volume) {
+				ids = append(ids, at.VMID)
 			}
 		}
 		slices.Sort(ids)
 		for _, id := range slices.Compact(ids) {
-			c := clone{vmid: id, name: l.guests[id].name}
+			c := clone{vmid: id, name: l.guests[id].Name}
 			if o := ours[id]; o != nil {
 				c.addr, c.ours = o.Addr, slices.Contains(o.Needs, addr)
 			}
@@ -237,11 +239,11 @@ func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) e
 }
 
 // standsOn reports whether a disk of a guest is a linked clone of a base volume, or will be after a restart.
-func (c config) standsOn(base string) bool {
+func standsOn(c view.Config, base string) bool {
 	if base == "" {
 		return false
 	}
-	for _, keys := range []map[string]string{c.now, c.next} {
+	for _, keys := range []map[string]string{c.Now, c.Next} {
 		for _, val := range keys {
 			if strings.Contains(val, base+"/") && strings.HasPrefix(volumeOf(val), base+"/") {
 				return true
@@ -275,13 +277,13 @@ func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, erro
 
 // mustHaveNoClones asks once more before a template goes. What the token may not see
 // PVE still knows, and refuses itself.
-func (d *Driver) mustHaveNoClones(ctx context.Context, at place, cfg config) error {
-	ids, err := d.clonesOf(ctx, at.node, volumeOf(cfg.now[templateSlot]))
+func (d *Driver) mustHaveNoClones(ctx context.Context, at view.GuestRef, cfg view.Config) error {
+	ids, err := d.clonesOf(ctx, at.Node, volumeOf(cfg.Now[templateSlot]))
 	switch {
 	case err != nil:
-		return fmt.Errorf("removing template %d: %w", at.vmid, err)
+		return fmt.Errorf("removing template %d: %w", at.VMID, err)
 	case len(ids) > 0:
-		return fmt.Errorf("removing template %d: VM %d is a linked clone and stands on its disk: remove that first", at.vmid, ids[0])
+		return fmt.Errorf("removing template %d: VM %d is a linked clone and stands on its disk: remove that first", at.VMID, ids[0])
 	default:
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -76,7 +77,7 @@ func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	w.newImage()
 	settle(w)
 	require.Equal(t, before, w.guest(10001), "a full clone stays as it is")
-	_, m, _ := proxmox.SplitDescription(w.guest(9000).Config["description"])
+	_, m, _ := owner.ParseDescription(w.guest(9000).Config["description"])
 	require.Equal(t, "homestak.home.debian-12.cdcdcdcdcdcd.qcow2", m.Content)
 	require.Equal(t, []string{"tank:base-9000-disk-0"}, w.volumesOf("tank", 9000))
 	w.drop("whole")

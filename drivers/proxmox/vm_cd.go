@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -65,15 +67,15 @@ func (v *VM) cds() []string {
 
 // beside is a configuration with the slots taken that the files give to CD drives, so
 // that no disk gets one of them.
-func (v *VM) beside(cfg config) config {
-	next := maps.Clone(cfg.next)
+func (v *VM) beside(cfg view.Config) view.Config {
+	next := maps.Clone(cfg.Next)
 	if next == nil {
 		next = map[string]string{}
 	}
 	for _, slot := range v.cds() {
 		next[slot] = v.Options[slot]
 	}
-	cfg.next = next
+	cfg.Next = next
 	return cfg
 }
 
@@ -136,7 +138,7 @@ func (r *vmResolver) discless() {
 // once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
 // vmconfig_update_disk and vmconfig_hotplug_pending).
 func (v *VM) plugCD(key, value string) model.Class {
-	fresh := value != "" && !isDisc(v.observe.now[key])
+	fresh := value != "" && !isDisc(v.observe.Now[key])
 	if file := volumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
 	}
@@ -151,7 +153,7 @@ func (v *VM) plugCD(key, value string) model.Class {
 func refuseCDs(w, h *VM) []model.Problem {
 	var out []model.Problem
 	for _, slot := range w.cds() {
-		there, name := h.observe.next[slot], h.device(slot)
+		there, name := h.observe.Next[slot], h.device(slot)
 		if there == "" && name == "" || isCD(slot, there) {
 			continue
 		}
@@ -181,7 +183,7 @@ func (w writing) discs() bool {
 
 // booting is the order of a machine that is new, where no file declares one: its root disk,
 // then its CD drives. A blank one also tries its first card, as PVE's own default does.
-func (v *VM) booting(m mark) string {
+func (v *VM) booting(m owner.Tag) string {
 	order := append([]string{m.Slots["disk.root"]}, v.cds()...)
 	if v.blank() && len(v.NICs) > 0 {
 		order = append(order, m.Slots["nic."+v.NICs[0].Name])
@@ -205,15 +207,15 @@ func behind(order, longer string, sort func(dev string) bool) bool {
 }
 
 // idle reports whether a slot is empty, or a CD drive is there.
-func (c config) idle(slot string) bool { return c.next[slot] == "" || isDisc(c.next[slot]) }
+func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || isDisc(c.Next[slot]) }
 
 // settledBoot takes for nothing that waits what PVE itself does to the boot order of a
 // running machine: a CD drive is put at its end when its medium changes, and a drive is
 // taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
 // no revert.
-func (c config) settledBoot() config {
-	there := func(dev string) bool { return c.next[dev] != "" }
-	c.bootFollows = c.waitsFor("boot") && bootOrderFollows(c.now["boot"], c.next["boot"], there, func(dev string) bool { return isDisc(c.next[dev]) })
+func settledBoot(c view.Config) view.Config {
+	there := func(dev string) bool { return c.Next[dev] != "" }
+	c.BootFollows = c.WaitsFor("boot") && bootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return isDisc(c.Next[dev]) })
 	return c
 }
 
@@ -238,7 +240,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 	had := map[string]string{}
 	if have != nil {
 		if h, ok := have.Spec.(*VM); ok {
-			had = h.observe.next
+			had = h.observe.Next
 		}
 	}
 	for _, slot := range w.cds() {
@@ -246,7 +248,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 		if volid == emptyMedium || volid == volumeOf(had[slot]) || s.comes(volid) {
 			continue
 		}
-		list, err := s.l.content(ctx, s.d, shelf{node, storageOf(volid)}, "iso")
+		list, err := s.l.content(ctx, s.d, view.NodeStorage{Node: node, Storage: storageOf(volid)}, "iso")
 		if api.EndsPass(ctx, err) {
 			return err
 		}
@@ -283,7 +285,7 @@ func (s *survey) comes(volid string) bool {
 func (v *VM) inserts(have *VM) bool {
 	return slices.ContainsFunc(v.cds(), func(slot string) bool {
 		id := volumeOf(v.Options[slot])
-		return id != emptyMedium && id != volumeOf(have.observe.next[slot])
+		return id != emptyMedium && id != volumeOf(have.observe.Next[slot])
 	})
 }
 

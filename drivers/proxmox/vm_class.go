@@ -58,8 +58,8 @@ func byRestart(allowed string) model.Class {
 // plug is what PVE does with a key of a running guest, whose present value is known;
 // "" as its new one takes it away (vmconfig_hotplug_pending).
 func (v *VM) plug(key, value string) model.Class {
-	old := v.observe.now[key]
-	if isCD(key, or(value, v.observe.next[key])) {
+	old := v.observe.Now[key]
+	if isCD(key, or(value, v.observe.Next[key])) {
 		return v.plugCD(key, value)
 	}
 	hot := false
@@ -72,13 +72,13 @@ func (v *VM) plug(key, value string) model.Class {
 	case "tablet":
 		hot = v.hotplugs("usb")
 	case "usb[n]":
-		hot = v.hotplugs("usb") && slices.Contains([]string{"l26", "win8", "win10", "win11"}, v.observe.now["ostype"])
+		hot = v.hotplugs("usb") && slices.Contains([]string{"l26", "win8", "win10", "win11"}, v.observe.Now["ostype"])
 	case "vcpus":
 		hot = v.hotplugs("cpu")
 	case "balloon": // 0 is no balloon device at all
 		hot = (old == "0") == (value == "0")
 	case "memory":
-		hot = v.hotplugs("memory") && v.observe.now["numa"] == "1"
+		hot = v.hotplugs("memory") && v.observe.Now["numa"] == "1"
 	default:
 		if atOnce[key] {
 			return model.ClassNone
@@ -94,7 +94,7 @@ func (v *VM) plug(key, value string) model.Class {
 func (v *VM) plugNIC(w *VM, name string) model.Class {
 	n, wanted := find(w.NICs, name)
 	slot := v.mark.Slots["nic."+name]
-	now, then := v.observe.now[slot], v.observe.next[slot]
+	now, then := v.observe.Now[slot], v.observe.Next[slot]
 	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, card(then, n)) {
 		return model.ClassHot
 	}
@@ -124,7 +124,7 @@ func (v *VM) plugDisk(w *VM, name, attr string) model.Class {
 
 // hotplugs reads the guest's hotplug features; 1 and absence mean the default.
 func (v *VM) hotplugs(feature string) bool {
-	set := v.observe.now["hotplug"]
+	set := v.observe.Now["hotplug"]
 	if set == "" || set == "1" {
 		set = "network,disk,usb"
 	}

@@ -16,7 +16,7 @@ import (
 // an address are in none of the documents. A machine that was seeded by an image of
 // its own has no such drive.
 func seeds(want, have *model.Resource, path string) bool {
-	if have.Spec.(*VM).mark.seeded() {
+	if have.Spec.(*VM).mark.HasNocloudISO() {
 		return false
 	}
 	switch path {

@@ -10,16 +10,18 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // createVM makes a VM and returns when it is complete: what was ordered is read
 // back before it counts, since PVE has creates that die without a word.
 func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
-	at := place{node: s.Want.Guest.Node, vmid: s.VMID}
+	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.mark
-	m.Owner, m.UUID, m.Born = d.id.owner, uuid.NewString(), at.vmid
+	m.Owner, m.UUID, m.CreationVMID = d.id.Owner, uuid.NewString(), at.VMID
 	m.Seed = newSeed(s.Want)
 	var err error
 	switch {
@@ -36,7 +38,7 @@ func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
 }
 
 // completeVM brings a new machine to what is wanted, and takes away its seed.
-func (d *Driver) completeVM(ctx context.Context, want *VM, at place) error {
+func (d *Driver) completeVM(ctx context.Context, want *VM, at view.GuestRef) error {
 	m, err := d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
 	if err == nil && want.Power == "running" {
 		d.unseed(ctx, want, at, m)
@@ -45,14 +47,14 @@ func (d *Driver) completeVM(ctx context.Context, want *VM, at place) error {
 }
 
 // createWhole orders the whole machine in one request.
-func (d *Driver) createWhole(ctx context.Context, want *VM, at place, m mark) error {
+func (d *Driver) createWhole(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
 	want, m, err := d.seed(ctx, want, at, m)
 	if err != nil {
 		return err
 	}
-	m.Slots = slots(want.devices(), want.beside(config{}), nil)
+	m.Slots = slots(want.devices(), want.beside(view.Config{}), nil)
 	p := want.params(m)
-	p["vmid"] = at.vmid
+	p["vmid"] = at.VMID
 	if _, declared := want.Options["boot"]; !declared {
 		p["boot"] = want.booting(m)
 	}
@@ -64,28 +66,28 @@ func (d *Driver) createWhole(ctx context.Context, want *VM, at place, m mark) er
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
 		}
 	}
-	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.node, "qemu"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
-func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
+func (d *Driver) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
 	m.Linked = want.Clone == cloneLinked
 	early := m
-	early.UUID, early.VMID = "", at.vmid // proof enough until the copy has a uuid of its own
-	p := api.Params{"newid": at.vmid, "name": want.Name, "description": describe(want.Description, early), "full": !m.Linked}
+	early.UUID, early.VMID = "", at.VMID // proof enough until the copy has a uuid of its own
+	p := api.Params{"newid": at.VMID, "name": want.Name, "description": owner.Describe(want.Description, early), "full": !m.Linked}
 	if root, ok := find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
 	}
-	from := place{node: at.node, vmid: want.templateVMID}
-	err := d.c.Do(ctx, from.path("clone"), d.makes(p))
+	from := view.GuestRef{Node: at.Node, VMID: want.templateVMID}
+	err := d.c.Do(ctx, from.Path("clone"), d.makes(p))
 	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
-		v, lookErr := readView(ctx, d.c, d.host)
+		v, lookErr := view.Read(ctx, d.c, d.host)
 		if lookErr != nil {
-			return fmt.Errorf("finding template %d: %w", from.vmid, lookErr)
+			return fmt.Errorf("finding template %d: %w", from.VMID, lookErr)
 		}
-		if g, there := v.guests[from.vmid]; there && g.node != at.node {
-			from.node, p["target"] = g.node, at.node
-			err = d.c.Do(ctx, from.path("clone"), p)
+		if g, there := v.Guests[from.VMID]; there && g.Node != at.Node {
+			from.Node, p["target"] = g.Node, at.Node
+			err = d.c.Do(ctx, from.Path("clone"), p)
 		}
 	}
 	if err = d.born(ctx, from, at, early, err); err != nil {
@@ -98,40 +100,40 @@ func (d *Driver) clone(ctx context.Context, want *VM, at place, m mark) error {
 // lacks, and without what only the template has. A copy is either still bare, which its
 // mark tells, or complete. PVE made up a uuid for it, which it keeps: mark and uuid
 // written by one request may not both get there.
-func (d *Driver) dress(ctx context.Context, want *VM, at place, m mark) error {
-	cfg, is, bare, err := d.bareCopy(ctx, at, m.addr())
+func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
 	}
 	for _, slot := range want.cds() {
-		if there := cfg.next[slot]; there != "" && !isCD(slot, there) {
+		if there := cfg.Next[slot]; there != "" && !isCD(slot, there) {
 			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, volumeOf(there), slot)
 		}
 	}
-	m.UUID = or(uuidOf(cfg.next["smbios1"]), m.UUID)
+	m.UUID = or(owner.UUID(cfg.Next["smbios1"]), m.UUID)
 	want, m, err = d.seed(ctx, want, at, m)
 	if err != nil {
 		return err
 	}
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
-		m.Slots = copied(want.devices(), bootDisk(cfg.next))
+		m.Slots = copied(want.devices(), bootDisk(cfg.Next))
 	}
 	m.Slots = slots(want.devices(), want.beside(cfg), m.Slots)
 	w := writing{set: want.params(m), gone: map[string]bool{}}
 	w.strip(cfg, want.settings())
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
-		if slot := m.Slots["nic."+n.Name]; cfg.next[slot] != "" {
-			w.set[slot] = card(cfg.next[slot], n)
+		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
+			w.set[slot] = card(cfg.Next[slot], n)
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.next[key]; !property.IsNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
+		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
 	want.swapMedium(cfg, w)
 	for _, disk := range want.Disks {
-		if slot := m.Slots["disk."+disk.Name]; cfg.next[slot] == "" {
+		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.Order(slot)
 		}
 	}
@@ -164,10 +166,10 @@ func (v *VM) settings() api.Params {
 }
 
 // params are the keys of a whole machine but its drives.
-func (v *VM) params(m mark) api.Params {
+func (v *VM) params(m owner.Tag) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
 	p := v.settings().OmitEmpty()
-	p["description"], p["smbios1"], p["agent"] = describe(v.Description, m), "uuid="+m.UUID, agentText("", v.Agent)
+	p["description"], p["smbios1"], p["agent"] = owner.Describe(v.Description, m), "uuid="+m.UUID, agentText("", v.Agent)
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = card("", n)

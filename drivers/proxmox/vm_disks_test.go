@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -97,7 +98,7 @@ func TestRemovedDiskTakesItsData(t *testing.T) {
 				}
 				w.converged()
 				require.Len(t, volumesOf(w, 10000), 3, "root, cloud-init, logs")
-				_, m, _ := proxmox.SplitDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
 				require.NotContains(t, m.Detached, "data")
 				require.Contains(t, m.Detached, "logs")
 				before := w.guest(10000).Config["description"]

@@ -6,21 +6,23 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // observedVM reads a proven guest back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
-func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
-	cfg = cfg.settledBoot()
-	c := cfg.next
+func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
+	cfg = settledBoot(cfg)
+	c := cfg.Next
 	v := &VM{
 		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(property.First(c["memory"], "current"), 512),
 		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
 		Agent: property.First(c["agent"], "enabled") == "1", Startup: parseStartup(c["startup"]),
 		User: c["ciuser"], Keys: property.DecodeKeys(c["sshkeys"]), DNS: property.SplitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: g.power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.terms(), held: held{mark: m, observe: cfg},
+		Power: g.Power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
 	}
 	v.Seed = attachedSeed(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
@@ -34,14 +36,14 @@ func observedVM(g listed, cfg config, notes string, m mark) *model.Resource {
 		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.uptime = g.uptime
-	v.Waits = g.running && (len(cfg.waitingKeys()) > 0 || v.unread())
+	v.uptime = g.Uptime
+	v.Waits = g.Running && (len(cfg.WaitingKeys()) > 0 || v.unread())
 	for k, val := range c {
 		if isCD(k, val) || !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
 			v.Options[k] = val
 		}
 	}
-	return g.resource(cfg, m, v)
+	return resource(g, cfg, m, v)
 }
 
 func isDrive(key string) bool {
@@ -57,7 +59,7 @@ func isDrive(key string) bool {
 // are not ours to judge.
 func (v *VM) readDisks() []Disk {
 	var out []Disk
-	for slot, drive := range v.observe.next {
+	for slot, drive := range v.observe.Next {
 		if name, ok := strings.CutPrefix(v.device(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: storageOf(drive),
@@ -73,12 +75,12 @@ func (v *VM) readDisks() []Disk {
 // hand and goes by the name of its slot.
 func (v *VM) readNICs() []NIC {
 	var out []NIC
-	for slot, val := range v.observe.next {
+	for slot, val := range v.observe.Next {
 		if !property.IsNet(slot) {
 			continue
 		}
 		n := readNIC(strings.TrimPrefix(or(v.device(slot), slot), "nic."), val)
-		if ip := property.Parse(v.observe.next[ipconfigOf(slot)]).Values; len(ip) > 0 {
+		if ip := property.Parse(v.observe.Next[ipconfigOf(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
 		out = append(out, n)
@@ -186,7 +188,7 @@ func (v *VM) alignValues(other any) {
 		if w.Bus == "" {
 			h.Bus = ""
 		}
-		if _, attached := have.observe.now[have.mark.Slots["disk."+w.Name]]; !attached {
+		if _, attached := have.observe.Now[have.mark.Slots["disk."+w.Name]]; !attached {
 			h.Size, h.Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
 		}
 	}
@@ -195,7 +197,7 @@ func (v *VM) alignValues(other any) {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
-	vmKeys().align(v.Options, have.Options, have.mark.Options, have.observe.sameOption)
+	vmKeys().align(v.Options, have.Options, have.mark.Options, func(key, want, old string) bool { return sameOption(have.observe, key, want, old) })
 	have.Startup = v.Startup.sameAs(have.Startup)
 	v.alignSeed(have)
 	if have.mark.From == "" {
@@ -204,12 +206,12 @@ func (v *VM) alignValues(other any) {
 }
 
 // sameOption tells of values that mean the same on this guest.
-func (c config) sameOption(key, want, have string) bool {
+func sameOption(c view.Config, key, want, have string) bool {
 	switch {
 	case key == "boot":
-		return behind(want, have, c.idle)
+		return behind(want, have, func(slot string) bool { return idle(c, slot) })
 	case key == "machine":
-		return strings.HasPrefix(c.next["ostype"], "w") && samePinned(want, have)
+		return strings.HasPrefix(c.Next["ostype"], "w") && samePinned(want, have)
 	case stateDrive(key):
 		return sameState(key, want, have)
 	default:
@@ -225,7 +227,7 @@ func (v *VM) pending(addr model.Address) []model.Pending {
 	if v.Power == "running" && v.unread() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
 	}
-	return append(out, v.observe.waiting(addr, v.path, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
+	return append(out, waiting(v.observe, addr, v.Path, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
 }
 
 func plainValue(m map[string]string, key string) any {
@@ -239,8 +241,8 @@ func plainValue(m map[string]string, key string) any {
 	return v
 }
 
-// path translates a PVE key into the name it has in the files.
-func (v *VM) path(key string) string {
+// Path translates a PVE key into the name it has in the files.
+func (v *VM) Path(key string) string {
 	if name := v.device(key); name != "" {
 		return name
 	}
@@ -250,7 +252,7 @@ func (v *VM) path(key string) string {
 	if name := vmAttributes()[key]; name != "" {
 		return name
 	}
-	if !isCD(key, or(v.observe.next[key], v.observe.now[key])) && (isTyped(key) || isDrive(key) && !stateDrive(key)) {
+	if !isCD(key, or(v.observe.Next[key], v.observe.Now[key])) && (isTyped(key) || isDrive(key) && !stateDrive(key)) {
 		return key
 	}
 	return "options." + key

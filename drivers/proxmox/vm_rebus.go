@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -41,7 +42,7 @@ func (c *vmChange) rebus(name string) {
 		return
 	}
 	c.apart[name], c.back[slot] = from, w
-	c.set[slot] = onBus(c.from.observe.next[from], slot)
+	c.set[slot] = onBus(c.from.observe.Next[from], slot)
 }
 
 // onBus is the value of a drive in a slot of another bus: with the settings that it has
@@ -73,12 +74,12 @@ func onBus(value, slot string) string {
 // that this was planned on.
 func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	first := writing{api.Params{}, maps.Clone(ch.gone), ch.revert}
-	second := writing{set: api.Params{"description": describe(ch.notes, ch.m)}}
+	second := writing{set: api.Params{"description": owner.Describe(ch.notes, ch.m)}}
 	on := ch.m
 	on.Detached = maps.Clone(ch.m.Detached)
 	for name, from := range ch.apart {
 		first.gone[from] = true
-		on.Detached[name] = volumeOf(ch.from.observe.next[from])
+		on.Detached[name] = volumeOf(ch.from.observe.Next[from])
 	}
 	for key, val := range ch.set {
 		if w, back := ch.back[key]; key == "boot" || back && ch.apart[w.name] != "" {
@@ -87,7 +88,7 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 			first.set[key] = val
 		}
 	}
-	first.set["description"] = describe(ch.notes, on)
+	first.set["description"] = owner.Describe(ch.notes, on)
 	// No digest tells that somebody started it since it was looked at, and PVE would pull
 	// the disk out of the running machine.
 	if now, err := d.readPowerOf(ctx, ch.sight.at); err != nil {
@@ -100,11 +101,11 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	}
 	return d.withDigest(ctx, &ch.sight, "", func(digest string) error {
 		for name, id := range on.Detached {
-			if ch.apart[name] != "" && unusedKey(ch.sight.cfg.next, id) == "" {
+			if ch.apart[name] != "" && unusedKey(ch.sight.cfg.Next, id) == "" {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
-		_, err := d.c.Put(ctx, ch.sight.at.path("config"), second.body(digest))
+		_, err := d.c.Put(ctx, ch.sight.at.Path("config"), second.body(digest))
 		return err
 	})
 }
@@ -117,7 +118,7 @@ func (d *Driver) whole(ctx context.Context, ch *change) bool {
 		return false
 	}
 	for _, from := range ch.apart {
-		if attachedAt(cfg.next, volumeOf(ch.from.observe.next[from])) == "" {
+		if attachedAt(cfg.Next, volumeOf(ch.from.observe.Next[from])) == "" {
 			return false
 		}
 	}

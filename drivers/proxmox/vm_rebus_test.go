@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -45,7 +46,7 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 				require.Contains(t, c["sata0"], "size=7G")
 				require.NotContains(t, c["virtio0"], "ssd")
 				require.Equal(t, all, volumesOf(w, 10000), "the volumes are the same")
-				_, m, _ := proxmox.SplitDescription(c["description"])
+				_, m, _ := owner.ParseDescription(c["description"])
 				require.Empty(t, m.Detached)
 				require.Equal(t, map[string]string{"root": root, "data": data}, m.Volumes)
 			})
@@ -104,7 +105,7 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		require.Equal(t, all, volumesOf(w, 10000))
 		require.True(t, w.guest(10000).Running)
 		c := w.guest(10000).Config
-		_, m, _ := proxmox.SplitDescription(c["description"])
+		_, m, _ := owner.ParseDescription(c["description"])
 		slots = m.Slots
 		for _, d := range disks {
 			require.NotEmpty(t, file(c[slots["disk."+d.Name]]))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -211,10 +212,10 @@ func (r *vmResolver) owned() {
 	}
 	m := r.owner(from, r.Startup)
 	m.Removes = r.volumes().removes()
-	r.mark, r.Terms = m, m.terms()
+	r.mark, r.Terms = m, m.Terms()
 	m.Seed = r.seedRoom()
-	m.Born = 999_999_999
-	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), r.beside(config{}), nil), slices.Sorted(maps.Keys(r.Options))
+	m.CreationVMID = 999_999_999
+	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), r.beside(view.Config{}), nil), slices.Sorted(maps.Keys(r.Options))
 	r.fits(r.Description, m)
 }
 

@@ -64,7 +64,7 @@ func samePinned(want, have string) bool {
 func refuseStates(w, h *VM) []model.Problem {
 	var out []model.Problem
 	for _, key := range []string{"efidisk0", "tpmstate0"} {
-		order, drive := w.Options[key], h.observe.next[key]
+		order, drive := w.Options[key], h.observe.Next[key]
 		if order == "" || drive == "" {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -52,7 +53,7 @@ func TestCreateFromImage(t *testing.T) {
 		require.Equal(t, []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}, property.DecodeKeys(c["sshkeys"]))
 		require.Contains(t, c["ide2"], "cloudinit")
 		require.True(t, strings.HasPrefix(c["description"], "the front\nsecond line ü 100%\nhomestak-gitops: {"), c["description"])
-		_, m, found := proxmox.SplitDescription(c["description"])
+		_, m, found := owner.ParseDescription(c["description"])
 		require.True(t, found)
 		require.Equal(t, "uuid="+m.UUID, c["smbios1"])
 		require.NotContains(t, c["description"], "ssh-ed25519")
@@ -204,7 +205,7 @@ func TestCloneOfATemplate(t *testing.T) {
 		g := w.guest(10000)
 		require.True(t, g.Running)
 		require.Equal(t, "web-1", g.Config["name"])
-		_, m, _ := proxmox.SplitDescription(g.Config["description"])
+		_, m, _ := owner.ParseDescription(g.Config["description"])
 		require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
 		require.Zero(t, m.VMID)
 		w.converged()

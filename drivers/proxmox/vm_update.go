@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -19,9 +21,9 @@ import (
 func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
 	at := placeOf(s.Have)
 	m := want.mark
-	m.Owner, m.UUID, m.Linked, m.Born = d.id.owner, have.mark.UUID, have.mark.Linked, at.vmid
+	m.Owner, m.UUID, m.Linked, m.CreationVMID = d.id.Owner, have.mark.UUID, have.mark.Linked, at.VMID
 	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
-		m.UUID, m.Seed = or(uuidOf(have.observe.next["smbios1"]), uuid.NewString()), newSeed(s.Want)
+		m.UUID, m.Seed = or(owner.UUID(have.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
 		if err := d.dress(ctx, want, at, m); err != nil {
 			return err
 		}
@@ -61,7 +63,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 		return err
 	}
 	if ch.set[seedSlot] != nil { // out of the drive first: a machine does not start with an image that is not there
-		if err := d.removeSeed(ctx, at.node, have.Seed); err != nil {
+		if err := d.removeSeed(ctx, at.Node, have.Seed); err != nil {
 			return err
 		}
 	}
@@ -70,7 +72,7 @@ func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error
 
 // resume starts a hibernated machine before anything else: its lock keeps PVE from
 // changing it, and goes with that.
-func (d *Driver) resume(ctx context.Context, at place, addr model.Address) error {
+func (d *Driver) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	if err := d.stillOurs(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}
@@ -94,7 +96,7 @@ func (c *vmChange) bootable() {
 	for name, from := range c.apart {
 		moved[from] = c.m.Slots["disk."+name]
 	}
-	old := property.Parse(c.have.observe.next["boot"]).Values["order"]
+	old := property.Parse(c.have.observe.Next["boot"]).Values["order"]
 	var order []string
 	for dev := range strings.SplitSeq(old, ";") {
 		if dev = or(moved[dev], dev); dev != "" {
@@ -116,15 +118,15 @@ func (c *vmChange) bootable() {
 // deletes, and forgets what an earlier one deleted.
 func (c *vmChange) followBoot() {
 	old := c.have.observe
-	order := bootDevices(old.now["boot"])
+	order := bootDevices(old.Now["boot"])
 	if c.set["boot"] != nil || c.gone["boot"] {
 		return
 	}
-	after := old.reverted(c.revert)
-	there := func(dev string) bool { return c.set[dev] != nil || after.next[dev] != "" && !c.gone[dev] }
+	after := old.Reverted(c.revert)
+	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.gone[dev] }
 	disc := func(dev string) bool {
 		set, _ := c.set[dev].(string)
-		return there(dev) && isDisc(or(set, after.next[dev]))
+		return there(dev) && isDisc(or(set, after.Next[dev]))
 	}
 	appends := func(key string, val any) bool {
 		return len(order) > 0 && isCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
@@ -135,15 +137,15 @@ func (c *vmChange) followBoot() {
 			added = append(added, key)
 		}
 	}
-	back := slices.ContainsFunc(slices.Collect(maps.Keys(c.revert)), func(key string) bool { return appends(key, old.now[key]) })
+	back := slices.ContainsFunc(slices.Collect(maps.Keys(c.revert)), func(key string) bool { return appends(key, old.Now[key]) })
 	stay := slices.DeleteFunc(slices.Clone(order), func(dev string) bool { return !there(dev) })
 	goes := slices.ContainsFunc(order, func(dev string) bool { return c.gone[dev] })
 	went := slices.ContainsFunc(order, func(dev string) bool { return !c.gone[dev] && !there(dev) })
 	declared := c.want.Options["boot"]
-	kept := declared == "" || c.have.sameValue("boot", declared, old.now["boot"]) || old.inForce().sameOption("boot", declared, old.now["boot"])
+	kept := declared == "" || c.have.sameValue("boot", declared, old.Now["boot"]) || sameOption(old.InForce(), "boot", declared, old.Now["boot"])
 	switch {
-	case back && !old.waitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
-	case !old.waitsFor("boot") || !kept || bootOrderFollows(old.now["boot"], old.next["boot"], there, disc) || !c.have.settable("boot"):
+	case back && !old.WaitsFor("boot"), len(added) > 0 && (goes || went), goes && went:
+	case !old.WaitsFor("boot") || !kept || bootOrderFollows(old.Now["boot"], old.Next["boot"], there, disc) || !c.have.settable("boot"):
 		return
 	}
 	if len(stay) == len(order) {
@@ -164,7 +166,7 @@ func (c *vmChange) add(path string) {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
 	case "agent":
-		c.set["agent"] = agentText(c.have.observe.current("agent"), c.want.Agent)
+		c.set["agent"] = agentText(c.have.observe.Current("agent"), c.want.Agent)
 	case "seed":
 		c.set[seedSlot] = emptyDrive
 	case "options":
@@ -172,7 +174,7 @@ func (c *vmChange) add(path string) {
 			c.revert[rest] = true
 			return
 		}
-		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.next[rest] != "" {
+		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.Next[rest] != "" {
 			c.move[rest] = storageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
 		}
@@ -196,12 +198,12 @@ func (c *vmChange) nic(name, attr string) {
 	}
 	slot := c.m.Slots["nic."+name]
 	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
-		if c.have.mark.seeded() { // nothing in the machine would ever read it
+		if c.have.mark.HasNocloudISO() { // nothing in the machine would ever read it
 			return
 		}
 		key := ipconfigOf(slot)
-		c.text(key, n.ipconfig(c.have.observe.next[key]))
+		c.text(key, n.ipconfig(c.have.observe.Next[key]))
 		return
 	}
-	c.set[slot] = card(c.have.observe.current(slot), n)
+	c.set[slot] = card(c.have.observe.Current(slot), n)
 }

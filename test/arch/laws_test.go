@@ -49,8 +49,10 @@ var layers = []layer{
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's
+	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // what a host holds
+	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/property", "drivers/proxmox/pveapi"},
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/view"},
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
@@ -102,7 +104,7 @@ var libraries = []library{
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim"}, tests: true, why: "the simulated host has consoles"},
-	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "hcl"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/view", "hcl"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},

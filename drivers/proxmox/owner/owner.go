@@ -1,0 +1,270 @@
+// Package owner proves what is ours. A guest carries an ownership tag, the last line of
+// its description (Tag, ParseDescription, Describe), and has an identity of its own that
+// a copy has not. Identity.Check compares the two: only what passes may be changed.
+package owner
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// PVETag is on every guest that we own, for people and for a first look. It proves nothing.
+const PVETag = "homestak"
+
+// MaxDescription is how many characters of a description PVE takes (qemu-server, QemuServer.pm).
+const MaxDescription = 8192
+
+// Prefix starts the last line of a description that we wrote.
+const Prefix = "homestak-gitops: "
+
+// Tag is the ownership tag: what is written on a resource so that no file needs to
+// remember it. It holds what destruction needs, because then the files are gone.
+// No secrets: everybody who may see the guest can read it.
+type Tag struct {
+	V            int               `json:"v"`
+	Site         string            `json:"site"`
+	Type         string            `json:"type"` // vm, pve, ct, template, pool
+	Node         string            `json:"node"` // the name within the site
+	Manifest     string            `json:"manifest,omitempty"`
+	Owner        string            `json:"owner"`
+	UUID         string            `json:"uuid,omitempty"`    // of smbios1: the identity that a copy does not have
+	MAC          string            `json:"mac,omitempty"`     // of a container's first card: a clone gets another one
+	Keys         string            `json:"keys,omitempty"`    // hash of the ssh keys that a container was made with
+	VMID         int               `json:"vmid,omitempty"`    // only while a clone has no identity of its own yet
+	CreationVMID int               `json:"born,omitempty"`    // the VMID that it was made under: a backup restored elsewhere keeps it
+	From         string            `json:"from,omitempty"`    // image.debian-12, template.golden
+	Content      string            `json:"content,omitempty"` // file name of the image that a template was made from
+	Linked       bool              `json:"linked,omitempty"`  // its root disk stands on that of its template
+	Needs        []model.Address   `json:"needs,omitempty"`
+	Destroy      *Destroy          `json:"destroy,omitempty"`
+	Slots        map[string]string `json:"slots,omitempty"` // disk.data → scsi1, nic.lan → net0
+	Options      []string          `json:"options,omitempty"`
+	Removes      []string          `json:"removes,omitempty"`  // disks whose data go when they leave the files
+	Detached     map[string]string `json:"detached,omitempty"` // disks that left them → the volume that each had
+	Volumes      map[string]string `json:"volumes,omitempty"`  // disks that it has → their volumes, as last written: which one somebody detached by hand
+	Seeded       int64             `json:"seeded,omitempty"`   // Unix time of the last write for cloud-init to a guest that ran
+	Seed         *NocloudISO       `json:"seed,omitempty"`
+}
+
+// Destroy is how a guest wants to go.
+type Destroy struct {
+	Policy string `json:"policy,omitempty"`
+	Orphan string `json:"orphan,omitempty"`
+	Down   int    `json:"down,omitempty"` // seconds to shut down cleanly
+}
+
+// Readable reports whether this program understands the tag. A newer version may
+// mean something else by the same words; and only guests carry tags of guests.
+func (t Tag) Readable() bool {
+	return t.V == 1 && t.Site != "" && t.Node != "" && slices.Contains([]string{"vm", "pve", "ct", TemplateType}, t.Type)
+}
+
+// Addr is the address of what carries it.
+func (t Tag) Addr() model.Address { return model.Address{Kind: t.Type, Name: t.Node} }
+
+// Line is the tag as the last line of a description.
+func (t Tag) Line() string {
+	b, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // strings, numbers and maps of strings always marshal
+	}
+	return Prefix + string(b)
+}
+
+// Terms is what the files decide of a tag, as one readable text for the plan; the
+// rest (identity, slots) follows from the guest.
+func (t Tag) Terms() string {
+	needs := make([]string, 0, len(t.Needs))
+	for _, a := range t.Needs {
+		needs = append(needs, a.String())
+	}
+	slices.Sort(needs)
+	var parts []string
+	if t.Manifest != "" {
+		parts = append(parts, "manifest "+t.Manifest)
+	}
+	if len(needs) > 0 {
+		parts = append(parts, "needs "+strings.Join(needs, " "))
+	}
+	if d := t.Destroy; d != nil {
+		if d.Policy != "" {
+			parts = append(parts, "policy "+d.Policy)
+		}
+		if d.Orphan != "" {
+			parts = append(parts, "orphan "+d.Orphan)
+		}
+		if d.Down != 0 {
+			parts = append(parts, fmt.Sprintf("down %d s", d.Down))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ParseDescription takes a description apart: what people wrote, and the tag, which
+// is written as the last line but found on any (the last one counts), since people
+// add their notes at the end. found is true also for a tag that cannot be read.
+func ParseDescription(s string) (notes string, m Tag, found bool) {
+	lines := strings.Split(strings.TrimRight(s, " \t\r\n"), "\n")
+	at := len(lines) - 1
+	for at >= 0 && !strings.HasPrefix(lines[at], Prefix) {
+		at--
+	}
+	if at < 0 {
+		return strings.Join(lines, "\n"), Tag{}, false
+	}
+	doc := strings.TrimPrefix(lines[at], Prefix)
+	notes = strings.TrimRight(strings.Join(slices.Delete(lines, at, at+1), "\n"), " \t\r\n")
+	if json.Unmarshal([]byte(doc), &m) != nil {
+		return notes, Tag{}, true
+	}
+	return notes, m, true
+}
+
+// Describe joins notes and tag; PVE cuts trailing white space, so there is none. Of a
+// guest with very many disks there is no room to say which volume each has.
+func Describe(notes string, m Tag) string {
+	if text := withTag(notes, m); len(m.Volumes) == 0 || utf8.RuneCountInString(text) <= MaxDescription {
+		return text
+	}
+	m.Volumes = nil
+	return withTag(notes, m)
+}
+
+func withTag(notes string, m Tag) string {
+	if notes = strings.TrimRight(notes, " \t\r\n"); notes != "" {
+		return notes + "\n" + m.Line()
+	}
+	return m.Line()
+}
+
+var uuidText = regexp.MustCompile(`(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// UUID reads the identity from a smbios1 property string, lower-cased.
+func UUID(smbios1 string) string {
+	u := strings.ToLower(property.Value(smbios1, "uuid"))
+	if !uuidText.MatchString(u) {
+		return ""
+	}
+	return u
+}
+
+// Provisional reports whether a tag is that of a clone whose identity is not written yet.
+func (t Tag) Provisional() bool { return t.UUID == "" && t.MAC == "" }
+
+// matches reports whether a guest has the identity that the tag was written for: a
+// VM its uuid, which a copy does not have; a container the MAC address of a card,
+// since PVE keeps nothing else of it that a clone does not take over. What is in force
+// proves it as well as what waits for a restart: a clone takes over neither.
+func (t Tag) matches(cfg view.Config) (ok bool, what string) {
+	if t.Type != "ct" {
+		now, next := UUID(cfg.Now["smbios1"]), UUID(cfg.Next["smbios1"])
+		return t.UUID != "" && (strings.EqualFold(t.UUID, next) || strings.EqualFold(t.UUID, now)), "uuid"
+	}
+	for _, side := range []map[string]string{cfg.Next, cfg.Now} {
+		for key, val := range side {
+			if property.IsNet(key) && t.MAC != "" && strings.EqualFold(t.MAC, property.Parse(val).Values["hwaddr"]) {
+				return true, "MAC address"
+			}
+		}
+	}
+	return false, "MAC address"
+}
+
+// TemplateType is what the tag of a template calls itself.
+const TemplateType = "template"
+
+// NocloudISO is what a machine's tag remembers of its seed: where it is or was, and
+// sums of what can be told in public, so that an edit that comes too late shows.
+// Of what is made from secrets there is none: it could be tried out.
+type NocloudISO struct {
+	Volume string `json:"volume,omitempty"`
+	Data   string `json:"data,omitempty"` // of user_data
+	Net    string `json:"net,omitempty"`  // of addresses and name servers
+}
+
+// HasNocloudISO reports whether a machine got its first words from an image of its own, so
+// that it has no cloud-init drive of PVE's.
+func (t Tag) HasNocloudISO() bool { return t.Seed != nil && t.Seed.Volume != "" }
+
+// ShutdownSeconds is how many seconds a guest gets to shut down.
+func (t Tag) ShutdownSeconds() int {
+	if t.Destroy != nil && t.Destroy.Down > 0 {
+		return t.Destroy.Down
+	}
+	return 60
+}
+
+// RemovalPolicy is the decommission policy of a tag. What the command line left behind for
+// somebody to look at (owner cli:…) has none.
+func (t Tag) RemovalPolicy() string {
+	if t.Destroy == nil || t.Destroy.Policy == "" || strings.HasPrefix(t.Owner, "cli:") {
+		return RemoveAtOnce
+	}
+	return t.Destroy.Policy
+}
+
+// The decommission policies.
+const (
+	RemoveAtOnce   = "allow_immediate_destroy"
+	RemoveBackedUp = "requires_final_backup"
+	RemoveUnused   = "requires_migration_first"
+)
+
+// Identity is who we are in tags. Templates belong to the host and not to who made
+// them, as images do: what a test made serves the agent as well.
+type Identity struct{ Site, Owner, Host string }
+
+// Verify reports whether a guest is ours: the tag names our site and us, and the
+// guest's own identity is the one the tag was written for. why says what speaks
+// against it; claims is set when only the proof is missing.
+func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) (ok bool, why string, claims model.Address) {
+	same, what := m.matches(cfg)
+	switch {
+	case !found:
+		return false, "no ownership tag", model.Address{}
+	case !m.Readable():
+		return false, "its owner mark cannot be read", model.Address{}
+	case m.Site != id.Site:
+		return false, "belongs to site " + m.Site, model.Address{}
+	case m.Type == TemplateType && m.Owner != id.Host, m.Type != TemplateType && m.Owner != id.Owner:
+		return false, "belongs to " + m.Owner, m.Addr()
+	case (m.Type == "ct") != at.LXC:
+		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.Addr(), strings.ToUpper(at.Kind())), m.Addr()
+	case m.Provisional() && m.VMID == at.VMID:
+		return true, "", m.Addr() // a clone that we started and whose identity we had not written yet
+	case !same:
+		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its %s is not the one in the mark): a copy", m.Addr(), what), m.Addr()
+	default:
+		return true, "", m.Addr()
+	}
+}
+
+// Verdict is what was found out of one guest, mostly right before something is done to it.
+type Verdict struct {
+	Notes   string
+	Tag     Tag
+	Owned   bool
+	Against string
+}
+
+// Check reads the tag of a guest, and verifies it.
+func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
+	notes, m, found := ParseDescription(cfg.Description())
+	owned, against, _ := id.Verify(m, found, at, cfg)
+	return Verdict{notes, m, owned, against}
+}
+
+// IsOwnedAs reports whether the guest is provably the one of an address.
+func (v Verdict) IsOwnedAs(addr model.Address) bool { return v.Owned && v.Tag.Addr() == addr }
+
+// Why says what speaks against it: no proof at all, or of another one of ours.
+func (v Verdict) Why() string { return cmp.Or(v.Against, "it is "+v.Tag.Addr().String()) }

@@ -1,0 +1,46 @@
+package owner_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+func TestTagSurvivesADescription(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		notes := rapid.StringMatching(`[a-zäöü%&=;#"{}\\ \n\t]{0,60}`).Draw(t, "notes")
+		m := owner.Tag{
+			V: 1, Site: rapid.String().Draw(t, "site"), Node: "web-1", Type: "vm", Owner: "father", UUID: "u",
+			Needs: []model.Address{{Kind: "image", Name: "debian-12"}},
+		}
+		full := m.Line()
+		if n := strings.TrimRight(notes, " \t\n"); n != "" {
+			full = n + "\n" + full
+		}
+		gotNotes, got, found := owner.ParseDescription(full + "\n ") // PVE may or may not cut what trails
+		require.True(t, found)
+		require.Equal(t, m, got)
+		require.Equal(t, strings.TrimRight(notes, " \t\n"), gotNotes)
+		require.NotContains(t, m.Line(), "\n")
+	})
+}
+
+func TestDescriptionWithoutTag(t *testing.T) {
+	for _, s := range []string{"", "just notes", "homestak-gitops is nice", "see homestak-gitops: {}"} {
+		_, _, found := owner.ParseDescription(s)
+		require.False(t, found, s)
+	}
+	notes, m, found := owner.ParseDescription("above\n" + owner.Tag{V: 1, Node: "web-1"}.Line() + "\nsomething below\n")
+	require.True(t, found)
+	require.Equal(t, "web-1", m.Node)
+	require.Equal(t, "above\nsomething below", notes)
+	notes, m, found = owner.ParseDescription("notes\nhomestak-gitops: {broken")
+	require.True(t, found)
+	require.Equal(t, owner.Tag{}, m)
+	require.Equal(t, "notes", notes)
+}

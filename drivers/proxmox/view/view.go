@@ -1,0 +1,233 @@
+// Package view reads what a host of Proxmox VE holds: its nodes, storages and guests in
+// one list (Read), and the configuration of one guest (ReadConfig). It says what it cannot
+// see: a list that may be incomplete is never evidence that something is not there.
+package view
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Listed is a guest as the cluster's list shows it. Existence, node, lock and tags
+// are fresh; name and status may be ten seconds old, and a new guest has no name
+// at all (pve-manager, API2Tools.pm).
+type Listed struct {
+	VMID    int
+	Node    string
+	LXC     bool
+	Name    string // "" if not known
+	Tags    []string
+	Lock    string
+	Pool    string // that it is in, as far as the cluster's list shows it (Pool.Audit); "" for none
+	Running bool
+	QMP     string // of a VM whose processors do not run: what QEMU says; only the cluster's list has it
+	Uptime  int    // seconds since PVE started it; only fresh lists have it
+	HA      string // state in the HA manager, "" if not managed; as old as its last cycle
+}
+
+// Kind is what PVE calls such a guest: ct or vm.
+func (g Listed) Kind() string { return g.Ref().Kind() }
+
+// Ref is where it is.
+func (g Listed) Ref() GuestRef { return GuestRef{g.Node, g.VMID, g.LXC} }
+
+// Power is what it does, as the files say it.
+func (g Listed) Power() string {
+	if g.Running {
+		return "running"
+	}
+	return "stopped"
+}
+
+// View is what a pass knows of the cluster before it reads any guest.
+type View struct {
+	Nodes             map[string]bool // by name: online
+	Guests            map[int]Listed
+	Storages          map[NodeStorage]string // storages that the token may see, by node: the content that each takes
+	Folders           []NodeStorage          // storages that are listed as a whole, see isFolder
+	Unknown           []model.Unknown
+	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist unseen
+	SeesTasks         map[string]bool // by node: the token sees the tasks of others there
+}
+
+// notObserved marks that nothing on the host is known for sure.
+func (v *View) notObserved(scope, why string) {
+	v.Unknown = append(v.Unknown, model.Unknown{Scope: scope, Why: why, All: true})
+}
+
+// Read reads the cluster's list once, and what tells whether that list can be
+// trusted: quorum, the state of the nodes, and whether the token sees guests at all.
+// A list that may be short is no error: what it cannot show is in Unknown.
+func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
+	v := &View{Nodes: map[string]bool{}, Guests: map[int]Listed{}, Storages: map[NodeStorage]string{}}
+	var status []map[string]json.RawMessage
+	var rights map[string]map[string]json.RawMessage
+	var statusErr error
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		_, err := c.Rows(gctx, "/cluster/resources", v.readResource)
+		return err
+	})
+	g.Go(func() error { return c.Get(gctx, "/access/permissions", &rights) })
+	g.Go(func() error {
+		statusErr = c.Get(gctx, "/cluster/status", &status)
+		if statusErr != nil && api.ClassOf(statusErr) == api.Denied {
+			return nil // only Sys.Audit on / shows it; judged below by the nodes
+		}
+		return statusErr
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	v.checkRights(rights)
+	v.SeesTasks = map[string]bool{}
+	for n := range v.Nodes {
+		v.SeesTasks[n] = audits(rights, n)
+	}
+	v.checkNodes(h)
+	v.checkQuorum(status, statusErr)
+	return v, nil
+}
+
+func (v *View) readResource(e api.Row) {
+	switch kind := e.Text("type"); kind {
+	case "node":
+		v.Nodes[e.Text("node")] = IsOnline(e.Text("status"))
+	case "storage":
+		at := NodeStorage{e.Text("node"), e.Text("storage")}
+		v.Storages[at] = e.Text("content")
+		if isFolder(e) {
+			v.Folders = append(v.Folders, at)
+		}
+	case "qemu", "lxc":
+		g := ReadListed(e, e.Text("node"), kind == "lxc")
+		g.HA, g.Pool = e.Text("hastate"), e.Text("pool")
+		if e.Text("status") == "unknown" {
+			g.Name = "" // not sampled yet, or not any more; a name beside it would be a stale one
+		}
+		if status := e.Text("status"); kind == "qemu" && !slices.Contains([]string{"", "running", "stopped", "unknown"}, status) {
+			g.QMP = status
+		}
+		v.Guests[g.VMID] = g
+	}
+}
+
+// IsOnline reads the state of a node. Unknown is one of which no figures have come for
+// minutes, since its pvestatd hangs or has just begun; of one that is away PVE says that it
+// is offline (pve-manager, API2Tools.pm, extract_node_stats).
+func IsOnline(status string) bool { return status == "online" || status == "unknown" }
+
+// checkRights: PVE leaves out of a list what the token may not see, without a
+// word. A token that may see no guest anywhere sees an empty host.
+func (v *View) checkRights(rights map[string]map[string]json.RawMessage) {
+	for path, privs := range rights {
+		propagates, ok := privs["VM.Audit"]
+		if !ok {
+			continue
+		}
+		switch {
+		case path == "/" || path == "/vms":
+			if api.Text(propagates) == "0" {
+				continue // of the path alone, and of no guest below it
+			}
+			v.LimitedVisibility = false
+			return
+		case strings.HasPrefix(path, "/vms/"), strings.HasPrefix(path, "/pool/"):
+			v.LimitedVisibility = true
+		}
+	}
+	if v.LimitedVisibility {
+		return
+	}
+	v.Unknown = append(v.Unknown, model.Unknown{
+		Scope: "all guests", All: true, Denied: true,
+		Why: "the API token may see no guest (VM.Audit is missing on /, /vms and every pool), so an empty list proves nothing; grant a role to the token, not only to its user",
+	})
+}
+
+// audits reports whether the token has Sys.Audit on a node: by the rights on its own path, else by what the next path
+// above passes down (pve-access-control, RPCEnvironment.pm, permissions).
+func audits(rights map[string]map[string]json.RawMessage, node string) bool {
+	own := "/nodes/" + node
+	for _, path := range []string{own, "/nodes", "/"} {
+		if privs, there := rights[path]; there {
+			passes, has := privs["Sys.Audit"]
+			return has && (path == own || api.Text(passes) != "0")
+		}
+	}
+	return false
+}
+
+// checkNodes: a list without the node itself is short, or from another host.
+func (v *View) checkNodes(h *model.Host) {
+	for _, n := range h.AllNodes() {
+		online, known := v.Nodes[n]
+		switch {
+		case !known && len(v.Nodes) == 0:
+			v.notObserved("host "+h.Name, "the list of the cluster holds no node: it is incomplete, or the token lacks Sys.Audit on /nodes/"+n)
+		case !known:
+			known := slices.Sorted(maps.Keys(v.Nodes))
+			v.Unknown = append(v.Unknown, model.Unknown{
+				Scope: "node " + n, Node: n, All: n == h.PVENode(),
+				Why: fmt.Sprintf("%s knows no such node (it has %s): is api the URL of another host, or node misspelt?", h.API, strings.Join(known, ", ")),
+			})
+		case !online:
+			v.Unknown = append(v.Unknown, model.Unknown{Scope: "node " + n, Why: "offline", Node: n})
+		}
+	}
+}
+
+func (v *View) checkQuorum(status []map[string]json.RawMessage, err error) {
+	if err != nil { // denied: PVE itself refuses writes without quorum, but what it shows may be old
+		for n, online := range v.Nodes {
+			if len(v.Nodes) > 1 && !online {
+				v.notObserved("cluster", fmt.Sprintf("node %s is offline and the token may not see the quorum (Sys.Audit on /)", n))
+				return
+			}
+		}
+		return
+	}
+	for _, e := range status {
+		if api.Text(e["type"]) == "cluster" && api.Text(e["quorate"]) == "0" {
+			v.notObserved("cluster", "no quorum: what this node shows may be old, and it takes no writes")
+		}
+	}
+	if len(status) == 0 {
+		v.notObserved("cluster", "its status is empty: the view is incomplete")
+	}
+}
+
+// isFolder reports whether a row of the cluster's list is a storage that is cheap to list
+// as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
+// lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
+// starts qemu-img for each, and files beyond a network are slow to look at.
+func isFolder(e api.Row) bool {
+	kinds := strings.Split(e.Text("content"), ",")
+	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
+		!slices.Contains(kinds, "images") && !slices.Contains(kinds, "rootdir")
+}
+
+// ReadListed reads what all lists of guests have.
+func ReadListed(r api.Row, node string, lxc bool) Listed {
+	g := Listed{
+		VMID: r.Number("vmid"), Node: node, LXC: lxc, Name: r.Text("name"),
+		Tags: property.SplitTags(r.Text("tags")), Lock: r.Text("lock"), Running: r.Text("status") == "running",
+	}
+	if at := g.Ref().String(); g.Name == at || g.Name == strings.Replace(at, " ", "", 1) {
+		g.Name = "" // what PVE shows for a guest without a name: "VM 100", "CT100" (PVE/QemuServer.pm, PVE/LXC.pm, vmstatus)
+	}
+	return g
+}
+
+// NodeStorage is a storage as a node of PVE has it.
+type NodeStorage struct{ Node, Storage string }
