@@ -28,9 +28,13 @@ type world struct {
 	wire *wire // sees all that is sent, if there is one
 }
 
+// kept are the good answers of all simulated hosts here: a sweep tells one story a thousand
+// times, in which most answers are the same.
+var kept pvesim.KeptPromises
+
 func newWorld(t *testing.T, c pvesim.Config) *world {
 	t.Helper()
-	c.Promise = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }
+	c.Promise, c.Kept = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }, &kept
 	w := &world{t: t, host: pvesim.New(c), site: &model.Site{
 		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
 		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},

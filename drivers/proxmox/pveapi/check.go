@@ -44,8 +44,8 @@ func (c *verifier) known(v *Value) bool { return within(c.version, v.Since, v.Un
 
 func (c *verifier) checkParams(m *Method, values map[string]any) {
 	for name, v := range m.Params {
-		if !strings.HasSuffix(name, "[n]") && c.known(v) {
-			c.check(v, values[name], name)
+		if value := values[name]; (value != nil || !v.mayMiss()) && !strings.HasSuffix(name, "[n]") && c.known(v) {
+			c.check(v, value, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -131,7 +131,7 @@ func (p problems) add(path, text string) {
 // all but the last end the check are check_prop's in PVE/JSONSchema.pm.
 func (c *verifier) check(v *Value, value any, path string) {
 	if value == nil {
-		if !v.Optional && v.Alias == "" && v.Type != "null" {
+		if !v.mayMiss() {
 			c.found.add(path, missing)
 		}
 		return
@@ -157,13 +157,17 @@ func (c *verifier) check(v *Value, value any, path string) {
 	}
 }
 
+// mayMiss says whether nothing is wrong with a value that is not there. Most values of the
+// table may miss in most requests, so it is asked before a path is put together.
+func (v *Value) mayMiss() bool { return v.Optional || v.Alias != "" || v.Type == "null" }
+
 func (c *verifier) checkObject(v *Value, members map[string]any, path string) {
 	if v.Props == nil && v.AdditionalValue == nil {
 		return
 	}
 	for name, member := range v.Props {
-		if !strings.HasSuffix(name, "[n]") {
-			c.check(member, members[name], join(path, name))
+		if value := members[name]; (value != nil || !member.mayMiss()) && !strings.HasSuffix(name, "[n]") {
+			c.check(member, value, join(path, name))
 		}
 	}
 	for name, value := range members {
@@ -184,57 +188,64 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// checkType says in PVE's words how a value is not of the declared type.
-func (v *Value) checkType(value any) string {
-	plain := fmt.Sprintf("type check ('%s') failed", v.Type)
+// isType says whether a value is of the declared type, as far as Perl tells types apart.
+func (v *Value) isType(value any) bool {
 	switch value := value.(type) {
 	case []any:
-		switch v.Type {
-		case "array", "any", "":
-			return ""
-		case "object", "null":
-			return plain
-		default:
-			return plain + " - got ARRAY"
-		}
+		return v.Type == "array" || v.Type == "any" || v.Type == ""
 	case map[string]any:
-		switch v.Type {
-		case "object", "any", "":
-			return ""
-		case "array", "null":
-			return plain
-		default:
-			return plain + " - got HASH"
-		}
+		return v.Type == "object" || v.Type == "any" || v.Type == ""
 	case bool:
-		switch v.Type {
-		case "boolean", "any", "":
-			return ""
-		case "array", "object", "null":
-			return plain
-		default:
-			return plain + " - got JSON::PP::Boolean" // Perl's name of the type.
-		}
+		return v.Type == "boolean" || v.Type == "any" || v.Type == ""
 	default:
-		word := text(value)
-		ok := true
 		switch v.Type {
 		case "boolean":
-			ok = word == "0" || word == "1"
+			word := text(value)
+			return word == "0" || word == "1"
 		case "integer":
-			ok = isInteger(word)
+			return isInteger(text(value))
 		case "number":
-			ok = isNumber(word)
+			return isNumber(text(value))
+		case "array", "object", "null":
+			return false
+		default:
+			return true
+		}
+	}
+}
+
+// checkType says in PVE's words how a value is not of the declared type.
+func (v *Value) checkType(value any) string {
+	if v.isType(value) {
+		return ""
+	}
+	plain := fmt.Sprintf("type check ('%s') failed", v.Type)
+	structured := v.Type == "array" || v.Type == "object" || v.Type == "null" // For these PVE says no more.
+	switch value := value.(type) {
+	case []any:
+		if structured {
+			return plain
+		}
+		return plain + " - got ARRAY"
+	case map[string]any:
+		if structured {
+			return plain
+		}
+		return plain + " - got HASH"
+	case bool:
+		if structured {
+			return plain
+		}
+		return plain + " - got JSON::PP::Boolean" // Perl's name of the type.
+	default:
+		switch v.Type {
 		case "array", "object":
 			return plain
 		case "null":
 			return plain + " - value is not null"
 		default:
+			return fmt.Sprintf("%s - got '%s'", plain, text(value))
 		}
-		if !ok {
-			return fmt.Sprintf("%s - got '%s'", plain, word)
-		}
-		return ""
 	}
 }
 

@@ -32,8 +32,32 @@ func expression(pattern string) func(word string) bool {
 // What counts as a number in PVE/JSONSchema.pm, and other expressions that more
 // than one file needs.
 var (
-	isInteger = expression(`[+-]?[0-9]+`)
-	isNumber  = expression(`[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?`)
-	isDigits  = expression(`[0-9]+`)
+	isNumber  = numberAfter(expression(`[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?`))
 	isDNSName = expression(dnsName)
 )
+
+// isDigits is [0-9]+, isInteger [+-]?[0-9]+. Every number of a request and an answer is
+// held against them, and as expressions they cost more than all other checks.
+func isDigits(word string) bool {
+	word = strings.TrimSuffix(word, "\n")
+	for i := range len(word) {
+		if word[i] < '0' || word[i] > '9' {
+			return false
+		}
+	}
+	return word != ""
+}
+
+func isInteger(word string) bool {
+	if word != "" && (word[0] == '+' || word[0] == '-') {
+		word = word[1:]
+	}
+	return isDigits(word)
+}
+
+// numberAfter asks an expression only of what begins like a number and is not plainly one.
+func numberAfter(matches func(word string) bool) func(word string) bool {
+	return func(word string) bool {
+		return word != "" && strings.IndexByte("+-.0123456789", word[0]) >= 0 && (isInteger(word) || matches(word))
+	}
+}

@@ -149,11 +149,13 @@ func BooleanWord(value string) string {
 func (c *verifier) checkMembers(members map[string]*Value, parsed map[string]string, path string) problems {
 	inner := &verifier{version: c.version, found: problems{}}
 	for name, member := range members {
-		var value any
-		if word, ok := parsed[name]; ok {
-			value = word
+		word, ok := parsed[name]
+		switch {
+		case ok:
+			inner.check(member, word, join(path, name))
+		case !member.mayMiss():
+			inner.found.add(join(path, name), missing)
 		}
-		inner.check(member, value, join(path, name))
 	}
 	for name := range parsed {
 		member := members[name]

@@ -82,7 +82,10 @@ var tokenForm = regexp.MustCompile(`^([^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+)!([A-Za-
 // byToken verifies an API token (verify_token in PVE/AccessControl.pm).
 func (w *world) byToken(value string) (identity, error) {
 	refused := unauthorized("Authentication failed!")
-	parts := tokenForm.FindStringSubmatch(value)
+	if w.token.value != value { // Most requests have the one of the request before.
+		w.token.value, w.token.parts = value, tokenForm.FindStringSubmatch(value)
+	}
+	parts := w.token.parts
 	if parts == nil {
 		return identity{}, refused
 	}

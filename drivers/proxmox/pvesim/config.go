@@ -107,6 +107,8 @@ type Config struct {
 	// its method (types, members that must be there), but for what PVE itself does not
 	// keep. It is for tests, and is called by many goroutines at once.
 	Promise func(deviation string)
+	// Kept, if there is one, spares answers that were checked before.
+	Kept *KeptPromises
 }
 
 // System is the system of a VM, as its guest agent tells of it.

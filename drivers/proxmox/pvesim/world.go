@@ -34,6 +34,10 @@ type world struct {
 	bridges []string
 	pools   map[string]*pool
 	access  *access
+	token   struct { // The last one that was sent, taken apart.
+		value string
+		parts []string
+	}
 	tasks   taskList
 	ha      manager
 	options config // datacenter.cfg.
