@@ -18,7 +18,7 @@ const (
 	bySSH  = "ssh"
 )
 
-// address is a repository's URL, taken apart. Its credentials are in no text.
+// address is a repository's URL, parsed. No text contains its credentials.
 type address struct {
 	by   string // byFile, byHTTP or bySSH
 	path string // of the repository: on disk, or as ssh's remote command gets it

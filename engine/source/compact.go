@@ -2,15 +2,14 @@ package source
 
 import (
 	"io"
-	"maps"
 	"math"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// When the local copy is made smaller: at mostPacks packs, or when more than twice as
-// much is there as is needed, small sizes aside.
+// When the local copy is made smaller: at mostPacks packs, or when it is twice as large
+// as it was the last time, and as it must be, small sizes aside.
 const (
 	mostPacks = 32
 	smallCopy = 1 << 20
@@ -22,28 +21,24 @@ const (
 // compact writes what must stay into one pack and removes the others, if that is
 // worth it: the head, the commits kept, what is between them, and as much of the
 // history before as these weigh. The commits of also stay this time too.
-func (r *Repository) compact(changed bool, also ...plumbing.Hash) error {
-	have := r.packs.size()
-	grown := have > 2*r.weighed+smallCopy || changed && have > smallCopy
-	if len(r.packs) <= r.o.packs && !grown {
+func (r *Repository) compact(also ...plumbing.Hash) error {
+	if len(r.packs) <= r.o.packs && r.packs.size() <= 2*r.compacted+smallCopy {
 		return nil
 	}
 	live, needed, err := r.live(also)
 	if err != nil {
 		return err
 	}
-	r.weighed = have
-	if len(r.packs) <= r.o.packs && have <= 2*needed+smallCopy {
+	if have := r.packs.size(); len(r.packs) <= r.o.packs && have <= 2*needed+smallCopy {
+		r.compacted = have // most of it must stay
 		return nil
 	}
-	ids := slices.Collect(maps.Keys(live.ids))
-	plumbing.HashesSort(ids)
-	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, ids, math.MaxInt64) })
+	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, live.list(), math.MaxInt64) })
 	if p == nil || err != nil { // nothing is here: then nothing is in the way either
 		return err
 	}
 	old, known := r.packs, r.graph.known
-	r.use(packs{p})
+	r.hold(packs{p})
 	for id, n := range known {
 		if live.ids[id] {
 			r.graph.known[id] = n // not to be read again

@@ -27,7 +27,7 @@ var (
 
 // Errors that are about commits and the local copy, not about the remote.
 var (
-	// ErrUnrelated is why Since cannot tell what lies between two commits: the older
+	// ErrUnrelated is why Since cannot list what is between two commits: the older
 	// one was never seen, or the branch was rewritten.
 	ErrUnrelated = model.ErrUnrelated
 	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.

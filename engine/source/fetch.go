@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -38,9 +37,6 @@ type need struct {
 	ends  []plumbing.Hash // commits of which the parents are not here
 	depth int             // so many generations; 0: all that haves do not have
 }
-
-// everything as the depth of a need asks for the parents of ends too.
-const everything = math.MaxInt32
 
 // mostHaves bounds how many commits are shown to the remote to find common ground.
 const mostHaves = 64
@@ -96,7 +92,7 @@ func (r *Repository) fetch(ctx context.Context, c conversation, refs *packp.AdvR
 		return err
 	}
 	r.state = next
-	if err := r.compact(false, before.head); err != nil {
+	if err := r.compact(before.head); err != nil {
 		// The new head is here, and that is what was asked for.
 		r.o.Log.Warn("The local copy of the repository could not be made smaller; it is tried again.", "folder", r.o.Dir, "error", err)
 	}
@@ -234,16 +230,7 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	if err != nil || now[r.state.head] == nil {
 		return err // rewritten: there is nothing to list
 	}
-	n, err := r.need(tip)
-	if err != nil {
-		return err
-	}
-	all, err := r.graph.past(append(r.state.tips(), tip)...)
-	if err != nil {
-		return err
-	}
-	n.haves, n.ends, n.depth = withHash(n.haves, tip), all.ends(), everything
-	err = r.again(ctx, n)
+	err = r.again(ctx, need{want: tip}) // with all of its history, which compaction removes again
 	if errors.Is(err, ErrTooLarge) {
 		return nil // Since says that it is not certain
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"slices"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5"
@@ -44,11 +43,14 @@ func (r *fileRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 	c := &fileConversation{r, storage}
 	refs := packp.NewAdvRefs()
 	_ = refs.Capabilities.Set(capability.Shallow)
-	ref, err := storage.Reference(plumbing.NewBranchReferenceName(r.branch))
+	all, err := storage.IterReferences()
 	if err == nil {
-		refs.References[ref.Name().String()] = ref.Hash()
-	} else if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		err = c.list(refs) // to say what there is instead
+		err = all.ForEach(func(ref *plumbing.Reference) error {
+			if ref.Name().IsBranch() && ref.Type() == plumbing.HashReference {
+				refs.References[ref.Name().String()] = ref.Hash()
+			}
+			return nil
+		})
 	}
 	if err != nil {
 		c.close()
@@ -80,21 +82,6 @@ func (r *fileRemote) open() (*filesystem.Storage, error) {
 		return nil, r.from.fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
 	}
 	return nil, r.from.fault(ErrNotFound, "no such folder", "look at the path, and whether the disk it is on is mounted", fs.ErrNotExist)
-}
-
-// list adds all branches to refs.
-func (c *fileConversation) list(refs *packp.AdvRefs) error {
-	all, err := c.storage.IterReferences()
-	if err != nil {
-		return err
-	}
-	defer all.Close()
-	return all.ForEach(func(ref *plumbing.Reference) error {
-		if ref.Name().IsBranch() && ref.Type() == plumbing.HashReference {
-			refs.References[ref.Name().String()] = ref.Hash()
-		}
-		return nil
-	})
 }
 
 func (r *fileRemote) failed(err error) error {
@@ -131,11 +118,6 @@ func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.Upl
 		depth packp.DepthCommits
 	}
 	todo := []step{{req.Wants[0], 1}}
-	if depth == everything {
-		for _, id := range req.Shallows {
-			todo = append(todo, step{id, 1})
-		}
-	}
 	v := s.inventory()
 	if len(req.Haves) > 0 {
 		v.skip = c.here
@@ -144,8 +126,7 @@ func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.Upl
 	for len(todo) > 0 && ctx.Err() == nil {
 		at := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		end := depth == everything && slices.Contains(req.Shallows, at.id) // it is here, and only leads on
-		if seen[at.id] || v.skip != nil && v.skip(at.id) && !end {
+		if seen[at.id] || v.skip != nil && v.skip(at.id) {
 			continue
 		}
 		seen[at.id] = true
@@ -153,7 +134,7 @@ func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.Upl
 		if n == nil && err == nil && at.id == req.Wants[0] {
 			err = plumbing.ErrObjectNotFound
 		}
-		if n != nil && !end {
+		if n != nil {
 			err = v.add(n.id, n.tree)
 		}
 		if errors.Is(err, errTooLong) {
@@ -168,11 +149,7 @@ func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.Upl
 			}
 		}
 	}
-	ids := make([]plumbing.Hash, 0, len(v.ids))
-	for id := range v.ids {
-		ids = append(ids, id)
-	}
-	return ids, nil
+	return v.list(), nil
 }
 
 // untilEnd writes until the context ends.

@@ -35,24 +35,24 @@ type files struct {
 	folders sync.Map // plumbing.Hash → []object.TreeEntry: any goroutine may read, and trees never change
 }
 
-// filesOf gives the files of a commit.
-func filesOf(s *store, id string, o Options) (*files, error) {
+// files gives the files of a commit.
+func (c *commits) files(id string) (*files, error) {
 	h, err := parseID(id)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.commit(h)
+	top, err := c.objects.commit(h)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &files{store: s, root: c.TreeHash, sub: ".", at: c.Committer.When, limit: o.MaxFile}
-	if err := f.below(o.Path); err != nil {
+	f := &files{store: c.objects, root: top.TreeHash, sub: ".", at: top.Committer.When, limit: c.maxFile}
+	if err := f.below(c.path); err != nil {
 		return nil, fmt.Errorf("commit %.8s: %w", id, err)
 	}
-	f.sub = o.Path
+	f.sub = c.path
 	return f, nil
 }
 

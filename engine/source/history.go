@@ -83,29 +83,24 @@ func (p past) ends() []plumbing.Hash {
 // sorted lists the commits of a past, each before its parents, and newer ones before
 // older ones where the clocks of their authors agree with that.
 func (p past) sorted() []*node {
-	out := make([]*node, 0, len(p))
-	done := make(map[plumbing.Hash]bool, len(p))
 	oldestFirst := slices.SortedFunc(maps.Values(p), func(a, b *node) int {
 		return cmp.Or(a.at.Compare(b.at), bytes.Compare(b.id[:], a.id[:]))
 	})
-	for _, n := range oldestFirst {
-		for todo := []*node{n}; len(todo) > 0; {
-			n := todo[len(todo)-1]
-			before := len(todo)
-			for _, id := range n.parents {
-				if parent := p[id]; parent != nil && !done[id] {
-					todo = append(todo, parent) // its clock was ahead
-				}
-			}
-			if len(todo) > before {
-				continue
-			}
-			todo = todo[:before-1]
-			if !done[n.id] {
-				done[n.id] = true
-				out = append(out, n)
-			}
+	out := make([]*node, 0, len(p))
+	done := make(map[plumbing.Hash]bool, len(p))
+	var add func(n *node)
+	add = func(n *node) {
+		if n == nil || done[n.id] {
+			return
 		}
+		done[n.id] = true
+		for _, id := range n.parents {
+			add(p[id]) // one that is not yet there had a clock that was ahead
+		}
+		out = append(out, n)
+	}
+	for _, n := range oldestFirst {
+		add(n)
 	}
 	slices.Reverse(out)
 	return out

@@ -1,9 +1,7 @@
 package source
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,13 +17,15 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Memory is a repository without a remote and without a folder: for commits that
 // nobody pushed. It has the methods of a Repository, and is for one goroutine like it.
-type Memory struct{ r *Repository }
+type Memory struct {
+	commits
+	head plumbing.Hash
+}
 
 // NewMemory makes an empty repository, in which the site is in the folder path; "" is
 // its root.
@@ -34,9 +34,9 @@ func NewMemory(path string) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Repository{o: Options{Path: clean, MaxFile: defaultFile}, objects: &store{objects: heap{}}}
-	r.graph = newGraph(r.objects)
-	return &Memory{r}, nil
+	m := &Memory{commits: commits{path: clean, maxFile: defaultFile}}
+	m.use(&store{objects: heap{}})
+	return m, nil
 }
 
 // heap is objects in memory.
@@ -79,51 +79,32 @@ func Synthesize(tree fs.FS, c model.Commit) (string, error) {
 // Subject and Trailers, sorted by key; its ID is computed. What git does not know is
 // left out: empty folders, and anything named .git.
 func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
-	add := adding{from: tree, to: maps.Clone(m.r.objects.objects.(heap))}
-	root, err := add.folder(".")
-	for p := m.r.o.Path; p != "." && err == nil; p = path.Dir(p) {
-		root, err = add.tree(object.Tree{Entries: []object.TreeEntry{{Name: path.Base(p), Mode: filemode.Dir, Hash: root}}})
+	add := adding{from: tree, to: maps.Clone(m.objects.objects.(heap))}
+	id, err := add.folder(".")
+	for p := m.path; p != "." && err == nil; p = path.Dir(p) {
+		id, err = add.put(&object.Tree{Entries: []object.TreeEntry{{Name: path.Base(p), Mode: filemode.Dir, Hash: id}}})
+	}
+	if err == nil {
+		id, err = add.commit(id, c)
 	}
 	if err != nil {
 		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
 	}
-	text, err := commitText(root, c)
-	if err != nil {
-		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
-	}
-	id := add.put(plumbing.CommitObject, text)
-	// A new store, as after a fetch: readers of an older commit are not disturbed.
-	s := &store{objects: add.to}
-	m.r.objects, m.r.graph.store, m.r.state.head = s, s, id
-	return m.r.commit(id)
+	m.use(&store{objects: add.to}) // as after a fetch: readers of an older commit are not disturbed
+	m.head = id
+	return m.commit(id)
 }
 
 // Head is the commit that was added last.
 func (m *Memory) Head(context.Context) (model.Commit, error) {
-	if m.r.state.head.IsZero() {
+	if m.head.IsZero() {
 		return model.Commit{}, ErrEmpty
 	}
-	return m.r.commit(m.r.state.head)
-}
-
-// Commit is as that of Repository.
-func (m *Memory) Commit(ctx context.Context, id string) (model.Commit, error) {
-	return m.r.Commit(ctx, id)
-}
-
-// Since is as that of Repository.
-func (m *Memory) Since(ctx context.Context, from, to string) ([]model.Commit, error) {
-	return m.r.Since(ctx, from, to)
+	return m.commit(m.head)
 }
 
 // Keep does nothing: all stays as long as the Memory does.
 func (*Memory) Keep(...string) error { return nil }
-
-// Files is as that of Repository.
-func (m *Memory) Files(id string) (fs.FS, error) { return m.r.Files(id) }
-
-// Notes is as that of Repository.
-func (m *Memory) Notes(id string) diag.List { return m.r.Notes(id) }
 
 // Pack writes a git pack of a commit with its past and all their files.
 func (m *Memory) Pack(w io.Writer, id string) error {
@@ -131,11 +112,11 @@ func (m *Memory) Pack(w io.Writer, id string) error {
 	if err != nil {
 		return err
 	}
-	p, err := m.r.graph.past(h)
+	p, err := m.graph.past(h)
 	if err == nil && p[h] == nil {
 		err = fmt.Errorf("%w: %s", ErrUnknown, id)
 	}
-	v := m.r.objects.inventory()
+	v := m.objects.inventory()
 	for _, n := range p {
 		if err == nil {
 			err = v.add(n.id, n.tree)
@@ -144,9 +125,7 @@ func (m *Memory) Pack(w io.Writer, id string) error {
 	if err != nil {
 		return err
 	}
-	ids := slices.Collect(maps.Keys(v.ids))
-	plumbing.HashesSort(ids)
-	return writePack(w, m.r.objects, ids, math.MaxInt64)
+	return writePack(w, m.objects, v.list(), math.MaxInt64)
 }
 
 // adding turns files into objects.
@@ -155,8 +134,19 @@ type adding struct {
 	to   heap
 }
 
-func (a adding) put(kind plumbing.ObjectType, data []byte) plumbing.Hash {
-	o := memoryObject(kind, data)
+// put stores a tree or a commit.
+func (a adding) put(from interface {
+	Encode(plumbing.EncodedObject) error
+},
+) (plumbing.Hash, error) {
+	o := &plumbing.MemoryObject{}
+	err := from.Encode(o)
+	a.to[o.Hash()] = o
+	return o.Hash(), err
+}
+
+func (a adding) file(data []byte) plumbing.Hash {
+	o := memoryObject(plumbing.BlobObject, data)
 	a.to[o.Hash()] = o
 	return o.Hash()
 }
@@ -179,15 +169,8 @@ func (a adding) folder(name string) (plumbing.Hash, error) {
 			t.Entries = append(t.Entries, entry)
 		}
 	}
-	return a.tree(t)
-}
-
-func (a adding) tree(t object.Tree) (plumbing.Hash, error) {
 	sort.Sort(object.TreeEntrySorter(t.Entries))
-	o := &plumbing.MemoryObject{}
-	err := t.Encode(o)
-	a.to[o.Hash()] = o
-	return o.Hash(), err
+	return a.put(&t)
 }
 
 // emptyTree is the id of a folder without files.
@@ -200,7 +183,7 @@ func (a adding) entry(name string, e fs.DirEntry) (object.TreeEntry, error) {
 	}
 	if e.Type()&fs.ModeSymlink != 0 {
 		target, err := fs.ReadLink(a.from, name)
-		return object.TreeEntry{Name: e.Name(), Mode: filemode.Symlink, Hash: a.put(plumbing.BlobObject, []byte(target))}, err
+		return object.TreeEntry{Name: e.Name(), Mode: filemode.Symlink, Hash: a.file([]byte(target))}, err
 	}
 	info, err := e.Info()
 	if err != nil {
@@ -217,39 +200,35 @@ func (a adding) entry(name string, e fs.DirEntry) (object.TreeEntry, error) {
 	if info.Mode()&0o100 != 0 {
 		mode = filemode.Executable
 	}
-	return object.TreeEntry{Name: e.Name(), Mode: mode, Hash: a.put(plumbing.BlobObject, data)}, err
+	return object.TreeEntry{Name: e.Name(), Mode: mode, Hash: a.file(data)}, err
 }
 
-// commitText is a commit as git writes it.
-func commitText(tree plumbing.Hash, c model.Commit) ([]byte, error) {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "tree %s\n", tree)
-	for _, p := range c.Parents {
-		if id, err := hex.DecodeString(p); err != nil || len(id) != len(tree) {
-			return nil, fmt.Errorf("%q is not an id of a parent", p)
-		}
-		fmt.Fprintf(&b, "parent %s\n", strings.ToLower(p))
-	}
+// commit makes a commit as git writes it.
+func (a adding) commit(tree plumbing.Hash, c model.Commit) (plumbing.Hash, error) {
 	clean := strings.NewReplacer("<", "", ">", "", "\n", " ", "\x00", "")
-	name, email := strings.TrimSpace(clean.Replace(c.Author.Name)), strings.TrimSpace(clean.Replace(c.Author.Email))
-	if name == "" {
-		name = "homestak"
+	who := object.Signature{Name: strings.TrimSpace(clean.Replace(c.Author.Name)), Email: strings.TrimSpace(clean.Replace(c.Author.Email)), When: c.At}
+	if who.Name == "" {
+		who.Name = "homestak"
 	}
-	who := fmt.Sprintf("%s <%s> %d %s", name, email, max(c.At.Unix(), 0), c.At.Format("-0700"))
-	fmt.Fprintf(&b, "author %s\ncommitter %s\n\n", who, who)
 	if strings.Contains(c.Subject, "\n") || strings.TrimSpace(c.Subject) == "" {
-		return nil, errors.New("its subject must be one line")
+		return plumbing.ZeroHash, errors.New("its subject must be one line")
 	}
-	b.WriteString(c.Subject + "\n")
+	made := object.Commit{Author: who, Committer: who, TreeHash: tree, Message: c.Subject + "\n"}
+	for _, p := range c.Parents {
+		if !plumbing.IsHash(p) {
+			return plumbing.ZeroHash, fmt.Errorf("%q is not an id of a parent", p)
+		}
+		made.ParentHashes = append(made.ParentHashes, plumbing.NewHash(p))
+	}
 	for i, key := range slices.Sorted(maps.Keys(c.Trailers)) {
 		if i == 0 {
-			b.WriteByte('\n')
+			made.Message += "\n"
 		}
 		line := key + ": " + strings.Join(strings.Fields(c.Trailers[key]), " ")
 		if key != trim(key) || separator(line) != len(key) || len(key) == 0 {
-			return nil, fmt.Errorf("%q is not a key of a trailer: use letters, digits and dashes", key)
+			return plumbing.ZeroHash, fmt.Errorf("%q is not a key of a trailer: use letters, digits and dashes", key)
 		}
-		b.WriteString(line + "\n")
+		made.Message += line + "\n"
 	}
-	return b.Bytes(), nil
+	return a.put(&made)
 }

@@ -18,9 +18,9 @@ const lfsHead = "version https://git-lfs.github.com/spec/v1\n"
 // longestPointer is how long such a file is at most.
 const longestPointer = 1024
 
-// notesOf warns of what is in a commit but not in its files.
-func notesOf(s *store, id string, o Options) diag.List {
-	f, err := filesOf(s, id, o)
+// notes warns of what is in a commit but not in its files.
+func (c *commits) notes(id string) diag.List {
+	f, err := c.files(id)
 	if err != nil {
 		return nil // Files says so, as an error
 	}

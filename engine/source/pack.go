@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/go-git/go-billy/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
@@ -35,11 +36,33 @@ type pack struct {
 	file *packfile.Packfile
 }
 
-// packFile is what go-git wants to read from. Nobody locks it.
-type packFile struct{ *os.File }
+// packFile is a file as go-git reads it, with a position of its own.
+type packFile struct {
+	*os.File
+	*io.SectionReader
+}
 
-func (packFile) Lock() error   { return nil }
-func (packFile) Unlock() error { return nil }
+func (p packFile) Read(b []byte) (int, error)             { return p.SectionReader.Read(b) }
+func (p packFile) ReadAt(b []byte, at int64) (int, error) { return p.SectionReader.ReadAt(b, at) }
+func (p packFile) Seek(at int64, from int) (int64, error) { return p.SectionReader.Seek(at, from) }
+func (packFile) Close() error                             { return nil }
+func (packFile) Lock() error                              { return nil }
+func (packFile) Unlock() error                            { return nil }
+
+// packFolder is where go-git finds a pack again, to stream a large object. By its name
+// the pack might be gone.
+type packFolder struct {
+	billy.Filesystem
+	file *os.File
+	size int64
+}
+
+func (p packFolder) Open(string) (billy.File, error) {
+	return packFile{p.file, io.NewSectionReader(p.file, 0, p.size)}, nil
+}
+
+// streamed is how many bytes an object has that go-git reads piece by piece.
+const streamed = 1 << 20
 
 // openPack checks a pack that nobody vouches for, and gives its objects. It gives nil
 // for a pack without objects. The error is errTooLong if an object has more than
@@ -75,7 +98,9 @@ func openPack(f *os.File, largest int64, shared cache.Object) (*pack, *idxfile.M
 		return nil, nil, nil
 	}
 	p := &pack{name: plumbing.Hash(m.PackfileChecksum).String(), size: size}
-	p.file = packfile.NewPackfileWithCache(m, nil, packFile{f}, shared, 0)
+	folder := packFolder{file: f, size: size}
+	file, _ := folder.Open("")
+	p.file = packfile.NewPackfileWithCache(m, folder, file, shared, streamed)
 	return p, m, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -25,16 +24,15 @@ type Repository struct {
 	disk   disk
 
 	state   state
+	commits // what packs hold
 	packs   packs
-	objects *store // of packs; replaced with them, and read by older files still
-	graph   *graph
 	damaged *atomic.Bool // set by readers that found a damaged object
 
-	weighed int64 // bytes of packs when compaction was last considered
+	compacted int64 // bytes of packs when compaction was last considered
 }
 
 // OpenRepository opens the local copy, or makes an empty one; it does not ask the
-// remote. A copy that is damaged is thrown away, and o.Log is told.
+// remote. A copy that is damaged is removed, with a warning in o.Log.
 func OpenRepository(o Options) (*Repository, error) { return open(o, nil) }
 
 // open is OpenRepository with a hook before each change of the local copy.
@@ -47,7 +45,7 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
-	r := &Repository{o: o, from: from, damaged: new(atomic.Bool)}
+	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
 	switch from.by {
 	case byHTTP:
@@ -73,7 +71,7 @@ func (r *Repository) reload() error {
 	s, ps, err := r.disk.load()
 	if err == nil {
 		r.state = s
-		r.use(ps)
+		r.hold(ps)
 		err = r.whole()
 	}
 	if err == nil {
@@ -84,7 +82,7 @@ func (r *Repository) reload() error {
 	}
 	r.o.Log.Warn("The local copy of the repository is damaged; it is removed and fetched again.", "folder", r.o.Dir, "error", err)
 	r.state = state{}
-	r.use(nil)
+	r.hold(nil)
 	return r.disk.wipe()
 }
 
@@ -114,10 +112,10 @@ func (s state) tips() []plumbing.Hash {
 	return withHash(s.kept, s.head)
 }
 
-func (r *Repository) use(ps packs) {
-	r.packs, r.weighed = ps, ps.size()
-	r.objects = r.newStore(ps)
-	r.graph = newGraph(r.objects)
+// hold takes packs for all that is here.
+func (r *Repository) hold(ps packs) {
+	r.packs, r.compacted = ps, ps.size()
+	r.use(r.newStore(ps))
 }
 
 func (r *Repository) newStore(ps packs) *store {
@@ -152,55 +150,8 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	return r.commit(tip)
 }
 
-// Commit describes a commit that is here; ErrUnknown if it is not.
-func (r *Repository) Commit(_ context.Context, id string) (model.Commit, error) {
-	h, err := parseID(id)
-	if err != nil {
-		return model.Commit{}, err
-	}
-	return r.commit(h)
-}
-
-func (r *Repository) commit(id plumbing.Hash) (model.Commit, error) {
-	c, err := r.objects.commit(id)
-	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		return model.Commit{}, fmt.Errorf("%w: %s", ErrUnknown, id)
-	}
-	if err != nil {
-		return model.Commit{}, err
-	}
-	return about(c), nil
-}
-
-// Since lists the commits that to has and from has not, newest first, those that
-// merges brought in included. It is ErrUnrelated if from is not known to be an
-// ancestor of to.
-func (r *Repository) Since(_ context.Context, from, to string) ([]model.Commit, error) {
-	a, err := parseID(from)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
-	}
-	b, err := parseID(to)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
-	}
-	nodes, err := r.graph.between(a, b)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]model.Commit, 0, len(nodes))
-	for _, n := range nodes {
-		c, err := r.commit(n.id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, c)
-	}
-	return out, nil
-}
-
-// Keep says which commits, beside the head, must stay available; it replaces what an
-// earlier call said, and holds over a restart. The other commits are forgotten in
+// Keep sets which commits, beside the head, must stay available; it replaces what an
+// earlier call set, and holds over a restart. The other commits are forgotten in
 // time, and so may be history before the oldest of these.
 //
 // Commits that are not here cannot be kept: they are named by an error that is
@@ -231,7 +182,7 @@ func (r *Repository) Keep(ids ...string) error {
 			return errors.Join(append(errs, err)...)
 		}
 		r.state = next
-		errs = append(errs, r.compact(true))
+		errs = append(errs, r.compact())
 	}
 	return errors.Join(errs...)
 }
@@ -240,21 +191,4 @@ func (r *Repository) Keep(ids ...string) error {
 func (r *Repository) ends(s state) ([]plumbing.Hash, error) {
 	p, err := r.graph.past(s.tips()...)
 	return p.ends(), err
-}
-
-// Files gives the files of a commit's site folder: a read-only view, straight from
-// the local copy. Symbolic links are followed as long as they stay inside the
-// repository. Submodules are empty folders. The FileInfo.Sys of a file is the id of
-// its contents, a string that is equal for equal contents.
-//
-// It fails with ErrUnknown if the commit is not here, and with fs.ErrNotExist if it
-// has no such folder.
-func (r *Repository) Files(id string) (fs.FS, error) {
-	return filesOf(r.objects, id, r.o)
-}
-
-// Notes warns of what Files cannot show as one may expect: submodules, links that lead
-// nowhere or out of the repository, and files that are only pointers of git-lfs.
-func (r *Repository) Notes(id string) diag.List {
-	return notesOf(r.objects, id, r.o)
 }

@@ -27,8 +27,8 @@ import (
 // Options say which repository is followed, and how.
 type Options struct {
 	// Dir is the folder of the local copy. It belongs to one Repository alone: two
-	// that share it would take each other's files away. It may be deleted while no
-	// program uses it. Nothing is locked here; who runs agents sees to it.
+	// that share it would remove each other's files. It may be deleted while no
+	// program uses it. Nothing is locked here: the caller does that.
 	Dir string
 
 	// URL is where the repository is: a folder or file://, https://, ssh://, or
@@ -39,7 +39,7 @@ type Options struct {
 
 	Auth Auth
 
-	// Timeout bounds one question to the remote, 60 s if zero. Connecting may take a
+	// Timeout bounds one check of the remote, 60 s if zero. Connecting may take a
 	// quarter of it and silence half of it; a download may take ten times as long as
 	// long as bytes come.
 	Timeout time.Duration
@@ -47,14 +47,14 @@ type Options struct {
 	MaxPack int64 // bytes of one download, 512 MiB if zero
 	MaxFile int64 // bytes of one file of the site, 64 MiB if zero
 
-	Log *slog.Logger // told when a damaged copy is thrown away; nil: discard
+	Log *slog.Logger // gets a warning when a damaged copy is removed; nil: none
 
-	packs   int   // so many may lie side by side, mostPacks if zero
+	packs   int   // so many may exist side by side, mostPacks if zero
 	largest int64 // bytes of one object, largestObject if zero
 }
 
-// Auth names files rather than secrets, and they are read at every use: who replaces
-// one need not restart anything.
+// Auth names files rather than secrets, and they are read at every use: nothing need be
+// restarted when one is replaced.
 type Auth struct {
 	TokenFile string // https: a token or password, on the first line
 	Username  string // https: goes with the token; "git" if empty

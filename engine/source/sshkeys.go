@@ -1,8 +1,6 @@
 package source
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 )
@@ -57,7 +56,7 @@ func (r *sshRemote) keys() ([]ssh.Signer, error) {
 	for _, file := range files {
 		key, err := r.key(file)
 		if r.o.Auth.KeyFile == "" && err != nil {
-			continue // one of several places to look at
+			continue // one of several candidates
 		}
 		if err != nil {
 			return nil, err
@@ -93,14 +92,15 @@ func (r *sshRemote) hostKeys() (ssh.HostKeyCallback, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	check, err := knownhosts.New(files...)
+	known, err := gitssh.NewKnownHostsDb(files...)
 	if err != nil {
 		return nil, nil, r.from.fault(ErrHostKey, err.Error(), "fix that line of the file", err)
 	}
+	check := known.HostKeyCallback()
 	callback := func(host string, addr net.Addr, key ssh.PublicKey) error {
 		return r.explainKey(check(host, addr, key), key)
 	}
-	return callback, r.knownKinds(check), nil
+	return callback, known.HostKeyAlgorithms(net.JoinHostPort(r.from.host, r.from.port)), nil
 }
 
 // knownHosts lists the files of host keys that are there.
@@ -115,7 +115,7 @@ func (r *sshRemote) knownHosts() ([]string, error) {
 		}
 		return nil, r.from.fault(ErrHostKey, err.Error(), "let this program's user read it", err)
 	}
-	var out []string
+	out := []string{os.DevNull} // go-git would choose files of its own
 	candidates := []string{"/etc/ssh/ssh_known_hosts"}
 	if home, err := os.UserHomeDir(); err == nil {
 		candidates = append(candidates, filepath.Join(home, ".ssh", "known_hosts"))
@@ -139,31 +139,6 @@ func (r *sshRemote) scan() string {
 		port = "-p " + r.from.port + " "
 	}
 	return fmt.Sprintf("ssh-keyscan %s%s >> %s", port, r.from.host, file)
-}
-
-// knownKinds asks for a key that nobody has: the refusal lists those that are known.
-func (r *sshRemote) knownKinds(check ssh.HostKeyCallback) []string {
-	public, _, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil
-	}
-	probe, err := ssh.NewPublicKey(public)
-	if err != nil {
-		return nil
-	}
-	var why *knownhosts.KeyError
-	if !errors.As(check(net.JoinHostPort(r.from.host, r.from.port), &net.TCPAddr{IP: net.IPv4zero}, probe), &why) {
-		return nil
-	}
-	var out []string
-	for _, k := range why.Want {
-		if kind := k.Key.Type(); kind == ssh.KeyAlgoRSA {
-			out = append(out, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
-		} else {
-			out = append(out, kind)
-		}
-	}
-	return out
 }
 
 // explainKey says what to do about a host key that was not accepted.

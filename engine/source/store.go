@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -212,6 +214,13 @@ func (v *inventory) file(id plumbing.Hash) error {
 	v.ids[id] = true
 	v.bytes += n
 	return err
+}
+
+// list gives the objects in the order of their ids.
+func (v *inventory) list() []plumbing.Hash {
+	ids := slices.Collect(maps.Keys(v.ids))
+	plumbing.HashesSort(ids)
+	return ids
 }
 
 // about converts a commit for callers.

@@ -28,8 +28,8 @@ type Worktree struct {
 	repo   *git.Repository // nil where no checkout is
 }
 
-// Open looks for the git checkout around a folder. That there is none is no
-// error; that there is one which cannot be read is.
+// Open finds the git checkout around a folder. A folder without one is not an error; a
+// checkout that cannot be read is.
 func Open(dir string) (*Worktree, error) {
 	abs, err := filepath.Abs(dir)
 	if err == nil {
@@ -48,7 +48,7 @@ func Open(dir string) (*Worktree, error) {
 	}
 	tree, err := w.repo.Worktree()
 	if errors.Is(err, git.ErrIsBareRepository) {
-		w.repo = nil // a folder inside a bare repository is no checkout of it
+		w.repo = nil // a folder inside a bare repository is not a checkout of it
 		return w, nil
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func Open(dir string) (*Worktree, error) {
 		w.inside, err = filepath.Rel(root, abs)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("place %s in its git checkout: %w", abs, err)
+		return nil, fmt.Errorf("locate %s in its git checkout: %w", abs, err)
 	}
 	w.inside = filepath.ToSlash(w.inside)
 	return w, nil
@@ -152,7 +152,7 @@ func (w *Worktree) matches(c *object.Commit) (bool, error) {
 }
 
 // onlyKnown reports whether each HCL file of the folder is one of the commit's.
-// Hidden folders are no part of a site.
+// Hidden folders are not part of a site.
 func (w *Worktree) onlyKnown(known map[string]bool) (bool, error) {
 	all := true
 	err := fs.WalkDir(os.DirFS(w.dir), ".", func(name string, d fs.DirEntry, err error) error {

@@ -1,0 +1,88 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// commits are the commits that are here, with their files: the part that a Repository
+// and a Memory have in common.
+type commits struct {
+	objects *store // replaced when something is added; files of before read the old one
+	graph   *graph
+	path    string // the folder of the site
+	maxFile int64  // bytes of one file
+}
+
+func (c *commits) use(s *store) { c.objects, c.graph = s, newGraph(s) }
+
+// Commit describes a commit that is here; ErrUnknown if it is not.
+func (c *commits) Commit(_ context.Context, id string) (model.Commit, error) {
+	h, err := parseID(id)
+	if err != nil {
+		return model.Commit{}, err
+	}
+	return c.commit(h)
+}
+
+func (c *commits) commit(id plumbing.Hash) (model.Commit, error) {
+	found, err := c.objects.commit(id)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return model.Commit{}, fmt.Errorf("%w: %s", ErrUnknown, id)
+	}
+	if err != nil {
+		return model.Commit{}, err
+	}
+	return about(found), nil
+}
+
+// Since lists the commits that to has and from does not have, newest first, including those that
+// merges brought in. It is ErrUnrelated if from is not known to be an
+// ancestor of to.
+func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, error) {
+	a, err := parseID(from)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
+	}
+	b, err := parseID(to)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
+	}
+	nodes, err := c.graph.between(a, b)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]model.Commit, 0, len(nodes))
+	for _, n := range nodes {
+		one, err := c.commit(n.id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// Files gives the files of a commit's site folder: a read-only view, straight from
+// the local copy. Symbolic links are followed as long as they stay inside the
+// repository. Submodules are empty folders. The FileInfo.Sys of a file is the id of
+// its contents, a string that is equal for equal contents.
+//
+// It fails with ErrUnknown if the commit is not here, and with fs.ErrNotExist if it
+// has no such folder.
+func (c *commits) Files(id string) (fs.FS, error) {
+	return c.files(id)
+}
+
+// Notes warns of what Files cannot show as expected: submodules, links that lead
+// nowhere or out of the repository, and files that are only pointers of git-lfs.
+func (c *commits) Notes(id string) diag.List {
+	return c.notes(id)
+}
