@@ -2,7 +2,6 @@ package source
 
 import (
 	"io"
-	"math"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -33,7 +32,7 @@ func (r *Repository) compact(also ...plumbing.Hash) error {
 		r.compacted = have // most of it must stay
 		return nil
 	}
-	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, live.list(), math.MaxInt64) })
+	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, live.list()) })
 	if p == nil || err != nil { // nothing is here: then nothing is in the way either
 		return err
 	}

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"crypto/sha1" // git's checksum of files, not a matter of trust here
 	"errors"
 	"fmt"
 	"io"
@@ -252,25 +253,43 @@ func (d disk) loadState() (state, error) {
 }
 
 func (d disk) loadPack(name string) (*pack, error) {
-	index, err := os.ReadFile(d.path(name + ".idx"))
+	data, err := os.ReadFile(d.path(name + ".idx"))
 	if err != nil {
+		return nil, err
+	}
+	index := idxfile.NewMemoryIndex()
+	if err := idxfile.NewDecoder(bytes.NewReader(data)).Decode(index); err != nil {
 		return nil, err
 	}
 	f, err := os.Open(d.path(name + ".pack"))
 	if err != nil {
 		return nil, err
 	}
-	p, m, err := openPack(f, d.largest, d.cache)
+	p, err := newPack(f, index, d.cache)
 	if err == nil {
-		var want bytes.Buffer
-		if _, err = idxfile.NewEncoder(&want).Encode(m); err == nil && !bytes.Equal(want.Bytes(), index) {
-			err = errors.New("the index does not belong to the pack")
-		}
+		err = checkSum(f, p.size, index.PackfileChecksum)
+	}
+	if err == nil {
+		err = checkSum(bytes.NewReader(data), int64(len(data)), index.IdxChecksum)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return p, nil
+}
+
+// checkSum compares the checksum of a file, which is its last bytes, with its contents
+// and with what is wanted.
+func checkSum(r io.ReaderAt, size int64, want [sha1.Size]byte) error {
+	h, end := sha1.New(), make([]byte, sha1.Size)
+	_, err := io.Copy(h, io.NewSectionReader(r, 0, size-sha1.Size))
+	if err == nil {
+		_, err = io.ReadFull(io.NewSectionReader(r, size-sha1.Size, sha1.Size), end)
+	}
+	if err == nil && (!bytes.Equal(h.Sum(nil), want[:]) || !bytes.Equal(end, want[:])) {
+		err = errors.New("its checksum does not match")
+	}
+	return err
 }
 
 // add makes a pack of what fill writes, and puts it beside the others. It gives nil
@@ -294,8 +313,14 @@ func (d disk) add(fill func(w io.Writer) error) (p *pack, err error) {
 	if err := fill(f); err != nil {
 		return nil, err
 	}
-	p, m, err := openPack(f, d.largest, d.cache)
-	if p == nil {
+	m, err := indexPack(f, d.largest)
+	if err != nil {
+		return nil, err
+	}
+	if count, err := m.Count(); count == 0 || err != nil {
+		return nil, err
+	}
+	if p, err = newPack(f, m, d.cache); err != nil {
 		return nil, err
 	}
 	var index bytes.Buffer

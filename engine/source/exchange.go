@@ -82,6 +82,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func (x *exchange) tooSlow() bool { return errors.Is(context.Cause(x.ctx), errTooSlow) }
+
 // mostRefs bounds the answer that lists the branches, in bytes.
 const mostRefs = 64 << 20
 
@@ -103,7 +105,7 @@ func (x *exchange) explain(ctx context.Context, from address, err, otherwise err
 		return already
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(context.Cause(x.ctx), errTooSlow), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
+	case x.tooSlow(), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
 		return from.fault(ErrTimeout, "no answer in time", "it is tried again", err)
 	case errors.As(err, &dns):
 		return from.fault(ErrUnreachable, dns.Error(), "look at the name in the URL, and at the name servers", err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 
 	"github.com/go-git/go-billy/v5/osfs"
@@ -97,7 +96,7 @@ func (c *fileConversation) pack(ctx context.Context, req *packp.UploadPackReques
 	s := &store{objects: c.storage}
 	ids, err := c.missing(ctx, s, req)
 	if err == nil {
-		err = writePack(&untilEnd{ctx, w}, s, ids, math.MaxInt64)
+		err = writePack(&untilEnd{ctx, w}, s, ids)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -57,7 +56,7 @@ func serve(t *testing.T, o Options, objects ...raw) *Repository {
 		ids = append(ids, idOf(o))
 	}
 	var p bytes.Buffer
-	require.NoError(t, writePack(&p, &store{objects: all}, ids, math.MaxInt64))
+	require.NoError(t, writePack(&p, &store{objects: all}, ids))
 	return serveAs(t, o, ids[len(ids)-1], p.Bytes())
 }
 

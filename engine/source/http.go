@@ -60,7 +60,7 @@ func (r *httpRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 		NewUploadPackSession(&transport.Endpoint{Protocol: u.Scheme, Host: host, Port: port, Path: u.EscapedPath()}, login)
 	var refs *packp.AdvRefs
 	if err == nil {
-		refs, err = c.session.AdvertisedReferencesContext(c.x.ctx)
+		refs, err = c.session.AdvertisedReferencesContext(c.x.ctx) //nolint:contextcheck // it was made of ctx
 	}
 	if err != nil {
 		err = c.explain(ctx, err)
@@ -72,7 +72,7 @@ func (r *httpRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 
 func (c *httpConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
 	c.x.download()
-	res, err := c.session.UploadPack(c.x.ctx, req)
+	res, err := c.session.UploadPack(c.x.ctx, req) //nolint:contextcheck // it was made of that of ask, which ends with this one
 	if err == nil {
 		defer func() { _ = res.Close() }()
 		err = copyPack(w, res, req)

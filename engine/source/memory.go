@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"path"
 	"slices"
 	"sort"
@@ -125,7 +124,7 @@ func (m *Memory) Pack(w io.Writer, id string) error {
 	if err != nil {
 		return err
 	}
-	return writePack(w, m.objects, v.list(), math.MaxInt64)
+	return writePack(w, m.objects, v.list())
 }
 
 // adding turns files into objects.

@@ -36,7 +36,7 @@ func (c *commits) notes(id string) diag.List {
 
 func (f *files) note(name string, i object.TreeEntry) diag.List {
 	at := diag.Range{File: name, Start: diag.Pos{Line: 1, Column: 1}}
-	switch i.Mode {
+	switch i.Mode { //nolint:exhaustive // the others are files
 	case filemode.Dir:
 		return nil
 	case filemode.Submodule:

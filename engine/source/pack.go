@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 
@@ -64,12 +65,26 @@ func (p packFolder) Open(string) (billy.File, error) {
 // streamed is how many bytes an object has that go-git reads piece by piece.
 const streamed = 1 << 20
 
-// openPack checks a pack that nobody vouches for, and gives its objects. It gives nil
-// for a pack without objects. The error is errTooLong if an object has more than
-// largest bytes, else errBadPack.
-func openPack(f *os.File, largest int64, shared cache.Object) (*pack, *idxfile.MemoryIndex, error) {
+// newPack gives the objects of a pack that was checked when it came.
+func newPack(f *os.File, index *idxfile.MemoryIndex, shared cache.Object) (*pack, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	folder := packFolder{file: f, size: info.Size()}
+	file, _ := folder.Open("")
+	return &pack{
+		name: plumbing.Hash(index.PackfileChecksum).String(), size: info.Size(),
+		file: packfile.NewPackfileWithCache(index, folder, file, shared, streamed),
+	}, nil
+}
+
+// indexPack checks a pack that somebody else made, and gives the index of its objects,
+// each of which has at most largest bytes: else the error is errTooLong. Any other is
+// errBadPack.
+func indexPack(f *os.File, largest int64) (*idxfile.MemoryIndex, error) {
 	if err := checkSizes(f, largest); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	index := new(idxfile.Writer)
 	_, err := f.Seek(0, io.SeekStart)
@@ -84,24 +99,10 @@ func openPack(f *os.File, largest int64, shared cache.Object) (*pack, *idxfile.M
 	if err == nil {
 		m, err = index.Index()
 	}
-	var count, size int64
-	if err == nil {
-		count, err = m.Count()
-	}
-	if err == nil {
-		size, err = f.Seek(0, io.SeekEnd)
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", errBadPack, err)
+		return nil, fmt.Errorf("%w: %w", errBadPack, err)
 	}
-	if count == 0 {
-		return nil, nil, nil
-	}
-	p := &pack{name: plumbing.Hash(m.PackfileChecksum).String(), size: size}
-	folder := packFolder{file: f, size: size}
-	file, _ := folder.Open("")
-	p.file = packfile.NewPackfileWithCache(m, folder, file, shared, streamed)
-	return p, m, nil
+	return m, nil
 }
 
 // errBadPack is of a pack that came damaged.
@@ -221,14 +222,14 @@ func (ps packs) size() int64 {
 
 // writePack writes a pack of objects, each in full. Only one of them is in memory at a
 // time; go-git's own encoder holds them all.
-func writePack(w io.Writer, s *store, ids []plumbing.Hash, limit int64) error {
+func writePack(w io.Writer, s *store, ids []plumbing.Hash) error {
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(w, sum))
 	_, _ = out.Write(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(ids))))
 	z := pool.GetZlibWriter(out)
 	defer pool.PutZlibWriter(z)
 	for _, id := range ids {
-		kind, data, err := s.read(id, limit)
+		kind, data, err := s.read(id, math.MaxInt64)
 		if err != nil {
 			return fmt.Errorf("object %s: %w", id, err)
 		}
