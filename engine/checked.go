@@ -94,7 +94,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if s.Have != nil && s.Have.Guest != nil && s.Action != plan.Replace {
 			at = *s.Have.Guest
 		}
-		apply.Leave(ctx)
+		apply.YieldForever(ctx)
 		return c.prove(looking, s.Address, at, c.prober.Run)
 	}
 }
@@ -135,12 +135,12 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 			continue
 		}
 		if known, _ := c.known(addr); !known && !rests {
-			back, rests = apply.Rest(ctx), true
+			back, rests = apply.Yield(ctx), true
 		}
 		p := c.prober
-		p.Tell = func(w health.Progress) {
-			if w.For = s.Address; c.prober.Tell != nil {
-				c.prober.Tell(w)
+		p.Notify = func(w health.Progress) {
+			if w.For = s.Address; c.prober.Notify != nil {
+				c.prober.Notify(w)
 			}
 		}
 		run := p.Run

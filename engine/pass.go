@@ -166,7 +166,7 @@ func (p *Pass) Run(ctx context.Context) Report {
 	}
 	if len(p.Recall) > 0 {
 		told := *want // the site keeps its own
-		told.Recall, want = p.Recall, &told
+		told.SweepHints, want = p.Recall, &told
 	}
 	p.enter(Opening)
 	driver, err := p.Open(want.Host)

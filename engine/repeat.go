@@ -96,7 +96,7 @@ func (r *repeater) done(to *Report, results []apply.Result) {
 	to.applied(results)
 }
 
-// left finds out what is left of a step that failed at a moment since; see apply.Look.
+// left finds out what is left of a step that failed at a moment since; see apply.Observe.
 func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*plan.Step, error) {
 	if s.Action == plan.Delete {
 		return &s, nil

@@ -159,10 +159,10 @@ func (e *UnseenError) Error() string {
 	var parts []string
 	for _, u := range e.Parts[:min(len(e.Parts), most)] {
 		text := u.Scope + ": " + u.Why
-		if n := len(u.Holds); n == 1 {
-			text += fmt.Sprintf(" (holds back %s)", u.Holds[0])
+		if n := len(u.Withheld); n == 1 {
+			text += fmt.Sprintf(" (holds back %s)", u.Withheld[0])
 		} else if n > 1 {
-			text += fmt.Sprintf(" (holds back %s and %d more)", u.Holds[0], n-1)
+			text += fmt.Sprintf(" (holds back %s and %d more)", u.Withheld[0], n-1)
 		}
 		parts = append(parts, text)
 	}

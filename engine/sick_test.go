@@ -102,7 +102,7 @@ func TestItIsToldWhoWaitsForAnother(t *testing.T) {
 		require.Equal(t, engine.Partly, i.Pass(checkedSite("stop")).Run(t.Context()).Outcome)
 		var told []string
 		p := i.Pass(checkedSite("stop"))
-		p.Health.Tell = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", w.String())) }
+		p.Health.Notify = func(w health.Progress) { told = append(told, fmt.Sprint(w.Step(), ": ", w.String())) }
 		time.AfterFunc(5*time.Second, func() { i.Set("db", false) })
 		require.Equal(t, engine.Done, p.Run(t.Context()).Outcome)
 		require.Equal(t, []string{"box.web: waiting for check up of box.db: db does not answer (0 s of 1m)", "box.web: "}, told, "what comes then is no wait")

@@ -55,7 +55,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	d.onlyValues(body)
 	d.body(body, body.SrcRange, nil, partOf(l.Loader, file, agentRule))
 	d.sorted()
-	file.Places = d.places
+	file.Ranges = d.places
 	return file, l.finish(logins(string(data)))
 }
 

@@ -80,7 +80,7 @@ func TestAgentFile(t *testing.T) {
 	require.Empty(t, found)
 	require.Equal(t, "agent.hcl:18:5", got.At("repository.auth.ca_file").String())
 	require.True(t, got.At("repository.auth.nothing").IsZero())
-	got.Places = nil
+	got.Ranges = nil
 	require.Equal(t, &model.AgentFile{
 		Identity: "father", DataDir: "data", Listen: ":44443", SecretsFile: "secrets.yaml", DriftEvery: 10 * time.Minute, Concurrency: 4,
 		Repository: &model.AgentRepository{

@@ -22,7 +22,7 @@ type decoding struct {
 	kind  *model.Kind // of a node; nil elsewhere
 	node  *nodeInfo   // of a node; nil elsewhere
 
-	places    []model.Place
+	places    []model.AttrRange
 	sensitive []string
 	missing   []string
 	needs     []model.Address
@@ -371,7 +371,7 @@ func (d *decoding) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part
 
 // placeAt notes where an attribute or block was declared.
 func (d *decoding) placeAt(path string, at hclv2.Range) {
-	d.places = append(d.places, model.Place{Path: d.intern(path), At: place(at)})
+	d.places = append(d.places, model.AttrRange{Path: d.intern(path), At: place(at)})
 }
 
 // mapPlaces notes where the entries of a map stand, if they are written out.
@@ -389,7 +389,7 @@ func (d *decoding) mapPlaces(e hclsyntax.Expression, path string) {
 
 // sorted brings what was noted into the form that model.Resource wants.
 func (d *decoding) sorted() {
-	slices.SortStableFunc(d.places, func(a, b model.Place) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(d.places, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
 	d.places = slices.Clip(d.places)
 	for _, list := range []*[]string{&d.sensitive, &d.missing} {
 		slices.Sort(*list)

@@ -18,7 +18,7 @@ func (l *load) link(m *manifest) {
 		depends := n.DependsOn
 		n.DependsOn = nil
 		for _, name := range depends {
-			for _, other := range l.meant(m, name, n.Resource.Place("depends_on")) {
+			for _, other := range l.meant(m, name, n.Resource.RangeOf("depends_on")) {
 				n.DependsOn = append(n.DependsOn, other.Name)
 				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
 			}
@@ -38,7 +38,7 @@ func (l *load) linkParent(m *manifest, n *nodeInfo) {
 	if n.Parent == "" {
 		return
 	}
-	at := n.Resource.Place("parent")
+	at := n.Resource.RangeOf("parent")
 	found := l.meant(m, n.Parent, at)
 	switch {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
@@ -143,5 +143,5 @@ func (l *load) tellCircle(circle []*nodeInfo) {
 	if n.Parent == next.Name {
 		path = "parent"
 	}
-	l.errorAt(n.Resource.Place(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+	l.errorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
 }

@@ -233,7 +233,7 @@ func dumpResource(b *strings.Builder, r *model.Resource) {
 		fmt.Fprintf(b, "  sensitive %v, missing %v\n", r.Sensitive, r.Missing)
 	}
 	var places []string
-	for _, p := range r.Places {
+	for _, p := range r.Ranges {
 		places = append(places, fmt.Sprintf("%s:%d", p.Path, p.At.Start.Line))
 	}
 	fmt.Fprintf(b, "  places %v\n", places)

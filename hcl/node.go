@@ -158,14 +158,14 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		l.fill(common.value, nodeBlock)
 	}
 	d.sorted()
-	r.Needs, r.Places, r.Sensitive, r.Missing = d.needs, d.places, d.sensitive, d.missing
+	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.needs, d.places, d.sensitive, d.missing
 	if d.kind != nil && d.kind.Guest {
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}
 	if n.Type != typePVE {
-		if n.Hyper != nil && slices.ContainsFunc(r.Places, func(p model.Place) bool { return p.Path == "hypervisor" }) {
+		if n.Hyper != nil && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "hypervisor" }) {
 			d.bad = true
-			l.errorAt(r.Place("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
+			l.errorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
 		}
 		n.Hyper = nil
 	}

@@ -67,7 +67,7 @@ func (l *load) checkRoomOn(on string, nodes []*model.Node) {
 			continue
 		}
 		first := drawing[max(room, 0)]
-		l.errorAt(first.Resource.Place("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
+		l.errorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
 			"There is none for %s%s: widen the range in the site block, name another with vmid_range, or make fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
 		return
 	}

@@ -37,7 +37,7 @@ func (l *load) checkTopology(m *manifest) {
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
-			l.errorAt(r.Place("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
+			l.errorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
 		}
 		if naming != nil && !naming.MatchString(n.Name) {
 			l.errorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", quote(n.Name)), "The site wants names of nodes to match %s.", quote(l.site.Naming.Pattern))
@@ -52,7 +52,7 @@ func (l *load) checkTopology(m *manifest) {
 		}
 		if n.Type == typePVE {
 			if explicit && n.Mode == "pull" {
-				l.errorAt(r.Place("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
+				l.errorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
 			}
 			n.Mode = "push"
 		}
@@ -79,24 +79,24 @@ func (l *load) checkVMID(n *model.Node) {
 		i := slices.IndexFunc(ranges, func(v model.VMIDRange) bool { return v.Name == n.VMIDRange })
 		if i < 0 {
 			if l.whole {
-				l.errorAt(r.Place("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", l.nearestOr(n.VMIDRange, rangeNames(l.site), "The site declares no vmid_range."))
+				l.errorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", l.nearestOr(n.VMIDRange, rangeNames(l.site), "The site declares no vmid_range."))
 			}
 			return
 		}
 		ranges = ranges[i : i+1]
 	}
-	declared := n.VMID != 0 || !l.bad[r.Addr.String()] && slices.ContainsFunc(r.Places, func(p model.Place) bool { return p.Path == "vmid" })
+	declared := n.VMID != 0 || !l.bad[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:
 	case n.VMID < minVMID || n.VMID > maxVMID:
-		l.errorAt(r.Place("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", minVMID, maxVMID)
+		l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", minVMID, maxVMID)
 	case !inside:
 		var text []string
 		for _, v := range ranges {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))
 		}
-		l.errorAt(r.Place("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
+		l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
 	}
 }
 
@@ -132,7 +132,7 @@ func (l *load) checkVMIDs() {
 				seen[key] = n
 				continue
 			}
-			l.errorAt(n.Resource.Place("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.Place("vmid"))
+			l.errorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (l *load) checkOwnVMIDs(want *model.Want) {
 			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
 				continue
 			}
-			l.errorAt(r.Place("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.Place("vmid"))
+			l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (c *claims) add(scope string, r *model.Resource) {
 	}
 	for _, claim := range kind.Claims(r.Spec) {
 		key := model.Claim{What: claim.What, Value: strings.ToLower(claim.Value), Path: scope}
-		at := r.Place(claim.Path)
+		at := r.RangeOf(claim.Path)
 		first, taken := c.seen[key]
 		if !taken {
 			c.seen[key] = claimed{r.Addr.Name, at}

@@ -132,7 +132,7 @@ func innerAt(b *block, typ, name string) hclv2.Range {
 func (l *load) decodeHost(b *block, site *model.Site) {
 	h := &model.Host{At: place(b.at)}
 	d := l.decode(b, h, false)
-	h.Places = d.places
+	h.Ranges = d.places
 	site.Hosts[b.name] = h
 	if _, declared := b.body.Attributes["api_token"]; !declared && l.opts.Secrets != nil {
 		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.name]
@@ -182,7 +182,7 @@ func (l *load) decodeObject(b *block, k *model.Kind, site *model.Site) {
 	d := l.decode(b, spec, true)
 	addr := model.Address{Kind: k.Name, Name: b.name}
 	site.Objects[addr] = &model.Resource{
-		Addr: addr, Spec: spec, Needs: d.needs, At: place(b.at), Places: d.places, Sensitive: d.sensitive, Missing: d.missing,
+		Addr: addr, Spec: spec, Needs: d.needs, At: place(b.at), Ranges: d.places, Sensitive: d.sensitive, Missing: d.missing,
 	}
 	if b.bad {
 		l.bad[addr.String()] = true

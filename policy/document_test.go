@@ -43,7 +43,7 @@ func everything(t *testing.T, s *model.Site) *plan.Plan {
 	p.Unmanaged = []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}
 	p.Pending = []model.Pending{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "cores", Before: 2, After: 4, Why: "set; takes effect at the next full restart"}}
 	p.Undeclared = []model.Setting{{Address: model.Address{Kind: "vm", Name: "web-1"}, Path: "options.tablet", Value: "0"}}
-	p.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Holds: []model.Address{{Kind: "vm", Name: "web-2"}}}}
+	p.Unknown = []model.Unknown{{Scope: "node pve2", Why: "offline", Withheld: []model.Address{{Kind: "vm", Name: "web-2"}}}}
 	p.Findings = diag.List{
 		{Severity: diag.Warning, Source: diag.FromGuard, Summary: "drift", Address: "vm.web-1", At: at("manifests/web.hcl", 5), Code: `node "web" {`},
 		{Severity: diag.Error, Source: diag.FromSite, Summary: "a target that is nowhere"},

@@ -87,7 +87,7 @@ func (a *app) agentConfig(f *agentFlags) (*agentConfig, diag.List) {
 	}
 	file, found := hcl.ParseAgent(name, data)
 	c.AgentFile, c.file = *file, name
-	for _, p := range c.Places {
+	for _, p := range c.Ranges {
 		c.from[p.Path] = p.At.String()
 	}
 	each(&c.AgentFile, func(path string, v reflect.Value) {

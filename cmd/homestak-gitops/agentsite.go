@@ -165,7 +165,7 @@ func sameHost(a, b *model.Host) bool {
 		return true
 	}
 	x, y := *a, *b
-	x.At, x.Places, y.At, y.Places = diag.Range{}, nil, diag.Range{}, nil
+	x.At, x.Ranges, y.At, y.Ranges = diag.Range{}, nil, diag.Range{}, nil
 	return reflect.DeepEqual(x, y)
 }
 

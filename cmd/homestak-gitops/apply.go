@@ -88,7 +88,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		defer release()
 	}
 	progress := a.ui.watch()
-	p.Notify, p.Health.Tell = progress.notify, progress.checking
+	p.Notify, p.Health.Notify = progress.notify, progress.checking
 	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
 		progress.waits("")
 		a.ui.findings(made.Findings)

@@ -67,7 +67,7 @@ func left(s ledger.State, last []ledger.Receipt) agent.Status {
 			out.At = t
 		}
 	}
-	for _, m := range []ledger.Mark{s.Head, s.Good, s.Converged} {
+	for _, m := range []ledger.CommitRef{s.Head, s.Good, s.Converged} {
 		latest(m.Since)
 	}
 	for _, r := range last {
@@ -97,7 +97,7 @@ func left(s ledger.State, last []ledger.Receipt) agent.Status {
 	return out
 }
 
-func markStatus(m ledger.Mark) *agent.CommitStatus {
+func markStatus(m ledger.CommitRef) *agent.CommitStatus {
 	if m.ID == "" {
 		return nil
 	}

@@ -157,7 +157,7 @@ func (t *trial) run(ctx context.Context, keep bool) error {
 func (t *trial) pass() *engine.Pass {
 	p := t.session.pass(t.host, testOwner())
 	p.Verb, p.Manifest, p.Notify = "test", t.manifest.Name, t.progress.notify
-	p.Health.Tell = t.progress.checking
+	p.Health.Notify = t.progress.checking
 	return p
 }
 

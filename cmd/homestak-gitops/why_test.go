@@ -135,7 +135,7 @@ func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	f, _ := aPast(t)
 	s := left(ledger.State{
-		Identity: "father", Head: ledger.Mark{ID: "55aa", Since: noon}, Good: ledger.Mark{ID: "3f2c1a9d00", Since: noon.Add(-time.Hour)},
+		Identity: "father", Head: ledger.CommitRef{ID: "55aa", Since: noon}, Good: ledger.CommitRef{ID: "3f2c1a9d00", Since: noon.Add(-time.Hour)},
 	}, f.list[1:2])
 	require.Equal(t, noon.Add(12500*time.Millisecond), s.At)
 	require.Equal(t, absent, s.State)

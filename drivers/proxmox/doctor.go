@@ -193,7 +193,7 @@ func (e *exam) at() string {
 
 // askedBy is where a resource asks for something, for the end of a sentence.
 func askedBy(r *model.Resource, attr string) string {
-	at := r.Place(attr)
+	at := r.RangeOf(attr)
 	if at.IsZero() {
 		return r.Addr.String()
 	}

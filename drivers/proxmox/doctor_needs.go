@@ -114,7 +114,7 @@ func (n *needs) add(need Need, attr string) {
 	if i, known := n.index[need.Grant]; known {
 		old := &n.list[i]
 		if old.Soft && !need.Soft { // what it is needed for counts more than what it is good for
-			old.Soft, old.For, old.At = false, need.For, n.from.Place(attr)
+			old.Soft, old.For, old.At = false, need.For, n.from.RangeOf(attr)
 		}
 		if by := n.from.Addr.String(); len(old.By) == 0 || old.By[len(old.By)-1] != by {
 			old.By = append(old.By, by)
@@ -124,7 +124,7 @@ func (n *needs) add(need Need, attr string) {
 	if n.from.Addr != (model.Address{}) {
 		need.By = []string{n.from.Addr.String()}
 	}
-	need.At = n.from.Place(attr)
+	need.At = n.from.RangeOf(attr)
 	n.index[need.Grant] = len(n.list)
 	n.list = append(n.list, need)
 }

@@ -104,8 +104,8 @@ func merge(all *model.Observed, p model.Observed) {
 	all.Undeclared = append(all.Undeclared, p.Undeclared...)
 	all.Unknown = append(all.Unknown, p.Unknown...)
 	all.Findings = append(all.Findings, p.Findings...)
-	all.Recall = append(all.Recall, p.Recall...)
-	all.Obstacles = append(all.Obstacles, p.Obstacles...)
+	all.SweepHints = append(all.SweepHints, p.SweepHints...)
+	all.Preflight = append(all.Preflight, p.Preflight...)
 }
 
 // Apply carries out one step and returns when it is done on the host. After an

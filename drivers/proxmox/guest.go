@@ -97,7 +97,7 @@ func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Ta
 	}
 	cfg, lookErr := d.readConfig(ctx, at)
 	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
-		return &model.LeftoverError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
+		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if lookErr != nil {
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)

@@ -99,8 +99,8 @@ func (j *judge) guest(g view.Listed, cfg view.Config) {
 	}
 	if ok && lock != "create" && lock != "clone" {
 		r := observedGuest(g, cfg, notes, m)
-		r.Guest.Leaves = leaves(j.want.Host, m, cfg)
-		r.Guest.Came = came(g.Ref(), m)
+		r.Guest.RemovalNote = leaves(j.want.Host, m, cfg)
+		r.Guest.Renumbered = came(g.Ref(), m)
 		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
 		return
 	}
@@ -134,18 +134,18 @@ func (j *judge) guest(g view.Listed, cfg view.Config) {
 // came tells that a guest did not get its VMID from us, as one does not whose backup was
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
-func came(at view.GuestRef, m owner.Tag) model.Came {
+func came(at view.GuestRef, m owner.Tag) model.Renumbered {
 	keep := fmt.Sprintf("set vmid = %d%s to keep it as it is", at.VMID, pick(m.Type == owner.TemplateType, "", ", or remove vmid,")) // of a template it is required
 	switch m.CreationVMID {
 	case at.VMID:
-		return model.Came{}
+		return model.Renumbered{}
 	case 0:
-		return model.Came{
+		return model.Renumbered{
 			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
 			Fix: fmt.Sprintf("%s; to make it anew, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	default:
-		return model.Came{
+		return model.Renumbered{
 			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.CreationVMID),
 			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}

@@ -129,7 +129,7 @@ func (d *Driver) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, p
 			return err
 		}
 		if volid != "" {
-			model.NoteTask(ctx, volid)
+			model.RecordTask(ctx, volid)
 			return nil
 		}
 	}
@@ -140,7 +140,7 @@ func (d *Driver) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, p
 	if err != nil {
 		return fmt.Errorf("its final backup to %s failed, so it is kept, stopped: %w", f.storage, err)
 	}
-	model.NoteTask(ctx, volid)
+	model.RecordTask(ctx, volid)
 	return nil
 }
 

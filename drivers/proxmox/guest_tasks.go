@@ -107,10 +107,10 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 			}
 		}
 		if g.Lock == "suspended" && !g.Running {
-			g.Asleep = lockText(at, g.Lock, nil)
+			g.Hibernated = lockText(at, g.Lock, nil)
 		}
 		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.StartedByUs) {
-			g.Held = lockText(at, g.Lock, tasks)
+			g.Locked = lockText(at, g.Lock, tasks)
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen
 			continue

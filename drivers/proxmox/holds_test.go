@@ -136,7 +136,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 						continue // a step that is held back
 					}
 					names := []string{}
-					for _, a := range u.Holds {
+					for _, a := range u.Withheld {
 						names = append(names, a.String())
 					}
 					got[u.Scope] = strings.Join(names, ", ")

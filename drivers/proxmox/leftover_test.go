@@ -42,7 +42,7 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 				err = failed[model.Address{Kind: "vm", Name: "web-1"}]
 				require.ErrorContains(t, err, c.free)
 				require.ErrorContains(t, err, "no guest has VMID 10000")
-				var left *model.LeftoverError
+				var left *model.UnusableVMIDError
 				require.ErrorAs(t, err, &left)
 				require.Equal(t, 10000, left.VMID)
 				require.Empty(t, w.host.Snapshot().Guests)

@@ -23,7 +23,7 @@ import (
 // whose creation died, what such a look found before, a creation that failed just now, and `doctor`.
 // They are reported and never removed: that nothing else uses them only a person can tell.
 
-// recallVolumes is the word of Observed.Recall for another look in the next pass.
+// recallVolumes is the word of Observed.SweepHints for another look in the next pass.
 const recallVolumes = "volumes"
 
 // leftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
@@ -72,7 +72,7 @@ func frees(volids []string) []string {
 // may audit.
 func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observed) error {
 	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && inReach(l.want, f.VMID) })
-	if !died && !slices.Contains(l.want.Recall, recallVolumes) {
+	if !died && !slices.Contains(l.want.SweepHints, recallVolumes) {
 		return nil
 	}
 	again, done := died, map[string]bool{}
@@ -103,8 +103,8 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		})
 	}
 	if again {
-		out.Recall = append(out.Recall, recallVolumes)
-		slices.Sort(out.Recall)
+		out.SweepHints = append(out.SweepHints, recallVolumes)
+		slices.Sort(out.SweepHints)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func diskStorages(w *model.Want) []string {
 // withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
 // them. A creation that ended badly mostly leaves none: PVE frees them.
 func (d *Driver) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
-	if _, known := errors.AsType[*model.LeftoverError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
+	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
 	if _, lookErr := d.readConfig(ctx, at); !d.vacant(ctx, at, lookErr) {

@@ -25,10 +25,10 @@ func (w *world) leaves(storage, name, vmid string) {
 func (w *world) recalling(words []string) (*plan.Plan, []string) {
 	want, _ := w.site.Want("father")
 	with := *want
-	with.Recall = words
+	with.SweepHints = words
 	have, err := w.d.Observe(w.t.Context(), &with)
 	require.NoError(w.t, err)
-	return planOf(w, &with, have), have.Recall
+	return planOf(w, &with, have), have.SweepHints
 }
 
 // disksAsked counts the lists of disks that were asked for.

@@ -152,7 +152,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		}
 	}
 	recall := slices.Collect(maps.Keys(shelves))
-	for _, word := range l.want.Recall {
+	for _, word := range l.want.SweepHints {
 		if at, ok := parseSweepHint(word); ok {
 			shelves[at] = true
 		}
@@ -195,15 +195,15 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		}
 	}
 	for _, at := range recall {
-		out.Recall = append(out.Recall, sweepHint(at))
+		out.SweepHints = append(out.SweepHints, sweepHint(at))
 	}
-	slices.Sort(out.Recall)
-	out.Recall = slices.Compact(out.Recall)
+	slices.Sort(out.SweepHints)
+	out.SweepHints = slices.Compact(out.SweepHints)
 	slices.SortStableFunc(out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
 	return nil
 }
 
-// sweepHint is what a storage that may hold seed images is called in Observed.Recall.
+// sweepHint is what a storage that may hold seed images is called in Observed.SweepHints.
 func sweepHint(s view.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
 // parseSweepHint reads it.

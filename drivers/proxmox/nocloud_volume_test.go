@@ -267,10 +267,10 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		pass := func() *plan.Plan {
 			want, found := w.site.Want("father")
 			require.Zero(t, found.Errors())
-			want.Recall = recall
+			want.SweepHints = recall
 			have, err := w.d.Observe(t.Context(), want)
 			require.NoError(t, err)
-			recall = have.Recall
+			recall = have.SweepHints
 			p := planOf(w, want, have)
 			w.run(p)
 			return p
@@ -314,11 +314,11 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 		pass := func() {
 			want, found := w.site.Want("father")
 			require.Zero(t, found.Errors())
-			want.Recall = recall
+			want.SweepHints = recall
 			have, err := w.d.Observe(t.Context(), want)
 			require.NoError(t, err)
 			require.Empty(t, have.Unknown)
-			recall = have.Recall
+			recall = have.SweepHints
 			w.run(planOf(w, want, have))
 		}
 		w.seeded("web-1", nil)

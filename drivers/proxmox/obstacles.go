@@ -76,15 +76,15 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 
 // obstacle notes one, at the line that declares it: what the resource does not say
 // itself its host does.
-func (s *survey) obstacle(o model.Obstacle, r *model.Resource, declared string) {
+func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared string) {
 	o.Address = r.Addr
 	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are made anew as a whole
-	if slices.ContainsFunc(r.Places, func(p model.Place) bool { return p.Path == declared }) {
-		o.At = r.Place(declared)
+	if slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == declared }) {
+		o.At = r.RangeOf(declared)
 	} else {
 		o.At = s.l.want.Host.At
 	}
-	s.out.Obstacles = append(s.out.Obstacles, o)
+	s.out.Preflight = append(s.out.Preflight, o)
 }
 
 func (s *survey) storages(ctx context.Context, node string, uses []use) error {
@@ -105,7 +105,7 @@ func (s *survey) storages(ctx context.Context, node string, uses []use) error {
 		} else if u.attr != "" {
 			declared = u.attr
 		}
-		o := model.Obstacle{Path: u.attr, Severity: diag.Error}
+		o := model.PreflightProblem{Path: u.attr, Severity: diag.Error}
 		if !there {
 			names := s.names(node, u.content)
 			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.storage, node)
@@ -265,7 +265,7 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
 		if len(names) == 0 || slices.Contains(names, p.bridge) {
 			continue
 		}
-		s.obstacle(model.Obstacle{
+		s.obstacle(model.PreflightProblem{
 			Path: p.attr, Power: true, Severity: diag.Warning,
 			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.bridge),
 			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; one that is made by other means than PVE's /etc/network/interfaces is not listed, and may be there all the same",
@@ -298,7 +298,7 @@ func (s *survey) file(name string, r *model.Resource) {
 		return
 	}
 	if _, err := fs.Stat(s.d.files, name); err != nil {
-		s.obstacle(model.Obstacle{
+		s.obstacle(model.PreflightProblem{
 			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", name),
 			Detail: "put it there (and commit it), correct the path, which is relative to the site's folder, or give a url",
 		}, r, "file")

@@ -53,7 +53,7 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 				continue
 			}
 			runs, same := s.l.guests[g.VMID].Running, p.Values["bridge"] == c.bridge
-			o := model.Obstacle{
+			o := model.PreflightProblem{
 				Path: c.path + ".mac", Severity: diag.Warning,
 				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.Ref(), g.Name),
 				Detail:  "two guests with one address on one network disturb each other: declare another one, or none and PVE makes one up",

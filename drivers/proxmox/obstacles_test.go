@@ -28,7 +28,7 @@ func foundIn(p *plan.Plan) string {
 func (w *world) at(addr string, line int, path string) {
 	for _, n := range w.site.Manifests["web"].Nodes {
 		if n.Resource.Addr.String() == addr {
-			n.Resource.Places = append(n.Resource.Places, model.Place{Path: path, At: diag.Range{File: "web.hcl", Start: diag.Pos{Line: line, Column: 1}}})
+			n.Resource.Ranges = append(n.Resource.Ranges, model.AttrRange{Path: path, At: diag.Range{File: "web.hcl", Start: diag.Pos{Line: line, Column: 1}}})
 		}
 	}
 }

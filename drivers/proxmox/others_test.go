@@ -154,8 +154,8 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 					require.Len(t, p.Unknown, 2, told(p))
 					for _, u := range p.Unknown {
 						if u.VMID != 0 {
-							require.Len(t, u.Holds, 1)
-							require.Equal(t, p.Unknown[1-indexOf(p.Unknown, u.Scope)].Scope, u.Holds[0].String())
+							require.Len(t, u.Withheld, 1)
+							require.Equal(t, p.Unknown[1-indexOf(p.Unknown, u.Scope)].Scope, u.Withheld[0].String())
 						}
 					}
 				}

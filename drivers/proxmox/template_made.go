@@ -297,6 +297,6 @@ func (v *VM) linkStays(want *model.Resource, have *VM) diag.List {
 	was := pick(have.mark.Linked, cloneLinked, cloneFull)
 	f := guarded(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
 		"clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
-	f.At = want.Place("clone")
+	f.At = want.RangeOf("clone")
 	return diag.List{f}
 }

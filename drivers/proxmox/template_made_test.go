@@ -307,7 +307,7 @@ func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 		v.Clone = "full"
 		v.Disks = []proxmox.Disk{{Name: "root", Storage: "tank"}}
 		place := diag.Range{File: "web.hcl", Start: diag.Pos{Line: 7, Column: 5}}
-		w.site.Manifests["web"].Nodes[0].Resource.Places = []model.Place{{Path: "clone", At: place}}
+		w.site.Manifests["web"].Nodes[0].Resource.Ranges = []model.AttrRange{{Path: "clone", At: place}}
 		p := w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))
 		require.Contains(t, fmt.Sprint(p.Findings), "vm.web-1 is a linked clone and stays one")

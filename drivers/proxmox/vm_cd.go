@@ -262,7 +262,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 		if slices.Contains(names, volid) {
 			continue
 		}
-		s.obstacle(model.Obstacle{
+		s.obstacle(model.PreflightProblem{
 			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
 			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
 				orElse(volid, names), storageOf(volid)),

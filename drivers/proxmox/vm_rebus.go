@@ -141,7 +141,7 @@ func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
 		switch {
 		case v.Protection:
 			refuse(path, "it is protected, and so is its disk "+w.Name, "set protection = false in the files, let that be applied, then change the bus")
-		case have.Guest.Asleep != "" && want.Power == "running":
+		case have.Guest.Hibernated != "" && want.Power == "running":
 			refuse(path, fmt.Sprintf("the machine is hibernated, and knows disk %s by its place", w.Name), "leave the bus as it was and let it run first, then change the bus")
 		case have.Guest.Running && want.Power == "running" && want.Restart != "allowed":
 			refuse(path, fmt.Sprintf("disk %s cannot go from bus %s to %s while the machine runs", w.Name, h.Bus, w.Bus),

@@ -129,7 +129,7 @@ func (u *upstream) commit(ctx context.Context, id string) (c model.Commit, err e
 }
 
 // ref describes a commit for the status, nil where there is none.
-func (u *upstream) ref(m ledger.Mark) *CommitStatus {
+func (u *upstream) ref(m ledger.CommitRef) *CommitStatus {
 	if m.ID == "" {
 		return nil
 	}
@@ -203,7 +203,7 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 		case n == 0:
 			text, _ := trailerText(c)
 			found = append(found, ignored(c, fmt.Sprintf("%q is not a positive number", text)))
-		case slices.Contains(s.Void, c.ID):
+		case slices.Contains(s.UsedTrailers, c.ID):
 			found = append(found, ignored(c, "it counted before, and a commit counts once: say it again in a new one"))
 		default:
 			sum.removals += n

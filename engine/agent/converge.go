@@ -142,9 +142,9 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context, mayWrite bool) engine
 func (l *loop) runPass(ctx context.Context, c model.Commit, mayWrite bool) engine.Report {
 	p := &engine.Pass{
 		Verb: verb, Host: l.o.Identity, Commit: &c, Unattended: true, Width: l.o.Width,
-		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.Leftovers, Recall: l.memory.Recall,
+		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, Recall: l.memory.SweepHints,
 	}
-	p.Health.Tell = func(w health.Progress) { l.agent.send(checkProgress(w)) }
+	p.Health.Notify = func(w health.Progress) { l.agent.send(checkProgress(w)) }
 	p.Notify = func(e apply.Event) { l.agent.send((*stepEvent)(&e)) }
 	aside := l.memory.Suspended
 	l.startPass(c)

@@ -25,7 +25,7 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 		w.start()
 		s := w.pass(65 * time.Second)
 		require.Equal(t, "box.db:true box.lone:false box.web:true", ready(s))
-		require.Equal(t, []string{"box.lone"}, w.state().Unwell)
+		require.Equal(t, []string{"box.lone"}, w.state().Failing)
 
 		without := checkedSite("continue")
 		for _, n := range without.Manifests["web"].Nodes {
@@ -34,7 +34,7 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 		w.repo.push("c2", engine.Desired{Site: without})
 		s = w.pass(10 * time.Minute)
 		require.Equal(t, "box.db:true box.lone:true box.web:true", ready(s))
-		require.Empty(t, w.state().Unwell)
+		require.Empty(t, w.state().Failing)
 		require.Zero(t, w.log.count("checks hold again"), "nobody asked")
 	})
 }

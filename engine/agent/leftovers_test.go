@@ -25,20 +25,20 @@ func TestAnAgentTriesAVMIDWithSomethingLeftOnce(t *testing.T) {
 			}
 			tried = append(tried, s.VMID)
 			if s.VMID == 100 || s.VMID == 101 {
-				return &model.LeftoverError{VMID: s.VMID, Err: errors.New("a volume is left")}
+				return &model.UnusableVMIDError{VMID: s.VMID, Err: errors.New("a volume is left")}
 			}
 			return nil
 		}
 		w.repo.push("c1", boxes(map[string]int{"web": 1}))
 		w.start()
 		w.pass(time.Second)
-		require.Equal(t, []int{100}, w.state().Leftovers)
+		require.Equal(t, []int{100}, w.state().UnusableVMIDs)
 		w.end()
 		w.start()
 		w.pass(time.Hour)
 		require.Equal(t, []int{100, 101, 102}, tried)
 		require.Equal(t, "web=1", w.holds())
-		require.Equal(t, []int{100, 101}, w.state().Leftovers)
+		require.Equal(t, []int{100, 101}, w.state().UnusableVMIDs)
 	})
 }
 
@@ -67,7 +67,7 @@ func TestAnAgentTellsTheNextLookWhatTheLastOneLeft(t *testing.T) {
 		w.look()
 		kept := []string{"seeds father local"}
 		require.Equal(t, [][]string{nil, kept, kept, kept, nil}, told)
-		require.Empty(t, w.state().Recall)
+		require.Empty(t, w.state().SweepHints)
 	})
 }
 
@@ -79,8 +79,8 @@ type recalling struct {
 }
 
 func (r recalling) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
-	*r.told = append(*r.told, want.Recall)
+	*r.told = append(*r.told, want.SweepHints)
 	have, err := r.eye.Observe(ctx, want)
-	have.Recall = *r.leaves
+	have.SweepHints = *r.leaves
 	return have, err
 }

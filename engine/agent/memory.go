@@ -78,7 +78,7 @@ func (m *memory) expire(now time.Time) bool {
 // refs lists the commits that matter: head, the good one, the converged one.
 func (m *memory) refs() []string {
 	var out []string
-	for _, ref := range []ledger.Mark{m.Head, m.Good, m.Converged} {
+	for _, ref := range []ledger.CommitRef{m.Head, m.Good, m.Converged} {
 		if ref.ID != "" && !slices.Contains(out, ref.ID) {
 			out = append(out, ref.ID)
 		}
@@ -86,14 +86,14 @@ func (m *memory) refs() []string {
 	return out
 }
 
-func refNow(id string) ledger.Mark { return ledger.Mark{ID: id, Since: time.Now().UTC()} }
+func refNow(id string) ledger.CommitRef { return ledger.CommitRef{ID: id, Since: time.Now().UTC()} }
 
 // setIdentityUnknown notes that a commit took the identity out of the site, "" that it is
 // in it.
 func (m *memory) setIdentityUnknown(id string) {
 	switch id {
 	case "":
-		m.Unknown = ledger.Mark{}
+		m.Unknown = ledger.CommitRef{}
 	case m.Unknown.ID:
 	default:
 		m.Unknown = refNow(id)
@@ -128,8 +128,8 @@ func (m *memory) converged(id string, g allowance, aside []string) {
 	if m.Converged.ID == id {
 		aside = slices.DeleteFunc(aside, func(name string) bool { return !slices.Contains(m.Aside, name) })
 	} else {
-		used := union(union(m.Void, m.Counted), g.by)
-		m.Void = used[max(len(used)-mostVoid, 0):]
+		used := union(union(m.UsedTrailers, m.Counted), g.by)
+		m.UsedTrailers = used[max(len(used)-mostVoid, 0):]
 		m.Converged, m.Spent, m.Counted = refNow(id), 0, nil
 	}
 	if !slices.Equal(m.Aside, aside) {
@@ -146,7 +146,7 @@ func (m *memory) converged(id string, g allowance, aside []string) {
 // failing lists the guests whose checks failed when they were tried last.
 func (m *memory) failing() []model.Address {
 	var out []model.Address
-	for _, text := range m.Unwell {
+	for _, text := range m.Failing {
 		if addr, err := model.ParseAddress(text); err == nil {
 			out = append(out, addr)
 		}
@@ -179,9 +179,9 @@ func (m *memory) noteFailing(r *engine.Report) {
 			m.log.Info("checks hold again", "address", addr.String())
 		}
 	}
-	m.Unwell = nil
+	m.Failing = nil
 	for _, addr := range after {
-		m.Unwell = append(m.Unwell, addr.String())
+		m.Failing = append(m.Failing, addr.String())
 	}
 	m.persist()
 }
@@ -197,15 +197,15 @@ const mostUnusable = 64
 // noteUnusable keeps the VMIDs under which this pass could create no guest. One that a
 // guest has by now is usable again.
 func (m *memory) noteUnusable(r *engine.Report) {
-	after := slices.DeleteFunc(slices.Clone(m.Leftovers), func(vmid int) bool { return r.Have.Taken[vmid] != "" })
+	after := slices.DeleteFunc(slices.Clone(m.UnusableVMIDs), func(vmid int) bool { return r.Have.Taken[vmid] != "" })
 	for _, res := range r.Results {
-		if e, ok := errors.AsType[*model.LeftoverError](res.Err); ok && !slices.Contains(after, e.VMID) {
+		if e, ok := errors.AsType[*model.UnusableVMIDError](res.Err); ok && !slices.Contains(after, e.VMID) {
 			after = append(after, e.VMID)
 		}
 	}
 	after = after[max(0, len(after)-mostUnusable):]
-	if !slices.Equal(m.Leftovers, after) {
-		m.Leftovers = after
+	if !slices.Equal(m.UnusableVMIDs, after) {
+		m.UnusableVMIDs = after
 		m.persist()
 	}
 }
@@ -213,8 +213,8 @@ func (m *memory) noteUnusable(r *engine.Report) {
 // noteRecall keeps what the observation wants to be given again by the next pass. An
 // observation that failed takes nothing away.
 func (m *memory) noteRecall(r *engine.Report) {
-	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.Recall, r.Have.Recall) {
-		m.Recall = r.Have.Recall
+	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.SweepHints, r.Have.SweepHints) {
+		m.SweepHints = r.Have.SweepHints
 		m.persist()
 	}
 }

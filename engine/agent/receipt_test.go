@@ -18,7 +18,7 @@ import (
 
 func TestAReceiptTellsWhatWasDone(t *testing.T) {
 	h := &host{Fail: map[string]error{"box.b": errors.New("storage is full")}, During: func(ctx context.Context, s plan.Step) error {
-		model.NoteTask(ctx, "UPID:"+s.Address.Name)
+		model.RecordTask(ctx, "UPID:"+s.Address.Name)
 		return nil
 	}}
 	s := site(map[string]int{"a": 1, "b": 2})

@@ -51,7 +51,7 @@ type Result struct {
 	Err      error         // of what failed or was skipped
 	Started  time.Time     // zero for what was skipped
 	Duration time.Duration // without that of rolling back
-	Tasks    []string      // ids of the host's tasks that it was done by, and rolled back by, as far as Do noted them (model.NoteTask)
+	Tasks    []string      // ids of the host's tasks that it was done by, and rolled back by, as far as Do noted them (model.RecordTask)
 }
 
 // What a manifest may want when one of its steps fails.
@@ -63,7 +63,7 @@ const (
 
 // Options says how steps are carried out. The zero value is ready for use.
 type Options struct {
-	Width    int                           // how many steps work at once; 10 unless set. See Leave
+	Width    int                           // how many steps work at once; 10 unless set. See YieldForever
 	Deadline func(plan.Step) time.Duration // how long a step may take, 0 for ever; nil: all for ever
 	OnError  func(manifest string) string  // Stop, Rollback or Continue; nil, and every other answer: Stop
 	Stop     <-chan struct{}               // closed: start nothing new, finish what runs
@@ -123,7 +123,7 @@ type run struct {
 	tasks     []*task
 	ready     []*task // may start now, in the order in which they became so
 	running   int     // steps that were begun and are not over
-	resting   int     // of these, those that have no place; see Leave
+	resting   int     // of these, those that have no place; see YieldForever
 	back      []place // who waits for one again, in the order of coming
 	moves     chan place
 	left      int

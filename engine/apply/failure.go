@@ -16,7 +16,7 @@ import (
 type manifest struct {
 	name     string
 	running  int
-	aside    int   // of these, those whose end matters to no other; see Leave
+	aside    int   // of these, those whose end matters to no other; see YieldForever
 	failed   *task // the step that made it stop; nil as long as it goes on
 	rollback bool  // is to be rolled back as soon as nothing of it runs
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Look finds out what is left of a step that failed at a moment since, by looking at the
+// Observe finds out what is left of a step that failed at a moment since, by looking at the
 // host: the step to do now, or nil where nothing is left. An error whose OutcomeUnknown
 // is true asks for another look later; any other ends the step.
-type Look func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
+type Observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan.Step, err error)
 
 // Repeat tries a step again when an error leaves open how it ended (see OutcomeUnknown).
 // It never repeats blindly: before each further try, look says what is left to do. The
 // pauses and the number of tries are those of Backoff. Once the context ended or stop
 // was closed, nothing is tried any more.
-func Repeat(do Do, look Look, b Backoff, stop <-chan struct{}) Do {
+func Repeat(do Do, look Observe, b Backoff, stop <-chan struct{}) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
 		err := do(ctx, s)
@@ -32,7 +32,7 @@ func Repeat(do Do, look Look, b Backoff, stop <-chan struct{}) Do {
 			if end, ok := ctx.Deadline(); ok && time.Until(end) < pause {
 				return err
 			}
-			Say(ctx, fmt.Sprintf("%s: how that ended is not known; looking at the host and going on in %.1f s (try %d of %d): %v",
+			Report(ctx, fmt.Sprintf("%s: how that ended is not known; looking at the host and going on in %.1f s (try %d of %d): %v",
 				s.Address, pause.Seconds(), try+1, b.Tries, hush(s, err)))
 			if !sleep(ctx, pause, stop) {
 				return err

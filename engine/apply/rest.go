@@ -13,7 +13,7 @@ type place struct {
 	again chan struct{} // closed when it has one again; nil: it gives it up
 	off   bool          // it does not wait for one any more
 	left  bool          // it gives it up for good
-	says  string        // not about its place: a sentence to report, see Say
+	says  string        // not about its place: a sentence to report, see Report
 }
 
 type (
@@ -40,7 +40,7 @@ func (r *run) seat(ctx context.Context, t *task) context.Context {
 	return context.WithValue(ctx, seatKey{}, asking(ask))
 }
 
-// Leave gives up the place of a step among those at work, since it only waits from now
+// YieldForever gives up the place of a step among those at work, since it only waits from now
 // on for what is no work of the host, such as a health check: other steps are begun
 // meanwhile. It is called with the context of a Do, by the goroutine of that; with any
 // other, nothing happens.
@@ -48,23 +48,23 @@ func (r *run) seat(ctx context.Context, t *task) context.Context {
 // Of one manifest no more than Options.Width steps are begun and not over, with a place
 // or without, so that a failure stops it before it came further than it ever did.
 // Creations that left do not count where a failure stops nothing.
-func Leave(ctx context.Context) {
+func YieldForever(ctx context.Context) {
 	if ask, seated := ctx.Value(seatKey{}).(asking); seated {
 		_ = ask(ctx, place{left: true})
 	}
 }
 
-// Say reports a sentence about a step at work, as a Note. It is called as Leave is.
-func Say(ctx context.Context, text string) {
+// Report reports a sentence about a step at work, as a Note. It is called as YieldForever is.
+func Report(ctx context.Context, text string) {
 	if ask, seated := ctx.Value(seatKey{}).(asking); seated {
 		_ = ask(ctx, place{says: text})
 	}
 }
 
-// Rest is Leave for a step that has work to do yet. The function that comes of it waits
+// Yield is YieldForever for a step that has work to do yet. The function that comes of it waits
 // until there is a place again, before anything new is begun; it answers the cause if
 // its context ends first.
-func Rest(ctx context.Context) (back func(context.Context) error) {
+func Yield(ctx context.Context) (back func(context.Context) error) {
 	ask, seated := ctx.Value(seatKey{}).(asking)
 	if !seated {
 		return func(context.Context) error { return nil }

@@ -61,7 +61,7 @@ func (h *counter) checked(ctx context.Context, s plan.Step) error {
 	if err := h.work(ctx, time.Minute); err != nil || s.Manifest != "ill" {
 		return err
 	}
-	apply.Leave(ctx)
+	apply.YieldForever(ctx)
 	if err := pause(ctx, 5*time.Minute); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func TestBackToWork(t *testing.T) {
 			if s.Manifest != "web" {
 				return h.work(ctx, 10*time.Minute)
 			}
-			back := apply.Rest(ctx)
+			back := apply.Yield(ctx)
 			if err := pause(ctx, time.Minute); err != nil {
 				return err
 			}
@@ -152,7 +152,7 @@ func TestNoPlaceInTime(t *testing.T) {
 			if s.Manifest != "web" {
 				return pause(ctx, time.Hour)
 			}
-			back := apply.Rest(ctx)
+			back := apply.Yield(ctx)
 			if err := pause(ctx, time.Second); err != nil {
 				return err
 			}
@@ -164,8 +164,8 @@ func TestNoPlaceInTime(t *testing.T) {
 		got := apply.Run(t.Context(), append(many("web", 1, plan.Create), many("db", 1, plan.Create)...), apply.Options{Width: 1, Deadline: limit}, do)
 		require.Equal(t, []string{"vm.web-0 failed: gave up after 5m0s: context deadline exceeded", "vm.db-0 done"}, told(got))
 	})
-	require.NoError(t, apply.Rest(t.Context())(t.Context()), "outside of a run there are no places")
-	apply.Leave(t.Context())
+	require.NoError(t, apply.Yield(t.Context())(t.Context()), "outside of a run there are no places")
+	apply.YieldForever(t.Context())
 }
 
 // However steps work and rest: no more than there are places work at once, no manifest
@@ -199,10 +199,10 @@ func TestPlacesAreKept(t *testing.T) {
 					return err
 				}
 				if i == 3 {
-					apply.Leave(ctx)
+					apply.YieldForever(ctx)
 					return pause(ctx, time.Minute)
 				}
-				back := apply.Rest(ctx)
+				back := apply.Yield(ctx)
 				if err := errors.Join(pause(ctx, time.Minute), back(ctx)); err != nil {
 					return err
 				}

@@ -25,7 +25,7 @@ func TestResultsNameTheTasksOfTheHost(t *testing.T) {
 		n := 0
 		do := func(ctx context.Context, s plan.Step) error {
 			n++
-			model.NoteTask(ctx, fmt.Sprintf("%s %s %d", s.Action, s.Address.Name, n))
+			model.RecordTask(ctx, fmt.Sprintf("%s %s %d", s.Action, s.Address.Name, n))
 			<-time.After(time.Second)
 			switch {
 			case n == 1:

@@ -73,7 +73,7 @@ type Prober struct {
 
 	// Tell is told of every try that failed, and of the first that did not after such ones,
 	// from the goroutine of Run; may be nil.
-	Tell func(Progress)
+	Notify func(Progress)
 }
 
 // Progress is how far a check is that does not hold yet, or has come to hold.
@@ -85,7 +85,7 @@ type Progress struct {
 	Tries   int
 	Waited  time.Duration
 	Timeout time.Duration
-	Held    bool // it holds, so it is not waited for any more
+	Passed  bool // it holds, so it is not waited for any more
 }
 
 // Step is whose step waits for the check.
@@ -93,7 +93,7 @@ func (p *Progress) Step() model.Address { return cmp.Or(p.For, p.Address) }
 
 // String says in a line which check is waited for, and what it saw last; "" when it holds.
 func (p *Progress) String() string {
-	if p.Held {
+	if p.Passed {
 		return ""
 	}
 	return fmt.Sprintf("waiting for check %s of %s: %s (%d s of %s)", p.Check, p.Address, p.Saw, int(p.Waited.Seconds()), whole(p.Timeout))

@@ -72,8 +72,8 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 		}
 		r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
 		tell := func() {
-			if a.Tell != nil {
-				a.Tell(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout, Held: r.OK})
+			if a.Notify != nil {
+				a.Notify(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout, Passed: r.OK})
 			}
 		}
 		if r.OK {

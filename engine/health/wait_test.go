@@ -29,7 +29,7 @@ func TestACheckIsTriedUntilItHolds(t *testing.T) {
 			return nil
 		}}
 		var told []health.Progress
-		p := health.Prober{Dial: d.dial, Tell: func(w health.Progress) { told = append(told, w) }}
+		p := health.Prober{Dial: d.dial, Notify: func(w health.Progress) { told = append(told, w) }}
 		began := time.Now()
 		r := p.Run(t.Context(), subject(&guest{}), check(tcp))
 		require.NoError(t, r.Err)
@@ -38,7 +38,7 @@ func TestACheckIsTriedUntilItHolds(t *testing.T) {
 		require.Equal(t, "192.0.2.7", r.IP)
 		require.Equal(t, []string{"192.0.2.7:8080", "192.0.2.7:8080", "192.0.2.7:8080"}, d.to)
 		require.Len(t, told, 3)
-		require.True(t, told[2].Held, "who told that it is waited for tells that this is over")
+		require.True(t, told[2].Passed, "who told that it is waited for tells that this is over")
 		require.Equal(t, health.Progress{
 			Address: model.Address{Kind: "vm", Name: "web-1"}, Check: "web", Saw: "192.0.2.7:8080: connection refused",
 			Tries: 2, Waited: 5 * time.Second, Timeout: 20 * time.Second,

@@ -77,24 +77,24 @@ type Suspension struct {
 
 // State is what an agent knows again after a restart.
 type State struct {
-	Version   int          `json:"version"` // 1
-	Identity  string       `json:"identity"`
-	Head      Mark         `json:"head"`
-	Good      Mark         `json:"good"`
-	Converged Mark         `json:"converged"`
-	Aside     []string     `json:"aside"`   // manifests that were suspended when Converged took its place
-	Unknown   Mark         `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
-	Spent     int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
-	Counted   []string     `json:"counted"` // commits whose trailers those were
-	Void      []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
-	Suspended []Suspension `json:"suspended"`
-	Unwell    []string     `json:"unwell,omitempty"`    // addresses whose checks did not hold when they were tried last; a hint, to try them again
-	Leftovers []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
-	Recall    []string     `json:"recall,omitempty"`    // what the last look at the host found worth being told again; a hint
+	Version       int          `json:"version"` // 1
+	Identity      string       `json:"identity"`
+	Head          CommitRef    `json:"head"`
+	Good          CommitRef    `json:"good"`
+	Converged     CommitRef    `json:"converged"`
+	Aside         []string     `json:"aside"`   // manifests that were suspended when Converged took its place
+	Unknown       CommitRef    `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
+	Spent         int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
+	Counted       []string     `json:"counted"` // commits whose trailers those were
+	UsedTrailers  []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
+	Suspended     []Suspension `json:"suspended"`
+	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks did not hold when they were tried last; a hint, to try them again
+	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
+	SweepHints    []string     `json:"recall,omitempty"`    // what the last look at the host found worth being told again; a hint
 }
 
-// Mark is a commit and when it came to its place.
-type Mark struct {
+// CommitRef is a commit and since when it has its role.
+type CommitRef struct {
 	ID    string    `json:"id"` // "" for none
 	Since time.Time `json:"since"`
 }

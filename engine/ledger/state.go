@@ -66,7 +66,7 @@ func (l *Ledger) SetState(s State) error {
 		return ErrReadOnly
 	}
 	s.Version = stateVersion
-	s.Aside, s.Counted, s.Void = append([]string{}, s.Aside...), append([]string{}, s.Counted...), append([]string{}, s.Void...)
+	s.Aside, s.Counted, s.UsedTrailers = append([]string{}, s.Aside...), append([]string{}, s.Counted...), append([]string{}, s.UsedTrailers...)
 	s.Suspended = append([]Suspension{}, s.Suspended...)
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

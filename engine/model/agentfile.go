@@ -24,7 +24,7 @@ type AgentFile struct {
 	Concurrency int              `hcl:"concurrency,optional" doc:"Steps at once."`
 	Log         *AgentLog        `hcl:"log,block" doc:"What is logged, on stderr."`
 
-	Places []Place // where each declared attribute stands, by its path: repository.auth.token_file
+	Ranges []AttrRange // where each declared attribute stands, by its path: repository.auth.token_file
 }
 
 // AgentRepository is the repository that holds the site.
@@ -66,7 +66,7 @@ type AgentLog struct {
 
 // At tells where an attribute was declared; the zero Range if it was not.
 func (f *AgentFile) At(path string) diag.Range {
-	for _, p := range f.Places {
+	for _, p := range f.Ranges {
 		if p.Path == path {
 			return p.At
 		}

@@ -89,44 +89,44 @@ type Resource struct {
 	Node     string    // the manifest node it comes from; "" for what is no node
 	Guest    *Guest    // set for guests only
 
-	At        diag.Range // where declared; zero if observed
-	Places    []Place    // where single attributes were declared; only on wanted resources
-	Sensitive []string   // paths of attributes made from secrets, sorted; only on wanted resources
-	Missing   []string   // secrets it needs whose value is not known here, such as secret.ssh_keys.ops
+	At        diag.Range  // where declared; zero if observed
+	Ranges    []AttrRange // where single attributes were declared; only on wanted resources
+	Sensitive []string    // paths of attributes made from secrets, sorted; only on wanted resources
+	Missing   []string    // secrets it needs whose value is not known here, such as secret.ssh_keys.ops
 }
 
 // Guest is what a VM or container has beside the attributes of its kind.
 type Guest struct {
-	VMID    int         // 0 in a wanted guest: to be chosen
-	Choose  []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows
-	Node    string      // the PVE node it lives, or shall live, on
-	Nodes   []string    // the PVE nodes where it is in its place; wanted guests of a cluster only
-	Running bool        // observed
-	Digest  string      // observed: of the configuration that was read
-	Lock    string      // observed: PVE's lock on the configuration, "" if free
-	Held    string      // observed: why nothing can be done to it now, and what clears that; "" if something can
-	Asleep  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
-	Came    Came        // observed: that it did not get its VMID from us; zero if it did
-	HA      string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
-	Leaves  string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
+	VMID        int         // 0 in a wanted guest: to be chosen
+	Choose      []VMIDRange // where VMID may be chosen from, in order; empty: anywhere PVE allows
+	Node        string      // the PVE node it lives, or shall live, on
+	Nodes       []string    // the PVE nodes where it is in its place; wanted guests of a cluster only
+	Running     bool        // observed
+	Digest      string      // observed: of the configuration that was read
+	Lock        string      // observed: PVE's lock on the configuration, "" if free
+	Locked      string      // observed: why nothing can be done to it now, and what clears that; "" if something can
+	Hibernated  string      // observed: that it is hibernated, and what wakes it; nothing can be done to it but that. "" if it is not
+	Renumbered  Renumbered  // observed: that it did not get its VMID from us; zero if it did
+	HA          string      // observed: what the HA manager makes of it (started, error, …), "" if it does not manage it
+	RemovalNote string      // observed: what else goes with it or comes before, for the reason of a removal: "after a final backup to local"
 }
 
-// Came says of a guest that it was not made under the VMID that it has, and what to do
+// Renumbered says of a guest that it was not made under the VMID that it has, and what to do
 // about it: then its VMID differs from the files because somebody brought it there, and
 // not because somebody edited them.
-type Came struct{ Why, Fix string }
+type Renumbered struct{ Why, Fix string }
 
-// Place is where an attribute was declared.
-type Place struct {
+// AttrRange is where an attribute was declared.
+type AttrRange struct {
 	Path string
 	At   diag.Range
 }
 
-// Place finds where an attribute was declared: the attribute itself, else the
+// RangeOf finds where an attribute was declared: the attribute itself, else the
 // nearest block around it, else the resource.
-func (r *Resource) Place(path string) diag.Range {
+func (r *Resource) RangeOf(path string) diag.Range {
 	for {
-		for _, p := range r.Places {
+		for _, p := range r.Ranges {
 			if p.Path == path {
 				return p.At
 			}

@@ -109,10 +109,10 @@ func TestAddressesAreText(t *testing.T) {
 
 func TestPlaceFallsBackOutwards(t *testing.T) {
 	at := func(line int) diag.Range { return diag.Range{File: "a.hcl", Start: diag.Pos{Line: line}} }
-	r := &model.Resource{At: at(1), Places: []model.Place{{"disk.data", at(2)}, {"disk.data.size", at(3)}}}
-	require.Equal(t, at(3), r.Place("disk.data.size"))
-	require.Equal(t, at(2), r.Place("disk.data.storage"))
-	require.Equal(t, at(1), r.Place("cores"))
+	r := &model.Resource{At: at(1), Ranges: []model.AttrRange{{"disk.data", at(2)}, {"disk.data.size", at(3)}}}
+	require.Equal(t, at(3), r.RangeOf("disk.data.size"))
+	require.Equal(t, at(2), r.RangeOf("disk.data.storage"))
+	require.Equal(t, at(1), r.RangeOf("cores"))
 }
 
 // site has a deployed manifest on a, one suspended, one on b; an image needed on a

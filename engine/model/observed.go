@@ -21,12 +21,12 @@ type Observed struct {
 	Taken      map[int]string // every VMID in use on the host or its cluster, and by what
 	Findings   diag.List
 
-	// Obstacles are what of the host stands in the way of what is wanted.
-	Obstacles []Obstacle
+	// Preflight lists what about the host would make a step fail.
+	Preflight []PreflightProblem
 
-	// Recall is what is worth being told again in the next Want.Recall: places to look at where nothing else may
-	// lead by then. It is a hint, in words of the driver's own, and need not come back.
-	Recall []string
+	// SweepHints go into the next Want.SweepHints: where to look for things to remove that nothing else may lead to
+	// by then. They are in words of the driver's own, and may get lost.
+	SweepHints []string
 }
 
 // Unseen is the observation of a host that could not be seen: nothing is known of it, so
@@ -44,9 +44,9 @@ func (o *Observed) NothingSeen() bool {
 	return slices.ContainsFunc(o.Unknown, func(u Unknown) bool { return u.All })
 }
 
-// Obstacle is something about the host for which a step could not succeed, such as a storage that is not there.
-// It is told where a step comes of what it concerns, and nowhere else: what is there already need not be said anew.
-type Obstacle struct {
+// PreflightProblem is something about the host for which a step could not succeed, such as a storage that is not there.
+// It is reported where the plan has a step that it concerns, and nowhere else.
+type PreflightProblem struct {
 	Address Address
 	// Path is the attribute that asks for what is amiss: steps that make or replace the resource, or change this
 	// attribute or a part of it, are concerned.
@@ -98,9 +98,9 @@ type Setting struct {
 // Unknown is a part of the host that could not be seen. It holds back what it may be about, since an
 // incomplete view is never evidence of absence, and nothing else: see docs/decisions/0019.
 type Unknown struct {
-	Scope string    `json:"scope"` // "host father", "node pve2", "vm 105"
-	Why   string    `json:"why"`
-	Holds []Address `json:"holds,omitempty"` // what a plan holds back because of it, sorted; none in an observation
+	Scope    string    `json:"scope"` // "host father", "node pve2", "vm 105"
+	Why      string    `json:"why"`
+	Withheld []Address `json:"holds,omitempty"` // what a plan holds back because of it, sorted; none in an observation
 
 	Denied bool `json:"-"` // for want of a privilege
 
@@ -119,16 +119,16 @@ type Unknown struct {
 	Creating bool `json:"-"`
 }
 
-// LeftoverError is a guest that could not be made because something of another one of
+// UnusableVMIDError is a guest that could not be made because something of another one of
 // its VMID is left, such as a volume, though no guest has that VMID. To make it again
 // under the same VMID fails again until somebody clears it.
-type LeftoverError struct {
+type UnusableVMIDError struct {
 	VMID int
 	Err  error
 }
 
 // Error is the text of what went wrong.
-func (e *LeftoverError) Error() string { return e.Err.Error() }
+func (e *UnusableVMIDError) Error() string { return e.Err.Error() }
 
 // Unwrap gives what went wrong.
-func (e *LeftoverError) Unwrap() error { return e.Err }
+func (e *UnusableVMIDError) Unwrap() error { return e.Err }

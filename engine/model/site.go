@@ -66,7 +66,7 @@ type Host struct {
 	Hardware    *Hardware `hcl:"hardware,block" doc:"What the machine has; for policies."`
 
 	At           diag.Range
-	Places       []Place
+	Ranges       []AttrRange
 	TokenMissing bool   // the token is declared but its value is not known here
 	CAPEM        []byte // contents of the file CA
 }

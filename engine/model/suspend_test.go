@@ -50,18 +50,18 @@ func TestSuspendMakesACopy(t *testing.T) {
 }
 
 func TestTasksAreNotedByWhoeverWorksOnAStep(t *testing.T) {
-	model.NoteTask(t.Context(), "UPID:nobody listens")
+	model.RecordTask(t.Context(), "UPID:nobody listens")
 	var tasks model.Tasks
 	ctx, cancel := context.WithCancel(tasks.With(t.Context()))
 	defer cancel()
 	var workers sync.WaitGroup
 	for range 10 {
 		workers.Go(func() {
-			model.NoteTask(ctx, "UPID:1")
-			model.NoteTask(ctx, "")
+			model.RecordTask(ctx, "UPID:1")
+			model.RecordTask(ctx, "")
 		})
 	}
 	workers.Wait()
-	model.NoteTask(ctx, "UPID:2")
+	model.RecordTask(ctx, "UPID:2")
 	require.Equal(t, []string{"UPID:1", "UPID:2"}, tasks.IDs())
 }

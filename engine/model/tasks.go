@@ -16,7 +16,7 @@ type Tasks struct {
 
 type tasksKey struct{}
 
-// With gives a context in which NoteTask writes here.
+// With gives a context in which RecordTask writes here.
 func (t *Tasks) With(ctx context.Context) context.Context {
 	return context.WithValue(ctx, tasksKey{}, t)
 }
@@ -28,10 +28,10 @@ func (t *Tasks) IDs() []string {
 	return slices.Clone(t.ids)
 }
 
-// NoteTask tells whoever wants to know it that a task was started, or is waited
+// RecordTask notes for the receipt that a task was started, or is waited
 // for, by the work of this context; or of what it made to be kept, such as the
 // volume of a final backup. Nobody need be there to hear it.
-func NoteTask(ctx context.Context, id string) {
+func RecordTask(ctx context.Context, id string) {
 	t, ok := ctx.Value(tasksKey{}).(*Tasks)
 	if !ok || id == "" {
 		return

@@ -12,14 +12,14 @@ import (
 
 // Want is what one host shall hold, resolved.
 type Want struct {
-	Host      *Host
-	State     State
-	Deferred  []Deferred
-	Suspended map[string]bool  // manifests that are left as they are
-	Declared  map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
-	Nodes     map[Address]*Node
-	Elsewhere map[Address]string // nodes that the site has on other hosts: where, in a few words
-	Recall    []string           // what the last look at the host left in Observed.Recall, as far as it is remembered
+	Host       *Host
+	State      State
+	Deferred   []Deferred
+	Suspended  map[string]bool  // manifests that are left as they are
+	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
+	Nodes      map[Address]*Node
+	Elsewhere  map[Address]string // nodes that the site has on other hosts: where, in a few words
+	SweepHints []string           // what the last look at the host left in Observed.SweepHints, as far as it is remembered
 }
 
 // Deferred is something the site declares that this pass does not do.
@@ -157,7 +157,7 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 	}
 	var found diag.List
 	for _, p := range kind.Resolve(c.Spec, in) {
-		f := diag.Errorf(c.Place(p.Path), p.Summary, "%s", p.Detail)
+		f := diag.Errorf(c.RangeOf(p.Path), p.Summary, "%s", p.Detail)
 		if p.Severity != "" {
 			f.Severity = p.Severity
 		}

@@ -107,7 +107,7 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	f := diag.Finding{
-		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.Place(t.claim.Path),
+		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.RangeOf(t.claim.Path),
 		Summary: fmt.Sprintf("%s: the %s is that of %s as well, which stays", t.by, t.what(), p.standing(t.from)),
 		Detail:  "two guests with one address on one network disturb each other: take it from that one first, or declare another one here",
 	}
@@ -147,7 +147,7 @@ func (p *planner) overlap(g *graph) {
 				continue
 			}
 			p.find(t.by, diag.Finding{
-				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].Place(t.claim.Path),
+				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].RangeOf(t.claim.Path),
 				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), p.standing(t.from)),
 				Detail:  "to wait for that one would close a circle of steps; give it up in a commit of its own to have no moment in which both have it",
 			})

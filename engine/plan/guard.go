@@ -200,7 +200,7 @@ func (p *planner) guardKind(s *Step) {
 			f.Summary += s.besides(paths...)
 		}
 		if s.Want != nil {
-			f.At = s.Want.Place(problem.Path)
+			f.At = s.Want.RangeOf(problem.Path)
 		}
 		p.find(s.Address, f)
 		if p.steps[s.Address] != nil {
@@ -240,9 +240,9 @@ func (p *planner) guardHeld(s *Step) {
 	if s.Have == nil || s.Have.Guest == nil {
 		return
 	}
-	why := s.Have.Guest.Held
+	why := s.Have.Guest.Locked
 	if why == "" && !wakes(s) {
-		why = s.Have.Guest.Asleep
+		why = s.Have.Guest.Hibernated
 	}
 	if why == "" {
 		return
@@ -342,7 +342,7 @@ func (p *planner) refuse(s *Step, source, why, fix string) {
 
 // refuseAt is refuse for what stands at an attribute of a wanted resource.
 func (p *planner) refuseAt(s *Step, path, why, fix string) {
-	p.refused(s, diag.FromGuard, s.Want.Place(path), why, fix)
+	p.refused(s, diag.FromGuard, s.Want.RangeOf(path), why, fix)
 }
 
 func (p *planner) refused(s *Step, source string, at diag.Range, why, fix string) {
@@ -367,7 +367,7 @@ func (p *planner) warn(s *Step, why, fix string) {
 func (p *planner) blind(s *Step, why string, unseen []int) {
 	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
 	for _, i := range unseen {
-		p.plan.Unknown[i].Holds = append(p.plan.Unknown[i].Holds, s.Address)
+		p.plan.Unknown[i].Withheld = append(p.plan.Unknown[i].Withheld, s.Address)
 	}
 	p.hold(s, true)
 	h := p.held[s.Address]

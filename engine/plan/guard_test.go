@@ -48,7 +48,7 @@ func TestGuards(t *testing.T) {
 			have: state(guest("vm.a", 100, &VM{}), guest("vm.there", 101, &VM{}), guest("vm.calm", 102, &VM{}), guest("vm.leaves", 103, &VM{}, "image.b"), object("image.b", &Image{})),
 			set: func(in *plan.Input) {
 				for _, name := range []string{"vm.a", "vm.calm", "vm.leaves"} {
-					in.Have.State[addr(name)].Guest.Held = name + " is locked"
+					in.Have.State[addr(name)].Guest.Locked = name + " is locked"
 				}
 				in.Have.Findings = diag.List{
 					{Severity: diag.Warning, Source: diag.FromGuard, Address: "vm.a", Summary: "a lock", Detail: "vm.a is locked"},
@@ -220,7 +220,7 @@ func TestGuards(t *testing.T) {
 // A kind knows what cannot be; what others need of it stands nevertheless.
 func TestKindRefuses(t *testing.T) {
 	want := guest("vm.a", 0, &VM{Cores: 2, Disks: []Disk{{Name: "root", Size: 10}}})
-	want.At, want.Places = at(9), []model.Place{{Path: "disk.root", At: at(12)}}
+	want.At, want.Ranges = at(9), []model.AttrRange{{Path: "disk.root", At: at(12)}}
 	p := plan.Make(input(
 		state(want, guest("vm.child", 0, &VM{}, "vm.a"), guest("vm.b", 0, &VM{Disks: []Disk{{Name: "root", Size: 30}}})),
 		state(guest("vm.a", 100, &VM{Disks: []Disk{{Name: "root", Size: 20}}}), guest("vm.b", 101, &VM{Disks: []Disk{{Name: "root", Size: 20}}})),
@@ -254,10 +254,10 @@ func TestUnknownNamesWhatItHoldsBack(t *testing.T) {
 	require.Equal(t, []string{"create vm.free"}, steps(p))
 	holds := map[string][]model.Address{}
 	for _, u := range p.Unknown {
-		holds[u.Scope] = u.Holds
+		holds[u.Scope] = u.Withheld
 	}
 	require.Equal(t, addrs("ct.b"), holds["ct 105"])
 	require.Equal(t, addrs("vm.a", "vm.child"), holds["vm 106"])
 	require.Empty(t, holds["node two"])
-	require.Nil(t, in.Have.Unknown[0].Holds, "the input is only read")
+	require.Nil(t, in.Have.Unknown[0].Withheld, "the input is only read")
 }

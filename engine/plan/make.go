@@ -203,10 +203,10 @@ func (p *planner) remove(have *model.Resource, reason string) {
 
 // leaving adds to a reason what the going of a guest brings with it.
 func leaving(have *model.Resource, reason string) string {
-	if have.Guest == nil || have.Guest.Leaves == "" {
+	if have.Guest == nil || have.Guest.RemovalNote == "" {
 		return reason
 	}
-	return reason + "; " + have.Guest.Leaves
+	return reason + "; " + have.Guest.RemovalNote
 }
 
 func stepOf(r *model.Resource, do Action, reason string) *Step {
@@ -300,7 +300,7 @@ func (p *planner) document() *Plan {
 	}
 	d.Summary.Unmanaged = len(d.Unmanaged)
 	for i := range d.Unknown {
-		slices.SortFunc(d.Unknown[i].Holds, model.Address.Compare)
+		slices.SortFunc(d.Unknown[i].Withheld, model.Address.Compare)
 	}
 	slices.SortStableFunc(d.Unknown, byScope)
 	for i := range d.Pending {

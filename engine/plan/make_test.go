@@ -171,7 +171,7 @@ func TestWhatGoesAlongIsInTheReason(t *testing.T) {
 	const with = "after a final backup to local"
 	gone, anew, changed := guest("vm.a", 100, &VM{}), guest("vm.b", 101, &VM{Machine: "old"}), guest("vm.c", 102, &VM{Memory: 1})
 	for _, r := range []*model.Resource{gone, anew, changed} {
-		r.Guest.Leaves = with
+		r.Guest.RemovalNote = with
 	}
 	p := plan.Make(input(state(guest("vm.b", 0, &VM{Machine: "new"}), guest("vm.c", 0, &VM{Memory: 2})), state(gone, anew, changed)))
 	reasons := map[string]string{}

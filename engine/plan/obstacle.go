@@ -22,7 +22,7 @@ func (p *planner) guardObstacles() {
 	shared, who := map[place]*diag.Finding{}, map[*diag.Finding][]model.Address{}
 	failing := map[model.Address]bool{}
 	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
-	for _, o := range p.in.Have.Obstacles {
+	for _, o := range p.in.Have.Preflight {
 		s := p.steps[o.Address]
 		if s == nil || s.Want == nil || !concerns(o, s) {
 			continue
@@ -39,7 +39,7 @@ func (p *planner) guardObstacles() {
 		if f == nil {
 			f = &diag.Finding{Severity: o.Severity, Source: diag.FromGuard, Summary: o.Summary, Detail: o.Detail, At: o.At}
 			if o.At.IsZero() {
-				f.At = s.Want.Place(o.Path)
+				f.At = s.Want.RangeOf(o.Path)
 			}
 			found, shared[told] = append(found, f), f
 		}
@@ -86,7 +86,7 @@ func those(who []model.Address, not string) string {
 }
 
 // concerns reports whether an obstacle is in the way of a step.
-func concerns(o model.Obstacle, s *Step) bool {
+func concerns(o model.PreflightProblem, s *Step) bool {
 	return s.Action != Update || o.Any || slices.ContainsFunc(s.Changes, func(c Change) bool {
 		return o.Path != "" && (c.Path == o.Path || strings.HasPrefix(c.Path, o.Path+".")) || o.Power && c.Path == "power"
 	})

@@ -153,7 +153,7 @@ func (p *Plan) lines(all bool) []line {
 		}
 	}
 	for _, u := range p.Unknown {
-		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why + heldBack(u.Holds))})
+		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why + heldBack(u.Withheld))})
 	}
 	for _, d := range p.Deferred {
 		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
@@ -258,7 +258,7 @@ func (s Step) details() []string {
 
 // declares reports whether a line of the files sets an attribute; never of a plan from a file.
 func (s Step) declares(path string) bool {
-	return s.Want != nil && slices.ContainsFunc(s.Want.Places, func(p model.Place) bool { return p.Path == path })
+	return s.Want != nil && slices.ContainsFunc(s.Want.Ranges, func(p model.AttrRange) bool { return p.Path == path })
 }
 
 // cost is the right column: the class, or for a making what it is.

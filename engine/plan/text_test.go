@@ -216,7 +216,7 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	p.Text(&b, plan.TextOptions{All: true})
 	require.Contains(t, b.String(), " create\n          cores 2\n          tags [a]\n          key (sensitive)\n", "of what is made, what is said")
 	declared := *guest("vm.c", 0, &VM{})
-	declared.Places = []model.Place{{Path: "onboot"}, {Path: "nic.lan.vlan"}}
+	declared.Ranges = []model.AttrRange{{Path: "onboot"}, {Path: "nic.lan.vlan"}}
 	p.Steps[len(p.Steps)-1].Want = &declared
 	b.Reset()
 	p.Text(&b, plan.TextOptions{All: true})

@@ -127,8 +127,8 @@ func (p *planner) guardVMID(s *Step) {
 		return
 	}
 	declared := p.in.Want.State[s.Address].Guest
-	if s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Came.Why != "" {
-		p.refuse(s, diag.FromGuard, s.Have.Guest.Came.Why, s.Have.Guest.Came.Fix) // it may be all that is left of it
+	if s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Renumbered.Why != "" {
+		p.refuse(s, diag.FromGuard, s.Have.Guest.Renumbered.Why, s.Have.Guest.Renumbered.Fix) // it may be all that is left of it
 		return
 	}
 	if guest.VMID == 0 {
@@ -164,7 +164,7 @@ func (p *planner) guardRanges() {
 		}
 		first := p.full[full][0]
 		p.find(first.Address, diag.Finding{
-			Severity: diag.Error, Source: diag.FromSite, At: first.Want.Place("vmid_range"),
+			Severity: diag.Error, Source: diag.FromSite, At: first.Want.RangeOf("vmid_range"),
 			Summary: those(who, first.Action.not()) + ": no VMID is free in " + full,
 			Detail:  "widen the range in the site block, or name another with vmid_range",
 		})

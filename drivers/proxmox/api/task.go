@@ -99,7 +99,7 @@ func (t *Tasks) Wait(ctx context.Context, upid string) error {
 	if upid == "" {
 		return nil
 	}
-	model.NoteTask(ctx, upid)
+	model.RecordTask(ctx, upid)
 	id := ParseUPID(upid)
 	node, kind := id.Node, id.Type
 	if node == "" {
