@@ -2,13 +2,9 @@ package hcl
 
 import (
 	"fmt"
-	"io/fs"
-	"net/netip"
-	"net/url"
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -26,14 +22,14 @@ const agentRule = "agent"
 // at once. What has a value on every machine unless it is declared has that value; the
 // blocks are never nil. The file holds values only: neither references nor functions.
 func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {
-	l := agentLoad(name, data)
+	l, all := agentLoad(name, data), schemas{}
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
 			l.errorf(fileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
 			found = l.finish(nil)
 		}
-		l.agentDefaults(file)
+		agentDefaults(all, file)
 	}()
 	switch i := unreadable(data); {
 	case len(data) > maxOther:
@@ -51,9 +47,9 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	if !ok {
 		return file, l.finish(nil)
 	}
-	d := decoding{load: l, what: filepath.Base(name), scope: l.base}
+	d := decoding{evaluator: l, schemas: all, what: filepath.Base(name), scope: l.base}
 	d.onlyValues(body)
-	d.body(body, body.SrcRange, nil, partOf(l.Loader, file, agentRule))
+	d.body(body, body.SrcRange, nil, all.part(file, agentRule))
 	d.sorted()
 	file.Ranges = d.places
 	return file, l.finish(logins(string(data)))
@@ -64,8 +60,9 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 // commas. The findings have no place.
 func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	l := agentLoad("", nil)
-	d := decoding{load: l, scope: l.base}
-	p := partOf(l.Loader, file, agentRule)
+	all := schemas{}
+	d := decoding{evaluator: l, schemas: all, scope: l.base}
+	p := all.part(file, agentRule)
 	names := strings.Split(path, ".")
 	last := len(names) - 1
 	for _, block := range names[:last] {
@@ -101,23 +98,20 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	return l.finish(logins(text))
 }
 
-// agentLoad is a load of one file, without a site around it.
-func agentLoad(name string, data []byte) *load {
-	return &load{
-		Loader:   &Loader{schemas: map[reflect.Type]*schema{}},
-		findings: findings{sources: map[string][]byte{name: data}},
-		current:  name, whole: true, base: &scope{ctx: &hclv2.EvalContext{}},
-		texts: map[string]string{}, defaults: map[string]bool{},
-	}
+// agentLoad evaluates one file, without a site around it.
+func agentLoad(name string, data []byte) *evaluator {
+	t := newTree(nil)
+	t.sources[name], t.current, t.whole = data, name, true
+	return newEvaluator(t, inputs{}, nil)
 }
 
 // agentDefaults fills in what does not depend on the machine.
-func (l *load) agentDefaults(file *model.AgentFile) {
+func agentDefaults(all schemas, file *model.AgentFile) {
 	for _, block := range []any{&file.Repository, &file.Parent, &file.Access, &file.Log} {
 		notNil(reflect.ValueOf(block).Elem())
 	}
 	notNil(reflect.ValueOf(&file.Repository.Auth).Elem())
-	l.fill(reflect.ValueOf(file).Elem(), agentRule)
+	all.fill(reflect.ValueOf(file).Elem(), agentRule)
 }
 
 func notNil(pointer reflect.Value) {
@@ -147,36 +141,6 @@ func (d *decoding) onlyValues(b *hclsyntax.Body) {
 	}
 }
 
-var sshPlace = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
-
-// repositoryURL holds the place of a repository against what can be fetched from. No
-// credentials: status and logs show it.
-func repositoryURL(s string) string {
-	if sshPlace.MatchString(s) {
-		return ""
-	}
-	if !strings.Contains(s, "://") {
-		return filePathOf(s)
-	}
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return "must be a URL"
-	case u.Scheme == "file" && u.Host == "":
-		return filePathOf(u.Path)
-	case strings.HasPrefix(u.Scheme, "http") && u.User != nil:
-		return "must not hold a user, password or token, since it is shown: name a file in auth { token_file = … }"
-	case u.User != nil && hasPassword(u):
-		return "must not hold a password, since it is shown: name a key in auth { key_file = … }"
-	case u.Scheme == "http" && onThisMachine(u.Hostname()):
-		return ""
-	case u.Hostname() == "" || !slices.Contains([]string{"https", "ssh"}, u.Scheme):
-		return "must begin with https:// or ssh://, or be a folder of this machine"
-	default:
-		return ""
-	}
-}
-
 var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
 
 // logins finds what stands before the @ of URLs, and may be a token: no finding
@@ -189,30 +153,4 @@ func logins(text string) []string {
 		}
 	}
 	return out
-}
-
-func hasPassword(u *url.URL) bool {
-	_, has := u.User.Password()
-	return has
-}
-
-// onThisMachine reports whether nobody else is on the way to a host.
-func onThisMachine(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
-}
-
-func filePathOf(s string) string {
-	if s == "" || strings.ContainsAny(s, "\x00\n") {
-		return "must name a folder"
-	}
-	return ""
-}
-
-// inside refuses what leads out of the repository.
-func inside(s string) string {
-	if !fs.ValidPath(strings.TrimSuffix(s, "/")) {
-		return "must be a folder of the repository, such as sites/home: no / at its beginning and no .. in it"
-	}
-	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -50,6 +51,27 @@ func blockTypes(kinds model.Kinds) []blockType {
 	return types
 }
 
+// tree is what the files of a site declare, sorted by type and name.
+type tree struct {
+	*findings
+	kinds   model.Kinds
+	current string // file at work, for the last resort
+	whole   bool   // every file was read and parsed: what is not declared does not exist
+
+	types  []blockType
+	blocks map[string][]*block          // by type, in the order of files and lines
+	named  map[string]map[string]*block // by type and name
+	roots  map[string]bool              // types that a reference can begin with
+	texts  map[string]string            // one copy of each short text
+}
+
+func newTree(kinds model.Kinds) *tree {
+	return &tree{
+		findings: &findings{sources: map[string][]byte{}}, kinds: kinds, types: blockTypes(kinds), texts: map[string]string{},
+		blocks: map[string][]*block{}, named: map[string]map[string]*block{}, roots: map[string]bool{},
+	}
+}
+
 // block is a block at the top of a file.
 type block struct {
 	typ  *blockType
@@ -71,19 +93,22 @@ type parsed struct {
 	size  int
 }
 
-// parseAll parses the files, or remembers them, and forgets all others. Parsing is
+// parseCache is what a Loader keeps of the files that it parsed last.
+type parseCache map[fileKey]*parsed
+
+// parseAll parses the files that the cache lacks, and leaves these files alone in it. Parsing is
 // most of a load, and one file has nothing to do with the next: they are parsed
 // side by side, and everything that finds or keeps something is done here.
-func (l *load) parseAll(files []source) []*hclsyntax.Body {
-	known, kept := l.parsed, 0
-	l.parsed = map[fileKey]*parsed{}
+func (tree *tree) parseAll(files []source, cache *parseCache) []*hclsyntax.Body {
+	known, kept := *cache, 0
+	*cache = parseCache{}
 	results, panics := make([]*parsed, len(files)), make([]any, len(files))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, f := range files {
-		l.current = f.name
-		l.plaintext(f.name, f.data)
-		if results[i] = known[fileKey{f.name, f.sum}]; results[i] != nil || !l.checkFile(f.name, f.data) {
+		tree.current = f.name
+		tree.plaintext(f.name, f.data)
+		if results[i] = known[fileKey{f.name, f.sum}]; results[i] != nil || !tree.checkFile(f.name, f.data) {
 			continue
 		}
 		g.Go(func() error {
@@ -95,22 +120,22 @@ func (l *load) parseAll(files []source) []*hclsyntax.Body {
 	_ = g.Wait() // parsing has no error; what is wrong with a file is in its diagnostics
 	var bodies []*hclsyntax.Body
 	for i, f := range files {
-		l.current = f.name
+		tree.current = f.name
 		if panics[i] != nil {
 			panic(panics[i])
 		}
 		p := results[i]
 		if p == nil {
-			l.whole = false
+			tree.whole = false
 			continue
 		}
-		l.library(p.diags, false)
+		tree.library(p.diags, false)
 		if p.diags.HasErrors() {
-			l.whole = false
+			tree.whole = false
 			continue
 		}
 		if kept += p.size; kept <= maxCached {
-			l.parsed[fileKey{f.name, f.sum}] = p
+			(*cache)[fileKey{f.name, f.sum}] = p
 		}
 		bodies = append(bodies, p.body)
 	}
@@ -128,70 +153,68 @@ func parse(f source) *parsed {
 }
 
 // collect sorts the blocks of all files by type and name.
-func (l *load) collect(bodies []*hclsyntax.Body) {
-	l.blocks, l.named = map[string][]*block{}, map[string]map[string]*block{}
-	l.roots = map[string]bool{}
+func (tree *tree) collect(bodies []*hclsyntax.Body) {
 	types := map[string]*blockType{}
 	var known []string
-	for i := range l.types {
-		t := &l.types[i]
-		types[t.name], l.named[t.name] = t, map[string]*block{}
-		l.roots[t.name] = t.named
+	for i := range tree.types {
+		t := &tree.types[i]
+		types[t.name], tree.named[t.name] = t, map[string]*block{}
+		tree.roots[t.name] = t.named
 		known = append(known, t.name)
 	}
 	for _, body := range bodies {
-		l.current = body.SrcRange.Filename
+		tree.current = body.SrcRange.Filename
 		for _, a := range sortedAttributes(body) {
-			l.errorf(a.NameRange, "attribute outside of any block", "%s stands at the top of the file: put it into the block it belongs to, or into locals.", clip(a.Name, maxQuoted))
+			tree.errorf(a.NameRange, "attribute outside of any block", "%s stands at the top of the file: put it into the block it belongs to, or into locals.", clip(a.Name, maxQuoted))
 		}
 		for _, b := range body.Blocks {
 			t := types[b.Type]
 			switch {
 			case t != nil:
-				l.collectBlock(t, b)
+				tree.collectBlock(t, b)
 			case b.Type == nodeBlock:
-				l.errorf(b.TypeRange, "node outside of a manifest", "A node is part of a deployment: put it into a manifest block.")
+				tree.errorf(b.TypeRange, "node outside of a manifest", "A node is part of a deployment: put it into a manifest block.")
 			default:
-				l.errorf(b.TypeRange, "unknown block "+quote(b.Type), "%s", l.nearest(b.Type, known))
+				tree.errorf(b.TypeRange, "unknown block "+quote(b.Type), "%s", tree.nearest(b.Type, known))
 			}
 		}
 	}
 }
 
-func (l *load) collectBlock(t *blockType, b *hclsyntax.Block) {
+func (tree *tree) collectBlock(t *blockType, b *hclsyntax.Block) {
 	n := &block{typ: t, body: b.Body, at: b.DefRange()}
 	switch {
 	case len(b.Labels) != t.labels && t.labels == 0:
-		l.errorf(n.at, t.name+" has no name", "Write it as %s { … }.", t.name)
+		tree.errorf(n.at, t.name+" has no name", "Write it as %s { … }.", t.name)
 		return
 	case len(b.Labels) != t.labels:
-		l.errorf(n.at, t.name+" needs one name", `Write it as %s "NAME" { … }.`, t.name)
+		tree.errorf(n.at, t.name+" needs one name", `Write it as %s "NAME" { … }.`, t.name)
 		return
 	case t.labels > 0:
-		n.name = l.intern(b.Labels[0])
-		l.checkName(b.LabelRanges[0], t.name, n.name)
+		n.name = tree.intern(b.Labels[0])
+		tree.checkName(b.LabelRanges[0], t.name, n.name)
 	}
-	if t.once && len(l.blocks[t.name]) > 0 {
-		first := l.blocks[t.name][0]
-		l.errorf(n.at, "second "+t.name+" block", "There is exactly one; the first is at %s.", place(first.at))
+	if t.once && len(tree.blocks[t.name]) > 0 {
+		first := tree.blocks[t.name][0]
+		tree.errorf(n.at, "second "+t.name+" block", "There is exactly one; the first is at %s.", place(first.at))
 		return
 	}
-	if first := l.named[t.name][n.name]; first != nil && t.labels > 0 {
-		l.errorf(n.at, "duplicate "+t.name+" "+quote(n.name), "The first is at %s: rename or remove one of them.", place(first.at))
+	if first := tree.named[t.name][n.name]; first != nil && t.labels > 0 {
+		tree.errorf(n.at, "duplicate "+t.name+" "+quote(n.name), "The first is at %s: rename or remove one of them.", place(first.at))
 		return
 	}
-	l.named[t.name][n.name] = n
-	l.blocks[t.name] = append(l.blocks[t.name], n)
+	tree.named[t.name][n.name] = n
+	tree.blocks[t.name] = append(tree.blocks[t.name], n)
 }
 
 // checkName holds a name against the rule for names.
-func (l *load) checkName(at hclv2.Range, what, name string) bool {
+func (tree *tree) checkName(at hclv2.Range, what, name string) bool {
 	valid := validName(name)
 	if what == "variable" {
 		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
 	}
 	if !valid {
-		l.errorf(at, quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
+		tree.errorf(at, quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
 	}
 	return valid
 }
@@ -219,4 +242,20 @@ func sortedAttributes(b *hclsyntax.Body) []*hclsyntax.Attribute {
 	}
 	slices.SortFunc(list, func(a, b *hclsyntax.Attribute) int { return a.SrcRange.Start.Byte - b.SrcRange.Start.Byte })
 	return list
+}
+
+func (tree *tree) isNamed(root string) bool { return tree.roots[root] }
+
+// intern gives the one copy of a short text, so that ten thousand nodes share the
+// names they repeat.
+func (tree *tree) intern(s string) string {
+	if len(s) > 64 {
+		return s
+	}
+	if one, ok := tree.texts[s]; ok {
+		return one
+	}
+	s = strings.Clone(s)
+	tree.texts[s] = s
+	return s
 }

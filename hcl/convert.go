@@ -18,12 +18,12 @@ var durationType = reflect.TypeFor[time.Duration]()
 // assign writes a known, unmarked value that is not null into a field of one of
 // the types that model.Kind allows. What is wrong comes back as the end of a
 // sentence that begins with the attribute: "must be a number, not a list".
-func (l *load) assign(dst reflect.Value, v cty.Value) string {
+func (d *decoding) assign(dst reflect.Value, v cty.Value) string {
 	t := dst.Type()
 	switch {
 	case t.Kind() == reflect.Pointer:
 		inner := reflect.New(t.Elem())
-		if problem := l.assign(inner.Elem(), v); problem != "" {
+		if problem := d.assign(inner.Elem(), v); problem != "" {
 			return problem
 		}
 		dst.Set(inner)
@@ -37,7 +37,7 @@ func (l *load) assign(dst reflect.Value, v cty.Value) string {
 		if err != nil {
 			return mustBe("a text", v)
 		}
-		dst.SetString(l.intern(s.AsString()))
+		dst.SetString(d.intern(s.AsString()))
 	case reflect.Bool:
 		b, err := convert.Convert(v, cty.Bool)
 		if err != nil {
@@ -66,9 +66,9 @@ func (l *load) assign(dst reflect.Value, v cty.Value) string {
 		f, _ := n.AsBigFloat().Float64()
 		dst.SetFloat(f)
 	case reflect.Slice:
-		return l.assignList(dst, v)
+		return d.assignList(dst, v)
 	case reflect.Map:
-		return l.assignMap(dst, v)
+		return d.assignMap(dst, v)
 	default:
 		panic(fmt.Sprintf("field of unsupported type %s", t))
 	}
@@ -80,18 +80,18 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 	if v.Type() != cty.String {
 		return want + ", not " + nameOf(v)
 	}
-	d, err := time.ParseDuration(v.AsString())
+	length, err := time.ParseDuration(v.AsString())
 	switch {
 	case err != nil:
 		return want
-	case d <= 0:
+	case length <= 0:
 		return want + ", longer than nothing"
 	}
-	dst.SetInt(int64(d))
+	dst.SetInt(int64(length))
 	return ""
 }
 
-func (l *load) assignList(dst reflect.Value, v cty.Value) string {
+func (d *decoding) assignList(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsListType() && !t.IsSetType() && !t.IsTupleType() {
 		return mustBe("a list of texts", v)
 	}
@@ -102,7 +102,7 @@ func (l *load) assignList(dst reflect.Value, v cty.Value) string {
 		if e.IsNull() {
 			return fmt.Sprintf("must be a list of texts, but element %d is null", i+1)
 		}
-		if problem := l.assign(list.Index(i), e); problem != "" {
+		if problem := d.assign(list.Index(i), e); problem != "" {
 			return fmt.Sprintf("must be a list of texts, but element %d %s", i+1, problem)
 		}
 	}
@@ -111,7 +111,7 @@ func (l *load) assignList(dst reflect.Value, v cty.Value) string {
 }
 
 // assignMap leaves out entries that are null, as attributes that are null are.
-func (l *load) assignMap(dst reflect.Value, v cty.Value) string {
+func (d *decoding) assignMap(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsMapType() && !t.IsObjectType() {
 		return mustBe("a map of texts, such as { key = \"value\" }", v)
 	}
@@ -122,10 +122,10 @@ func (l *load) assignMap(dst reflect.Value, v cty.Value) string {
 			continue
 		}
 		text := reflect.New(dst.Type().Elem()).Elem()
-		if problem := l.assign(text, e); problem != "" {
+		if problem := d.assign(text, e); problem != "" {
 			return fmt.Sprintf("must be a map of texts, but %s %s", quote(k.AsString()), problem)
 		}
-		m.SetMapIndex(reflect.ValueOf(l.intern(k.AsString())), text)
+		m.SetMapIndex(reflect.ValueOf(d.intern(k.AsString())), text)
 	}
 	dst.Set(m)
 	return ""

@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,17 +11,19 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // decoding turns one block, with all inside it, into structs, and notes on the way
 // what the structs cannot hold.
 type decoding struct {
-	*load
-	what  string // for messages: preset "small"
-	scope *scope
-	kind  *model.Kind // of a node; nil elsewhere
-	node  *nodeInfo   // of a node; nil elsewhere
+	*evaluator
+	schemas schemas
+	what    string // for messages: preset "small"
+	scope   *scope
+	kind    *model.Kind // of a node; nil elsewhere
+	nodes   []nodeRef   // names of nodes that the attributes of a kind hold
 
 	places    []model.AttrRange
 	sensitive []string
@@ -38,9 +41,16 @@ type part struct {
 	secrets bool          // values made from secrets may stand here
 }
 
-func partOf(l *Loader, target any, rule string) part {
+// part is a struct as a part of a block; rule is the type of the block.
+func (all schemas) part(target any, rule string) part {
 	v := reflect.ValueOf(target).Elem()
-	return part{schema: l.schema(v.Type()), value: v, rule: rule}
+	return part{schema: all.of(v.Type()), value: v, rule: rule}
+}
+
+// nodeRef is the name of a node of the manifest in an attribute.
+type nodeRef struct {
+	name string
+	at   diag.Range
 }
 
 // body decodes a body into all parts at once: what one does not know, another may.
@@ -199,14 +209,16 @@ func (d *decoding) reference(dst reflect.Value, f *model.Field, at hclv2.Range) 
 		names = []string{*v}
 	}
 	if f.Ref == nodeBlock {
-		d.nodeReferences(names, at)
+		for _, name := range names {
+			d.nodes = append(d.nodes, nodeRef{name, place(at)})
+		}
 		return
 	}
 	for _, name := range names {
 		b := d.named[f.Ref][name]
 		if b == nil {
 			d.bad = true
-			d.unknown(at, f.Ref, name, sortedKeys(d.named[f.Ref]))
+			d.unknown(at, f.Ref, name, slices.Sorted(maps.Keys(d.named[f.Ref])))
 			continue
 		}
 		d.bad = d.bad || b.bad
@@ -397,4 +409,80 @@ func (d *decoding) sorted() {
 	}
 	slices.SortFunc(d.needs, model.Address.Compare)
 	d.needs = slices.Compact(d.needs)
+}
+
+// noPlace says why a node does not have an attribute of others.
+func (d *decoding) noPlace(name string) string {
+	text := fmt.Sprintf("It has no place in %s", d.what)
+	if why := d.kind.Absent[name]; why != "" {
+		return text + ": " + why + "."
+	}
+	return text + "."
+}
+
+// absentInside says why an inner block of a node does not have an attribute that the
+// block has in nodes of other types; "" if nothing is known.
+func (d *decoding) absentInside(name string, parts []part) string {
+	if d.kind == nil || len(parts) != 1 {
+		return ""
+	}
+	block, inner := strings.CutPrefix(parts[0].rule, d.kind.Name+".")
+	if why := d.kind.Absent[block+"."+name]; inner && why != "" {
+		return strings.ToUpper(why[:1]) + why[1:] + "."
+	}
+	return ""
+}
+
+// elsewhere names the other node types that have an attribute or block; "" if none.
+func (d *decoding) elsewhere(name string, block bool) string {
+	if d.kind == nil {
+		return ""
+	}
+	var types []string
+	for _, k := range d.kinds.Block(nodeBlock) {
+		s := d.schemas.part(k.New(), k.Name).schema
+		names := s.attrNames()
+		if block {
+			names = s.blockNames()
+		}
+		if k != d.kind && slices.Contains(names, name) {
+			types = append(types, k.Name)
+		}
+	}
+	return strings.Join(types, " and ")
+}
+
+// literalSecrets refuses entries of a map that by their names are secrets, such as
+// cipassword in options, and have their values in the files.
+func (d *decoding) literalSecrets(e hclsyntax.Expression, v cty.Value) {
+	o, ok := e.(*hclsyntax.ObjectConsExpr)
+	if !ok {
+		return
+	}
+	outer, _ := v.Unmark()
+	if !outer.Type().IsObjectType() || outer.IsNull() || !outer.IsKnown() {
+		return
+	}
+	for _, item := range o.Items {
+		key, diags := item.KeyExpr.Value(nil)
+		if diags.HasErrors() || key.Type() != cty.String || !entry.MatchString(key.AsString()) || !outer.Type().HasAttribute(key.AsString()) {
+			continue
+		}
+		if value := outer.GetAttr(key.AsString()); !value.ContainsMarked() && !value.IsNull() && !value.RawEquals(cty.StringVal("")) {
+			d.bad = true
+			d.refuseLiteral(hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()), key.AsString())
+		}
+	}
+}
+
+// mapNeeds notes the resources that the values of a map refer to, as the text around
+// "${image.NAME}" is no name that could be looked up later.
+func (d *decoding) mapNeeds(e hclsyntax.Expression) {
+	for _, t := range e.Variables() {
+		name, ok := step(t, 1)
+		if b := d.named[t.RootName()][name]; ok && d.isNamed(t.RootName()) && b != nil && b.typ.kind != nil {
+			d.bad = d.bad || b.bad
+			d.needs = append(d.needs, model.Address{Kind: b.typ.kind.Name, Name: b.name})
+		}
+	}
 }

@@ -8,14 +8,14 @@ import (
 
 // evaluate works out an expression. Without success the reason has been told, here
 // or where a value it builds on went wrong.
-func (l *load) evaluate(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
-	if c := l.given[expr]; c != nil {
-		return c.val, l.settle(c)
+func (ev *evaluator) evaluate(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+	if c := ev.given[expr]; c != nil {
+		return c.val, ev.settle(c)
 	}
-	return l.work(expr, sc)
+	return ev.work(expr, sc)
 }
 
-func (l *load) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+func (ev *evaluator) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
 	switch e := expr.(type) {
 	case *hclsyntax.LiteralValueExpr:
 		return e.Val, true
@@ -25,22 +25,22 @@ func (l *load) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
 			return v, true
 		}
 	case *hclsyntax.ScopeTraversalExpr:
-		if name, ok := l.blockName(e.Traversal, sc); ok {
+		if name, ok := ev.blockName(e.Traversal, sc); ok {
 			return name, true
 		}
 	}
 	references := expr.Variables()
 	ok := true
 	for _, t := range references {
-		ok = l.lookUp(t, sc) && ok
+		ok = ev.lookUp(t, sc) && ok
 	}
 	if !ok {
 		return cty.NilVal, false
 	}
-	ctx := l.context(references, sc)
+	ctx := ev.context(references, sc)
 	v, diags := expr.Value(ctx)
 	if len(diags) > 0 {
-		l.library(diags, touchesSecret(references, ctx))
+		ev.library(diags, touchesSecret(references, ctx))
 	}
 	if diags.HasErrors() {
 		return cty.NilVal, false
@@ -49,7 +49,7 @@ func (l *load) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
 		v = v.WithMarks(marksOf(references, ctx)) // not every expression keeps the marks of what it does not know
 	}
 	if problem := tooBig(v); problem != "" {
-		l.errorf(expr.Range(), "value too large", "%s", problem)
+		ev.errorf(expr.Range(), "value too large", "%s", problem)
 		return cty.NilVal, false
 	}
 	return v, true
@@ -57,21 +57,21 @@ func (l *load) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
 
 // context is the scope of an expression with what only some expressions need: the
 // secrets, and as long as cells are worked out, those it refers to.
-func (l *load) context(references []hclv2.Traversal, sc *scope) *hclv2.EvalContext {
+func (ev *evaluator) context(references []hclv2.Traversal, sc *scope) *hclv2.EvalContext {
 	extra := map[string]cty.Value{}
 	cells := map[string]map[string]cty.Value{}
 	for _, t := range references {
 		switch root := t.RootName(); {
-		case root == "secret" && l.opts.Secrets != nil:
-			extra[root] = l.secrets
+		case root == "secret" && ev.in.secrets != nil:
+			extra[root] = ev.secrets
 		case root == "secret":
 			extra[root] = unknownSecrets(references)
-		case (root == "local" || root == "site") && !l.settled:
+		case (root == "local" || root == "site") && !ev.settled:
 			name, _ := step(t, 1)
 			if cells[root] == nil {
 				cells[root] = map[string]cty.Value{}
 			}
-			cells[root][name] = l.cells[root+"."+name].val
+			cells[root][name] = ev.cells[root+"."+name].val
 		}
 	}
 	for root, values := range cells {

@@ -2,8 +2,11 @@ package hcl
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const (
@@ -211,4 +215,45 @@ func lowerFirst(s string) string {
 		return s // an abbreviation
 	}
 	return string(unicode.ToLower(r)) + s[n:]
+}
+
+// panicPlace gives function and line of ours where a panic came from. Its text is
+// not told, since it may repeat a value.
+func panicPlace() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "panicPlace") {
+			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
+		}
+		if !more {
+			return "a place unknown"
+		}
+	}
+}
+
+// nearestOr is nearest, and the text none where nothing is known.
+func (f *findings) nearestOr(name string, known []string, none string) string {
+	if len(known) == 0 {
+		return none
+	}
+	return f.nearest(name, known)
+}
+
+// longSecrets lists the values that no text may repeat, longest first. Short ones
+// are left out: they would tear holes into ordinary words.
+func longSecrets(s *model.Secrets) []string {
+	if s == nil {
+		return nil
+	}
+	values := map[string]bool{}
+	for _, section := range s.Values {
+		for _, v := range section {
+			if len(v) >= 6 {
+				values[v] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -15,24 +16,24 @@ import (
 
 // read reads a file of the site for an expression or attribute. The site depends
 // on it from then on.
-func (l *load) read(name string) (data []byte, problem string) {
+func (ev *evaluator) read(name string) (data []byte, problem string) {
 	name = path.Clean(name)
-	data, problem = readFile(l.fsys, name, maxOther)
-	l.others[name] = otherSum(data, problem)
+	data, problem = readFile(ev.in.files, name, maxOther)
+	ev.others[name] = otherSum(data, problem)
 	return data, problem
 }
 
 // fileFunctions are the functions that read files of the site's tree, by a name
 // from its top folder. What they find is as much part of the site as the files of
 // the language, so it may not be a secret either.
-func (l *load) fileFunctions() map[string]function.Function {
+func (ev *evaluator) fileFunctions() map[string]function.Function {
 	param := function.Parameter{Name: "path", Type: cty.String}
 	return map[string]function.Function{
 		"file": function.New(&function.Spec{
 			Params: []function.Parameter{param},
 			Type:   function.StaticReturnType(cty.String),
 			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-				s, err := l.readText(args[0].AsString())
+				s, err := ev.readText(args[0].AsString())
 				return cty.StringVal(s), err
 			},
 		}),
@@ -40,14 +41,14 @@ func (l *load) fileFunctions() map[string]function.Function {
 			Params: []function.Parameter{param, {Name: "values", Type: cty.DynamicPseudoType}},
 			Type:   function.StaticReturnType(cty.String),
 			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-				return l.renderFile(args[0].AsString(), args[1])
+				return ev.renderFile(args[0].AsString(), args[1])
 			},
 		}),
 	}
 }
 
-func (l *load) readText(name string) (string, error) {
-	data, problem := l.read(name)
+func (ev *evaluator) readText(name string) (string, error) {
+	data, problem := ev.read(name)
 	switch {
 	case problem != "":
 		if !strings.Contains(problem, name) { // else it tells already which file
@@ -66,11 +67,11 @@ func (l *load) readText(name string) (string, error) {
 
 // renderFile renders a template with the given values and nothing else. A template
 // can use all functions but templatefile.
-func (l *load) renderFile(name string, values cty.Value) (cty.Value, error) {
+func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error) {
 	if t := values.Type(); !t.IsObjectType() && !t.IsMapType() {
 		return cty.NilVal, function.NewArgErrorf(1, "a map of values is needed")
 	}
-	src, err := l.readText(name)
+	src, err := ev.readText(name)
 	if err != nil {
 		return cty.NilVal, function.NewArgError(0, err)
 	}
@@ -82,8 +83,8 @@ func (l *load) renderFile(name string, values cty.Value) (cty.Value, error) {
 	if diags.HasErrors() {
 		return cty.NilVal, templateError(diags)
 	}
-	ctx := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(l.funcs)}
-	maps.Copy(ctx.Functions, l.fileFunctions())
+	ctx := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(ev.funcs)}
+	maps.Copy(ctx.Functions, ev.fileFunctions())
 	delete(ctx.Functions, "templatefile")
 	for it := values.ElementIterator(); it.Next(); {
 		k, v := it.Element()
@@ -92,7 +93,7 @@ func (l *load) renderFile(name string, values cty.Value) (cty.Value, error) {
 	for _, t := range expr.Variables() {
 		if _, ok := ctx.Variables[t.RootName()]; !ok {
 			at := place(t.SourceRange())
-			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, quote(t.RootName()), strings.Join(sortedKeys(ctx.Variables), ", "))
+			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
 		}
 	}
 	v, diags := expr.Value(ctx)

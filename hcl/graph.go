@@ -11,42 +11,42 @@ import (
 
 // link turns the names by which nodes of a manifest name each other into nodes:
 // parents, dependencies, children, and what follows from them for the resources.
-func (l *load) link(m *manifest) {
+func (rs *rules) link(m *manifest) {
 	for _, n := range m.Nodes {
 		info := m.byName[strings.ToLower(n.Name)]
-		l.linkParent(m, info)
+		rs.linkParent(m, info)
 		depends := n.DependsOn
 		n.DependsOn = nil
 		for _, name := range depends {
-			for _, other := range l.meant(m, name, n.Resource.RangeOf("depends_on")) {
+			for _, other := range rs.meant(m, name, n.Resource.RangeOf("depends_on")) {
 				n.DependsOn = append(n.DependsOn, other.Name)
 				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
 			}
 		}
 		for _, ref := range info.refs {
-			for _, other := range l.meant(m, ref.name, ref.at) {
+			for _, other := range rs.meant(m, ref.name, ref.at) {
 				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
 			}
 		}
 		slices.SortFunc(n.Resource.Needs, model.Address.Compare)
 		n.Resource.Needs = slices.Compact(n.Resource.Needs)
 	}
-	l.checkCircles(m)
+	rs.checkCircles(m)
 }
 
-func (l *load) linkParent(m *manifest, n *nodeInfo) {
+func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	if n.Parent == "" {
 		return
 	}
 	at := n.Resource.RangeOf("parent")
-	found := l.meant(m, n.Parent, at)
+	found := rs.meant(m, n.Parent, at)
 	switch {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
-		l.bad[n.Resource.Addr.String()] = true
+		rs.bad[n.Resource.Addr.String()] = true
 	case len(found) > 1:
-		l.errorAt(at, fmt.Sprintf("parent %s is %d nodes", quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", quote(found[0].Name))
+		rs.errorAt(at, fmt.Sprintf("parent %s is %d nodes", quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", quote(found[0].Name))
 	case found[0].Type != typePVE:
-		l.errorAt(at, fmt.Sprintf("parent %s is no pve node", quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
+		rs.errorAt(at, fmt.Sprintf("parent %s is no pve node", quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
 	default:
 		p := found[0]
 		n.Parent = p.Name
@@ -57,7 +57,7 @@ func (l *load) linkParent(m *manifest, n *nodeInfo) {
 
 // meant finds the nodes that a name means: the node itself, or all that a block
 // of that name makes.
-func (l *load) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
+func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 	if n := m.byName[strings.ToLower(name)]; n != nil && n.Name == name {
 		return []*nodeInfo{n}
 	}
@@ -67,7 +67,7 @@ func (l *load) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 		for _, n := range m.Nodes {
 			known = append(known, n.Name)
 		}
-		l.errorAt(at, "unknown node "+quote(name), "%s", l.nearestOr(name, known, "The manifest has no other node."))
+		rs.errorAt(at, "unknown node "+quote(name), "%s", rs.nearestOr(name, known, "The manifest has no other node."))
 		return nil
 	}
 	var found []*nodeInfo
@@ -80,7 +80,7 @@ func (l *load) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 }
 
 // checkCircles finds nodes that wait for themselves, over parents and dependencies.
-func (l *load) checkCircles(m *manifest) {
+func (rs *rules) checkCircles(m *manifest) {
 	const (
 		unseen = iota
 		open
@@ -94,7 +94,7 @@ func (l *load) checkCircles(m *manifest) {
 		case closed:
 			return
 		case open:
-			l.tellCircle(way[slices.Index(way, n):])
+			rs.tellCircle(way[slices.Index(way, n):])
 			return
 		}
 		state[n] = open
@@ -122,7 +122,7 @@ func before(n *nodeInfo) []string {
 
 // tellCircle points at the attribute by which the first node of a circle, in the
 // order of the file, waits for the next one.
-func (l *load) tellCircle(circle []*nodeInfo) {
+func (rs *rules) tellCircle(circle []*nodeInfo) {
 	first := 0
 	for i, n := range circle {
 		if n.At.Start.Byte < circle[first].At.Start.Byte {
@@ -143,5 +143,5 @@ func (l *load) tellCircle(circle []*nodeInfo) {
 	if n.Parent == next.Name {
 		path = "parent"
 	}
-	l.errorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+	rs.errorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
 }

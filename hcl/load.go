@@ -27,12 +27,9 @@ import (
 	"io/fs"
 	"maps"
 	"reflect"
-	"runtime"
 	"slices"
-	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 
@@ -59,15 +56,15 @@ func Load(fsys fs.FS, o Options) (*model.Site, diag.List) {
 // option changed: it belongs to nobody then and must not be written to. The zero
 // Loader is ready to use, by one goroutine at a time.
 type Loader struct {
-	parsed  map[fileKey]*parsed
-	schemas map[reflect.Type]*schema
+	cache   parseCache
+	schemas schemas
 	funcs   map[string]function.Function
 	last    *outcome
 }
 
 // Forget drops what was parsed, which takes some twenty times the memory of its text.
 // The next load whose files changed parses all of them, and is the same otherwise.
-func (l *Loader) Forget() { l.parsed = nil }
+func (l *Loader) Forget() { l.cache = nil }
 
 // outcome is a finished load and all that it depends on.
 type outcome struct {
@@ -81,9 +78,13 @@ type outcome struct {
 
 // Load is as the function Load.
 func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List) {
+	if l.schemas == nil {
+		l.schemas, l.funcs = schemas{}, functions()
+	}
+	in := inputs{files: fsys, secrets: o.Secrets, vars: o.Vars}
 	r := &load{
-		Loader: l, opts: o, fsys: fsys,
-		findings: findings{sources: map[string][]byte{}}, others: map[string]sum{},
+		evaluator: newEvaluator(newTree(o.Kinds), in, l.funcs),
+		schemas:   l.schemas, opts: o, bad: map[string]bool{},
 	}
 	// The last resort: input that finds a mistake of ours costs one finding, not the process.
 	defer func() {
@@ -93,7 +94,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 			site, found = nil, r.finish(nil)
 		}
 	}()
-	files, whole := readSources(fsys, &r.findings)
+	files, whole := readSources(fsys, r.findings)
 	r.whole = whole
 	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]sum{}, others: r.others}
 	for _, f := range files {
@@ -103,7 +104,7 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	if whole && l.last.same(now, fsys) {
 		return l.last.site, slices.Clone(l.last.found)
 	}
-	now.site = r.run(files)
+	now.site = r.run(files, &l.cache)
 	if now.site != nil {
 		all := maps.Clone(now.files)
 		maps.Copy(all, r.others)
@@ -118,29 +119,9 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 
 // load is one run; all in it is owned by the goroutine of Load.
 type load struct {
-	*Loader
-	findings
+	*evaluator
+	schemas schemas
 	opts    Options
-	fsys    fs.FS
-	current string // file at work, for the last resort
-	whole   bool   // every file was read and parsed: what is not declared does not exist
-
-	types    []blockType
-	blocks   map[string][]*block          // by type, in the order of files and lines
-	named    map[string]map[string]*block // by type and name
-	roots    map[string]bool              // types that a reference can begin with
-	cells    map[string]*cell             // values that may need each other: local.x, site.x
-	vars     map[string]cty.Value
-	failed   map[string]bool // variables without a value
-	given    map[hclsyntax.Expression]*cell
-	base     *scope
-	settled  bool      // all cells are worked out, and base has them
-	settling []*cell   // those that wait for each other right now
-	secrets  cty.Value // what secret stands for, if its names are known
-	others   map[string]sum
-	texts    map[string]string // one copy of each short text
-
-	defaults map[string]bool // blocks that hold defaults, by path
 
 	site      *model.Site
 	manifests []*manifest
@@ -149,29 +130,33 @@ type load struct {
 }
 
 // run goes from texts to the site.
-func (l *load) run(files []source) *model.Site {
-	l.defaults = map[string]bool{}
-	l.texts, l.bad = map[string]string{}, map[string]bool{}
-	if l.schemas == nil {
-		l.schemas = map[reflect.Type]*schema{}
-	}
-	if l.funcs == nil {
-		l.funcs = functions()
-	}
-	l.types = blockTypes(l.opts.Kinds)
+func (l *load) run(files []source, cache *parseCache) *model.Site {
 	if len(files) == 0 && l.whole {
 		l.errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
 		return nil
 	}
-	l.collect(l.parseAll(files))
-	l.prepare()
+	l.collect(l.parseAll(files, cache))
+	l.prepare(l.siteAttributes())
 	l.decodeSite()
 	l.decodeManifests()
-	l.check()
+	r := rules{tree: l.tree, site: l.site, manifests: l.manifests, bad: l.bad}
+	r.check()
 	if len(l.blocks["site"]) == 0 {
 		return nil
 	}
 	return l.site
+}
+
+// siteAttributes are what expressions can name as site.NAME, each with what it is unless set.
+func (l *load) siteAttributes() map[string]cty.Value {
+	all := map[string]cty.Value{}
+	for _, f := range l.schemas.of(reflect.TypeFor[model.Site]()).attrs {
+		all[f.Name] = cty.NullVal(cty.DynamicPseudoType)
+		if def, ok := defaultValue("site." + f.Name).(string); ok {
+			all[f.Name] = cty.StringVal(def)
+		}
+	}
+	return all
 }
 
 // same reports whether a load would come to the same end again.
@@ -188,58 +173,18 @@ func (o *outcome) same(now *outcome, fsys fs.FS) bool {
 	return true
 }
 
-// otherSum identifies what reading a file came to, contents or the lack of them.
-func otherSum(data []byte, problem string) sum {
-	if problem != "" {
-		return sha256.Sum256([]byte("problem: " + problem))
-	}
-	return sha256.Sum256(data)
-}
-
 func optionsSum(o Options) sum {
 	h := sha256.New()
-	for _, k := range sortedKeys(o.Vars) {
+	for _, k := range slices.Sorted(maps.Keys(o.Vars)) {
 		fmt.Fprintf(h, "var %q %q\n", k, o.Vars[k])
 	}
 	if o.Secrets != nil {
 		fmt.Fprintf(h, "secrets %q\n", o.Secrets.Source)
-		for _, section := range sortedKeys(o.Secrets.Values) {
-			for _, k := range sortedKeys(o.Secrets.Values[section]) {
+		for _, section := range slices.Sorted(maps.Keys(o.Secrets.Values)) {
+			for _, k := range slices.Sorted(maps.Keys(o.Secrets.Values[section])) {
 				fmt.Fprintf(h, "%q %q %q\n", section, k, o.Secrets.Values[section][k])
 			}
 		}
 	}
 	return sum(h.Sum(nil))
 }
-
-// panicPlace gives function and line of ours where a panic came from. Its text is
-// not told, since it may repeat a value.
-func panicPlace() string {
-	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
-	for {
-		f, more := frames.Next()
-		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "panicPlace") {
-			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
-		}
-		if !more {
-			return "a place unknown"
-		}
-	}
-}
-
-// intern gives the one copy of a short text, so that ten thousand nodes share the
-// names they repeat.
-func (l *load) intern(s string) string {
-	if len(s) > 64 {
-		return s
-	}
-	if one, ok := l.texts[s]; ok {
-		return one
-	}
-	s = strings.Clone(s)
-	l.texts[s] = s
-	return s
-}
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,7 +1,6 @@
 package hcl
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -9,7 +8,6 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -49,11 +47,6 @@ type nodeInfo struct {
 	*model.Node
 	refs []nodeRef // nodes that its kind's attributes name
 	bad  bool
-}
-
-type nodeRef struct {
-	name string
-	at   diag.Range
 }
 
 func (l *load) decodeManifests() {
@@ -124,7 +117,10 @@ func (l *load) manifestScope(m *manifest) *scope {
 		}
 	}
 	sc := l.base.child(map[string]cty.Value{nodeBlock: cty.ObjectVal(values)})
-	sc.nodes = m.byDecl
+	sc.nodes = make(map[string]bool, len(m.byDecl))
+	for name, d := range m.byDecl {
+		sc.nodes[name] = !d.bad
+	}
 	return sc
 }
 
@@ -137,25 +133,25 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		_, sc.each = i.values["each"]
 	}
 	n := &nodeInfo{Node: &model.Node{Name: l.intern(i.name), Block: decl.name, Manifest: m.Manifest, At: place(decl.at)}}
-	d := &decoding{load: l, what: "node " + quote(decl.name), scope: sc, node: n}
+	d := &decoding{evaluator: l.evaluator, schemas: l.schemas, what: "node " + quote(decl.name), scope: sc}
 	d.kind = l.kindOf(decl, d)
-	common := partOf(l.Loader, n.Node, nodeBlock)
+	common := l.schemas.part(n.Node, nodeBlock)
 	r := &model.Resource{At: n.At, Manifest: m.Name, Node: n.Name}
 	n.Resource = r
 	if d.kind == nil {
 		d.bad = true
 		d.body(decl.body, decl.at, l.anyKind(), common)
-		l.fill(common.value, nodeBlock)
+		l.schemas.fill(common.value, nodeBlock)
 		r.Addr = model.Address{Kind: n.Type, Name: n.Name}
 	} else {
 		r.Addr, r.Spec = model.Address{Kind: d.kind.Name, Name: n.Name}, d.kind.New()
-		own := partOf(l.Loader, r.Spec, d.kind.Name)
+		own := l.schemas.part(r.Spec, d.kind.Name)
 		own.secrets = true
 		if own.label >= 0 {
 			own.value.Field(own.label).SetString(n.Name)
 		}
 		d.body(decl.body, decl.at, instanceAttrs(), common, own)
-		l.fill(common.value, nodeBlock)
+		l.schemas.fill(common.value, nodeBlock)
 	}
 	d.sorted()
 	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.needs, d.places, d.sensitive, d.missing
@@ -169,7 +165,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		}
 		n.Hyper = nil
 	}
-	n.bad = d.bad
+	n.bad, n.refs = d.bad, d.nodes
 	if !decl.twice {
 		l.addNode(m, n)
 	}
@@ -206,7 +202,7 @@ func (l *load) kindOf(decl *nodeDecl, d *decoding) *model.Kind {
 	if v.Type() == cty.String {
 		name = v.AsString()
 	}
-	kinds := l.opts.Kinds.Block(nodeBlock)
+	kinds := l.kinds.Block(nodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
 		l.errorf(a.Expr.Range(), "unknown node type "+quote(name), "%s", l.nearest(name, kinds.Names()))
@@ -218,52 +214,11 @@ func (l *load) kindOf(decl *nodeDecl, d *decoding) *model.Kind {
 // is not known.
 func (l *load) anyKind() []string {
 	names := instanceAttrs()
-	for _, k := range l.opts.Kinds.Block(nodeBlock) {
-		s := partOf(l.Loader, k.New(), k.Name).schema
+	for _, k := range l.kinds.Block(nodeBlock) {
+		s := l.schemas.part(k.New(), k.Name).schema
 		names = append(append(names, s.attrNames()...), s.blockNames()...)
 	}
 	return names
-}
-
-// noPlace says why a node does not have an attribute of others.
-func (d *decoding) noPlace(name string) string {
-	text := fmt.Sprintf("It has no place in %s", d.what)
-	if why := d.kind.Absent[name]; why != "" {
-		return text + ": " + why + "."
-	}
-	return text + "."
-}
-
-// absentInside says why an inner block of a node does not have an attribute that the
-// block has in nodes of other types; "" if nothing is known.
-func (d *decoding) absentInside(name string, parts []part) string {
-	if d.kind == nil || len(parts) != 1 {
-		return ""
-	}
-	block, inner := strings.CutPrefix(parts[0].rule, d.kind.Name+".")
-	if why := d.kind.Absent[block+"."+name]; inner && why != "" {
-		return strings.ToUpper(why[:1]) + why[1:] + "."
-	}
-	return ""
-}
-
-// elsewhere names the other node types that have an attribute or block; "" if none.
-func (d *decoding) elsewhere(name string, block bool) string {
-	if d.kind == nil {
-		return ""
-	}
-	var types []string
-	for _, k := range d.opts.Kinds.Block(nodeBlock) {
-		s := partOf(d.Loader, k.New(), k.Name).schema
-		names := s.attrNames()
-		if block {
-			names = s.blockNames()
-		}
-		if k != d.kind && slices.Contains(names, name) {
-			types = append(types, k.Name)
-		}
-	}
-	return strings.Join(types, " and ")
 }
 
 // ranges gives the ranges that a node's VMID may be chosen from. The slices are
@@ -280,47 +235,4 @@ func (l *load) ranges(n *nodeInfo) []model.VMIDRange {
 		}
 	}
 	return all
-}
-
-func (d *decoding) nodeReferences(names []string, at hclv2.Range) {
-	if d.node == nil {
-		return
-	}
-	for _, name := range names {
-		d.node.refs = append(d.node.refs, nodeRef{name, place(at)})
-	}
-}
-
-// adaptParent takes node.x of a node with count = 1 for the one node that it is.
-func adaptParent(_ *decoding, v cty.Value) (cty.Value, string) {
-	if v.IsMarked() || !v.IsKnown() || v.IsNull() || !v.Type().IsTupleType() && !v.Type().IsListType() {
-		return v, ""
-	}
-	if v.LengthInt() != 1 {
-		return v, fmt.Sprintf("names %d nodes: a node lives on one, such as node.NAME[0]", v.LengthInt())
-	}
-	return v.Index(cty.NumberIntVal(0)), ""
-}
-
-// adaptDependsOn makes one list of the names and lists of names that node.x stands for.
-func adaptDependsOn(_ *decoding, v cty.Value) (cty.Value, string) {
-	if v.ContainsMarked() || !v.IsWhollyKnown() || v.IsNull() {
-		return v, ""
-	}
-	var flat []cty.Value
-	var walk func(cty.Value)
-	walk = func(v cty.Value) {
-		if t := v.Type(); !v.IsNull() && (t.IsTupleType() || t.IsListType() || t.IsSetType()) {
-			for it := v.ElementIterator(); it.Next(); {
-				_, e := it.Element()
-				walk(e)
-			}
-			return
-		}
-		flat = append(flat, v)
-	}
-	if walk(v); len(flat) == 0 {
-		return cty.ListValEmpty(cty.String), ""
-	}
-	return cty.TupleVal(flat), ""
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
-	"github.com/zclconf/go-cty/cty"
 )
 
 // sensitive stands for a value that must not be shown.
@@ -94,29 +92,6 @@ func insideKey(src []byte, offset int) bool {
 	before := src[max(0, offset-longest):offset]
 	begins := keyBegin.FindAllIndex(before, -1)
 	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
-}
-
-// literalSecrets refuses entries of a map that by their names are secrets, such as
-// cipassword in options, and have their values in the files.
-func (d *decoding) literalSecrets(e hclsyntax.Expression, v cty.Value) {
-	o, ok := e.(*hclsyntax.ObjectConsExpr)
-	if !ok {
-		return
-	}
-	outer, _ := v.Unmark()
-	if !outer.Type().IsObjectType() || outer.IsNull() || !outer.IsKnown() {
-		return
-	}
-	for _, item := range o.Items {
-		key, diags := item.KeyExpr.Value(nil)
-		if diags.HasErrors() || key.Type() != cty.String || !entry.MatchString(key.AsString()) || !outer.Type().HasAttribute(key.AsString()) {
-			continue
-		}
-		if value := outer.GetAttr(key.AsString()); !value.ContainsMarked() && !value.IsNull() && !value.RawEquals(cty.StringVal("")) {
-			d.bad = true
-			d.refuseLiteral(hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()), key.AsString())
-		}
-	}
 }
 
 // refuseLiteral tells that an attribute made for a secret has its value in the

@@ -3,6 +3,7 @@ package hcl
 import (
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // Reference writes the reference page of the language in Markdown. All of it comes
 // from the tags of the structs and the tables of this package.
 func Reference(w io.Writer, kinds model.Kinds) error {
-	p := page{load: &load{Loader: &Loader{schemas: map[reflect.Type]*schema{}}, defaults: map[string]bool{}}}
+	p := page{schemas: schemas{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. How the pieces fit together is told by the examples and by the page on the language.\n\n")
 	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
@@ -38,7 +39,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 			p.variable(t.doc)
 		default:
 			p.title(t.name, t.doc)
-			p.block(p.schema(t.spec), t.name, reflect.Value{}, false)
+			p.block(p.schemas.of(t.spec), t.name, reflect.Value{}, false)
 		}
 		if t.name == "manifest" {
 			p.node(kinds)
@@ -51,8 +52,8 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 }
 
 type page struct {
-	*load
-	out strings.Builder
+	schemas schemas
+	out     strings.Builder
 }
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.out, format, args...) }
@@ -76,20 +77,20 @@ func (p *page) kind(k *model.Kind, name string) {
 		doc += " It is made on each host where something needs it."
 	}
 	p.title(name, doc)
-	p.block(p.schema(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
+	p.block(p.schemas.of(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
 }
 
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
 	p.title(nodeBlock, "One node in a manifest, or several with count or for_each. What all of them have, whatever their type:")
 	p.head(false)
-	p.rows(p.schema(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, false)
+	p.rows(p.schemas.of(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, false)
 	p.printf("| `count` | number | | Makes that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
 	p.printf("| `for_each` | map or list of texts | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
-	p.inner(p.schema(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, "node", false)
+	p.inner(p.schemas.of(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(nodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s Beside the attributes of every node it has these.\n\n", k.Name, k.Name, k.Doc)
-		p.block(p.schema(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
+		p.block(p.schemas.of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
 	}
 }
 
@@ -159,7 +160,7 @@ func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) 
 
 // defaultOf gives what an attribute is unless set, as it would be written.
 func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
-	v := reflect.ValueOf(valueRules[rule+"."+f.Name].def)
+	v := reflect.ValueOf(defaultValue(rule + "." + f.Name))
 	if !v.IsValid() && defaults.IsValid() {
 		v = defaults.Field(f.Index)
 		if v.Kind() == reflect.Pointer && !v.IsNil() {
@@ -178,25 +179,13 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 		return fmt.Sprintf("`[\"%s\"]`", strings.Join(d, `", "`))
 	case map[string]string:
 		var entries []string
-		for _, k := range sortedKeys(d) {
+		for _, k := range slices.Sorted(maps.Keys(d)) {
 			entries = append(entries, fmt.Sprintf("%s = %q", k, d[k]))
 		}
 		return "`{ " + strings.Join(entries, ", ") + " }`"
 	default:
 		return fmt.Sprintf("`%v`", d)
 	}
-}
-
-// shortDuration writes 10m for 10m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 func typeName(f model.Field, rule string) string {
@@ -239,7 +228,7 @@ func (p *page) agent() {
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
 	p.printf("`homestak-gitops agent --print-config` shows what holds and where it is from. ")
 	p.printf("A path that does not begin with a slash starts at the folder of this file. The file holds values only, no references and no functions.\n\n")
-	file := p.schema(reflect.TypeFor[model.AgentFile]())
+	file := p.schemas.of(reflect.TypeFor[model.AgentFile]())
 	p.head(false)
 	p.rows(file, agentRule, reflect.Value{}, false)
 	p.printf("\n")
@@ -250,7 +239,7 @@ func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 func (p *page) functions() {
 	table := functions()
-	names := append(sortedKeys(table), "file", "templatefile")
+	names := append(slices.Sorted(maps.Keys(table)), "file", "templatefile")
 	slices.Sort(names)
 	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")
 	p.printf("`%s`\n", strings.Join(names, "`, `"))

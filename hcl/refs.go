@@ -2,6 +2,7 @@ package hcl
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -29,63 +30,61 @@ func step(t hclv2.Traversal, i int) (string, bool) {
 }
 
 // blockName gives what TYPE.NAME stands for, the name, if it is declared.
-func (l *load) blockName(t hclv2.Traversal, sc *scope) (cty.Value, bool) {
+func (ev *evaluator) blockName(t hclv2.Traversal, sc *scope) (cty.Value, bool) {
 	if len(t) != 2 || sc.bare {
 		return cty.NilVal, false
 	}
 	name, ok := step(t, 1)
-	if !ok || l.named[t.RootName()][name] == nil || !l.isNamed(t.RootName()) {
+	if !ok || ev.named[t.RootName()][name] == nil || !ev.isNamed(t.RootName()) {
 		return cty.NilVal, false
 	}
 	return cty.StringVal(name), true
 }
 
-func (l *load) isNamed(root string) bool { return l.roots[root] }
-
 // lookUp holds the first steps of a reference against what is declared, and tells
 // what is wrong with it.
-func (l *load) lookUp(t hclv2.Traversal, sc *scope) bool {
+func (ev *evaluator) lookUp(t hclv2.Traversal, sc *scope) bool {
 	root, at := t.RootName(), t.SourceRange()
 	if sc.bare {
-		l.errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
+		ev.errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
 		return false
 	}
 	name, named := step(t, 1)
 	switch {
-	case l.isNamed(root):
-		return l.lookUpBlock(t, root)
+	case ev.isNamed(root):
+		return ev.lookUpBlock(t, root)
 	case root == "local" || root == "site":
-		return l.lookUpCell(t, root, name, named)
+		return ev.lookUpCell(t, root, name, named)
 	case root == "var":
-		if _, ok := l.vars[name]; ok || l.failed[name] || !named && len(t) == 1 {
-			return !l.failed[name]
+		if _, ok := ev.vars[name]; ok || ev.failed[name] || !named && len(t) == 1 {
+			return !ev.failed[name]
 		}
-		return l.unknown(at, "variable", name, sortedKeys(l.named["variable"]))
+		return ev.unknown(at, "variable", name, slices.Sorted(maps.Keys(ev.named["variable"])))
 	case root == "secret":
-		return l.lookUpSecret(t)
+		return ev.lookUpSecret(t)
 	case root == nodeBlock:
-		return l.lookUpNode(t, sc)
+		return ev.lookUpNode(t, sc)
 	case root == "count":
-		return l.lookUpInstance(at, sc.count, name == "index", "count.index", "count")
+		return ev.lookUpInstance(at, sc.count, name == "index", "count.index", "count")
 	case root == "each":
-		return l.lookUpInstance(at, sc.each, name == "key" || name == "value", "each.key and each.value", "for_each")
+		return ev.lookUpInstance(at, sc.each, name == "key" || name == "value", "each.key and each.value", "for_each")
 	default:
 		roots := []string{"local", "site", "var", "secret", nodeBlock, "count", "each"}
-		for _, b := range l.types {
+		for _, b := range ev.types {
 			if b.named {
 				roots = append(roots, b.name)
 			}
 		}
-		detail := l.nearest(root, roots)
+		detail := ev.nearest(root, roots)
 		if len(t) == 1 || plainWords(t) && !strings.HasPrefix(detail, "did you mean") {
 			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(spell(t)))
-			for _, b := range l.types { // the name alone, without what it is the name of
-				if len(t) == 1 && b.named && l.named[b.name][root] != nil {
+			for _, b := range ev.types { // the name alone, without what it is the name of
+				if len(t) == 1 && b.named && ev.named[b.name][root] != nil {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.name, root)
 				}
 			}
 		}
-		l.errorf(at, "unknown reference "+quote(spell(t)), "%s", detail)
+		ev.errorf(at, "unknown reference "+quote(spell(t)), "%s", detail)
 		return false
 	}
 }
@@ -113,84 +112,84 @@ func spell(t hclv2.Traversal) string {
 
 // unknown tells that a name is not declared, unless it may stand in a file that
 // could not be read.
-func (l *load) unknown(at hclv2.Range, what, name string, known []string) bool {
-	if !l.whole {
+func (ev *evaluator) unknown(at hclv2.Range, what, name string, known []string) bool {
+	if !ev.whole {
 		return false
 	}
-	detail := l.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what))
+	detail := ev.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what))
 	if i := strings.LastIndexByte(name, '-'); i > 0 && slices.Contains(known, name[:i]) && strings.Trim(name[i+1:], "0123456789") == "" {
 		detail = "Names may hold dashes: a difference needs spaces around its minus."
 	}
-	l.errorf(at, "unknown "+what+" "+quote(name), "%s", detail)
+	ev.errorf(at, "unknown "+what+" "+quote(name), "%s", detail)
 	return false
 }
 
-func (l *load) lookUpBlock(t hclv2.Traversal, root string) bool {
+func (ev *evaluator) lookUpBlock(t hclv2.Traversal, root string) bool {
 	name, ok := step(t, 1)
 	switch {
 	case len(t) == 1:
 		return true // preset[local.size]: the evaluation finds what is wrong
 	case !ok:
-		l.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
+		ev.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
 		return false
-	case l.named[root][name] == nil:
-		return l.unknown(t.SourceRange(), root, name, sortedKeys(l.named[root]))
+	case ev.named[root][name] == nil:
+		return ev.unknown(t.SourceRange(), root, name, slices.Sorted(maps.Keys(ev.named[root])))
 	case len(t) > 2:
-		l.errorf(t.SourceRange(), root+"."+name+" has no attributes", "It stands for the name of the %s and nothing else; for a value that several blocks share use locals.", root)
+		ev.errorf(t.SourceRange(), root+"."+name+" has no attributes", "It stands for the name of the %s and nothing else; for a value that several blocks share use locals.", root)
 		return false
 	default:
 		return true
 	}
 }
 
-func (l *load) lookUpCell(t hclv2.Traversal, root, name string, named bool) bool {
-	c := l.cells[root+"."+name]
+func (ev *evaluator) lookUpCell(t hclv2.Traversal, root, name string, named bool) bool {
+	c := ev.cells[root+"."+name]
 	switch {
 	case c != nil:
-		return l.settle(c)
-	case len(t) == 1 && l.settled:
+		return ev.settle(c)
+	case len(t) == 1 && ev.settled:
 		return true
 	case !named:
-		l.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
+		ev.errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
 		return false
 	}
 	var known []string
-	for _, k := range sortedKeys(l.cells) {
+	for _, k := range slices.Sorted(maps.Keys(ev.cells)) {
 		if rest, ok := strings.CutPrefix(k, root+"."); ok {
 			known = append(known, rest)
 		}
 	}
 	if root == "site" {
-		l.errorf(t.SourceRange(), "unknown attribute "+quote(name)+" of the site", "%s", l.nearest(name, known))
+		ev.errorf(t.SourceRange(), "unknown attribute "+quote(name)+" of the site", "%s", ev.nearest(name, known))
 		return false
 	}
-	return l.unknown(t.SourceRange(), root, name, known)
+	return ev.unknown(t.SourceRange(), root, name, known)
 }
 
-func (l *load) lookUpInstance(at hclv2.Range, here, known bool, what, by string) bool {
+func (ev *evaluator) lookUpInstance(at hclv2.Range, here, known bool, what, by string) bool {
 	switch {
 	case !here:
-		l.errorf(at, what+" outside of a node with "+by, "Only a node block with the attribute %s has it.", by)
+		ev.errorf(at, what+" outside of a node with "+by, "Only a node block with the attribute %s has it.", by)
 	case !known:
-		l.errorf(at, "unknown reference", "A node with %s has %s.", by, what)
+		ev.errorf(at, "unknown reference", "A node with %s has %s.", by, what)
 	}
 	return here && known
 }
 
 // lookUpNode holds node.NAME against the node blocks of the manifest around.
-func (l *load) lookUpNode(t hclv2.Traversal, sc *scope) bool {
+func (ev *evaluator) lookUpNode(t hclv2.Traversal, sc *scope) bool {
 	name, ok := step(t, 1)
-	switch n := sc.nodes[name]; {
+	switch known, declared := sc.nodes[name]; {
 	case sc.nodes == nil:
-		l.errorf(t.SourceRange(), "node reference outside of a node", "node.NAME stands for a node of the same manifest, in attributes of its nodes other than count and for_each.")
+		ev.errorf(t.SourceRange(), "node reference outside of a node", "node.NAME stands for a node of the same manifest, in attributes of its nodes other than count and for_each.")
 		return false
 	case !ok && len(t) == 1:
 		return true
-	case n == nil:
-		l.errorf(t.SourceRange(), "unknown node "+quote(name), "%s", l.nearestOr(name, sortedKeys(sc.nodes), "The manifest has no node of that name."))
+	case !declared:
+		ev.errorf(t.SourceRange(), "unknown node "+quote(name), "%s", ev.nearestOr(name, slices.Sorted(maps.Keys(sc.nodes)), "The manifest has no node of that name."))
 		return false
 	default:
-		return !n.bad
+		return known
 	}
 }
 
@@ -228,45 +227,45 @@ func (m secretMark) String() string {
 	}
 }
 
-func (l *load) lookUpSecret(t hclv2.Traversal) bool {
+func (ev *evaluator) lookUpSecret(t hclv2.Traversal) bool {
 	section, key, whole := secretPath(t)
 	known := model.SecretSections()
 	switch {
 	case section == "":
-		l.errorf(t.SourceRange(), "secret without a section", "Write secret.SECTION.KEY; the sections are %s.", strings.Join(known, ", "))
+		ev.errorf(t.SourceRange(), "secret without a section", "Write secret.SECTION.KEY; the sections are %s.", strings.Join(known, ", "))
 		return false
 	case !slices.Contains(known, section):
-		l.errorf(t.SourceRange(), "unknown section "+quote(section)+" of secrets", "%s", l.nearest(section, known))
+		ev.errorf(t.SourceRange(), "unknown section "+quote(section)+" of secrets", "%s", ev.nearest(section, known))
 		return false
-	case l.opts.Secrets == nil || !whole:
+	case ev.in.secrets == nil || !whole:
 		return true
 	}
-	values := l.opts.Secrets.Values[section]
+	values := ev.in.secrets.Values[section]
 	if _, ok := values[key]; ok {
 		return true
 	}
-	detail := l.nearest(key, sortedKeys(values))
+	detail := ev.nearest(key, slices.Sorted(maps.Keys(values)))
 	if len(values) == 0 {
 		detail = fmt.Sprintf("The section %s is empty.", section)
 	}
 	from := ""
-	if l.opts.Secrets.Source != "" {
-		from = " in " + l.opts.Secrets.Source
+	if ev.in.secrets.Source != "" {
+		from = " in " + ev.in.secrets.Source
 	}
-	l.errorf(t.SourceRange(), "unknown secret "+quote(section+"."+key)+from, "%s", detail)
+	ev.errorf(t.SourceRange(), "unknown secret "+quote(section+"."+key)+from, "%s", detail)
 	return false
 }
 
 // secretValues is what secret stands for where the names are known: objects of
 // marked values.
-func (l *load) secretValues() cty.Value {
-	if l.opts.Secrets == nil {
+func (ev *evaluator) secretValues() cty.Value {
+	if ev.in.secrets == nil {
 		return cty.NilVal
 	}
 	sections := map[string]cty.Value{}
 	for _, section := range model.SecretSections() {
 		values, tokens := map[string]cty.Value{}, map[string]cty.Value{}
-		for key, text := range l.opts.Secrets.Values[section] {
+		for key, text := range ev.in.secrets.Values[section] {
 			v := cty.StringVal(text)
 			if text == "" {
 				v = cty.UnknownVal(cty.String)
@@ -322,16 +321,4 @@ func unknownSecrets(references []hclv2.Traversal) cty.Value {
 		out[section] = cty.DynamicVal.Mark(secretMark{section, "", false})
 	}
 	return cty.ObjectVal(out)
-}
-
-// mapNeeds notes the resources that the values of a map refer to, as the text around
-// "${image.NAME}" is no name that could be looked up later.
-func (d *decoding) mapNeeds(e hclsyntax.Expression) {
-	for _, t := range e.Variables() {
-		name, ok := step(t, 1)
-		if b := d.named[t.RootName()][name]; ok && d.isNamed(t.RootName()) && b != nil && b.typ.kind != nil {
-			d.bad = d.bad || b.bad
-			d.needs = append(d.needs, model.Address{Kind: b.typ.kind.Name, Name: b.name})
-		}
-	}
 }

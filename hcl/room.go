@@ -3,6 +3,7 @@ package hcl
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,12 +12,12 @@ import (
 
 // checkRoom finds ranges of VMIDs that are too small for the nodes which draw from
 // them, as a count can make them with one digit.
-func (l *load) checkRoom() {
-	if !l.whole || len(l.site.VMIDRanges) == 0 {
+func (rs *rules) checkRoom() {
+	if !rs.whole || len(rs.site.VMIDRanges) == 0 {
 		return
 	}
 	hosts := map[string][]*model.Node{}
-	for _, m := range l.manifests {
+	for _, m := range rs.manifests {
 		for _, n := range m.Nodes {
 			if n.Resource.Guest != nil && !m.Suspend {
 				on := onHost(m, n)
@@ -24,10 +25,10 @@ func (l *load) checkRoom() {
 			}
 		}
 	}
-	for _, on := range sortedKeys(hosts) {
+	for _, on := range slices.Sorted(maps.Keys(hosts)) {
 		nodes := hosts[on]
 		slices.SortFunc(nodes, func(a, b *model.Node) int { return a.Resource.Addr.Compare(b.Resource.Addr) })
-		l.checkRoomOn(on, nodes)
+		rs.checkRoomOn(on, nodes)
 	}
 }
 
@@ -45,7 +46,7 @@ func onHost(m *manifest, n *model.Node) string {
 }
 
 // checkRoomOn tells of the first range that is too small for the nodes of one host.
-func (l *load) checkRoomOn(on string, nodes []*model.Node) {
+func (rs *rules) checkRoomOn(on string, nodes []*model.Node) {
 	told := map[string]bool{}
 	for _, n := range nodes {
 		names := rangeList(n.Resource.Guest.Choose)
@@ -67,7 +68,7 @@ func (l *load) checkRoomOn(on string, nodes []*model.Node) {
 			continue
 		}
 		first := drawing[max(room, 0)]
-		l.errorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
+		rs.errorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
 			"There is none for %s%s: widen the range in the site block, name another with vmid_range, or make fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
 		return
 	}

@@ -1,7 +1,6 @@
 package hcl
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -12,35 +11,43 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// check holds the site against the rules that no single block can break.
-func (l *load) check() {
-	for _, m := range l.manifests {
-		l.current = m.At.File
-		l.link(m)
-		l.checkTopology(m)
+// rules are those that no single block can break: names, VMIDs, claims, parents and circles.
+type rules struct {
+	*tree
+	site      *model.Site
+	manifests []*manifest
+	bad       map[string]bool // addresses of resources with findings of their own
+}
+
+// check holds the site against all of them.
+func (rs *rules) check() {
+	for _, m := range rs.manifests {
+		rs.current = m.At.File
+		rs.link(m)
+		rs.checkTopology(m)
 	}
-	l.checkIdentities()
-	l.checkVMIDs()
-	l.checkRoom()
-	l.resolveAll()
+	rs.checkIdentities()
+	rs.checkVMIDs()
+	rs.checkRoom()
+	rs.resolveAll()
 }
 
 // deployed are the manifests that have a host, suspended or not: their nodes exist.
-func (l *load) deployed() []*manifest {
-	return slices.DeleteFunc(slices.Clone(l.manifests), func(m *manifest) bool { return m.Host == "" })
+func (rs *rules) deployed() []*manifest {
+	return slices.DeleteFunc(slices.Clone(rs.manifests), func(m *manifest) bool { return m.Host == "" })
 }
 
 // checkTopology holds a manifest against its pattern, and its nodes against what
 // the manifest and the site say of all of them.
-func (l *load) checkTopology(m *manifest) {
-	naming := l.naming()
+func (rs *rules) checkTopology(m *manifest) {
+	naming := rs.naming()
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
-			l.errorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
+			rs.errorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
 		}
 		if naming != nil && !naming.MatchString(n.Name) {
-			l.errorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", quote(n.Name)), "The site wants names of nodes to match %s.", quote(l.site.Naming.Pattern))
+			rs.errorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", quote(n.Name)), "The site wants names of nodes to match %s.", quote(rs.site.Naming.Pattern))
 		}
 		n.Mode = "push"
 		if m.Execution != nil {
@@ -52,20 +59,20 @@ func (l *load) checkTopology(m *manifest) {
 		}
 		if n.Type == typePVE {
 			if explicit && n.Mode == "pull" {
-				l.errorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
+				rs.errorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
 			}
 			n.Mode = "push"
 		}
-		l.checkVMID(n)
-		l.checkChecks(n)
+		rs.checkVMID(n)
+		rs.checkChecks(n)
 	}
 }
 
-func (l *load) naming() *regexp.Regexp {
-	if l.site.Naming == nil || l.site.Naming.Pattern == "" {
+func (rs *rules) naming() *regexp.Regexp {
+	if rs.site.Naming == nil || rs.site.Naming.Pattern == "" {
 		return nil
 	}
-	re, err := regexp.Compile("^(?:" + l.site.Naming.Pattern + ")$")
+	re, err := regexp.Compile("^(?:" + rs.site.Naming.Pattern + ")$")
 	if err != nil {
 		return nil // told where it stands
 	}
@@ -73,37 +80,37 @@ func (l *load) naming() *regexp.Regexp {
 }
 
 // checkVMID holds a node's VMID against PVE's limits and the site's ranges.
-func (l *load) checkVMID(n *model.Node) {
-	r, ranges := n.Resource, l.site.VMIDRanges
+func (rs *rules) checkVMID(n *model.Node) {
+	r, ranges := n.Resource, rs.site.VMIDRanges
 	if n.VMIDRange != "" {
 		i := slices.IndexFunc(ranges, func(v model.VMIDRange) bool { return v.Name == n.VMIDRange })
 		if i < 0 {
-			if l.whole {
-				l.errorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", l.nearestOr(n.VMIDRange, rangeNames(l.site), "The site declares no vmid_range."))
+			if rs.whole {
+				rs.errorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", rs.nearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
 			}
 			return
 		}
 		ranges = ranges[i : i+1]
 	}
-	declared := n.VMID != 0 || !l.bad[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
+	declared := n.VMID != 0 || !rs.bad[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:
 	case n.VMID < minVMID || n.VMID > maxVMID:
-		l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", minVMID, maxVMID)
+		rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", minVMID, maxVMID)
 	case !inside:
 		var text []string
 		for _, v := range ranges {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))
 		}
-		l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
+		rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
 	}
 }
 
 // checkIdentities sees to it that a node name means one machine in the whole site.
-func (l *load) checkIdentities() {
+func (rs *rules) checkIdentities() {
 	seen := map[string]*model.Node{}
-	for _, m := range l.deployed() {
+	for _, m := range rs.deployed() {
 		for _, n := range m.Nodes {
 			key := strings.ToLower(n.Name)
 			first := seen[key]
@@ -111,7 +118,7 @@ func (l *load) checkIdentities() {
 				seen[key] = n
 				continue
 			}
-			l.errorAt(n.At, fmt.Sprintf("node %s is deployed twice", quote(n.Name)),
+			rs.errorAt(n.At, fmt.Sprintf("node %s is deployed twice", quote(n.Name)),
 				"Manifest %s has it at %s. A node's name is its identity: rename one of them, or take the host from one manifest.", quote(first.Manifest.Name), first.At)
 		}
 	}
@@ -119,9 +126,9 @@ func (l *load) checkIdentities() {
 
 // checkVMIDs finds VMIDs that two guests of one PVE host would have: those on the
 // host itself, and those on one parent. A recipe is a host of its own.
-func (l *load) checkVMIDs() {
+func (rs *rules) checkVMIDs() {
 	seen := map[string]*model.Node{}
-	for _, m := range l.manifests {
+	for _, m := range rs.manifests {
 		for _, n := range m.Nodes {
 			if n.VMID == 0 {
 				continue
@@ -132,14 +139,14 @@ func (l *load) checkVMIDs() {
 				seen[key] = n
 				continue
 			}
-			l.errorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
+			rs.errorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
 		}
 	}
 }
 
 // checkOwnVMIDs finds objects beside the manifests that become a guest, as a template
 // does that is made here, under a VMID that something else on the host declares.
-func (l *load) checkOwnVMIDs(want *model.Want) {
+func (rs *rules) checkOwnVMIDs(want *model.Want) {
 	for _, addr := range want.State.Addresses() {
 		r := want.State[addr]
 		if want.Nodes[addr] != nil || r.Guest == nil || r.Guest.VMID == 0 {
@@ -151,85 +158,85 @@ func (l *load) checkOwnVMIDs(want *model.Want) {
 			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
 				continue
 			}
-			l.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
+			rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
 		}
 	}
 }
 
 // resolveAll makes the complete form of every resource, each on its host, to hear
 // from its kind what is wrong with it. What has findings already is not heard.
-func (l *load) resolveAll() {
-	if l.site.Name == "" {
+func (rs *rules) resolveAll() {
+	if rs.site.Name == "" {
 		return
 	}
 	done := map[model.Address]bool{}
 	wants := map[string]*model.Want{}
-	defer func() { l.site.Resolved = wants }()
-	claims := claims{load: l, seen: map[model.Claim]claimed{}}
-	for _, host := range sortedKeys(l.site.Hosts) {
-		want, found := l.site.Want(host)
-		l.hear(found)
+	defer func() { rs.site.Resolved = wants }()
+	claims := claims{rules: rs, seen: map[model.Claim]claimed{}}
+	for _, host := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
+		want, found := rs.site.Want(host)
+		rs.hear(found)
 		wants[host] = want
-		l.checkOwnVMIDs(want)
+		rs.checkOwnVMIDs(want)
 		for _, addr := range want.State.Addresses() {
 			done[addr] = true
 			if n := want.Nodes[addr]; n != nil {
 				claims.add("", want.State[addr])
-				l.checkNeeds(n, host)
+				rs.checkNeeds(n, host)
 			}
 		}
 	}
-	for _, m := range l.manifests {
+	for _, m := range rs.manifests {
 		scope := ""
 		if m.Host == "" {
 			scope = "manifest " + m.Name
 		}
 		for _, n := range m.Nodes {
-			host := l.site.Hosts[m.Host]
+			host := rs.site.Hosts[m.Host]
 			if host != nil && !m.Suspend && n.Root() {
 				continue // done above
 			}
 			if !n.Root() {
 				host = nil // its PVE host is a guest that does not exist yet
 			}
-			r, found := l.site.Resolve(n.Resource, host, n)
-			l.hear(found)
+			r, found := rs.site.Resolve(n.Resource, host, n)
+			rs.hear(found)
 			claims.add(scope, r)
 		}
 	}
-	for _, addr := range l.site.Objects.Addresses() {
+	for _, addr := range rs.site.Objects.Addresses() {
 		if !done[addr] {
-			_, found := l.site.Resolve(l.site.Objects[addr], nil, nil)
-			l.hear(found)
+			_, found := rs.site.Resolve(rs.site.Objects[addr], nil, nil)
+			rs.hear(found)
 		}
 	}
 }
 
 // hear adds findings of kinds.
-func (l *load) hear(found diag.List) {
+func (rs *rules) hear(found diag.List) {
 	for _, f := range found {
-		if !l.bad[f.Address] {
-			l.add(f)
+		if !rs.bad[f.Address] {
+			rs.add(f)
 		}
 	}
 }
 
 // checkNeeds finds objects that a node names but that live on another host.
-func (l *load) checkNeeds(n *model.Node, host string) {
+func (rs *rules) checkNeeds(n *model.Node, host string) {
 	for _, addr := range n.Resource.Needs {
-		object := l.site.Objects[addr]
-		if object == nil || l.bad[addr.String()] {
+		object := rs.site.Objects[addr]
+		if object == nil || rs.bad[addr.String()] {
 			continue
 		}
 		if on := model.HostOf(object.Spec); on != "" && on != host {
-			l.errorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", quote(n.Name), addr, on)
+			rs.errorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", quote(n.Name), addr, on)
 		}
 	}
 }
 
 // claims finds what two resources would both have.
 type claims struct {
-	*load
+	*rules
 	seen map[model.Claim]claimed
 }
 
@@ -258,21 +265,4 @@ func (c *claims) add(scope string, r *model.Resource) {
 		}
 		c.errorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, quote(first.by)), "It has it at %s.", first.at)
 	}
-}
-
-// longSecrets lists the values that no text may repeat, longest first. Short ones
-// are left out: they would tear holes into ordinary words.
-func longSecrets(s *model.Secrets) []string {
-	if s == nil {
-		return nil
-	}
-	values := map[string]bool{}
-	for _, section := range s.Values {
-		for _, v := range section {
-			if len(v) >= 6 {
-				values[v] = true
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }

@@ -21,13 +21,16 @@ type blockField struct {
 	schema *schema
 }
 
-// schema reads the tags of a type once.
-func (l *Loader) schema(t reflect.Type) *schema {
-	if s := l.schemas[t]; s != nil {
+// schemas are those that were read so far.
+type schemas map[reflect.Type]*schema
+
+// of reads the tags of a type once.
+func (all schemas) of(t reflect.Type) *schema {
+	if s := all[t]; s != nil {
 		return s
 	}
 	s := &schema{label: -1, byName: map[string]int{}, inner: map[string]int{}}
-	l.schemas[t] = s
+	all[t] = s
 	for _, f := range model.Fields(t) {
 		switch {
 		case !f.Decoded:
@@ -35,7 +38,7 @@ func (l *Loader) schema(t reflect.Type) *schema {
 			s.label = f.Index
 		case f.Block:
 			s.inner[f.Name] = len(s.blocks)
-			s.blocks = append(s.blocks, blockField{Field: f, many: f.Type.Kind() == reflect.Slice, schema: l.schema(f.Elem)})
+			s.blocks = append(s.blocks, blockField{Field: f, many: f.Type.Kind() == reflect.Slice, schema: all.of(f.Elem)})
 		default:
 			s.byName[f.Name] = len(s.attrs)
 			s.attrs = append(s.attrs, f)

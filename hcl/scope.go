@@ -1,8 +1,9 @@
 package hcl
 
 import (
+	"io/fs"
 	"maps"
-	"reflect"
+	"slices"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/function"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -21,10 +23,10 @@ const maxChainOfLocals = 2000
 // scope is where an expression stands, and so what it may refer to.
 type scope struct {
 	ctx   *hclv2.EvalContext
-	bare  bool                 // nothing but functions
-	nodes map[string]*nodeDecl // of the manifest around; nil outside of one
-	each  bool                 // in a node with for_each
-	count bool                 // in a node with count
+	bare  bool            // nothing but functions
+	nodes map[string]bool // of the manifest around, and whether it is known which they are; nil outside of one
+	each  bool            // in a node with for_each
+	count bool            // in a node with count
 }
 
 // child is the scope with further values in it.
@@ -52,34 +54,65 @@ const (
 	cellDone
 )
 
-// prepare works out all that expressions can refer to.
-func (l *load) prepare() {
-	root := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(l.funcs)}
-	maps.Copy(root.Functions, l.fileFunctions())
-	for _, t := range l.types {
+// inputs are what expressions depend on beside the blocks.
+type inputs struct {
+	files   fs.FS             // the site's tree, for file and templatefile
+	secrets *model.Secrets    // nil: no value is known, and every name is taken to exist
+	vars    map[string]string // values for variable blocks, by name
+}
+
+// evaluator gives the expressions of a tree their values.
+type evaluator struct {
+	*tree
+	in      inputs
+	funcs   map[string]function.Function
+	others  map[string]sum // files that expressions read
+	base    *scope         // what every expression of the tree may refer to
+	secrets cty.Value      // what secret stands for, if its names are known
+
+	vars     map[string]cty.Value
+	failed   map[string]bool  // variables without a value
+	cells    map[string]*cell // values that may need each other: local.x, site.x
+	given    map[hclsyntax.Expression]*cell
+	settled  bool    // all cells are worked out, and base has them
+	settling []*cell // those that wait for each other right now
+}
+
+func newEvaluator(t *tree, in inputs, funcs map[string]function.Function) *evaluator {
+	return &evaluator{
+		tree: t, in: in, funcs: funcs, others: map[string]sum{}, base: &scope{ctx: &hclv2.EvalContext{}},
+		vars: map[string]cty.Value{}, failed: map[string]bool{}, cells: map[string]*cell{}, given: map[hclsyntax.Expression]*cell{},
+	}
+}
+
+// prepare works out all that expressions can refer to. Site has the attributes that the site
+// block may have, each with its value where it is not declared.
+func (ev *evaluator) prepare(site map[string]cty.Value) {
+	root := &hclv2.EvalContext{Variables: map[string]cty.Value{}, Functions: maps.Clone(ev.funcs)}
+	maps.Copy(root.Functions, ev.fileFunctions())
+	for _, t := range ev.types {
 		if t.named {
 			names := map[string]cty.Value{}
-			for name := range l.named[t.name] {
+			for name := range ev.named[t.name] {
 				names[name] = cty.StringVal(name)
 			}
 			root.Variables[t.name] = cty.ObjectVal(names)
 		}
 	}
-	l.base = &scope{ctx: root}
-	l.variables(&scope{ctx: &hclv2.EvalContext{Functions: l.funcs}, bare: true})
-	root.Variables["var"] = cty.ObjectVal(l.vars)
-	l.secrets = l.secretValues()
+	ev.base = &scope{ctx: root}
+	ev.variables(&scope{ctx: &hclv2.EvalContext{Functions: ev.funcs}, bare: true})
+	root.Variables["var"] = cty.ObjectVal(ev.vars)
+	ev.secrets = ev.secretValues()
 
-	l.cells, l.given = map[string]*cell{}, map[hclsyntax.Expression]*cell{}
 	var order []*cell
 	add := func(c *cell) {
-		l.cells[c.name] = c
+		ev.cells[c.name] = c
 		order = append(order, c)
 	}
-	l.localCells(add)
-	l.siteCells(add)
+	ev.localCells(add)
+	ev.siteCells(site, add)
 	for _, c := range order {
-		l.settle(c)
+		ev.settle(c)
 	}
 	ready := map[string]map[string]cty.Value{"local": {}, "site": {}}
 	for _, c := range order {
@@ -88,18 +121,18 @@ func (l *load) prepare() {
 			ready[group][name] = c.val
 		}
 	}
-	l.base = l.base.child(map[string]cty.Value{"local": cty.ObjectVal(ready["local"]), "site": cty.ObjectVal(ready["site"])})
-	l.settled = true
+	ev.base = ev.base.child(map[string]cty.Value{"local": cty.ObjectVal(ready["local"]), "site": cty.ObjectVal(ready["site"])})
+	ev.settled = true
 }
 
-func (l *load) localCells(add func(*cell)) {
-	for _, b := range l.blocks["locals"] {
+func (ev *evaluator) localCells(add func(*cell)) {
+	for _, b := range ev.blocks["locals"] {
 		for _, inner := range b.body.Blocks {
-			l.errorf(inner.TypeRange, "block in locals", "locals holds values only: write %s = { … }.", clip(inner.Type, maxQuoted))
+			ev.errorf(inner.TypeRange, "block in locals", "locals holds values only: write %s = { … }.", clip(inner.Type, maxQuoted))
 		}
 		for _, a := range sortedAttributes(b.body) {
-			if first := l.cells["local."+a.Name]; first != nil {
-				l.errorf(a.NameRange, "duplicate local "+quote(a.Name), "The first is at %s: rename or remove one of them.", place(first.at))
+			if first := ev.cells["local."+a.Name]; first != nil {
+				ev.errorf(a.NameRange, "duplicate local "+quote(a.Name), "The first is at %s: rename or remove one of them.", place(first.at))
 				continue
 			}
 			add(&cell{name: "local." + a.Name, expr: a.Expr, at: a.NameRange})
@@ -109,50 +142,47 @@ func (l *load) localCells(add func(*cell)) {
 
 // siteCells offers the site's plain attributes; one that is not declared is null,
 // or what it is unless set.
-func (l *load) siteCells(add func(*cell)) {
+func (ev *evaluator) siteCells(site map[string]cty.Value, add func(*cell)) {
 	declared := hclsyntax.Attributes{}
 	name := cty.NullVal(cty.String)
-	for _, b := range l.blocks["site"] {
+	for _, b := range ev.blocks["site"] {
 		declared, name = b.body.Attributes, cty.StringVal(b.name)
 	}
-	add(&cell{name: "site.name", state: cellDone, val: name, ok: l.whole || len(l.blocks["site"]) > 0})
-	for _, f := range l.schema(reflect.TypeFor[model.Site]()).attrs {
-		c := &cell{name: "site." + f.Name, val: cty.NullVal(cty.DynamicPseudoType), ok: l.whole, state: cellDone}
-		if def, ok := valueRules["site."+f.Name].def.(string); ok {
-			c.val = cty.StringVal(def)
-		}
-		if a := declared[f.Name]; a != nil {
+	add(&cell{name: "site.name", state: cellDone, val: name, ok: ev.whole || len(ev.blocks["site"]) > 0})
+	for _, name := range slices.Sorted(maps.Keys(site)) {
+		c := &cell{name: "site." + name, val: site[name], ok: ev.whole, state: cellDone}
+		if a := declared[name]; a != nil {
 			c.expr, c.at, c.state = a.Expr, a.NameRange, cellNew
-			l.given[a.Expr] = c
+			ev.given[a.Expr] = c
 		}
 		add(c)
 	}
 }
 
 // settle works out a cell and before it all that it needs.
-func (l *load) settle(c *cell) bool {
+func (ev *evaluator) settle(c *cell) bool {
 	switch {
 	case c.state == cellDone:
 		return c.ok
 	case c.state == cellBusy:
-		l.circle(c)
+		ev.circle(c)
 		return false
-	case len(l.settling) >= maxChainOfLocals:
-		l.errorf(c.at, "locals too deep", "More than %d values wait for each other here.", maxChainOfLocals)
+	case len(ev.settling) >= maxChainOfLocals:
+		ev.errorf(c.at, "locals too deep", "More than %d values wait for each other here.", maxChainOfLocals)
 		return false
 	}
 	c.state = cellBusy
-	l.settling = append(l.settling, c)
-	c.val, c.ok = l.work(c.expr, l.base)
-	l.settling = l.settling[:len(l.settling)-1]
+	ev.settling = append(ev.settling, c)
+	c.val, c.ok = ev.work(c.expr, ev.base)
+	ev.settling = ev.settling[:len(ev.settling)-1]
 	c.state = cellDone
 	return c.ok
 }
 
 // circle tells that a cell needs itself.
-func (l *load) circle(c *cell) {
+func (ev *evaluator) circle(c *cell) {
 	var way []string
-	for _, s := range l.settling {
+	for _, s := range ev.settling {
 		if s == c || len(way) > 0 {
 			way = append(way, s.name)
 		}
@@ -160,69 +190,68 @@ func (l *load) circle(c *cell) {
 	if len(way) > 12 {
 		way = append(way[:12:12], "…")
 	}
-	l.errorf(c.at, c.name+" needs itself", "%s → %s. Give one of them a value of its own.", strings.Join(way, " → "), c.name)
+	ev.errorf(c.at, c.name+" needs itself", "%s → %s. Give one of them a value of its own.", strings.Join(way, " → "), c.name)
 }
 
 // variables gives every variable block its value: that of the command line, else
 // its default.
-func (l *load) variables(sc *scope) {
-	l.vars, l.failed = map[string]cty.Value{}, map[string]bool{}
-	for _, b := range l.blocks["variable"] {
-		v, ok := l.variable(b, sc)
-		if l.vars[b.name] = v; !ok {
-			delete(l.vars, b.name)
-			l.failed[b.name] = true
+func (ev *evaluator) variables(sc *scope) {
+	for _, b := range ev.blocks["variable"] {
+		v, ok := ev.variable(b, sc)
+		if ev.vars[b.name] = v; !ok {
+			delete(ev.vars, b.name)
+			ev.failed[b.name] = true
 		}
 	}
-	if !l.whole {
+	if !ev.whole {
 		return
 	}
-	for _, name := range sortedKeys(l.opts.Vars) {
-		if l.named["variable"][name] == nil {
-			l.add(diag.Errorf(diag.Range{}, "unknown variable "+quote(name), "--var names it, but the site has no such variable block. %s", l.nearest(name, sortedKeys(l.named["variable"]))))
+	for _, name := range slices.Sorted(maps.Keys(ev.in.vars)) {
+		if ev.named["variable"][name] == nil {
+			ev.add(diag.Errorf(diag.Range{}, "unknown variable "+quote(name), "--var names it, but the site has no such variable block. %s", ev.nearest(name, slices.Sorted(maps.Keys(ev.named["variable"])))))
 		}
 	}
 }
 
-func (l *load) variable(b *block, sc *scope) (cty.Value, bool) {
+func (ev *evaluator) variable(b *block, sc *scope) (cty.Value, bool) {
 	for _, a := range sortedAttributes(b.body) {
 		if a.Name != "type" && a.Name != "default" && a.Name != "description" {
-			l.errorf(a.NameRange, "unknown attribute "+quote(a.Name)+" in variable "+quote(b.name), "%s", l.nearest(a.Name, []string{"type", "default", "description"}))
+			ev.errorf(a.NameRange, "unknown attribute "+quote(a.Name)+" in variable "+quote(b.name), "%s", ev.nearest(a.Name, []string{"type", "default", "description"}))
 		}
 	}
 	for _, inner := range b.body.Blocks {
-		l.errorf(inner.TypeRange, "unknown block "+quote(inner.Type)+" in variable "+quote(b.name), "A variable has the attributes type, default and description.")
+		ev.errorf(inner.TypeRange, "unknown block "+quote(inner.Type)+" in variable "+quote(b.name), "A variable has the attributes type, default and description.")
 	}
 	typ, typed := cty.DynamicPseudoType, b.body.Attributes["type"]
 	if typed != nil {
 		t, diags := typeexpr.TypeConstraint(typed.Expr)
-		if l.library(diags, false); diags.HasErrors() {
+		if ev.library(diags, false); diags.HasErrors() {
 			return cty.NilVal, false
 		}
 		typ = t
 	}
 	def, hasDefault := cty.NilVal, b.body.Attributes["default"]
 	if hasDefault != nil {
-		v, ok := l.evaluate(hasDefault.Expr, sc)
+		v, ok := ev.evaluate(hasDefault.Expr, sc)
 		if !ok {
 			return cty.NilVal, false
 		}
 		converted, err := convert.Convert(v, typ)
 		if err != nil {
-			l.errorf(hasDefault.Expr.Range(), "default of another type", "The type of variable %s is %s: %s.", quote(b.name), typ.FriendlyNameForConstraint(), err)
+			ev.errorf(hasDefault.Expr.Range(), "default of another type", "The type of variable %s is %s: %s.", quote(b.name), typ.FriendlyNameForConstraint(), err)
 			return cty.NilVal, false
 		}
 		def = converted
 	}
-	text, set := l.opts.Vars[b.name]
+	text, set := ev.in.vars[b.name]
 	switch {
 	case set:
 		if typed == nil && hasDefault != nil && def.Type().IsPrimitiveType() {
 			typ = def.Type()
 		}
-		return l.fromCommandLine(b, text, typ)
+		return ev.fromCommandLine(b, text, typ)
 	case hasDefault == nil:
-		l.errorf(b.at, "variable "+quote(b.name)+" has no value", "Give it one with --var %s=VALUE, or a default.", b.name)
+		ev.errorf(b.at, "variable "+quote(b.name)+" has no value", "Give it one with --var %s=VALUE, or a default.", b.name)
 		return cty.NilVal, false
 	default:
 		return def, true
@@ -231,10 +260,10 @@ func (l *load) variable(b *block, sc *scope) (cty.Value, bool) {
 
 // fromCommandLine reads the text of --var: as it stands for what takes a text, as
 // an expression of the language for lists and maps.
-func (l *load) fromCommandLine(b *block, text string, typ cty.Type) (cty.Value, bool) {
+func (ev *evaluator) fromCommandLine(b *block, text string, typ cty.Type) (cty.Value, bool) {
 	v := cty.StringVal(text)
 	refuse := func() (cty.Value, bool) {
-		l.errorf(b.at, "--var "+b.name+" does not fit", "Variable %s takes %s.", quote(b.name), typ.FriendlyNameForConstraint())
+		ev.errorf(b.at, "--var "+b.name+" does not fit", "Variable %s takes %s.", quote(b.name), typ.FriendlyNameForConstraint())
 		return cty.NilVal, false
 	}
 	if !typ.IsPrimitiveType() && typ != cty.DynamicPseudoType {

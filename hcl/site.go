@@ -2,11 +2,11 @@ package hcl
 
 import (
 	"encoding/pem"
+	"maps"
 	"slices"
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
-	"github.com/zclconf/go-cty/cty"
 
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -63,8 +63,8 @@ func (l *load) decodeSite() {
 // decode decodes a block at the top of a file into its struct, with all defaults.
 func (l *load) decode(b *block, target any, secrets bool) *decoding {
 	l.current = b.at.Filename
-	d := &decoding{load: l, what: b.typ.name + " " + quote(b.name), scope: l.base}
-	p := partOf(l.Loader, target, b.typ.name)
+	d := &decoding{evaluator: l.evaluator, schemas: l.schemas, what: b.typ.name + " " + quote(b.name), scope: l.base}
+	p := l.schemas.part(target, b.typ.name)
 	p.secrets = secrets
 	if p.label >= 0 {
 		p.value.Field(p.label).SetString(b.name)
@@ -75,7 +75,7 @@ func (l *load) decode(b *block, target any, secrets bool) *decoding {
 	}
 	d.body(b.body, b.at, extra, p)
 	if b.typ.kind == nil {
-		l.fill(p.value, b.typ.name)
+		l.schemas.fill(p.value, b.typ.name)
 	}
 	d.sorted()
 	b.bad = b.bad || d.bad
@@ -84,7 +84,7 @@ func (l *load) decode(b *block, target any, secrets bool) *decoding {
 
 // firstPlace is the start of the first file, for what the files lack as a whole.
 func (l *load) firstPlace() hclv2.Range {
-	for _, name := range sortedKeys(l.sources) {
+	for _, name := range slices.Sorted(maps.Keys(l.sources)) {
 		return fileStart(name)
 	}
 	return hclv2.Range{}
@@ -110,13 +110,6 @@ func rangeNames(s *model.Site) []string {
 		names = append(names, r.Name)
 	}
 	return names
-}
-
-func (l *load) nearestOr(name string, known []string, none string) string {
-	if len(known) == 0 {
-		return none
-	}
-	return l.nearest(name, known)
 }
 
 // innerAt finds an inner block by type and name; the block around it without one.
@@ -187,72 +180,4 @@ func (l *load) decodeObject(b *block, k *model.Kind, site *model.Site) {
 	if b.bad {
 		l.bad[addr.String()] = true
 	}
-}
-
-// adapters change values before they are written, by the path of the attribute.
-var adapters = map[string]func(*decoding, cty.Value) (cty.Value, string){
-	"spec.access.user.ssh_keys": adaptKeys,
-	"node.parent":               adaptParent,
-	"node.depends_on":           adaptDependsOn,
-}
-
-// adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
-// not, so that the spec reads the same everywhere. A key itself stays what it is.
-func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
-	bare, marks := v.Unmark()
-	if !bare.IsKnown() {
-		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
-	}
-	if bare.IsNull() || !bare.CanIterateElements() || bare.Type().IsMapType() || bare.Type().IsObjectType() {
-		return v, ""
-	}
-	names := []string{}
-	if d.opts.Secrets != nil {
-		names = sortedKeys(d.opts.Secrets.Values["ssh_keys"])
-	}
-	var out []cty.Value
-	for it := bare.ElementIterator(); it.Next(); {
-		_, e := it.Element()
-		text, own := e.Unmark()
-		if name, ok := d.keyName(text, own); ok {
-			out = append(out, cty.StringVal(name))
-			continue
-		}
-		out = append(out, e)
-		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.opts.Secrets == nil {
-			continue
-		}
-		if s := text.AsString(); !slices.Contains(names, s) {
-			return v, "names the unknown key " + quote(s) + hint(d.nearestOr(s, names, "the section ssh_keys is empty"))
-		}
-	}
-	if len(out) == 0 {
-		return cty.ListValEmpty(cty.String), ""
-	}
-	return cty.TupleVal(out).WithMarks(marks), ""
-}
-
-func hint(s string) string {
-	if s == "" {
-		return ""
-	}
-	return " (" + s + ")"
-}
-
-// keyName gives the name of the secret that a value is, unchanged.
-func (d *decoding) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
-	if len(marks) != 1 {
-		return "", false
-	}
-	for m := range marks {
-		s, ok := m.(secretMark)
-		if !ok || s.section != "ssh_keys" || s.key == "" {
-			return "", false
-		}
-		if !v.IsKnown() {
-			return s.key, true
-		}
-		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.opts.Secrets.Values[s.section][s.key]
-	}
-	return "", false
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -198,7 +199,7 @@ func fileStart(name string) hclv2.Range {
 // hashOf sums up files, whatever the order they were read in.
 func hashOf(files map[string]sum) string {
 	h := sha256.New()
-	for _, name := range sortedKeys(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		s := files[name]
 		fmt.Fprintf(h, "%d %s %x\n", len(name), name, s)
 	}
@@ -210,4 +211,12 @@ func upperFirst(s string) string {
 		return string(s[0]-'a'+'A') + s[1:]
 	}
 	return s
+}
+
+// otherSum identifies what reading a file came to, contents or the lack of them.
+func otherSum(data []byte, problem string) sum {
+	if problem != "" {
+		return sha256.Sum256([]byte("problem: " + problem))
+	}
+	return sha256.Sum256(data)
 }

@@ -3,6 +3,7 @@ package hcl
 import (
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"net/url"
 	"path"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -214,8 +216,8 @@ func orNone(list []string) string {
 
 // fill writes into all that is still zero what it is unless set; blocks that are
 // left out come into being for that.
-func (l *load) fill(v reflect.Value, rule string) {
-	s := l.schema(v.Type())
+func (all schemas) fill(v reflect.Value, rule string) {
+	s := all.of(v.Type())
 	for _, f := range s.attrs {
 		field := v.Field(f.Index)
 		def := valueRules[rule+"."+f.Name].def
@@ -237,31 +239,34 @@ func (l *load) fill(v reflect.Value, rule string) {
 		switch {
 		case f.many:
 			for i := range field.Len() {
-				l.fill(field.Index(i), path)
+				all.fill(field.Index(i), path)
 			}
-		case field.IsNil() && !l.hasDefault(path):
+		case field.IsNil() && !hasDefault(path):
 		default:
 			if field.IsNil() {
 				field.Set(reflect.New(f.Elem))
 			}
-			l.fill(field.Elem(), path)
+			all.fill(field.Elem(), path)
 		}
 	}
 }
 
 // hasDefault reports whether a block that is left out means something all the same.
-func (l *load) hasDefault(path string) bool {
-	if known, ok := l.defaults[path]; ok {
-		return known
-	}
-	found := false
+func hasDefault(path string) bool { return defaultBlocks()[path] }
+
+// defaultBlocks are the blocks that hold a default themselves, by their path.
+var defaultBlocks = sync.OnceValue(func() map[string]bool {
+	blocks := map[string]bool{}
 	for rule, r := range valueRules {
-		rest, ok := strings.CutPrefix(rule, path+".")
-		found = found || ok && r.def != nil && !strings.Contains(rest, ".")
+		if r.def != nil {
+			blocks[rule[:strings.LastIndexByte(rule, '.')]] = true
+		}
 	}
-	l.defaults[path] = found
-	return found
-}
+	return blocks
+})
+
+// defaultValue is what an attribute is unless set, by its path; nil if nothing.
+func defaultValue(rule string) any { return valueRules[rule].def }
 
 var (
 	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
@@ -385,4 +390,72 @@ func pattern(s string) string {
 func keyText(s string) bool {
 	kind, _, ok := strings.Cut(s, " ")
 	return ok && (strings.HasPrefix(kind, "ssh-") || strings.HasPrefix(kind, "ecdsa-") || strings.HasPrefix(kind, "sk-"))
+}
+
+var sshPlace = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
+
+// repositoryURL holds the place of a repository against what can be fetched from. No
+// credentials: status and logs show it.
+func repositoryURL(s string) string {
+	if sshPlace.MatchString(s) {
+		return ""
+	}
+	if !strings.Contains(s, "://") {
+		return filePathOf(s)
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return "must be a URL"
+	case u.Scheme == "file" && u.Host == "":
+		return filePathOf(u.Path)
+	case strings.HasPrefix(u.Scheme, "http") && u.User != nil:
+		return "must not hold a user, password or token, since it is shown: name a file in auth { token_file = … }"
+	case u.User != nil && hasPassword(u):
+		return "must not hold a password, since it is shown: name a key in auth { key_file = … }"
+	case u.Scheme == "http" && onThisMachine(u.Hostname()):
+		return ""
+	case u.Hostname() == "" || !slices.Contains([]string{"https", "ssh"}, u.Scheme):
+		return "must begin with https:// or ssh://, or be a folder of this machine"
+	default:
+		return ""
+	}
+}
+
+func hasPassword(u *url.URL) bool {
+	_, has := u.User.Password()
+	return has
+}
+
+// onThisMachine reports whether nobody else is on the way to a host.
+func onThisMachine(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func filePathOf(s string) string {
+	if s == "" || strings.ContainsAny(s, "\x00\n") {
+		return "must name a folder"
+	}
+	return ""
+}
+
+// inside refuses what leads out of the repository.
+func inside(s string) string {
+	if !fs.ValidPath(strings.TrimSuffix(s, "/")) {
+		return "must be a folder of the repository, such as sites/home: no / at its beginning and no .. in it"
+	}
+	return ""
+}
+
+// shortDuration writes 10m for 10m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

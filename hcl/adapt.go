@@ -1,0 +1,111 @@
+package hcl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/zclconf/go-cty/cty"
+)
+
+// adapters change values before they are written, by the path of the attribute.
+var adapters = map[string]func(*decoding, cty.Value) (cty.Value, string){
+	"spec.access.user.ssh_keys": adaptKeys,
+	"node.parent":               adaptParent,
+	"node.depends_on":           adaptDependsOn,
+}
+
+// adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
+// not, so that the spec reads the same everywhere. A key itself stays what it is.
+func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
+	bare, marks := v.Unmark()
+	if !bare.IsKnown() {
+		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
+	}
+	if bare.IsNull() || !bare.CanIterateElements() || bare.Type().IsMapType() || bare.Type().IsObjectType() {
+		return v, ""
+	}
+	names := []string{}
+	if d.in.secrets != nil {
+		names = slices.Sorted(maps.Keys(d.in.secrets.Values["ssh_keys"]))
+	}
+	var out []cty.Value
+	for it := bare.ElementIterator(); it.Next(); {
+		_, e := it.Element()
+		text, own := e.Unmark()
+		if name, ok := d.keyName(text, own); ok {
+			out = append(out, cty.StringVal(name))
+			continue
+		}
+		out = append(out, e)
+		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.in.secrets == nil {
+			continue
+		}
+		if s := text.AsString(); !slices.Contains(names, s) {
+			return v, "names the unknown key " + quote(s) + hint(d.nearestOr(s, names, "the section ssh_keys is empty"))
+		}
+	}
+	if len(out) == 0 {
+		return cty.ListValEmpty(cty.String), ""
+	}
+	return cty.TupleVal(out).WithMarks(marks), ""
+}
+
+func hint(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+// keyName gives the name of the secret that a value is, unchanged.
+func (d *decoding) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
+	if len(marks) != 1 {
+		return "", false
+	}
+	for m := range marks {
+		s, ok := m.(secretMark)
+		if !ok || s.section != "ssh_keys" || s.key == "" {
+			return "", false
+		}
+		if !v.IsKnown() {
+			return s.key, true
+		}
+		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.in.secrets.Values[s.section][s.key]
+	}
+	return "", false
+}
+
+// adaptParent takes node.x of a node with count = 1 for the one node that it is.
+func adaptParent(_ *decoding, v cty.Value) (cty.Value, string) {
+	if v.IsMarked() || !v.IsKnown() || v.IsNull() || !v.Type().IsTupleType() && !v.Type().IsListType() {
+		return v, ""
+	}
+	if v.LengthInt() != 1 {
+		return v, fmt.Sprintf("names %d nodes: a node lives on one, such as node.NAME[0]", v.LengthInt())
+	}
+	return v.Index(cty.NumberIntVal(0)), ""
+}
+
+// adaptDependsOn makes one list of the names and lists of names that node.x stands for.
+func adaptDependsOn(_ *decoding, v cty.Value) (cty.Value, string) {
+	if v.ContainsMarked() || !v.IsWhollyKnown() || v.IsNull() {
+		return v, ""
+	}
+	var flat []cty.Value
+	var walk func(cty.Value)
+	walk = func(v cty.Value) {
+		if t := v.Type(); !v.IsNull() && (t.IsTupleType() || t.IsListType() || t.IsSetType()) {
+			for it := v.ElementIterator(); it.Next(); {
+				_, e := it.Element()
+				walk(e)
+			}
+			return
+		}
+		flat = append(flat, v)
+	}
+	if walk(v); len(flat) == 0 {
+		return cty.ListValEmpty(cty.String), ""
+	}
+	return cty.TupleVal(flat), ""
+}
