@@ -9,7 +9,7 @@ import (
 )
 
 // adapters change values before they are written, by the path of the attribute.
-var adapters = map[string]func(*decoding, cty.Value) (cty.Value, string){
+var adapters = map[string]func(*Decoder, cty.Value) (cty.Value, string){
 	"spec.access.user.ssh_keys": adaptKeys,
 	"node.parent":               adaptParent,
 	"node.depends_on":           adaptDependsOn,
@@ -17,7 +17,7 @@ var adapters = map[string]func(*decoding, cty.Value) (cty.Value, string){
 
 // adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
 // not, so that the spec reads the same everywhere. A key itself stays what it is.
-func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
+func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 	bare, marks := v.Unmark()
 	if !bare.IsKnown() {
 		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
@@ -26,8 +26,8 @@ func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
 		return v, ""
 	}
 	names := []string{}
-	if d.in.secrets != nil {
-		names = slices.Sorted(maps.Keys(d.in.secrets.Values["ssh_keys"]))
+	if d.inputs.secrets != nil {
+		names = slices.Sorted(maps.Keys(d.inputs.secrets.Values["ssh_keys"]))
 	}
 	var out []cty.Value
 	for it := bare.ElementIterator(); it.Next(); {
@@ -38,7 +38,7 @@ func adaptKeys(d *decoding, v cty.Value) (cty.Value, string) {
 			continue
 		}
 		out = append(out, e)
-		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.in.secrets == nil {
+		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.inputs.secrets == nil {
 			continue
 		}
 		if s := text.AsString(); !slices.Contains(names, s) {
@@ -59,7 +59,7 @@ func hint(s string) string {
 }
 
 // keyName gives the name of the secret that a value is, unchanged.
-func (d *decoding) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
+func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 	if len(marks) != 1 {
 		return "", false
 	}
@@ -71,13 +71,13 @@ func (d *decoding) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 		if !v.IsKnown() {
 			return s.key, true
 		}
-		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.in.secrets.Values[s.section][s.key]
+		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.inputs.secrets.Values[s.section][s.key]
 	}
 	return "", false
 }
 
 // adaptParent takes node.x of a node with count = 1 for the one node that it is.
-func adaptParent(_ *decoding, v cty.Value) (cty.Value, string) {
+func adaptParent(_ *Decoder, v cty.Value) (cty.Value, string) {
 	if v.IsMarked() || !v.IsKnown() || v.IsNull() || !v.Type().IsTupleType() && !v.Type().IsListType() {
 		return v, ""
 	}
@@ -88,7 +88,7 @@ func adaptParent(_ *decoding, v cty.Value) (cty.Value, string) {
 }
 
 // adaptDependsOn makes one list of the names and lists of names that node.x stands for.
-func adaptDependsOn(_ *decoding, v cty.Value) (cty.Value, string) {
+func adaptDependsOn(_ *Decoder, v cty.Value) (cty.Value, string) {
 	if v.ContainsMarked() || !v.IsWhollyKnown() || v.IsNull() {
 		return v, ""
 	}

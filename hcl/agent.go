@@ -26,7 +26,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
-			l.errorf(fileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			l.errorf(fileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
 			found = l.finish(nil)
 		}
 		agentDefaults(all, file)
@@ -36,22 +36,22 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 		l.errorf(fileStart(name), "unreadable file", "At most %d MiB are read.", maxOther>>20)
 		return file, l.finish(nil)
 	case i >= 0:
-		l.errorf(spot(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		l.errorf(offsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
 		return file, l.finish(nil)
 	case !l.checkFile(name, data):
 		return file, l.finish(nil)
 	}
 	f, diags := hclsyntax.ParseConfig(data, name, hclv2.InitialPos)
-	l.library(diags, false)
+	l.addDiagnostics(diags, false)
 	body, ok := f.Body.(*hclsyntax.Body)
 	if !ok {
 		return file, l.finish(nil)
 	}
-	d := decoding{evaluator: l, schemas: all, what: filepath.Base(name), scope: l.base}
+	d := Decoder{evaluator: l, schemas: all, what: filepath.Base(name), scope: l.base}
 	d.onlyValues(body)
 	d.body(body, body.SrcRange, nil, all.part(file, agentRule))
-	d.sorted()
-	file.Ranges = d.places
+	d.finish()
+	file.Ranges = d.ranges
 	return file, l.finish(logins(string(data)))
 }
 
@@ -61,7 +61,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	l := agentLoad("", nil)
 	all := schemas{}
-	d := decoding{evaluator: l, schemas: all, scope: l.base}
+	d := Decoder{evaluator: l, schemas: all, scope: l.base}
 	p := all.part(file, agentRule)
 	names := strings.Split(path, ".")
 	last := len(names) - 1
@@ -101,7 +101,7 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 // agentLoad evaluates one file, without a site around it.
 func agentLoad(name string, data []byte) *evaluator {
 	t := newTree(nil)
-	t.sources[name], t.current, t.whole = data, name, true
+	t.sources[name], t.current, t.complete = data, name, true
 	return newEvaluator(t, inputs{}, nil)
 }
 
@@ -122,7 +122,7 @@ func notNil(pointer reflect.Value) {
 
 // onlyValues takes out of a body, and of the blocks in it, what refers to anything:
 // there is nothing to refer to.
-func (d *decoding) onlyValues(b *hclsyntax.Body) {
+func (d *Decoder) onlyValues(b *hclsyntax.Body) {
 	for _, a := range sortedAttributes(b) {
 		references := a.Expr.Variables()
 		if len(references) == 0 {
@@ -133,7 +133,7 @@ func (d *decoding) onlyValues(b *hclsyntax.Body) {
 			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(t.RootName()))
 		}
 		d.errorf(references[0].SourceRange(), "unknown reference "+quote(spell(references[0])), "%s", detail)
-		d.placeAt(a.Name, a.SrcRange)
+		d.recordRange(a.Name, a.SrcRange)
 		delete(b.Attributes, a.Name)
 	}
 	for _, inner := range b.Blocks {

@@ -17,6 +17,9 @@ import (
 // a tree takes some 25 times the memory of its text.
 const maxCached = 1 << 20
 
+// nodeBlock is the block type of a node: it stands in manifests only.
+const nodeBlock = "node"
+
 // blockType is a row of the language: a block that may stand at the top of a file.
 type blockType struct {
 	name   string
@@ -54,9 +57,9 @@ func blockTypes(kinds model.Kinds) []blockType {
 // tree is what the files of a site declare, sorted by type and name.
 type tree struct {
 	*findings
-	kinds   model.Kinds
-	current string // file at work, for the last resort
-	whole   bool   // every file was read and parsed: what is not declared does not exist
+	kinds    model.Kinds
+	current  string // file at work, for the last resort
+	complete bool   // every file was read and parsed: what is not declared does not exist
 
 	types  []blockType
 	blocks map[string][]*block          // by type, in the order of files and lines
@@ -74,11 +77,11 @@ func newTree(kinds model.Kinds) *tree {
 
 // block is a block at the top of a file.
 type block struct {
-	typ  *blockType
-	name string
-	body *hclsyntax.Body
-	at   hclv2.Range // type and label
-	bad  bool        // it has a finding of its own, so what builds on it has none
+	btype   *blockType
+	name    string
+	body    *hclsyntax.Body
+	at      hclv2.Range // type and label
+	invalid bool        // it has a finding of its own, so what builds on it has none
 }
 
 type fileKey struct {
@@ -107,7 +110,7 @@ func (tree *tree) parseAll(files []source, cache *parseCache) []*hclsyntax.Body 
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, f := range files {
 		tree.current = f.name
-		tree.plaintext(f.name, f.data)
+		tree.findSecrets(f.name, f.data)
 		if results[i] = known[fileKey{f.name, f.sum}]; results[i] != nil || !tree.checkFile(f.name, f.data) {
 			continue
 		}
@@ -126,12 +129,12 @@ func (tree *tree) parseAll(files []source, cache *parseCache) []*hclsyntax.Body 
 		}
 		p := results[i]
 		if p == nil {
-			tree.whole = false
+			tree.complete = false
 			continue
 		}
-		tree.library(p.diags, false)
+		tree.addDiagnostics(p.diags, false)
 		if p.diags.HasErrors() {
-			tree.whole = false
+			tree.complete = false
 			continue
 		}
 		if kept += p.size; kept <= maxCached {
@@ -182,7 +185,7 @@ func (tree *tree) collect(bodies []*hclsyntax.Body) {
 }
 
 func (tree *tree) collectBlock(t *blockType, b *hclsyntax.Block) {
-	n := &block{typ: t, body: b.Body, at: b.DefRange()}
+	n := &block{btype: t, body: b.Body, at: b.DefRange()}
 	switch {
 	case len(b.Labels) != t.labels && t.labels == 0:
 		tree.errorf(n.at, t.name+" has no name", "Write it as %s { … }.", t.name)
@@ -196,11 +199,11 @@ func (tree *tree) collectBlock(t *blockType, b *hclsyntax.Block) {
 	}
 	if t.once && len(tree.blocks[t.name]) > 0 {
 		first := tree.blocks[t.name][0]
-		tree.errorf(n.at, "second "+t.name+" block", "There is exactly one; the first is at %s.", place(first.at))
+		tree.errorf(n.at, "second "+t.name+" block", "There is exactly one; the first is at %s.", diagRange(first.at))
 		return
 	}
 	if first := tree.named[t.name][n.name]; first != nil && t.labels > 0 {
-		tree.errorf(n.at, "duplicate "+t.name+" "+quote(n.name), "The first is at %s: rename or remove one of them.", place(first.at))
+		tree.errorf(n.at, "duplicate "+t.name+" "+quote(n.name), "The first is at %s: rename or remove one of them.", diagRange(first.at))
 		return
 	}
 	tree.named[t.name][n.name] = n

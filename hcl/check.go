@@ -19,7 +19,7 @@ func markSecretChecks(s *model.Spec) {
 // checkChecks finds checks that a node can never pass: those by a guest agent that it
 // does not have.
 func (rs *rules) checkChecks(n *model.Node) {
-	if rs.bad[n.Resource.Addr.String()] || n.Resource.Spec == nil {
+	if rs.invalid[n.Resource.Addr.String()] || n.Resource.Spec == nil {
 		return
 	}
 	without := ""

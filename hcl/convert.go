@@ -18,7 +18,7 @@ var durationType = reflect.TypeFor[time.Duration]()
 // assign writes a known, unmarked value that is not null into a field of one of
 // the types that model.Kind allows. What is wrong comes back as the end of a
 // sentence that begins with the attribute: "must be a number, not a list".
-func (d *decoding) assign(dst reflect.Value, v cty.Value) string {
+func (d *Decoder) assign(dst reflect.Value, v cty.Value) string {
 	t := dst.Type()
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -35,19 +35,19 @@ func (d *decoding) assign(dst reflect.Value, v cty.Value) string {
 	case reflect.String:
 		s, err := convert.Convert(v, cty.String)
 		if err != nil {
-			return mustBe("a text", v)
+			return wrongType("a text", v)
 		}
 		dst.SetString(d.intern(s.AsString()))
 	case reflect.Bool:
 		b, err := convert.Convert(v, cty.Bool)
 		if err != nil {
-			return mustBe("true or false", v)
+			return wrongType("true or false", v)
 		}
 		dst.SetBool(b.True())
 	case reflect.Int, reflect.Int64, reflect.Int32:
 		n, err := convert.Convert(v, cty.Number)
 		if err != nil {
-			return mustBe("a whole number", v)
+			return wrongType("a whole number", v)
 		}
 		f := n.AsBigFloat()
 		if !f.IsInt() {
@@ -61,7 +61,7 @@ func (d *decoding) assign(dst reflect.Value, v cty.Value) string {
 	case reflect.Float64:
 		n, err := convert.Convert(v, cty.Number)
 		if err != nil {
-			return mustBe("a number", v)
+			return wrongType("a number", v)
 		}
 		f, _ := n.AsBigFloat().Float64()
 		dst.SetFloat(f)
@@ -78,7 +78,7 @@ func (d *decoding) assign(dst reflect.Value, v cty.Value) string {
 func assignDuration(dst reflect.Value, v cty.Value) string {
 	const want = `must be a duration such as "90s" or "10m"`
 	if v.Type() != cty.String {
-		return want + ", not " + nameOf(v)
+		return want + ", not " + valueType(v)
 	}
 	length, err := time.ParseDuration(v.AsString())
 	switch {
@@ -91,9 +91,9 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 	return ""
 }
 
-func (d *decoding) assignList(dst reflect.Value, v cty.Value) string {
+func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsListType() && !t.IsSetType() && !t.IsTupleType() {
-		return mustBe("a list of texts", v)
+		return wrongType("a list of texts", v)
 	}
 	list := reflect.MakeSlice(dst.Type(), v.LengthInt(), v.LengthInt())
 	i := 0
@@ -111,9 +111,9 @@ func (d *decoding) assignList(dst reflect.Value, v cty.Value) string {
 }
 
 // assignMap leaves out entries that are null, as attributes that are null are.
-func (d *decoding) assignMap(dst reflect.Value, v cty.Value) string {
+func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsMapType() && !t.IsObjectType() {
-		return mustBe("a map of texts, such as { key = \"value\" }", v)
+		return wrongType("a map of texts, such as { key = \"value\" }", v)
 	}
 	m := reflect.MakeMap(dst.Type())
 	for it := v.ElementIterator(); it.Next(); {
@@ -131,8 +131,8 @@ func (d *decoding) assignMap(dst reflect.Value, v cty.Value) string {
 	return ""
 }
 
-func mustBe(want string, v cty.Value) string {
-	got := nameOf(v)
+func wrongType(want string, v cty.Value) string {
+	got := valueType(v)
 	if strings.HasPrefix(want, got) || v.Type() == cty.String && strings.HasPrefix(want, "a whole number") {
 		return "must be " + want
 	}
@@ -172,8 +172,8 @@ func unitless(doc string, v cty.Value) string {
 
 var withUnit = regexp.MustCompile(`(?i)^\s*(\d+)\s*([MGT])(?:i?B)?\s*$`)
 
-// nameOf says what sort of value it is, in the words of the reference page.
-func nameOf(v cty.Value) string {
+// valueType says what sort of value it is, in the words of the reference page.
+func valueType(v cty.Value) string {
 	switch t := v.Type(); {
 	case v.IsNull():
 		return "null"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,9 +16,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// decoding turns one block, with all inside it, into structs, and notes on the way
+// Decoder turns one block, with all inside it, into structs, and notes on the way
 // what the structs cannot hold.
-type decoding struct {
+type Decoder struct {
 	*evaluator
 	schemas schemas
 	what    string // for messages: preset "small"
@@ -25,11 +26,11 @@ type decoding struct {
 	kind    *model.Kind // of a node; nil elsewhere
 	nodes   []nodeRef   // names of nodes that the attributes of a kind hold
 
-	places    []model.AttrRange
+	ranges    []model.AttrRange
 	sensitive []string
 	missing   []string
 	needs     []model.Address
-	bad       bool // a value is not as it was meant to be
+	invalid   bool // a value is not as it was meant to be
 }
 
 // part is one of the structs that a block body is decoded into.
@@ -56,7 +57,7 @@ type nodeRef struct {
 // body decodes a body into all parts at once: what one does not know, another may.
 // Names in extra are somebody else's business.
 // What the body lacks is told at its head.
-func (d *decoding) body(b *hclsyntax.Body, head hclv2.Range, extra []string, parts ...part) {
+func (d *Decoder) body(b *hclsyntax.Body, head hclv2.Range, extra []string, parts ...part) {
 	known := 0
 	for _, p := range parts {
 		for i := range p.attrs {
@@ -67,7 +68,7 @@ func (d *decoding) body(b *hclsyntax.Body, head hclv2.Range, extra []string, par
 				known++
 			}
 			if !declared && !f.Optional && a == nil {
-				d.bad = true
+				d.invalid = true
 				d.errorf(head, "missing attribute "+quote(f.Name)+" in "+d.what, "%s", f.Doc)
 			}
 		}
@@ -81,9 +82,9 @@ func (d *decoding) body(b *hclsyntax.Body, head hclv2.Range, extra []string, par
 
 // attribute writes a declared attribute into its field and reports whether it says
 // anything: null is as good as not declared.
-func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) bool {
+func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p part) bool {
 	path := p.prefix + f.Name
-	d.placeAt(path, a.SrcRange)
+	d.recordRange(path, a.SrcRange)
 	rule := p.rule + "." + f.Name
 	at := a.Expr.Range()
 	if !d.rightType(a.Expr, f, rule) {
@@ -98,12 +99,12 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 		}
 	}
 	if !ok {
-		d.bad = true
+		d.invalid = true
 		return true
 	}
 	if v.IsNull() {
 		if !f.Optional {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, "missing attribute "+quote(f.Name)+" in "+d.what, "Its value is null, which is as good as none. %s", f.Doc)
 		}
 		return false
@@ -116,7 +117,7 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 	case !plain.IsWhollyKnown():
 		return true // told in missing: the field keeps what it has
 	case f.Secret && !secret && !plain.RawEquals(cty.StringVal("")):
-		d.bad = true
+		d.invalid = true
 		d.refuseLiteral(at, f.Name)
 		return true
 	}
@@ -125,13 +126,13 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 		if n := unitless(f.Doc, plain); n != "" {
 			problem += ": write " + n + ", without a unit"
 		}
-		d.bad = true
+		d.invalid = true
 		d.errorf(at, f.Name+" "+problem, "%s", f.Doc)
 		return true
 	}
 	if dst.Kind() == reflect.Map {
-		d.mapPlaces(a.Expr, path)
-		d.mapNeeds(a.Expr)
+		d.recordMapRanges(a.Expr, path)
+		d.recordMapNeeds(a.Expr)
 	}
 	if f.Ref != "" {
 		d.reference(dst, f, at)
@@ -142,14 +143,14 @@ func (d *decoding) attribute(a *hclsyntax.Attribute, f *model.Field, p part) boo
 
 // unmark takes the marks of secrets off a value and notes what they say. NilVal
 // means that no secret may stand here.
-func (d *decoding) unmark(v cty.Value, f *model.Field, p part, path string, at hclv2.Range) (plain cty.Value, secret bool) {
+func (d *Decoder) unmark(v cty.Value, f *model.Field, p part, path string, at hclv2.Range) (plain cty.Value, secret bool) {
 	if !v.ContainsMarked() {
 		return v, false
 	}
 	var entries []string
 	if outer, marks := v.Unmark(); f.Type.Kind() == reflect.Map && outer.CanIterateElements() {
 		if len(marks) > 0 {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, "names in "+f.Name+" must not be made from a secret", "They are shown in plans: only the values may come from secrets.")
 			return cty.NilVal, true
 		}
@@ -164,7 +165,7 @@ func (d *decoding) unmark(v cty.Value, f *model.Field, p part, path string, at h
 	}
 	plain, marks := v.UnmarkDeep()
 	if f.Ref != "" || (!p.secrets && !f.Secret) {
-		d.bad = true
+		d.invalid = true
 		d.errorf(at, f.Name+" must not be made from a secret", "It is shown in plans and reports.")
 		return cty.NilVal, true
 	}
@@ -179,7 +180,7 @@ func (d *decoding) unmark(v cty.Value, f *model.Field, p part, path string, at h
 
 // rightType refuses preset = spec.base, where the name of one thing is written for
 // that of another.
-func (d *decoding) rightType(e hclsyntax.Expression, f *model.Field, rule string) bool {
+func (d *Decoder) rightType(e hclsyntax.Expression, f *model.Field, rule string) bool {
 	ref := f.Ref
 	if rule == "node.parent" || rule == "node.depends_on" {
 		ref = nodeBlock
@@ -192,13 +193,13 @@ func (d *decoding) rightType(e hclsyntax.Expression, f *model.Field, rule string
 	if root == ref || !d.isNamed(root) && root != nodeBlock {
 		return true
 	}
-	d.bad = true
+	d.invalid = true
 	d.errorf(e.Range(), fmt.Sprintf("%s wants %s.NAME, not %s.NAME", f.Name, ref, root), "%s", f.Doc)
 	return false
 }
 
 // reference checks the names that a field holds, and notes the resources among them.
-func (d *decoding) reference(dst reflect.Value, f *model.Field, at hclv2.Range) {
+func (d *Decoder) reference(dst reflect.Value, f *model.Field, at hclv2.Range) {
 	var names []string
 	switch v := dst.Interface().(type) {
 	case string:
@@ -210,25 +211,25 @@ func (d *decoding) reference(dst reflect.Value, f *model.Field, at hclv2.Range) 
 	}
 	if f.Ref == nodeBlock {
 		for _, name := range names {
-			d.nodes = append(d.nodes, nodeRef{name, place(at)})
+			d.nodes = append(d.nodes, nodeRef{name, diagRange(at)})
 		}
 		return
 	}
 	for _, name := range names {
 		b := d.named[f.Ref][name]
 		if b == nil {
-			d.bad = true
+			d.invalid = true
 			d.unknown(at, f.Ref, name, slices.Sorted(maps.Keys(d.named[f.Ref])))
 			continue
 		}
-		d.bad = d.bad || b.bad
-		if b.typ.kind != nil {
-			d.needs = append(d.needs, model.Address{Kind: b.typ.kind.Name, Name: b.name})
+		d.invalid = d.invalid || b.invalid
+		if b.btype.kind != nil {
+			d.needs = append(d.needs, model.Address{Kind: b.btype.kind.Name, Name: b.name})
 		}
 	}
 }
 
-func (d *decoding) innerBlocks(b *hclsyntax.Body, p part) {
+func (d *Decoder) innerBlocks(b *hclsyntax.Body, p part) {
 	if len(b.Blocks) == 0 {
 		return
 	}
@@ -243,8 +244,8 @@ func (d *decoding) innerBlocks(b *hclsyntax.Body, p part) {
 			}
 			if !f.many {
 				if first != nil {
-					d.bad = true
-					d.errorf(inner.DefRange(), "second "+f.Name+" block in "+d.what, "One is possible; the first is at %s.", place(first.DefRange()))
+					d.invalid = true
+					d.errorf(inner.DefRange(), "second "+f.Name+" block in "+d.what, "One is possible; the first is at %s.", diagRange(first.DefRange()))
 					continue
 				}
 				first = inner
@@ -259,7 +260,7 @@ func (d *decoding) innerBlocks(b *hclsyntax.Body, p part) {
 }
 
 // inner decodes one block inside of another one.
-func (d *decoding) inner(b *hclsyntax.Block, f *blockField, outer part, field reflect.Value, labels map[string]*hclsyntax.Block) {
+func (d *Decoder) inner(b *hclsyntax.Block, f *blockField, outer part, field reflect.Value, labels map[string]*hclsyntax.Block) {
 	p := part{schema: f.schema, rule: outer.rule + "." + f.Name, prefix: outer.prefix + f.Name + ".", secrets: outer.secrets}
 	target := reflect.New(f.Elem)
 	what := d.what
@@ -274,7 +275,7 @@ func (d *decoding) inner(b *hclsyntax.Block, f *blockField, outer part, field re
 		want = 1
 	}
 	if len(b.Labels) != want {
-		d.bad = true
+		d.invalid = true
 		if want == 1 {
 			d.errorf(b.DefRange(), f.Name+" needs one name", `Write it as %s "NAME" { … }.`, f.Name)
 		} else {
@@ -286,24 +287,24 @@ func (d *decoding) inner(b *hclsyntax.Block, f *blockField, outer part, field re
 		name := d.intern(b.Labels[0])
 		d.what = f.Name + " " + quote(name) + " in " + what
 		if !d.checkLabel(b.LabelRanges[0], p.rule, f.Name, name) {
-			d.bad = true
+			d.invalid = true
 			return
 		}
 		if first := labels[name]; first != nil {
-			d.bad = true
-			d.errorf(b.DefRange(), "duplicate "+d.what, "The first is at %s: rename or remove one of them.", place(first.DefRange()))
+			d.invalid = true
+			d.errorf(b.DefRange(), "duplicate "+d.what, "The first is at %s: rename or remove one of them.", diagRange(first.DefRange()))
 			return
 		}
 		labels[name] = b
 		p.value.Field(p.label).SetString(name)
 		p.prefix += name + "."
 	}
-	d.placeAt(strings.TrimSuffix(p.prefix, "."), b.DefRange())
-	before := d.bad
-	d.bad = false
+	d.recordRange(strings.TrimSuffix(p.prefix, "."), b.DefRange())
+	before := d.invalid
+	d.invalid = false
 	d.body(b.Body, b.DefRange(), nil, p)
 	d.checkBlock(p, b.DefRange())
-	d.bad = d.bad || before
+	d.invalid = d.invalid || before
 	if f.many {
 		field.Set(reflect.Append(field, target.Elem()))
 	} else {
@@ -311,7 +312,7 @@ func (d *decoding) inner(b *hclsyntax.Block, f *blockField, outer part, field re
 	}
 }
 
-func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []part) {
+func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []part) {
 	names, blocks := slices.Clone(extra), []string{}
 	for _, p := range parts {
 		names, blocks = append(names, p.attrNames()...), append(blocks, p.blockNames()...)
@@ -320,7 +321,7 @@ func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []
 		if slices.Contains(names, a.Name) {
 			continue
 		}
-		d.bad = true
+		d.invalid = true
 		detail := d.nearest(a.Name, names)
 		switch {
 		case slices.Contains(blocks, a.Name):
@@ -331,7 +332,7 @@ func (d *decoding) unknownAttributes(b *hclsyntax.Body, extra []string, parts []
 			d.errorf(a.NameRange, fmt.Sprintf("%s has no place in %s", quote(a.Name), d.what), "%s", d.absentInside(a.Name, parts))
 			continue
 		case d.elsewhere(a.Name, false) != "":
-			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.noPlace(a.Name))
+			d.errorf(a.NameRange, fmt.Sprintf("%s is an attribute of %s nodes", a.Name, d.elsewhere(a.Name, false)), "%s", d.whyAbsent(a.Name))
 			continue
 		case slices.Contains(names, "options") && !strings.HasPrefix(detail, "did you mean"):
 			detail = fmt.Sprintf("If it is a key of PVE's own: options = { %s = … }; %s", a.Name, detail)
@@ -357,7 +358,7 @@ func holders(name string, parts []part) []string {
 	return out
 }
 
-func (d *decoding) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part) {
+func (d *Decoder) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part) {
 	var names, attrs []string
 	for _, inner := range b.Blocks {
 		if slices.Contains(extra, inner.Type) || slices.ContainsFunc(parts, func(p part) bool { _, ok := p.inner[inner.Type]; return ok }) {
@@ -368,7 +369,7 @@ func (d *decoding) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part
 				names, attrs = append(names, p.blockNames()...), append(attrs, p.attrNames()...)
 			}
 		}
-		d.bad = true
+		d.invalid = true
 		detail := d.nearest(inner.Type, names)
 		switch {
 		case slices.Contains(attrs, inner.Type):
@@ -381,28 +382,28 @@ func (d *decoding) unknownBlocks(b *hclsyntax.Body, extra []string, parts []part
 	}
 }
 
-// placeAt notes where an attribute or block was declared.
-func (d *decoding) placeAt(path string, at hclv2.Range) {
-	d.places = append(d.places, model.AttrRange{Path: d.intern(path), At: place(at)})
+// recordRange notes where an attribute or block was declared.
+func (d *Decoder) recordRange(path string, at hclv2.Range) {
+	d.ranges = append(d.ranges, model.AttrRange{Path: d.intern(path), At: diagRange(at)})
 }
 
-// mapPlaces notes where the entries of a map stand, if they are written out.
-func (d *decoding) mapPlaces(e hclsyntax.Expression, path string) {
+// recordMapRanges notes where the entries of a map stand, if they are written out.
+func (d *Decoder) recordMapRanges(e hclsyntax.Expression, path string) {
 	o, ok := e.(*hclsyntax.ObjectConsExpr)
 	if !ok {
 		return
 	}
 	for _, item := range o.Items {
 		if key, diags := item.KeyExpr.Value(nil); !diags.HasErrors() && key.Type() == cty.String {
-			d.placeAt(path+"."+key.AsString(), hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()))
+			d.recordRange(path+"."+key.AsString(), hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()))
 		}
 	}
 }
 
-// sorted brings what was noted into the form that model.Resource wants.
-func (d *decoding) sorted() {
-	slices.SortStableFunc(d.places, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
-	d.places = slices.Clip(d.places)
+// finish brings what was noted into the form that model.Resource wants.
+func (d *Decoder) finish() {
+	slices.SortStableFunc(d.ranges, func(a, b model.AttrRange) int { return strings.Compare(a.Path, b.Path) })
+	d.ranges = slices.Clip(d.ranges)
 	for _, list := range []*[]string{&d.sensitive, &d.missing} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
@@ -411,8 +412,8 @@ func (d *decoding) sorted() {
 	d.needs = slices.Compact(d.needs)
 }
 
-// noPlace says why a node does not have an attribute of others.
-func (d *decoding) noPlace(name string) string {
+// whyAbsent says why a node does not have an attribute of others.
+func (d *Decoder) whyAbsent(name string) string {
 	text := fmt.Sprintf("It has no place in %s", d.what)
 	if why := d.kind.Absent[name]; why != "" {
 		return text + ": " + why + "."
@@ -422,7 +423,7 @@ func (d *decoding) noPlace(name string) string {
 
 // absentInside says why an inner block of a node does not have an attribute that the
 // block has in nodes of other types; "" if nothing is known.
-func (d *decoding) absentInside(name string, parts []part) string {
+func (d *Decoder) absentInside(name string, parts []part) string {
 	if d.kind == nil || len(parts) != 1 {
 		return ""
 	}
@@ -434,7 +435,7 @@ func (d *decoding) absentInside(name string, parts []part) string {
 }
 
 // elsewhere names the other node types that have an attribute or block; "" if none.
-func (d *decoding) elsewhere(name string, block bool) string {
+func (d *Decoder) elsewhere(name string, block bool) string {
 	if d.kind == nil {
 		return ""
 	}
@@ -452,9 +453,12 @@ func (d *decoding) elsewhere(name string, block bool) string {
 	return strings.Join(types, " and ")
 }
 
+// secretName matches keys of maps whose values are secrets.
+var secretName = regexp.MustCompile(`^[\w-]*(?:token|password|passwd|secret)$`)
+
 // literalSecrets refuses entries of a map that by their names are secrets, such as
 // cipassword in options, and have their values in the files.
-func (d *decoding) literalSecrets(e hclsyntax.Expression, v cty.Value) {
+func (d *Decoder) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 	o, ok := e.(*hclsyntax.ObjectConsExpr)
 	if !ok {
 		return
@@ -465,24 +469,24 @@ func (d *decoding) literalSecrets(e hclsyntax.Expression, v cty.Value) {
 	}
 	for _, item := range o.Items {
 		key, diags := item.KeyExpr.Value(nil)
-		if diags.HasErrors() || key.Type() != cty.String || !entry.MatchString(key.AsString()) || !outer.Type().HasAttribute(key.AsString()) {
+		if diags.HasErrors() || key.Type() != cty.String || !secretName.MatchString(key.AsString()) || !outer.Type().HasAttribute(key.AsString()) {
 			continue
 		}
 		if value := outer.GetAttr(key.AsString()); !value.ContainsMarked() && !value.IsNull() && !value.RawEquals(cty.StringVal("")) {
-			d.bad = true
+			d.invalid = true
 			d.refuseLiteral(hclv2.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()), key.AsString())
 		}
 	}
 }
 
-// mapNeeds notes the resources that the values of a map refer to, as the text around
+// recordMapNeeds notes the resources that the values of a map refer to, as the text around
 // "${image.NAME}" is no name that could be looked up later.
-func (d *decoding) mapNeeds(e hclsyntax.Expression) {
+func (d *Decoder) recordMapNeeds(e hclsyntax.Expression) {
 	for _, t := range e.Variables() {
-		name, ok := step(t, 1)
-		if b := d.named[t.RootName()][name]; ok && d.isNamed(t.RootName()) && b != nil && b.typ.kind != nil {
-			d.bad = d.bad || b.bad
-			d.needs = append(d.needs, model.Address{Kind: b.typ.kind.Name, Name: b.name})
+		name, ok := stepName(t, 1)
+		if b := d.named[t.RootName()][name]; ok && d.isNamed(t.RootName()) && b != nil && b.btype.kind != nil {
+			d.invalid = d.invalid || b.invalid
+			d.needs = append(d.needs, model.Address{Kind: b.btype.kind.Name, Name: b.name})
 		}
 	}
 }

@@ -12,10 +12,10 @@ func (ev *evaluator) evaluate(expr hclsyntax.Expression, sc *scope) (cty.Value, 
 	if c := ev.given[expr]; c != nil {
 		return c.val, ev.settle(c)
 	}
-	return ev.work(expr, sc)
+	return ev.compute(expr, sc)
 }
 
-func (ev *evaluator) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+func (ev *evaluator) compute(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
 	switch e := expr.(type) {
 	case *hclsyntax.LiteralValueExpr:
 		return e.Val, true
@@ -40,7 +40,7 @@ func (ev *evaluator) work(expr hclsyntax.Expression, sc *scope) (cty.Value, bool
 	ctx := ev.context(references, sc)
 	v, diags := expr.Value(ctx)
 	if len(diags) > 0 {
-		ev.library(diags, touchesSecret(references, ctx))
+		ev.addDiagnostics(diags, touchesSecret(references, ctx))
 	}
 	if diags.HasErrors() {
 		return cty.NilVal, false
@@ -62,12 +62,12 @@ func (ev *evaluator) context(references []hclv2.Traversal, sc *scope) *hclv2.Eva
 	cells := map[string]map[string]cty.Value{}
 	for _, t := range references {
 		switch root := t.RootName(); {
-		case root == "secret" && ev.in.secrets != nil:
+		case root == "secret" && ev.inputs.secrets != nil:
 			extra[root] = ev.secrets
 		case root == "secret":
 			extra[root] = unknownSecrets(references)
 		case (root == "local" || root == "site") && !ev.settled:
-			name, _ := step(t, 1)
+			name, _ := stepName(t, 1)
 			if cells[root] == nil {
 				cells[root] = map[string]cty.Value{}
 			}

@@ -47,11 +47,11 @@ func (f *findings) add(d diag.Finding) {
 }
 
 func (f *findings) errorf(at hclv2.Range, summary, detail string, args ...any) {
-	f.add(diag.Errorf(place(at), summary, detail, args...))
+	f.add(diag.Errorf(diagRange(at), summary, detail, args...))
 }
 
 func (f *findings) warnf(at hclv2.Range, summary, detail string, args ...any) {
-	f.add(diag.Warnf(place(at), summary, detail, args...))
+	f.add(diag.Warnf(diagRange(at), summary, detail, args...))
 }
 
 // errorAt is errorf for a place that left the library behind already.
@@ -63,16 +63,16 @@ func (f *findings) errorAt(at diag.Range, summary, detail string, args ...any) {
 // Its details say where the brace should be, and nobody wanted to move the brace.
 const oneLine = "Invalid single-argument block definition"
 
-// library adds what the library says, in the shape of our own findings. With
+// addDiagnostics adds what the library says, in the shape of our own findings. With
 // quiet set the details stay away, for they may repeat values.
-func (f *findings) library(diags hclv2.Diagnostics, quiet bool) {
+func (f *findings) addDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 	for i, d := range diags {
 		if i > 0 && follows(diags[i-1], d) {
 			continue
 		}
 		var at diag.Range
 		if d.Subject != nil {
-			at = place(*d.Subject)
+			at = diagRange(*d.Subject)
 		}
 		summary, detail := d.Summary, d.Detail
 		if strings.EqualFold(summary, oneLine) {
@@ -169,8 +169,8 @@ func sourceLine(src []byte, offset int) (line []byte, start int) {
 	return bytes.TrimSuffix(line, []byte("\r")), start
 }
 
-// place turns the library's range into ours.
-func place(r hclv2.Range) diag.Range {
+// diagRange turns the library's range into ours.
+func diagRange(r hclv2.Range) diag.Range {
 	return diag.Range{
 		File:  r.Filename,
 		Start: diag.Pos{Line: r.Start.Line, Column: r.Start.Column, Byte: r.Start.Byte},
@@ -178,8 +178,8 @@ func place(r hclv2.Range) diag.Range {
 	}
 }
 
-// spot is the range of one offset of a file.
-func spot(name string, src []byte, offset int) hclv2.Range {
+// offsetRange is the range of one offset of a file.
+func offsetRange(name string, src []byte, offset int) hclv2.Range {
 	line, start := sourceLine(src, offset)
 	at := hclv2.Pos{
 		Line:   1 + bytes.Count(src[:start], []byte("\n")),
@@ -217,14 +217,14 @@ func lowerFirst(s string) string {
 	return string(unicode.ToLower(r)) + s[n:]
 }
 
-// panicPlace gives function and line of ours where a panic came from. Its text is
+// panicLocation gives function and line of ours where a panic came from. Its text is
 // not told, since it may repeat a value.
-func panicPlace() string {
+func panicLocation() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	for {
 		f, more := frames.Next()
-		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "panicPlace") {
+		if strings.Contains(f.Function, "homestak-gitops/") && !strings.HasSuffix(f.Function, "anicLocation") {
 			return fmt.Sprintf("%s, line %d", f.Function[strings.LastIndexByte(f.Function, '/')+1:], f.Line)
 		}
 		if !more {

@@ -17,7 +17,7 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 	f := findings{sources: map[string][]byte{filename: src}}
 	defer func() {
 		if recover() != nil {
-			f.errorf(fileStart(filename), "internal error", "Formatting this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			f.errorf(fileStart(filename), "internal error", "Formatting this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
 			out, found = src, f.finish(nil)
 		}
 	}()
@@ -25,10 +25,10 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 	case len(src) > maxFile:
 		f.errorf(fileStart(filename), "unreadable file", "At most %d MiB are read.", maxFile>>20)
 	case i >= 0:
-		f.errorf(spot(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		f.errorf(offsetRange(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
 	case f.checkFile(filename, src):
 		_, diags := hclsyntax.ParseConfig(src, filename, hclv2.InitialPos)
-		f.library(diags, false)
+		f.addDiagnostics(diags, false)
 	}
 	if f.list.HasErrors() {
 		return src, f.finish(nil)

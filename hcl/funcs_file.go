@@ -18,7 +18,7 @@ import (
 // on it from then on.
 func (ev *evaluator) read(name string) (data []byte, problem string) {
 	name = path.Clean(name)
-	data, problem = readFile(ev.in.files, name, maxOther)
+	data, problem = readFile(ev.inputs.files, name, maxOther)
 	ev.others[name] = otherSum(data, problem)
 	return data, problem
 }
@@ -59,7 +59,7 @@ func (ev *evaluator) readText(name string) (string, error) {
 		return "", fmt.Errorf("%s is no UTF-8 text", quote(name))
 	}
 	secret := new(findings)
-	if secret.plaintext(name, data); len(secret.list) > 0 {
+	if secret.findSecrets(name, data); len(secret.list) > 0 {
 		return "", fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", quote(name), secret.list[0].At.Start.Line)
 	}
 	return string(data), nil
@@ -92,7 +92,7 @@ func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	}
 	for _, t := range expr.Variables() {
 		if _, ok := ctx.Variables[t.RootName()]; !ok {
-			at := place(t.SourceRange())
+			at := diagRange(t.SourceRange())
 			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
 		}
 	}
@@ -117,7 +117,7 @@ func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {
 		if one.Severity == hclv2.DiagError && one.Subject != nil {
-			return fmt.Errorf("in %s: %s: %s", place(*one.Subject), lowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
+			return fmt.Errorf("in %s: %s: %s", diagRange(*one.Subject), lowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
 		}
 	}
 	return d

@@ -42,7 +42,7 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	found := rs.meant(m, n.Parent, at)
 	switch {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
-		rs.bad[n.Resource.Addr.String()] = true
+		rs.invalid[n.Resource.Addr.String()] = true
 	case len(found) > 1:
 		rs.errorAt(at, fmt.Sprintf("parent %s is %d nodes", quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", quote(found[0].Name))
 	case found[0].Type != typePVE:
@@ -94,7 +94,7 @@ func (rs *rules) checkCircles(m *manifest) {
 		case closed:
 			return
 		case open:
-			rs.tellCircle(way[slices.Index(way, n):])
+			rs.reportCircle(way[slices.Index(way, n):])
 			return
 		}
 		state[n] = open
@@ -120,9 +120,9 @@ func before(n *nodeInfo) []string {
 	return append([]string{n.Parent}, n.DependsOn...)
 }
 
-// tellCircle points at the attribute by which the first node of a circle, in the
+// reportCircle points at the attribute by which the first node of a circle, in the
 // order of the file, waits for the next one.
-func (rs *rules) tellCircle(circle []*nodeInfo) {
+func (rs *rules) reportCircle(circle []*nodeInfo) {
 	first := 0
 	for i, n := range circle {
 		if n.At.Start.Byte < circle[first].At.Start.Byte {

@@ -25,7 +25,7 @@ func (l *load) expand(d *nodeDecl) (problem string, at hclv2.Range) {
 		v, ok := l.evaluate(a.Expr, l.base)
 		switch {
 		case !ok:
-			d.bad = true
+			d.invalid = true
 			return "", at
 		case !v.IsKnown():
 			return a.Name + " is not known without the values of secrets", a.Expr.Range()
@@ -70,7 +70,7 @@ func (l *load) checkInstances(d *nodeDecl) string {
 func (d *nodeDecl) expandCount(v cty.Value) string {
 	n, err := convert.Convert(v, cty.Number)
 	if err != nil {
-		return "count " + mustBe("a whole number", v)
+		return "count " + wrongType("a whole number", v)
 	}
 	f := n.AsBigFloat()
 	i, _ := f.Int64()
@@ -94,7 +94,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 	t := v.Type()
 	isMap := t.IsMapType() || t.IsObjectType()
 	if !isMap && !t.IsSetType() && !t.IsListType() && !t.IsTupleType() {
-		return "for_each " + mustBe("a map or a list of texts", v)
+		return "for_each " + wrongType("a map or a list of texts", v)
 	}
 	if v.LengthInt() > maxInstances {
 		return fmt.Sprintf("for_each is over the limit of %d nodes in one block", maxInstances)

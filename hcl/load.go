@@ -84,18 +84,18 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	in := inputs{files: fsys, secrets: o.Secrets, vars: o.Vars}
 	r := &load{
 		evaluator: newEvaluator(newTree(o.Kinds), in, l.funcs),
-		schemas:   l.schemas, opts: o, bad: map[string]bool{},
+		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
 	}
 	// The last resort: input that finds a mistake of ours costs one finding, not the process.
 	defer func() {
 		if p := recover(); p != nil {
 			l.last = nil
-			r.errorf(fileStart(r.current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicPlace())
+			r.errorf(fileStart(r.current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
 			site, found = nil, r.finish(nil)
 		}
 	}()
 	files, whole := readSources(fsys, r.findings)
-	r.whole = whole
+	r.complete = whole
 	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]sum{}, others: r.others}
 	for _, f := range files {
 		r.sources[f.name] = f.data
@@ -126,12 +126,12 @@ type load struct {
 	site      *model.Site
 	manifests []*manifest
 	total     int             // of all nodes
-	bad       map[string]bool // addresses of resources with findings of their own
+	invalid   map[string]bool // addresses of resources with findings of their own
 }
 
 // run goes from texts to the site.
 func (l *load) run(files []source, cache *parseCache) *model.Site {
-	if len(files) == 0 && l.whole {
+	if len(files) == 0 && l.complete {
 		l.errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
 		return nil
 	}
@@ -139,7 +139,7 @@ func (l *load) run(files []source, cache *parseCache) *model.Site {
 	l.prepare(l.siteAttributes())
 	l.decodeSite()
 	l.decodeManifests()
-	r := rules{tree: l.tree, site: l.site, manifests: l.manifests, bad: l.bad}
+	r := rules{tree: l.tree, site: l.site, manifests: l.manifests, invalid: l.invalid}
 	r.check()
 	if len(l.blocks["site"]) == 0 {
 		return nil

@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	nodeBlock    = "node"
 	typePVE      = "pve"  // the only node type that can be a parent
 	maxInstances = 10_000 // of one node block
 	maxNodes     = 50_000 // of a site
@@ -33,8 +32,8 @@ type nodeDecl struct {
 	at        hclv2.Range // type and label
 	instances []instance
 	many      bool // made by count or for_each, so node.NAME is a list
-	bad       bool // nobody knows how many there are
-	twice     bool // another one has its name: it is read for what is wrong in it, and is no node
+	invalid   bool // nobody knows how many there are
+	duplicate bool // another one has its name: it is read for what is wrong in it, and is no node
 }
 
 type instance struct {
@@ -45,13 +44,13 @@ type instance struct {
 // nodeInfo is what the rules need to know of a node beside what it is.
 type nodeInfo struct {
 	*model.Node
-	refs []nodeRef // nodes that its kind's attributes name
-	bad  bool
+	refs    []nodeRef // nodes that its kind's attributes name
+	invalid bool
 }
 
 func (l *load) decodeManifests() {
 	for _, b := range l.blocks["manifest"] {
-		m := &manifest{Manifest: &model.Manifest{At: place(b.at)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
+		m := &manifest{Manifest: &model.Manifest{At: diagRange(b.at)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
 		l.decode(b, m.Manifest, false)
 		l.site.Manifests[b.name] = m.Manifest
 		l.manifests = append(l.manifests, m)
@@ -83,14 +82,14 @@ func (l *load) declare(b *block, m *manifest) {
 			continue
 		}
 		if first := m.byDecl[d.name]; first != nil {
-			l.errorf(at, "duplicate node "+quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", place(first.at))
-			d.twice = true
+			l.errorf(at, "duplicate node "+quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", diagRange(first.at))
+			d.duplicate = true
 		} else {
 			m.byDecl[d.name] = d
 		}
 		m.decls = append(m.decls, d)
 		if problem, where := l.expand(d); problem != "" {
-			d.bad = true
+			d.invalid = true
 			l.errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of texts without repetition.")
 		}
 	}
@@ -109,7 +108,7 @@ func (l *load) manifestScope(m *manifest) *scope {
 			names[i] = cty.StringVal(d.instances[i].name)
 		}
 		switch {
-		case d.bad, d.twice:
+		case d.invalid, d.duplicate:
 		case d.many:
 			values[d.name] = cty.TupleVal(names)
 		default:
@@ -119,7 +118,7 @@ func (l *load) manifestScope(m *manifest) *scope {
 	sc := l.base.child(map[string]cty.Value{nodeBlock: cty.ObjectVal(values)})
 	sc.nodes = make(map[string]bool, len(m.byDecl))
 	for name, d := range m.byDecl {
-		sc.nodes[name] = !d.bad
+		sc.nodes[name] = !d.invalid
 	}
 	return sc
 }
@@ -132,14 +131,14 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		_, sc.count = i.values["count"]
 		_, sc.each = i.values["each"]
 	}
-	n := &nodeInfo{Node: &model.Node{Name: l.intern(i.name), Block: decl.name, Manifest: m.Manifest, At: place(decl.at)}}
-	d := &decoding{evaluator: l.evaluator, schemas: l.schemas, what: "node " + quote(decl.name), scope: sc}
+	n := &nodeInfo{Node: &model.Node{Name: l.intern(i.name), Block: decl.name, Manifest: m.Manifest, At: diagRange(decl.at)}}
+	d := &Decoder{evaluator: l.evaluator, schemas: l.schemas, what: "node " + quote(decl.name), scope: sc}
 	d.kind = l.kindOf(decl, d)
 	common := l.schemas.part(n.Node, nodeBlock)
 	r := &model.Resource{At: n.At, Manifest: m.Name, Node: n.Name}
 	n.Resource = r
 	if d.kind == nil {
-		d.bad = true
+		d.invalid = true
 		d.body(decl.body, decl.at, l.anyKind(), common)
 		l.schemas.fill(common.value, nodeBlock)
 		r.Addr = model.Address{Kind: n.Type, Name: n.Name}
@@ -153,20 +152,20 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 		d.body(decl.body, decl.at, instanceAttrs(), common, own)
 		l.schemas.fill(common.value, nodeBlock)
 	}
-	d.sorted()
-	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.needs, d.places, d.sensitive, d.missing
+	d.finish()
+	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.needs, d.ranges, d.sensitive, d.missing
 	if d.kind != nil && d.kind.Guest {
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}
 	if n.Type != typePVE {
 		if n.Hyper != nil && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "hypervisor" }) {
-			d.bad = true
+			d.invalid = true
 			l.errorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
 		}
 		n.Hyper = nil
 	}
-	n.bad, n.refs = d.bad, d.nodes
-	if !decl.twice {
+	n.invalid, n.refs = d.invalid, d.nodes
+	if !decl.duplicate {
 		l.addNode(m, n)
 	}
 }
@@ -181,15 +180,15 @@ func (l *load) addNode(m *manifest, n *nodeInfo) {
 	if n.Resource.Spec != nil {
 		m.Nodes = append(m.Nodes, n.Node)
 	}
-	if n.bad {
-		l.bad[n.Resource.Addr.String()] = true
+	if n.invalid {
+		l.invalid[n.Resource.Addr.String()] = true
 	}
 }
 
 func instanceAttrs() []string { return []string{"count", "for_each"} }
 
 // kindOf finds the kind that a node's type names.
-func (l *load) kindOf(decl *nodeDecl, d *decoding) *model.Kind {
+func (l *load) kindOf(decl *nodeDecl, d *Decoder) *model.Kind {
 	a := decl.body.Attributes["type"]
 	if a == nil {
 		return nil
@@ -198,7 +197,7 @@ func (l *load) kindOf(decl *nodeDecl, d *decoding) *model.Kind {
 	if !ok || v.ContainsMarked() || v.IsNull() || !v.IsKnown() || !v.Type().IsPrimitiveType() {
 		return nil // decoding the attribute says what is wrong
 	}
-	name := nameOf(v)
+	name := valueType(v)
 	if v.Type() == cty.String {
 		name = v.AsString()
 	}

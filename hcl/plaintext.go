@@ -25,15 +25,14 @@ var (
 	urlLogin  = regexp.MustCompile(`://[^/\s"$:@]*:[^/\s"$@]+@`)
 	assigned  = regexp.MustCompile(`^(\s*"?[\w-]*(?:token|password|passwd|secret|key)"?\s*[=:]\s*)".*`)
 	within    = regexp.MustCompile(`([{,]\s*"?[\w-]*(?:token|password|passwd|secret)"?\s*[=:]\s*)".*`)
-	entry     = regexp.MustCompile(`^[\w-]*(?:token|password|passwd|secret)$`)
 	keyHint   = []byte("PRIVATE KEY")
 	ageHint   = []byte("AGE-SECRET-KEY-1")
 	tokenHint = []byte("!")
 	loginHint = []byte("@")
 )
 
-// plaintext finds secrets that stand in a file, by their looks.
-func (f *findings) plaintext(name string, src []byte) {
+// findSecrets finds secrets that stand in a file, by their looks.
+func (f *findings) findSecrets(name string, src []byte) {
 	for _, look := range []struct {
 		hint []byte
 		re   *regexp.Regexp
@@ -48,7 +47,7 @@ func (f *findings) plaintext(name string, src []byte) {
 			continue
 		}
 		for _, hit := range look.re.FindAllIndex(src, maxFindings) {
-			at := spot(name, src, hit[0])
+			at := offsetRange(name, src, hit[0])
 			f.errorf(at, plaintextSecret+look.what+" stands in the file", plaintextDetail)
 		}
 	}

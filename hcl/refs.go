@@ -13,8 +13,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// step gives the name in a step of a reference: x of local.x and of local["x"].
-func step(t hclv2.Traversal, i int) (string, bool) {
+// stepName gives the name in a step of a reference: x of local.x and of local["x"].
+func stepName(t hclv2.Traversal, i int) (string, bool) {
 	if i >= len(t) {
 		return "", false
 	}
@@ -31,10 +31,10 @@ func step(t hclv2.Traversal, i int) (string, bool) {
 
 // blockName gives what TYPE.NAME stands for, the name, if it is declared.
 func (ev *evaluator) blockName(t hclv2.Traversal, sc *scope) (cty.Value, bool) {
-	if len(t) != 2 || sc.bare {
+	if len(t) != 2 || sc.functionsOnly {
 		return cty.NilVal, false
 	}
-	name, ok := step(t, 1)
+	name, ok := stepName(t, 1)
 	if !ok || ev.named[t.RootName()][name] == nil || !ev.isNamed(t.RootName()) {
 		return cty.NilVal, false
 	}
@@ -45,11 +45,11 @@ func (ev *evaluator) blockName(t hclv2.Traversal, sc *scope) (cty.Value, bool) {
 // what is wrong with it.
 func (ev *evaluator) lookUp(t hclv2.Traversal, sc *scope) bool {
 	root, at := t.RootName(), t.SourceRange()
-	if sc.bare {
+	if sc.functionsOnly {
 		ev.errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
 		return false
 	}
-	name, named := step(t, 1)
+	name, named := stepName(t, 1)
 	switch {
 	case ev.isNamed(root):
 		return ev.lookUpBlock(t, root)
@@ -103,7 +103,7 @@ func plainWords(t hclv2.Traversal) bool {
 func spell(t hclv2.Traversal) string {
 	parts := []string{t.RootName()}
 	for i := 1; i < min(len(t), 3); i++ {
-		if name, ok := step(t, i); ok {
+		if name, ok := stepName(t, i); ok {
 			parts = append(parts, name)
 		}
 	}
@@ -113,7 +113,7 @@ func spell(t hclv2.Traversal) string {
 // unknown tells that a name is not declared, unless it may stand in a file that
 // could not be read.
 func (ev *evaluator) unknown(at hclv2.Range, what, name string, known []string) bool {
-	if !ev.whole {
+	if !ev.complete {
 		return false
 	}
 	detail := ev.nearestOr(name, known, fmt.Sprintf("The site declares no %s.", what))
@@ -125,7 +125,7 @@ func (ev *evaluator) unknown(at hclv2.Range, what, name string, known []string) 
 }
 
 func (ev *evaluator) lookUpBlock(t hclv2.Traversal, root string) bool {
-	name, ok := step(t, 1)
+	name, ok := stepName(t, 1)
 	switch {
 	case len(t) == 1:
 		return true // preset[local.size]: the evaluation finds what is wrong
@@ -178,7 +178,7 @@ func (ev *evaluator) lookUpInstance(at hclv2.Range, here, known bool, what, by s
 
 // lookUpNode holds node.NAME against the node blocks of the manifest around.
 func (ev *evaluator) lookUpNode(t hclv2.Traversal, sc *scope) bool {
-	name, ok := step(t, 1)
+	name, ok := stepName(t, 1)
 	switch known, declared := sc.nodes[name]; {
 	case sc.nodes == nil:
 		ev.errorf(t.SourceRange(), "node reference outside of a node", "node.NAME stands for a node of the same manifest, in attributes of its nodes other than count and for_each.")
@@ -193,6 +193,9 @@ func (ev *evaluator) lookUpNode(t hclv2.Traversal, sc *scope) bool {
 	}
 }
 
+// nodeTokens is the key of the section auth that holds one token a node.
+const nodeTokens = "node_tokens"
+
 // secretMark marks a value that was made from a secret.
 type secretMark struct {
 	section, key string // key is "" where it is computed and nothing is known
@@ -202,10 +205,10 @@ type secretMark struct {
 // secretPath splits a reference to a secret into section and key; the tokens of
 // nodes are one level deeper, as node_tokens.NAME.
 func secretPath(t hclv2.Traversal) (section, key string, whole bool) {
-	section, _ = step(t, 1)
-	key, whole = step(t, 2)
+	section, _ = stepName(t, 1)
+	key, whole = stepName(t, 2)
 	if section == "auth" && key == nodeTokens {
-		inner, ok := step(t, 3)
+		inner, ok := stepName(t, 3)
 		return section, nodeTokens + "." + inner, ok
 	}
 	return section, key, whole
@@ -237,10 +240,10 @@ func (ev *evaluator) lookUpSecret(t hclv2.Traversal) bool {
 	case !slices.Contains(known, section):
 		ev.errorf(t.SourceRange(), "unknown section "+quote(section)+" of secrets", "%s", ev.nearest(section, known))
 		return false
-	case ev.in.secrets == nil || !whole:
+	case ev.inputs.secrets == nil || !whole:
 		return true
 	}
-	values := ev.in.secrets.Values[section]
+	values := ev.inputs.secrets.Values[section]
 	if _, ok := values[key]; ok {
 		return true
 	}
@@ -249,8 +252,8 @@ func (ev *evaluator) lookUpSecret(t hclv2.Traversal) bool {
 		detail = fmt.Sprintf("The section %s is empty.", section)
 	}
 	from := ""
-	if ev.in.secrets.Source != "" {
-		from = " in " + ev.in.secrets.Source
+	if ev.inputs.secrets.Source != "" {
+		from = " in " + ev.inputs.secrets.Source
 	}
 	ev.errorf(t.SourceRange(), "unknown secret "+quote(section+"."+key)+from, "%s", detail)
 	return false
@@ -259,13 +262,13 @@ func (ev *evaluator) lookUpSecret(t hclv2.Traversal) bool {
 // secretValues is what secret stands for where the names are known: objects of
 // marked values.
 func (ev *evaluator) secretValues() cty.Value {
-	if ev.in.secrets == nil {
+	if ev.inputs.secrets == nil {
 		return cty.NilVal
 	}
 	sections := map[string]cty.Value{}
 	for _, section := range model.SecretSections() {
 		values, tokens := map[string]cty.Value{}, map[string]cty.Value{}
-		for key, text := range ev.in.secrets.Values[section] {
+		for key, text := range ev.inputs.secrets.Values[section] {
 			v := cty.StringVal(text)
 			if text == "" {
 				v = cty.UnknownVal(cty.String)

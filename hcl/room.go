@@ -13,7 +13,7 @@ import (
 // checkRoom finds ranges of VMIDs that are too small for the nodes which draw from
 // them, as a count can make them with one digit.
 func (rs *rules) checkRoom() {
-	if !rs.whole || len(rs.site.VMIDRanges) == 0 {
+	if !rs.complete || len(rs.site.VMIDRanges) == 0 {
 		return
 	}
 	hosts := map[string][]*model.Node{}

@@ -16,7 +16,7 @@ type rules struct {
 	*tree
 	site      *model.Site
 	manifests []*manifest
-	bad       map[string]bool // addresses of resources with findings of their own
+	invalid   map[string]bool // addresses of resources with findings of their own
 }
 
 // check holds the site against all of them.
@@ -85,14 +85,14 @@ func (rs *rules) checkVMID(n *model.Node) {
 	if n.VMIDRange != "" {
 		i := slices.IndexFunc(ranges, func(v model.VMIDRange) bool { return v.Name == n.VMIDRange })
 		if i < 0 {
-			if rs.whole {
+			if rs.complete {
 				rs.errorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", rs.nearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
 			}
 			return
 		}
 		ranges = ranges[i : i+1]
 	}
-	declared := n.VMID != 0 || !rs.bad[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
+	declared := n.VMID != 0 || !rs.invalid[r.Addr.String()] && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "vmid" })
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:
@@ -175,7 +175,7 @@ func (rs *rules) resolveAll() {
 	claims := claims{rules: rs, seen: map[model.Claim]claimed{}}
 	for _, host := range slices.Sorted(maps.Keys(rs.site.Hosts)) {
 		want, found := rs.site.Want(host)
-		rs.hear(found)
+		rs.addUnlessInvalid(found)
 		wants[host] = want
 		rs.checkOwnVMIDs(want)
 		for _, addr := range want.State.Addresses() {
@@ -200,22 +200,22 @@ func (rs *rules) resolveAll() {
 				host = nil // its PVE host is a guest that does not exist yet
 			}
 			r, found := rs.site.Resolve(n.Resource, host, n)
-			rs.hear(found)
+			rs.addUnlessInvalid(found)
 			claims.add(scope, r)
 		}
 	}
 	for _, addr := range rs.site.Objects.Addresses() {
 		if !done[addr] {
 			_, found := rs.site.Resolve(rs.site.Objects[addr], nil, nil)
-			rs.hear(found)
+			rs.addUnlessInvalid(found)
 		}
 	}
 }
 
-// hear adds findings of kinds.
-func (rs *rules) hear(found diag.List) {
+// addUnlessInvalid adds findings of kinds, unless the resource has findings of its own.
+func (rs *rules) addUnlessInvalid(found diag.List) {
 	for _, f := range found {
-		if !rs.bad[f.Address] {
+		if !rs.invalid[f.Address] {
 			rs.add(f)
 		}
 	}
@@ -225,7 +225,7 @@ func (rs *rules) hear(found diag.List) {
 func (rs *rules) checkNeeds(n *model.Node, host string) {
 	for _, addr := range n.Resource.Needs {
 		object := rs.site.Objects[addr]
-		if object == nil || rs.bad[addr.String()] {
+		if object == nil || rs.invalid[addr.String()] {
 			continue
 		}
 		if on := model.HostOf(object.Spec); on != "" && on != host {
@@ -248,7 +248,7 @@ type claimed struct {
 // add notes the claims of a resolved resource. All deployed nodes share the scope "".
 func (c *claims) add(scope string, r *model.Resource) {
 	kind := c.site.Kinds.Get(r.Addr.Kind)
-	if kind == nil || kind.Claims == nil || c.bad[r.Addr.String()] {
+	if kind == nil || kind.Claims == nil || c.invalid[r.Addr.String()] {
 		return
 	}
 	for _, claim := range kind.Claims(r.Spec) {

@@ -22,11 +22,11 @@ const maxChainOfLocals = 2000
 
 // scope is where an expression stands, and so what it may refer to.
 type scope struct {
-	ctx   *hclv2.EvalContext
-	bare  bool            // nothing but functions
-	nodes map[string]bool // of the manifest around, and whether it is known which they are; nil outside of one
-	each  bool            // in a node with for_each
-	count bool            // in a node with count
+	ctx           *hclv2.EvalContext
+	functionsOnly bool            // nothing but functions
+	nodes         map[string]bool // of the manifest around, and whether it is known which they are; nil outside of one
+	each          bool            // in a node with for_each
+	count         bool            // in a node with count
 }
 
 // child is the scope with further values in it.
@@ -64,7 +64,7 @@ type inputs struct {
 // evaluator gives the expressions of a tree their values.
 type evaluator struct {
 	*tree
-	in      inputs
+	inputs  inputs
 	funcs   map[string]function.Function
 	others  map[string]sum // files that expressions read
 	base    *scope         // what every expression of the tree may refer to
@@ -80,7 +80,7 @@ type evaluator struct {
 
 func newEvaluator(t *tree, in inputs, funcs map[string]function.Function) *evaluator {
 	return &evaluator{
-		tree: t, in: in, funcs: funcs, others: map[string]sum{}, base: &scope{ctx: &hclv2.EvalContext{}},
+		tree: t, inputs: in, funcs: funcs, others: map[string]sum{}, base: &scope{ctx: &hclv2.EvalContext{}},
 		vars: map[string]cty.Value{}, failed: map[string]bool{}, cells: map[string]*cell{}, given: map[hclsyntax.Expression]*cell{},
 	}
 }
@@ -100,7 +100,7 @@ func (ev *evaluator) prepare(site map[string]cty.Value) {
 		}
 	}
 	ev.base = &scope{ctx: root}
-	ev.variables(&scope{ctx: &hclv2.EvalContext{Functions: ev.funcs}, bare: true})
+	ev.variables(&scope{ctx: &hclv2.EvalContext{Functions: ev.funcs}, functionsOnly: true})
 	root.Variables["var"] = cty.ObjectVal(ev.vars)
 	ev.secrets = ev.secretValues()
 
@@ -132,7 +132,7 @@ func (ev *evaluator) localCells(add func(*cell)) {
 		}
 		for _, a := range sortedAttributes(b.body) {
 			if first := ev.cells["local."+a.Name]; first != nil {
-				ev.errorf(a.NameRange, "duplicate local "+quote(a.Name), "The first is at %s: rename or remove one of them.", place(first.at))
+				ev.errorf(a.NameRange, "duplicate local "+quote(a.Name), "The first is at %s: rename or remove one of them.", diagRange(first.at))
 				continue
 			}
 			add(&cell{name: "local." + a.Name, expr: a.Expr, at: a.NameRange})
@@ -148,9 +148,9 @@ func (ev *evaluator) siteCells(site map[string]cty.Value, add func(*cell)) {
 	for _, b := range ev.blocks["site"] {
 		declared, name = b.body.Attributes, cty.StringVal(b.name)
 	}
-	add(&cell{name: "site.name", state: cellDone, val: name, ok: ev.whole || len(ev.blocks["site"]) > 0})
+	add(&cell{name: "site.name", state: cellDone, val: name, ok: ev.complete || len(ev.blocks["site"]) > 0})
 	for _, name := range slices.Sorted(maps.Keys(site)) {
-		c := &cell{name: "site." + name, val: site[name], ok: ev.whole, state: cellDone}
+		c := &cell{name: "site." + name, val: site[name], ok: ev.complete, state: cellDone}
 		if a := declared[name]; a != nil {
 			c.expr, c.at, c.state = a.Expr, a.NameRange, cellNew
 			ev.given[a.Expr] = c
@@ -173,7 +173,7 @@ func (ev *evaluator) settle(c *cell) bool {
 	}
 	c.state = cellBusy
 	ev.settling = append(ev.settling, c)
-	c.val, c.ok = ev.work(c.expr, ev.base)
+	c.val, c.ok = ev.compute(c.expr, ev.base)
 	ev.settling = ev.settling[:len(ev.settling)-1]
 	c.state = cellDone
 	return c.ok
@@ -203,10 +203,10 @@ func (ev *evaluator) variables(sc *scope) {
 			ev.failed[b.name] = true
 		}
 	}
-	if !ev.whole {
+	if !ev.complete {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(ev.in.vars)) {
+	for _, name := range slices.Sorted(maps.Keys(ev.inputs.vars)) {
 		if ev.named["variable"][name] == nil {
 			ev.add(diag.Errorf(diag.Range{}, "unknown variable "+quote(name), "--var names it, but the site has no such variable block. %s", ev.nearest(name, slices.Sorted(maps.Keys(ev.named["variable"])))))
 		}
@@ -225,7 +225,7 @@ func (ev *evaluator) variable(b *block, sc *scope) (cty.Value, bool) {
 	typ, typed := cty.DynamicPseudoType, b.body.Attributes["type"]
 	if typed != nil {
 		t, diags := typeexpr.TypeConstraint(typed.Expr)
-		if ev.library(diags, false); diags.HasErrors() {
+		if ev.addDiagnostics(diags, false); diags.HasErrors() {
 			return cty.NilVal, false
 		}
 		typ = t
@@ -243,7 +243,7 @@ func (ev *evaluator) variable(b *block, sc *scope) (cty.Value, bool) {
 		}
 		def = converted
 	}
-	text, set := ev.in.vars[b.name]
+	text, set := ev.inputs.vars[b.name]
 	switch {
 	case set:
 		if typed == nil && hasDefault != nil && def.Type().IsPrimitiveType() {

@@ -11,9 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// nodeTokens is the key of the section auth that holds one token a node.
-const nodeTokens = "node_tokens"
-
 // decodeSite decodes everything but the manifests.
 func (l *load) decodeSite() {
 	site := &model.Site{
@@ -23,25 +20,25 @@ func (l *load) decodeSite() {
 	}
 	l.site = site
 	for _, b := range l.blocks["site"] {
-		site.At = place(b.at)
+		site.At = diagRange(b.at)
 		l.decode(b, site, false)
 		l.checkSite(b, site)
 	}
-	if len(l.blocks["site"]) == 0 && l.whole {
-		l.errorf(l.firstPlace(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
+	if len(l.blocks["site"]) == 0 && l.complete {
+		l.errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
 	}
 	for _, b := range l.blocks["posture"] {
-		v := &model.Posture{At: place(b.at)}
+		v := &model.Posture{At: diagRange(b.at)}
 		l.decode(b, v, false)
 		site.Postures[b.name] = v
 	}
 	for _, b := range l.blocks["preset"] {
-		v := &model.Preset{At: place(b.at)}
+		v := &model.Preset{At: diagRange(b.at)}
 		l.decode(b, v, false)
 		site.Presets[b.name] = v
 	}
 	for _, b := range l.blocks["spec"] {
-		v := &model.Spec{At: place(b.at)}
+		v := &model.Spec{At: diagRange(b.at)}
 		d := l.decode(b, v, true)
 		v.Sensitive, v.Missing = d.sensitive, d.missing
 		markSecretChecks(v)
@@ -61,29 +58,29 @@ func (l *load) decodeSite() {
 }
 
 // decode decodes a block at the top of a file into its struct, with all defaults.
-func (l *load) decode(b *block, target any, secrets bool) *decoding {
+func (l *load) decode(b *block, target any, secrets bool) *Decoder {
 	l.current = b.at.Filename
-	d := &decoding{evaluator: l.evaluator, schemas: l.schemas, what: b.typ.name + " " + quote(b.name), scope: l.base}
-	p := l.schemas.part(target, b.typ.name)
+	d := &Decoder{evaluator: l.evaluator, schemas: l.schemas, what: b.btype.name + " " + quote(b.name), scope: l.base}
+	p := l.schemas.part(target, b.btype.name)
 	p.secrets = secrets
 	if p.label >= 0 {
 		p.value.Field(p.label).SetString(b.name)
 	}
 	var extra []string
-	if b.typ.name == "manifest" {
+	if b.btype.name == "manifest" {
 		extra = []string{nodeBlock}
 	}
 	d.body(b.body, b.at, extra, p)
-	if b.typ.kind == nil {
-		l.schemas.fill(p.value, b.typ.name)
+	if b.btype.kind == nil {
+		l.schemas.fill(p.value, b.btype.name)
 	}
-	d.sorted()
-	b.bad = b.bad || d.bad
+	d.finish()
+	b.invalid = b.invalid || d.invalid
 	return d
 }
 
-// firstPlace is the start of the first file, for what the files lack as a whole.
-func (l *load) firstPlace() hclv2.Range {
+// firstFile is the start of the first file, for what the files lack as a whole.
+func (l *load) firstFile() hclv2.Range {
 	for _, name := range slices.Sorted(maps.Keys(l.sources)) {
 		return fileStart(name)
 	}
@@ -123,9 +120,9 @@ func innerAt(b *block, typ, name string) hclv2.Range {
 }
 
 func (l *load) decodeHost(b *block, site *model.Site) {
-	h := &model.Host{At: place(b.at)}
+	h := &model.Host{At: diagRange(b.at)}
 	d := l.decode(b, h, false)
-	h.Ranges = d.places
+	h.Ranges = d.ranges
 	site.Hosts[b.name] = h
 	if _, declared := b.body.Attributes["api_token"]; !declared && l.opts.Secrets != nil {
 		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.name]
@@ -175,9 +172,9 @@ func (l *load) decodeObject(b *block, k *model.Kind, site *model.Site) {
 	d := l.decode(b, spec, true)
 	addr := model.Address{Kind: k.Name, Name: b.name}
 	site.Objects[addr] = &model.Resource{
-		Addr: addr, Spec: spec, Needs: d.needs, At: place(b.at), Ranges: d.places, Sensitive: d.sensitive, Missing: d.missing,
+		Addr: addr, Spec: spec, Needs: d.needs, At: diagRange(b.at), Ranges: d.ranges, Sensitive: d.sensitive, Missing: d.missing,
 	}
-	if b.bad {
-		l.bad[addr.String()] = true
+	if b.invalid {
+		l.invalid[addr.String()] = true
 	}
 }

@@ -60,7 +60,7 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 		case d.Type()&fs.ModeSymlink != 0 && path.Ext(base) == "" && !isFile(fsys, name):
 			f.warnf(fileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", quote(name))
 			return nil
-		case !d.IsDir() && foreign(base):
+		case !d.IsDir() && otherLanguage(base):
 			others = append(others, name)
 			return nil
 		case d.IsDir() || path.Ext(base) != ".hcl":
@@ -78,7 +78,7 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 		}
 		if i := unreadable(data); i >= 0 {
 			whole = false
-			f.errorf(spot(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
+			f.errorf(offsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
 			return nil
 		}
 		files = append(files, source{name: name, data: data, sum: sha256.Sum256(data)})
@@ -93,8 +93,8 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 	return files, whole
 }
 
-// foreign reports whether a file looks as if it were meant to be read, and is not.
-func foreign(base string) bool {
+// otherLanguage reports whether a file looks as if it were meant to be read, and is not.
+func otherLanguage(base string) bool {
 	return path.Ext(base) == ".tf" || path.Ext(base) == ".tofu" || strings.HasSuffix(base, ".hcl.json") || strings.HasSuffix(base, ".tf.json")
 }
 

@@ -149,7 +149,7 @@ var (
 )
 
 // checkValue holds a field that was just written against the table.
-func (d *decoding) checkValue(field reflect.Value, rule, name string, at hclv2.Range) {
+func (d *Decoder) checkValue(field reflect.Value, rule, name string, at hclv2.Range) {
 	r, ok := valueRules[rule]
 	if !ok {
 		return
@@ -166,36 +166,36 @@ func (d *decoding) checkValue(field reflect.Value, rule, name string, at hclv2.R
 		}
 	case reflect.Int:
 		if n := int(field.Int()); r.max != 0 && (n < r.min || n > r.max) {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
 		}
 	case reflect.Int64:
 		if t := time.Duration(field.Int()); t < r.least {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at least %s.", r.least)
 		} else if r.most != 0 && t > r.most {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at most %s.", shortDuration(r.most))
 		}
 	default:
 	}
 }
 
-func (d *decoding) checkText(r valueRule, s, name string, at hclv2.Range) {
+func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 	switch {
 	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
-		d.bad = true
+		d.invalid = true
 		d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "%s", d.nearest(s, r.oneOf))
 	case r.check != nil && s != "":
 		if problem := r.check(s); problem != "" {
-			d.bad = true
+			d.invalid = true
 			d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "It %s.", problem)
 		}
 	}
 }
 
 // checkLabel holds the name of an inner block against what it names.
-func (d *decoding) checkLabel(at hclv2.Range, rule, what, label string) bool {
+func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
 	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath}[rule]
 	if check == nil {
 		return d.checkName(at, what, label)

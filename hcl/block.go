@@ -33,23 +33,23 @@ func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 }
 
 // checkBlock holds an inner block as a whole against what its attributes mean together.
-func (d *decoding) checkBlock(p part, at hclv2.Range) {
+func (d *Decoder) checkBlock(p part, at hclv2.Range) {
 	c, ok := reflect.TypeAssert[*model.Check](p.value.Addr())
 	if !ok {
 		return
 	}
-	c.At = place(at)
+	c.At = diagRange(at)
 	var set []string
 	ways := []string{model.WayHTTP, model.WayTCP, model.WaySSH, model.WayAgent, model.WayCommand}
 	for _, way := range ways {
 		i := p.byName[way]
-		_, declared := d.placed(p.prefix + way)
+		_, declared := d.rangeOf(p.prefix + way)
 		secret := declared && slices.Contains(d.sensitive, p.prefix+way) // its value may be unknown here
 		if !p.value.Field(p.attrs[i].Index).IsZero() || secret {
 			set = append(set, way)
 		}
 	}
-	if d.bad {
+	if d.invalid {
 		return
 	}
 	timeout, interval := c.Timeout, c.Interval
@@ -58,22 +58,22 @@ func (d *decoding) checkBlock(p part, at hclv2.Range) {
 	}
 	switch {
 	case len(set) != 1:
-		d.bad = true
+		d.invalid = true
 		d.errorf(at, d.what+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
 	case c.Expect != "" && (c.SSH || c.Agent):
-		d.bad = true
-		where, _ := d.placed(p.prefix + "expect")
+		d.invalid = true
+		where, _ := d.rangeOf(p.prefix + "expect")
 		d.errorAt(where, "expect has no meaning in "+d.what, "What %s answers is not compared with a text: remove expect.", set[0])
 	case interval > timeout:
-		d.bad = true
-		where, _ := d.placed(p.prefix + "interval")
+		d.invalid = true
+		where, _ := d.rangeOf(p.prefix + "interval")
 		d.errorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", shortDuration(interval), shortDuration(timeout)), "There would never be a second try.")
 	}
 }
 
-// placed tells where an attribute was declared, if it was.
-func (d *decoding) placed(path string) (diag.Range, bool) {
-	for _, p := range d.places {
+// rangeOf finds where an attribute was declared, if it was.
+func (d *Decoder) rangeOf(path string) (diag.Range, bool) {
+	for _, p := range d.ranges {
 		if p.Path == path {
 			return p.At, true
 		}
