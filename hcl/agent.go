@@ -13,6 +13,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // agentRule is the first part of the agent's paths in the table of values.go.
@@ -22,37 +25,37 @@ const agentRule = "agent"
 // at once. What has a value on every machine unless it is declared has that value; the
 // blocks are never nil. The file holds values only: neither references nor functions.
 func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {
-	l, all := agentLoad(name, data), schemas{}
+	l, all := agentLoad(name, data), decode.Schemas{}
 	file = &model.AgentFile{}
 	defer func() {
 		if recover() != nil {
-			l.errorf(fileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
-			found = l.finish(nil)
+			l.Errorf(parse.FileStart(name), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			found = l.Finish(nil)
 		}
 		agentDefaults(all, file)
 	}()
-	switch i := unreadable(data); {
-	case len(data) > maxOther:
-		l.errorf(fileStart(name), "unreadable file", "At most %d MiB are read.", maxOther>>20)
-		return file, l.finish(nil)
+	switch i := parse.Unreadable(data); {
+	case len(data) > parse.MaxOther:
+		l.Errorf(parse.FileStart(name), "unreadable file", "At most %d MiB are read.", parse.MaxOther>>20)
+		return file, l.Finish(nil)
 	case i >= 0:
-		l.errorf(offsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
-		return file, l.finish(nil)
-	case !l.checkFile(name, data):
-		return file, l.finish(nil)
+		l.Errorf(parse.OffsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		return file, l.Finish(nil)
+	case !l.CheckFile(name, data):
+		return file, l.Finish(nil)
 	}
 	f, diags := hclsyntax.ParseConfig(data, name, hclv2.InitialPos)
-	l.addDiagnostics(diags, false)
+	l.AddDiagnostics(diags, false)
 	body, ok := f.Body.(*hclsyntax.Body)
 	if !ok {
-		return file, l.finish(nil)
+		return file, l.Finish(nil)
 	}
-	d := Decoder{evaluator: l, schemas: all, what: filepath.Base(name), scope: l.base}
-	d.onlyValues(body)
-	d.body(body, body.SrcRange, nil, all.part(file, agentRule))
-	d.finish()
-	file.Ranges = d.ranges
-	return file, l.finish(logins(string(data)))
+	d := decode.Decoder{Evaluator: l, Schemas: all, What: filepath.Base(name), Scope: l.Base}
+	onlyValues(&d, body)
+	d.Body(body, body.SrcRange, nil, all.Part(file, agentRule))
+	d.Finish()
+	file.Ranges = d.Ranges
+	return file, l.Finish(logins(string(data)))
 }
 
 // SetAgent writes an attribute, named by its path such as repository.auth.token_file,
@@ -60,28 +63,28 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 // commas. The findings have no place.
 func SetAgent(file *model.AgentFile, path, text string) diag.List {
 	l := agentLoad("", nil)
-	all := schemas{}
-	d := Decoder{evaluator: l, schemas: all, scope: l.base}
-	p := all.part(file, agentRule)
+	all := decode.Schemas{}
+	d := decode.Decoder{Evaluator: l, Schemas: all, Scope: l.Base}
+	p := all.Part(file, agentRule)
 	names := strings.Split(path, ".")
 	last := len(names) - 1
 	for _, block := range names[:last] {
-		i, ok := p.inner[block]
+		i, ok := p.Inner[block]
 		if !ok {
 			panic("agent.hcl has no block " + path)
 		}
-		f := p.blocks[i]
-		field := p.value.Field(f.Index)
+		f := p.Blocks[i]
+		field := p.Value.Field(f.Index)
 		if field.IsNil() {
 			field.Set(reflect.New(f.Elem))
 		}
-		p = part{schema: f.schema, value: field.Elem(), rule: p.rule + "." + block}
+		p = decode.Part{Schema: f.Schema, Value: field.Elem(), Rule: p.Rule + "." + block}
 	}
-	i, ok := p.byName[names[last]]
+	i, ok := p.ByName[names[last]]
 	if !ok {
 		panic("agent.hcl has no attribute " + path)
 	}
-	field := p.value.Field(p.attrs[i].Index)
+	field := p.Value.Field(p.Attrs[i].Index)
 	v := cty.StringVal(text)
 	if field.Kind() == reflect.Slice {
 		var list []cty.Value
@@ -90,28 +93,28 @@ func SetAgent(file *model.AgentFile, path, text string) diag.List {
 		}
 		v = cty.TupleVal(list)
 	}
-	if problem := d.assign(field, v); problem != "" {
-		d.errorf(hclv2.Range{}, names[last]+" "+problem, "%s", p.attrs[i].Doc)
+	if problem := d.Assign(field, v); problem != "" {
+		d.Errorf(hclv2.Range{}, names[last]+" "+problem, "%s", p.Attrs[i].Doc)
 	} else {
-		d.checkValue(field, p.rule+"."+names[last], names[last], hclv2.Range{})
+		d.CheckValue(field, p.Rule+"."+names[last], names[last], hclv2.Range{})
 	}
-	return l.finish(logins(text))
+	return l.Finish(logins(text))
 }
 
 // agentLoad evaluates one file, without a site around it.
-func agentLoad(name string, data []byte) *evaluator {
-	t := newTree(nil)
-	t.sources[name], t.current, t.complete = data, name, true
-	return newEvaluator(t, inputs{}, nil)
+func agentLoad(name string, data []byte) *eval.Evaluator {
+	t := parse.NewTree(nil)
+	t.Sources[name], t.Current, t.Complete = data, name, true
+	return eval.NewEvaluator(t, eval.Inputs{}, nil)
 }
 
 // agentDefaults fills in what does not depend on the machine.
-func agentDefaults(all schemas, file *model.AgentFile) {
+func agentDefaults(all decode.Schemas, file *model.AgentFile) {
 	for _, block := range []any{&file.Repository, &file.Parent, &file.Access, &file.Log} {
 		notNil(reflect.ValueOf(block).Elem())
 	}
 	notNil(reflect.ValueOf(&file.Repository.Auth).Elem())
-	all.fill(reflect.ValueOf(file).Elem(), agentRule)
+	all.Fill(reflect.ValueOf(file).Elem(), agentRule)
 }
 
 func notNil(pointer reflect.Value) {
@@ -122,22 +125,22 @@ func notNil(pointer reflect.Value) {
 
 // onlyValues takes out of a body, and of the blocks in it, what refers to anything:
 // there is nothing to refer to.
-func (d *Decoder) onlyValues(b *hclsyntax.Body) {
-	for _, a := range sortedAttributes(b) {
+func onlyValues(d *decode.Decoder, b *hclsyntax.Body) {
+	for _, a := range parse.SortedAttributes(b) {
 		references := a.Expr.Variables()
 		if len(references) == 0 {
 			continue
 		}
 		detail := "Values stand in this file as they are; there is nothing to refer to."
 		if t := references[0]; len(t) == 1 {
-			detail = fmt.Sprintf("A text stands in quotes: %s.", quote(t.RootName()))
+			detail = fmt.Sprintf("A text stands in quotes: %s.", parse.Quote(t.RootName()))
 		}
-		d.errorf(references[0].SourceRange(), "unknown reference "+quote(spell(references[0])), "%s", detail)
-		d.recordRange(a.Name, a.SrcRange)
+		d.Errorf(references[0].SourceRange(), "unknown reference "+parse.Quote(eval.Spell(references[0])), "%s", detail)
+		d.RecordRange(a.Name, a.SrcRange)
 		delete(b.Attributes, a.Name)
 	}
 	for _, inner := range b.Blocks {
-		d.onlyValues(inner.Body)
+		onlyValues(d, inner.Body)
 	}
 }
 
@@ -147,7 +150,7 @@ var urlUser = regexp.MustCompile(`://([^/\s"@]+)@`)
 // repeats it.
 func logins(text string) []string {
 	var out []string
-	for _, hit := range urlUser.FindAllStringSubmatch(text, maxFindings) {
+	for _, hit := range urlUser.FindAllStringSubmatch(text, parse.MaxFindings) {
 		if hit[1] != "git" { // what everybody writes, and a part of other words
 			out = append(out, hit[1])
 		}

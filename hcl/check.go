@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // markSecretChecks notes which checks of a spec were made from secrets.
@@ -33,7 +34,7 @@ func (rs *rules) checkChecks(n *model.Node) {
 	}
 	for _, c := range rs.site.Checks(n) {
 		if c.Inside() {
-			rs.errorAt(c.At, fmt.Sprintf("check %s cannot be made for node %s", quote(c.Name), quote(n.Name)), "It is made by the guest agent. %s", without)
+			rs.ErrorAt(c.At, fmt.Sprintf("check %s cannot be made for node %s", parse.Quote(c.Name), parse.Quote(n.Name)), "It is made by the guest agent. %s", without)
 		}
 	}
 }

@@ -8,30 +8,31 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Format brings a file into the canonical layout: indentation by two spaces,
 // aligned equals signs, one line break at the end. Comments and the order of
 // things stay. A file that does not parse comes back as it was, with findings.
 func Format(src []byte, filename string) (out []byte, found diag.List) {
-	f := findings{sources: map[string][]byte{filename: src}}
+	f := parse.Findings{Sources: map[string][]byte{filename: src}}
 	defer func() {
 		if recover() != nil {
-			f.errorf(fileStart(filename), "internal error", "Formatting this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
-			out, found = src, f.finish(nil)
+			f.Errorf(parse.FileStart(filename), "internal error", "Formatting this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			out, found = src, f.Finish(nil)
 		}
 	}()
-	switch i := unreadable(src); {
-	case len(src) > maxFile:
-		f.errorf(fileStart(filename), "unreadable file", "At most %d MiB are read.", maxFile>>20)
+	switch i := parse.Unreadable(src); {
+	case len(src) > parse.MaxFile:
+		f.Errorf(parse.FileStart(filename), "unreadable file", "At most %d MiB are read.", parse.MaxFile>>20)
 	case i >= 0:
-		f.errorf(offsetRange(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
-	case f.checkFile(filename, src):
+		f.Errorf(parse.OffsetRange(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+	case f.CheckFile(filename, src):
 		_, diags := hclsyntax.ParseConfig(src, filename, hclv2.InitialPos)
-		f.addDiagnostics(diags, false)
+		f.AddDiagnostics(diags, false)
 	}
-	if f.list.HasErrors() {
-		return src, f.finish(nil)
+	if f.List.HasErrors() {
+		return src, f.Finish(nil)
 	}
 	out = hclwrite.Format(src)
 	end := "\n" // lines end as the first one does, so that no file has two ways
@@ -41,5 +42,5 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 	if out = bytes.TrimRight(out, " \t\r\n"); len(out) > 0 {
 		out = append(out, end...)
 	}
-	return out, f.finish(nil)
+	return out, f.Finish(nil)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // link turns the names by which nodes of a manifest name each other into nodes:
@@ -24,7 +25,7 @@ func (rs *rules) link(m *manifest) {
 			}
 		}
 		for _, ref := range info.refs {
-			for _, other := range rs.meant(m, ref.name, ref.at) {
+			for _, other := range rs.meant(m, ref.Name, ref.At) {
 				n.Resource.Needs = append(n.Resource.Needs, other.Resource.Addr)
 			}
 		}
@@ -44,9 +45,9 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
 		rs.invalid[n.Resource.Addr.String()] = true
 	case len(found) > 1:
-		rs.errorAt(at, fmt.Sprintf("parent %s is %d nodes", quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", quote(found[0].Name))
+		rs.ErrorAt(at, fmt.Sprintf("parent %s is %d nodes", parse.Quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", parse.Quote(found[0].Name))
 	case found[0].Type != typePVE:
-		rs.errorAt(at, fmt.Sprintf("parent %s is no pve node", quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
+		rs.ErrorAt(at, fmt.Sprintf("parent %s is no pve node", parse.Quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
 	default:
 		p := found[0]
 		n.Parent = p.Name
@@ -67,7 +68,7 @@ func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 		for _, n := range m.Nodes {
 			known = append(known, n.Name)
 		}
-		rs.errorAt(at, "unknown node "+quote(name), "%s", rs.nearestOr(name, known, "The manifest has no other node."))
+		rs.ErrorAt(at, "unknown node "+parse.Quote(name), "%s", rs.NearestOr(name, known, "The manifest has no other node."))
 		return nil
 	}
 	var found []*nodeInfo
@@ -143,5 +144,5 @@ func (rs *rules) reportCircle(circle []*nodeInfo) {
 	if n.Parent == next.Name {
 		path = "parent"
 	}
-	rs.errorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+	rs.ErrorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", parse.Quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
 }

@@ -7,6 +7,9 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // expand works out the nodes that a block makes. Its problem is not told yet.
@@ -22,7 +25,7 @@ func (l *load) expand(d *nodeDecl) (problem string, at hclv2.Range) {
 		if each != nil {
 			a = each
 		}
-		v, ok := l.evaluate(a.Expr, l.base)
+		v, ok := l.Evaluate(a.Expr, l.Base)
 		switch {
 		case !ok:
 			d.invalid = true
@@ -60,8 +63,8 @@ func (l *load) checkInstances(d *nodeDecl) string {
 		return fmt.Sprintf("more than %d nodes in one site", maxNodes)
 	}
 	for _, i := range d.instances {
-		if !validName(i.name) {
-			return fmt.Sprintf("%s makes the name %s, which is none", d.name, quote(i.name))
+		if !parse.ValidName(i.name) {
+			return fmt.Sprintf("%s makes the name %s, which is none", d.name, parse.Quote(i.name))
 		}
 	}
 	return ""
@@ -70,7 +73,7 @@ func (l *load) checkInstances(d *nodeDecl) string {
 func (d *nodeDecl) expandCount(v cty.Value) string {
 	n, err := convert.Convert(v, cty.Number)
 	if err != nil {
-		return "count " + wrongType("a whole number", v)
+		return "count " + decode.WrongType("a whole number", v)
 	}
 	f := n.AsBigFloat()
 	i, _ := f.Int64()
@@ -94,7 +97,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 	t := v.Type()
 	isMap := t.IsMapType() || t.IsObjectType()
 	if !isMap && !t.IsSetType() && !t.IsListType() && !t.IsTupleType() {
-		return "for_each " + wrongType("a map or a list of texts", v)
+		return "for_each " + decode.WrongType("a map or a list of texts", v)
 	}
 	if v.LengthInt() > maxInstances {
 		return fmt.Sprintf("for_each is over the limit of %d nodes in one block", maxInstances)
@@ -108,9 +111,9 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 			}
 			k = e
 		}
-		key := l.intern(k.AsString())
+		key := l.Intern(k.AsString())
 		if seen[key] {
-			return "for_each names " + quote(key) + " twice"
+			return "for_each names " + parse.Quote(key) + " twice"
 		}
 		seen[key] = true
 		d.instances = append(d.instances, instance{

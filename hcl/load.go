@@ -2,20 +2,17 @@
 // of hashicorp/hcl and go-cty: what leaves it are values of package model, and
 // findings for the author of the files.
 //
-// A load goes through the files in these steps, each in a file of this package:
+// A load goes through the files in these steps:
 //
-//	source.go    the tree becomes texts: what may be read, and how much of it
-//	nesting.go   what would be too deep for the parser is refused
-//	blocks.go    texts become blocks, sorted by type and name; a table says which types there are
-//	scope.go     variables, locals and the site's attributes get their values, in the order they need each other
-//	refs.go      every reference of an expression is looked up before it is evaluated (eval.go)
-//	decode.go    a block becomes a struct: the tags of its fields are the schema (values.go: what they may hold)
+//	hcl/parse    files become blocks, sorted by type and name
+//	hcl/eval     variables, locals and the site's attributes get their values
+//	hcl/decode   a block becomes a struct: the tags of its fields are the schema
+//	site.go      all blocks but manifests are decoded
 //	node.go      a node block becomes as many nodes as its count or for_each says (instances.go)
 //	rules.go     what no single block can tell: names, VMIDs, claims, parents and circles (graph.go)
 //
 // Nothing stops at the first finding. What has a finding of its own is left out of
-// the later steps, so that one mistake is told once. A value from a secret carries
-// a mark through all expressions, down to the field it is written to.
+// the later steps, so that one mistake is reported once.
 //
 // The same files, variables and secrets always give the same site: nothing here
 // reads a clock, the environment or the network.
@@ -35,6 +32,9 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Options are what a site is loaded with beside its files.
@@ -56,8 +56,8 @@ func Load(fsys fs.FS, o Options) (*model.Site, diag.List) {
 // option changed: it belongs to nobody then and must not be written to. The zero
 // Loader is ready to use, by one goroutine at a time.
 type Loader struct {
-	cache   parseCache
-	schemas schemas
+	cache   parse.Cache
+	schemas decode.Schemas
 	funcs   map[string]function.Function
 	last    *outcome
 }
@@ -69,9 +69,9 @@ func (l *Loader) Forget() { l.cache = nil }
 // outcome is a finished load and all that it depends on.
 type outcome struct {
 	kinds   model.Kinds
-	options sum            // over secrets and variables
-	files   map[string]sum // of the language
-	others  map[string]sum // read by expressions
+	options parse.Sum            // over secrets and variables
+	files   map[string]parse.Sum // of the language
+	others  map[string]parse.Sum // read by expressions
 	site    *model.Site
 	found   diag.List
 }
@@ -79,27 +79,27 @@ type outcome struct {
 // Load is as the function Load.
 func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List) {
 	if l.schemas == nil {
-		l.schemas, l.funcs = schemas{}, functions()
+		l.schemas, l.funcs = decode.Schemas{}, eval.Functions()
 	}
-	in := inputs{files: fsys, secrets: o.Secrets, vars: o.Vars}
+	in := eval.Inputs{Files: fsys, Secrets: o.Secrets, Vars: o.Vars}
 	r := &load{
-		evaluator: newEvaluator(newTree(o.Kinds), in, l.funcs),
+		Evaluator: eval.NewEvaluator(parse.NewTree(o.Kinds), in, l.funcs),
 		schemas:   l.schemas, opts: o, invalid: map[string]bool{},
 	}
 	// The last resort: input that finds a mistake of ours costs one finding, not the process.
 	defer func() {
 		if p := recover(); p != nil {
 			l.last = nil
-			r.errorf(fileStart(r.current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", panicLocation())
-			site, found = nil, r.finish(nil)
+			r.Errorf(parse.FileStart(r.Current), "internal error", "Reading this file went wrong at %s. This is a mistake in homestak-gitops: please report it with the file.", parse.PanicLocation())
+			site, found = nil, r.Finish(nil)
 		}
 	}()
-	files, whole := readSources(fsys, r.findings)
-	r.complete = whole
-	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]sum{}, others: r.others}
+	files, whole := parse.ReadSources(fsys, r.Findings)
+	r.Complete = whole
+	now := &outcome{kinds: o.Kinds, options: optionsSum(o), files: map[string]parse.Sum{}, others: r.Others}
 	for _, f := range files {
-		r.sources[f.name] = f.data
-		now.files[f.name] = f.sum
+		r.Sources[f.Name] = f.Data
+		now.files[f.Name] = f.Sum
 	}
 	if whole && l.last.same(now, fsys) {
 		return l.last.site, slices.Clone(l.last.found)
@@ -107,10 +107,10 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 	now.site = r.run(files, &l.cache)
 	if now.site != nil {
 		all := maps.Clone(now.files)
-		maps.Copy(all, r.others)
-		now.site.SourceHash = hashOf(all)
+		maps.Copy(all, r.Others)
+		now.site.SourceHash = parse.HashFiles(all)
 	}
-	now.found = r.finish(longSecrets(o.Secrets))
+	now.found = r.Finish(parse.LongSecrets(o.Secrets))
 	if l.last = now; !whole {
 		l.last = nil // a file that cannot be read has no sum to compare
 	}
@@ -119,8 +119,8 @@ func (l *Loader) Load(fsys fs.FS, o Options) (site *model.Site, found diag.List)
 
 // load is one run; all in it is owned by the goroutine of Load.
 type load struct {
-	*evaluator
-	schemas schemas
+	*eval.Evaluator
+	schemas decode.Schemas
 	opts    Options
 
 	site      *model.Site
@@ -130,18 +130,18 @@ type load struct {
 }
 
 // run goes from texts to the site.
-func (l *load) run(files []source, cache *parseCache) *model.Site {
-	if len(files) == 0 && l.complete {
-		l.errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
+func (l *load) run(files []parse.Source, cache *parse.Cache) *model.Site {
+	if len(files) == 0 && l.Complete {
+		l.Errorf(hclv2.Range{}, "no site", "There is no *.hcl file in this folder. To begin a site here: homestak-gitops init.")
 		return nil
 	}
-	l.collect(l.parseAll(files, cache))
-	l.prepare(l.siteAttributes())
+	l.Collect(l.ParseAll(files, cache))
+	l.Prepare(l.siteAttributes())
 	l.decodeSite()
 	l.decodeManifests()
-	r := rules{tree: l.tree, site: l.site, manifests: l.manifests, invalid: l.invalid}
+	r := rules{Tree: l.Tree, site: l.site, manifests: l.manifests, invalid: l.invalid}
 	r.check()
-	if len(l.blocks["site"]) == 0 {
+	if len(l.Blocks["site"]) == 0 {
 		return nil
 	}
 	return l.site
@@ -150,9 +150,9 @@ func (l *load) run(files []source, cache *parseCache) *model.Site {
 // siteAttributes are what expressions can name as site.NAME, each with what it is unless set.
 func (l *load) siteAttributes() map[string]cty.Value {
 	all := map[string]cty.Value{}
-	for _, f := range l.schemas.of(reflect.TypeFor[model.Site]()).attrs {
+	for _, f := range l.schemas.Of(reflect.TypeFor[model.Site]()).Attrs {
 		all[f.Name] = cty.NullVal(cty.DynamicPseudoType)
-		if def, ok := defaultValue("site." + f.Name).(string); ok {
+		if def, ok := decode.DefaultValue("site." + f.Name).(string); ok {
 			all[f.Name] = cty.StringVal(def)
 		}
 	}
@@ -165,15 +165,15 @@ func (o *outcome) same(now *outcome, fsys fs.FS) bool {
 		return false
 	}
 	for name, was := range o.others {
-		data, problem := readFile(fsys, name, maxOther)
-		if otherSum(data, problem) != was {
+		data, problem := parse.ReadFile(fsys, name, parse.MaxOther)
+		if parse.ReadSum(data, problem) != was {
 			return false
 		}
 	}
 	return true
 }
 
-func optionsSum(o Options) sum {
+func optionsSum(o Options) parse.Sum {
 	h := sha256.New()
 	for _, k := range slices.Sorted(maps.Keys(o.Vars)) {
 		fmt.Fprintf(h, "var %q %q\n", k, o.Vars[k])
@@ -186,5 +186,5 @@ func optionsSum(o Options) sum {
 			}
 		}
 	}
-	return sum(h.Sum(nil))
+	return parse.Sum(h.Sum(nil))
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 const (
@@ -44,15 +47,15 @@ type instance struct {
 // nodeInfo is what the rules need to know of a node beside what it is.
 type nodeInfo struct {
 	*model.Node
-	refs    []nodeRef // nodes that its kind's attributes name
+	refs    []decode.NodeRef // nodes that its kind's attributes name
 	invalid bool
 }
 
 func (l *load) decodeManifests() {
-	for _, b := range l.blocks["manifest"] {
-		m := &manifest{Manifest: &model.Manifest{At: diagRange(b.at)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
-		l.decode(b, m.Manifest, false)
-		l.site.Manifests[b.name] = m.Manifest
+	for _, b := range l.Blocks["manifest"] {
+		m := &manifest{Manifest: &model.Manifest{At: parse.DiagRange(b.At)}, byDecl: map[string]*nodeDecl{}, byName: map[string]*nodeInfo{}}
+		l.decodeBlock(b, m.Manifest, false)
+		l.site.Manifests[b.Name] = m.Manifest
 		l.manifests = append(l.manifests, m)
 		l.declare(b, m)
 		sc := l.manifestScope(m)
@@ -62,27 +65,27 @@ func (l *load) decodeManifests() {
 			}
 			d.body = nil
 		}
-		b.body = nil // of a large site the syntax goes as it is used up
+		b.Body = nil // of a large site the syntax goes as it is used up
 	}
 }
 
 // declare finds the node blocks of a manifest and how many nodes each one makes.
-func (l *load) declare(b *block, m *manifest) {
-	for _, inner := range b.body.Blocks {
-		if inner.Type != nodeBlock {
+func (l *load) declare(b *parse.Block, m *manifest) {
+	for _, inner := range b.Body.Blocks {
+		if inner.Type != parse.NodeBlock {
 			continue
 		}
 		at := inner.DefRange()
 		if len(inner.Labels) != 1 {
-			l.errorf(at, "node needs one name", `Write it as node "NAME" { … }.`)
+			l.Errorf(at, "node needs one name", `Write it as node "NAME" { … }.`)
 			continue
 		}
-		d := &nodeDecl{name: l.intern(inner.Labels[0]), body: inner.Body, at: at}
-		if !l.checkName(inner.LabelRanges[0], nodeBlock, d.name) {
+		d := &nodeDecl{name: l.Intern(inner.Labels[0]), body: inner.Body, at: at}
+		if !l.CheckName(inner.LabelRanges[0], parse.NodeBlock, d.name) {
 			continue
 		}
 		if first := m.byDecl[d.name]; first != nil {
-			l.errorf(at, "duplicate node "+quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", diagRange(first.at))
+			l.Errorf(at, "duplicate node "+parse.Quote(d.name), "The first of this manifest is at %s: rename or remove one of them.", parse.DiagRange(first.at))
 			d.duplicate = true
 		} else {
 			m.byDecl[d.name] = d
@@ -90,17 +93,17 @@ func (l *load) declare(b *block, m *manifest) {
 		m.decls = append(m.decls, d)
 		if problem, where := l.expand(d); problem != "" {
 			d.invalid = true
-			l.errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of texts without repetition.")
+			l.Errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of texts without repetition.")
 		}
 	}
-	if !slices.ContainsFunc(b.body.Blocks, func(i *hclsyntax.Block) bool { return i.Type == nodeBlock }) {
-		l.errorf(b.at, "manifest "+quote(b.name)+" has no nodes", `Add at least one node "NAME" { … }.`)
+	if !slices.ContainsFunc(b.Body.Blocks, func(i *hclsyntax.Block) bool { return i.Type == parse.NodeBlock }) {
+		l.Errorf(b.At, "manifest "+parse.Quote(b.Name)+" has no nodes", `Add at least one node "NAME" { … }.`)
 	}
 }
 
 // manifestScope adds the nodes of a manifest: the name of a single one, the list
 // of the names that count or for_each made.
-func (l *load) manifestScope(m *manifest) *scope {
+func (l *load) manifestScope(m *manifest) *eval.Scope {
 	values := map[string]cty.Value{}
 	for _, d := range m.decls {
 		names := make([]cty.Value, len(d.instances))
@@ -115,56 +118,56 @@ func (l *load) manifestScope(m *manifest) *scope {
 			values[d.name] = names[0]
 		}
 	}
-	sc := l.base.child(map[string]cty.Value{nodeBlock: cty.ObjectVal(values)})
-	sc.nodes = make(map[string]bool, len(m.byDecl))
+	sc := l.Base.Child(map[string]cty.Value{parse.NodeBlock: cty.ObjectVal(values)})
+	sc.Nodes = make(map[string]bool, len(m.byDecl))
 	for name, d := range m.byDecl {
-		sc.nodes[name] = !d.invalid
+		sc.Nodes[name] = !d.invalid
 	}
 	return sc
 }
 
 // decodeNode decodes one instance of a node block.
-func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
-	l.current = decl.at.Filename
+func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *eval.Scope) {
+	l.Current = decl.at.Filename
 	if i.values != nil {
-		sc = sc.child(i.values)
-		_, sc.count = i.values["count"]
-		_, sc.each = i.values["each"]
+		sc = sc.Child(i.values)
+		_, sc.Count = i.values["count"]
+		_, sc.Each = i.values["each"]
 	}
-	n := &nodeInfo{Node: &model.Node{Name: l.intern(i.name), Block: decl.name, Manifest: m.Manifest, At: diagRange(decl.at)}}
-	d := &Decoder{evaluator: l.evaluator, schemas: l.schemas, what: "node " + quote(decl.name), scope: sc}
-	d.kind = l.kindOf(decl, d)
-	common := l.schemas.part(n.Node, nodeBlock)
+	n := &nodeInfo{Node: &model.Node{Name: l.Intern(i.name), Block: decl.name, Manifest: m.Manifest, At: parse.DiagRange(decl.at)}}
+	d := &decode.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: "node " + parse.Quote(decl.name), Scope: sc}
+	d.Kind = l.kindOf(decl, d)
+	common := l.schemas.Part(n.Node, parse.NodeBlock)
 	r := &model.Resource{At: n.At, Manifest: m.Name, Node: n.Name}
 	n.Resource = r
-	if d.kind == nil {
-		d.invalid = true
-		d.body(decl.body, decl.at, l.anyKind(), common)
-		l.schemas.fill(common.value, nodeBlock)
+	if d.Kind == nil {
+		d.Invalid = true
+		d.Body(decl.body, decl.at, l.anyKind(), common)
+		l.schemas.Fill(common.Value, parse.NodeBlock)
 		r.Addr = model.Address{Kind: n.Type, Name: n.Name}
 	} else {
-		r.Addr, r.Spec = model.Address{Kind: d.kind.Name, Name: n.Name}, d.kind.New()
-		own := l.schemas.part(r.Spec, d.kind.Name)
-		own.secrets = true
-		if own.label >= 0 {
-			own.value.Field(own.label).SetString(n.Name)
+		r.Addr, r.Spec = model.Address{Kind: d.Kind.Name, Name: n.Name}, d.Kind.New()
+		own := l.schemas.Part(r.Spec, d.Kind.Name)
+		own.Secrets = true
+		if own.Label >= 0 {
+			own.Value.Field(own.Label).SetString(n.Name)
 		}
-		d.body(decl.body, decl.at, instanceAttrs(), common, own)
-		l.schemas.fill(common.value, nodeBlock)
+		d.Body(decl.body, decl.at, instanceAttrs(), common, own)
+		l.schemas.Fill(common.Value, parse.NodeBlock)
 	}
-	d.finish()
-	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.needs, d.ranges, d.sensitive, d.missing
-	if d.kind != nil && d.kind.Guest {
+	d.Finish()
+	r.Needs, r.Ranges, r.Sensitive, r.Missing = d.Needs, d.Ranges, d.Sensitive, d.Missing
+	if d.Kind != nil && d.Kind.Guest {
 		r.Guest = &model.Guest{VMID: n.VMID, Choose: l.ranges(n)}
 	}
 	if n.Type != typePVE {
 		if n.Hyper != nil && slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == "hypervisor" }) {
-			d.invalid = true
-			l.errorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
+			d.Invalid = true
+			l.ErrorAt(r.RangeOf("hypervisor"), "hypervisor on a node that is none", "Only a node of type pve has children that it could mean anything to.")
 		}
 		n.Hyper = nil
 	}
-	n.invalid, n.refs = d.invalid, d.nodes
+	n.invalid, n.refs = d.Invalid, d.Nodes
 	if !decl.duplicate {
 		l.addNode(m, n)
 	}
@@ -173,7 +176,7 @@ func (l *load) decodeNode(m *manifest, decl *nodeDecl, i instance, sc *scope) {
 // addNode puts a node into its manifest, unless two blocks make the same name.
 func (l *load) addNode(m *manifest, n *nodeInfo) {
 	if first := m.byName[strings.ToLower(n.Name)]; first != nil {
-		l.errorAt(n.At, "duplicate node "+quote(n.Name), "The node of that name at %s is made first: rename one of them.", first.At)
+		l.ErrorAt(n.At, "duplicate node "+parse.Quote(n.Name), "The node of that name at %s is made first: rename one of them.", first.At)
 		return
 	}
 	m.byName[strings.ToLower(n.Name)] = n
@@ -188,23 +191,23 @@ func (l *load) addNode(m *manifest, n *nodeInfo) {
 func instanceAttrs() []string { return []string{"count", "for_each"} }
 
 // kindOf finds the kind that a node's type names.
-func (l *load) kindOf(decl *nodeDecl, d *Decoder) *model.Kind {
+func (l *load) kindOf(decl *nodeDecl, d *decode.Decoder) *model.Kind {
 	a := decl.body.Attributes["type"]
 	if a == nil {
 		return nil
 	}
-	v, ok := l.evaluate(a.Expr, d.scope)
+	v, ok := l.Evaluate(a.Expr, d.Scope)
 	if !ok || v.ContainsMarked() || v.IsNull() || !v.IsKnown() || !v.Type().IsPrimitiveType() {
 		return nil // decoding the attribute says what is wrong
 	}
-	name := valueType(v)
+	name := decode.ValueType(v)
 	if v.Type() == cty.String {
 		name = v.AsString()
 	}
-	kinds := l.kinds.Block(nodeBlock)
+	kinds := l.Kinds.Block(parse.NodeBlock)
 	k := kinds.Get(name)
 	if k == nil {
-		l.errorf(a.Expr.Range(), "unknown node type "+quote(name), "%s", l.nearest(name, kinds.Names()))
+		l.Errorf(a.Expr.Range(), "unknown node type "+parse.Quote(name), "%s", l.Nearest(name, kinds.Names()))
 	}
 	return k
 }
@@ -213,9 +216,9 @@ func (l *load) kindOf(decl *nodeDecl, d *Decoder) *model.Kind {
 // is not known.
 func (l *load) anyKind() []string {
 	names := instanceAttrs()
-	for _, k := range l.kinds.Block(nodeBlock) {
-		s := l.schemas.part(k.New(), k.Name).schema
-		names = append(append(names, s.attrNames()...), s.blockNames()...)
+	for _, k := range l.Kinds.Block(parse.NodeBlock) {
+		s := l.schemas.Part(k.New(), k.Name).Schema
+		names = append(append(names, s.AttrNames()...), s.BlockNames()...)
 	}
 	return names
 }

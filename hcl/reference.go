@@ -10,38 +10,41 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // Reference writes the reference page of the language in Markdown. All of it comes
 // from the tags of the structs and the tables of this package.
 func Reference(w io.Writer, kinds model.Kinds) error {
-	p := page{schemas: schemas{}}
+	p := page{schemas: decode.Schemas{}}
 	p.printf("# Language reference\n\n")
 	p.printf("Generated from the code. How the pieces fit together is told by the examples and by the page on the language.\n\n")
 	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
 	p.printf("All of this is checked, but not all of it has an effect yet: see Limits on the page on operations.\n\n")
 	p.printf("## Blocks\n\n")
-	types := blockTypes(kinds)
+	types := parse.BlockTypes(kinds)
 	for _, t := range types {
-		p.printf("* [`%s`](#%s): %s\n", t.name, t.name, t.doc)
-		if t.name == "manifest" {
+		p.printf("* [`%s`](#%s): %s\n", t.Name, t.Name, t.Doc)
+		if t.Name == "manifest" {
 			p.printf("    * [`node`](#node): One node, or several with count or for_each.\n")
 		}
 	}
 	p.printf("\n")
 	for _, t := range types {
 		switch {
-		case t.kind != nil:
-			p.kind(t.kind, t.name)
-		case t.name == "locals":
-			p.printf("## locals\n\n`locals { … }` – %s\n\n", t.doc)
-		case t.name == "variable":
-			p.variable(t.doc)
+		case t.Kind != nil:
+			p.kind(t.Kind, t.Name)
+		case t.Name == "locals":
+			p.printf("## locals\n\n`locals { … }` – %s\n\n", t.Doc)
+		case t.Name == "variable":
+			p.variable(t.Doc)
 		default:
-			p.title(t.name, t.doc)
-			p.block(p.schemas.of(t.spec), t.name, reflect.Value{}, false)
+			p.title(t.Name, t.Doc)
+			p.block(p.schemas.Of(t.Spec), t.Name, reflect.Value{}, false)
 		}
-		if t.name == "manifest" {
+		if t.Name == "manifest" {
 			p.node(kinds)
 		}
 	}
@@ -52,7 +55,7 @@ func Reference(w io.Writer, kinds model.Kinds) error {
 }
 
 type page struct {
-	schemas schemas
+	schemas decode.Schemas
 	out     strings.Builder
 }
 
@@ -77,25 +80,25 @@ func (p *page) kind(k *model.Kind, name string) {
 		doc += " It is made on each host where something needs it."
 	}
 	p.title(name, doc)
-	p.block(p.schemas.of(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
+	p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), name, reflect.ValueOf(k.New()).Elem(), true)
 }
 
 // node writes the attributes that all nodes share, then those of each type.
 func (p *page) node(kinds model.Kinds) {
-	p.title(nodeBlock, "One node in a manifest, or several with count or for_each. What all of them have, whatever their type:")
+	p.title(parse.NodeBlock, "One node in a manifest, or several with count or for_each. What all of them have, whatever their type:")
 	p.head(false)
-	p.rows(p.schemas.of(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, false)
+	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, false)
 	p.printf("| `count` | number | | Makes that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
 	p.printf("| `for_each` | map or list of texts | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
-	p.inner(p.schemas.of(reflect.TypeFor[model.Node]()), nodeBlock, reflect.Value{}, "node", false)
-	for _, k := range kinds.Block(nodeBlock) {
+	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, "node", false)
+	for _, k := range kinds.Block(parse.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s Beside the attributes of every node it has these.\n\n", k.Name, k.Name, k.Doc)
-		p.block(p.schemas.of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
+		p.block(p.schemas.Of(reflect.TypeOf(k.New()).Elem()), k.Name, reflect.ValueOf(k.New()).Elem(), true)
 	}
 }
 
-func (p *page) block(s *schema, rule string, defaults reflect.Value, costs bool) {
-	if len(s.attrs) > 0 {
+func (p *page) block(s *decode.Schema, rule string, defaults reflect.Value, costs bool) {
+	if len(s.Attrs) > 0 {
 		p.head(costs)
 		p.rows(s, rule, defaults, costs)
 		p.printf("\n")
@@ -104,27 +107,27 @@ func (p *page) block(s *schema, rule string, defaults reflect.Value, costs bool)
 }
 
 // inner writes the blocks inside of a block, each with a table of its own.
-func (p *page) inner(s *schema, rule string, defaults reflect.Value, way string, costs bool) {
-	for _, f := range s.blocks {
+func (p *page) inner(s *decode.Schema, rule string, defaults reflect.Value, way string, costs bool) {
+	for _, f := range s.Blocks {
 		label := ""
-		if f.schema.label >= 0 {
+		if f.Schema.Label >= 0 {
 			label = ` "NAME"`
 		}
 		many := ""
-		if f.many {
+		if f.Many {
 			many = " Any number."
 		}
 		p.printf("**`%s`** in %s: %s%s\n\n", f.Name+label+" { … }", way, f.Doc, many)
 		var inner reflect.Value
-		if defaults.IsValid() && !f.many && !defaults.Field(f.Index).IsNil() {
+		if defaults.IsValid() && !f.Many && !defaults.Field(f.Index).IsNil() {
 			inner = defaults.Field(f.Index).Elem()
 		}
-		if len(f.schema.attrs) > 0 {
+		if len(f.Schema.Attrs) > 0 {
 			p.head(costs)
-			p.rows(f.schema, rule+"."+f.Name, inner, costs)
+			p.rows(f.Schema, rule+"."+f.Name, inner, costs)
 			p.printf("\n")
 		}
-		p.inner(f.schema, rule+"."+f.Name, inner, "`"+strings.Trim(way, "`")+"."+f.Name+"`", costs)
+		p.inner(f.Schema, rule+"."+f.Name, inner, "`"+strings.Trim(way, "`")+"."+f.Name+"`", costs)
 	}
 }
 
@@ -136,8 +139,8 @@ func (p *page) head(costs bool) {
 	p.printf("| attribute | type | default | |\n|---|---|---|---|\n")
 }
 
-func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) {
-	for _, f := range s.attrs {
+func (p *page) rows(s *decode.Schema, rule string, defaults reflect.Value, costs bool) {
+	for _, f := range s.Attrs {
 		name := "`" + f.Name + "`"
 		if !f.Optional {
 			name += " *"
@@ -160,7 +163,7 @@ func (p *page) rows(s *schema, rule string, defaults reflect.Value, costs bool) 
 
 // defaultOf gives what an attribute is unless set, as it would be written.
 func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
-	v := reflect.ValueOf(defaultValue(rule + "." + f.Name))
+	v := reflect.ValueOf(decode.DefaultValue(rule + "." + f.Name))
 	if !v.IsValid() && defaults.IsValid() {
 		v = defaults.Field(f.Index)
 		if v.Kind() == reflect.Pointer && !v.IsNil() {
@@ -172,7 +175,7 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 	}
 	switch d := v.Interface().(type) {
 	case time.Duration:
-		return fmt.Sprintf("`%q`", shortDuration(d))
+		return fmt.Sprintf("`%q`", decode.ShortDuration(d))
 	case string:
 		return fmt.Sprintf("`%q`", d)
 	case []string:
@@ -190,8 +193,8 @@ func defaultOf(f model.Field, rule string, defaults reflect.Value) string {
 
 func typeName(f model.Field, rule string) string {
 	ref := f.Ref
-	if rule == nodeBlock && (f.Name == "parent" || f.Name == "depends_on") {
-		ref = nodeBlock
+	if rule == parse.NodeBlock && (f.Name == "parent" || f.Name == "depends_on") {
+		ref = parse.NodeBlock
 	}
 	switch {
 	case ref != "" && f.Type.Kind() == reflect.Slice:
@@ -204,7 +207,7 @@ func typeName(f model.Field, rule string) string {
 		t = t.Elem()
 	}
 	switch {
-	case t == durationType:
+	case t == decode.DurationType:
 		return "duration"
 	case t.Kind() == reflect.String:
 		return "text"
@@ -228,7 +231,7 @@ func (p *page) agent() {
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
 	p.printf("`homestak-gitops agent --print-config` shows what holds and where it is from. ")
 	p.printf("A path that does not begin with a slash starts at the folder of this file. The file holds values only, no references and no functions.\n\n")
-	file := p.schemas.of(reflect.TypeFor[model.AgentFile]())
+	file := p.schemas.Of(reflect.TypeFor[model.AgentFile]())
 	p.head(false)
 	p.rows(file, agentRule, reflect.Value{}, false)
 	p.printf("\n")
@@ -238,7 +241,7 @@ func (p *page) agent() {
 func cellText(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 func (p *page) functions() {
-	table := functions()
+	table := eval.Functions()
 	names := append(slices.Sorted(maps.Keys(table)), "file", "templatefile")
 	slices.Sort(names)
 	p.printf("## Functions\n\nNone of them reads a clock, the environment or the network; `file` and `templatefile` read files of the site.\n\n")

@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // checkRoom finds ranges of VMIDs that are too small for the nodes which draw from
 // them, as a count can make them with one digit.
 func (rs *rules) checkRoom() {
-	if !rs.complete || len(rs.site.VMIDRanges) == 0 {
+	if !rs.Complete || len(rs.site.VMIDRanges) == 0 {
 		return
 	}
 	hosts := map[string][]*model.Node{}
@@ -68,7 +70,7 @@ func (rs *rules) checkRoomOn(on string, nodes []*model.Node) {
 			continue
 		}
 		first := drawing[max(room, 0)]
-		rs.errorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
+		rs.ErrorAt(first.Resource.RangeOf("vmid_range"), fmt.Sprintf("%d nodes on %s draw a VMID from %s, where %d are free to be drawn", len(drawing), on, names, max(room, 0)),
 			"There is none for %s%s: widen the range in the site block, name another with vmid_range, or make fewer nodes.", first.Name, andMore(len(drawing)-max(room, 0)-1))
 		return
 	}
@@ -89,9 +91,9 @@ func among(ranges, of []model.VMIDRange) bool {
 // room is how many VMIDs ranges hold together; they may overlap.
 func room(ranges []model.VMIDRange) int {
 	sorted := slices.SortedFunc(slices.Values(ranges), func(a, b model.VMIDRange) int { return cmp.Compare(a.From, b.From) })
-	total, next := 0, minVMID
+	total, next := 0, decode.MinVMID
 	for _, r := range sorted {
-		from, to := max(r.From, next), min(r.To, maxVMID)
+		from, to := max(r.From, next), min(r.To, decode.MaxVMID)
 		if to >= from {
 			total += to - from + 1
 			next = to + 1
@@ -103,7 +105,7 @@ func room(ranges []model.VMIDRange) int {
 func rangeList(ranges []model.VMIDRange) string {
 	texts := make([]string, len(ranges))
 	for i, r := range ranges {
-		texts[i] = fmt.Sprintf("%s (%d to %d)", quote(r.Name), r.From, r.To)
+		texts[i] = fmt.Sprintf("%s (%d to %d)", parse.Quote(r.Name), r.From, r.To)
 	}
 	return "vmid_range " + strings.Join(texts, ", ")
 }

@@ -9,11 +9,13 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // rules are those that no single block can break: names, VMIDs, claims, parents and circles.
 type rules struct {
-	*tree
+	*parse.Tree
 	site      *model.Site
 	manifests []*manifest
 	invalid   map[string]bool // addresses of resources with findings of their own
@@ -22,7 +24,7 @@ type rules struct {
 // check holds the site against all of them.
 func (rs *rules) check() {
 	for _, m := range rs.manifests {
-		rs.current = m.At.File
+		rs.Current = m.At.File
 		rs.link(m)
 		rs.checkTopology(m)
 	}
@@ -44,10 +46,10 @@ func (rs *rules) checkTopology(m *manifest) {
 	for _, n := range m.Nodes {
 		r := n.Resource
 		if m.Pattern == "flat" && n.Parent != "" {
-			rs.errorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
+			rs.ErrorAt(r.RangeOf("parent"), fmt.Sprintf("node %s has a parent in a flat manifest", parse.Quote(n.Name)), "Flat means that all nodes live on the host itself: write pattern = \"tiered\", or remove parent.")
 		}
 		if naming != nil && !naming.MatchString(n.Name) {
-			rs.errorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", quote(n.Name)), "The site wants names of nodes to match %s.", quote(rs.site.Naming.Pattern))
+			rs.ErrorAt(r.At, fmt.Sprintf("name %s breaks the naming rule", parse.Quote(n.Name)), "The site wants names of nodes to match %s.", parse.Quote(rs.site.Naming.Pattern))
 		}
 		n.Mode = "push"
 		if m.Execution != nil {
@@ -59,7 +61,7 @@ func (rs *rules) checkTopology(m *manifest) {
 		}
 		if n.Type == typePVE {
 			if explicit && n.Mode == "pull" {
-				rs.errorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
+				rs.ErrorAt(r.RangeOf("execution.mode"), "mode pull on a pve node", "A pve node is always pushed at its birth: it pulls by itself from then on. Remove execution.")
 			}
 			n.Mode = "push"
 		}
@@ -85,8 +87,8 @@ func (rs *rules) checkVMID(n *model.Node) {
 	if n.VMIDRange != "" {
 		i := slices.IndexFunc(ranges, func(v model.VMIDRange) bool { return v.Name == n.VMIDRange })
 		if i < 0 {
-			if rs.complete {
-				rs.errorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+quote(n.VMIDRange), "%s", rs.nearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
+			if rs.Complete {
+				rs.ErrorAt(r.RangeOf("vmid_range"), "unknown vmid_range "+parse.Quote(n.VMIDRange), "%s", rs.NearestOr(n.VMIDRange, rangeNames(rs.site), "The site declares no vmid_range."))
 			}
 			return
 		}
@@ -96,14 +98,14 @@ func (rs *rules) checkVMID(n *model.Node) {
 	inside := len(ranges) == 0 || slices.ContainsFunc(ranges, func(v model.VMIDRange) bool { return v.From <= n.VMID && n.VMID <= v.To })
 	switch {
 	case !declared:
-	case n.VMID < minVMID || n.VMID > maxVMID:
-		rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", minVMID, maxVMID)
+	case n.VMID < decode.MinVMID || n.VMID > decode.MaxVMID:
+		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is not possible", n.VMID), "PVE has VMIDs from %d to %d.", decode.MinVMID, decode.MaxVMID)
 	case !inside:
 		var text []string
 		for _, v := range ranges {
 			text = append(text, fmt.Sprintf("%s from %d to %d", v.Name, v.From, v.To))
 		}
-		rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
+		rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is outside of the site's ranges", n.VMID), "Possible: %s.", strings.Join(text, ", "))
 	}
 }
 
@@ -118,8 +120,8 @@ func (rs *rules) checkIdentities() {
 				seen[key] = n
 				continue
 			}
-			rs.errorAt(n.At, fmt.Sprintf("node %s is deployed twice", quote(n.Name)),
-				"Manifest %s has it at %s. A node's name is its identity: rename one of them, or take the host from one manifest.", quote(first.Manifest.Name), first.At)
+			rs.ErrorAt(n.At, fmt.Sprintf("node %s is deployed twice", parse.Quote(n.Name)),
+				"Manifest %s has it at %s. A node's name is its identity: rename one of them, or take the host from one manifest.", parse.Quote(first.Manifest.Name), first.At)
 		}
 	}
 }
@@ -139,7 +141,7 @@ func (rs *rules) checkVMIDs() {
 				seen[key] = n
 				continue
 			}
-			rs.errorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
+			rs.ErrorAt(n.Resource.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by node %s", n.VMID, parse.Quote(first.Name)), "It has it at %s, on the same PVE host.", first.Resource.RangeOf("vmid"))
 		}
 	}
 }
@@ -158,7 +160,7 @@ func (rs *rules) checkOwnVMIDs(want *model.Want) {
 			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
 				continue
 			}
-			rs.errorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
+			rs.ErrorAt(r.RangeOf("vmid"), fmt.Sprintf("vmid %d is taken by %s", r.Guest.VMID, other), "It has it at %s, on the same PVE host.", o.RangeOf("vmid"))
 		}
 	}
 }
@@ -216,7 +218,7 @@ func (rs *rules) resolveAll() {
 func (rs *rules) addUnlessInvalid(found diag.List) {
 	for _, f := range found {
 		if !rs.invalid[f.Address] {
-			rs.add(f)
+			rs.Add(f)
 		}
 	}
 }
@@ -229,7 +231,7 @@ func (rs *rules) checkNeeds(n *model.Node, host string) {
 			continue
 		}
 		if on := model.HostOf(object.Spec); on != "" && on != host {
-			rs.errorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", quote(n.Name), addr, on)
+			rs.ErrorAt(n.At, fmt.Sprintf("%s is not on host %s", addr, host), "Node %s needs it there, but %s lives on host %s.", parse.Quote(n.Name), addr, on)
 		}
 	}
 }
@@ -259,10 +261,10 @@ func (c *claims) add(scope string, r *model.Resource) {
 			c.seen[key] = claimed{r.Addr.Name, at}
 			continue
 		}
-		value := quote(claim.Value)
+		value := parse.Quote(claim.Value)
 		if r.IsSensitive(claim.Path) {
-			value = sensitive
+			value = parse.Sensitive
 		}
-		c.errorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, quote(first.by)), "It has it at %s.", first.at)
+		c.ErrorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, parse.Quote(first.by)), "It has it at %s.", first.at)
 	}
 }

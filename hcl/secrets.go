@@ -9,6 +9,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // ParseSecrets reads secrets in the clear: YAML with the sections of
@@ -20,8 +22,8 @@ func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
 	for _, section := range model.SecretSections() {
 		p.out.Values[section] = map[string]string{}
 	}
-	if len(data) > maxOther {
-		p.errorf(1, "secrets file too large", "At most %d MiB are read.", maxOther>>20)
+	if len(data) > parse.MaxOther {
+		p.errorf(1, "secrets file too large", "At most %d MiB are read.", parse.MaxOther>>20)
 		return p.out, p.found
 	}
 	var doc yaml.Node
@@ -62,7 +64,7 @@ func (p *secretParser) document(n *yaml.Node) {
 		case section == "sops":
 			p.errorf(value.Line, "secrets file is encrypted", "It has SOPS metadata. Decrypt it first: sops --decrypt.")
 		default:
-			p.errorf(value.Line, "unknown section "+quote(section)+" of secrets", "%s", diag.DidYouMean(clip(section, maxQuoted), known))
+			p.errorf(value.Line, "unknown section "+parse.Quote(section)+" of secrets", "%s", diag.DidYouMean(parse.Clip(section, parse.MaxQuoted), known))
 		}
 	}
 }
@@ -72,14 +74,14 @@ func (p *secretParser) section(out map[string]string, section string, n *yaml.No
 		switch {
 		case section != "auth":
 			p.value(out, section, key, value)
-		case key == nodeTokens:
+		case key == eval.NodeTokens:
 			for node, token := range p.entries(value, "auth.node_tokens") {
-				p.value(out, section, nodeTokens+"."+node, token)
+				p.value(out, section, eval.NodeTokens+"."+node, token)
 			}
 		case key == "site_token" || key == "signing_key":
 			p.value(out, section, key, value)
 		default:
-			p.errorf(value.Line, "unknown key "+quote(key)+" in section auth", "%s", diag.DidYouMean(clip(key, maxQuoted), []string{"site_token", "signing_key", nodeTokens}))
+			p.errorf(value.Line, "unknown key "+parse.Quote(key)+" in section auth", "%s", diag.DidYouMean(parse.Clip(key, parse.MaxQuoted), []string{"site_token", "signing_key", eval.NodeTokens}))
 		}
 	}
 }
@@ -88,15 +90,15 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	n = target(n)
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null" && section == "ssh_keys":
-		p.errorf(n.Line, quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
 		out[key] = ""
 	case n.Kind != yaml.ScalarNode:
-		p.errorf(n.Line, quote(key)+" in section "+section+" is no text", "A secret is one text: %s: \"…\".", clip(key, maxQuoted))
+		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is no text", "A secret is one text: %s: \"…\".", parse.Clip(key, parse.MaxQuoted))
 	case n.Tag != "!!str":
-		p.errorf(n.Line, quote(key)+" in section "+section+" is no text", "It reads as a number, a date or true and false: put it into quotes.")
+		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is no text", "It reads as a number, a date or true and false: put it into quotes.")
 	case n.Value == "" && section == "ssh_keys":
-		p.errorf(n.Line, quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
+		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	default:
 		out[key] = n.Value
 	}
@@ -121,7 +123,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 				p.errorf(key.Line, "a name in "+what+" is no short text", "Write name: value, one a line.")
 				continue
 			case seen[key.Value] > 0:
-				p.errorf(key.Line, fmt.Sprintf("%s stands twice in %s", quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
+				p.errorf(key.Line, fmt.Sprintf("%s stands twice in %s", parse.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])
 				continue
 			}
 			seen[key.Value] = key.Line

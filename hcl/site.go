@@ -9,6 +9,8 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/decode"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // decodeSite decodes everything but the manifests.
@@ -19,85 +21,85 @@ func (l *load) decodeSite() {
 		Objects: model.State{}, Secrets: l.opts.Secrets, Kinds: l.opts.Kinds,
 	}
 	l.site = site
-	for _, b := range l.blocks["site"] {
-		site.At = diagRange(b.at)
-		l.decode(b, site, false)
+	for _, b := range l.Blocks["site"] {
+		site.At = parse.DiagRange(b.At)
+		l.decodeBlock(b, site, false)
 		l.checkSite(b, site)
 	}
-	if len(l.blocks["site"]) == 0 && l.complete {
-		l.errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
+	if len(l.Blocks["site"]) == 0 && l.Complete {
+		l.Errorf(l.firstFile(), "no site block", `The files have no site "NAME" { … }, which names the site and holds its defaults. There must be exactly one.`)
 	}
-	for _, b := range l.blocks["posture"] {
-		v := &model.Posture{At: diagRange(b.at)}
-		l.decode(b, v, false)
-		site.Postures[b.name] = v
+	for _, b := range l.Blocks["posture"] {
+		v := &model.Posture{At: parse.DiagRange(b.At)}
+		l.decodeBlock(b, v, false)
+		site.Postures[b.Name] = v
 	}
-	for _, b := range l.blocks["preset"] {
-		v := &model.Preset{At: diagRange(b.at)}
-		l.decode(b, v, false)
-		site.Presets[b.name] = v
+	for _, b := range l.Blocks["preset"] {
+		v := &model.Preset{At: parse.DiagRange(b.At)}
+		l.decodeBlock(b, v, false)
+		site.Presets[b.Name] = v
 	}
-	for _, b := range l.blocks["spec"] {
-		v := &model.Spec{At: diagRange(b.at)}
-		d := l.decode(b, v, true)
-		v.Sensitive, v.Missing = d.sensitive, d.missing
+	for _, b := range l.Blocks["spec"] {
+		v := &model.Spec{At: parse.DiagRange(b.At)}
+		d := l.decodeBlock(b, v, true)
+		v.Sensitive, v.Missing = d.Sensitive, d.Missing
 		markSecretChecks(v)
-		site.Specs[b.name] = v
+		site.Specs[b.Name] = v
 	}
-	for _, b := range l.blocks["host"] {
+	for _, b := range l.Blocks["host"] {
 		l.decodeHost(b, site)
 	}
 	for _, k := range l.opts.Kinds {
-		if k.Block == nodeBlock {
+		if k.Block == parse.NodeBlock {
 			continue
 		}
-		for _, b := range l.blocks[k.Block] {
+		for _, b := range l.Blocks[k.Block] {
 			l.decodeObject(b, k, site)
 		}
 	}
 }
 
-// decode decodes a block at the top of a file into its struct, with all defaults.
-func (l *load) decode(b *block, target any, secrets bool) *Decoder {
-	l.current = b.at.Filename
-	d := &Decoder{evaluator: l.evaluator, schemas: l.schemas, what: b.btype.name + " " + quote(b.name), scope: l.base}
-	p := l.schemas.part(target, b.btype.name)
-	p.secrets = secrets
-	if p.label >= 0 {
-		p.value.Field(p.label).SetString(b.name)
+// decodeBlock decodes a block at the top of a file into its struct, with all defaults.
+func (l *load) decodeBlock(b *parse.Block, target any, secrets bool) *decode.Decoder {
+	l.Current = b.At.Filename
+	d := &decode.Decoder{Evaluator: l.Evaluator, Schemas: l.schemas, What: b.Type.Name + " " + parse.Quote(b.Name), Scope: l.Base}
+	p := l.schemas.Part(target, b.Type.Name)
+	p.Secrets = secrets
+	if p.Label >= 0 {
+		p.Value.Field(p.Label).SetString(b.Name)
 	}
 	var extra []string
-	if b.btype.name == "manifest" {
-		extra = []string{nodeBlock}
+	if b.Type.Name == "manifest" {
+		extra = []string{parse.NodeBlock}
 	}
-	d.body(b.body, b.at, extra, p)
-	if b.btype.kind == nil {
-		l.schemas.fill(p.value, b.btype.name)
+	d.Body(b.Body, b.At, extra, p)
+	if b.Type.Kind == nil {
+		l.schemas.Fill(p.Value, b.Type.Name)
 	}
-	d.finish()
-	b.invalid = b.invalid || d.invalid
+	d.Finish()
+	b.Invalid = b.Invalid || d.Invalid
 	return d
 }
 
 // firstFile is the start of the first file, for what the files lack as a whole.
 func (l *load) firstFile() hclv2.Range {
-	for _, name := range slices.Sorted(maps.Keys(l.sources)) {
-		return fileStart(name)
+	for _, name := range slices.Sorted(maps.Keys(l.Sources)) {
+		return parse.FileStart(name)
 	}
 	return hclv2.Range{}
 }
 
-func (l *load) checkSite(b *block, s *model.Site) {
+func (l *load) checkSite(b *parse.Block, s *model.Site) {
 	for _, r := range s.VMIDRanges {
 		if r.From > r.To && r.To != 0 {
-			l.errorf(innerAt(b, "vmid_range", r.Name), "vmid_range "+quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
+			l.Errorf(innerAt(b, "vmid_range", r.Name), "vmid_range "+parse.Quote(r.Name)+" is empty", "It begins at %d and ends before that, at %d.", r.From, r.To)
 		}
 	}
 	if s.VMIDDefault == "" {
 		return
 	}
 	if names := rangeNames(s); !slices.Contains(names, s.VMIDDefault) {
-		l.errorf(b.body.Attributes["vmid_default"].Expr.Range(), "unknown vmid_range "+quote(s.VMIDDefault), "%s", l.nearestOr(s.VMIDDefault, names, "The site declares no vmid_range."))
+		l.Errorf(b.Body.Attributes["vmid_default"].Expr.Range(), "unknown vmid_range "+parse.Quote(s.VMIDDefault), "%s", l.NearestOr(s.VMIDDefault, names, "The site declares no vmid_range."))
 	}
 }
 
@@ -110,29 +112,29 @@ func rangeNames(s *model.Site) []string {
 }
 
 // innerAt finds an inner block by type and name; the block around it without one.
-func innerAt(b *block, typ, name string) hclv2.Range {
-	for _, inner := range b.body.Blocks {
+func innerAt(b *parse.Block, typ, name string) hclv2.Range {
+	for _, inner := range b.Body.Blocks {
 		if inner.Type == typ && len(inner.Labels) == 1 && inner.Labels[0] == name {
 			return inner.DefRange()
 		}
 	}
-	return b.at
+	return b.At
 }
 
-func (l *load) decodeHost(b *block, site *model.Site) {
-	h := &model.Host{At: diagRange(b.at)}
-	d := l.decode(b, h, false)
-	h.Ranges = d.ranges
-	site.Hosts[b.name] = h
-	if _, declared := b.body.Attributes["api_token"]; !declared && l.opts.Secrets != nil {
-		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.name]
+func (l *load) decodeHost(b *parse.Block, site *model.Site) {
+	h := &model.Host{At: parse.DiagRange(b.At)}
+	d := l.decodeBlock(b, h, false)
+	h.Ranges = d.Ranges
+	site.Hosts[b.Name] = h
+	if _, declared := b.Body.Attributes["api_token"]; !declared && l.opts.Secrets != nil {
+		h.APIToken = l.opts.Secrets.Values["api_tokens"][b.Name]
 	}
 	h.TokenMissing = h.APIToken == ""
 	if u := h.API; h.SSH != nil && h.SSH.Address == "" {
-		h.SSH.Address = hostOf(u)
+		h.SSH.Address = decode.HostOf(u)
 	}
 	if h.InsecureTLS {
-		l.warnf(b.body.Attributes["insecure_tls"].SrcRange, "host "+quote(b.name)+" is trusted blindly",
+		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+parse.Quote(b.Name)+" is trusted blindly",
 			"Whoever stands between can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
 	}
 	if h.CA != "" {
@@ -141,11 +143,11 @@ func (l *load) decodeHost(b *block, site *model.Site) {
 }
 
 // readCA takes the certificates of the file that the attribute ca names.
-func (l *load) readCA(b *block, h *model.Host) {
-	at := b.body.Attributes["ca"].Expr.Range()
-	data, problem := l.read(h.CA)
+func (l *load) readCA(b *parse.Block, h *model.Host) {
+	at := b.Body.Attributes["ca"].Expr.Range()
+	data, problem := l.Read(h.CA)
 	if problem != "" {
-		l.errorf(at, "unreadable file "+quote(h.CA), "%s.", upperFirst(problem))
+		l.Errorf(at, "unreadable file "+parse.Quote(h.CA), "%s.", parse.UpperFirst(problem))
 		return
 	}
 	for rest := data; ; {
@@ -154,7 +156,7 @@ func (l *load) readCA(b *block, h *model.Host) {
 			break
 		}
 		if strings.Contains(p.Type, "PRIVATE KEY") {
-			l.errorf(at, plaintextSecret+quote(h.CA)+" holds a private key", plaintextDetail)
+			l.Errorf(at, parse.PlaintextSecret+parse.Quote(h.CA)+" holds a private key", parse.PlaintextDetail)
 			return
 		}
 		if p.Type == "CERTIFICATE" {
@@ -162,19 +164,19 @@ func (l *load) readCA(b *block, h *model.Host) {
 		}
 	}
 	if h.CAPEM == nil {
-		l.errorf(at, "no certificate in "+quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
+		l.Errorf(at, "no certificate in "+parse.Quote(h.CA), "The file must hold the CA certificate in PEM form, as /etc/pve/pve-root-ca.pem does.")
 	}
 }
 
 // decodeObject decodes a block that is a resource by itself.
-func (l *load) decodeObject(b *block, k *model.Kind, site *model.Site) {
+func (l *load) decodeObject(b *parse.Block, k *model.Kind, site *model.Site) {
 	spec := k.New()
-	d := l.decode(b, spec, true)
-	addr := model.Address{Kind: k.Name, Name: b.name}
+	d := l.decodeBlock(b, spec, true)
+	addr := model.Address{Kind: k.Name, Name: b.Name}
 	site.Objects[addr] = &model.Resource{
-		Addr: addr, Spec: spec, Needs: d.needs, At: diagRange(b.at), Ranges: d.ranges, Sensitive: d.sensitive, Missing: d.missing,
+		Addr: addr, Spec: spec, Needs: d.Needs, At: parse.DiagRange(b.At), Ranges: d.Ranges, Sensitive: d.Sensitive, Missing: d.Missing,
 	}
-	if b.invalid {
+	if b.Invalid {
 		l.invalid[addr.String()] = true
 	}
 }

@@ -1,4 +1,4 @@
-package hcl
+package eval
 
 import (
 	"errors"
@@ -12,21 +12,23 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// read reads a file of the site for an expression or attribute. The site depends
+// Read reads a file of the site for an expression or attribute. The site depends
 // on it from then on.
-func (ev *evaluator) read(name string) (data []byte, problem string) {
+func (ev *Evaluator) Read(name string) (data []byte, problem string) {
 	name = path.Clean(name)
-	data, problem = readFile(ev.inputs.files, name, maxOther)
-	ev.others[name] = otherSum(data, problem)
+	data, problem = parse.ReadFile(ev.Inputs.Files, name, parse.MaxOther)
+	ev.Others[name] = parse.ReadSum(data, problem)
 	return data, problem
 }
 
 // fileFunctions are the functions that read files of the site's tree, by a name
 // from its top folder. What they find is as much part of the site as the files of
 // the language, so it may not be a secret either.
-func (ev *evaluator) fileFunctions() map[string]function.Function {
+func (ev *Evaluator) fileFunctions() map[string]function.Function {
 	param := function.Parameter{Name: "path", Type: cty.String}
 	return map[string]function.Function{
 		"file": function.New(&function.Spec{
@@ -47,27 +49,27 @@ func (ev *evaluator) fileFunctions() map[string]function.Function {
 	}
 }
 
-func (ev *evaluator) readText(name string) (string, error) {
-	data, problem := ev.read(name)
+func (ev *Evaluator) readText(name string) (string, error) {
+	data, problem := ev.Read(name)
 	switch {
 	case problem != "":
 		if !strings.Contains(problem, name) { // else it tells already which file
-			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", quote(name), problem)
+			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", parse.Quote(name), problem)
 		}
 		return "", errors.New(problem)
-	case unreadable(data) >= 0:
-		return "", fmt.Errorf("%s is no UTF-8 text", quote(name))
+	case parse.Unreadable(data) >= 0:
+		return "", fmt.Errorf("%s is no UTF-8 text", parse.Quote(name))
 	}
-	secret := new(findings)
-	if secret.findSecrets(name, data); len(secret.list) > 0 {
-		return "", fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", quote(name), secret.list[0].At.Start.Line)
+	secret := new(parse.Findings)
+	if secret.FindSecrets(name, data); len(secret.List) > 0 {
+		return "", fmt.Errorf("plaintext secret: %s holds one, at line %d; put it into the secrets file", parse.Quote(name), secret.List[0].At.Start.Line)
 	}
 	return string(data), nil
 }
 
 // renderFile renders a template with the given values and nothing else. A template
 // can use all functions but templatefile.
-func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error) {
+func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error) {
 	if t := values.Type(); !t.IsObjectType() && !t.IsMapType() {
 		return cty.NilVal, function.NewArgErrorf(1, "a map of values is needed")
 	}
@@ -75,9 +77,9 @@ func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	if err != nil {
 		return cty.NilVal, function.NewArgError(0, err)
 	}
-	aside := &findings{sources: map[string][]byte{name: []byte(src)}}
-	if !aside.checkNesting(name, []byte(src), hclsyntax.LexTemplate, false) {
-		return cty.NilVal, fmt.Errorf("in %s", aside.list[0])
+	aside := &parse.Findings{Sources: map[string][]byte{name: []byte(src)}}
+	if !aside.CheckNesting(name, []byte(src), hclsyntax.LexTemplate, false) {
+		return cty.NilVal, fmt.Errorf("in %s", aside.List[0])
 	}
 	expr, diags := hclsyntax.ParseTemplate([]byte(src), name, hclv2.InitialPos)
 	if diags.HasErrors() {
@@ -92,8 +94,8 @@ func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 	}
 	for _, t := range expr.Variables() {
 		if _, ok := ctx.Variables[t.RootName()]; !ok {
-			at := diagRange(t.SourceRange())
-			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
+			at := parse.DiagRange(t.SourceRange())
+			return cty.NilVal, fmt.Errorf("in %s: the template uses %s, which is not among the values: %s", at, parse.Quote(t.RootName()), strings.Join(slices.Sorted(maps.Keys(ctx.Variables)), ", "))
 		}
 	}
 	v, diags := expr.Value(ctx)
@@ -107,7 +109,7 @@ func (ev *evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 		return cty.UnknownVal(cty.String), nil // a secret whose value is not known
 	}
 	if v.IsNull() || v.Type() != cty.String {
-		return cty.NilVal, fmt.Errorf("%s does not make a text", quote(name))
+		return cty.NilVal, fmt.Errorf("%s does not make a text", parse.Quote(name))
 	}
 	return v, nil
 }
@@ -117,7 +119,7 @@ func templateError(diags hclv2.Diagnostics) error {
 	d := diags.Errs()[0]
 	for _, one := range diags {
 		if one.Severity == hclv2.DiagError && one.Subject != nil {
-			return fmt.Errorf("in %s: %s: %s", diagRange(*one.Subject), lowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
+			return fmt.Errorf("in %s: %s: %s", parse.DiagRange(*one.Subject), parse.LowerFirst(one.Summary), strings.TrimRight(one.Detail, "."))
 		}
 	}
 	return d

@@ -1,4 +1,4 @@
-package hcl
+package decode
 
 import (
 	"fmt"
@@ -11,43 +11,46 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-var durationType = reflect.TypeFor[time.Duration]()
+// DurationType is that of attributes which hold a duration.
+var DurationType = reflect.TypeFor[time.Duration]()
 
-// assign writes a known, unmarked value that is not null into a field of one of
+// Assign writes a known, unmarked value that is not null into a field of one of
 // the types that model.Kind allows. What is wrong comes back as the end of a
 // sentence that begins with the attribute: "must be a number, not a list".
-func (d *Decoder) assign(dst reflect.Value, v cty.Value) string {
+func (d *Decoder) Assign(dst reflect.Value, v cty.Value) string {
 	t := dst.Type()
 	switch {
 	case t.Kind() == reflect.Pointer:
 		inner := reflect.New(t.Elem())
-		if problem := d.assign(inner.Elem(), v); problem != "" {
+		if problem := d.Assign(inner.Elem(), v); problem != "" {
 			return problem
 		}
 		dst.Set(inner)
 		return ""
-	case t == durationType:
+	case t == DurationType:
 		return assignDuration(dst, v)
 	}
 	switch t.Kind() {
 	case reflect.String:
 		s, err := convert.Convert(v, cty.String)
 		if err != nil {
-			return wrongType("a text", v)
+			return WrongType("a text", v)
 		}
-		dst.SetString(d.intern(s.AsString()))
+		dst.SetString(d.Intern(s.AsString()))
 	case reflect.Bool:
 		b, err := convert.Convert(v, cty.Bool)
 		if err != nil {
-			return wrongType("true or false", v)
+			return WrongType("true or false", v)
 		}
 		dst.SetBool(b.True())
 	case reflect.Int, reflect.Int64, reflect.Int32:
 		n, err := convert.Convert(v, cty.Number)
 		if err != nil {
-			return wrongType("a whole number", v)
+			return WrongType("a whole number", v)
 		}
 		f := n.AsBigFloat()
 		if !f.IsInt() {
@@ -61,7 +64,7 @@ func (d *Decoder) assign(dst reflect.Value, v cty.Value) string {
 	case reflect.Float64:
 		n, err := convert.Convert(v, cty.Number)
 		if err != nil {
-			return wrongType("a number", v)
+			return WrongType("a number", v)
 		}
 		f, _ := n.AsBigFloat().Float64()
 		dst.SetFloat(f)
@@ -78,7 +81,7 @@ func (d *Decoder) assign(dst reflect.Value, v cty.Value) string {
 func assignDuration(dst reflect.Value, v cty.Value) string {
 	const want = `must be a duration such as "90s" or "10m"`
 	if v.Type() != cty.String {
-		return want + ", not " + valueType(v)
+		return want + ", not " + ValueType(v)
 	}
 	length, err := time.ParseDuration(v.AsString())
 	switch {
@@ -93,7 +96,7 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 
 func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsListType() && !t.IsSetType() && !t.IsTupleType() {
-		return wrongType("a list of texts", v)
+		return WrongType("a list of texts", v)
 	}
 	list := reflect.MakeSlice(dst.Type(), v.LengthInt(), v.LengthInt())
 	i := 0
@@ -102,7 +105,7 @@ func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 		if e.IsNull() {
 			return fmt.Sprintf("must be a list of texts, but element %d is null", i+1)
 		}
-		if problem := d.assign(list.Index(i), e); problem != "" {
+		if problem := d.Assign(list.Index(i), e); problem != "" {
 			return fmt.Sprintf("must be a list of texts, but element %d %s", i+1, problem)
 		}
 	}
@@ -113,7 +116,7 @@ func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 // assignMap leaves out entries that are null, as attributes that are null are.
 func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsMapType() && !t.IsObjectType() {
-		return wrongType("a map of texts, such as { key = \"value\" }", v)
+		return WrongType("a map of texts, such as { key = \"value\" }", v)
 	}
 	m := reflect.MakeMap(dst.Type())
 	for it := v.ElementIterator(); it.Next(); {
@@ -122,17 +125,18 @@ func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 			continue
 		}
 		text := reflect.New(dst.Type().Elem()).Elem()
-		if problem := d.assign(text, e); problem != "" {
-			return fmt.Sprintf("must be a map of texts, but %s %s", quote(k.AsString()), problem)
+		if problem := d.Assign(text, e); problem != "" {
+			return fmt.Sprintf("must be a map of texts, but %s %s", parse.Quote(k.AsString()), problem)
 		}
-		m.SetMapIndex(reflect.ValueOf(d.intern(k.AsString())), text)
+		m.SetMapIndex(reflect.ValueOf(d.Intern(k.AsString())), text)
 	}
 	dst.Set(m)
 	return ""
 }
 
-func wrongType(want string, v cty.Value) string {
-	got := valueType(v)
+// WrongType says what a value must be, as the end of a sentence that begins with the attribute.
+func WrongType(want string, v cty.Value) string {
+	got := ValueType(v)
 	if strings.HasPrefix(want, got) || v.Type() == cty.String && strings.HasPrefix(want, "a whole number") {
 		return "must be " + want
 	}
@@ -172,8 +176,8 @@ func unitless(doc string, v cty.Value) string {
 
 var withUnit = regexp.MustCompile(`(?i)^\s*(\d+)\s*([MGT])(?:i?B)?\s*$`)
 
-// valueType says what sort of value it is, in the words of the reference page.
-func valueType(v cty.Value) string {
+// ValueType says what sort of value it is, in the words of the reference page.
+func ValueType(v cty.Value) string {
 	switch t := v.Type(); {
 	case v.IsNull():
 		return "null"

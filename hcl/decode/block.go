@@ -1,4 +1,4 @@
-package hcl
+package decode
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // What a check has unless it says otherwise, and its limits: nobody's host is to be
@@ -33,23 +34,23 @@ func endpoint(read func(string) (model.Endpoint, error)) func(string) string {
 }
 
 // checkBlock holds an inner block as a whole against what its attributes mean together.
-func (d *Decoder) checkBlock(p part, at hclv2.Range) {
-	c, ok := reflect.TypeAssert[*model.Check](p.value.Addr())
+func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
+	c, ok := reflect.TypeAssert[*model.Check](p.Value.Addr())
 	if !ok {
 		return
 	}
-	c.At = diagRange(at)
+	c.At = parse.DiagRange(at)
 	var set []string
 	ways := []string{model.WayHTTP, model.WayTCP, model.WaySSH, model.WayAgent, model.WayCommand}
 	for _, way := range ways {
-		i := p.byName[way]
+		i := p.ByName[way]
 		_, declared := d.rangeOf(p.prefix + way)
-		secret := declared && slices.Contains(d.sensitive, p.prefix+way) // its value may be unknown here
-		if !p.value.Field(p.attrs[i].Index).IsZero() || secret {
+		secret := declared && slices.Contains(d.Sensitive, p.prefix+way) // its value may be unknown here
+		if !p.Value.Field(p.Attrs[i].Index).IsZero() || secret {
 			set = append(set, way)
 		}
 	}
-	if d.invalid {
+	if d.Invalid {
 		return
 	}
 	timeout, interval := c.Timeout, c.Interval
@@ -58,22 +59,22 @@ func (d *Decoder) checkBlock(p part, at hclv2.Range) {
 	}
 	switch {
 	case len(set) != 1:
-		d.invalid = true
-		d.errorf(at, d.what+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
+		d.Invalid = true
+		d.Errorf(at, d.What+" does not say what to try", "Exactly one of %s must be set; here it is %s.", strings.Join(ways, ", "), orNone(set))
 	case c.Expect != "" && (c.SSH || c.Agent):
-		d.invalid = true
+		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "expect")
-		d.errorAt(where, "expect has no meaning in "+d.what, "What %s answers is not compared with a text: remove expect.", set[0])
+		d.ErrorAt(where, "expect has no meaning in "+d.What, "What %s answers is not compared with a text: remove expect.", set[0])
 	case interval > timeout:
-		d.invalid = true
+		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "interval")
-		d.errorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", shortDuration(interval), shortDuration(timeout)), "There would never be a second try.")
+		d.ErrorAt(where, fmt.Sprintf("interval = %q is longer than the timeout of %s", ShortDuration(interval), ShortDuration(timeout)), "There would never be a second try.")
 	}
 }
 
 // rangeOf finds where an attribute was declared, if it was.
 func (d *Decoder) rangeOf(path string) (diag.Range, bool) {
-	for _, p := range d.ranges {
+	for _, p := range d.Ranges {
 		if p.Path == path {
 			return p.At, true
 		}

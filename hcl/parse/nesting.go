@@ -1,4 +1,4 @@
-package hcl
+package parse
 
 import (
 	"bytes"
@@ -95,31 +95,31 @@ func (n *nesting) close(b byte) {
 // lexer is one of the scanners of the library.
 type lexer func(src []byte, name string, start hclv2.Pos) (hclsyntax.Tokens, hclv2.Diagnostics)
 
-// checkFile is checkNesting for a file of the language. Most files are judged by a
+// CheckFile is checkNesting for a file of the language. Most files are judged by a
 // quick look at their bytes; only what that cannot read for sure goes through the
 // library's scanner, which costs as much as parsing.
-func (f *findings) checkFile(name string, src []byte) bool {
-	return plainNesting(src) || f.checkNesting(name, src, hclsyntax.LexConfig, true)
+func (f *Findings) CheckFile(name string, src []byte) bool {
+	return plainNesting(src) || f.CheckNesting(name, src, hclsyntax.LexConfig, true)
 }
 
-// checkNesting tells where a text is too deep to be parsed, or has a number too
+// CheckNesting tells where a text is too deep to be parsed, or has a number too
 // large to be computed with.
-func (f *findings) checkNesting(name string, src []byte, lex lexer, body bool) bool {
+func (f *Findings) CheckNesting(name string, src []byte, lex lexer, body bool) bool {
 	tokens, _ := lex(src, name, hclv2.InitialPos)
 	n := nesting{body: body}
 	for i := range tokens {
 		t := &tokens[i]
 		n.token(t)
 		if n.long {
-			f.errorf(t.Range, "text too long", "Put a text of that many lines into a file of its own, and write file(\"PATH\").")
+			f.Errorf(t.Range, "text too long", "Put a text of that many lines into a file of its own, and write file(\"PATH\").")
 			return false
 		}
 		if n.deep {
-			f.errorf(t.Range, "expression too deep", "At most %d brackets may stand within each other, and %d operators in one expression: use locals for parts of it.", maxNesting, maxChain)
+			f.Errorf(t.Range, "expression too deep", "At most %d brackets may stand within each other, and %d operators in one expression: use locals for parts of it.", maxNesting, maxChain)
 			return false
 		}
 		if t.Type == hclsyntax.TokenNumberLit && hugeExponent(t.Bytes) {
-			f.errorf(t.Range, "number too large", "%s is more than any attribute can take.", clip(string(t.Bytes), maxQuoted))
+			f.Errorf(t.Range, "number too large", "%s is more than any attribute can take.", Clip(string(t.Bytes), MaxQuoted))
 			return false
 		}
 	}

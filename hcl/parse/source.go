@@ -1,4 +1,8 @@
-package hcl
+// Package parse turns the files of a site into blocks: it reads them (source.go), refuses
+// what would be too deep for the parser (nesting.go), finds secrets in the clear
+// (plaintext.go), and sorts the blocks by type and name (blocks.go). It also gathers the
+// findings of a load (findings.go): no finding shows a secret, and their number is bounded.
+package parse
 
 import (
 	"bytes"
@@ -17,31 +21,32 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 )
 
+// What is read at most.
 const (
-	maxFile  = 4 << 20  // bytes of one *.hcl file
+	MaxFile  = 4 << 20  // bytes of one *.hcl file
 	maxTotal = 32 << 20 // bytes of all of them
-	maxOther = 1 << 20  // bytes of a file that an expression reads
+	MaxOther = 1 << 20  // bytes of a file that an expression reads
 )
 
-// sum identifies contents.
-type sum = [sha256.Size]byte
+// Sum identifies contents.
+type Sum = [sha256.Size]byte
 
-// source is one file of the site.
-type source struct {
-	name string
-	data []byte
-	sum  sum
+// Source is one file of the site.
+type Source struct {
+	Name string
+	Data []byte
+	Sum  Sum
 }
 
-// readSources reads all files of the language, sorted by name. Whole is false
+// ReadSources reads all files of the language, sorted by name. Whole is false
 // where a file is missing in the result: what is declared there is not known then.
-func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
+func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 	whole = true
 	total := 0
 	var others []string
 	refuse := func(name, summary, detail string) {
 		whole = false
-		f.errorf(fileStart(name), summary, "%s", detail)
+		f.Errorf(FileStart(name), summary, "%s", detail)
 	}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		switch base := path.Base(name); {
@@ -58,7 +63,7 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 			refuse(name, "unreadable folder", "The system says: "+reason(err)+".")
 			return nil
 		case d.Type()&fs.ModeSymlink != 0 && path.Ext(base) == "" && !isFile(fsys, name):
-			f.warnf(fileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", quote(name))
+			f.Warnf(FileStart(name), "linked folder is left out", "%s is a symbolic link, and links are not followed: put the files themselves there.", Quote(name))
 			return nil
 		case !d.IsDir() && otherLanguage(base):
 			others = append(others, name)
@@ -66,30 +71,30 @@ func readSources(fsys fs.FS, f *findings) (files []source, whole bool) {
 		case d.IsDir() || path.Ext(base) != ".hcl":
 			return nil
 		}
-		data, problem := readFile(fsys, name, maxFile)
+		data, problem := ReadFile(fsys, name, MaxFile)
 		if problem == "" {
 			if total += len(data); total > maxTotal {
 				problem = fmt.Sprintf("the files of a site may have %d MiB together", maxTotal>>20)
 			}
 		}
 		if problem != "" {
-			refuse(name, "unreadable file", upperFirst(problem)+".")
+			refuse(name, "unreadable file", UpperFirst(problem)+".")
 			return nil
 		}
-		if i := unreadable(data); i >= 0 {
+		if i := Unreadable(data); i >= 0 {
 			whole = false
-			f.errorf(offsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
+			f.Errorf(OffsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
 			return nil
 		}
-		files = append(files, source{name: name, data: data, sum: sha256.Sum256(data)})
+		files = append(files, Source{Name: name, Data: data, Sum: sha256.Sum256(data)})
 		return nil
 	})
 	if err != nil {
-		f.errorf(hclv2.Range{}, "unreadable site", "The system says: %s.", reason(err))
+		f.Errorf(hclv2.Range{}, "unreadable site", "The system says: %s.", reason(err))
 		return nil, false
 	}
 	f.leftOut(others)
-	slices.SortFunc(files, func(a, b source) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(files, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
 	return files, whole
 }
 
@@ -99,7 +104,7 @@ func otherLanguage(base string) bool {
 }
 
 // leftOut says once which files are not read although they look like it.
-func (f *findings) leftOut(names []string) {
+func (f *Findings) leftOut(names []string) {
 	if len(names) == 0 {
 		return
 	}
@@ -119,13 +124,13 @@ func (f *findings) leftOut(names []string) {
 	if slices.ContainsFunc(names, func(s string) bool { return !strings.HasSuffix(s, ".hcl.json") }) {
 		advice += " Terraform's configuration is another language: keep it in a folder whose name begins with a dot, or in a repository of its own."
 	}
-	f.warnf(fileStart(names[0]), summary, "%s", advice)
+	f.Warnf(FileStart(names[0]), summary, "%s", advice)
 }
 
-// readFile reads a regular file of the tree that has at most limit bytes; what is
+// ReadFile reads a regular file of the tree that has at most limit bytes; what is
 // against it comes back as text. Links are never followed: a tree on disk must
 // not lead out of itself, and what git serves to others has no other files.
-func readFile(fsys fs.FS, name string, limit int) (data []byte, problem string) {
+func ReadFile(fsys fs.FS, name string, limit int) (data []byte, problem string) {
 	if !fs.ValidPath(name) {
 		return nil, "only files of the site can be read, by a path from its top folder without .. in it"
 	}
@@ -138,9 +143,9 @@ func readFile(fsys fs.FS, name string, limit int) (data []byte, problem string) 
 		case err != nil:
 			return nil, reason(err)
 		case info.Mode()&fs.ModeSymlink != 0:
-			return nil, quote(name[:i]) + " is a symbolic link, and links are not followed: put the file itself there"
+			return nil, Quote(name[:i]) + " is a symbolic link, and links are not followed: put the file itself there"
 		case i == len(name) && !info.Mode().IsRegular():
-			return nil, quote(name) + " is not a regular file"
+			return nil, Quote(name) + " is not a regular file"
 		case i == len(name) && info.Size() > int64(limit):
 			return nil, fmt.Sprintf("%d bytes are too many: at most %d MiB are read", info.Size(), limit>>20)
 		}
@@ -172,11 +177,11 @@ func reason(err error) string {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		err = p.Err
 	}
-	return clip(err.Error(), maxQuoted)
+	return Clip(err.Error(), MaxQuoted)
 }
 
-// unreadable finds the first byte that belongs in no text; -1 if there is none.
-func unreadable(data []byte) int {
+// Unreadable finds the first byte that belongs in no text; -1 if there is none.
+func Unreadable(data []byte) int {
 	if i := bytes.IndexByte(data, 0); i >= 0 && utf8.Valid(data[:i]) {
 		return i
 	}
@@ -192,12 +197,13 @@ func unreadable(data []byte) int {
 	}
 }
 
-func fileStart(name string) hclv2.Range {
+// FileStart is the start of a file.
+func FileStart(name string) hclv2.Range {
 	return hclv2.Range{Filename: name, Start: hclv2.InitialPos, End: hclv2.InitialPos}
 }
 
-// hashOf sums up files, whatever the order they were read in.
-func hashOf(files map[string]sum) string {
+// HashOf sums up files, whatever the order they were read in.
+func HashFiles(files map[string]Sum) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		s := files[name]
@@ -206,15 +212,16 @@ func hashOf(files map[string]sum) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func upperFirst(s string) string {
+// UpperFirst writes the first letter of a sentence large.
+func UpperFirst(s string) string {
 	if s != "" && s[0] >= 'a' && s[0] <= 'z' {
 		return string(s[0]-'a'+'A') + s[1:]
 	}
 	return s
 }
 
-// otherSum identifies what reading a file came to, contents or the lack of them.
-func otherSum(data []byte, problem string) sum {
+// ReadSum identifies what reading a file came to, contents or the lack of them.
+func ReadSum(data []byte, problem string) Sum {
 	if problem != "" {
 		return sha256.Sum256([]byte("problem: " + problem))
 	}

@@ -1,4 +1,4 @@
-package hcl
+package parse
 
 import (
 	"bytes"
@@ -21,58 +21,62 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
+// The limits of the findings of one load.
 const (
-	maxFindings = 1000      // told in one run; the rest is counted
+	MaxFindings = 1000      // reported; the rest is counted
 	maxKept     = 20_000    // held while loading, so that hostile files cost bounded memory
 	maxCompared = 1_000_000 // names compared for suggestions in one run
-	maxQuoted   = 80        // characters of a name or value repeated in a message
+	MaxQuoted   = 80        // characters of a name or value repeated in a message
 )
 
-// findings gathers what one load has to tell. It is owned by that load.
-type findings struct {
-	list     diag.List
+// Findings gathers what one load has to tell. It is owned by that load.
+type Findings struct {
+	List     diag.List
 	more     int               // found beyond maxKept
 	moreBad  bool              // an error is among them
-	sources  map[string][]byte // by file name, for the source lines
+	Sources  map[string][]byte // by file name, for the source lines
 	compared int
 }
 
-func (f *findings) add(d diag.Finding) {
-	if len(f.list) < maxKept {
-		f.list = append(f.list, d)
+// Add adds a finding as it is.
+func (f *Findings) Add(d diag.Finding) {
+	if len(f.List) < maxKept {
+		f.List = append(f.List, d)
 		return
 	}
 	f.more++
 	f.moreBad = f.moreBad || d.Severity == diag.Error
 }
 
-func (f *findings) errorf(at hclv2.Range, summary, detail string, args ...any) {
-	f.add(diag.Errorf(diagRange(at), summary, detail, args...))
+// Errorf adds an error at a place of the files.
+func (f *Findings) Errorf(at hclv2.Range, summary, detail string, args ...any) {
+	f.Add(diag.Errorf(DiagRange(at), summary, detail, args...))
 }
 
-func (f *findings) warnf(at hclv2.Range, summary, detail string, args ...any) {
-	f.add(diag.Warnf(diagRange(at), summary, detail, args...))
+// Warnf adds a warning at a place of the files.
+func (f *Findings) Warnf(at hclv2.Range, summary, detail string, args ...any) {
+	f.Add(diag.Warnf(DiagRange(at), summary, detail, args...))
 }
 
-// errorAt is errorf for a place that left the library behind already.
-func (f *findings) errorAt(at diag.Range, summary, detail string, args ...any) {
-	f.add(diag.Errorf(at, summary, detail, args...))
+// ErrorAt is Errorf with a range of package diag.
+func (f *Findings) ErrorAt(at diag.Range, summary, detail string, args ...any) {
+	f.Add(diag.Errorf(at, summary, detail, args...))
 }
 
 // oneLine is what the library calls a block with more than one attribute on its line.
 // Its details say where the brace should be, and nobody wanted to move the brace.
 const oneLine = "Invalid single-argument block definition"
 
-// addDiagnostics adds what the library says, in the shape of our own findings. With
+// AddDiagnostics adds what the library says, in the shape of our own findings. With
 // quiet set the details stay away, for they may repeat values.
-func (f *findings) addDiagnostics(diags hclv2.Diagnostics, quiet bool) {
+func (f *Findings) AddDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 	for i, d := range diags {
 		if i > 0 && follows(diags[i-1], d) {
 			continue
 		}
 		var at diag.Range
 		if d.Subject != nil {
-			at = diagRange(*d.Subject)
+			at = DiagRange(*d.Subject)
 		}
 		summary, detail := d.Summary, d.Detail
 		if strings.EqualFold(summary, oneLine) {
@@ -86,11 +90,11 @@ func (f *findings) addDiagnostics(diags hclv2.Diagnostics, quiet bool) {
 		if quiet {
 			detail = "The particulars are withheld, because a secret takes part in this expression."
 		}
-		n := diag.Errorf(at, lowerFirst(strings.TrimSuffix(summary, ".")), "%s", clip(detail, 2000))
+		n := diag.Errorf(at, LowerFirst(strings.TrimSuffix(summary, ".")), "%s", Clip(detail, 2000))
 		if d.Severity == hclv2.DiagWarning {
 			n.Severity = diag.Warning
 		}
-		f.add(n)
+		f.Add(n)
 	}
 }
 
@@ -101,16 +105,16 @@ func follows(last, d *hclv2.Diagnostic) bool {
 		last.Subject.Filename == d.Subject.Filename && d.Subject.Start.Line-last.Subject.Start.Line == 1
 }
 
-// nearest is diag.DidYouMean within a budget: a thousand misspelt names against
+// Nearest is diag.DidYouMean within a budget: a thousand misspelt names against
 // ten thousand known ones must not take minutes.
-func (f *findings) nearest(name string, known []string) string {
+func (f *Findings) Nearest(name string, known []string) string {
 	f.compared += len(known)
-	if f.compared > maxCompared || len(name) > maxQuoted {
+	if f.compared > maxCompared || len(name) > MaxQuoted {
 		return ""
 	}
 	short := make([]string, 0, len(known))
 	for _, k := range known {
-		if len(k) <= maxQuoted {
+		if len(k) <= MaxQuoted {
 			short = append(short, k)
 		}
 	}
@@ -118,26 +122,26 @@ func (f *findings) nearest(name string, known []string) string {
 	return diag.DidYouMean(name, slices.Compact(short))
 }
 
-// finish sorts the findings, adds their source lines, takes secrets out of them,
+// Finish sorts the findings, adds their source lines, takes secrets out of them,
 // and bounds their number.
-func (f *findings) finish(secrets []string) diag.List {
-	list := f.list.Sorted()
+func (f *Findings) Finish(secrets []string) diag.List {
+	list := f.List.Sorted()
 	more, bad := f.more, f.moreBad
-	if len(list) > maxFindings {
-		rest := list[maxFindings:]
+	if len(list) > MaxFindings {
+		rest := list[MaxFindings:]
 		more, bad = more+len(rest), bad || rest.HasErrors()
-		list = list[:maxFindings:maxFindings]
-		f.list = rest
+		list = list[:MaxFindings:MaxFindings]
+		f.List = rest
 	}
 	if more > 0 {
-		last := diag.Warnf(f.list[0].At, fmt.Sprintf("and %d more findings", more), "Mend the first ones and look again: many of them may have one cause.")
+		last := diag.Warnf(f.List[0].At, fmt.Sprintf("and %d more findings", more), "Mend the first ones and look again: many of them may have one cause.")
 		if bad {
 			last.Severity = diag.Error
 		}
 		list = append(list, last)
 	}
 	keys := map[string]bool{}
-	for name, src := range f.sources {
+	for name, src := range f.Sources {
 		keys[name] = bytes.Contains(src, keyHint)
 	}
 	for i := range list {
@@ -147,11 +151,11 @@ func (f *findings) finish(secrets []string) diag.List {
 		case i > 0 && list[i-1].At.File == d.At.File && list[i-1].At.Start.Line == d.At.Start.Line:
 			d.Code = list[i-1].Code
 		default:
-			d.Code = sourceCode(f.sources[d.At.File], d.At.Start.Byte, keys[d.At.File])
+			d.Code = sourceCode(f.Sources[d.At.File], d.At.Start.Byte, keys[d.At.File])
 		}
 		for _, s := range secrets {
 			for _, text := range []*string{&d.Summary, &d.Detail, &d.Code} {
-				*text = strings.ReplaceAll(*text, s, sensitive)
+				*text = strings.ReplaceAll(*text, s, Sensitive)
 			}
 		}
 		for _, text := range []*string{&d.Summary, &d.Detail} {
@@ -169,8 +173,8 @@ func sourceLine(src []byte, offset int) (line []byte, start int) {
 	return bytes.TrimSuffix(line, []byte("\r")), start
 }
 
-// diagRange turns the library's range into ours.
-func diagRange(r hclv2.Range) diag.Range {
+// DiagRange turns the library's range into ours.
+func DiagRange(r hclv2.Range) diag.Range {
 	return diag.Range{
 		File:  r.Filename,
 		Start: diag.Pos{Line: r.Start.Line, Column: r.Start.Column, Byte: r.Start.Byte},
@@ -178,8 +182,8 @@ func diagRange(r hclv2.Range) diag.Range {
 	}
 }
 
-// offsetRange is the range of one offset of a file.
-func offsetRange(name string, src []byte, offset int) hclv2.Range {
+// OffsetRange is the range of one offset of a file.
+func OffsetRange(name string, src []byte, offset int) hclv2.Range {
 	line, start := sourceLine(src, offset)
 	at := hclv2.Pos{
 		Line:   1 + bytes.Count(src[:start], []byte("\n")),
@@ -189,10 +193,11 @@ func offsetRange(name string, src []byte, offset int) hclv2.Range {
 	return hclv2.Range{Filename: name, Start: at, End: at}
 }
 
-// quote repeats a name or value of the files in a message: escaped, and never long.
-func quote(s string) string { return strconv.Quote(clip(s, maxQuoted)) }
+// Quote repeats a name or value of the files in a message: escaped, and never long.
+func Quote(s string) string { return strconv.Quote(Clip(s, MaxQuoted)) }
 
-func clip(s string, limit int) string {
+// Clip cuts a text after limit characters.
+func Clip(s string, limit int) string {
 	if utf8.RuneCountInString(s) <= limit {
 		return s
 	}
@@ -207,9 +212,10 @@ func clip(s string, limit int) string {
 }
 
 // sentence makes one of what an error says.
-func sentence(s string) string { return upperFirst(strings.TrimRight(s, ".")) + "." }
+func sentence(s string) string { return UpperFirst(strings.TrimRight(s, ".")) + "." }
 
-func lowerFirst(s string) string {
+// LowerFirst writes the first letter small, unless it begins an abbreviation.
+func LowerFirst(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
 		return s // an abbreviation
@@ -217,9 +223,9 @@ func lowerFirst(s string) string {
 	return string(unicode.ToLower(r)) + s[n:]
 }
 
-// panicLocation gives function and line of ours where a panic came from. Its text is
+// PanicLocation gives function and line of ours where a panic came from. Its text is
 // not told, since it may repeat a value.
-func panicLocation() string {
+func PanicLocation() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	for {
@@ -233,17 +239,17 @@ func panicLocation() string {
 	}
 }
 
-// nearestOr is nearest, and the text none where nothing is known.
-func (f *findings) nearestOr(name string, known []string, none string) string {
+// NearestOr is Nearest, or the text none where nothing is known.
+func (f *Findings) NearestOr(name string, known []string, none string) string {
 	if len(known) == 0 {
 		return none
 	}
-	return f.nearest(name, known)
+	return f.Nearest(name, known)
 }
 
-// longSecrets lists the values that no text may repeat, longest first. Short ones
+// LongSecrets lists the values that no text may repeat, longest first. Short ones
 // are left out: they would tear holes into ordinary words.
-func longSecrets(s *model.Secrets) []string {
+func LongSecrets(s *model.Secrets) []string {
 	if s == nil {
 		return nil
 	}

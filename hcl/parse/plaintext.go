@@ -1,4 +1,4 @@
-package hcl
+package parse
 
 import (
 	"bytes"
@@ -8,12 +8,14 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 )
 
-// sensitive stands for a value that must not be shown.
-const sensitive = "(sensitive)"
+// Sensitive stands for a value that must not be shown.
+const Sensitive = "(sensitive)"
 
-const plaintextSecret = "plaintext secret: "
+// PlaintextSecret begins the summary of a finding about a secret in the clear.
+const PlaintextSecret = "plaintext secret: "
 
-const plaintextDetail = "Whoever can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
+// PlaintextDetail says what to do about it.
+const PlaintextDetail = "Whoever can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
 	"put a new one into the secrets file, and write secret.SECTION.KEY here."
 
 // What a secret looks like wherever it stands, comments included.
@@ -31,8 +33,8 @@ var (
 	loginHint = []byte("@")
 )
 
-// findSecrets finds secrets that stand in a file, by their looks.
-func (f *findings) findSecrets(name string, src []byte) {
+// FindSecrets finds secrets that stand in a file, by their looks.
+func (f *Findings) FindSecrets(name string, src []byte) {
 	for _, look := range []struct {
 		hint []byte
 		re   *regexp.Regexp
@@ -46,9 +48,9 @@ func (f *findings) findSecrets(name string, src []byte) {
 		if !bytes.Contains(src, look.hint) {
 			continue
 		}
-		for _, hit := range look.re.FindAllIndex(src, maxFindings) {
-			at := offsetRange(name, src, hit[0])
-			f.errorf(at, plaintextSecret+look.what+" stands in the file", plaintextDetail)
+		for _, hit := range look.re.FindAllIndex(src, MaxFindings) {
+			at := OffsetRange(name, src, hit[0])
+			f.Errorf(at, PlaintextSecret+look.what+" stands in the file", PlaintextDetail)
 		}
 	}
 }
@@ -65,11 +67,11 @@ func sourceCode(src []byte, offset int, keys bool) string {
 	case offset-start > maxCode:
 		return ""
 	case keys && insideKey(src, start):
-		return sensitive
+		return Sensitive
 	}
 	line = line[:min(len(line), maxCode+512)] // no secret is cut in two at the end of what is shown
-	line = assigned.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
-	line = within.ReplaceAll(line, []byte(`${1}"`+sensitive+`"`))
+	line = assigned.ReplaceAll(line, []byte(`${1}"`+Sensitive+`"`))
+	line = within.ReplaceAll(line, []byte(`${1}"`+Sensitive+`"`))
 	code := mask(string(bytes.ToValidUTF8(line, []byte("?"))))
 	return strings.ToValidUTF8(code[:min(len(code), maxCode)], "")
 }
@@ -79,9 +81,9 @@ func mask(s string) string {
 	if !strings.ContainsAny(s, "@!") && !strings.Contains(s, string(ageHint)) {
 		return s
 	}
-	s = ageKey.ReplaceAllString(s, sensitive)
-	s = pveToken.ReplaceAllString(s, sensitive)
-	return urlLogin.ReplaceAllString(s, "://"+sensitive+"@")
+	s = ageKey.ReplaceAllString(s, Sensitive)
+	s = pveToken.ReplaceAllString(s, Sensitive)
+	return urlLogin.ReplaceAllString(s, "://"+Sensitive+"@")
 }
 
 // insideKey reports whether an offset lies behind the first line of a private key
@@ -93,13 +95,13 @@ func insideKey(src []byte, offset int) bool {
 	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
 }
 
-// refuseLiteral tells that an attribute made for a secret has its value in the
+// RefuseLiteral tells that an attribute made for a secret has its value in the
 // files, unless the looks of the value have been told already.
-func (f *findings) refuseLiteral(at hclv2.Range, name string) {
-	for _, d := range f.list {
-		if d.At.File == at.Filename && at.Start.Byte <= d.At.Start.Byte && d.At.Start.Byte < at.End.Byte && strings.HasPrefix(d.Summary, plaintextSecret) {
+func (f *Findings) RefuseLiteral(at hclv2.Range, name string) {
+	for _, d := range f.List {
+		if d.At.File == at.Filename && at.Start.Byte <= d.At.Start.Byte && d.At.Start.Byte < at.End.Byte && strings.HasPrefix(d.Summary, PlaintextSecret) {
 			return
 		}
 	}
-	f.errorf(at, plaintextSecret+name+" has its value in the files", plaintextDetail)
+	f.Errorf(at, PlaintextSecret+name+" has its value in the files", PlaintextDetail)
 }

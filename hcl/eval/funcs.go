@@ -1,4 +1,4 @@
-package hcl
+package eval
 
 import (
 	"fmt"
@@ -9,13 +9,15 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
+
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// functions is the table of all functions that need nothing but their arguments.
+// Functions is the table of all functions that need nothing but their arguments.
 // Two more, file and templatefile, belong to a load: see fileFunctions. Where the
 // library's function and the one that users of Terraform know differ under one
 // name, the latter is taken.
-func functions() map[string]function.Function {
+func Functions() map[string]function.Function {
 	table := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "floor": stdlib.FloorFunc, "int": stdlib.IntFunc, "log": stdlib.LogFunc,
 		"max": stdlib.MaxFunc, "min": stdlib.MinFunc, "parseint": stdlib.ParseIntFunc, "pow": stdlib.PowFunc, "signum": stdlib.SignumFunc,
@@ -79,7 +81,7 @@ func bounded(f function.Function, check func(args []cty.Value) error) function.F
 				return v, err
 			}
 			if problem := tooBig(v); problem != "" {
-				return cty.NilVal, fmt.Errorf("the result is too large: %s", lowerFirst(strings.TrimSuffix(problem, ".")))
+				return cty.NilVal, fmt.Errorf("the result is too large: %s", parse.LowerFirst(strings.TrimSuffix(problem, ".")))
 			}
 			return v, nil
 		},

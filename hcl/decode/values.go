@@ -1,4 +1,4 @@
-package hcl
+package decode
 
 import (
 	"encoding/hex"
@@ -17,6 +17,7 @@ import (
 	hclv2 "github.com/hashicorp/hcl/v2"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // valueRule says what an attribute may hold beyond its type, and what it is unless
@@ -38,8 +39,8 @@ var (
 
 // The limits of PVE for VMIDs.
 const (
-	minVMID = 100
-	maxVMID = 999_999_999
+	MinVMID = 100
+	MaxVMID = 999_999_999
 )
 
 // valueRules is the table of all rules for single attributes, by the path of the
@@ -54,8 +55,8 @@ var valueRules = map[string]valueRule{
 	"site.vm_user":         {check: userName, def: "homestak"},
 	"site.server_url":      {check: webURL},
 	"site.max_deletes":     {min: 0, max: 1 << 30},
-	"site.vmid_range.from": {min: minVMID, max: maxVMID},
-	"site.vmid_range.to":   {min: minVMID, max: maxVMID},
+	"site.vmid_range.from": {min: MinVMID, max: MaxVMID},
+	"site.vmid_range.to":   {min: MinVMID, max: MaxVMID},
 	"site.naming.pattern":  {check: pattern},
 
 	"host.api":                {check: apiURL},
@@ -81,7 +82,7 @@ var valueRules = map[string]valueRule{
 
 	"template.url":      {check: webURL},
 	"template.checksum": {check: checksum},
-	"template.vmid":     {min: minVMID, max: maxVMID},
+	"template.vmid":     {min: MinVMID, max: MaxVMID},
 	"template.storage":  {check: word},
 
 	"posture.auth.method":                 {oneOf: []string{"network", "site_token", "node_token"}, def: "network"},
@@ -148,8 +149,8 @@ var (
 	drifts = []string{"revert", "report"}
 )
 
-// checkValue holds a field that was just written against the table.
-func (d *Decoder) checkValue(field reflect.Value, rule, name string, at hclv2.Range) {
+// CheckValue holds a field that was just written against the table.
+func (d *Decoder) CheckValue(field reflect.Value, rule, name string, at hclv2.Range) {
 	r, ok := valueRules[rule]
 	if !ok {
 		return
@@ -166,16 +167,16 @@ func (d *Decoder) checkValue(field reflect.Value, rule, name string, at hclv2.Ra
 		}
 	case reflect.Int:
 		if n := int(field.Int()); r.max != 0 && (n < r.min || n > r.max) {
-			d.invalid = true
-			d.errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
+			d.Invalid = true
+			d.Errorf(at, fmt.Sprintf("%s = %d is not possible", name, n), "It must be between %d and %d.", r.min, r.max)
 		}
 	case reflect.Int64:
 		if t := time.Duration(field.Int()); t < r.least {
-			d.invalid = true
-			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at least %s.", r.least)
+			d.Invalid = true
+			d.Errorf(at, fmt.Sprintf("%s = %q is not possible", name, ShortDuration(t)), "It must be at least %s.", r.least)
 		} else if r.most != 0 && t > r.most {
-			d.invalid = true
-			d.errorf(at, fmt.Sprintf("%s = %q is not possible", name, shortDuration(t)), "It must be at most %s.", shortDuration(r.most))
+			d.Invalid = true
+			d.Errorf(at, fmt.Sprintf("%s = %q is not possible", name, ShortDuration(t)), "It must be at most %s.", ShortDuration(r.most))
 		}
 	default:
 	}
@@ -184,12 +185,12 @@ func (d *Decoder) checkValue(field reflect.Value, rule, name string, at hclv2.Ra
 func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 	switch {
 	case r.oneOf != nil && !slices.Contains(r.oneOf, s):
-		d.invalid = true
-		d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "%s", d.nearest(s, r.oneOf))
+		d.Invalid = true
+		d.Errorf(at, fmt.Sprintf("%s = %s is not possible", name, parse.Quote(s)), "%s", d.Nearest(s, r.oneOf))
 	case r.check != nil && s != "":
 		if problem := r.check(s); problem != "" {
-			d.invalid = true
-			d.errorf(at, fmt.Sprintf("%s = %s is not possible", name, quote(s)), "It %s.", problem)
+			d.Invalid = true
+			d.Errorf(at, fmt.Sprintf("%s = %s is not possible", name, parse.Quote(s)), "It %s.", problem)
 		}
 	}
 }
@@ -198,10 +199,10 @@ func (d *Decoder) checkText(r valueRule, s, name string, at hclv2.Range) {
 func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
 	check := map[string]func(string) string{"spec.access.user": userName, "spec.config.file": filePath}[rule]
 	if check == nil {
-		return d.checkName(at, what, label)
+		return d.CheckName(at, what, label)
 	}
 	if problem := check(label); problem != "" || label == "" {
-		d.errorf(at, quote(label)+" is no name for a "+what, "It %s.", problem)
+		d.Errorf(at, parse.Quote(label)+" is no name for a "+what, "It %s.", problem)
 		return false
 	}
 	return true
@@ -214,11 +215,11 @@ func orNone(list []string) string {
 	return strings.Join(list, " and ")
 }
 
-// fill writes into all that is still zero what it is unless set; blocks that are
+// Fill writes into all that is still zero what it is unless set; blocks that are
 // left out come into being for that.
-func (all schemas) fill(v reflect.Value, rule string) {
-	s := all.of(v.Type())
-	for _, f := range s.attrs {
+func (all Schemas) Fill(v reflect.Value, rule string) {
+	s := all.Of(v.Type())
+	for _, f := range s.Attrs {
 		field := v.Field(f.Index)
 		def := valueRules[rule+"."+f.Name].def
 		if def == nil || !field.IsZero() {
@@ -234,19 +235,19 @@ func (all schemas) fill(v reflect.Value, rule string) {
 		}
 		field.Set(value)
 	}
-	for _, f := range s.blocks {
+	for _, f := range s.Blocks {
 		field, path := v.Field(f.Index), rule+"."+f.Name
 		switch {
-		case f.many:
+		case f.Many:
 			for i := range field.Len() {
-				all.fill(field.Index(i), path)
+				all.Fill(field.Index(i), path)
 			}
 		case field.IsNil() && !hasDefault(path):
 		default:
 			if field.IsNil() {
 				field.Set(reflect.New(f.Elem))
 			}
-			all.fill(field.Elem(), path)
+			all.Fill(field.Elem(), path)
 		}
 	}
 }
@@ -265,8 +266,8 @@ var defaultBlocks = sync.OnceValue(func() map[string]bool {
 	return blocks
 })
 
-// defaultValue is what an attribute is unless set, by its path; nil if nothing.
-func defaultValue(rule string) any { return valueRules[rule].def }
+// DefaultValue is what an attribute is unless set, by its path; nil if nothing.
+func DefaultValue(rule string) any { return valueRules[rule].def }
 
 var (
 	wordText     = regexp.MustCompile(`^[^\s\x00-\x1f\x7f]+$`)
@@ -307,7 +308,7 @@ func checksum(s string) string {
 }
 
 func name(s string) string {
-	if validName(s) {
+	if parse.ValidName(s) {
 		return ""
 	}
 	return "must be a name of letters, digits and dashes that starts with a letter, at most 63 characters"
@@ -343,8 +344,8 @@ func apiURL(s string) string {
 	return ""
 }
 
-// hostOf gives the name or address in a URL, "" where it is none.
-func hostOf(s string) string {
+// HostOf gives the name or address in a URL, "" where it is none.
+func HostOf(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
 		return ""
@@ -448,8 +449,8 @@ func inside(s string) string {
 	return ""
 }
 
-// shortDuration writes 10m for 10m0s.
-func shortDuration(d time.Duration) string {
+// ShortDuration writes 10m for 10m0s.
+func ShortDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

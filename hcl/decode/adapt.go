@@ -1,4 +1,4 @@
-package hcl
+package decode
 
 import (
 	"fmt"
@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/homestak/homestak-gitops/hcl/eval"
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // adapters change values before they are written, by the path of the attribute.
@@ -26,8 +29,8 @@ func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 		return v, ""
 	}
 	names := []string{}
-	if d.inputs.secrets != nil {
-		names = slices.Sorted(maps.Keys(d.inputs.secrets.Values["ssh_keys"]))
+	if d.Inputs.Secrets != nil {
+		names = slices.Sorted(maps.Keys(d.Inputs.Secrets.Values["ssh_keys"]))
 	}
 	var out []cty.Value
 	for it := bare.ElementIterator(); it.Next(); {
@@ -38,11 +41,11 @@ func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 			continue
 		}
 		out = append(out, e)
-		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.inputs.secrets == nil {
+		if len(own) > 0 || !text.IsKnown() || text.IsNull() || text.Type() != cty.String || keyText(text.AsString()) || d.Inputs.Secrets == nil {
 			continue
 		}
 		if s := text.AsString(); !slices.Contains(names, s) {
-			return v, "names the unknown key " + quote(s) + hint(d.nearestOr(s, names, "the section ssh_keys is empty"))
+			return v, "names the unknown key " + parse.Quote(s) + hint(d.NearestOr(s, names, "the section ssh_keys is empty"))
 		}
 	}
 	if len(out) == 0 {
@@ -64,14 +67,14 @@ func (d *Decoder) keyName(v cty.Value, marks cty.ValueMarks) (string, bool) {
 		return "", false
 	}
 	for m := range marks {
-		s, ok := m.(secretMark)
-		if !ok || s.section != "ssh_keys" || s.key == "" {
+		s, ok := m.(eval.SecretMark)
+		if !ok || s.Section != "ssh_keys" || s.Key == "" {
 			return "", false
 		}
 		if !v.IsKnown() {
-			return s.key, true
+			return s.Key, true
 		}
-		return s.key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.inputs.secrets.Values[s.section][s.key]
+		return s.Key, v.Type() == cty.String && !v.IsNull() && v.AsString() == d.Inputs.Secrets.Values[s.Section][s.Key]
 	}
 	return "", false
 }

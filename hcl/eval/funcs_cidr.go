@@ -1,4 +1,4 @@
-package hcl
+package eval
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
 // cidrHostFunc gives the address of a host in a network, counted from its start or,
@@ -72,7 +74,7 @@ func cidrSubnetFunc() function.Function {
 func network(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		return p, fmt.Errorf("%s is no network such as 10.0.12.0/24", quote(s))
+		return p, fmt.Errorf("%s is no network such as 10.0.12.0/24", parse.Quote(s))
 	}
 	return p.Masked(), nil
 }

@@ -1,4 +1,4 @@
-package hcl
+package eval
 
 import (
 	hclv2 "github.com/hashicorp/hcl/v2"
@@ -6,16 +6,16 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// evaluate works out an expression. Without success the reason has been told, here
+// Evaluate works out an expression. Without success the reason has been told, here
 // or where a value it builds on went wrong.
-func (ev *evaluator) evaluate(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+func (ev *Evaluator) Evaluate(expr hclsyntax.Expression, sc *Scope) (cty.Value, bool) {
 	if c := ev.given[expr]; c != nil {
 		return c.val, ev.settle(c)
 	}
 	return ev.compute(expr, sc)
 }
 
-func (ev *evaluator) compute(expr hclsyntax.Expression, sc *scope) (cty.Value, bool) {
+func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, bool) {
 	switch e := expr.(type) {
 	case *hclsyntax.LiteralValueExpr:
 		return e.Val, true
@@ -40,7 +40,7 @@ func (ev *evaluator) compute(expr hclsyntax.Expression, sc *scope) (cty.Value, b
 	ctx := ev.context(references, sc)
 	v, diags := expr.Value(ctx)
 	if len(diags) > 0 {
-		ev.addDiagnostics(diags, touchesSecret(references, ctx))
+		ev.AddDiagnostics(diags, touchesSecret(references, ctx))
 	}
 	if diags.HasErrors() {
 		return cty.NilVal, false
@@ -49,7 +49,7 @@ func (ev *evaluator) compute(expr hclsyntax.Expression, sc *scope) (cty.Value, b
 		v = v.WithMarks(marksOf(references, ctx)) // not every expression keeps the marks of what it does not know
 	}
 	if problem := tooBig(v); problem != "" {
-		ev.errorf(expr.Range(), "value too large", "%s", problem)
+		ev.Errorf(expr.Range(), "value too large", "%s", problem)
 		return cty.NilVal, false
 	}
 	return v, true
@@ -57,17 +57,17 @@ func (ev *evaluator) compute(expr hclsyntax.Expression, sc *scope) (cty.Value, b
 
 // context is the scope of an expression with what only some expressions need: the
 // secrets, and as long as cells are worked out, those it refers to.
-func (ev *evaluator) context(references []hclv2.Traversal, sc *scope) *hclv2.EvalContext {
+func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.EvalContext {
 	extra := map[string]cty.Value{}
 	cells := map[string]map[string]cty.Value{}
 	for _, t := range references {
 		switch root := t.RootName(); {
-		case root == "secret" && ev.inputs.secrets != nil:
+		case root == "secret" && ev.Inputs.Secrets != nil:
 			extra[root] = ev.secrets
 		case root == "secret":
 			extra[root] = unknownSecrets(references)
 		case (root == "local" || root == "site") && !ev.settled:
-			name, _ := stepName(t, 1)
+			name, _ := StepName(t, 1)
 			if cells[root] == nil {
 				cells[root] = map[string]cty.Value{}
 			}
@@ -80,7 +80,7 @@ func (ev *evaluator) context(references []hclv2.Traversal, sc *scope) *hclv2.Eva
 	if len(extra) == 0 {
 		return sc.ctx
 	}
-	return sc.child(extra).ctx
+	return sc.Child(extra).ctx
 }
 
 // touchesSecret reports whether any value that an expression refers to was made

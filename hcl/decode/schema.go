@@ -1,0 +1,67 @@
+package decode
+
+import (
+	"reflect"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Schema is what the tags of a struct say of the block that is decoded into it.
+type Schema struct {
+	Label  int // index of the field, -1 without one
+	Attrs  []model.Field
+	Blocks []BlockField
+	ByName map[string]int // of attrs
+	Inner  map[string]int // of blocks
+}
+
+// BlockField is a field that holds an inner block, or a list of them.
+type BlockField struct {
+	model.Field
+	Many   bool
+	Schema *Schema
+}
+
+// Schemas are the schemas that were read so far, by the type of the struct.
+type Schemas map[reflect.Type]*Schema
+
+// Of reads the tags of a type once.
+func (all Schemas) Of(t reflect.Type) *Schema {
+	if s := all[t]; s != nil {
+		return s
+	}
+	s := &Schema{Label: -1, ByName: map[string]int{}, Inner: map[string]int{}}
+	all[t] = s
+	for _, f := range model.Fields(t) {
+		switch {
+		case !f.Decoded:
+		case f.Label:
+			s.Label = f.Index
+		case f.Block:
+			s.Inner[f.Name] = len(s.Blocks)
+			s.Blocks = append(s.Blocks, BlockField{Field: f, Many: f.Type.Kind() == reflect.Slice, Schema: all.Of(f.Elem)})
+		default:
+			s.ByName[f.Name] = len(s.Attrs)
+			s.Attrs = append(s.Attrs, f)
+		}
+	}
+	return s
+}
+
+// AttrNames lists the attributes.
+func (s *Schema) AttrNames() []string {
+	names := make([]string, len(s.Attrs))
+	for i, f := range s.Attrs {
+		names[i] = f.Name
+	}
+	return names
+}
+
+// BlockNames lists the inner blocks.
+func (s *Schema) BlockNames() []string {
+	names := make([]string, len(s.Blocks))
+	for i, f := range s.Blocks {
+		names[i] = f.Name
+	}
+	return names
+}
