@@ -21,7 +21,7 @@ import (
 // agentRule is the first part of the agent's paths in the table of values.go.
 const agentRule = "agent"
 
-// ParseAgent reads agent.hcl; name is what findings call it. All that is wrong is told
+// ParseAgent reads agent.hcl; name is what findings call it. All that is wrong is reported
 // at once. What has a value on every machine unless it is declared has that value; the
 // blocks are never nil. The file holds values only: neither references nor functions.
 func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.List) {

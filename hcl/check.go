@@ -9,8 +9,8 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// markSecretChecks notes which checks of a spec were made from secrets.
-func markSecretChecks(s *model.Spec) {
+// flagSecretChecks notes which checks of a spec were made from secrets.
+func flagSecretChecks(s *model.Spec) {
 	for i := range s.Checks {
 		prefix := "check." + s.Checks[i].Name + "."
 		s.Checks[i].Sensitive = slices.ContainsFunc(s.Sensitive, func(path string) bool { return strings.HasPrefix(path, prefix) })

@@ -42,7 +42,7 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	at := n.Resource.RangeOf("parent")
 	found := rs.meant(m, n.Parent, at)
 	switch {
-	case len(found) == 0 || found[0].Resource.Spec == nil: // told already
+	case len(found) == 0 || found[0].Resource.Spec == nil: // reported already
 		rs.invalid[n.Resource.Addr.String()] = true
 	case len(found) > 1:
 		rs.ErrorAt(at, fmt.Sprintf("parent %s is %d nodes", parse.Quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", parse.Quote(found[0].Name))

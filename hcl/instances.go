@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl/parse"
 )
 
-// expand works out the nodes that a block makes. Its problem is not told yet.
+// expand works out the nodes that a block makes. Its problem is not reported yet.
 func (l *load) expand(d *nodeDecl) (problem string, at hclv2.Range) {
 	count, each := d.body.Attributes["count"], d.body.Attributes["for_each"]
 	switch {

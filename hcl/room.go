@@ -49,13 +49,13 @@ func onHost(m *manifest, n *model.Node) string {
 
 // checkRoomOn tells of the first range that is too small for the nodes of one host.
 func (rs *rules) checkRoomOn(on string, nodes []*model.Node) {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, n := range nodes {
 		names := rangeList(n.Resource.Guest.Choose)
-		if n.VMID != 0 || told[names] {
+		if n.VMID != 0 || reported[names] {
 			continue
 		}
-		told[names] = true
+		reported[names] = true
 		within := n.Resource.Guest.Choose
 		room, drawing := room(within), []*model.Node{}
 		for _, o := range nodes {

@@ -76,7 +76,7 @@ func (rs *rules) naming() *regexp.Regexp {
 	}
 	re, err := regexp.Compile("^(?:" + rs.site.Naming.Pattern + ")$")
 	if err != nil {
-		return nil // told where it stands
+		return nil // reported where it stands
 	}
 	return re
 }
@@ -156,7 +156,7 @@ func (rs *rules) checkOwnVMIDs(want *model.Want) {
 		}
 		for _, other := range want.State.Addresses() {
 			o := want.State[other]
-			twice := want.Nodes[other] == nil && other.Compare(addr) >= 0 // told once of two templates
+			twice := want.Nodes[other] == nil && other.Compare(addr) >= 0 // reported once of two templates
 			if twice || o.Guest == nil || o.Guest.VMID != r.Guest.VMID {
 				continue
 			}

@@ -43,7 +43,7 @@ func (l *load) decodeSite() {
 		v := &model.Spec{At: parse.DiagRange(b.At)}
 		d := l.decodeBlock(b, v, true)
 		v.Sensitive, v.Missing = d.Sensitive, d.Missing
-		markSecretChecks(v)
+		flagSecretChecks(v)
 		site.Specs[b.Name] = v
 	}
 	for _, b := range l.Blocks["host"] {

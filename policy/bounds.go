@@ -14,7 +14,7 @@ import (
 
 // The largest values that policies may make. One call can make much out of little
 // (join a text with itself a million times), in one piece and without looking whether
-// it was told to stop. So calls that can are bounded before they begin; what grows
+// it was asked to stop. So calls that can are bounded before they begin; what grows
 // step by step is left to the limits of the whole evaluation, in limit.go.
 const (
 	maxText   = 1 << 20        // bytes of a text
@@ -67,7 +67,7 @@ var install = sync.OnceFunc(func() {
 })
 
 // halt ends the evaluation. An ordinary error of a function would only be collected:
-// it would be told at the end, which may be a million calls later.
+// it would be reported at the end, which may be a million calls later.
 func halt(bctx topdown.BuiltinContext, name string, err error) error {
 	return topdown.Halt{Err: &topdown.Error{Code: topdown.BuiltinErr, Message: name + ": " + err.Error(), Location: bctx.Location}}
 }
@@ -247,7 +247,7 @@ func boundSteps(from, to *ast.Term, step float64) error {
 	if okA && okB && step > 0 && math.Abs(b-a)/step >= maxList {
 		return errList
 	}
-	return nil // what has a wrong type is told by the function
+	return nil // the function reports what has a wrong type
 }
 
 func float(t *ast.Term) (float64, bool) {

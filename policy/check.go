@@ -113,7 +113,7 @@ func (s *Set) exists(ref ast.Ref) bool {
 // refused is a denial at a place in a policy of the site.
 func (s *Set) refused(at *ast.Location, summary, detail string) diag.Finding {
 	f := denial(diag.FromPolicy, summary, detail)
-	f.At, f.Code = s.place(at)
+	f.At, f.Code = s.locate(at)
 	return f
 }
 

@@ -32,7 +32,7 @@ type Commit struct {
 // Person is the author of a commit.
 type Person struct{ Name, Email string }
 
-// Request is what rules are told beside site and plan.
+// Request is what rules know beside site and plan.
 type Request struct {
 	Commit       Commit
 	Now          time.Time
@@ -40,13 +40,13 @@ type Request struct {
 	Destroy      bool // the removal was asked for by name, by destroy or at the end of test
 	AllowDeletes int  // so many removals are granted by flag or trailer
 	Untraced     bool // no trailer of a commit grants any: since when they would count is not known
-	OwnedCount   int  // guests on the host that are ours; known, and told, only where there is a plan
+	OwnedCount   int  // guests on the host that are ours; known only where there is a plan
 
 	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
 	Want *model.Want
 }
 
-// Input is the document that rules judge: site, plan (nil before there is one) and
+// Input is the document that rules check: site, plan (nil before there is one) and
 // request. Every field is always there, null where nothing is known. What was made
 // from a secret, or may hold one, reads "(sensitive)".
 func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
@@ -101,7 +101,7 @@ func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	hosts := make(map[string]any, len(s.Hosts))
 	for name, h := range s.Hosts {
 		doc := describe(reflect.ValueOf(h).Elem(), "", open)
-		doc["at"] = placeDocument(h.At)
+		doc["at"] = rangeDocument(h.At)
 		hosts[name] = doc
 	}
 	postures := make(map[string]any, len(s.Postures))
@@ -136,7 +136,7 @@ func besideDocuments(s *model.Site) map[string]any {
 				continue
 			}
 			d := describe(reflect.ValueOf(r.Spec).Elem(), "", secretsOf(r.Sensitive))
-			d["at"] = placeDocument(r.At)
+			d["at"] = rangeDocument(r.At)
 			list[addr.Name] = d
 		}
 		out[field] = list
@@ -195,13 +195,13 @@ func deployed(s *model.Site) iter.Seq2[*model.Manifest, *model.Node] {
 func nodeDocument(m *model.Manifest, n *model.Node) map[string]any {
 	d := describe(reflect.ValueOf(n).Elem(), "", open)
 	delete(d, "execution") // its outcome is the mode
-	d["manifest"], d["host"], d["mode"], d["at"] = m.Name, m.Host, text(n.Mode), placeDocument(n.At)
+	d["manifest"], d["host"], d["mode"], d["at"] = m.Name, m.Host, text(n.Mode), rangeDocument(n.At)
 	d["spec"], d["attributes"] = nil, nil
 	return d
 }
 
 // resolved gives the complete form of a node's resource. What is wrong with it, the
-// loader has told.
+// loader has reported.
 func resolved(s *model.Site, w *model.Want, m *model.Manifest, n *model.Node) *model.Resource {
 	r, host := n.Resource, s.Hosts[m.Host]
 	if r == nil {
@@ -274,7 +274,7 @@ func specDocument(s *model.Site, spec *model.Spec) map[string]any {
 
 func postureDocument(p *model.Posture) map[string]any {
 	d := describe(reflect.ValueOf(p).Elem(), "", open)
-	d["name"], d["at"] = p.Name, placeDocument(p.At)
+	d["name"], d["at"] = p.Name, rangeDocument(p.At)
 	return d
 }
 
@@ -343,7 +343,7 @@ func flag(spec any, name string) bool {
 	return false
 }
 
-func placeDocument(at diag.Range) any {
+func rangeDocument(at diag.Range) any {
 	if at.IsZero() {
 		return nil
 	}

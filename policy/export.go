@@ -12,7 +12,7 @@ import (
 )
 
 // seal begins the last line of an exported file. It holds the hash of all before it,
-// so that a file which nobody has changed can be told from any other.
+// so that a file which nobody has changed can be distinguished from any other.
 const seal = "# exported by homestak-gitops policy export, sha256:"
 
 // Export writes the shipped rules and their tests into a folder, which it makes if need
@@ -29,20 +29,20 @@ func Export(dir string) error {
 	}
 	defer func() { _ = root.Close() }()
 	files, _ := load(nil)
-	var foreign []error
+	var changed []error
 	for _, f := range files {
 		name := path.Base(f.name)
 		old, err := root.ReadFile(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			foreign = append(foreign, fmt.Errorf("look at %s: %w", name, err))
+			changed = append(changed, fmt.Errorf("look at %s: %w", name, err))
 		case !exported(string(old)):
-			foreign = append(foreign, fmt.Errorf("%s is there already, and is not what was exported: move it away, or export into another folder", path.Join(dir, name)))
+			changed = append(changed, fmt.Errorf("%s is there already, and is not what was exported: move it away, or export into another folder", path.Join(dir, name)))
 		}
 	}
-	if len(foreign) > 0 {
-		return fmt.Errorf("export policies: nothing is written: %w", errors.Join(foreign...))
+	if len(changed) > 0 {
+		return fmt.Errorf("export policies: nothing is written: %w", errors.Join(changed...))
 	}
 	for _, f := range files {
 		if err := root.WriteFile(path.Base(f.name), []byte(sealed(f.text)), 0o644); err != nil {

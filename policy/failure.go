@@ -37,7 +37,7 @@ func (s *Set) failure(packages []string, err error) diag.Finding {
 		return s.unlocated(packages, source, why, fix)
 	}
 	f := denial(source, fmt.Sprintf("%s denies (rule %s): %s", culprit.at.File, culprit.title(), why), fix+"\n("+culprit.String()+")")
-	f.At, f.Code = s.place(at)
+	f.At, f.Code = s.locate(at)
 	return f
 }
 
@@ -57,19 +57,19 @@ func (s *Set) unlocated(packages []string, source, why, fix string) diag.Finding
 	}
 	f := denial(source, who+" denies: "+why, fix)
 	if len(names) == 1 {
-		f.At, f.Code = s.place(ast.NewLocation(nil, names[0], 1, 1))
+		f.At, f.Code = s.locate(ast.NewLocation(nil, names[0], 1, 1))
 	}
 	return f
 }
 
 // culprit finds the rule that began what failed, and the place where it failed.
 func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location) {
-	places := []*ast.Location{failed.Location} // innermost first
+	locations := []*ast.Location{failed.Location} // innermost first
 	for _, frame := range failed.StackTrace {
-		places = append(places, frame.Location)
+		locations = append(locations, frame.Location)
 	}
 	found, at := unknown, (*ast.Location)(nil)
-	for _, l := range places {
+	for _, l := range locations {
 		if l == nil {
 			continue
 		}
@@ -108,7 +108,7 @@ func (s *Set) findingsOf(errs ast.Errors) diag.List {
 			detail = "Policies see their input and nothing else: no network, clock, chance or environment, and no call that makes much out of little.\n" + detail
 		}
 		f := denial(diag.FromPolicy, fmt.Sprintf("%s does not compile: %s", name, clean(clip(firstLine(errors.New(e.Message))))), detail)
-		f.At, f.Code = s.place(e.Location)
+		f.At, f.Code = s.locate(e.Location)
 		out = append(out, f)
 	}
 	return out

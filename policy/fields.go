@@ -62,7 +62,7 @@ func (s *Set) walker(known shapes) *walker {
 	const rounds = 4 // as deep as calls are followed
 	for range rounds {
 		s.eachRule(func(m *ast.Module, r *ast.Rule) { w.calls(m, r) })
-		w.settle()
+		w.nextRound()
 	}
 	return w
 }
@@ -171,7 +171,7 @@ func (w *walker) calls(m *ast.Module, r *ast.Rule) {
 	if w.next == nil {
 		w.next = map[string][]*shape{}
 	}
-	vars, blind := w.vars(m, r), replaces(r)
+	vars, replaced := w.vars(m, r), replaces(r)
 	note := func(fn *ast.Term, args []*ast.Term) {
 		ref, ok := fn.Value.(ast.Ref)
 		if !ok || !ref.HasPrefix(ast.DefaultRootRef) {
@@ -180,7 +180,7 @@ func (w *walker) calls(m *ast.Module, r *ast.Rule) {
 		name := ref.String()
 		shapes := make([]*shape, len(args))
 		for i, a := range args {
-			if !blind {
+			if !replaced {
 				shapes[i] = shapeAt(vars, a)
 			}
 		}
@@ -207,8 +207,8 @@ func (w *walker) calls(m *ast.Module, r *ast.Rule) {
 	})
 }
 
-// settle ends a round of calls.
-func (w *walker) settle() { w.params, w.next = w.next, nil }
+// nextRound ends a round of calls.
+func (w *walker) nextRound() { w.params, w.next = w.next, nil }
 
 // misses reports every reference of a rule to a field that is not there.
 func (w *walker) misses(m *ast.Module, r *ast.Rule, report func(t *ast.Term, field string, has *shape)) {

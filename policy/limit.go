@@ -20,9 +20,9 @@ const (
 	defaultMemory = 256 << 20
 )
 
-// look is how often an evaluation at work is looked at. What it can allocate in
+// checkEvery is how often a running evaluation is checked. What it can allocate in
 // between adds to its limit.
-const look = 10 * time.Millisecond
+const checkEvery = 10 * time.Millisecond
 
 // grace is how long an evaluation may take to notice that it was stopped, and to say
 // where it was.
@@ -115,9 +115,9 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 		o.value, o.err = run(inner, stop)
 	}()
 
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	var why error       // it was told to stop
+	var why error       // it was asked to stop
 	var since time.Time // when
 	for {
 		select {

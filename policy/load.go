@@ -174,7 +174,7 @@ func (s *Set) line(name string, number int) string {
 
 // place makes a range of the site's files from a location of OPA; of a shipped file
 // there is none.
-func (s *Set) place(l *ast.Location) (diag.Range, string) {
+func (s *Set) locate(l *ast.Location) (diag.Range, string) {
 	if l == nil || l.File == "" || s.shipped(l.File) {
 		return diag.Range{}, ""
 	}

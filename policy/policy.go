@@ -1,4 +1,4 @@
-// Package policy judges: values in, findings out. It is the only user of OPA.
+// Package policy checks a site and a plan: values in, findings out. It is the only user of OPA.
 //
 // Policies are rules in Rego: some are shipped with this program (shipped/), a site
 // adds its own in policy/*.rego. A rule says deny or warn in one of four packages,
@@ -9,7 +9,7 @@
 //	homestak.guard   Set.Plan       the same, for what stops accidents
 //	homestak.auth    Set.Authorize  a request to the server
 //
-// Input makes the document that the first three judge. Compile makes a Set of all
+// Input makes the document that the first three check. Compile makes a Set of all
 // rules, once a commit; the Set then answers any number of questions, each with one
 // prepared query over the whole document.
 //
@@ -145,7 +145,7 @@ func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List
 	return found
 }
 
-// forgetText takes the source texts out of compiled rules, but for their places. When
+// forgetText takes the source texts out of compiled rules, but for their ranges. When
 // an evaluation fails, OPA puts the values of variables into the text of each query on
 // its stack: of a value with a million elements that takes longer than the evaluation.
 func forgetText(modules map[string]*ast.Module) {
@@ -208,7 +208,7 @@ func (s *Set) Constant() bool {
 
 // Site judges a site that loaded without errors, and counts the rules that did.
 func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List, plan.Rules) {
-	return s.judge(ctx, []string{sitePackage}, site, nil, r)
+	return s.evaluate(ctx, []string{sitePackage}, site, nil, r)
 }
 
 // Plan judges a plan, and the accidents it may be. A denial by a guard has the source
@@ -217,14 +217,14 @@ func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Reques
 	if p == nil {
 		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to judge", "")})
 	}
-	return s.judge(ctx, []string{planPackage, guardPackage}, site, p, r)
+	return s.evaluate(ctx, []string{planPackage, guardPackage}, site, p, r)
 }
 
 // denied is a verdict where no rule has answered: one of them is to blame, and of the
 // others nobody knows what they would have said.
 func denied(found diag.List) (diag.List, plan.Rules) { return found, plan.Rules{Denied: 1} }
 
-func (s *Set) judge(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
+func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if !s.works() {
 		return denied(slices.Clone(s.whyNot()))
 	}
@@ -242,10 +242,10 @@ func (s *Set) judge(ctx context.Context, packages []string, site *model.Site, p 
 		return denied(diag.List{s.failure(packages, err)})
 	}
 	found, rules := s.verdict(packages, answer)
-	places := placesOf(site, p)
+	ranges := rangesOf(site, p)
 	for i := range found {
 		if found[i].Address != "" && found[i].At.IsZero() {
-			found[i].At = places(found[i].Address)
+			found[i].At = ranges(found[i].Address)
 		}
 	}
 	return found.Sorted(), rules

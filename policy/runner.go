@@ -18,10 +18,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// TestOptions say which tests are run, and what is told of them.
+// TestOptions say which tests are run, and what is printed of them.
 type TestOptions struct {
 	Match    *regexp.Regexp // of full names such as data.homestak.site_test.test_x; nil: all
-	Verbose  bool           // tell of what passes, too
+	Verbose  bool           // print what passes, too
 	Coverage bool           // measure which lines of the rules the tests reach
 }
 
@@ -68,7 +68,7 @@ func (s *Set) Test(ctx context.Context, w io.Writer, o TestOptions) (Tally, erro
 	for _, r := range results.list {
 		t.count(r)
 		t.Tests = append(t.Tests, s.result(r))
-		tell(w, r, o.Verbose)
+		printResult(w, r, o.Verbose)
 	}
 	return t, nil
 }
@@ -190,7 +190,7 @@ func (s *Set) result(r *tester.Result) TestResult {
 }
 
 // tell writes how a test went, with what it printed.
-func tell(w io.Writer, r *tester.Result, verbose bool) {
+func printResult(w io.Writer, r *tester.Result, verbose bool) {
 	if r.Pass() && !verbose {
 		return
 	}

@@ -197,7 +197,7 @@ func (s *Set) misshapen(pkg, name string, t *ast.Term, problem string) diag.Find
 		}
 	}
 	if len(own) == 1 {
-		f.At, f.Code = s.place(own[0].at)
+		f.At, f.Code = s.locate(own[0].at)
 	}
 	return f
 }
@@ -221,8 +221,8 @@ func sourceOf(pkg string) string {
 	return diag.FromPolicy
 }
 
-// placesOf finds where an address is declared.
-func placesOf(site *model.Site, p *plan.Plan) func(address string) diag.Range {
+// rangesOf finds where an address is declared.
+func rangesOf(site *model.Site, p *plan.Plan) func(address string) diag.Range {
 	at := map[string]diag.Range{"site." + site.Name: site.At}
 	for name, h := range site.Hosts {
 		at["host."+name] = h.At

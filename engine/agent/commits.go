@@ -210,7 +210,7 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 			sum.by = append(sum.by, c.ID)
 		}
 	}
-	sum.removals = max(sum.removals-s.Spent, 0)
+	sum.removals = max(sum.removals-s.Consumed, 0)
 	return sum, found
 }
 

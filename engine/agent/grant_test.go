@@ -52,7 +52,7 @@ func TestTrailersGrantRemovals(t *testing.T) {
 		require.Len(t, s.Last.Findings, 2)
 		require.Contains(t, s.Last.Findings[0].Detail+s.Last.Findings[1].Detail, `"many" is not a positive number`)
 		require.Equal(t, "a=1", w.holds())
-		require.Zero(t, w.state().Spent, "a commit that converged begins anew")
+		require.Zero(t, w.state().Consumed, "a commit that converged begins anew")
 
 		w.pass(6 * time.Minute)
 		require.Equal(t, []int{3, 0}, grants)
@@ -70,11 +70,11 @@ func TestAGrantIsSpentByThePassThatUsesIt(t *testing.T) {
 		w.repo.push("c2", d, "Allow-Deletes: 5")
 		s := w.look()
 		require.Equal(t, engine.Partly, s.Last.Outcome)
-		require.Equal(t, 2, w.state().Spent)
+		require.Equal(t, 2, w.state().Consumed)
 		w.end()
 		w.start() // neither a restart nor another try gives it back
 		require.Equal(t, []int{5, 3}, grants[:2])
-		require.Equal(t, 2, w.state().Spent)
+		require.Equal(t, 2, w.state().Consumed)
 
 		// A later commit adds to what is left; once it converged, all begins anew.
 		w.set(func() { w.host.Fail = nil })
@@ -82,7 +82,7 @@ func TestAGrantIsSpentByThePassThatUsesIt(t *testing.T) {
 		w.look()
 		require.Equal(t, 4, grants[len(grants)-1], "5 and 1, less the two that are gone")
 		require.Empty(t, w.holds())
-		require.Zero(t, w.state().Spent)
+		require.Zero(t, w.state().Consumed)
 	})
 }
 
@@ -96,7 +96,7 @@ func TestRemovalsWithoutAGrantSpendNothing(t *testing.T) {
 		w.set(func() { w.host.Fail = map[string]error{"box.d": errors.New("locked")} })
 		w.repo.push("c2", d)
 		w.look()
-		require.Zero(t, w.state().Spent)
+		require.Zero(t, w.state().Consumed)
 	})
 }
 
@@ -130,7 +130,7 @@ func TestAReplacementSpendsAGrant(t *testing.T) {
 		w.set(func() { w.host.Fail = map[string]error{"box.b": errors.New("no")} })
 		w.repo.push("c2", big(map[string]int{"a": 2, "b": 2}), "Allow-Deletes: 2")
 		w.look()
-		require.Equal(t, 1, w.state().Spent)
+		require.Equal(t, 1, w.state().Consumed)
 	})
 }
 

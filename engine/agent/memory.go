@@ -116,7 +116,7 @@ func (m *memory) consumeGrant(g *allowance) {
 		return
 	}
 	g.removals--
-	m.Spent++
+	m.Consumed++
 	m.Counted = union(m.Counted, g.by)
 	m.persist()
 }
@@ -130,7 +130,7 @@ func (m *memory) converged(id string, g allowance, aside []string) {
 	} else {
 		used := union(union(m.UsedTrailers, m.Counted), g.by)
 		m.UsedTrailers = used[max(len(used)-mostVoid, 0):]
-		m.Converged, m.Spent, m.Counted = refNow(id), 0, nil
+		m.Converged, m.Consumed, m.Counted = refNow(id), 0, nil
 	}
 	if !slices.Equal(m.Aside, aside) {
 		m.Aside = aside

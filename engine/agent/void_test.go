@@ -64,7 +64,7 @@ func TestATrailerThatIsUsedInPartIsVoidOnAnotherBranch(t *testing.T) {
 		w.set(func() { w.host.Fail = map[string]error{"box.d": errors.New("locked")} })
 		w.repo.push("c2", d, "Allow-Deletes: 5")
 		require.Equal(t, engine.Partly, w.look().Last.Outcome)
-		require.Equal(t, 2, w.state().Spent)
+		require.Equal(t, 2, w.state().Consumed)
 		again := w.back(2)
 		w.look()
 		require.Equal(t, "c0", w.state().Converged.ID)
@@ -98,7 +98,7 @@ func TestRemovalsAreBookedOneByOne(t *testing.T) {
 			o.Width = 1
 			o.Notify = func(s agent.Status) {
 				if s.Running != nil && s.Running.Done > 0 {
-					booked = append(booked, w.state().Spent)
+					booked = append(booked, w.state().Consumed)
 				}
 			}
 		}

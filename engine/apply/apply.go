@@ -97,7 +97,7 @@ const (
 // errStopped is the reason of steps that were not begun after Options.Stop.
 var errStopped = errors.New("stopped before it was begun")
 
-// Run carries out steps and tells what became of each, in their order. Whose
+// Run carries out steps and returns what became of each, in their order. Whose
 // predecessors (Step.After, as far as they are among the steps) did not succeed is
 // skipped. When ctx ends, workers are told so by theirs, and nothing new is started.
 func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
@@ -109,7 +109,7 @@ func Run(ctx context.Context, steps []plan.Step, o Options, do Do) []Result {
 	}
 	r := &run{
 		o: o, do: do, results: make([]Result, len(steps)), manifests: map[string]*manifest{},
-		answers: make(chan answer, o.Width), moves: make(chan place), left: len(steps),
+		answers: make(chan answer, o.Width), moves: make(chan slotRequest), left: len(steps),
 	}
 	r.prepare(steps)
 	r.loop(ctx)
@@ -121,11 +121,11 @@ type run struct {
 	o         Options
 	do        Do
 	tasks     []*task
-	ready     []*task // may start now, in the order in which they became so
-	running   int     // steps that were begun and are not over
-	resting   int     // of these, those that have no place; see YieldForever
-	back      []place // who waits for one again, in the order of coming
-	moves     chan place
+	ready     []*task       // may start now, in the order in which they became so
+	running   int           // steps that were begun and are not over
+	yielded   int           // of these, those that have no slot; see YieldForever
+	resuming  []slotRequest // who waits for one again, in the order of coming
+	moves     chan slotRequest
 	left      int
 	closed    error // why nothing new is started any more
 	answers   chan answer
@@ -139,7 +139,7 @@ type task struct {
 	index   int  // of the result it writes to
 	undo    bool // rolls that result back
 	state   state
-	rests   bool // begun, and without a place
+	yielded bool // begun, and without a slot
 	aside   bool // and nothing else of its manifest waits to see how it ends
 	started time.Time
 	tasks   []string // of the host, once it is over
@@ -206,8 +206,8 @@ func (r *run) loop(ctx context.Context) {
 	}
 	for {
 		heed()
-		r.admit()
-		for r.closed == nil && r.running-r.resting < r.o.Width {
+		r.grantSlots()
+		for r.closed == nil && r.running-r.yielded < r.o.Width {
 			t := r.next()
 			if t == nil {
 				break
@@ -272,7 +272,7 @@ func (r *run) start(ctx context.Context, t *task) {
 		a := answer{task: t, err: fmt.Errorf("%s: ended without an answer", t.step.Address)}
 		var tasks model.Tasks
 		defer func() { a.tasks = tasks.IDs(); r.answers <- a }()
-		a.err = hush(t.step, attempt(r.seat(tasks.With(ctx), t), limit, r.do, t.step))
+		a.err = redact(t.step, attempt(r.withSlots(tasks.With(ctx), t), limit, r.do, t.step))
 	}()
 }
 

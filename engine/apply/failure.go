@@ -27,8 +27,8 @@ func (r *run) take(a answer) {
 	t.state = over
 	r.running--
 	m.running--
-	if t.rests {
-		r.stand(t)
+	if t.yielded {
+		r.resume(t)
 	}
 	t.tasks = a.tasks
 	switch {

@@ -19,7 +19,7 @@ type Observe func(ctx context.Context, s plan.Step, since time.Time) (left *plan
 // It never repeats blindly: before each further try, look says what is left to do. The
 // pauses and the number of tries are those of Backoff. Once the context ended or stop
 // was closed, nothing is tried any more.
-func Repeat(do Do, look Observe, b Backoff, stop <-chan struct{}) Do {
+func Repeat(do Do, observe Observe, b Backoff, stop <-chan struct{}) Do {
 	b = b.complete()
 	return func(ctx context.Context, s plan.Step) error {
 		err := do(ctx, s)
@@ -33,16 +33,16 @@ func Repeat(do Do, look Observe, b Backoff, stop <-chan struct{}) Do {
 				return err
 			}
 			Report(ctx, fmt.Sprintf("%s: how that ended is not known; looking at the host and going on in %.1f s (try %d of %d): %v",
-				s.Address, pause.Seconds(), try+1, b.Tries, hush(s, err)))
+				s.Address, pause.Seconds(), try+1, b.Tries, redact(s, err)))
 			if !sleep(ctx, pause, stop) {
 				return err
 			}
-			left, lookErr := look(ctx, s, since)
+			left, observeErr := observe(ctx, s, since)
 			switch {
-			case lookErr != nil && OutcomeUnknown(lookErr):
-				err = fmt.Errorf("%w; and it cannot be seen: %w", last, lookErr)
-			case lookErr != nil:
-				return fmt.Errorf("%w; %w", err, lookErr)
+			case observeErr != nil && OutcomeUnknown(observeErr):
+				err = fmt.Errorf("%w; and it cannot be seen: %w", last, observeErr)
+			case observeErr != nil:
+				return fmt.Errorf("%w; %w", err, observeErr)
 			case left == nil:
 				return nil
 			default:

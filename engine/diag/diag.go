@@ -22,12 +22,12 @@ const (
 	Warning Severity = "warning"
 )
 
-// The origins of a finding, as they stand in the plan document.
+// The origins of a finding, as the plan document has them.
 const (
 	FromSite   = "site"
 	FromPolicy = "policy"
 	FromGuard  = "guard"
-	FromHost   = "host" // how the host is at the moment; it differs in nothing from the files, and holds no step back
+	FromHost   = "host" // how the host is at the moment; it differs in nothing from the files, and withholds no step
 )
 
 // Pos is a place in a file. Line and Column count from 1, Column in characters;
@@ -74,7 +74,7 @@ func (r *Range) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Finding is one thing to tell.
+// Finding is one thing to report.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Summary  string   `json:"summary"`           // what, in one line without a full stop

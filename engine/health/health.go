@@ -1,5 +1,5 @@
-// Package health proves that a guest is well: it tries what the check blocks of its
-// node and spec say until each holds, or its time is over, and tells what it saw.
+// Package health checks that a guest is well: it tries what the check blocks of its
+// node and spec say until each passes or its time is over, and reports what it saw.
 //
 // Read in this order:
 //
@@ -71,7 +71,7 @@ type Prober struct {
 	Idle    time.Duration // how long no byte may come; 10 s unless set
 	Total   time.Duration // how long one try may take; 30 s unless set
 
-	// Tell is told of every try that failed, and of the first that did not after such ones,
+	// Notify gets every try that failed, and of the first that did not after such ones,
 	// from the goroutine of Run; may be nil.
 	Notify func(Progress)
 }
@@ -156,7 +156,7 @@ func (e *Error) Error() string {
 // Unwrap gives why it was given up.
 func (e *Error) Unwrap() error { return e.Err }
 
-// HopelessError is what no waiting mends.
+// HopelessError is what waiting does not fix.
 type HopelessError struct{ Text string }
 
 // Error is the text.

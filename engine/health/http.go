@@ -70,16 +70,16 @@ func (a *attempt) tryHTTP(ctx context.Context, c *model.Check, e model.Endpoint,
 	if err != nil {
 		err = errors.New(last.Load().story(err))
 	}
-	text, err := a.judge(c, res.StatusCode, string(body), err)
+	text, err := a.checkAnswer(c, res.StatusCode, string(body), err)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", addr, err)
 	}
 	return fmt.Sprintf("%s: %s in %s", addr, text, short(time.Since(began))), nil
 }
 
-// judge holds an answer against what is expected. A body that breaks off counts as far
+// checkAnswer compares an answer with what is expected. A body that breaks off counts as far
 // as it came: the status was given. broke is how it did.
-func (a *attempt) judge(c *model.Check, status int, body string, broke error) (string, error) {
+func (a *attempt) checkAnswer(c *model.Check, status int, body string, broke error) (string, error) {
 	first := ""
 	if l := a.line(body); l != "" {
 		first = ", first line: " + l

@@ -22,11 +22,11 @@ func (s *Subject) show(c *model.Check, saw string) string {
 	if c.Sensitive {
 		return "what it saw is not shown, since the check is made from a secret"
 	}
-	return cut(clean(s.hush(saw)), most)
+	return cut(clean(s.redact(saw)), most)
 }
 
-// hush takes secrets out. It comes before any cut, which could leave half of one.
-func (s *Subject) hush(text string) string {
+// redact takes secrets out. It comes before any cut, which could leave half of one.
+func (s *Subject) redact(text string) string {
 	secrets := slices.Clone(s.Secrets)
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	for _, v := range secrets {
@@ -37,8 +37,8 @@ func (s *Subject) hush(text string) string {
 	return text
 }
 
-// hushEnd takes out what a text ends with and a secret begins with.
-func (s *Subject) hushEnd(text string) string {
+// redactEnd takes out what a text ends with and a secret begins with.
+func (s *Subject) redactEnd(text string) string {
 	longest := 0
 	for _, v := range s.Secrets {
 		for n := min(len(v)-1, len(text)); n >= minimum && n > longest; n-- {
@@ -83,9 +83,9 @@ func cut(text string, bytes int) string {
 // line ends more may have come that was not read, so the end may be a part of a secret.
 func (s *Subject) line(text string) string {
 	if !strings.HasSuffix(text, "\n") {
-		text = s.hushEnd(text)
+		text = s.redactEnd(text)
 	}
-	first, _, _ := strings.Cut(strings.TrimLeft(s.hush(text), " \t\r\n"), "\n")
+	first, _, _ := strings.Cut(strings.TrimLeft(s.redact(text), " \t\r\n"), "\n")
 	return cut(clean(first), mostLine)
 }
 

@@ -51,7 +51,7 @@ func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way
 	if unread != nil {
 		return "", unreadable(unread)
 	}
-	addr, err := a.place(ctx, e)
+	addr, err := a.target(ctx, e)
 	switch {
 	case err != nil:
 		return "", err
@@ -66,7 +66,7 @@ func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way
 }
 
 // place is where an endpoint is, for Dial, and how it is called in texts.
-func (a *attempt) place(ctx context.Context, e model.Endpoint) (string, error) {
+func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) {
 	port := strconv.Itoa(e.Port)
 	if e.Host != "" {
 		return net.JoinHostPort(e.Host, port), nil
@@ -135,7 +135,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 func (a *attempt) wrote(out Output) string {
 	for _, w := range []struct{ name, text string }{{"stderr", out.Err}, {"stdout", out.Out}} {
 		if text := strings.TrimSpace(w.text); text != "" {
-			return fmt.Sprintf(", %s: %s", w.name, cut(clean(a.hush(text)), most))
+			return fmt.Sprintf(", %s: %s", w.name, cut(clean(a.redact(text)), most))
 		}
 	}
 	return ""

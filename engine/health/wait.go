@@ -71,14 +71,14 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 			r.Detail = a.show(c, saw)
 		}
 		r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
-		tell := func() {
+		report := func() {
 			if a.Notify != nil {
 				a.Notify(Progress{Address: a.Address, Check: c.Name, Saw: r.Detail, Tries: r.Tries, Waited: time.Since(began), Timeout: timeout, Passed: r.OK})
 			}
 		}
 		if r.OK {
 			if r.Tries > 1 {
-				tell()
+				report()
 			}
 			return r, nil
 		}
@@ -90,7 +90,7 @@ func (a *attempt) until(ctx context.Context, c *model.Check, once bool) (Result,
 		case once, hopeless(err), time.Until(end) <= interval:
 			return r, fail
 		}
-		tell()
+		report()
 		if pause(ctx, interval) != nil {
 			r.Seconds = float64(time.Since(began).Milliseconds()) / 1000
 			fail.Err = context.Cause(ctx)

@@ -3,7 +3,7 @@
 // who loses the folder loses history, and never a guest.
 //
 // The folder holds state.json, and receipts/TIME-PLAN.json, one for each pass that
-// changed something; by their names they stand in the order in which they were
+// changed something; by their names they are in the order in which they were
 // written, and each holds the hash of the one before. Every file is written beside
 // its place and then moved there, so that a reader, in this process or another, sees
 // the whole of it or nothing. Writers take turns: whoever may write to the host
@@ -82,15 +82,15 @@ type State struct {
 	Head          CommitRef    `json:"head"`
 	Good          CommitRef    `json:"good"`
 	Converged     CommitRef    `json:"converged"`
-	Aside         []string     `json:"aside"`   // manifests that were suspended when Converged took its place
+	Aside         []string     `json:"aside"`   // manifests that were suspended when Converged was set
 	Unknown       CommitRef    `json:"unknown"` // the commit that took the identity out of the site; none while it is in it
-	Spent         int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
+	Consumed      int          `json:"spent"`   // removals that trailers since Converged granted and passes used up
 	Counted       []string     `json:"counted"` // commits whose trailers those were
 	UsedTrailers  []string     `json:"void"`    // commits whose trailers count no more, wherever the branch goes
 	Suspended     []Suspension `json:"suspended"`
-	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks did not hold when they were tried last; a hint, to try them again
+	Failing       []string     `json:"unwell,omitempty"`    // addresses whose checks failed when they were tried last; a hint, to try them again
 	UnusableVMIDs []int        `json:"leftovers,omitempty"` // VMIDs under which no guest could be made for what is left there; a hint, to draw others
-	SweepHints    []string     `json:"recall,omitempty"`    // what the last look at the host found worth being told again; a hint
+	SweepHints    []string     `json:"recall,omitempty"`    // where to look for things to remove, from the last observation of the host; a hint
 }
 
 // CommitRef is a commit and since when it has its role.
@@ -111,9 +111,9 @@ type Ledger struct {
 	o        Options
 	readOnly bool
 
-	write  sync.Mutex
-	looked bool // at the state that was there before; under write
-	usual  medians
+	write   sync.Mutex
+	checked bool // at the state that was there before; under write
+	usual   medians
 }
 
 // Options bound what is kept. The zero value is ready for use.

@@ -271,7 +271,7 @@ func TestReadersDoNotMindAWriter(t *testing.T) {
 	for i := range 60 {
 		_, err := l.Write(took(i%60, float64(i)))
 		require.NoError(t, err)
-		require.NoError(t, l.SetState(ledger.State{Spent: i}))
+		require.NoError(t, l.SetState(ledger.State{Consumed: i}))
 		l.Usual("vm", "create")
 	}
 	close(done)
@@ -283,7 +283,7 @@ func TestTheStateIsKept(t *testing.T) {
 	l := open(t, dir)
 	until := at(9)
 	s := ledger.State{
-		Identity: "father", Head: ledger.CommitRef{ID: "c2", Since: at(1)}, Good: ledger.CommitRef{ID: "c1", Since: at(0)}, Spent: 3, Counted: []string{"c3"}, UsedTrailers: []string{"c0"},
+		Identity: "father", Head: ledger.CommitRef{ID: "c2", Since: at(1)}, Good: ledger.CommitRef{ID: "c1", Since: at(0)}, Consumed: 3, Counted: []string{"c3"}, UsedTrailers: []string{"c0"},
 		Aside: []string{"web"}, Suspended: []ledger.Suspension{{Manifest: "db", Reason: "x", By: "ops", Since: at(2), Until: &until}},
 	}
 	require.NoError(t, l.SetState(s))

@@ -24,7 +24,7 @@ const (
 
 // Write keeps a receipt: its Version, Previous and ID are set here. It is whole on
 // disk, or not there. The oldest go where there are more than the folder keeps; that
-// this failed is told beside a receipt that is kept.
+// this failed is reported beside a receipt that is kept.
 func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	if l.readOnly {
 		return r, ErrReadOnly
@@ -118,10 +118,10 @@ func (l *Ledger) Last(n int, match func(*Receipt) bool) ([]Receipt, error) {
 }
 
 // Verify reads the chain of receipts, and says how many hold and which do not, each
-// with what is wrong: "ID: why". A receipt is held by the next one, which knows its
+// with what is wrong: "ID: why". A receipt is intact by the next one, which knows its
 // hash; so nothing can be said against a change of the newest, or that the oldest
 // ones are missing.
-func (l *Ledger) Verify() (held int, broken []string, err error) {
+func (l *Ledger) Verify() (intact int, broken []string, err error) {
 	ids, err := l.ids()
 	if err != nil {
 		return 0, nil, fmt.Errorf("read receipts: %w", err)
@@ -136,18 +136,18 @@ func (l *Ledger) Verify() (held int, broken []string, err error) {
 		}
 		if before != "" && err == nil && r.Previous != hash {
 			if sound {
-				held--
+				intact--
 			}
 			broken = append(broken, fmt.Sprintf("%s: it is not what %s says came before it: it was changed, or one between them is gone", before, id))
 		}
 		if sound = err == nil; sound {
-			held++
+			intact++
 		} else {
 			broken = append(broken, id+": "+err.Error())
 		}
 		before, hash = id, digest(b)
 	}
-	return held, broken, nil
+	return intact, broken, nil
 }
 
 // ids lists the receipts by name, oldest first. Files with other names are not ours.

@@ -38,17 +38,17 @@ func readState(b []byte) (State, error) {
 	if s.Version != stateVersion {
 		return State{}, fmt.Errorf("its version is %d, this program reads %d", s.Version, stateVersion)
 	}
-	s.Spent = max(s.Spent, 0)
+	s.Consumed = max(s.Consumed, 0)
 	return s, nil
 }
 
 // setAside gives a state that cannot be read another name, once: a newer program may
 // have written it, and somebody may want to know what was suspended.
 func (l *Ledger) setAside() error {
-	if l.looked {
+	if l.checked {
 		return nil
 	}
-	l.looked = true
+	l.checked = true
 	info, err := os.Lstat(l.stateFile())
 	if err != nil || !info.Mode().IsRegular() {
 		return ignoreAbsent(err)

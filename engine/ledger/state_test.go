@@ -21,13 +21,13 @@ func TestAStateThatCannotBeReadIsSetAside(t *testing.T) {
 			_, err = l.State()
 			require.Error(t, err)
 			require.NoError(t, l.SetState(ledger.State{Identity: "father"}))
-			require.NoError(t, l.SetState(ledger.State{Identity: "father", Spent: 1}))
+			require.NoError(t, l.SetState(ledger.State{Identity: "father", Consumed: 1}))
 			b, err := os.ReadFile(filepath.Join(dir, "state.unreadable.json"))
 			require.NoError(t, err)
 			require.Equal(t, text, string(b))
 			s, err := l.State()
 			require.NoError(t, err)
-			require.Equal(t, 1, s.Spent)
+			require.Equal(t, 1, s.Consumed)
 		})
 	}
 }

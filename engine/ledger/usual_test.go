@@ -66,7 +66,7 @@ func FuzzFiles(f *testing.F) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "receipts", "20260102T030405.000Z-aa.json"), []byte(text), 0o600))
 		s, err := l.State()
-		require.GreaterOrEqual(t, s.Spent, 0)
+		require.GreaterOrEqual(t, s.Consumed, 0)
 		if err != nil {
 			require.Equal(t, ledger.State{}, s)
 		}

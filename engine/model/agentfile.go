@@ -6,7 +6,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// AgentFile is agent.hcl: what an agent is told about itself. Everything else comes
+// AgentFile is agent.hcl: the configuration of an agent. Everything else comes
 // from the site. A field that is not declared is zero; what holds then is not known
 // here, since it depends on the machine.
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Check is how a node proves that it is well. Exactly one of HTTP, TCP, SSH, Agent
+// Check is how to find out that a node is well. Exactly one of HTTP, TCP, SSH, Agent
 // and Command is set. Package engine/health tries it.
 type Check struct {
 	Name     string        `hcl:"name,label"`

@@ -57,7 +57,7 @@ type Kind struct {
 	Align func(want, have any)
 
 	// Reverts lists what the host holds back for the next restart although nothing in want asks for it: the step
-	// reverts it. Before is what is in force and stays, After what waits. Only called with both set. May be nil.
+	// reverts it. Before is what is in force and stays, After the pending value. Only called with both set. May be nil.
 	Reverts func(want, have any) []Pending
 
 	// Class refines the cost tag of one change by what is known of the guest (running, hotplug). May be nil.
@@ -82,7 +82,7 @@ type Problem struct {
 	Severity diag.Severity // empty means an error
 	Summary  string
 	Detail   string
-	Site     bool   // it is of the whole site, and no line of this resource is to blame: told once; with Path, at the site's block
+	Site     bool   // it is of the whole site, and no line of this resource is to blame: reported once; with Path, at the site's block
 	Not      string // of Refuse: what the resource is not, such as "not usable"; that its step is not done unless set
 }
 

@@ -84,7 +84,7 @@ func digits(s string) int {
 type Resource struct {
 	Addr     Address
 	Spec     any       // pointer to the kind's struct
-	Needs    []Address // must exist before this one and outlive it; an observed resource has them from its owner mark
+	Needs    []Address // must exist before this one and outlive it; an observed resource has them from its ownership tag
 	Manifest string    // the deployment it belongs to; "" for what stands beside the manifests
 	Node     string    // the manifest node it comes from; "" for what is no node
 	Guest    *Guest    // set for guests only
@@ -163,7 +163,7 @@ const (
 	ClassPending  Class = "pending"   // written now, takes effect at the next full restart
 	ClassRestart  Class = "restart"   // the guest is shut down and started
 	ClassMigrate  Class = "migrate"   // disks or the guest itself are moved
-	ClassReplace  Class = "replace"   // the thing is destroyed and made anew; nothing of value is lost
+	ClassReplace  Class = "replace"   // the thing is destroyed and recreated; nothing of value is lost
 	ClassDataLoss Class = "data-loss" // data are destroyed
 )
 

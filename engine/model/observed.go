@@ -7,12 +7,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Observed is what a host holds, as far as it could be seen. What is ours and
-// proved to be is in State; everything else is named so that nobody mistakes it
+// Observed is what a host holds, as far as it could be seen. What is ours is in State; everything else is named so that nobody mistakes it
 // for absence.
 type Observed struct {
 	At        time.Time
-	State     State // ours, proved by mark and identity
+	State     State // ours, by ownership tag and identity
 	Unmanaged []Unmanaged
 	Pending   []Pending
 	// Undeclared are settings of resources of ours that no file names or ever named: they are no drift, and stay.
@@ -56,7 +55,7 @@ type PreflightProblem struct {
 	// Severity is that of the finding. An error keeps the step back, for it is proved that it would fail.
 	Severity        diag.Severity
 	Summary, Detail string
-	// At is the line that asks for it, that of Path if zero. What is said of one line is told once for all resources
+	// At is the line that asks for it, that of Path if zero. What is said of one line is reported once for all resources
 	// that it goes for.
 	At diag.Range
 }
@@ -69,7 +68,7 @@ type Unmanaged struct {
 	Why  string `json:"why"`
 
 	Node string `json:"-"`
-	// Claims is the resource it would be if its proof held: same name or VMID, a mark that does not agree.
+	// Claims is the resource that it may be: it has the same name or VMID, or an ownership tag that does not agree.
 	// As long as it stands there, that resource is not created a second time.
 	Claims Address `json:"-"`
 	Fix    string  `json:"-"` // what its owner can do about it, if Claims is set
@@ -95,12 +94,12 @@ type Setting struct {
 	Value   string  `json:"value"`
 }
 
-// Unknown is a part of the host that could not be seen. It holds back what it may be about, since an
+// Unknown is a part of the host that could not be seen. It withholds what it may be about, since an
 // incomplete view is never evidence of absence, and nothing else: see docs/decisions/0019.
 type Unknown struct {
 	Scope    string    `json:"scope"` // "host father", "node pve2", "vm 105"
 	Why      string    `json:"why"`
-	Withheld []Address `json:"holds,omitempty"` // what a plan holds back because of it, sorted; none in an observation
+	Withheld []Address `json:"holds,omitempty"` // what a plan withholds because of it, sorted; none in an observation
 
 	Denied bool `json:"-"` // for want of a privilege
 
@@ -111,7 +110,7 @@ type Unknown struct {
 	Node  string `json:"-"` // PVE node that is down or dark: no guest is created, changed or removed there
 	Kind  string `json:"-"` // kind of resources that cannot be judged ("image", "pool"), if not guests
 
-	// Only lists the wanted resources that it can be about: none but these are held back from being created or
+	// Only lists the wanted resources that it can be about: none but these are withheld from being created or
 	// replaced. Nil: that is not known, and what else is said of it decides. Empty: it can be none of them.
 	Only []Address `json:"-"`
 	// Creating: somebody else is creating this guest at the moment. Nothing on the host needs to stay for its sake but

@@ -21,15 +21,15 @@ func (s *Site) Suspend(names ...string) *Site {
 		if m == nil {
 			continue
 		}
-		held := *m
-		held.Suspend = true
-		held.Nodes = make([]*Node, len(m.Nodes))
+		suspended := *m
+		suspended.Suspend = true
+		suspended.Nodes = make([]*Node, len(m.Nodes))
 		for i, n := range m.Nodes {
 			node := *n
-			node.Manifest = &held
-			held.Nodes[i] = &node
+			node.Manifest = &suspended
+			suspended.Nodes[i] = &node
 		}
-		c.Manifests[name] = &held
+		c.Manifests[name] = &suspended
 	}
 	slices.Sort(c.Suspended)
 	c.Resolved = nil // it was worked out from the site as it was

@@ -19,7 +19,7 @@ type Want struct {
 	Declared   map[Address]bool // declared, but needed by nothing on this host: kept where it exists, not made
 	Nodes      map[Address]*Node
 	Elsewhere  map[Address]string // nodes that the site has on other hosts: where, in a few words
-	SweepHints []string           // what the last look at the host left in Observed.SweepHints, as far as it is remembered
+	SweepHints []string           // Observed.SweepHints of the last observation, as far as it is remembered
 }
 
 // Deferred is something the site declares that this pass does not do.
@@ -127,7 +127,7 @@ func (s *Site) addObjects(w *Want) diag.List {
 }
 
 // Resolve makes the complete form of a declared resource for a host (nil for a
-// recipe) on a copy, and tells what is wrong with it.
+// recipe) on a copy, and reports what is wrong with it.
 func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 	c := *r
 	c.Spec = Clone(r.Spec)

@@ -19,7 +19,7 @@ type taking struct {
 
 // guardClaims finds out which steps take over what another resource has. Where that
 // one gives it up in this plan the step waits for it; where it stays the step is
-// held back if both would run with it on one network. The files of a site name each
+// withheld if both would run with it on one network. The files of a site name each
 // such thing once, so this is about what leaves the files or is left as it is.
 func (p *planner) guardClaims() {
 	type thing struct{ what, value string }
@@ -102,8 +102,8 @@ func (p *planner) stillHad(t taking) {
 	if s == nil {
 		return
 	}
-	if p.held[t.from].blind && t.meet {
-		p.blind(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.held[t.from].unseen)
+	if p.withheld[t.from].incomplete && t.meet {
+		p.withholdUnseen(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.withheld[t.from].unknowns)
 		return
 	}
 	f := diag.Finding{
@@ -117,9 +117,9 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	f.Severity = diag.Error
-	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs%s", t.by, s.Action.not(), t.what(), p.standing(t.from), s.besides(t.claim.Path))
+	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs%s", t.by, s.Action.not(), t.what(), p.standing(t.from), s.alsoWithheld(t.claim.Path))
 	p.find(t.by, f)
-	p.hold(s, false)
+	p.withhold(s, false)
 }
 
 // standing names a resource that is there, and where.

@@ -94,7 +94,7 @@ func equal(a, b any) bool {
 }
 
 // isPending reports whether PVE holds this very change already and waits for a
-// restart with it: it is told in Pending then, and ordering it again does nothing.
+// restart with it: it is in Pending then, and ordering it again does nothing.
 func (p *planner) isPending(addr model.Address, path string, after any) bool {
 	return slices.ContainsFunc(p.pending[addr], func(d model.Pending) bool {
 		return d.Path == path && same(d.After, after)

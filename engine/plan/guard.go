@@ -11,12 +11,12 @@ import (
 )
 
 // holding is a step that was taken out of the plan.
-type holding struct {
-	action Action
-	not    string // what it is not, in words of its kind; "" for those of the action
-	stuck  bool   // because nothing can be done to the guest for now
-	blind  bool   // because something could not be seen; else because somebody must mend something
-	unseen []int  // what could not be seen, by its place in Input.Have.Unknown
+type withholding struct {
+	action     Action
+	not        string // what it is not, in words of its kind; "" for those of the action
+	stuck      bool   // because nothing can be done to the guest for now
+	incomplete bool   // because something could not be seen; else because somebody must fix something
+	unknowns   []int  // what could not be seen, by its place in Input.Have.Unknown
 }
 
 // guard takes out the steps that must not be done: of what may exist already, what
@@ -35,11 +35,11 @@ func (p *planner) guard() {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
 	p.each(func(s *Step) { p.guardIdentity(s, claims[s.Address]) })
-	p.guardObstacles()
-	p.each(p.guardSight)
+	p.checkPreflight()
+	p.each(p.guardUnknown)
 	p.each(p.guardSite)
 	p.each(p.guardKind)
-	p.each(p.guardHeld)
+	p.each(p.guardLocked)
 	p.each(func(s *Step) {
 		if s.Want != nil {
 			p.guardVMID(s)
@@ -79,7 +79,7 @@ func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
 		return
 	}
 	if !slices.ContainsFunc(claims, func(f model.Unmanaged) bool { return !f.Duplicate }) {
-		p.hold(s, false) // the observation reports them
+		p.withhold(s, false) // the observation reports them
 		return
 	}
 	var who, fix []string
@@ -96,18 +96,18 @@ func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
 	p.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
 }
 
-// guardSight keeps the law that an incomplete view is never evidence of absence.
-func (p *planner) guardSight(s *Step) {
-	var unseen []int
+// guardUnknown keeps the law that an incomplete view is never evidence of absence.
+func (p *planner) guardUnknown(s *Step) {
+	var unknowns []int
 	why := ""
 	for i, u := range p.in.Have.Unknown {
 		if text := p.hides(u, s); text != "" {
 			why = cmp.Or(why, text)
-			unseen = append(unseen, i)
+			unknowns = append(unknowns, i)
 		}
 	}
 	if why != "" {
-		p.blind(s, why, unseen)
+		p.withholdUnseen(s, why, unknowns)
 	}
 }
 
@@ -172,7 +172,7 @@ func (p *planner) guardSite(s *Step) {
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),
 		})
-		p.hold(s, false)
+		p.withhold(s, false)
 	case len(s.Want.Missing) > 0:
 		p.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE")
 	case s.Action == Replace && p.in.Manifest != "" && s.Want.Manifest != p.in.Manifest:
@@ -197,23 +197,23 @@ func (p *planner) guardKind(s *Step) {
 			for i, other := range problems {
 				paths[i] = other.Path
 			}
-			f.Summary += s.besides(paths...)
+			f.Summary += s.alsoWithheld(paths...)
 		}
 		if s.Want != nil {
 			f.At = s.Want.RangeOf(problem.Path)
 		}
 		p.find(s.Address, f)
 		if p.steps[s.Address] != nil {
-			p.hold(s, false)
-			h := p.held[s.Address]
+			p.withhold(s, false)
+			h := p.withheld[s.Address]
 			h.not = problem.Not
-			p.held[s.Address] = h
+			p.withheld[s.Address] = h
 		}
 	}
 }
 
-// besides tells which changes of a step are held back with those that are refused.
-func (s *Step) besides(refused ...string) string {
+// alsoWithheld names the changes of a step that are withheld together with those that are refused.
+func (s *Step) alsoWithheld(refused ...string) string {
 	if s.Action != Update {
 		return ""
 	}
@@ -234,9 +234,9 @@ func (s *Step) besides(refused ...string) string {
 	return "; and with it: " + strings.Join(others, ", ")
 }
 
-// guardHeld leaves out what is to be done to a guest that is locked. It would fail, and
+// guardLocked leaves out what is to be done to a guest that is locked. It would fail, and
 // with it the rest of its manifest would stop, or be made and taken back in every pass.
-func (p *planner) guardHeld(s *Step) {
+func (p *planner) guardLocked(s *Step) {
 	if s.Have == nil || s.Have.Guest == nil {
 		return
 	}
@@ -251,7 +251,7 @@ func (p *planner) guardHeld(s *Step) {
 		return f.Address == s.Address.String() && f.Severity == diag.Warning && f.Detail == why
 	})
 	p.refuse(s, diag.FromGuard, why, "")
-	p.held[s.Address] = holding{action: s.Action, stuck: true}
+	p.withheld[s.Address] = withholding{action: s.Action, stuck: true}
 }
 
 // wakes reports whether a step starts its guest before it changes it.
@@ -268,12 +268,12 @@ func (p *planner) guardNeeded(s *Step) {
 		if p.releases(y, s.Address) {
 			continue
 		}
-		switch h, isHeld := p.held[y]; {
-		case h.blind:
-			p.blind(s, fmt.Sprintf("%s still needs it", y), h.unseen)
+		switch h, withheld := p.withheld[y]; {
+		case h.incomplete:
+			p.withholdUnseen(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
 		case s.Action == Replace:
 			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
-		case p.in.Destroy && !isHeld:
+		case p.in.Destroy && !withheld:
 			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s still needs it", y), "destroy that first")
 		default:
 			p.warn(s, fmt.Sprintf("%s still needs it", y), "")
@@ -282,24 +282,24 @@ func (p *planner) guardNeeded(s *Step) {
 	}
 }
 
-// releases reports whether y, which needs x by its mark, will do so no more once
+// releases reports whether y, which needs x by its ownership tag, will do so no more once
 // the steps of this plan that x waits for are done.
 func (p *planner) releases(y, x model.Address) bool {
 	if s := p.steps[y]; s != nil && s.Action == Delete {
 		return true
 	}
-	_, isHeld := p.held[y]
+	_, withheld := p.withheld[y]
 	w := p.want[y]
-	return w != nil && !isHeld && p.within(y) && !slices.Contains(w.Needs, x)
+	return w != nil && !withheld && p.within(y) && !slices.Contains(w.Needs, x)
 }
 
-// follow draws what follows from the steps held so far, and from those that
+// follow withholds what depends on the steps withheld so far, and on those that
 // follow, until nothing does. Every turn takes a step out, so it ends.
 func (p *planner) follow() {
 	for len(p.fresh) > 0 {
 		addr := p.fresh[0]
 		p.fresh = p.fresh[1:]
-		h := p.held[addr]
+		h := p.withheld[addr]
 		for _, y := range p.wantedBy[addr] {
 			s := p.steps[y]
 			if s == nil || s.Action == Delete || h.action == Replace && s.Action != Create {
@@ -326,16 +326,16 @@ func (p *planner) follow() {
 	}
 }
 
-// because holds a step for the reason another one was held.
-func (p *planner) because(s *Step, h holding, why string) {
-	if h.blind {
-		p.blind(s, why, h.unseen)
+// because withholds a step for the reason another one was withheld.
+func (p *planner) because(s *Step, h withholding, why string) {
+	if h.incomplete {
+		p.withholdUnseen(s, why, h.unknowns)
 		return
 	}
 	p.warn(s, why, "")
 }
 
-// refuse takes a step out with an error: somebody has to mend something.
+// refuse takes a step out with an error: somebody has to fix something.
 func (p *planner) refuse(s *Step, source, why, fix string) {
 	p.refused(s, source, diag.Range{}, why, fix)
 }
@@ -350,7 +350,7 @@ func (p *planner) refused(s *Step, source string, at diag.Range, why, fix string
 		Severity: diag.Error, Source: source, Detail: fix, At: at,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
 	})
-	p.hold(s, false)
+	p.withhold(s, false)
 }
 
 // warn takes a step out with a warning: it is so on purpose, or follows from an error.
@@ -359,24 +359,24 @@ func (p *planner) warn(s *Step, why, fix string) {
 		Severity: diag.Warning, Source: diag.FromGuard, Detail: fix,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
 	})
-	p.hold(s, false)
+	p.withhold(s, false)
 }
 
-// blind takes a step out because the view is incomplete. What could not be seen, by its place in Input.Have.Unknown,
+// withholdUnseen takes a step out because the view is incomplete. Unknowns are indexes into Input.Have.Unknown: each
 // names what it holds back.
-func (p *planner) blind(s *Step, why string, unseen []int) {
+func (p *planner) withholdUnseen(s *Step, why string, unknowns []int) {
 	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
-	for _, i := range unseen {
+	for _, i := range unknowns {
 		p.plan.Unknown[i].Withheld = append(p.plan.Unknown[i].Withheld, s.Address)
 	}
-	p.hold(s, true)
-	h := p.held[s.Address]
-	h.unseen = unseen
-	p.held[s.Address] = h
+	p.withhold(s, true)
+	h := p.withheld[s.Address]
+	h.unknowns = unknowns
+	p.withheld[s.Address] = h
 }
 
-func (p *planner) hold(s *Step, blind bool) {
+func (p *planner) withhold(s *Step, blind bool) {
 	delete(p.steps, s.Address)
-	p.held[s.Address] = holding{action: s.Action, blind: blind}
+	p.withheld[s.Address] = withholding{action: s.Action, incomplete: blind}
 	p.fresh = append(p.fresh, s.Address)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Make plans how the host becomes what the site says. What must not be done is
-// left out of the steps and said in Findings (somebody can mend it) or in Unknown
+// left out of the steps and said in Findings (somebody can fix it) or in Unknown
 // (it could not be seen); so is everything that would depend on it.
 func Make(in Input) *Plan {
 	p := newPlanner(in)
@@ -42,15 +42,15 @@ type planner struct {
 	pending map[model.Address][]model.Pending
 	steps   map[model.Address]*Step
 
-	held       map[model.Address]holding         // taken out of steps, and why
+	withheld   map[model.Address]withholding     // taken out of steps, and why
 	fresh      []model.Address                   // held, but what follows from it is not drawn yet
 	wantedBy   map[model.Address][]model.Address // who shall need it
-	observedBy map[model.Address][]model.Address // who needs it now, by its mark
+	observedBy map[model.Address][]model.Address // who needs it now, by its ownership tag
 	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
 	reusedBy   map[model.Address]model.Address   // the same, the other way round
 	gives      map[model.Address][]taking        // who gives something up in this plan → who takes it over
 	takes      map[model.Address][]taking        // the same, the other way round
-	circle     map[model.Address]model.Address   // deletions whose marks need each other → the first of them
+	circle     map[model.Address]model.Address   // deletions whose ownership tags need each other → the first of them
 	full       map[string][]*Step                // ranges of VMIDs, in words → those for whom nothing is left there
 }
 
@@ -64,7 +64,7 @@ func newPlanner(in Input) *planner {
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
 	p := &planner{
 		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State,
-		pending: map[model.Address][]model.Pending{}, steps: map[model.Address]*Step{}, held: map[model.Address]holding{},
+		pending: map[model.Address][]model.Pending{}, steps: map[model.Address]*Step{}, withheld: map[model.Address]withholding{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -185,7 +185,7 @@ func (p *planner) update(want, have *model.Resource) {
 	}
 	if len(rebuilt) > 0 {
 		s.Action = Replace
-		s.Reason = leaving(have, paths(rebuilt)+differs(rebuilt)+"from the site and cannot be changed in place")
+		s.Reason = withRemovalNote(have, paths(rebuilt)+differs(rebuilt)+"from the site and cannot be changed in place")
 	}
 	p.steps[want.Addr] = s
 }
@@ -193,7 +193,7 @@ func (p *planner) update(want, have *model.Resource) {
 func (p *planner) remove(have *model.Resource, reason string) {
 	p.id.observed(have, nil)
 	p.id.attrs(have, model.Attrs(have.Spec))
-	s := stepOf(have, Delete, leaving(have, reason))
+	s := stepOf(have, Delete, withRemovalNote(have, reason))
 	s.Have, s.Class, s.Manifest = have, model.ClassNone, p.manifest(have.Addr)
 	if have.Guest != nil {
 		s.Class = model.ClassDataLoss
@@ -201,8 +201,8 @@ func (p *planner) remove(have *model.Resource, reason string) {
 	p.steps[have.Addr] = s
 }
 
-// leaving adds to a reason what the going of a guest brings with it.
-func leaving(have *model.Resource, reason string) string {
+// withRemovalNote adds to a reason what the removal of a guest brings with it.
+func withRemovalNote(have *model.Resource, reason string) string {
 	if have.Guest == nil || have.Guest.RemovalNote == "" {
 		return reason
 	}

@@ -35,7 +35,7 @@ const (
 	Update  Action = "update"
 	Replace Action = "replace" // delete and create under the same address, as one step
 	Delete  Action = "delete"
-	Adopt   Action = "adopt" // write the owner mark on what exists; never planned unasked, so Make has none
+	Adopt   Action = "adopt" // write the ownership tag on what exists; never planned unasked, so Make has none
 )
 
 // Symbol is the sign that stands for the action in text.
@@ -56,7 +56,7 @@ func (a Action) Symbol() rune {
 	}
 }
 
-// not says what did not happen to a resource that was held back.
+// not says what did not happen to a resource whose step was withheld.
 func (a Action) not() string {
 	switch a {
 	case Create:
@@ -112,7 +112,7 @@ type Summary struct {
 	Unmanaged int `json:"unmanaged"`
 }
 
-// Rules counts the rules that a plan and its site were held against, each once, by
+// Rules counts the rules that a plan and its site were checked by, each once, by
 // the worst that it said.
 type Rules struct {
 	OK      int // said nothing
@@ -125,7 +125,7 @@ func (r Rules) Plus(more Rules) Rules {
 	return Rules{r.OK + more.OK, r.Warning + more.Warning, r.Denied + more.Denied}
 }
 
-// Plan is the plan document. Steps stand in an order in which they can be carried
+// Plan is the plan document. Steps are in an order in which they can be carried
 // out one by one; peers, which may go side by side, by address.
 type Plan struct {
 	FormatVersion string            `json:"format_version"`
@@ -138,12 +138,12 @@ type Plan struct {
 	Unmanaged     []model.Unmanaged `json:"unmanaged"`
 	Pending       []model.Pending   `json:"pending"`    // what PVE holds already and applies at a restart
 	Undeclared    []model.Setting   `json:"undeclared"` // set by hand, and named in no file: no drift
-	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is held back for it
+	Unknown       []model.Unknown   `json:"unknown"`    // what could not be seen, and what is withheld for it
 	Deferred      []model.Deferred  `json:"deferred"`   // declared, but not done by this kind of pass
 	Findings      diag.List         `json:"findings"`
 	Summary       Summary           `json:"summary"`
 
-	Rules *Rules `json:"-"` // set by who judged it; nil: nobody did
+	Rules *Rules `json:"-"` // set by who checked it; nil: nobody did
 }
 
 // Input is all that a plan depends on. Make only reads it.
@@ -166,7 +166,7 @@ type Input struct {
 }
 
 // InSync reports whether the host is as the site says, as far as this plan looked:
-// nothing to do, nothing held back, nothing out of sight. A warning of how the host is
+// nothing to do, nothing withheld, nothing unknown. A warning of how the host is
 // (diag.FromHost), such as a lock, changes nothing about that.
 func (p *Plan) InSync() bool {
 	for _, f := range p.Findings {

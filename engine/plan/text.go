@@ -148,41 +148,41 @@ func (p *Plan) lines(all bool) []line {
 		if all {
 			out = append(out, line{
 				sign: '·', color: dim, thing: thing(s.Address.String()),
-				detail: told(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is no drift", s.Path, valued(s.Value, most))),
+				detail: constant(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is no drift", s.Path, valued(s.Value, most))),
 			})
 		}
 	}
 	for _, u := range p.Unknown {
-		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: told(u.Why + heldBack(u.Withheld))})
+		out = append(out, line{sign: '!', color: yellow, thing: thing(u.Scope), detail: constant(u.Why + withheldNote(u.Withheld))})
 	}
 	for _, d := range p.Deferred {
-		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: told(d.Why)})
+		out = append(out, line{sign: '·', color: dim, thing: thing(d.Address), detail: constant(d.Why)})
 	}
 	unmanaged := slices.DeleteFunc(slices.Clone(p.Unmanaged), func(f model.Unmanaged) bool { return f.Duplicate }) // a finding names those
 	if len(unmanaged) > mostUnmanaged {
 		return append(out, line{
-			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(unmanaged)), detail: told("unmanaged, ignored"),
+			sign: '?', color: dim, thing: fmt.Sprintf("%d guests", len(unmanaged)), detail: constant("unmanaged, ignored"),
 		})
 	}
 	for _, f := range unmanaged {
 		out = append(out, line{
 			sign: '?', color: dim, thing: strings.TrimSpace(clean(f.Kind) + " " + clean(f.Name)), vmid: f.VMID,
-			detail: told(leftAlone(f)),
+			detail: constant(ignoredNote(f)),
 		})
 	}
 	return out
 }
 
-// leftAlone says of a guest that is not ours what there is to say in a line.
-func leftAlone(f model.Unmanaged) string {
+// ignoredNote says in one line what is known of an unmanaged guest.
+func ignoredNote(f model.Unmanaged) string {
 	if f.Unfinished {
 		return "unmanaged, ignored: " + f.Why
 	}
 	return "unmanaged, ignored"
 }
 
-// heldBack names what waits for a part of the host to be seen, but no more than a line bears.
-func heldBack(of []model.Address) string {
+// withheldNote names what is withheld until a part of the host can be seen, as far as a line has room.
+func withheldNote(of []model.Address) string {
 	const most = 5
 	names := make([]string, 0, most+1)
 	for _, a := range of[:min(len(of), most)] {
@@ -197,7 +197,7 @@ func heldBack(of []model.Address) string {
 	return "; holds back " + strings.Join(names, ", ")
 }
 
-func told(why string) func(int) string { return func(int) string { return clean(why) } }
+func constant(why string) func(int) string { return func(int) string { return clean(why) } }
 
 // thing writes an address as the picture does, "vm web-1"; other texts as they are.
 func thing(s string) string {

@@ -31,15 +31,15 @@ type part struct{ long, short string }
 // thing and not five: it is named with what is said of it.
 func parts(changes []Change) []part {
 	var out []part
-	told := map[string]bool{}
+	shown := map[string]bool{}
 	for _, c := range changes {
 		block := blockOf(c.Path)
 		sign := whole(changes, block)
 		switch {
 		case sign == "":
 			out = append(out, part{c.String(), clean(c.Path)})
-		case !told[block]:
-			told[block] = true
+		case !shown[block]:
+			shown[block] = true
 			name := sign + clean(block)
 			out = append(out, part{name + said(changes, block), name})
 		}

@@ -169,7 +169,7 @@ func (p *planner) guardRanges() {
 			Detail:  "widen the range in the site block, or name another with vmid_range",
 		})
 		for _, s := range p.full[full] {
-			p.hold(s, false)
+			p.withhold(s, false)
 		}
 	}
 }

@@ -21,11 +21,11 @@ var adapters = map[string]func(*Decoder, cty.Value) (cty.Value, string){
 // adaptKeys writes names for keys: secret.ssh_keys.ops becomes "ops", known here or
 // not, so that the spec reads the same everywhere. A key itself stays what it is.
 func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
-	bare, marks := v.Unmark()
-	if !bare.IsKnown() {
+	unmarked, marks := v.Unmark()
+	if !unmarked.IsKnown() {
 		return cty.ListValEmpty(cty.String).WithMarks(marks), "" // nobody may log in by guess
 	}
-	if bare.IsNull() || !bare.CanIterateElements() || bare.Type().IsMapType() || bare.Type().IsObjectType() {
+	if unmarked.IsNull() || !unmarked.CanIterateElements() || unmarked.Type().IsMapType() || unmarked.Type().IsObjectType() {
 		return v, ""
 	}
 	names := []string{}
@@ -33,7 +33,7 @@ func adaptKeys(d *Decoder, v cty.Value) (cty.Value, string) {
 		names = slices.Sorted(maps.Keys(d.Inputs.Secrets.Values["ssh_keys"]))
 	}
 	var out []cty.Value
-	for it := bare.ElementIterator(); it.Next(); {
+	for it := unmarked.ElementIterator(); it.Next(); {
 		_, e := it.Element()
 		text, own := e.Unmark()
 		if name, ok := d.keyName(text, own); ok {

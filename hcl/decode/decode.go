@@ -1,6 +1,6 @@
 // Package decode turns a block into a struct. The tags of the struct are the schema (schema.go);
 // a table says what values the attributes may hold beyond their types, and their defaults
-// (values.go). A Decoder notes what the struct cannot hold: where attributes stand, which are
+// (values.go). A Decoder notes what the struct cannot hold: where attributes are declared, which are
 // made from secrets, and what the block needs.
 package decode
 
@@ -62,7 +62,7 @@ type NodeRef struct {
 
 // Body decodes a body into all parts at once: what one does not know, another may.
 // Names in extra are somebody else's business.
-// What the body lacks is told at its head.
+// What the body lacks is reported at its head.
 func (d *Decoder) Body(b *hclsyntax.Body, head hclv2.Range, extra []string, parts ...Part) {
 	known := 0
 	for _, p := range parts {
@@ -121,7 +121,7 @@ func (d *Decoder) attribute(a *hclsyntax.Attribute, f *model.Field, p Part) bool
 	case plain == cty.NilVal:
 		return true
 	case !plain.IsWhollyKnown():
-		return true // told in missing: the field keeps what it has
+		return true // reported by Missing: the field keeps what it has
 	case f.Secret && !secret && !plain.RawEquals(cty.StringVal("")):
 		d.Invalid = true
 		d.RefuseLiteral(at, f.Name)

@@ -393,12 +393,12 @@ func keyText(s string) bool {
 	return ok && (strings.HasPrefix(kind, "ssh-") || strings.HasPrefix(kind, "ecdsa-") || strings.HasPrefix(kind, "sk-"))
 }
 
-var sshPlace = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
+var sshURL = regexp.MustCompile(`^[\w.-]+@[^/:\s]+:\S+$`) // user@host:path, as git takes it
 
 // repositoryURL holds the place of a repository against what can be fetched from. No
 // credentials: status and logs show it.
 func repositoryURL(s string) string {
-	if sshPlace.MatchString(s) {
+	if sshURL.MatchString(s) {
 		return ""
 	}
 	if !strings.Contains(s, "://") {

@@ -6,11 +6,11 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Evaluate works out an expression. Without success the reason has been told, here
+// Evaluate works out an expression. Without success the reason has been reported, here
 // or where a value it builds on went wrong.
 func (ev *Evaluator) Evaluate(expr hclsyntax.Expression, sc *Scope) (cty.Value, bool) {
 	if c := ev.given[expr]; c != nil {
-		return c.val, ev.settle(c)
+		return c.val, ev.computeCell(c)
 	}
 	return ev.compute(expr, sc)
 }
@@ -32,7 +32,7 @@ func (ev *Evaluator) compute(expr hclsyntax.Expression, sc *Scope) (cty.Value, b
 	references := expr.Variables()
 	ok := true
 	for _, t := range references {
-		ok = ev.lookUp(t, sc) && ok
+		ok = ev.resolve(t, sc) && ok
 	}
 	if !ok {
 		return cty.NilVal, false
@@ -66,7 +66,7 @@ func (ev *Evaluator) context(references []hclv2.Traversal, sc *Scope) *hclv2.Eva
 			extra[root] = ev.secrets
 		case root == "secret":
 			extra[root] = unknownSecrets(references)
-		case (root == "local" || root == "site") && !ev.settled:
+		case (root == "local" || root == "site") && !ev.cellsDone:
 			name, _ := StepName(t, 1)
 			if cells[root] == nil {
 				cells[root] = map[string]cty.Value{}

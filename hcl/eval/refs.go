@@ -42,9 +42,9 @@ func (ev *Evaluator) blockName(t hclv2.Traversal, sc *Scope) (cty.Value, bool) {
 	return cty.StringVal(name), true
 }
 
-// lookUp holds the first steps of a reference against what is declared, and tells
+// resolve compares the first steps of a reference with what is declared, and reports
 // what is wrong with it.
-func (ev *Evaluator) lookUp(t hclv2.Traversal, sc *Scope) bool {
+func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 	root, at := t.RootName(), t.SourceRange()
 	if sc.functionsOnly {
 		ev.Errorf(at, "reference in a default", "The default of a variable stands for itself: it may use functions, but nothing of the site.")
@@ -53,22 +53,22 @@ func (ev *Evaluator) lookUp(t hclv2.Traversal, sc *Scope) bool {
 	name, named := StepName(t, 1)
 	switch {
 	case ev.IsNamed(root):
-		return ev.lookUpBlock(t, root)
+		return ev.resolveBlock(t, root)
 	case root == "local" || root == "site":
-		return ev.lookUpCell(t, root, name, named)
+		return ev.resolveCell(t, root, name, named)
 	case root == "var":
 		if _, ok := ev.vars[name]; ok || ev.failed[name] || !named && len(t) == 1 {
 			return !ev.failed[name]
 		}
 		return ev.Unknown(at, "variable", name, slices.Sorted(maps.Keys(ev.Named["variable"])))
 	case root == "secret":
-		return ev.lookUpSecret(t)
+		return ev.resolveSecret(t)
 	case root == parse.NodeBlock:
-		return ev.lookUpNode(t, sc)
+		return ev.resolveNode(t, sc)
 	case root == "count":
-		return ev.lookUpInstance(at, sc.Count, name == "index", "count.index", "count")
+		return ev.resolveInstance(at, sc.Count, name == "index", "count.index", "count")
 	case root == "each":
-		return ev.lookUpInstance(at, sc.Each, name == "key" || name == "value", "each.key and each.value", "for_each")
+		return ev.resolveInstance(at, sc.Each, name == "key" || name == "value", "each.key and each.value", "for_each")
 	default:
 		roots := []string{"local", "site", "var", "secret", parse.NodeBlock, "count", "each"}
 		for _, b := range ev.Types {
@@ -111,7 +111,7 @@ func Spell(t hclv2.Traversal) string {
 	return strings.Join(parts, ".")
 }
 
-// Unknown tells that a name is not declared, unless it may stand in a file that
+// Unknown reports that a name is not declared, unless it may stand in a file that
 // could not be read.
 func (ev *Evaluator) Unknown(at hclv2.Range, what, name string, known []string) bool {
 	if !ev.Complete {
@@ -125,7 +125,7 @@ func (ev *Evaluator) Unknown(at hclv2.Range, what, name string, known []string) 
 	return false
 }
 
-func (ev *Evaluator) lookUpBlock(t hclv2.Traversal, root string) bool {
+func (ev *Evaluator) resolveBlock(t hclv2.Traversal, root string) bool {
 	name, ok := StepName(t, 1)
 	switch {
 	case len(t) == 1:
@@ -143,12 +143,12 @@ func (ev *Evaluator) lookUpBlock(t hclv2.Traversal, root string) bool {
 	}
 }
 
-func (ev *Evaluator) lookUpCell(t hclv2.Traversal, root, name string, named bool) bool {
+func (ev *Evaluator) resolveCell(t hclv2.Traversal, root, name string, named bool) bool {
 	c := ev.cells[root+"."+name]
 	switch {
 	case c != nil:
-		return ev.settle(c)
-	case len(t) == 1 && ev.settled:
+		return ev.computeCell(c)
+	case len(t) == 1 && ev.cellsDone:
 		return true
 	case !named:
 		ev.Errorf(t.SourceRange(), root+" without a name", "Write %s.NAME.", root)
@@ -167,7 +167,7 @@ func (ev *Evaluator) lookUpCell(t hclv2.Traversal, root, name string, named bool
 	return ev.Unknown(t.SourceRange(), root, name, known)
 }
 
-func (ev *Evaluator) lookUpInstance(at hclv2.Range, here, known bool, what, by string) bool {
+func (ev *Evaluator) resolveInstance(at hclv2.Range, here, known bool, what, by string) bool {
 	switch {
 	case !here:
 		ev.Errorf(at, what+" outside of a node with "+by, "Only a node block with the attribute %s has it.", by)
@@ -177,8 +177,8 @@ func (ev *Evaluator) lookUpInstance(at hclv2.Range, here, known bool, what, by s
 	return here && known
 }
 
-// lookUpNode holds node.NAME against the node blocks of the manifest around.
-func (ev *Evaluator) lookUpNode(t hclv2.Traversal, sc *Scope) bool {
+// resolveNode compares node.NAME with the node blocks of the manifest around.
+func (ev *Evaluator) resolveNode(t hclv2.Traversal, sc *Scope) bool {
 	name, ok := StepName(t, 1)
 	switch known, declared := sc.Nodes[name]; {
 	case sc.Nodes == nil:
@@ -231,7 +231,7 @@ func (m SecretMark) String() string {
 	}
 }
 
-func (ev *Evaluator) lookUpSecret(t hclv2.Traversal) bool {
+func (ev *Evaluator) resolveSecret(t hclv2.Traversal) bool {
 	section, key, whole := secretPath(t)
 	known := model.SecretSections()
 	switch {

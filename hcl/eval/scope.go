@@ -51,7 +51,7 @@ type cell struct {
 	at    hclv2.Range
 	state int // cellNew, cellBusy, cellDone
 	val   cty.Value
-	ok    bool // val is set; otherwise the reason has been told
+	ok    bool // val is set; otherwise the reason has been reported
 }
 
 const (
@@ -76,12 +76,12 @@ type Evaluator struct {
 	Base    *Scope               // what every expression of the tree may refer to
 	secrets cty.Value            // what secret stands for, if its names are known
 
-	vars     map[string]cty.Value
-	failed   map[string]bool  // variables without a value
-	cells    map[string]*cell // values that may need each other: local.x, site.x
-	given    map[hclsyntax.Expression]*cell
-	settled  bool    // all cells are worked out, and base has them
-	settling []*cell // those that wait for each other right now
+	vars      map[string]cty.Value
+	failed    map[string]bool  // variables without a value
+	cells     map[string]*cell // values that may need each other: local.x, site.x
+	given     map[hclsyntax.Expression]*cell
+	cellsDone bool    // all cells are worked out, and base has them
+	computing []*cell // those that wait for each other right now
 }
 
 // NewEvaluator makes an Evaluator of a tree. Before Prepare, expressions can refer to nothing.
@@ -119,7 +119,7 @@ func (ev *Evaluator) Prepare(site map[string]cty.Value) {
 	ev.localCells(add)
 	ev.siteCells(site, add)
 	for _, c := range order {
-		ev.settle(c)
+		ev.computeCell(c)
 	}
 	ready := map[string]map[string]cty.Value{"local": {}, "site": {}}
 	for _, c := range order {
@@ -129,7 +129,7 @@ func (ev *Evaluator) Prepare(site map[string]cty.Value) {
 		}
 	}
 	ev.Base = ev.Base.Child(map[string]cty.Value{"local": cty.ObjectVal(ready["local"]), "site": cty.ObjectVal(ready["site"])})
-	ev.settled = true
+	ev.cellsDone = true
 }
 
 func (ev *Evaluator) localCells(add func(*cell)) {
@@ -166,30 +166,30 @@ func (ev *Evaluator) siteCells(site map[string]cty.Value, add func(*cell)) {
 	}
 }
 
-// settle works out a cell and before it all that it needs.
-func (ev *Evaluator) settle(c *cell) bool {
+// computeCell works out a cell and before it all that it needs.
+func (ev *Evaluator) computeCell(c *cell) bool {
 	switch {
 	case c.state == cellDone:
 		return c.ok
 	case c.state == cellBusy:
 		ev.circle(c)
 		return false
-	case len(ev.settling) >= maxChainOfLocals:
+	case len(ev.computing) >= maxChainOfLocals:
 		ev.Errorf(c.at, "locals too deep", "More than %d values wait for each other here.", maxChainOfLocals)
 		return false
 	}
 	c.state = cellBusy
-	ev.settling = append(ev.settling, c)
+	ev.computing = append(ev.computing, c)
 	c.val, c.ok = ev.compute(c.expr, ev.Base)
-	ev.settling = ev.settling[:len(ev.settling)-1]
+	ev.computing = ev.computing[:len(ev.computing)-1]
 	c.state = cellDone
 	return c.ok
 }
 
-// circle tells that a cell needs itself.
+// circle reports that a cell needs itself.
 func (ev *Evaluator) circle(c *cell) {
 	var way []string
-	for _, s := range ev.settling {
+	for _, s := range ev.computing {
 		if s == c || len(way) > 0 {
 			way = append(way, s.name)
 		}

@@ -20,7 +20,7 @@ const maxCached = 1 << 20
 // NodeBlock is the block type of a node: it stands in manifests only.
 const NodeBlock = "node"
 
-// BlockType is a row of the language: a block that may stand at the top of a file.
+// BlockType is a row of the language: a block that may be at the top of a file.
 type BlockType struct {
 	Name   string
 	Doc    string

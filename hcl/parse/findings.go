@@ -224,7 +224,7 @@ func LowerFirst(s string) string {
 }
 
 // PanicLocation gives function and line of ours where a panic came from. Its text is
-// not told, since it may repeat a value.
+// not reported, since it may repeat a value.
 func PanicLocation() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])

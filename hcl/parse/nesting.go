@@ -102,7 +102,7 @@ func (f *Findings) CheckFile(name string, src []byte) bool {
 	return plainNesting(src) || f.CheckNesting(name, src, hclsyntax.LexConfig, true)
 }
 
-// CheckNesting tells where a text is too deep to be parsed, or has a number too
+// CheckNesting reports where a text is too deep to be parsed, or has a number too
 // large to be computed with.
 func (f *Findings) CheckNesting(name string, src []byte, lex lexer, body bool) bool {
 	tokens, _ := lex(src, name, hclv2.InitialPos)

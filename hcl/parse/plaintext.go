@@ -33,9 +33,9 @@ var (
 	loginHint = []byte("@")
 )
 
-// FindSecrets finds secrets that stand in a file, by their looks.
+// FindSecrets finds secrets in a file, by their form.
 func (f *Findings) FindSecrets(name string, src []byte) {
-	for _, look := range []struct {
+	for _, pattern := range []struct {
 		hint []byte
 		re   *regexp.Regexp
 		what string
@@ -45,12 +45,12 @@ func (f *Findings) FindSecrets(name string, src []byte) {
 		{tokenHint, pveToken, "an API token"},
 		{loginHint, urlLogin, "the password of a URL"},
 	} {
-		if !bytes.Contains(src, look.hint) {
+		if !bytes.Contains(src, pattern.hint) {
 			continue
 		}
-		for _, hit := range look.re.FindAllIndex(src, MaxFindings) {
+		for _, hit := range pattern.re.FindAllIndex(src, MaxFindings) {
 			at := OffsetRange(name, src, hit[0])
-			f.Errorf(at, PlaintextSecret+look.what+" stands in the file", PlaintextDetail)
+			f.Errorf(at, PlaintextSecret+pattern.what+" stands in the file", PlaintextDetail)
 		}
 	}
 }
@@ -95,8 +95,8 @@ func insideKey(src []byte, offset int) bool {
 	return len(begins) > 0 && !keyEnd.Match(before[begins[len(begins)-1][1]:])
 }
 
-// RefuseLiteral tells that an attribute made for a secret has its value in the
-// files, unless the looks of the value have been told already.
+// RefuseLiteral reports that an attribute made for a secret has its value in the
+// files, unless the value was reported already.
 func (f *Findings) RefuseLiteral(at hclv2.Range, name string) {
 	for _, d := range f.List {
 		if d.At.File == at.Filename && at.Start.Byte <= d.At.Start.Byte && d.At.Start.Byte < at.End.Byte && strings.HasPrefix(d.Summary, PlaintextSecret) {

@@ -9,17 +9,17 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// guardObstacles tells what of the host is in the way of a step, at the line that
+// checkPreflight reports what of the host is in the way of a step, at the line that
 // asks for it, and takes out what is sure to fail: it would in every pass, and with
 // it its manifest would stop, or be made and taken back, again and again.
-func (p *planner) guardObstacles() {
-	type place struct {
+func (p *planner) checkPreflight() {
+	type line struct {
 		at      diag.Range
 		by      model.Address // where no line is known
 		summary string
 	}
 	var found []*diag.Finding
-	shared, who := map[place]*diag.Finding{}, map[*diag.Finding][]model.Address{}
+	shared, who := map[line]*diag.Finding{}, map[*diag.Finding][]model.Address{}
 	failing := map[model.Address]bool{}
 	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
 	for _, o := range p.in.Have.Preflight {
@@ -31,17 +31,17 @@ func (p *planner) guardObstacles() {
 			failing[s.Address] = true
 			wrong[s.Address] = append(wrong[s.Address], o.Path)
 		}
-		told := place{at: o.At, summary: o.Summary}
+		key := line{at: o.At, summary: o.Summary}
 		if o.At.IsZero() {
-			told.by = o.Address
+			key.by = o.Address
 		}
-		f := shared[told]
+		f := shared[key]
 		if f == nil {
 			f = &diag.Finding{Severity: o.Severity, Source: diag.FromGuard, Summary: o.Summary, Detail: o.Detail, At: o.At}
 			if o.At.IsZero() {
 				f.At = s.Want.RangeOf(o.Path)
 			}
-			found, shared[told] = append(found, f), f
+			found, shared[key] = append(found, f), f
 		}
 		if !slices.Contains(who[f], s.Address) {
 			who[f] = append(who[f], s.Address)
@@ -54,13 +54,13 @@ func (p *planner) guardObstacles() {
 		}
 		f.Summary = those(who[f], not) + ": " + f.Summary
 		if s := p.steps[who[f][0]]; not != "" && len(who[f]) == 1 {
-			f.Summary += s.besides(wrong[s.Address]...)
+			f.Summary += s.alsoWithheld(wrong[s.Address]...)
 		}
 		p.find(who[f][0], *f)
 	}
 	p.each(func(s *Step) {
 		if failing[s.Address] {
-			p.hold(s, false)
+			p.withhold(s, false)
 		}
 	})
 }

@@ -31,9 +31,9 @@ func (e *hushedError) Error() string { return e.text }
 // Unwrap gives the original.
 func (e *hushedError) Unwrap() error { return e.err }
 
-// hush takes the values that a step made from secrets out of the text of its error: a
+// redact takes the values that a step made from secrets out of the text of its error: a
 // host may repeat what it does not like, and errors go into logs and receipts.
-func hush(s plan.Step, err error) error {
+func redact(s plan.Step, err error) error {
 	if err == nil {
 		return nil
 	}

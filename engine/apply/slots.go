@@ -1,0 +1,144 @@
+package apply
+
+import (
+	"context"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// slotRequest is what a worker asks of the run: to give up or get back its slot among the steps
+// at work, or to report a sentence.
+type slotRequest struct {
+	task      *task
+	again     chan struct{} // closed when it has a slot again; nil: it gives its slot up
+	withdrawn bool          // it does not wait for a slot any more
+	forever   bool          // it gives its slot up for good
+	message   string        // a sentence to report, see Report; not about its slot
+}
+
+type (
+	slotKey struct{}
+	asking  func(context.Context, slotRequest) error
+)
+
+// withSlots gives a context by which the work of a task sends such requests.
+func (r *run) withSlots(ctx context.Context, t *task) context.Context {
+	ask := func(ctx context.Context, p slotRequest) error {
+		p.task = t
+		r.moves <- p
+		if p.again == nil { // nothing to wait for
+			return nil
+		}
+		select {
+		case <-p.again:
+			return nil
+		case <-ctx.Done():
+			r.moves <- slotRequest{task: t, withdrawn: true}
+			return context.Cause(ctx)
+		}
+	}
+	return context.WithValue(ctx, slotKey{}, asking(ask))
+}
+
+// YieldForever gives up the slot of a step among those at work, since it only waits from now
+// on for what is no work of the host, such as a health check: other steps are begun
+// meanwhile. It is called with the context of a Do, by the goroutine of that; with any
+// other, nothing happens.
+//
+// Of one manifest no more than Options.Width steps are begun and not over, with a slot
+// or without, so that a failure stops it before it came further than it ever did.
+// Creations that left do not count where a failure stops nothing.
+func YieldForever(ctx context.Context) {
+	if ask, ok := ctx.Value(slotKey{}).(asking); ok {
+		_ = ask(ctx, slotRequest{forever: true})
+	}
+}
+
+// Report reports a sentence about a step at work, as a Note. It is called as YieldForever is.
+func Report(ctx context.Context, text string) {
+	if ask, ok := ctx.Value(slotKey{}).(asking); ok {
+		_ = ask(ctx, slotRequest{message: text})
+	}
+}
+
+// Yield is YieldForever for a step that has work to do yet. The function that comes of it waits
+// until there is a slot again, before anything new is begun; it answers the cause if
+// its context ends first.
+func Yield(ctx context.Context) (back func(context.Context) error) {
+	ask, ok := ctx.Value(slotKey{}).(asking)
+	if !ok {
+		return func(context.Context) error { return nil }
+	}
+	_ = ask(ctx, slotRequest{})
+	return func(ctx context.Context) error { return ask(ctx, slotRequest{again: make(chan struct{})}) }
+}
+
+// moved handles a slot request.
+func (r *run) moved(m slotRequest) {
+	switch {
+	case m.message != "":
+		r.notify(Event{What: Note, Step: m.task.step, Text: m.message})
+	case m.withdrawn:
+		r.resuming = slices.DeleteFunc(r.resuming, func(b slotRequest) bool { return b.task == m.task })
+	case m.again != nil && m.task.yielded:
+		r.resuming = append(r.resuming, m)
+	case m.again != nil:
+		close(m.again)
+	case !m.task.yielded:
+		m.task.yielded = true
+		r.yielded++
+		if m.task.aside = m.forever && !r.decisive(m.task); m.task.aside {
+			r.manifests[m.task.step.Manifest].aside++
+		}
+	}
+}
+
+// resume gives a task its slot again.
+func (r *run) resume(t *task) {
+	t.yielded = false
+	r.yielded--
+	if t.aside {
+		t.aside = false
+		r.manifests[t.step.Manifest].aside--
+	}
+}
+
+// grantSlots gives free slots to the tasks that wait for one.
+func (r *run) grantSlots() {
+	for len(r.resuming) > 0 && r.running-r.yielded < r.o.Width {
+		b := r.resuming[0]
+		r.resuming = r.resuming[1:]
+		r.resume(b.task)
+		close(b.again)
+	}
+}
+
+// decisive reports whether it matters to the rest of its manifest how a step ends: it
+// would stop the others, or it may have taken a guest down that ran.
+func (r *run) decisive(t *task) bool {
+	name := t.step.Manifest
+	return name != "" && (t.step.Action != plan.Create || r.policy(name) != Continue)
+}
+
+// policy is what a manifest wants when a step of it fails.
+func (r *run) policy(name string) string {
+	if r.o.OnError == nil {
+		return Stop
+	}
+	return r.o.OnError(name)
+}
+
+// next takes out the first of those that may start now whose manifest lets it; nil
+// if there is none.
+func (r *run) next() *task {
+	for i, t := range r.ready {
+		m := r.manifests[t.step.Manifest]
+		if t.state == waiting && m.running-m.aside >= r.o.Width {
+			continue
+		}
+		r.ready = slices.Delete(r.ready, i, i+1)
+		return t
+	}
+	return nil
+}
