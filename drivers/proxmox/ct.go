@@ -11,28 +11,28 @@ type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
 
-	Cores  int      `hcl:"cores,optional" doc:"CPU cores; the preset's unless set."`
-	Memory int      `hcl:"memory,optional" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
-	Swap   int      `hcl:"swap,optional" cost:"hot" doc:"Swap in MiB; 0 for none."`
+	Cores  int      `hcl:"cores,optional" pve:"cores" priv:"VM.Config.CPU" doc:"CPU cores; the preset's unless set."`
+	Memory int      `hcl:"memory,optional" pve:"memory,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Memory in MiB; the preset's unless set."`
+	Swap   int      `hcl:"swap,optional" default:"512" pve:"swap,always" unset:"512" priv:"VM.Config.Memory" cost:"hot" doc:"Swap in MiB; 0 for none."`
 	Disk   int      `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else 4, or a clone's own. It can grow, never shrink."`
 	Disks  []CTDisk `hcl:"disk,block" doc:"Mount points; the one named root is the root disk."`
 	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
-	Tags        []string `hcl:"tags,optional" doc:"Tags beside homestak, which every owned guest carries."`
+	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
 	Description string   `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
-	Power       string   `hcl:"power,optional" cost:"restart" doc:"running or stopped."`
-	OnBoot      bool     `hcl:"onboot,optional" doc:"Start with the host."`
-	Startup     *Startup `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host."`
-	Protection  bool     `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
-	Restart     string   `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+	Power       string   `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool     `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
+	Startup     *Startup `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host."`
+	Protection  bool     `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
-	Unprivileged bool     `hcl:"unprivileged,optional" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
-	Features     []string `hcl:"features,optional" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
-	Hostname     string   `hcl:"hostname,optional" doc:"Host name inside; the node's name unless set."`
-	Nameserver   []string `hcl:"nameserver,optional" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
-	Searchdomain string   `hcl:"searchdomain,optional" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
-	Timezone     string   `hcl:"timezone,optional" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
-	Password     string   `hcl:"password,optional" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
+	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
+	Features     []string `hcl:"features,optional" pve:"features" as:"features" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
+	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
+	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
+	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`
+	Timezone     string   `hcl:"timezone,optional" pve:"timezone" priv:"VM.Config.Options" cost:"restart" doc:"Time zone; the spec's, else the site's unless set."`
+	Password     string   `hcl:"password,optional" pve:"password" priv:"VM.Allocate" secret:"true" plan:"-" doc:"Password of root, at least 5 characters; set when it is made and never again."`
 
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
@@ -82,7 +82,7 @@ var ctKind = kind[CT]{
 			"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
 			"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
 		},
-		New: func() any { return &CT{Power: "running", Restart: "never", Unprivileged: true, Swap: 512} },
+		New: func() any { return withDefaults(&CT{}) },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
 			r := ctResolver{CT: spec.(*CT), guestResolver: guestResolver{in: in, kind: "ct"}}
 			r.resolve()

@@ -44,12 +44,10 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m own
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
 	}
-	p["vmid"], p["ostemplate"], p["unprivileged"] = at.VMID, want.volume, want.Unprivileged
+	maps.Copy(p, ctAttributes().creation(want))
+	p["vmid"], p["ostemplate"] = at.VMID, want.volume
 	if len(want.keys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.keys, "\n")
-	}
-	if want.Password != "" {
-		p["password"] = want.Password
 	}
 	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
 }
@@ -145,7 +143,7 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 	}
 	m.Slots = slots(want.devices(), cfg, m.Slots)
 	w := writing{set: want.params(&m, cfg), gone: map[string]bool{}}
-	w.strip(cfg, want.settings())
+	w.strip(cfg, ctAttributes().settings(want))
 	for key, val := range w.set {
 		if cfg.Next[key] == plainText(val) {
 			delete(w.set, key)
@@ -173,25 +171,12 @@ func plainText(v any) string {
 	}
 }
 
-// settings are the keys that say one attribute each; "" for none.
-func (c *CT) settings() api.Params {
-	p := api.Params{
-		"hostname": c.Hostname, "cores": "", "memory": c.Memory, "swap": c.Swap, "tags": strings.Join(c.Tags, ";"),
-		"onboot": c.OnBoot, "protection": c.Protection, "startup": c.Startup.text(), "features": featuresText(c.Features),
-		"nameserver": strings.Join(c.Nameserver, " "), "searchdomain": c.Searchdomain, "timezone": c.Timezone,
-	}
-	if c.Cores != 0 { // else all of the host's
-		p["cores"] = c.Cores
-	}
-	return p
-}
-
 // params are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
 func (c *CT) params(m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))
-	p := c.settings().OmitEmpty()
+	p := ctAttributes().settings(c).OmitEmpty()
 	for k, val := range c.Options {
 		p[k] = val
 	}

@@ -153,13 +153,12 @@ func mountKey(name string) string { return pick(name == "root", "rootfs", "mp0")
 
 // isTypedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
 func isTypedCT(key string) bool {
-	if isMount(key) {
+	if isMount(key) || ctAttributes().byKey[key] != nil {
 		return true
 	}
 	switch strings.TrimRight(key, "0123456789") {
-	case "hostname", "cores", "memory", "swap", "tags", "description", "onboot", "startup", "protection", "unprivileged", "features",
-		"nameserver", "searchdomain", "timezone", "net", "unused", "lock", "digest", "template", "vmid", "node", "ostemplate",
-		"password", "ssh-public-keys", "start", "pool", "storage", "force", "restore", "unique":
+	case "description", "net", "unused", "lock", "digest", "template", "vmid", "node", "ostemplate",
+		"ssh-public-keys", "start", "pool", "storage", "force", "restore", "unique":
 		return true
 	default:
 		return false

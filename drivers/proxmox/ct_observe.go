@@ -34,12 +34,9 @@ func hashKeys(keys []string) string {
 func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := &CT{
-		Cores: atoi(c["cores"], 0), Memory: atoi(c["memory"], 512), Swap: atoi(c["swap"], 512), Hostname: c["hostname"],
-		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1", Startup: parseStartup(c["startup"]),
-		Unprivileged: c["unprivileged"] == "1", Features: readFeatures(c["features"]),
-		Nameserver: property.SplitTags(c["nameserver"]), Searchdomain: c["searchdomain"], Timezone: c["timezone"],
-		Power: g.Power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
+		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
 	}
+	ctAttributes().observe(t, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.Provisional() {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots

@@ -30,6 +30,7 @@ func (r *ctResolver) resolve() {
 	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
 	r.flags()
 	r.options()
+	r.checkAttributes(ctAttributes(), r.CT, ctKeys())
 	r.owned()
 }
 
@@ -142,20 +143,15 @@ func (r *ctResolver) members(at, key string, options map[string]string, typed []
 
 // check holds a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
-	if text := refusal(key, value); text != "" {
+	if text := ctKeys().refusal(key, value); text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
-}
-
-// refusal is why PVE would not create a container with a value; "" if it would.
-func refusal(key, value string) string {
-	return ctKeys().create.Check(map[string]any{"node": "n", "vmid": "100", "ostemplate": "local:vztmpl/x.tar.zst", key: value})[key]
 }
 
 // siteZone reports a time zone of the whole site that no container can have. Machines do without
 // it, so it is an error only where there is a container.
 func (r *ctResolver) siteZone(zone string) {
-	if zone == "" || refusal("timezone", zone) == "" {
+	if zone == "" || ctKeys().refusal("timezone", zone) == "" {
 		return
 	}
 	r.problems = append(r.problems, model.Problem{
@@ -182,10 +178,8 @@ func (r *ctResolver) inside() {
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
 	r.keys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
-	for key, val := range map[string]string{"nameserver": strings.Join(r.Nameserver, " "), "searchdomain": r.Searchdomain, "timezone": own, "hostname": r.Hostname} {
-		if val != "" {
-			r.check(key, key, val)
-		}
+	if own != "" {
+		r.check("timezone", "timezone", own)
 	}
 }
 

@@ -70,7 +70,7 @@ func (c *ctChange) add(path string) {
 	case "disk":
 		c.disk(name, attr)
 	default:
-		c.attribute(head, nil, c.want.settings())
+		c.attribute(head, ctAttributes(), c.want)
 	}
 }
 

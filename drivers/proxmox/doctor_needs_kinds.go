@@ -92,11 +92,11 @@ func (n *needs) clone(vmid int, name string) {
 func ctNeeds(c *CT, n *needs) {
 	n.guest("VM.Allocate", "", "making and removing")
 	n.guest("VM.PowerMgmt", "power", "power")
-	n.guest("VM.Config.CPU", "cores", "cores")
 	n.guest("VM.Config.Memory", "memory", "memory and swap")
 	n.guest("VM.Config.Options", "tags", "tags, notes and all else")
 	n.guest("VM.Config.Disk", "disk", "its root disk and mount points")
 	n.guest("VM.Config.Network", "nic", "network cards, host name and name servers")
+	n.attributes(ctAttributes())
 	for _, d := range c.Disks {
 		n.disk(d.Storage, "rootdir", d.Size, "disk."+d.Name, "disk "+d.Name)
 	}

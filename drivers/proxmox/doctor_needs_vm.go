@@ -13,14 +13,13 @@ import (
 func vmNeeds(v *VM, n *needs) {
 	n.guest("VM.Allocate", "", "making and removing")
 	n.guest("VM.PowerMgmt", "power", "power")
-	n.guest("VM.Config.CPU", "cores", "cores")
-	n.guest("VM.Config.Memory", "memory", "memory")
 	n.guest("VM.Config.Options", "name", "name, tags and notes")
 	n.guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
 	n.guest("VM.Config.Disk", "disk", "disks")
 	n.guest("VM.Config.Network", "nic", "network cards")
 	n.guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
 	n.guest("VM.Config.CDROM", "", "the drive of cloud-init")
+	n.attributes(vmAttributes())
 	if v.UserData == "" {
 		n.disk(v.storage, "images", 0, "", "the drive of cloud-init")
 	} else {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -56,7 +58,7 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
-func SpokenFor(key string) (attribute, refused string) { return typedKeys[key], refusedKeys[key] }
+func SpokenFor(key string) (attribute, refused string) { return typedBy(key), refusedKeys[key] }
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
@@ -148,3 +150,75 @@ func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map
 
 // AtOnce reports whether PVE changes a key of a running VM at once.
 func AtOnce(key string) bool { return atOnce[key] }
+
+// Keyed is an attribute of a guest that is one key of PVE, as its tags declare it.
+type Keyed struct {
+	Name, Key, Priv, Unset string
+	Cost                   model.Class
+	Created, Read          bool
+	Field                  int
+}
+
+// KeyedAttributes are those of a kind of guest.
+func KeyedAttributes(kind string) []Keyed {
+	var out []Keyed
+	for _, a := range attributesOf(kind).list {
+		out = append(out, Keyed{a.name, a.key, a.priv, a.unset, a.costs, a.created, a.read, a.index})
+	}
+	return out
+}
+
+func attributesOf(kind string) attributeTable {
+	if kind == "ct" {
+		return ctAttributes()
+	}
+	return vmAttributes()
+}
+
+// Refusal is why PVE would not create a guest with a value.
+func Refusal(kind, key, value string) string {
+	if kind == "ct" {
+		return ctKeys().refusal(key, value)
+	}
+	return vmKeys().refusal(key, value)
+}
+
+// CreateParams are the parameters that create a guest.
+func CreateParams(spec any) map[string]any {
+	switch v := spec.(type) {
+	case *CT:
+		p := v.params(&owner.Tag{}, view.Config{})
+		maps.Copy(p, ctAttributes().creation(v))
+		return p
+	default:
+		return spec.(*VM).params(owner.Tag{})
+	}
+}
+
+// UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
+func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
+	var c *change
+	from := view.Config{Now: cfg, Next: cfg}
+	switch w := want.(type) {
+	case *CT:
+		h := have.(*CT)
+		h.observe = from
+		c = newChange(view.GuestRef{LXC: true}, w.volumes(), h.volumes(), owner.Tag{})
+		(&ctChange{c, w, h}).add(path)
+	case *VM:
+		h := have.(*VM)
+		h.observe = from
+		c = newChange(view.GuestRef{}, w.volumes(), h.volumes(), owner.Tag{})
+		(&vmChange{c, w, h}).add(path)
+	}
+	return c.set, slices.Sorted(maps.Keys(c.gone))
+}
+
+// ReadConfig reads a guest's configuration as that of a guest of ours.
+func ReadConfig(kind string, cfg map[string]string) any {
+	c := view.Config{Now: cfg, Next: cfg}
+	return observedGuest(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
+}
+
+// PlainText is a parameter as PVE shows it.
+func PlainText(v any) string { return plainText(v) }

@@ -49,23 +49,20 @@ func (c *change) text(key, val string) {
 	}
 }
 
-// attribute sets the key that says an attribute, or deletes it. names are the keys that
-// go by another name in the files, settings what keys are to say.
-func (c *change) attribute(name string, names map[string]string, settings api.Params) {
-	key := name
-	for k, n := range names {
-		if n == name {
-			key = k
-		}
-	}
-	switch val, known := settings[key]; {
-	case name == "power":
+// attribute sets the key of an attribute, or deletes it.
+func (c *change) attribute(name string, as attributeTable, spec any) {
+	if name == "power" {
 		c.power = true
-	case !known: // of the mark, or only observed
-	case val == "":
-		c.text(key, "")
-	default:
-		c.set[key] = val
+		return
+	}
+	a := as.byName[name]
+	if a == nil || a.created { // of the mark, or only observed
+		return
+	}
+	if val := a.value(spec, c.from.observe.Current(a.key)); val == "" {
+		c.text(a.key, "")
+	} else {
+		c.set[a.key] = val
 	}
 }
 

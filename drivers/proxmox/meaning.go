@@ -63,6 +63,11 @@ func method(verb, path string) *pveapi.Method {
 	return m
 }
 
+// refusal is why PVE would not create a guest with a value; "" if it would.
+func (k *keys) refusal(key, value string) string {
+	return k.create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
+}
+
 // same reports whether two values of a key mean the same; "" is the key's absence.
 func (k *keys) same(key, a, b string) bool {
 	return a == b || k.meaning(key, a) == k.meaning(key, b)

@@ -15,29 +15,29 @@ type VM struct {
 
 	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
 
-	Cores  int    `hcl:"cores,optional" cost:"restart" doc:"CPU cores; the preset's unless set."`
-	Memory int    `hcl:"memory,optional" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
+	Cores  int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
+	Memory int    `hcl:"memory,optional" pve:"memory.current,always" unset:"512" priv:"VM.Config.Memory" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
 	Disk   int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
 	Disks  []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
 	NICs   []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
-	Tags        []string          `hcl:"tags,optional" doc:"Tags beside homestak, which every owned guest carries."`
+	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
 	Description string            `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
-	Power       string            `hcl:"power,optional" cost:"restart" doc:"running or stopped."`
-	OnBoot      bool              `hcl:"onboot,optional" doc:"Start with the host."`
-	Startup     *Startup          `hcl:"startup,block" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
-	Protection  bool              `hcl:"protection,optional" doc:"Neither the guest nor its disks can be removed while it is set."`
-	Restart     string            `hcl:"restart,optional" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
-	Agent       bool              `hcl:"agent,optional" cost:"restart" doc:"The guest agent is expected inside."`
+	Power       string            `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
+	OnBoot      bool              `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
+	Startup     *Startup          `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
+	Protection  bool              `hcl:"protection,optional" pve:"protection,always" priv:"VM.Config.Options" doc:"Neither the guest nor its disks can be removed while it is set."`
+	Restart     string            `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
+	Agent       bool              `hcl:"agent,optional" default:"true" pve:"agent.enabled,always" priv:"VM.Config.Options" cost:"restart" doc:"The guest agent is expected inside."`
 	Options     map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpu or balloon, as qm.conf has them; compared by what they mean. One that no file names is left as it is. A CD drive is one, too: ide0 (not ide2), sataN or scsiN, with STORAGE:iso/NAME.iso,media=cdrom, or with an image block's ISO as ${image.NAME},media=cdrom, or none,media=cdrom. Keys with an attribute of their own, passwords, and what PVE takes from root@pam only are refused with the reason."`
 	UserData    string            `hcl:"user_data,optional" plan:"-" doc:"What cloud-init does at first boot, usually made by templatefile; may hold secrets. It comes on an image of its own in place of PVE's cloud-init drive, and counts for a new machine only."`
 
-	Name   string   `plan:"name"`     // as PVE shows it; the node's name
-	User   string   `plan:"ci_user"`  // made at first boot
-	Keys   []string `plan:"ssh_keys"` // of that user
-	DNS    []string `plan:"dns"`
-	Domain string   `plan:"domain"`
-	Terms  string   `plan:"mark"`                   // what the files decide of the owner mark
+	Name   string   `plan:"name" pve:"name" priv:"VM.Config.Options" words:"the node's name"`
+	User   string   `plan:"ci_user" pve:"ciuser" priv:"VM.Config.Cloudinit" words:"vm_user in the site block"`                           // made at first boot
+	Keys   []string `plan:"ssh_keys" pve:"sshkeys" as:"keys" priv:"VM.Config.Cloudinit" words:"the site's secrets and the spec's users"` // of that user
+	DNS    []string `plan:"dns" pve:"nameserver" as:"list" priv:"VM.Config.Cloudinit" words:"dns in the site block or the spec"`
+	Domain string   `plan:"domain" pve:"searchdomain" priv:"VM.Config.Cloudinit" words:"domain in the site block or the spec"`
+	Terms  string   `plan:"mark"`                   // what the files decide of the ownership tag
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 
@@ -102,7 +102,7 @@ var vmKind = kind[VM]{
 func vmModel(name, doc string) model.Kind {
 	return model.Kind{
 		Name: name, Block: "node", Doc: doc, Guest: true,
-		New: func() any { return &VM{Power: "running", Restart: "never", Agent: true} },
+		New: func() any { return withDefaults(&VM{}) },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
 			r := vmResolver{VM: spec.(*VM), guestResolver: guestResolver{in: in, kind: name}}
 			r.resolve()

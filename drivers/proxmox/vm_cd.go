@@ -116,7 +116,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 		return true
 	case file == "none" || isoVolume.MatchString(file) && isoEnding.MatchString(file):
 		r.Options[key] = value
-		r.checkOption(m, key, value)
+		r.checkOption(key, value)
 		return true
 	default:
 		refuse(fmt.Sprintf("option %q: %q is no ISO image", key, file), `name a volume such as local:iso/NAME.iso (or .img), an image block as "${image.NAME},media=cdrom", or none for an empty drive`)

@@ -37,8 +37,9 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])
-	case path == "cores", path == "memory", path == "agent":
-		cost = h.plug(path, "x")
+	case vmAttributes().restarting(path) != nil:
+		a := vmAttributes().byName[path]
+		cost = h.plug(a.key, plainText(a.value(w, "")))
 	case head == "nic":
 		cost = h.plugNIC(w, name)
 	case head == "disk":

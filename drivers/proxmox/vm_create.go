@@ -120,7 +120,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.
 	}
 	m.Slots = slots(want.devices(), want.beside(cfg), m.Slots)
 	w := writing{set: want.params(m), gone: map[string]bool{}}
-	w.strip(cfg, want.settings())
+	w.strip(cfg, vmAttributes().settings(want))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
 			w.set[slot] = card(cfg.Next[slot], n)
@@ -156,20 +156,11 @@ func bootDisk(c map[string]string) string {
 	return "scsi0"
 }
 
-// settings are the keys that say one attribute each, and nothing else; "" for none.
-func (v *VM) settings() api.Params {
-	return api.Params{
-		"name": v.Name, "cores": v.Cores, "memory": fmt.Sprint(v.Memory), "tags": strings.Join(v.Tags, ";"),
-		"onboot": v.OnBoot, "protection": v.Protection, "startup": v.Startup.text(),
-		"ciuser": v.User, "sshkeys": property.EncodeKeys(v.Keys), "nameserver": strings.Join(v.DNS, " "), "searchdomain": v.Domain,
-	}
-}
-
 // params are the keys of a whole machine but its drives.
 func (v *VM) params(m owner.Tag) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
-	p := v.settings().OmitEmpty()
-	p["description"], p["smbios1"], p["agent"] = owner.Describe(v.Description, m), "uuid="+m.UUID, agentText("", v.Agent)
+	p := vmAttributes().settings(v).OmitEmpty()
+	p["description"], p["smbios1"] = owner.Describe(v.Description, m), "uuid="+m.UUID
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
 		p[slot] = card("", n)
@@ -181,11 +172,6 @@ func (v *VM) params(m owner.Tag) api.Params {
 		p[k] = val
 	}
 	return p
-}
-
-// agentText switches the agent on or off and keeps what else the key holds.
-func agentText(old string, on bool) string {
-	return joined(property.Parse(old), map[string]string{"enabled": pick(on, "1", "0")}, "enabled")
 }
 
 // ipconfig is the card's addresses in PVE's form, with what else the key holds; "" for

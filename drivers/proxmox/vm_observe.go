@@ -18,20 +18,15 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	cfg = settledBoot(cfg)
 	c := cfg.Next
 	v := &VM{
-		Name: c["name"], Cores: atoi(c["cores"], 1), Memory: atoi(property.First(c["memory"], "current"), 512),
-		Description: notes, OnBoot: c["onboot"] == "1", Protection: c["protection"] == "1",
-		Agent: property.First(c["agent"], "enabled") == "1", Startup: parseStartup(c["startup"]),
-		User: c["ciuser"], Keys: property.DecodeKeys(c["sshkeys"]), DNS: property.SplitTags(c["nameserver"]), Domain: c["searchdomain"],
-		Power: g.Power(), Tags: property.Tags(c["tags"]), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
+		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
 	}
+	vmAttributes().observe(v, c)
 	v.Seed = attachedSeed(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
 		v.Template = name
 	}
-	slices.Sort(v.Keys)
-	v.Keys = slices.Compact(v.Keys)
 	if m.UUID == "" { // a bare clone: its mark does not know the template's slots
 		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
 	}
@@ -249,7 +244,7 @@ func (v *VM) Path(key string) string {
 	if property.IsNet(key) {
 		return "nic." + key
 	}
-	if name := vmAttributes()[key]; name != "" {
+	if name := vmAttributes().nameOf(key); name != "" {
 		return name
 	}
 	if !isCD(key, or(v.observe.Next[key], v.observe.Now[key])) && (isTyped(key) || isDrive(key) && !stateDrive(key)) {

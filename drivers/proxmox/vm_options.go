@@ -11,13 +11,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// typedKeys are PVE keys with an attribute of their own; indexed ones by family.
-var typedKeys = map[string]string{
-	"name": "the node's name", "cores": "cores", "memory": "memory", "tags": "tags", "description": "description",
-	"onboot": "onboot", "startup": "a startup block", "protection": "protection", "agent": "agent",
-	"ciuser": "vm_user in the site block", "sshkeys": "the site's secrets and the spec's users", "nameserver": "dns in the site block or the spec",
-	"searchdomain": "domain in the site block or the spec", "net[n]": "nic blocks", "ipconfig[n]": "nic blocks",
+// blockKeys are PVE keys that blocks of the files say, and the description; indexed ones
+// by family.
+var blockKeys = map[string]string{
+	"description": "description", "net[n]": "nic blocks", "ipconfig[n]": "nic blocks",
 	"scsi[n]": "disk blocks", "virtio[n]": "disk blocks with bus", "sata[n]": "disk blocks with bus",
+}
+
+// typedBy says what decides a PVE key, by its family, in place of an option; "" if nothing
+// does.
+func typedBy(family string) string {
+	if a := vmAttributes().byKey[family]; a != nil {
+		return a.words
+	}
+	return blockKeys[family]
 }
 
 // refusedKeys are PVE keys that no option may set, with the reason; indexed ones by family.
@@ -65,7 +72,7 @@ func family(key string) string {
 // isTyped reports whether a PVE key is said by an attribute of its own, or by none.
 func isTyped(key string) bool {
 	f := family(key)
-	return typedKeys[f] != "" || refusedKeys[f] != ""
+	return typedBy(f) != "" || refusedKeys[f] != ""
 }
 
 // deviceOfHost are values that reach through to the node's own devices; PVE takes
@@ -113,8 +120,8 @@ func (r *vmResolver) options() {
 		switch {
 		case r.cd(m, k):
 			continue
-		case typedKeys[f] != "":
-			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", typedKeys[f], r.kind)
+		case typedBy(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", typedBy(f), r.kind)
 			continue
 		case refusedKeys[f] != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", refusedKeys[f])
@@ -132,15 +139,15 @@ func (r *vmResolver) options() {
 			v = pveapi.BooleanWord(v) // of a parameter of its own PVE knows no words
 		}
 		r.Options[k] = v
-		r.checkOption(m, k, v)
+		r.checkOption(k, v)
 	}
 	r.discless()
 }
 
 // checkOption refuses values that PVE would refuse, or that could never be kept.
-func (r *vmResolver) checkOption(m *pveapi.Method, k, v string) {
+func (r *vmResolver) checkOption(k, v string) {
 	refused := fmt.Sprintf("PVE refuses option %s = %q", k, v)
-	if text := m.Check(map[string]any{"node": "n", "vmid": "100", k: v})[k]; text != "" {
+	if text := vmKeys().refusal(k, v); text != "" {
 		r.errorf("options."+k, refused, "%s", strings.TrimSpace(text))
 		return
 	}

@@ -28,6 +28,7 @@ func (r *vmResolver) resolve() {
 	r.Tags = r.tagged(r.Tags)
 	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
+	r.checkAttributes(vmAttributes(), r.VM, vmKeys())
 	r.defaults()
 	r.owned()
 }

@@ -155,18 +155,11 @@ func (c *vmChange) followBoot() {
 	}
 }
 
-// vmAttributes are the keys of PVE that the files call by another name.
-func vmAttributes() map[string]string {
-	return map[string]string{"ciuser": "ci_user", "sshkeys": "ssh_keys", "nameserver": "dns", "searchdomain": "domain"}
-}
-
 // add translates the path of one change.
 func (c *vmChange) add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
-	case "agent":
-		c.set["agent"] = agentText(c.have.observe.Current("agent"), c.want.Agent)
 	case "seed":
 		c.set[seedSlot] = emptyDrive
 	case "options":
@@ -184,7 +177,7 @@ func (c *vmChange) add(path string) {
 	case "disk":
 		c.disk(name, attr)
 	default:
-		c.attribute(head, vmAttributes(), c.want.settings())
+		c.attribute(head, vmAttributes(), c.want)
 	}
 }
 
