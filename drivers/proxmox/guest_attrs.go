@@ -38,6 +38,7 @@ type attribute struct {
 	created           bool // only the request that creates the guest has it
 	read              bool // PVE shows it
 	declared          bool // the files set it
+	defaulted         bool // where they do not, its tag says what it is
 	costs             model.Class
 	priv, words       string
 
@@ -118,6 +119,7 @@ func readAttributes(t reflect.Type) attributeTable {
 			name: f.Name, unset: tag.Get("unset"), created: !f.Compared || f.Cost == model.ClassDataLoss, read: f.Compared, declared: f.Decoded,
 			costs: f.Cost, priv: tag.Get("priv"), words: or(tag.Get("words"), f.Name), index: f.Index,
 		}
+		_, a.defaulted = tag.Lookup("default")
 		key, when, _ := strings.Cut(pve, ",")
 		a.always = when == "always"
 		a.key, a.member, _ = strings.Cut(key, ".")
@@ -208,7 +210,7 @@ func (r *guestResolver) checkAttributes(as attributeTable, spec any, k *keys) {
 		a := &as.list[i]
 		text := plainText(a.value(spec, ""))
 		found := slices.ContainsFunc(r.problems, func(p model.Problem) bool { return p.Path == a.name || strings.HasPrefix(p.Path, a.name+".") })
-		if found || !a.declared || !a.read || text == "" || text == "0" {
+		if found || !a.declared || !a.read || text == "" || text == "0" && !a.defaulted { // 0 is what is not said
 			continue
 		}
 		if why := k.refusal(a.key, text); why != "" {
