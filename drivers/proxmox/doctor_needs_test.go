@@ -22,7 +22,7 @@ var optionValues = map[string]string{
 	"cicustom": "user=local:snippets/u.yaml", "citype": "nocloud", "ciupgrade": "0", "cpu": "host", "cpulimit": "1", "cpuunits": "200",
 	"efidisk0": "local-lvm:1", "freeze": "1", "hostpci[n]": "mapping=gpu", "hotplug": "disk", "ide[n]": "none,media=cdrom", "keyboard": "de", "kvm": "0", "localtime": "1",
 	"machine": "q35", "migrate_downtime": "1", "migrate_speed": "5", "numa": "1", "numa[n]": "cpus=0,memory=512", "ostype": "l26", "reboot": "0",
-	"rng0": "source=/dev/urandom", "scsihw": "virtio-scsi-single", "serial[n]": "socket", "shares": "500", "sockets": "2", "startdate": "now",
+	"rng0": "source=/dev/urandom", "scsihw": "virtio-scsi-single", "serial[n]": "socket", "shares": "500", "startdate": "now",
 	"tablet": "0", "tdf": "1", "tpmstate0": "local-lvm:1,version=v2.0", "usb[n]": "mapping=stick", "vcpus": "1", "vga": "std",
 	"virtiofs[n]": "dirid=share", "vmstatestorage": "local-lvm", "watchdog": "model=i6300esb",
 }

@@ -15,11 +15,12 @@ type VM struct {
 
 	Clone string `hcl:"clone,optional" plan:"-" doc:"full (a copy, the default) or linked (the root disk stands on the template's, which cannot go while it does). Counts when the guest is made and never again."`
 
-	Cores  int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
-	Memory int    `hcl:"memory,optional" pve:"memory.current,always" unset:"512" priv:"VM.Config.Memory" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
-	Disk   int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
-	Disks  []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
-	NICs   []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
+	Cores   int    `hcl:"cores,optional" pve:"cores,always" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU cores; the preset's unless set."`
+	Sockets int    `hcl:"sockets,optional" default:"1" pve:"sockets" unset:"1" priv:"VM.Config.CPU" cost:"restart" doc:"CPU sockets, of so many cores each."`
+	Memory  int    `hcl:"memory,optional" pve:"memory.current,always" unset:"512" priv:"VM.Config.Memory" cost:"restart" doc:"Memory in MiB; the preset's unless set."`
+	Disk    int    `hcl:"disk,optional" plan:"-" doc:"Size of the root disk in GiB; the preset's unless set, else the image's own. It can grow, never shrink."`
+	Disks   []Disk `hcl:"disk,block" doc:"Further disks; the one named root is the root disk."`
+	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
 	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
 	Description string            `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`

@@ -37,7 +37,7 @@ func edits() map[string]edit {
 		return func(v *proxmox.VM) { v.NICs = []proxmox.NIC{n} }
 	}
 	out := map[string]edit{
-		"cores": {do: func(v *proxmox.VM) { v.Cores = 4 }, keys: []string{"cores"}}, "memory": {do: func(v *proxmox.VM) { v.Memory = 4096 }, keys: []string{"memory"}},
+		"cores": {do: func(v *proxmox.VM) { v.Cores = 4 }, keys: []string{"cores"}}, "sockets": {do: func(v *proxmox.VM) { v.Sockets = 2 }, keys: []string{"sockets"}}, "memory": {do: func(v *proxmox.VM) { v.Memory = 4096 }, keys: []string{"memory"}},
 		"agent": {do: func(v *proxmox.VM) { v.Agent = false }, keys: []string{"agent"}}, "tags": {do: func(v *proxmox.VM) { v.Tags = []string{"x"} }, keys: []string{"tags"}},
 		"description": {do: func(v *proxmox.VM) { v.Description = "x" }, keys: []string{"description"}}, "onboot": {do: func(v *proxmox.VM) { v.OnBoot = true }, keys: []string{"onboot"}},
 		"protection": {do: func(v *proxmox.VM) { v.Protection = true }, keys: []string{"protection"}},
@@ -62,7 +62,7 @@ func edits() map[string]edit {
 		"ciupgrade": {do: func(v *proxmox.VM) { v.Options["ciupgrade"] = "1" }, keys: []string{"ciupgrade"}, seed: true},
 	}
 	for key, val := range map[string]string{
-		"sockets": "2", "cpu": "host", "numa": "1", "bios": "ovmf", "machine": "q35", "ostype": "l24", "scsihw": "lsi", "vga": "std", "boot": "order=scsi0", "acpi": "0", "kvm": "0",
+		"cpu": "host", "numa": "1", "bios": "ovmf", "machine": "q35", "ostype": "l24", "scsihw": "lsi", "vga": "std", "boot": "order=scsi0", "acpi": "0", "kvm": "0",
 		"cpulimit": "2", "cpuunits": "300", "balloon": "1024", "shares": "100", "tablet": "1", "usb0": "spice", "vcpus": "2", "watchdog": "ib700", "serial1": "socket",
 		"migrate_downtime": "1", "vmstatestorage": "local-lvm", "rng0": "/dev/urandom", "efidisk0": "local-lvm:1", "localtime": "1", "keyboard": "de",
 	} {

@@ -32,7 +32,7 @@ var everyOption = map[string]value{
 	"keyboard": {"de", "fr"}, "kvm": {"0", "1"}, "localtime": {"1", "0"}, "machine": {"q35", "pc"},
 	"migrate_downtime": {"0.5", "1"}, "migrate_speed": {"10", "20"}, "numa": {"true", "0"}, "numa[n]": {"cpus=0;1,memory=2048", "cpus=0,memory=1024"},
 	"ostype": {"l24", "l26"}, "reboot": {"0", "1"}, "rng0": {"/dev/urandom", "source=/dev/random"}, "scsihw": {"virtio-scsi-pci", "lsi"},
-	"serial[n]": {"socket", ""}, "shares": {"500", "600"}, "sockets": {"2", "1"}, "startdate": {"2020-01-01", "now"},
+	"serial[n]": {"socket", ""}, "shares": {"500", "600"}, "startdate": {"2020-01-01", "now"},
 	"tablet": {"0", "1"}, "tdf": {"1", "0"}, "tpmstate0": {"local-lvm:1,version=v2.0", ""}, "usb[n]": {"mapping=key", "spice"},
 	"vcpus": {"1", "2"}, "vga": {"virtio,memory=32", "type=std"}, "virtiofs[n]": {"share", "dirid=share,cache=never"},
 	"vmstatestorage": {"local-lvm", "local-zfs"}, "watchdog": {"i6300esb,action=reset", "model=ib700"},

@@ -25,7 +25,7 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 	}
 	drawn := proxmox.VM{
 		Power: rapid.SampledFrom([]string{"running", "stopped"}).Draw(rt, "power"), Agent: flip("agent"), OnBoot: flip("onboot"), Protection: flip("protection"),
-		Cores: rapid.IntRange(1, 8).Draw(rt, "cores"), Memory: rapid.SampledFrom([]int{512, 1000, 2048}).Draw(rt, "memory"),
+		Cores: rapid.IntRange(1, 8).Draw(rt, "cores"), Sockets: rapid.IntRange(1, 2).Draw(rt, "sockets"), Memory: rapid.SampledFrom([]int{512, 1000, 2048}).Draw(rt, "memory"),
 		Tags: some("tags", "Web", "db", "x_1", "a.b", "c+d"), Description: rapid.SampledFrom([]string{"", "notes", "a\n\nb  ", "100% ü #"}).Draw(rt, "description"),
 	}
 	if flip("startup") {
