@@ -22,10 +22,9 @@ type layer struct {
 // violation: a new one gets its place before it gets its second file.
 //
 // pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator
-// so that both are held to the same one; nobody else needs it. pvesim knows nothing
-// else of ours, so that what it does cannot lean on what the driver believes; it is
-// for tests and for the verbs that run a simulator, never for the driver itself.
-var layers = []layer{
+// so that both are held to the same one; nobody else needs it. pvesim, whose packages
+// are in simulator_test.go, is for tests and for the verbs that run a simulator, never for the driver itself.
+var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/diag"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
@@ -47,7 +46,6 @@ var layers = []layer{
 	},
 	{pkg: "drivers/proxmox/pveapi"},
 	{pkg: "drivers/proxmox/pveapi/gen"},
-	{pkg: "drivers/proxmox/pvesim", may: []string{"drivers/proxmox/pveapi"}, tests: []string{"drivers/proxmox/pvesim/simtest"}},
 	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"drivers/proxmox/pvesim"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
@@ -73,7 +71,7 @@ var layers = []layer{
 		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox/pveapi", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
-}
+}...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
 // measurements. They may use everything, and nothing else may use them.
@@ -106,7 +104,7 @@ var libraries = []library{
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
-	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim"}, tests: true, why: "the simulated host has consoles"},
+	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim/consoles"}, tests: true, why: "the simulated host has consoles"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},

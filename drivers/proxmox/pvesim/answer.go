@@ -13,6 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // answer is what goes back.
@@ -28,49 +32,49 @@ type answer struct {
 	connection  []string // Lines "Connection: …"; PVE sends two of them at times.
 	dropped     bool     // Nothing goes back: the connection ends.
 	date        time.Time
-	console     *console // What the connection is for from here on; nil is HTTP.
+	console     *consoles.Console // What the connection is for from here on; nil is HTTP.
 }
 
 // newAnswer encodes what a handler returned. A failure closes the connection;
 // so does, after a good answer, every call that ran as root in pvedaemon, here
 // or on another node: pveproxy does not keep its own connection to pvedaemon and
 // hands on that "close", beside a Keep-Alive that HTTP clients must not believe.
-func newAnswer(c *call, data any, err error) *answer {
+func newAnswer(c *core.Call, data any, err error) *answer {
 	if err != nil {
 		a := errorAnswer(err)
-		a.format(c.req.format)
+		a.format(c.Req.Format)
 		return a
 	}
-	var at *console
-	if s, ok := data.(socket); ok {
-		if strings.EqualFold(c.req.http.Header.Get("Upgrade"), "websocket") {
-			if err := s.refuse(c.req.http); err != nil {
+	var at *consoles.Console
+	if s, ok := data.(consoles.Socket); ok {
+		if strings.EqualFold(c.Req.HTTP.Header.Get("Upgrade"), "websocket") {
+			if err := s.Refuse(c.Req.HTTP); err != nil {
 				return errorAnswer(err)
 			}
-			if s.console == nil { // Nobody listens there.
+			if s.Console == nil { // Nobody listens there.
 				return &answer{dropped: true}
 			}
-			at = s.console
+			at = s.Console
 		}
-		data = s.data
+		data = s.Data
 	}
 	body := map[string]any{"data": data}
-	if list, ok := data.(paged); ok {
-		body["data"] = list.data
-		if list.total > 0 { // A total of 0 is not told (rest_handler in PVE/HTTPServer.pm).
-			body["total"] = list.total
+	if list, ok := data.(core.Paged); ok {
+		body["data"] = list.Data
+		if list.Total > 0 { // A total of 0 is not told (rest_handler in PVE/HTTPServer.pm).
+			body["total"] = list.Total
 		}
 	}
-	if list, ok := data.(beside); ok {
-		maps.Copy(body, list.attributes)
-		body["data"] = list.data
+	if list, ok := data.(core.Beside); ok {
+		maps.Copy(body, list.Attributes)
+		body["data"] = list.Data
 	}
 	a := &answer{status: http.StatusOK, reason: "OK", content: body, connection: []string{"Keep-Alive"}, console: at}
-	a.format(c.req.format)
+	a.format(c.Req.Format)
 	switch {
-	case c.req.upload != nil:
+	case c.Req.Upload != nil:
 		a.connection = []string{"close"}
-	case c.m != nil && c.m.Protected:
+	case c.M != nil && c.M.Protected:
 		a.connection = []string{"close", "Keep-Alive"}
 	}
 	return a
@@ -98,11 +102,11 @@ func faultAnswer(status int) *answer {
 		if !pseudo {
 			reason = "No ticket"
 		}
-		return errorAnswer(&apiError{status: status, message: reason, bare: true})
+		return errorAnswer(&perl.APIError{Status: status, Message: reason, Bare: true})
 	case status < 400:
 		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}}
 	default:
-		a := errorAnswer(&apiError{status: status, message: http.StatusText(status) + " (by a fault rule)"})
+		a := errorAnswer(&perl.APIError{Status: status, Message: http.StatusText(status) + " (by a fault rule)"})
 		a.format("json")
 		return a
 	}
@@ -175,9 +179,9 @@ func (a *answer) write(w *bufio.Writer, r *http.Request) error {
 
 // errorAnswer makes a failure an answer, which is still to be written in a format.
 func errorAnswer(err error) *answer {
-	var e *apiError
+	var e *perl.APIError
 	if !errors.As(err, &e) {
-		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
+		e = &perl.APIError{Status: http.StatusInternalServerError, Message: err.Error()}
 	}
 	reason, _, _ := strings.Cut(e.Error(), "\n")
 	if strings.Contains(reason, "\r") { // It would end the status line (response in APIServer/AnyEvent.pm).
@@ -189,19 +193,19 @@ func errorAnswer(err error) *answer {
 		}
 		return r
 	}, reason)
-	a := &answer{status: e.status, reason: reason, connection: []string{"close"}}
-	if e.bare {
-		a.body = []byte(e.text)
-		a.noLength = e.text == ""
+	a := &answer{status: e.Status, reason: reason, connection: []string{"close"}}
+	if e.Bare {
+		a.body = []byte(e.Text)
+		a.noLength = e.Text == ""
 		return a
 	}
 	message := strings.TrimSuffix(e.Error(), "\n")
-	if e.status != http.StatusNotImplemented && e.status != http.StatusFailedDependency { // Which are no die, so they have no line break.
+	if e.Status != http.StatusNotImplemented && e.Status != http.StatusFailedDependency { // Which are no die, so they have no line break.
 		message += "\n"
 	}
 	body := map[string]any{"data": nil, "message": message}
-	if e.errors != nil {
-		body["errors"] = e.errors
+	if e.Errors != nil {
+		body["errors"] = e.Errors
 	}
 	a.content = body
 	return a

@@ -3,29 +3,34 @@ package pvesim
 import (
 	"fmt"
 	"maps"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
 // Edit changes a host behind the API's back, as somebody at the console of the
 // node would: no rights, locks or digests are asked about. It is valid inside
 // the function that Host.Edit calls.
-type Edit struct{ w *world }
+type Edit struct{ w *core.World }
 
 // Edit lets do change the host, at one moment.
 func (h *Host) Edit(do func(*Edit)) {
-	h.look(func(w *world) { do(&Edit{w}) })
+	h.look(func(w *core.World) { do(&Edit{w}) })
 }
 
 // look lets do work on the world of this moment.
-func (h *Host) look(do func(*world)) {
+func (h *Host) look(do func(*core.World)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(h.clock.now())
+	h.w.Advance(h.clock.now())
 	do(h.w)
 }
 
 // guest finds a guest that must be there: a test that edits nothing is wrong.
-func (e *Edit) guest(vmid int) *guest {
-	g := e.w.guests[vmid]
+func (e *Edit) guest(vmid int) *core.Guest {
+	g := e.w.Guests[vmid]
 	if g == nil {
 		panic(fmt.Sprintf("pvesim: edit of guest %d, which does not exist", vmid))
 	}
@@ -36,42 +41,42 @@ func (e *Edit) guest(vmid int) *guest {
 func (e *Edit) Set(vmid int, key, value string) {
 	g := e.guest(vmid)
 	if value == "" {
-		delete(g.conf, key)
+		delete(g.Conf, key)
 	} else {
-		g.conf[key] = value
+		g.Conf[key] = value
 	}
-	e.w.write(g)
+	e.w.Write(g)
 }
 
 // Pend lets a value of a configuration key wait for the next full restart, or its deletion
 // if the value is empty, as a change of a running guest does that PVE cannot make at once.
 func (e *Edit) Pend(vmid int, key, value string) {
 	g := e.guest(vmid)
-	going := g.deletions()
-	delete(g.pend, key)
+	going := g.Deletions()
+	delete(g.Pend, key)
 	delete(going, key)
 	if value == "" {
 		going[key] = false
 	} else {
-		g.pend[key] = value
+		g.Pend[key] = value
 	}
-	g.setDeletions(going)
-	g.cleanupPending()
-	e.w.write(g)
+	g.SetDeletions(going)
+	guests.CleanupPending(g)
+	e.w.Write(g)
 }
 
 // Start lets a guest run; one that runs stays as it is.
 func (e *Edit) Start(vmid int) {
-	if g := e.guest(vmid); g.run == nil {
-		e.w.powerOn(g)
+	if g := e.guest(vmid); g.Run == nil {
+		guests.PowerOn(e.w, g)
 	}
 }
 
 // Stop ends a guest's process, as a shutdown from inside or a crash does.
 // Waiting changes go on waiting.
 func (e *Edit) Stop(vmid int) {
-	if g := e.guest(vmid); g.run != nil {
-		e.w.powerOff(g, nil)
+	if g := e.guest(vmid); g.Run != nil {
+		guests.PowerOff(e.w, g, nil)
 	}
 }
 
@@ -79,19 +84,19 @@ func (e *Edit) Stop(vmid int) {
 // "running" lets its processors run.
 func (e *Edit) QMP(vmid int, status string) {
 	g := e.guest(vmid)
-	if g.run == nil {
+	if g.Run == nil {
 		panic(fmt.Sprintf("pvesim: edit of the processors of guest %d, which does not run", vmid))
 	}
-	if g.run.qmp = status; status == "running" {
-		g.run.qmp = ""
+	if g.Run.Qmp = status; status == "running" {
+		g.Run.Qmp = ""
 	}
-	e.w.touch(g)
+	e.w.Touch(g)
 }
 
 // Hang lets the system of a running VM react to no shutdown any more, until its next start.
 func (e *Edit) Hang(vmid int) {
-	if g := e.guest(vmid); g.run != nil {
-		g.run.system = false
+	if g := e.guest(vmid); g.Run != nil {
+		g.Run.System = false
 	}
 }
 
@@ -99,35 +104,35 @@ func (e *Edit) Hang(vmid int) {
 // PVE demands --purge (PVE/API2/Qemu.pm, destroy_vm; PVE/API2/LXC.pm too).
 func (e *Edit) Delete(vmid int) {
 	g := e.guest(vmid)
-	e.w.purge(g)
-	e.w.freeDisks(g, true, func(string, ...any) {})
-	e.w.remove(g)
+	guests.Purge(e.w, g)
+	guests.FreeDisks(e.w, g, true, func(string, ...any) {})
+	e.w.Remove(g)
 }
 
 // Add puts a guest there that nobody made through this API. Node and Kind
 // default to the entry node and qemu; an existing guest is replaced.
 func (e *Edit) Add(g Guest) {
 	if g.Node == "" {
-		g.Node = e.w.cfg.Node
+		g.Node = e.w.Cfg.Node
 	}
 	if g.Kind == "" {
 		g.Kind = "qemu"
 	}
-	if e.w.nodes[g.Node] == nil || configParams[g.Kind] == nil {
+	if e.w.Nodes[g.Node] == nil || property.ConfigParams[g.Kind] == nil {
 		panic(fmt.Sprintf("pvesim: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
 	}
-	added := newGuest(g.Node, g.Kind, g.VMID)
-	maps.Copy(added.conf, g.Config)
+	added := core.NewGuest(g.Node, g.Kind, g.VMID)
+	maps.Copy(added.Conf, g.Config)
 	if g.Lock != "" {
-		added.conf["lock"] = g.Lock
+		added.Conf["lock"] = g.Lock
 	}
-	e.w.add(added)
-	e.w.write(added)
+	e.w.Add(added)
+	e.w.Write(added)
 	if g.Pool != "" {
-		e.w.joinPool(g.Pool, g.VMID)
+		access.JoinPool(e.w, g.Pool, g.VMID)
 	}
 	if g.Running {
-		e.w.powerOn(added)
+		guests.PowerOn(e.w, added)
 	}
 }
 
@@ -139,9 +144,9 @@ func (e *Edit) Lock(vmid int, lock string) { e.Set(vmid, "lock", lock) }
 // they set stays, and their status is unknown.
 func (e *Edit) Crash(vmid int) {
 	id := fmt.Sprint(vmid)
-	for _, t := range e.w.tasks.all {
-		if t.running() && t.id == id {
-			t.crash()
+	for _, t := range e.w.Tasks.All {
+		if t.Running() && t.ID == id {
+			t.Crash()
 		}
 	}
 }
@@ -150,48 +155,48 @@ func (e *Edit) Crash(vmid int) {
 // set stays, and their ids are unknown.
 func (e *Edit) Lose(vmid int) {
 	id := fmt.Sprint(vmid)
-	for _, t := range e.w.tasks.all {
-		if t.running() && t.id == id {
-			t.lose()
+	for _, t := range e.w.Tasks.All {
+		if t.Running() && t.ID == id {
+			t.Lose()
 		}
 	}
 }
 
 // Offline takes a node down or brings it back.
 func (e *Edit) Offline(node string, down bool) {
-	if e.w.nodes[node] == nil {
+	if e.w.Nodes[node] == nil {
 		panic(fmt.Sprintf("pvesim: edit of node %s, which does not exist", node))
 	}
-	e.w.setOffline(node, down)
+	guests.SetOffline(e.w, node, down)
 }
 
 // Quorum takes the cluster's quorum or gives it back.
 func (e *Edit) Quorum(have bool) {
-	e.w.quorum = have
-	for _, vmid := range e.w.vmids {
-		e.w.ha.notice(e.w.guests[vmid])
+	e.w.Quorum = have
+	for _, vmid := range e.w.Vmids {
+		e.w.HA.Notice(e.w.Guests[vmid])
 	}
 }
 
 // Fill takes all free space of a storage; with false it gives it back.
 func (e *Edit) Fill(storage string, full bool) {
-	s := e.w.stores[storage]
+	s := e.w.Stores[storage]
 	if s == nil {
 		panic(fmt.Sprintf("pvesim: edit of storage %s, which does not exist", storage))
 	}
-	s.filled = 0
+	s.Filled = 0
 	if full {
-		s.filled = s.Size
+		s.Filled = s.Size
 	}
 }
 
 // RemoveVolume deletes a volume from all nodes, whoever needs it.
 func (e *Edit) RemoveVolume(volid string) {
-	storage, name, _ := volumeID(volid)
-	if s := e.w.stores[storage]; s != nil {
-		for key := range s.volumes {
-			if key.name == name {
-				delete(s.volumes, key)
+	storage, name, _ := core.VolumeID(volid)
+	if s := e.w.Stores[storage]; s != nil {
+		for key := range s.Volumes {
+			if key.Name == name {
+				delete(s.Volumes, key)
 			}
 		}
 	}
@@ -200,8 +205,8 @@ func (e *Edit) RemoveVolume(volid string) {
 // Snippet puts a file for cloud-init or a hook onto a storage, which no call of the API
 // can do.
 func (e *Edit) Snippet(volid string) {
-	storage, name, _ := volumeID(volid)
-	if s := e.w.stores[storage]; s != nil {
-		s.put(e.w.cfg.Node, &volume{name: name, content: "snippets", format: "snippet", size: 1024, used: 4096, ctime: e.w.now.Unix()})
+	storage, name, _ := core.VolumeID(volid)
+	if s := e.w.Stores[storage]; s != nil {
+		s.Put(e.w.Cfg.Node, &core.Volume{Name: name, Content: "snippets", Format: "snippet", Size: 1024, Used: 4096, Ctime: e.w.Now.Unix()})
 	}
 }

@@ -3,25 +3,30 @@ package pvesim
 import (
 	"fmt"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
 
 // apiExecute is POST /nodes/{node}/execute: several calls on the node, each with its
 // own answer (PVE/API2/Nodes.pm).
-func (t *table) apiExecute(w *world, c *call) (any, error) {
-	commands, err := readCommands(c.in["commands"])
+func apiExecute(t *sections.Table, w *core.World, c *core.Call) (any, error) {
+	commands, err := readCommands(c.In["commands"])
 	if err != nil {
-		return nil, badParam("commands", "invalid format - "+err.Error()+"\n")
+		return nil, perl.BadParam("commands", "invalid format - "+err.Error()+"\n")
 	}
 	list := []map[string]any{}
 	for _, command := range commands {
-		list = append(list, t.executed(w, c, command))
+		list = append(list, executed(t, w, c, command))
 	}
 	return list, nil
 }
 
 // executed is the answer of one of them.
-func (t *table) executed(w *world, c *call, command batchCommand) map[string]any {
-	data, err := t.runCommand(w, c, command)
+func executed(t *sections.Table, w *core.World, c *core.Call, command batchCommand) map[string]any {
+	data, err := runCommand(t, w, c, command)
 	if err == nil {
 		return map[string]any{"status": 200, "data": data}
 	}
@@ -33,32 +38,32 @@ func (t *table) executed(w *world, c *call, command batchCommand) map[string]any
 	return entry
 }
 
-func (t *table) runCommand(w *world, c *call, command batchCommand) (any, error) {
-	path := "/nodes/" + c.in["node"] + "/" + strings.Trim(command.Path, "/")
-	m, vars, h, _ := t.find(command.Method, path)
-	if m == nil || h == nil || m.Path == c.m.Path {
-		return nil, fail("no handler for '%s'", strings.TrimPrefix(path, "/"))
+func runCommand(t *sections.Table, w *core.World, c *core.Call, command batchCommand) (any, error) {
+	path := "/nodes/" + c.In["node"] + "/" + strings.Trim(command.Path, "/")
+	m, vars, h, _ := t.Find(command.Method, path)
+	if m == nil || h == nil || m.Path == c.M.Path {
+		return nil, perl.Fail("no handler for '%s'", strings.TrimPrefix(path, "/"))
 	}
-	one := &call{w: w, who: c.who, m: m, req: &request{http: c.req.http, method: command.Method, format: "json", path: path, params: command.Args, begun: c.req.begun}}
-	if err := one.gather(vars); err != nil {
+	one := &core.Call{W: w, Who: c.Who, M: m, Req: &core.Request{HTTP: c.Req.HTTP, Method: command.Method, Format: "json", Path: path, Params: command.Args, Begun: c.Req.Begun}}
+	if err := one.Gather(vars); err != nil {
 		return nil, err
 	}
-	if err := one.permitted(); err != nil {
+	if err := one.Permitted(); err != nil {
 		return nil, err
 	}
-	if wrong := m.CheckFor(w.cfg.Version, one.values); wrong != nil {
-		return nil, &apiError{status: 400, errors: wrong}
+	if wrong := m.CheckFor(w.Cfg.Version, one.Values); wrong != nil {
+		return nil, &perl.APIError{Status: 400, Errors: wrong}
 	}
-	one.settle()
+	one.Settle()
 	data, err := h(w, one)
-	if list, ok := data.(paged); ok {
-		data = list.data
+	if list, ok := data.(core.Paged); ok {
+		data = list.Data
 	}
-	if list, ok := data.(beside); ok {
-		data = list.data
+	if list, ok := data.(core.Beside); ok {
+		data = list.Data
 	}
-	if console, ok := data.(socket); ok {
-		data = console.data
+	if console, ok := data.(consoles.Socket); ok {
+		data = console.Data
 	}
 	return data, err
 }

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // The formats of answers: what stands between /api2/ and the path of a call picks one
@@ -62,7 +64,7 @@ func inViewer(content map[string]any) (string, []byte) {
 	b.WriteString("[virt-viewer]\n")
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		if data[key] != nil {
-			fmt.Fprintf(&b, "%s=%s\n", key, text(data[key]))
+			fmt.Fprintf(&b, "%s=%s\n", key, perl.Text(data[key]))
 		}
 	}
 	return "application/x-virt-viewer;charset=UTF-8", []byte(b.String())
@@ -75,7 +77,7 @@ func (a *answer) format(name string) {
 		return
 	}
 	if name == "extjs" || name == "htmljs" {
-		a.content["success"] = boolInt(a.status < 400)
+		a.content["success"] = perl.BoolInt(a.status < 400)
 		if a.status >= 400 {
 			a.slow = a.status == http.StatusUnauthorized
 			a.content["status"] = a.status

@@ -7,6 +7,12 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
 
 // loginDelay is what every 401 is held back by (APIServer/AnyEvent.pm).
@@ -32,29 +38,29 @@ func (h *Host) RoundTrip(r *http.Request) (*http.Response, error) {
 // serve takes a request from arrival to answer. An answer that is dropped is
 // not to be sent: the connection ends.
 func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
-	req := readRequest(r, h.cfg.Version != "8.4")
+	req := core.ReadRequest(r, h.cfg.Version != "8.4")
 	status, apply := 0, false
 	if h.cfg.Fault != nil {
-		status, apply = h.cfg.Fault(req.again(ctx))
+		status, apply = h.cfg.Fault(req.Again(ctx))
 	}
 	h.mu.Lock()
 	now := h.clock.now()
-	h.w.advance(now)
-	slot, down := h.w.admit(req.node(), now), h.w.nodes[h.cfg.Node].offline
+	h.w.Advance(now)
+	slot, down := admit(h.w, req.Node(), now), h.w.Nodes[h.cfg.Node].Offline
 	h.mu.Unlock()
 	if err := h.clock.wait(ctx, slot.begin); err != nil || down {
 		return &answer{dropped: true} // The client is gone, or the node that it talks to.
 	}
 
 	h.mu.Lock()
-	h.table.tally(h.w, req)
+	tally(h.table, h.w, req)
 	h.mu.Unlock()
 	var a *answer
-	req.noWorker = status == NoWorker
-	if status == 0 || apply || req.noWorker {
+	req.NoWorker = status == core.NoWorker
+	if status == 0 || apply || req.NoWorker {
 		a = h.answer(ctx, req)
 	}
-	if status != 0 && !req.noWorker {
+	if status != 0 && !req.NoWorker {
 		a = faultAnswer(status)
 	}
 	a.date = h.clock.now()
@@ -68,7 +74,7 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 		if a.dropped {
 			sent = -1
 		}
-		h.cfg.Record(req.again(ctx), req.body, sent)
+		h.cfg.Record(req.Again(ctx), req.Body, sent)
 	}
 	if err != nil {
 		return &answer{dropped: true}
@@ -78,19 +84,19 @@ func (h *Host) serve(ctx context.Context, r *http.Request) *answer {
 
 // answer runs a request on the world; again and again while a file lock is in
 // its way.
-func (h *Host) answer(ctx context.Context, req *request) *answer {
+func (h *Host) answer(ctx context.Context, req *core.Request) *answer {
 	for {
 		h.mu.Lock()
 		now := h.clock.now()
-		h.w.advance(now)
-		if req.begun.IsZero() {
-			req.begun = now
+		h.w.Advance(now)
+		if req.Begun.IsZero() {
+			req.Begun = now
 		}
-		c := &call{w: h.w, req: req}
-		data, err := h.table.handle(h.w, c)
+		c := &core.Call{W: h.w, Req: req}
+		data, err := handle(h.table, h.w, c)
 		h.mu.Unlock()
 
-		if held, ok := errors.AsType[*lockedError](err); ok && h.clock.wait(ctx, held.until) == nil {
+		if held, ok := errors.AsType[*perl.LockedError](err); ok && h.clock.wait(ctx, held.Until) == nil {
 			continue
 		}
 		a := newAnswer(c, data, err)
@@ -100,113 +106,113 @@ func (h *Host) answer(ctx context.Context, req *request) *answer {
 }
 
 // tally counts a request by the template of its path.
-func (t *table) tally(w *world, req *request) {
-	key := req.method + " " + req.path
-	if m, _, _, _ := t.find(req.method, req.path); m != nil {
-		key = req.method + " " + m.Path
+func tally(t *sections.Table, w *core.World, req *core.Request) {
+	key := req.Method + " " + req.Path
+	if m, _, _, _ := t.Find(req.Method, req.Path); m != nil {
+		key = req.Method + " " + m.Path
 	}
-	w.count.requests[key]++
-	if req.method != http.MethodGet {
-		w.count.writes++
+	w.Count.Requests[key]++
+	if req.Method != http.MethodGet {
+		w.Count.Writes++
 	}
 }
 
 // handle is dispatch that ends where a task would begin, if its worker is not to start.
-func (t *table) handle(w *world, c *call) (data any, err error) {
+func handle(t *sections.Table, w *core.World, c *core.Call) (data any, err error) {
 	defer func() {
 		switch v := recover(); v {
 		case nil:
-		case errNoWorker:
-			data, err = nil, errNoWorker
+		case core.ErrNoWorker:
+			data, err = nil, core.ErrNoWorker
 		default:
 			panic(v)
 		}
 	}()
-	return t.dispatch(w, c)
+	return dispatch(t, w, c)
 }
 
 // dispatch finds out who asks for what, and lets the handler do it. The order
 // of the checks is that of auth_handler and rest_handler in PVE/HTTPServer.pm.
-func (t *table) dispatch(w *world, c *call) (any, error) {
-	req := c.req
-	if req.format == "" {
-		return nil, &apiError{status: http.StatusNotFound, message: "no such file '" + req.path + "'", bare: true}
+func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
+	req := c.Req
+	if req.Format == "" {
+		return nil, &perl.APIError{Status: http.StatusNotFound, Message: "no such file '" + req.Path + "'", Bare: true}
 	}
-	switch req.method {
+	switch req.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
 	default:
-		return nil, &apiError{status: http.StatusNotImplemented, message: "method '" + req.method + "' not available", bare: true}
+		return nil, &perl.APIError{Status: http.StatusNotImplemented, Message: "method '" + req.Method + "' not available", Bare: true}
 	}
-	m, vars, handle, known := t.find(req.method, req.path)
-	if m != nil && !m.In(w.cfg.Version) {
+	m, vars, handle, known := t.Find(req.Method, req.Path)
+	if m != nil && !m.In(w.Cfg.Version) {
 		m, known = nil, false
 	}
 	if m == nil || m.Perm.User != "world" {
-		who, err := w.authenticate(req)
+		who, err := w.Authenticate(req)
 		if err != nil {
 			return nil, err
 		}
-		c.who = who
+		c.Who = who
 	}
-	if req.err != nil {
-		return nil, req.err
+	if req.Err != nil {
+		return nil, req.Err
 	}
-	if formatters()[req.format] == nil {
-		return nil, bareError(http.StatusNotImplemented, "no formatter for uri "+req.shown()+", "+req.format)
+	if formatters()[req.Format] == nil {
+		return nil, perl.BareError(http.StatusNotImplemented, "no formatter for uri "+req.Shown()+", "+req.Format)
 	}
-	if root, ok := rootIndex(req); ok {
+	if root, ok := cluster.RootIndex(req); ok {
 		return root, nil
 	}
 	if !known || m == nil {
-		return nil, &apiError{status: http.StatusNotImplemented, message: "Method '" + req.method + " " + req.shown() + "' not implemented"}
+		return nil, &perl.APIError{Status: http.StatusNotImplemented, Message: "Method '" + req.Method + " " + req.Shown() + "' not implemented"}
 	}
-	c.m = m
-	if err := c.gather(vars); err != nil {
+	c.M = m
+	if err := c.Gather(vars); err != nil {
 		return nil, err
 	}
-	if m.NoToken && c.who.token != "" {
-		return nil, &apiError{status: http.StatusForbidden, message: "Permission check failed (URI '" + req.shown() + "' not available with API token, need proper ticket.\n)"}
+	if m.NoToken && c.Who.Token != "" {
+		return nil, &perl.APIError{Status: http.StatusForbidden, Message: "Permission check failed (URI '" + req.Shown() + "' not available with API token, need proper ticket.\n)"}
 	}
-	if err := c.permitted(); err != nil {
-		if e, ok := errors.AsType[*apiError](err); ok && req.upload != nil {
-			e.bare = true // Of an upload the head is enough to refuse it.
+	if err := c.Permitted(); err != nil {
+		if e, ok := errors.AsType[*perl.APIError](err); ok && req.Upload != nil {
+			e.Bare = true // Of an upload the head is enough to refuse it.
 		}
 		return nil, err
 	}
-	if err := w.reach(c); err != nil {
+	if err := reach(w, c); err != nil {
 		return nil, err
 	}
-	wrong := m.CheckFor(w.cfg.Version, c.values)
-	if !w.v9() {
-		wrong = c.of84(wrong)
+	wrong := m.CheckFor(w.Cfg.Version, c.Values)
+	if !w.V9() {
+		wrong = qemuconf.Of84(c, wrong)
 	}
-	wrong = c.customModel(wrong)
+	wrong = qemuconf.CustomModel(c, wrong)
 	if wrong != nil {
-		return nil, &apiError{status: http.StatusBadRequest, errors: wrong}
+		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: wrong}
 	}
-	c.settle()
+	c.Settle()
 	if handle == nil {
-		return nil, c.unimplemented("")
+		return nil, c.Unimplemented("")
 	}
 	return handle(w, c)
 }
 
 // reach answers for the node that a call is proxied to.
-func (w *world) reach(c *call) error {
-	name, ok := c.values["node"].(string)
-	if !ok || c.m.ProxyTo != "node" && !strings.HasPrefix(c.m.Path, "/nodes/{node}/") || name == w.cfg.Node {
+func reach(w *core.World, c *core.Call) error {
+	name, ok := c.Values["node"].(string)
+	if !ok || c.M.ProxyTo != "node" && !strings.HasPrefix(c.M.Path, "/nodes/{node}/") || name == w.Cfg.Node {
 		return nil
 	}
-	n := w.nodes[name]
+	n := w.Nodes[name]
 	switch {
 	case name == "localhost":
-		c.values["node"] = w.cfg.Node
+		c.Values["node"] = w.Cfg.Node
 		return nil
 	case n == nil:
 		// The text is the resolver's, of glibc in English.
-		return fail("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
-	case n.offline:
-		return &apiError{status: 595, message: "No route to host", bare: true}
+		return perl.Fail("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+	case n.Offline:
+		return &perl.APIError{Status: 595, Message: "No route to host", Bare: true}
 	}
 	return nil
 }

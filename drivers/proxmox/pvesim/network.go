@@ -3,6 +3,12 @@ package pvesim
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
 // Reaches tells whether a guest has an address and is up, so that something could
@@ -10,9 +16,9 @@ import (
 func (h *Host) Reaches(ip netip.Addr) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.w.advance(h.clock.now())
-	for _, g := range h.w.guests {
-		if g.run != nil && h.w.obeys(g) && h.w.has(g, ip.String()) {
+	h.w.Advance(h.clock.now())
+	for _, g := range h.w.Guests {
+		if g.Run != nil && guests.Obeys(h.w, g) && has(h.w, g, ip.String()) {
 			return true
 		}
 	}
@@ -20,20 +26,20 @@ func (h *Host) Reaches(ip netip.Addr) bool {
 }
 
 // has tells whether one of a guest's cards has an address.
-func (w *world) has(g *guest, ip string) bool {
-	for _, key := range indexedKeys(g.conf, "net") {
-		_, n := splitKey(key)
-		p := parseProperty(key, g.conf[key])
-		if g.kind == "lxc" {
-			p = ctProperty(key, g.conf[key])
+func has(w *core.World, g *core.Guest, ip string) bool {
+	for _, key := range property.IndexedKeys(g.Conf, "net") {
+		_, n := property.SplitKey(key)
+		p := property.ParseProperty(key, g.Conf[key])
+		if g.Kind == "lxc" {
+			p = property.CTProperty(key, g.Conf[key])
 		}
 		static, _, _ := strings.Cut(p["ip"], "/")
 		static6, _, _ := strings.Cut(p["ip6"], "/")
-		if ip == static || ip == static6 || p["ip"] == "dhcp" && w.leased(g, n).Addr().String() == ip {
+		if ip == static || ip == static6 || p["ip"] == "dhcp" && bridges.Leased(w, g, n).Addr().String() == ip {
 			return true
 		}
-		for _, a := range w.addresses(g, n, strings.ToLower(p["macaddr"])) {
-			if g.kind != "lxc" && a["ip-address"] == ip {
+		for _, a := range guestagent.Addresses(w, g, n, strings.ToLower(p["macaddr"])) {
+			if g.Kind != "lxc" && a["ip-address"] == ip {
 				return true
 			}
 		}

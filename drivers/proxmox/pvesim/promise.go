@@ -3,11 +3,11 @@ package pvesim
 import (
 	"bytes"
 	"encoding/json"
-	"hash/maphash"
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 )
 
 // promised are deviations of PVE's own answers from what its API table promises, as
@@ -43,12 +43,12 @@ var promised = map[string]map[string]string{
 
 // promise holds a good answer against the API table and tells what deviates that is
 // not known to.
-func (h *Host) promise(c *call, a *answer) {
-	if h.cfg.Promise == nil || c.m == nil || c.req.format != "json" || a.status != http.StatusOK {
+func (h *Host) promise(c *core.Call, a *answer) {
+	if h.cfg.Promise == nil || c.M == nil || c.Req.Format != "json" || a.status != http.StatusOK {
 		return
 	}
-	name := c.req.method + " " + c.m.Path
-	if !h.cfg.Kept.first(name, a.body) {
+	name := c.Req.Method + " " + c.M.Path
+	if !h.cfg.Kept.First(name, a.body) {
 		return
 	}
 	var body struct{ Data any }
@@ -59,48 +59,14 @@ func (h *Host) promise(c *call, a *answer) {
 		return
 	}
 	good := true
-	for _, deviation := range c.m.CheckReturn(body.Data) {
+	for _, deviation := range c.M.CheckReturn(body.Data) {
 		if !known(name, deviation) {
 			good = false
 			h.cfg.Promise(name + ": " + deviation)
 		}
 	}
 	if good {
-		h.cfg.Kept.add(name, a.body)
-	}
-}
-
-// KeptPromises remembers answers that are what the API table promises. To check an answer
-// costs more than to make it, and hosts in the same story give the same ones: a test that
-// tells its story a thousand times lets all its hosts share one KeptPromises. The zero
-// value is empty; nil remembers nothing.
-type KeptPromises struct {
-	seed maphash.Seed
-	once sync.Once
-	sums sync.Map // Of method and body. Hosts share it, on goroutines of their own.
-}
-
-func (k *KeptPromises) sum(name string, body []byte) uint64 {
-	k.once.Do(func() { k.seed = maphash.MakeSeed() })
-	var h maphash.Hash
-	h.SetSeed(k.seed)
-	_, _ = h.WriteString(name)
-	_, _ = h.Write(body)
-	return h.Sum64()
-}
-
-// first says whether an answer is none of those that are remembered.
-func (k *KeptPromises) first(name string, body []byte) bool {
-	if k == nil {
-		return true
-	}
-	_, seen := k.sums.Load(k.sum(name, body))
-	return !seen
-}
-
-func (k *KeptPromises) add(name string, body []byte) {
-	if k != nil {
-		k.sums.Store(k.sum(name, body), nil)
+		h.cfg.Kept.Add(name, a.body)
 	}
 }
 

@@ -57,85 +57,110 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/acme"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/backup"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/disks"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/firewall"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/ha"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/metrics"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/node"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/notify"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/replication"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sdn"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 )
 
 // areas are all parts of Proxmox VE that are simulated.
-var areas = sync.OnceValue(func() []area {
-	return []area{
-		areaAccess(),
-		areaAcme(),
-		areaBackup(),
-		areaCerts(),
-		areaCluster(),
-		areaConsoles(),
-		areaDisks(),
-		areaFirewall(),
-		areaGuestagent(),
-		areaGuests(),
-		areaHa(),
-		areaLxc(),
-		areaMetrics(),
-		areaMigrate(),
-		areaNetwork(),
-		areaNode(),
-		areaNotify(),
-		areaQemu(),
-		areaQemuconf(),
-		areaReplication(),
-		areaSdn(),
-		areaStorage(),
+var areas = sync.OnceValue(func() []sections.Area {
+	return []sections.Area{
+		access.Area(),
+		acme.Area(),
+		backup.Area(),
+		certs.Area(),
+		cluster.Area(),
+		consoles.Area(),
+		disks.Area(),
+		firewall.Area(),
+		guestagent.Area(),
+		guests.Area(),
+		ha.Area(),
+		lxc.Area(),
+		metrics.Area(),
+		migrate.Area(),
+		bridges.Area(),
+		node.Area(),
+		notify.Area(),
+		qemu.Area(),
+		qemuconf.Area(),
+		replication.Area(),
+		sdn.Area(),
+		storage.Area(),
 	}
 })
 
 // calls are their methods, which are the same for all hosts.
-var calls = sync.OnceValue(func() *table {
-	t := newTable(areas())
-	t.routes["POST /nodes/{node}/execute"] = t.apiExecute
+var calls = sync.OnceValue(func() *sections.Table {
+	t := sections.NewTable(areas())
+	t.Routes["POST /nodes/{node}/execute"] = func(w *core.World, c *core.Call) (any, error) { return apiExecute(t, w, c) }
 	return t
 })
 
 // Host is a simulated installation. Its methods may be called from any
 // goroutine. Inside a testing/synctest bubble use it only from there.
 type Host struct {
-	cfg   Config
+	cfg   core.Config
 	clock clock
-	cert  certificate
-	table *table
+	cert  certs.Certificate
+	table *sections.Table
 
 	// mu guards w: requests come in on many goroutines, and each must see the
 	// world between two others. It is held while a handler runs (microseconds)
 	// and never while anything waits.
 	mu sync.Mutex
-	w  *world
+	w  *core.World
 }
 
 // New makes a host. It panics when the configuration makes no sense: a broken
 // storage, token or version is a mistake of the program, and New is used where
 // no error could be handled.
-func New(c Config) *Host {
-	c = c.withDefaults()
+func New(c core.Config) *Host {
+	c = c.WithDefaults()
 	h := &Host{cfg: c, clock: newClock(c.Speed), table: calls()}
 	now := h.clock.now()
-	h.cert, h.w = newCertificate(c.Node, now), newWorld(c, now)
+	h.cert, h.w = certs.NewCertificate(c.Node, now), core.NewWorld(c, now)
 	for _, a := range areas() {
-		if a.begin != nil {
-			a.begin(h.w)
+		if a.Begin != nil {
+			a.Begin(h.w)
 		}
 	}
-	h.w.populate(c.Guests)
-	h.w.begin()
-	h.w.certificate, h.w.authority = h.cert.parsed, h.cert.authority
-	h.w.fingerprint = strings.TrimPrefix(h.cert.fingerprint, "sha256:")
+	cluster.Populate(h.w, c.Guests)
+	h.w.Begin()
+	h.w.Certificate, h.w.Authority = h.cert.Parsed, h.cert.Authority
+	h.w.Fingerprint = strings.TrimPrefix(h.cert.Fingerprint, "sha256:")
 	return h
 }
 
 // Fingerprint is that of the certificate: "sha256:" and the SHA-256 of its DER
 // form in lower-case hex.
-func (h *Host) Fingerprint() string { return h.cert.fingerprint }
+func (h *Host) Fingerprint() string { return h.cert.Fingerprint }
 
 // Token is the API token that the host knew from the start, as
 // "user@realm!name=secret".
-func (h *Host) Token() string { return h.w.cfg.Token }
+func (h *Host) Token() string { return h.w.Cfg.Token }
 
 // Node is the name of the node that answers.
 func (h *Host) Node() string { return h.cfg.Node }
@@ -150,7 +175,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
 				switch {
 				case a.console != nil:
-					operator{h.look}.connect(conn, buffered, r, a.console)
+					consoles.Operator{Look: h.look}.Connect(conn, buffered, r, a.console)
 				case !a.dropped:
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/consoles"
 )
 
 // The limits of a connection ($keep_alive_timeout and the like in
@@ -33,7 +35,7 @@ func (h *Host) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
-	config := &tls.Config{Certificates: []tls.Certificate{h.cert.tls}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	config := &tls.Config{Certificates: []tls.Certificate{h.cert.TLS}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -66,7 +68,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		return
 	}
 	h.mu.Lock()
-	h.w.count.connections++
+	h.w.Count.Connections++
 	h.mu.Unlock()
 	reader, writer := bufio.NewReader(conn), bufio.NewWriter(conn)
 	for n := 1; n <= requestsPerConnection; n++ {
@@ -94,7 +96,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		}
 		if a.console != nil {
 			_ = conn.SetDeadline(time.Time{})
-			operator{h.look}.connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
+			consoles.Operator{Look: h.look}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
 			return
 		}
 		last := n == requestsPerConnection || r.Close

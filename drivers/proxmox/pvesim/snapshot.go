@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 )
 
 // Snapshot is what a host holds at one moment, for assertions. It shares
@@ -92,46 +94,46 @@ func (h *Host) Snapshot() Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := h.w
-	w.advance(h.clock.now())
+	w.Advance(h.clock.now())
 	s := Snapshot{
-		Volumes: map[string][]Volume{}, Requests: maps.Clone(w.count.requests), Writes: w.count.writes,
-		Connections: w.count.connections, PeakTasks: w.count.peakTasks[""], PeakByType: maps.Clone(w.count.peakTasks),
-		PeakRequests: w.count.peakRequests, Unimplemented: slices.Sorted(maps.Keys(w.count.unimplemented)),
-		Sampled: w.nodes[w.cfg.Node].sampled,
+		Volumes: map[string][]Volume{}, Requests: maps.Clone(w.Count.Requests), Writes: w.Count.Writes,
+		Connections: w.Count.Connections, PeakTasks: w.Count.PeakTasks[""], PeakByType: maps.Clone(w.Count.PeakTasks),
+		PeakRequests: w.Count.PeakRequests, Unimplemented: slices.Sorted(maps.Keys(w.Count.Unimplemented)),
+		Sampled: w.Nodes[w.Cfg.Node].Sampled,
 	}
 	delete(s.PeakByType, "")
-	of := w.poolOf()
-	for _, vmid := range w.vmids {
-		g := w.guests[vmid]
+	of := w.PoolOf()
+	for _, vmid := range w.Vmids {
+		g := w.Guests[vmid]
 		s.Guests = append(s.Guests, Guest{
-			VMID: vmid, Node: g.node, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pend),
-			Running: g.run != nil, Lock: g.conf["lock"], Pool: of[vmid], Digest: g.sum(),
-			Snapshots: g.snapshotNames(), HA: w.ha.state(g),
+			VMID: vmid, Node: g.Node, Kind: g.Kind, Config: maps.Clone(g.Conf), Pending: maps.Clone(g.Pend),
+			Running: g.Run != nil, Lock: g.Conf["lock"], Pool: of[vmid], Digest: g.Sum(),
+			Snapshots: guests.SnapshotNames(g), HA: w.HA.State(g),
 		})
 	}
-	for name, st := range w.stores {
+	for name, st := range w.Stores {
 		list := []Volume{}
-		for _, v := range st.volumes {
+		for _, v := range st.Volumes {
 			list = append(list, Volume{
-				ID: name + ":" + v.name, Node: v.node, Content: v.content, Format: v.format, Size: v.size, VMID: v.vmid, Parent: v.parent,
-				Notes: v.notes, Protected: v.protected,
+				ID: name + ":" + v.Name, Node: v.Node, Content: v.Content, Format: v.Format, Size: v.Size, VMID: v.Vmid, Parent: v.Parent,
+				Notes: v.Notes, Protected: v.Protected,
 			})
 		}
 		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
 		s.Volumes[name] = list
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.pools)) {
-		p := w.pools[name]
-		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.vms)), Storages: slices.Sorted(maps.Keys(p.storages))}
-		if p.comment != nil {
-			shown.Comment = *p.comment
+	for _, name := range slices.Sorted(maps.Keys(w.Pools)) {
+		p := w.Pools[name]
+		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.Vms)), Storages: slices.Sorted(maps.Keys(p.Storages))}
+		if p.Comment != nil {
+			shown.Comment = *p.Comment
 		}
 		s.Pools = append(s.Pools, shown)
 	}
-	for _, t := range w.tasks.all {
+	for _, t := range w.Tasks.All {
 		s.Tasks = append(s.Tasks, Task{
-			UPID: t.upid, Node: t.node, Type: t.kind, ID: t.id, User: t.who.String(), Start: t.start, End: t.stopped,
-			Status: t.status, Log: slices.Clone(t.log),
+			UPID: t.UPID, Node: t.Node, Type: t.Kind, ID: t.ID, User: t.Who.String(), Start: t.Start, End: t.Stopped,
+			Status: t.Status, Log: slices.Clone(t.Log),
 		})
 	}
 	return s

@@ -2,6 +2,9 @@ package pvesim
 
 import (
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // A node serves a few requests at a time; the others wait for a free worker.
@@ -16,34 +19,34 @@ type admission struct {
 }
 
 // admit books the next free worker of a node.
-func (w *world) admit(nodeName string, now time.Time) admission {
-	n := w.nodes[nodeName]
+func admit(w *core.World, nodeName string, now time.Time) admission {
+	n := w.Nodes[nodeName]
 	if n == nil {
-		n = w.nodes[w.cfg.Node]
+		n = w.Nodes[w.Cfg.Node]
 	}
 	first := 0
-	for i := range n.free {
-		if n.free[i].Before(n.free[first]) {
+	for i := range n.Free {
+		if n.Free[i].Before(n.Free[first]) {
 			first = i
 		}
 	}
 	a := admission{begin: now}
-	if n.free[first].After(now) {
-		a.begin = n.free[first]
+	if n.Free[first].After(now) {
+		a.begin = n.Free[first]
 	}
-	a.end = a.begin.Add(w.cfg.Latency)
-	n.free[first] = a.end
-	w.count.peakRequests = max(w.count.peakRequests, w.busyAt(a.begin), 1)
+	a.end = a.begin.Add(w.Cfg.Latency)
+	n.Free[first] = a.end
+	w.Count.PeakRequests = max(w.Count.PeakRequests, busyAt(w, a.begin), 1)
 	return a
 }
 
 // busyAt counts the workers of all nodes that serve somebody at a time not
 // before now. Each is busy from now until it is free: there are no gaps.
-func (w *world) busyAt(t time.Time) int {
+func busyAt(w *core.World, t time.Time) int {
 	busy := 0
-	for _, n := range w.nodes {
-		for _, free := range n.free {
-			busy += boolInt(free.After(t))
+	for _, n := range w.Nodes {
+		for _, free := range n.Free {
+			busy += perl.BoolInt(free.After(t))
 		}
 	}
 	return busy

@@ -1,0 +1,68 @@
+package access
+
+import (
+	"maps"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is users, groups, roles, realms, tickets and pools.
+func Area() sections.Area {
+	routes := realmJobRoutes()
+	maps.Copy(routes, map[string]core.Handler{
+		"GET /access/tfa":                               core.APINone,
+		"GET /access":                                   apiAccessIndex,
+		"GET /access/ticket":                            apiGetTicket,
+		"POST /access/ticket":                           apiCreateTicket,
+		"GET /access/domains":                           apiDomains,
+		"GET /access/permissions":                       apiPermissions,
+		"GET /access/users":                             apiUsers,
+		"POST /access/users":                            apiCreateUser,
+		"GET /access/users/{userid}":                    apiGetUser,
+		"PUT /access/users/{userid}":                    apiUpdateUser,
+		"DELETE /access/users/{userid}":                 apiDeleteUser,
+		"GET /access/users/{userid}/token":              apiTokens,
+		"GET /access/users/{userid}/token/{tokenid}":    apiGetToken,
+		"POST /access/users/{userid}/token/{tokenid}":   apiCreateToken,
+		"PUT /access/users/{userid}/token/{tokenid}":    apiUpdateToken,
+		"DELETE /access/users/{userid}/token/{tokenid}": apiDeleteToken,
+		"GET /access/groups":                            apiGroups,
+		"POST /access/groups":                           apiCreateGroup,
+		"GET /access/groups/{groupid}":                  apiGetGroup,
+		"PUT /access/groups/{groupid}":                  apiUpdateGroup,
+		"DELETE /access/groups/{groupid}":               apiDeleteGroup,
+		"GET /access/roles":                             apiRoles,
+		"POST /access/roles":                            apiCreateRole,
+		"GET /access/roles/{roleid}":                    apiGetRole,
+		"PUT /access/roles/{roleid}":                    apiUpdateRole,
+		"DELETE /access/roles/{roleid}":                 apiDeleteRole,
+		"GET /access/acl":                               apiGetACL,
+		"PUT /access/acl":                               apiUpdateACL,
+		"GET /pools":                                    apiPools,
+		"POST /pools":                                   apiCreatePool,
+		"PUT /pools":                                    apiUpdatePool,
+		"DELETE /pools":                                 apiDeletePool,
+		"GET /pools/{poolid}":                           apiPool,
+		"PUT /pools/{poolid}":                           apiUpdatePool,
+		"DELETE /pools/{poolid}":                        apiDeletePool,
+		"GET /access/domains/{realm}":                   apiGetDomain,
+		"POST /access/domains":                          apiCreateDomain,
+		"PUT /access/domains/{realm}":                   apiUpdateDomain,
+		"DELETE /access/domains/{realm}":                apiDeleteDomain,
+		"PUT /access/password":                          apiSetPassword,
+		"GET /access/tfa/{userid}":                      apiUserFactors,
+		"GET /access/tfa/{userid}/{id}":                 apiFactor,
+		"PUT /access/tfa/{userid}/{id}":                 apiFactor,
+		"DELETE /access/tfa/{userid}/{id}":              apiFactor,
+		"GET /access/users/{userid}/tfa":                apiUserFactorTypes,
+		"PUT /access/users/{userid}/unlock-tfa":         apiUnlockFactors,
+		"GET /cluster/jobs/realm-sync":                  apiRealmJobs,
+		"POST /access/domains/{realm}/sync":             apiSyncRealm,
+		"POST /access/openid/auth-url":                  apiOpenIDStart,
+		"POST /access/openid/login":                     apiOpenIDLogin,
+	})
+	return sections.Area{
+		Routes: routes,
+	}
+}

@@ -1,0 +1,22 @@
+package backup
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is backups and their jobs.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"GET /cluster/backup":                                  apiBackupJobs,
+			"POST /cluster/backup":                                 apiCreateBackupJob,
+			"GET /cluster/backup/{id}":                             apiBackupJob,
+			"PUT /cluster/backup/{id}":                             apiUpdateBackupJob,
+			"DELETE /cluster/backup/{id}":                          apiDeleteBackupJob,
+			"PUT /nodes/{node}/storage/{storage}/content/{volume}": apiUpdateVolume,
+			"POST /nodes/{node}/vzdump":                            apiVZDump,
+			"GET /nodes/{node}/vzdump/extractconfig":               apiExtractConfig,
+		},
+	}
+}

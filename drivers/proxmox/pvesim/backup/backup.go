@@ -1,0 +1,288 @@
+package backup
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// apiVZDump is POST /nodes/{node}/vzdump. Guests of other nodes are left out
+// without a word; if none is left no task is started, and the answer is "OK".
+func apiVZDump(w *core.World, c *core.Call) (any, error) {
+	node := c.In["node"]
+	if err := mayDump(c); err != nil {
+		return nil, err
+	}
+	if c.Flag("stop") {
+		return nil, c.Unimplemented("stopping the backups that run")
+	}
+	list, err := dumped(c, node)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 && !c.Flag("all") {
+		return "OK", nil
+	}
+	if storage := c.In["storage"]; storage != "" {
+		if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+			return nil, err
+		}
+	}
+	id := ""
+	if len(list) == 1 {
+		id = list[0]
+	}
+	d := &dump{
+		c: c, w: w, node: node, storage: c.In["storage"], mode: c.In["mode"], notes: c.In["notes-template"],
+		compress: c.In["compress"], protected: c.Flag("protected"), line: dumpLine(c),
+	}
+	for _, word := range list {
+		d.vmids = append(d.vmids, perl.Atoi(word))
+	}
+	return w.Fork(c, node, core.Job{Kind: "vzdump", ID: id, Begin: d.begin, End: d.end, Abort: func(*core.Task) { d.unlock() }}), nil
+}
+
+// mayDump checks the parameters that are not for everybody, and those that do not
+// go together (verify_vzdump_parameters).
+func mayDump(c *core.Call) error {
+	for _, key := range []string{"bwlimit", "dumpdir", "ionice", "performance", "script", "tmpdir", "fleecing"} {
+		if c.Has(key) && !c.Root() && (key == "dumpdir" || key == "script" || key == "tmpdir" || !c.Can("/", "Sys.Modify")) {
+			return perl.BadParam(key, "Only root may set this option.")
+		}
+	}
+	if err := selection(c); err != nil {
+		return err
+	}
+	if !c.Has("vmid") && !c.Flag("all") && !c.Has("pool") && !c.Flag("stop") && !c.Has("exclude") {
+		return perl.BadParam("vmid", "property is missing")
+	}
+	return nil
+}
+
+// dumped are the ids of the guests that a call names and that are on the node, and
+// those that do not exist: they fail for all to see.
+func dumped(c *core.Call, node string) ([]string, error) {
+	want := c.List("vmid")
+	exclude := c.List("exclude")
+	pool := c.W.Pools[c.In["pool"]]
+	if c.Has("pool") && pool == nil {
+		return nil, perl.Fail("pool '%s' does not exist", c.In["pool"])
+	}
+	for _, vmid := range c.W.Vmids {
+		id := fmt.Sprint(vmid)
+		if pool != nil && pool.Vms[vmid] || (c.Flag("all") || c.Has("exclude")) && !slices.Contains(exclude, id) && c.Can(core.VMPath(vmid), "VM.Backup") {
+			want = append(want, id)
+		}
+	}
+	return slices.DeleteFunc(want, func(id string) bool {
+		g := c.W.Guests[perl.Atoi(id)]
+		return g != nil && g.Node != node
+	}), nil
+}
+
+// dumpLine is how the log tells what was asked for.
+func dumpLine(c *core.Call) string {
+	words := append([]string{"vzdump"}, c.List("vmid")...)
+	for _, key := range slices.Sorted(maps.Keys(c.In)) {
+		if key != "vmid" {
+			words = append(words, "--"+key, c.In[key])
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// dump is one run of vzdump.
+type dump struct {
+	c                     *core.Call
+	w                     *core.World
+	node, storage, mode   string
+	notes, compress, line string
+	protected             bool
+	vmids                 []int
+	locked                []*core.Guest
+	failed                bool
+}
+
+// begin locks the guests. What keeps a guest from being backed up fails the job in
+// the end, and does not keep the others from it.
+func (d *dump) begin(t *core.Task) error {
+	t.Logf("INFO: starting new backup job: %s", d.line)
+	if d.storage == "" {
+		d.storage = "local"
+	}
+	st, err := d.w.Store(d.storage)
+	switch {
+	case err != nil:
+		return perl.Fail("could not get storage information for '%s': %s", d.storage, err)
+	case !st.Holds("backup"):
+		return perl.Fail("could not get storage information for '%s': can't use storage '%s' for backups - wrong content type", d.storage, d.storage)
+	}
+	for _, vmid := range d.vmids {
+		g := d.w.Guests[vmid]
+		switch {
+		case g == nil:
+			d.fails(t, vmid, perl.Fail("unable to find VM '%d'", vmid))
+			continue
+		case d.c.Need(core.VMPath(vmid), "VM.Backup") != nil:
+			return d.c.Need(core.VMPath(vmid), "VM.Backup")
+		}
+		if err := cmp.Or(d.stopsManaged(g), d.tooMany(st, g), g.CheckLock()); err != nil {
+			d.fails(t, vmid, err)
+			continue
+		}
+		if err := d.w.NeedWritable(g); err != nil {
+			d.fails(t, vmid, err)
+			continue
+		}
+		g.Conf["lock"] = "backup"
+		d.w.Write(g)
+		d.locked = append(d.locked, g)
+	}
+	return nil
+}
+
+func (d *dump) fails(t *core.Task, vmid int, err error) {
+	d.failed = true
+	t.Logf("ERROR: Backup of VM %d failed - %s", vmid, err)
+	t.Logf("INFO: Failed at %s", d.w.Now.UTC().Format(time.DateTime))
+}
+
+func (d *dump) unlock() {
+	for _, g := range d.locked {
+		if g.Conf["lock"] == "backup" {
+			delete(g.Conf, "lock")
+			d.w.Write(g)
+		}
+	}
+}
+
+func (d *dump) end(t *core.Task) error {
+	defer d.unlock()
+	for _, g := range d.locked {
+		if err := d.archive(t, g); err != nil {
+			d.fails(t, g.Vmid, err)
+		}
+	}
+	if d.failed {
+		t.Logf("INFO: Backup job finished with errors")
+		return perl.Fail("job errors")
+	}
+	t.Logf("INFO: Backup job finished successfully")
+	return nil
+}
+
+// archive writes the backup of one guest.
+func (d *dump) archive(t *core.Task, g *core.Guest) error {
+	st, err := d.w.Store(d.storage)
+	if err != nil {
+		return err
+	}
+	if d.w.Guests[g.Vmid] != g {
+		return core.Missing(g.Node, g.Kind, g.Vmid)
+	}
+	b := &core.Backup{Kind: g.Kind, Conf: maps.Clone(g.Conf), Disks: map[string]core.Saved{}}
+	delete(b.Conf, "lock")
+	at := t.Start.UTC()
+	name := fmt.Sprintf("backup/vzdump-%s-%d-%s.%s", g.Kind, g.Vmid, at.Format("2006_01_02-15_04_05"), archiveForm(g, d.compress))
+	t.Logf("INFO: Starting Backup of VM %d (%s)", g.Vmid, g.Kind)
+	t.Logf("INFO: Backup started at %s", at.Format(time.DateTime))
+	t.Logf("INFO: status = %s", guests.Sample(d.w, g).Status)
+	size, disks := int64(4096), guests.Disks(g, g.Conf)
+	for _, key := range slices.Sorted(maps.Keys(disks)) {
+		v := d.w.Volume(g.Node, disks[key])
+		if v == nil {
+			return perl.Fail("volume '%s' does not exist", disks[key])
+		}
+		if g.Kind == "qemu" && property.ParseDrive(key, g.Conf[key]).Opts["backup"] == "0" {
+			t.Logf("INFO: exclude disk '%s' '%s' (backup=no)", key, disks[key])
+			continue
+		}
+		if g.Kind == "qemu" {
+			t.Logf("INFO: include disk '%s' '%s' %s", key, disks[key], property.FormatSize(v.Size))
+		}
+		b.Disks[key] = core.Saved{Volid: disks[key], Format: v.Format, Size: v.Size, Used: v.Used, System: v.System}
+		size += v.Used / 2
+	}
+	t.Logf("INFO: creating vzdump archive '%s'", st.FilePath(name))
+	if err := st.Room(d.node, size); err != nil {
+		return err
+	}
+	v := &core.Volume{
+		Name: name, Content: "backup", Format: archiveForm(g, d.compress), Size: size, Length: size, Used: size,
+		Vmid: g.Vmid, Ctime: at.Unix(), Protected: d.protected, Backup: b, Notes: d.note(g),
+	}
+	st.Put(d.node, v)
+	t.Logf("INFO: archive file size: %dMB", size>>20)
+	d.prune(t, st, g)
+	t.Logf("INFO: Finished Backup of VM %d (00:00:01)", g.Vmid)
+	return nil
+}
+
+// archiveForm is how archives of a guest end.
+func archiveForm(g *core.Guest, compress string) string {
+	form := "vma"
+	if g.Kind == "lxc" {
+		form = "tar"
+	}
+	return form + map[string]string{"zstd": ".zst", "gzip": ".gz", "lzo": ".lzo", "1": ".lzo"}[compress]
+}
+
+// note fills in a template of notes (generate_notes in PVE/VZDump.pm).
+func (d *dump) note(g *core.Guest) string {
+	return strings.NewReplacer("{{guestname}}", guests.Sample(d.w, g).Name, "{{node}}", d.node, "{{vmid}}", fmt.Sprint(g.Vmid),
+		"{{cluster}}", "", `\n`, "\n", `\\`, `\`).Replace(d.notes)
+}
+
+// prune deletes the oldest backups of a guest, but for those that are protected.
+func (d *dump) prune(t *core.Task, st *core.Store, g *core.Guest) {
+	var own []*core.Volume
+	for _, v := range st.List(d.node) {
+		if v.Content == "backup" && v.Vmid == g.Vmid {
+			own = append(own, v)
+		}
+	}
+	marks := keeps(d.c, st.Name).Marks(own)
+	for _, v := range own {
+		if marks[v] == "remove" {
+			t.Logf("INFO: removing backup '%s:%s'", st.Name, v.Name)
+			delete(st.Volumes, st.Key(d.node, v.Name))
+		}
+	}
+}
+
+// apiExtractConfig is GET /nodes/{node}/vzdump/extractconfig.
+func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
+	volid := c.In["volume"]
+	if _, err := c.MayReadVolume(0, volid, "backup"); err != nil {
+		return nil, err
+	}
+	if storage, name, ok := core.VolumeID(volid); ok {
+		if s, err := w.Store(storage); err != nil {
+			return nil, err
+		} else if _, err := s.ParseName(name); err != nil {
+			return nil, err
+		}
+	}
+	v := w.Volume(c.In["node"], volid)
+	if v == nil || v.Backup == nil {
+		return nil, perl.Fail("volume '%s' does not exist", volid)
+	}
+	var b strings.Builder
+	property.WriteSection(&b, v.Backup.Conf, false)
+	for _, key := range slices.Sorted(maps.Keys(v.Backup.Disks)) {
+		s := v.Backup.Disks[key]
+		storage, _, _ := core.VolumeID(s.Volid)
+		if v.Backup.Kind == "qemu" && !property.CloudFile.MatchString(s.Volid) {
+			fmt.Fprintf(&b, "#qmdump#map:%s:drive-%s:%s:%s:\n", key, key, storage, s.Format)
+		}
+	}
+	return b.String(), nil
+}

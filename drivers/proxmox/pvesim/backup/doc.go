@@ -1,0 +1,2 @@
+// Package backup is backups of guests, their retention, and the jobs that make them.
+package backup

@@ -1,0 +1,117 @@
+package backup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+)
+
+// retention says how many backups of a guest stay, by rule: keep-last, keep-daily and
+// so on. An empty one keeps all.
+type retention map[string]int
+
+// RetentionOf reads a property string of the kind of prune-backups.
+func RetentionOf(text string) retention {
+	keep := retention{}
+	for _, rule := range perl.SplitList(text) {
+		name, value, _ := strings.Cut(rule, "=")
+		if n := perl.Atoi(value); name == "keep-all" && n == 1 {
+			return retention{}
+		} else if n > 0 {
+			keep[name] = n
+		}
+	}
+	return keep
+}
+
+// keeps is what a backup of a call leaves of the older ones on a storage: what it says,
+// else what the storage says.
+func keeps(c *core.Call, storage string) retention {
+	if c.Has("remove") && !c.Flag("remove") {
+		return retention{}
+	}
+	if c.In["prune-backups"] == "" {
+		if s := c.W.Stores[storage]; s != nil {
+			return RetentionOf(s.Extra["prune-backups"])
+		}
+	}
+	return RetentionOf(c.In["prune-backups"])
+}
+
+// spans are the rules in the order in which PVE goes through them, each with what two
+// backups must have in common for one to stand for both.
+var spans = []struct {
+	rule string
+	name func(at time.Time) string
+}{
+	{"keep-last", nil}, // Each stands for itself.
+	{"keep-hourly", func(at time.Time) string { return at.Format("2006-01-02 15") }},
+	{"keep-daily", func(at time.Time) string { return at.Format(time.DateOnly) }},
+	{"keep-weekly", func(at time.Time) string {
+		year, week := at.ISOWeek()
+		return fmt.Sprint(year, week)
+	}},
+	{"keep-monthly", func(at time.Time) string { return at.Format("2006-01") }},
+	{"keep-yearly", func(at time.Time) string { return at.Format("2006") }},
+}
+
+// Marks says of each backup of one guest whether it would stay: keep, remove or
+// protected (prune_mark_backup_group in PVE/Storage/Plugin.pm). Of two of one second
+// either counts for itself.
+func (keep retention) Marks(backups []*core.Volume) map[*core.Volume]string {
+	list := slices.Clone(backups)
+	slices.SortStableFunc(list, func(a, b *core.Volume) int { return int(b.Ctime - a.Ctime) })
+	marks := map[*core.Volume]string{}
+	for _, v := range list {
+		if v.Protected {
+			marks[v] = "protected"
+		} else if len(keep) == 0 {
+			marks[v] = "keep"
+		}
+	}
+	for _, span := range spans {
+		keep.markSpan(list, marks, span.rule, span.name)
+	}
+	for _, v := range list {
+		if marks[v] == "" {
+			marks[v] = "remove"
+		}
+	}
+	return marks
+}
+
+// markSpan applies one rule: the newest of each span that no earlier rule has kept one
+// of stays, the others of the span go.
+func (keep retention) markSpan(list []*core.Volume, marks map[*core.Volume]string, rule string, name func(time.Time) string) {
+	if keep[rule] == 0 {
+		return
+	}
+	spanOf := func(v *core.Volume) string {
+		if name == nil {
+			return v.Name
+		}
+		return name(time.Unix(v.Ctime, 0).UTC())
+	}
+	had, now := map[string]bool{}, map[string]bool{}
+	for _, v := range list {
+		if marks[v] == "keep" {
+			had[spanOf(v)] = true
+		}
+	}
+	for _, v := range list {
+		switch span := spanOf(v); {
+		case marks[v] != "" || had[span]:
+		case now[span]:
+			marks[v] = "remove"
+		case len(now) >= keep[rule]:
+			return
+		default:
+			now[span] = true
+			marks[v] = "keep"
+		}
+	}
+}

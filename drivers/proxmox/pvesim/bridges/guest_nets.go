@@ -1,0 +1,188 @@
+package bridges
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// What the network devices of VMs and containers have in common: the right to plug one
+// in, and what the bridge has to be able to do.
+
+// usualMTU is that of a bridge for which nothing else is configured.
+const usualMTU = 1500
+
+// MayUseBridge checks the right to plug a device in. A VLAN tag and each VLAN of a
+// trunk have a path of their own; the bridge itself is asked about where there is
+// neither (check_vnet_access in pve-guest-common, PVE/GuestHelpers.pm).
+func MayUseBridge(c *core.Call, device map[string]string) error {
+	bridge, tag := device["bridge"], device["tag"]
+	if tag == "" && device["trunks"] == "" {
+		return c.Need(bridgePath(c.W, bridge, ""), "SDN.Use")
+	}
+	if tag != "" {
+		if err := c.Need(bridgePath(c.W, bridge, tag), "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	for _, tag := range trunkTags(device["trunks"]) {
+		if err := c.Need(bridgePath(c.W, bridge, tag), "SDN.Use"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trunkTags lists the VLANs of a trunk one by one, in the order in which PVE asks
+// about them, which is that of their texts (get_tags_from_trunk).
+func trunkTags(trunks string) []string {
+	seen := map[string]bool{}
+	var tags []string
+	add := func(tag string) {
+		if tag != "" && !seen[tag] {
+			seen[tag] = true
+			tags = append(tags, tag)
+		}
+	}
+	for trunk := range strings.SplitSeq(trunks, ";") {
+		first, last, _ := strings.Cut(trunk, "-")
+		add(first)
+		for n := perl.Atoi(first) + 1; n <= perl.Atoi(last); n++ {
+			add(perl.Itoa(n))
+		}
+	}
+	slices.Sort(tags)
+	return tags
+}
+
+// bridgeOption is an option of a bridge that somebody configured on a node.
+func bridgeOption(w *core.World, node, bridge, option string) string {
+	return w.Nodes[node].Ifaces[bridge][option]
+}
+
+// filtersVLANs says whether a bridge can have ports for several VLANs.
+func filtersVLANs(w *core.World, node, bridge string) bool {
+	if vnet := w.Applied["sdn/vnets"][bridge]; vnet != nil {
+		return vnet["vlanaware"] == "1"
+	}
+	return bridgeOption(w, node, bridge, "bridge_vlan_aware") == "1" || bridgeOption(w, node, bridge, "type") == "OVSBridge"
+}
+
+// TrunkTrouble is what PVE says of a trunk on a bridge that cannot have one (tap_plug
+// in pve-common, PVE/Network.pm); empty when there is nothing to say.
+func TrunkTrouble(w *core.World, node string, device map[string]string) string {
+	bridge := device["bridge"]
+	if device["trunks"] == "" || bridge == "" || filtersVLANs(w, node, bridge) {
+		return ""
+	}
+	return "vlan aware feature need to be enabled to use trunks at /usr/share/perl5/PVE/Network.pm line 541."
+}
+
+func BridgeMTU(w *core.World, node, bridge string) int {
+	if mtu := perl.Atoi(bridgeOption(w, node, bridge, "mtu")); mtu != 0 {
+		return mtu
+	}
+	return usualMTU
+}
+
+// MtuTrouble is why QEMU cannot get a network device with its MTU
+// (print_netdevice_full in PVE/QemuServer.pm). Of other models than virtio PVE
+// ignores it.
+func MtuTrouble(w *core.World, node, key string, device map[string]string) error {
+	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
+	switch most := BridgeMTU(w, node, bridge); {
+	case mtu <= 1 || device["model"] != "virtio" || bridge == "":
+		return nil
+	case mtu < 576:
+		return perl.Fail("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
+	case mtu > most:
+		return perl.Fail("netdev %s: MTU '%d' is bigger than the bridge MTU '%d' - adjust the MTU for the network device in the VM configuration, while ensuring that the bridge is configured as desired.", key, mtu, most)
+	default:
+		return nil
+	}
+}
+
+// MtuOfCT refuses a device of a container whose MTU its bridge does not have
+// (update_pct_config in PVE/LXC/Config.pm, which creates go through as well).
+func MtuOfCT(w *core.World, node, key, value string) error {
+	if family := property.FamilyOf(key); family != "net" || key == family {
+		return nil
+	}
+	device := property.CTProperty(key, value)
+	mtu, bridge := perl.Atoi(device["mtu"]), device["bridge"]
+	switch most := BridgeMTU(w, node, bridge); {
+	case mtu == 0:
+		return nil
+	case !HasBridge(w, bridge):
+		return perl.Fail("bridge '%s' does not exist", bridge)
+	case mtu > most:
+		return perl.Fail("%s: MTU size '%d' is bigger than bridge MTU '%d'", key, mtu, most)
+	default:
+		return nil
+	}
+}
+
+// HasBridge says whether guests can be plugged there: a bridge of the nodes, or a virtual
+// network that runs.
+func HasBridge(w *core.World, name string) bool {
+	return slices.Contains(w.Bridges, name) || w.Applied["sdn/vnets"][name] != nil
+}
+
+// bridgePath is where the right to plug into a bridge stands: bridges of a node are in a
+// zone of their own, a network of SDN is in its zone (check_vnet_access in
+// pve-guest-common, PVE/GuestHelpers.pm), and a VLAN may have a list of its own.
+func bridgePath(w *core.World, bridge, tag string) string {
+	zone := "localnetwork"
+	if vnet, there := w.Sections["sdn/vnets"][bridge]; there {
+		zone = fmt.Sprint(vnet["zone"])
+	}
+	path := "/sdn/zones/" + zone + "/" + bridge
+	if tag != "" {
+		path += "/" + tag
+	}
+	return path
+}
+
+// NetMTUs is what a state of a running VM keeps of the sizes of packets
+// (get_nets_host_mtu in PVE/QemuServer/Network.pm).
+func NetMTUs(w *core.World, node string, conf property.Config) string {
+	keys := property.IndexedKeys(conf, "net")
+	slices.Sort(keys)
+	var parts []string
+	for _, key := range keys {
+		n := property.ParseProperty(key, conf[key])
+		if n["model"] != "virtio" {
+			continue
+		}
+		mtu := BridgeMTU(w, node, n["bridge"])
+		switch asked := perl.Atoi(n["mtu"]); {
+		case n["bridge"] == "":
+			mtu = 0
+		case asked > 1:
+			mtu = asked
+		}
+		parts = append(parts, fmt.Sprintf("%s=%d", key, mtu))
+	}
+	return strings.Join(parts, ",")
+}
+
+// Leased is the address that DHCP gives the n-th interface of a guest.
+func Leased(w *core.World, g *core.Guest, n int) netip.Prefix {
+	h := core.Sample{Vmid: g.Vmid}.Hash(int64(n) + w.Cfg.Seed)
+	return netip.MustParsePrefix(fmt.Sprintf("10.0.%d.%d/16", h>>8&255, 2+h%250))
+}
+
+// LinkLocal is the IPv6 address that an interface gives itself (RFC 4291,
+// appendix A).
+func LinkLocal(mac string) string {
+	var b [6]byte
+	if n, err := fmt.Sscanf(mac, "%02x:%02x:%02x:%02x:%02x:%02x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]); n != 6 || err != nil {
+		return "fe80::1"
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: b[0] ^ 2, 9: b[1], 10: b[2], 11: 0xff, 12: 0xfe, 13: b[3], 14: b[4], 15: b[5]}).String()
+}

@@ -1,0 +1,16 @@
+package certs
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is the certificates of nodes.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"GET /nodes/{node}/certificates/info": apiCertificates,
+		},
+		Calls: certificateCalls(),
+	}
+}

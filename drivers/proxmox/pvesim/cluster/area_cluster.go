@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is the cluster as a whole.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"GET /version":                                        apiVersion,
+			"GET /cluster":                                        apiClusterIndex,
+			"GET /cluster/resources":                              guests.APIResources,
+			"GET /cluster/status":                                 apiClusterStatus,
+			"GET /cluster/nextid":                                 apiNextID,
+			"GET /cluster/tasks":                                  apiClusterTasks,
+			"GET /cluster/options":                                apiOptions,
+			"GET /nodes":                                          apiNodes,
+			"GET /nodes/{node}":                                   apiNodeIndex,
+			"GET /nodes/{node}/version":                           apiVersion,
+			"GET /nodes/{node}/status":                            apiNodeStatus,
+			"GET /nodes/{node}/tasks":                             apiNodeTasks,
+			"GET /nodes/{node}/tasks/{upid}":                      apiTaskIndex,
+			"DELETE /nodes/{node}/tasks/{upid}":                   apiTaskStop,
+			"GET /nodes/{node}/tasks/{upid}/status":               apiTaskStatus,
+			"GET /nodes/{node}/tasks/{upid}/log":                  apiTaskLog,
+			"PUT /cluster/options":                                apiSetOptions,
+			"GET /cluster/log":                                    apiClusterLog,
+			"GET /cluster/jobs":                                   apiJobsIndex,
+			"GET /cluster/config/nodes":                           apiClusterNodes,
+			"GET /cluster/backup-info/not-backed-up":              apiNotBackedUp,
+			"GET /nodes/{node}/vzdump/defaults":                   apiDumpDefaults,
+			"GET /nodes/{node}/storage/{storage}/prunebackups":    apiPruneInfo,
+			"DELETE /nodes/{node}/storage/{storage}/prunebackups": apiPrune,
+			"GET /cluster/backup/{id}/included_volumes":           apiIncluded,
+			"GET /cluster/config/apiversion":                      apiJoinVersion,
+			"GET /cluster/config/join":                            apiJoinInfo,
+			"GET /cluster/config/qdevice":                         apiNoDevice,
+			"GET /cluster/config/totem":                           apiTotem,
+			"GET /cluster/firewall/macros":                        apiMacros,
+		},
+		Files: mappingFiles(),
+	}
+}

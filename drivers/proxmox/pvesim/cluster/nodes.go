@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+)
+
+// RootIndex is GET / of the API, which the table has not.
+func RootIndex(req *core.Request) (any, bool) {
+	if req.Method != "GET" || len(perl.Segments(req.Path)) > 0 {
+		return nil, false
+	}
+	return core.Subdirs("subdir", "version", "cluster", "nodes", "storage", "access", "pools"), true
+}
+
+// apiVersion is GET /version and GET /nodes/{node}/version.
+func apiVersion(w *core.World, _ *core.Call) (any, error) {
+	release, version, repoid := w.Version()
+	return map[string]any{"release": release, "version": version, "repoid": repoid}, nil
+}
+
+// apiNodes is GET /nodes.
+func apiNodes(w *core.World, c *core.Call) (any, error) {
+	list := []*guests.NodeEntry{}
+	for _, name := range w.NodeNames() {
+		r := guests.NodeEntryOf(w, w.Nodes[name], c.Can("/nodes/"+name, "Sys.Audit"))
+		r.CgroupMode, r.Print = 0, perl.Colons(w.Fingerprint)
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// apiNodeIndex is GET /nodes/{node}.
+func apiNodeIndex(w *core.World, _ *core.Call) (any, error) {
+	names := strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal " +
+		"lxc migrateall netstat network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status " +
+		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")
+	if w.V9() {
+		names = append(names, "query-oci-repo-tags")
+	}
+	return core.Subdirs("name", names...), nil
+}
+
+// apiNodeStatus is GET /nodes/{node}/status.
+func apiNodeStatus(w *core.World, c *core.Call) (any, error) {
+	_, version, repoid := w.Version()
+	used := guests.MemoryUsed(w, c.In["node"])
+	kernel := map[string]any{"sysname": "Linux", "release": "6.17.4-2-pve", "version": "#1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "machine": "x86_64"}
+	sockets, threads := 2, 2
+	if w.Cfg.CPUs < 4 {
+		sockets, threads = 1, 1
+	}
+	memory := map[string]any{"total": w.Cfg.Memory, "used": used, "free": w.Cfg.Memory - used}
+	if w.V9() {
+		memory["available"] = w.Cfg.Memory - used // Since pve-manager 9.
+	}
+	free := w.Cfg.RootDisk - guests.RootUsed
+	hvm, boot := "1", map[string]any{"mode": "efi", "secureboot": 0}
+	if w.Cfg.NoKVM {
+		hvm, boot = "", map[string]any{"mode": "legacy-bios"} // As the recorded host, a small VM, was.
+	}
+	status := map[string]any{
+		"uptime": int64(w.Now.Sub(w.Boot) / time.Second), "pveversion": "pve-manager/" + version + "/" + repoid,
+		"kversion": "Linux 6.17.4-2-pve #1 SMP PREEMPT_DYNAMIC PMX 6.17.4-2", "current-kernel": kernel,
+		"boot-info": boot,
+		"cpu":       0.0125, "wait": 0.0001, "idle": 0, "loadavg": []string{"0.10", "0.08", "0.05"},
+		"cpuinfo": map[string]any{
+			"cpus": w.Cfg.CPUs, "cores": w.Cfg.CPUs / sockets / threads, "sockets": sockets, "model": "Simulated CPU", "mhz": "2600.000", "hvm": hvm,
+			"user_hz": 100, "flags": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat vmx svm lm sse4_2 avx2",
+		},
+		"memory": memory,
+		"swap":   map[string]any{"total": 8 << 30, "used": 0, "free": 8 << 30},
+		"rootfs": map[string]any{"total": w.Cfg.RootDisk, "used": guests.RootUsed, "avail": free, "free": free},
+		"ksm":    map[string]any{"shared": 0},
+	}
+	return status, nil
+}

@@ -1,0 +1,2 @@
+// Package consoles is terminals and screens of nodes and guests, behind websockets.
+package consoles

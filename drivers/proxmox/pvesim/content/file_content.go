@@ -1,0 +1,229 @@
+package content
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// FileContent is what is known of a file that was uploaded or downloaded. The file itself
+// is not kept.
+type FileContent struct {
+	Size int64
+	head []byte // Its beginning: enough to know a disk image by.
+	Sums map[string]string
+	tar  tarListing
+	Root *RootSystem // If it is the archive of a root file system.
+}
+
+// ReadContent reads a file to its end.
+func ReadContent(from io.Reader) (*FileContent, error) {
+	f, all, head := &FileContent{Sums: map[string]string{}}, hashes(), &bytes.Buffer{}
+	writers := []io.Writer{&limitedWriter{w: head, left: 512}, &f.tar}
+	for _, h := range all {
+		writers = append(writers, h)
+	}
+	root := newRootReader()
+	n, err := io.Copy(io.MultiWriter(append(writers, root)...), from)
+	f.Root = root.end()
+	if err != nil {
+		return nil, err
+	}
+	f.Size, f.head = n, head.Bytes()
+	for name, h := range all {
+		f.Sums[name] = hex.EncodeToString(h.Sum(nil))
+	}
+	return f, nil
+}
+
+// limitedWriter keeps the first bytes and swallows the others.
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if keep := p[:min(l.left, len(p))]; len(keep) > 0 {
+		l.left -= len(keep)
+		if _, err := l.w.Write(keep); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// qcowMagic is how an image of qcow2 begins.
+const qcowMagic = "QFI\xfb"
+
+// number is the number of 8 bytes at an offset of the head; 0 where the file ends earlier.
+func (f *FileContent) number(at int) uint64 {
+	if len(f.head) < at+8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(f.head[at:])
+}
+
+// DiskSize is how large a guest sees the image: of qcow2 the header tells (virtual size,
+// bytes 24 to 31), else it is the file's own size in whole sectors.
+func (f *FileContent) DiskSize() int64 {
+	if bytes.HasPrefix(f.head, []byte(qcowMagic)) && len(f.head) >= 32 {
+		return int64(f.number(24)) //nolint:gosec // An absurd size is the sender's.
+	}
+	return Sectors(f.Size)
+}
+
+// Sectors is a size as qemu-img tells it: in whole sectors of 512 bytes.
+func Sectors(size int64) int64 { return (size + 511) / 512 * 512 }
+
+// Check looks at a file that is to be kept as an import, as PVE does before: what is no
+// image of the sort that its name tells is refused, and so is one that refers to another
+// file (upload and download_url in PVE/API2/Storage/Status.pm: file_size_info of an
+// untrusted file, which is what qemu-img says of it, and assert_ova_contents). The file
+// still has a temporary name. Lines before the error are those of tar.
+func (f *FileContent) Check(name, temporary string, logf func(string, ...any)) error {
+	refused := func(why string) error { return fmt.Errorf("qemu-img: Could not open '%s': %s", temporary, why) }
+	switch path.Ext(name) {
+	case ".ova":
+		return f.tar.check(temporary, logf)
+	case ".qcow2":
+		version := f.number(4) >> 32 // Four bytes behind the magic ones.
+		switch {
+		case !bytes.HasPrefix(f.head, []byte(qcowMagic)):
+			return refused("Image is not in qcow2 format")
+		case version < 2 || version > 3:
+			return refused("Unsupported qcow2 version " + strconv.FormatUint(version, 10))
+		case f.number(8) != 0:
+			return fmt.Errorf("backing file not allowed for untrusted image '%s'!", temporary)
+		}
+	case ".vmdk":
+		if f.Size < 4 {
+			return refused("File is too small, not a valid image")
+		}
+		for _, magic := range []string{"KDMV", "COWD", "# Disk DescriptorFile"} {
+			if bytes.HasPrefix(f.head, []byte(magic)) {
+				return nil
+			}
+		}
+		return refused("invalid VMDK image descriptor")
+	}
+	return nil // A raw image is anything.
+}
+
+// tarListing reads along what tar would list of a file: the names of its members, and
+// whether it is an archive from the beginning to the end.
+type tarListing struct {
+	block   []byte // Of a header, as far as it was read.
+	left    int64  // Of the data of a member, padding included.
+	members int
+	ended   bool // A block of zeros came, behind which nothing counts.
+	foreign bool // A header that is none.
+	ovf     bool
+}
+
+const tarBlock = 512
+
+// Write takes the next part of the file.
+func (t *tarListing) Write(p []byte) (int, error) {
+	all := len(p)
+	for len(p) > 0 && !t.ended && !t.foreign {
+		if skip := min(t.left, int64(len(p))); skip > 0 {
+			t.left -= skip
+			p = p[skip:]
+			continue
+		}
+		n := min(tarBlock-len(t.block), len(p))
+		t.block, p = append(t.block, p[:n]...), p[n:]
+		if len(t.block) == tarBlock {
+			t.header(t.block)
+			t.block = t.block[:0]
+		}
+	}
+	return all, nil
+}
+
+// header reads a header of POSIX.1-1988, which those of GNU and of pax look like.
+func (t *tarListing) header(block []byte) {
+	if len(bytes.Trim(block, "\x00")) == 0 {
+		t.ended = true
+		return
+	}
+	want, sum := octal(block[148:156]), int64(8*' ') // The sum counts itself as blanks.
+	for i, b := range block {
+		if i < 148 || i >= 156 {
+			sum += int64(b)
+		}
+	}
+	if want != sum {
+		t.foreign = true
+		return
+	}
+	name, _, _ := bytes.Cut(block[:100], []byte{0})
+	t.members++
+	t.ovf = t.ovf || bytes.HasSuffix(name, []byte(".ovf"))
+	t.left = (octal(block[124:136]) + tarBlock - 1) / tarBlock * tarBlock
+}
+
+// octal is a number of a header; one that is none is -1.
+func octal(field []byte) int64 {
+	n, err := strconv.ParseInt(strings.Trim(string(field), " \x00"), 8, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// broken says in the words of tar why it ends with a failure; empty when it does not.
+func (t *tarListing) broken() []string {
+	const end = "tar: Exiting with failure status due to previous errors"
+	switch {
+	case t.foreign && t.members == 0, t.members == 0 && len(t.block) > 0:
+		return []string{"tar: This does not look like a tar archive", end}
+	case t.foreign:
+		return []string{"tar: Skipping to next header", end}
+	case !t.ended && (t.left > 0 || len(t.block) > 0):
+		return []string{"tar: Unexpected EOF in archive", "tar: Error is not recoverable: exiting now"}
+	default:
+		return nil
+	}
+}
+
+// check is assert_ova_contents in PVE/API2/Storage/Status.pm.
+func (t *tarListing) check(file string, logf func(string, ...any)) error {
+	if lines := t.broken(); lines != nil {
+		for _, line := range lines {
+			logf("%s", line)
+		}
+		return fmt.Errorf("command 'tar -t -f %s' failed: exit code 2", file)
+	}
+	if !t.ovf {
+		return errors.New("ova archive has no .ovf file inside")
+	}
+	return nil
+}
+
+// Unpacks says whether tar can unpack a file that has a name: its ending tells how it is
+// compressed. Of xz and zstd only the beginning is looked at.
+func (f *FileContent) Unpacks(name string) bool {
+	ending := path.Ext(name)
+	packer, packed := Packers[ending]
+	switch {
+	case !packed:
+		return f.tar.broken() == nil
+	case !bytes.HasPrefix(f.head, []byte(packer.begins)):
+		return false
+	default:
+		return f.Root != nil || ending == ".xz" || ending == ".zst"
+	}
+}
+
+// Packers are how compressed files begin, and the option of tar for them, by the ending of
+// an archive (tar_compression_option in PVE/LXC/Create.pm).
+var Packers = map[string]struct{ begins, Option string }{
+	".gz": {"\x1f\x8b", "-z"}, ".bz2": {"BZh", "-j"}, ".xz": {"\xfd7zXZ\x00", "-J"}, ".zst": {"\x28\xb5\x2f\xfd", "--zstd"},
+}

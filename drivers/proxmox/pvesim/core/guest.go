@@ -1,0 +1,309 @@
+package core
+
+import (
+	"crypto/sha1" //nolint:gosec // PVE's digest is SHA-1.
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// Guest is one VM or container: its configuration file and, while it runs, its
+// process. The file is rendered only when somebody asks for its digest.
+type Guest struct {
+	Vmid int
+	Node string
+	Kind string // qemu or lxc.
+
+	Conf  property.Config // In force, or to be in force at the next start.
+	Pend  property.Config // Waiting for a full stop; the key "delete" lists keys to go.
+	Cloud property.Config // What the cloud-init drive still says otherwise ([special:cloudinit]).
+
+	Snapshots []*Snapshot // In the order in which they were taken.
+
+	Run  *Process // nil while it is stopped.
+	In   *Inside  // What its system keeps; nil until somebody asks it.
+	File *Task    // The task that holds the lock file, nil if none.
+
+	Rebooting bool // The file that asks for a start after the next end is there.
+
+	raw    string // The file as text; empty when it has to be rendered.
+	digest string
+	// dropped are waiting values that do not parse, so that nobody sees them. They stand in
+	// the file until it is written again, with another content than valid.
+	dropped property.Config
+	valid   string
+}
+
+// Process is a running guest.
+type Process struct {
+	Pid     int
+	Since   time.Time
+	Booted  time.Time // When its agent begins to answer.
+	Qmp     string    // What QEMU says where its processors do not run: paused, io-error, …; "" while they do.
+	System  bool      // A disk of it holds a system, which obeys ACPI.
+	Machine string
+	Disks   map[string]bool // Drives, for the block statistics.
+}
+
+// Paused is vm_is_paused in PVE/QemuServer.pm, with what counts as such.
+func (p *Process) Paused() bool {
+	return slices.Contains([]string{"paused", "prelaunch", "suspended"}, p.Qmp)
+}
+
+// NewGuest makes a guest with an empty configuration.
+func NewGuest(node, kind string, vmid int) *Guest {
+	return &Guest{Vmid: vmid, Node: node, Kind: kind, Conf: property.Config{}, Pend: property.Config{}, Cloud: property.Config{}}
+}
+
+// Text renders the configuration file (write_vm_config in PVE/QemuServer.pm).
+func (g *Guest) Text() string {
+	if g.raw == "" {
+		g.raw = g.render(g.Pend)
+		switch {
+		case len(g.dropped) == 0:
+		case g.valid == "" || g.valid == g.raw:
+			g.valid = g.raw
+			all := maps.Clone(g.Pend)
+			maps.Copy(all, g.dropped)
+			g.raw = g.render(all)
+		default:
+			g.dropped, g.valid = nil, ""
+		}
+		sum := sha1.Sum([]byte(g.raw)) //nolint:gosec // As above.
+		g.digest = hex.EncodeToString(sum[:])
+	}
+	return g.raw
+}
+
+// render writes the sections, that of what waits as it is given.
+func (g *Guest) render(pend property.Config) string {
+	var b strings.Builder
+	property.WriteSection(&b, g.Conf, false)
+	if len(pend) > 0 {
+		b.WriteString("\n[PENDING]\n")
+		property.WriteSection(&b, pend, true)
+	}
+	if len(g.Cloud) > 0 {
+		b.WriteString("\n[special:cloudinit]\n")
+		property.WriteSection(&b, g.Cloud, true)
+	}
+	for _, s := range g.Snapshots {
+		b.WriteString("\n[" + s.Name + "]\n")
+		property.WriteSection(&b, s.Conf, false)
+	}
+	return b.String()
+}
+
+// Sum is the digest: SHA-1 over the whole file, waiting changes included.
+func (g *Guest) Sum() string {
+	g.Text()
+	if g.digest == "" { // An empty file renders to nothing.
+		return "da39a3ee5e6b4b0d3255bfef95601890afd80709"
+	}
+	return g.digest
+}
+
+// Write stores what a handler did to a guest. It is write_config and the
+// reading of the file that follows it, in one: unused volumes that came back
+// into use leave their unusedN.
+func (w *World) Write(g *Guest) {
+	used := map[string]bool{}
+	for _, section := range []property.Config{g.Conf, g.Pend} {
+		for key, value := range section {
+			switch {
+			case g.Kind == "qemu" && property.IsDrive(key):
+				used[property.ParseDrive(key, value).File] = true
+			case g.Kind == "lxc" && property.IsMount(key):
+				used[property.ParseMount(key, value).Volume] = true
+			}
+		}
+	}
+	for key, value := range g.Conf {
+		if strings.HasPrefix(key, "unused") && used[value] {
+			delete(g.Conf, key)
+		}
+	}
+	g.Conf.Reread(g.Kind, false)
+	if dropped := g.Pend.Reread(g.Kind, true); dropped != nil {
+		g.dropped, g.valid = dropped, ""
+	}
+	g.Cloud.Reread(g.Kind, true)
+	w.Touch(g)
+	if len(g.dropped) > 0 {
+		g.Text() // Now: the next change takes away what was dropped.
+	}
+}
+
+// Present are the keys in force with the waiting changes made (load_current_config
+// in AbstractConfig.pm). A key whose value counts as false stays even if its
+// deletion waits.
+func (g *Guest) Present() property.Config {
+	merged := maps.Clone(g.Conf)
+	for key, value := range g.Pend {
+		if key != "delete" {
+			merged[key] = value
+		}
+	}
+	for key := range g.Deletions() {
+		if value := merged[key]; value != "" && value != "0" {
+			delete(merged, key)
+		}
+	}
+	return merged
+}
+
+// Deletions are the keys that will go, each with whether by force.
+func (g *Guest) Deletions() map[string]bool {
+	keys := map[string]bool{}
+	for _, word := range perl.SplitList(g.Pend["delete"]) {
+		key, force := strings.CutPrefix(word, "!")
+		keys[key] = force
+	}
+	return keys
+}
+
+// SetDeletions stores the keys that will go.
+func (g *Guest) SetDeletions(keys map[string]bool) {
+	words := make([]string, 0, len(keys))
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if keys[key] {
+			key = "!" + key
+		}
+		words = append(words, key)
+	}
+	if len(words) == 0 {
+		delete(g.Pend, "delete")
+		return
+	}
+	g.Pend["delete"] = strings.Join(words, ",")
+}
+
+// CheckLock fails while the configuration carries a lock.
+func (g *Guest) CheckLock() error {
+	if lock := g.Conf["lock"]; lock != "" {
+		return perl.Fail("%s is locked (%s)", g.Title(), lock)
+	}
+	return nil
+}
+
+// Missing is the failure to load a configuration file.
+func Missing(node, kind string, vmid int) error {
+	dir := "qemu-server"
+	if kind == "lxc" {
+		dir = "lxc"
+	}
+	return perl.Fail("Configuration file 'nodes/%s/%s/%d.conf' does not exist", node, dir, vmid)
+}
+
+// VM is the VM that a call is about.
+func (c *Call) VM() (*Guest, error) {
+	if g := c.W.Guest(c.In["node"], "qemu", c.Vmid()); g != nil {
+		return g, nil
+	}
+	return nil, Missing(c.In["node"], "qemu", c.Vmid())
+}
+
+// lockPatience is how long a call waits for the lock file of a guest
+// (lock_config in AbstractConfig.pm).
+const lockPatience = 10 * time.Second
+
+// LockFile waits for the lock file of a guest while a task holds it.
+func (c *Call) LockFile(g *Guest) error {
+	if g.File == nil {
+		return nil
+	}
+	giveUp := c.Req.Begun.Add(lockPatience)
+	if !c.W.Now.Before(giveUp) {
+		return perl.Fail("can't lock file '%s' - got timeout", lockName(g))
+	}
+	until := giveUp
+	if end := g.File.due; end.Before(until) {
+		until = end
+	}
+	if !until.After(c.W.Now) {
+		until = c.W.Now.Add(time.Millisecond)
+	}
+	return &perl.LockedError{Until: until}
+}
+
+func lockName(g *Guest) string {
+	if g.Kind == "lxc" {
+		return fmt.Sprintf("/run/lock/lxc/pve-config-%d.lock", g.Vmid)
+	}
+	return fmt.Sprintf("/var/lock/qemu-server/lock-%d.conf", g.Vmid)
+}
+
+// Snapshot is one snapshot of a guest: its configuration then, and how large its
+// volumes were. (The type Snapshot is something else: what a test sees.)
+type Snapshot struct {
+	Name  string
+	Conf  property.Config // With snaptime, and parent, description and vmstate if it has them.
+	Sizes map[string]int64
+}
+
+// Title is how messages name a kind of guest.
+func (g *Guest) Title() string {
+	if g.Kind == "lxc" {
+		return "CT"
+	}
+	return "VM"
+}
+
+func (g *Guest) Snapshot(name string) *Snapshot {
+	for _, s := range g.Snapshots {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// CT is the container that a call is about.
+func (c *Call) CT() (*Guest, error) {
+	if g := c.W.Guest(c.In["node"], "lxc", c.Vmid()); g != nil {
+		return g, nil
+	}
+	return nil, Missing(c.In["node"], "lxc", c.Vmid())
+}
+
+// GuestCall is the VM or container that a call is about, by its path.
+func (c *Call) GuestCall() (*Guest, error) {
+	if strings.HasPrefix(c.M.Path, "/nodes/{node}/lxc") {
+		return c.CT()
+	}
+	return c.VM()
+}
+
+// AgentEnabled says whether a VM is configured to have a guest agent.
+func AgentEnabled(g *Guest) bool {
+	return property.ParseProperty("agent", g.Conf["agent"])["enabled"] == "1"
+}
+
+// Inside is what a guest's system keeps while it lives: files that somebody wrote
+// through the agent, and programs that were run.
+type Inside struct {
+	Files  map[string]string
+	Runs   map[int]Execution
+	Last   int
+	Frozen bool // Its file systems, by the agent.
+}
+
+// Execution is a program that an agent has run. Its outcome can be asked for once.
+type Execution struct {
+	Out, Err string
+	Code     int
+}
+
+// Masked hides the one secret of a configuration.
+func Masked(key string, value any) any {
+	if key == "cipassword" {
+		return "**********"
+	}
+	return value
+}

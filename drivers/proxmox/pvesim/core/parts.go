@@ -1,0 +1,51 @@
+package core
+
+import "reflect"
+
+// parts is what areas keep of a host or of one of its nodes: a value of a type of their
+// own, which nobody else can name.
+type parts struct{ all map[reflect.Type]any }
+
+// PartOf is the value of an area. It begins as the zero value of its type.
+func PartOf[T any](p *parts) *T {
+	key := reflect.TypeFor[T]()
+	if p.all == nil {
+		p.all = map[reflect.Type]any{}
+	}
+	if p.all[key] == nil {
+		p.all[key] = new(T)
+	}
+	return p.all[key].(*T)
+}
+
+// hooks are what areas want to know of the guests of others. Each area adds its own when
+// it begins, see Area.
+type hooks struct {
+	Removed []func(*Guest)                     // A guest is gone.
+	Cloned  []func(from, to *Guest)            // A guest was cloned, but for what the hook copies.
+	Ended   map[string]func(*Guest, *Call)     // The process of a guest ended, by its kind; nil is a call of nobody.
+	Sampled func(*Guest) Sample                // What the status daemon sees of a guest.
+	Listed  []func(c *Call, kind string) []any // Further resources of a kind, for /cluster/resources.
+	// opened says whether a ticket is one of another sort that is good for a path.
+	Opened []func(ticket, user, path string) bool
+}
+
+// manager decides about guests under high availability, see package ha.
+type manager interface {
+	// state is what a guest shall be (started, stopped, ignored, …); empty if it is no resource.
+	State(g *Guest) string
+	// managed says whether the manager decides about a guest: it is a resource that is not ignored.
+	Managed(g *Guest) bool
+	// status is the member ha of status/current, shown the one of the list of resources.
+	Status(g *Guest) map[string]any
+	Shown(g *Guest) string
+	// request files a request for a state, move one for another node. Both answer with the
+	// UPID of the task that does so.
+	Request(c *Call, g *Guest, state string) string
+	Move(c *Call, g *Guest, target string) string
+	// manage makes a resource of a guest, forget takes it back.
+	Manage(g *Guest, state string)
+	Forget(g *Guest)
+	// notice plans that the manager looks at a guest, if it is a resource.
+	Notice(g *Guest)
+}

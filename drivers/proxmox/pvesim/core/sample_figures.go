@@ -1,0 +1,39 @@
+package core
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+)
+
+func (s Sample) Uptime(now time.Time) int64 {
+	if s.Since.IsZero() {
+		return 0
+	}
+	return max(int64(now.Sub(s.Since)/time.Second), 0)
+}
+
+func (s Sample) CPU(now time.Time) float64 {
+	if s.Since.IsZero() {
+		return 0
+	}
+	return float64(s.Hash(now.Unix()/10)%1000) / 20000
+}
+
+func (s Sample) Mem(now time.Time) int64 {
+	if s.Since.IsZero() {
+		return 0
+	}
+	return s.Maxmem/4 + int64(s.Hash(now.Unix()/10)%uint64(s.Maxmem/4+1))
+}
+
+// Traffic grows with the time a guest runs.
+func (s Sample) Traffic(now time.Time) int64 {
+	return s.Uptime(now) * int64(1000+s.Hash(0)%9000)
+}
+
+func (s Sample) Hash(salt int64) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, s.Vmid, salt)
+	return h.Sum64()
+}

@@ -1,0 +1,354 @@
+package core
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// Store is one storage with what lies on it.
+type Store struct {
+	Storage
+	Volumes map[volumeKey]*Volume
+	Assumed bool            // No entry of storage.cfg names it.
+	Extra   property.Config // Options that change nothing here, as they were written.
+	Filled  int64           // Bytes that something else takes, see Edit.Fill.
+}
+
+// volumeKey is where a volume lies; the node is empty on a shared storage.
+type volumeKey struct{ node, Name string }
+
+// Volume is one file or block device.
+type Volume struct {
+	Name      string // Without the storage: 100/vm-100-disk-0.qcow2.
+	Node      string
+	Content   string
+	Format    string
+	Size      int64 // As a guest sees it.
+	Length    int64 // Of the file, for uploads and downloads.
+	Used      int64
+	Made      int64 // What size was when a container's file system was made on it.
+	Vmid      int
+	Parent    string // The volume it is a linked clone of, by name.
+	System    bool   // Holds something that boots.
+	Ctime     int64
+	Notes     string
+	Protected bool
+	URL       string              // Where it was downloaded from.
+	Sums      map[string]string   // Of its file, where they are known.
+	Backup    *Backup             // What an archive holds of a guest.
+	Root      *content.RootSystem // What a template of containers has, where its content is known.
+	Broken    bool                // A template that tar cannot unpack.
+}
+
+func NewStore(s Storage) *Store {
+	return &Store{Storage: s, Volumes: map[volumeKey]*Volume{}}
+}
+
+// Files says whether volumes are files in directories.
+func (s *Store) Files() bool { return StorageTypes[s.Type].files }
+
+// Holds says whether the storage may have a kind of content.
+func (s *Store) Holds(content string) bool { return slices.Contains(s.Content, content) }
+
+// Key is where a volume lies, seen from a node.
+func (s *Store) Key(node, name string) volumeKey {
+	if s.Shared {
+		node = ""
+	}
+	return volumeKey{node, name}
+}
+
+func (s *Store) Find(node, name string) *Volume { return s.Volumes[s.Key(node, name)] }
+
+func (s *Store) Put(node string, v *Volume) {
+	key := s.Key(node, v.Name)
+	v.Node = key.node
+	s.Volumes[key] = v
+}
+
+// List are the volumes that a node sees, by name.
+func (s *Store) List(node string) []*Volume {
+	node = s.Key(node, "").node
+	var found []*Volume
+	for key, v := range s.Volumes {
+		if key.node == node {
+			found = append(found, v)
+		}
+	}
+	slices.SortFunc(found, func(a, b *Volume) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+// Used is how much is taken, seen from a node.
+func (s *Store) Used(node string) int64 {
+	node = s.Key(node, "").node
+	total := s.Filled
+	for key, v := range s.Volumes {
+		if key.node == node {
+			total += v.Used
+		}
+	}
+	return min(total, s.Size)
+}
+
+// FormatFor picks the format of a copy: what was asked for, else that of the
+// source if the storage can have it.
+func (s *Store) FormatFor(asked, source string) string {
+	switch {
+	case !s.Files():
+		return "raw"
+	case asked != "":
+		return asked
+	case source == "qcow2" || source == "vmdk" || source == "raw":
+		return source
+	default:
+		return "raw"
+	}
+}
+
+// FilePath is where a volume lies in the file system of its node.
+func (s *Store) FilePath(name string) string {
+	if !s.Files() {
+		switch s.Type {
+		case "zfspool":
+			return "/dev/zvol/" + s.Name + "/" + path.Base(name)
+		case "rbd":
+			return "rbd:" + s.Name + "/" + path.Base(name)
+		default:
+			return "/dev/pve/" + path.Base(name)
+		}
+	}
+	first, rest, _ := strings.Cut(name, "/")
+	switch first {
+	case "iso":
+		return s.Path + "/template/iso/" + rest
+	case "vztmpl":
+		return s.Path + "/template/cache/" + rest
+	case "backup":
+		return s.Path + "/dump/" + rest
+	case "import", "snippets":
+		return s.Path + "/" + name
+	}
+	parts := strings.Split(name, "/") // A linked clone names its base first.
+	return s.Path + "/images/" + strings.Join(parts[max(len(parts)-2, 0):], "/")
+}
+
+// FreeDisk is the name of a new disk of a guest: with the lowest number that
+// neither a disk nor a base of it has there.
+func (s *Store) FreeDisk(node string, vmid int, format string) string {
+	node = s.Key(node, "").node
+	taken := map[int]bool{}
+	for key := range s.Volumes {
+		if key.node != node {
+			continue
+		}
+		if m := diskPart.FindStringSubmatch(path.Base(key.Name)); m != nil && perl.Atoi(m[1]) == vmid && s.dirOf(key.Name, vmid) {
+			taken[perl.Atoi(m[2])] = true
+		}
+	}
+	n := 0
+	for taken[n] {
+		n++
+	}
+	return DiskName(s, vmid, n, format)
+}
+
+// dirOf says whether a volume lies where those of a guest do: of files it is the folder
+// that counts, whatever guest a name tells (list_images in PVE/Storage/Plugin.pm).
+func (s *Store) dirOf(name string, vmid int) bool {
+	return !s.Files() || path.Base(path.Dir(name)) == perl.Itoa(vmid)
+}
+
+// ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
+// rootdir, to a container.
+func (w *World) ContentOf(v *Volume) string {
+	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
+		return "rootdir"
+	}
+	return v.Content
+}
+
+// VolumeID splits STORAGE:NAME; ok is false for anything else.
+func VolumeID(volid string) (storage, name string, ok bool) {
+	storage, name, ok = strings.Cut(volid, ":")
+	return storage, name, ok && storage != "" && name != "" && !strings.Contains(storage, "/")
+}
+
+// Store finds a storage (storage_config in PVE/Storage.pm).
+func (w *World) Store(name string) (*Store, error) {
+	s := w.Stores[name]
+	switch {
+	case s == nil:
+		return nil, perl.Fail("storage '%s' does not exist", name)
+	case s.Disabled():
+		return nil, perl.Fail("storage '%s' is disabled", name)
+	case !s.Serves(w.Cfg.Node):
+		return nil, perl.Fail("storage '%s' is not available on node '%s'", name, w.Cfg.Node)
+	}
+	return s, nil
+}
+
+// Volume finds a volume by its id, seen from a node; nil if there is none.
+func (w *World) Volume(node, volid string) *Volume {
+	storage, name, ok := VolumeID(volid)
+	if !ok || w.Stores[storage] == nil {
+		return nil
+	}
+	return w.Stores[storage].Find(node, name)
+}
+
+// StoreNames lists the storages, sorted.
+func (w *World) StoreNames() []string { return slices.Sorted(maps.Keys(w.Stores)) }
+
+// largestFile is what a file system takes: that of ext4 with its usual blocks.
+const largestFile = 16 << 40
+
+// Allocate makes a new empty disk. The log gets what the tool would print.
+func (w *World) Allocate(node string, s *Store, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
+	name := s.FreeDisk(node, vmid, format)
+	return w.AllocateAs(node, s, name, vmid, format, size, log)
+}
+
+// AllocateAs is allocate under a given name.
+func (w *World) AllocateAs(node string, s *Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
+	v := &Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
+	if format == "qcow2" {
+		v.Used = 200704
+	}
+	if err := s.Room(node, v.Used); err != nil {
+		return nil, err
+	}
+	if s.Files() && size > largestFile {
+		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
+		return nil, perl.Fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.FilePath(name), format)
+	}
+	switch {
+	case s.Files() && format == "qcow2":
+		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16", s.FilePath(name), size)
+	case s.Files():
+		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
+	case s.Type == "lvmthin" || s.Type == "lvm":
+		log("  Logical volume \"%s\" created.", name)
+	}
+	s.Put(node, v)
+	return v, nil
+}
+
+// Room fails when a storage cannot take so many bytes more.
+func (s *Store) Room(node string, bytes int64) error {
+	if s.Used(node)+bytes <= s.Size && s.Used(node) < s.Size {
+		return nil
+	}
+	switch s.Type {
+	case "lvmthin":
+		return perl.Fail("lvcreate 'pve/%s' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.", s.Name)
+	case "zfspool":
+		return perl.Fail("zfs error: cannot create '%s': out of space", s.Name)
+	default:
+		return perl.Fail("unable to create image: No space left on device (storage '%s')", s.Name)
+	}
+}
+
+// CopyDisk makes a full copy of a volume, of the same content.
+func (w *World) CopyDisk(node string, source *Volume, s *Store, vmid int, format string, log func(string, ...any)) (*Volume, error) {
+	v, err := w.Allocate(node, s, vmid, format, source.Size, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Room(node, source.Used); err != nil {
+		delete(s.Volumes, s.Key(node, v.Name))
+		return nil, err
+	}
+	v.Used = max(v.Used, source.Used)
+	v.System = source.System
+	log("transferred 0.0 B of %s (0.00%%)", humanSize(source.Size))
+	log("transferred %s of %s (100.00%%)", humanSize(source.Size), humanSize(source.Size))
+	return v, nil
+}
+
+// Free removes a volume (vdisk_free in PVE/Storage.pm).
+func (w *World) Free(node, volid string) error {
+	storage, name, _ := VolumeID(volid)
+	s, err := w.Store(storage)
+	if err != nil {
+		return err
+	}
+	if s.InUse(node, name) {
+		return perl.Fail("base volume '%s' is still in use by linked clones", name)
+	}
+	delete(s.Volumes, s.Key(node, name))
+	return nil
+}
+
+// InUse says whether linked clones of a volume live.
+func (s *Store) InUse(node, name string) bool {
+	for _, v := range s.List(node) {
+		if v.Parent == name {
+			return true
+		}
+	}
+	return false
+}
+
+// humanSize prints bytes with one digit behind the point (render_bytes).
+func humanSize(bytes int64) string {
+	value, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for value >= 1024 && len(units) > 1 {
+		value, units = value/1024, units[1:]
+	}
+	return strconv.FormatFloat(value, 'f', 1, 64) + " " + units[0]
+}
+
+// Sized invents a number of bytes for a name: the same for the same seed.
+func (w *World) Sized(name string, from, to int64) int64 {
+	hash := fnv.New64a()
+	_, _ = fmt.Fprintf(hash, "%d %s", w.Cfg.Seed, name)
+	return from + int64(hash.Sum64()%uint64(to-from))
+}
+
+// Serves says whether a storage is meant for a node.
+func (s *Store) Serves(node string) bool {
+	nodes := perl.SplitList(s.Extra["nodes"])
+	return len(nodes) == 0 || slices.Contains(nodes, node)
+}
+
+// Disabled says whether a storage is switched off.
+func (s *Store) Disabled() bool { return s.Extra["disable"] == "1" }
+
+// On says whether a storage can be used on a node.
+func (s *Store) On(node string) bool { return !s.Disabled() && s.Serves(node) }
+
+// AssumeLocal adds the storage local that PVE takes to be there when storage.cfg
+// does not name it (parse_config in PVE/Storage/Plugin.pm).
+func (w *World) AssumeLocal() *Store {
+	s := NewStore(Storage{Name: "local", Type: "dir", Path: "/var/lib/vz", Content: strings.Fields("backup images iso rootdir snippets vztmpl"), Size: cmp.Or(w.Cfg.StorageSize, 1<<40)})
+	s.Assumed, s.Extra = true, property.Config{"priority": "0", "prune-backups": "keep-all=1"}
+	w.Stores["local"] = s
+	return s
+}
+
+// Backup is what an archive of vzdump holds of a guest.
+type Backup struct {
+	Kind  string
+	Conf  property.Config
+	Disks map[string]Saved // By key of the configuration.
+}
+
+// Saved is one disk in an archive.
+type Saved struct {
+	Volid  string
+	Format string
+	Size   int64
+	Used   int64
+	System bool
+}

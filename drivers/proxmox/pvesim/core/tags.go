@@ -1,0 +1,101 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// Tags of guests, and what datacenter.cfg says of them (PVE/GuestHelpers.pm).
+
+// tagOption is a member of one of the two options of tags that have members.
+func (w *World) tagOption(option, member string) string {
+	parts, _ := property.Parted("PUT /cluster/options", option, w.Options[option]).(map[string]any)
+	if parts[member] == nil {
+		return ""
+	}
+	return perl.Text(parts[member])
+}
+
+// registeredTags are those that only who may modify the cluster sets.
+func (w *World) registeredTags() map[string]bool {
+	tags := map[string]bool{}
+	for _, tag := range perl.SplitList(w.Options["registered-tags"]) {
+		tags[tag] = true
+	}
+	return tags
+}
+
+// freeTags says what a user may tag guests with: anything (free), what there is on
+// guests that he sees (existing), a list, or nothing.
+func (w *World) freeTags() string {
+	return cmp.Or(w.tagOption("user-tag-access", "user-allow"), "free")
+}
+
+// AllowedTags are those that the caller may use, of those that are there
+// (get_allowed_tags).
+func (c *Call) AllowedTags() map[string]bool {
+	w, privileged := c.W, c.Can("/", "Sys.Modify")
+	tags, registered, rule := map[string]bool{}, w.registeredTags(), w.freeTags()
+	if rule != "none" || privileged {
+		for _, tag := range perl.SplitList(w.tagOption("user-tag-access", "user-allow-list")) {
+			tags[tag] = true
+		}
+	}
+	if rule == "free" || rule == "existing" || privileged {
+		for vmid, g := range w.Guests {
+			if privileged || c.Can(VMPath(vmid), "VM.Audit") {
+				for _, tag := range perl.SplitList(g.Conf["tags"]) {
+					tags[tag] = true
+				}
+			}
+		}
+	}
+	for tag := range registered {
+		if tags[tag] = privileged; !privileged {
+			delete(tags, tag)
+		}
+	}
+	return tags
+}
+
+// MayTag checks the right to change the tags of a guest from one text to another
+// (assert_tag_permissions). Where several tags are refused PVE names any of them. The
+// pool that a create names does not count: the guest is not in it yet.
+func (c *Call) MayTag(vmid int, before, after string) error {
+	if err := c.NeedVM(vmid, "", "VM.Config.Options"); err != nil || c.Can("/", "Sys.Modify") {
+		return err
+	}
+	had, has := perl.SplitList(before), perl.SplitList(after)
+	for _, tag := range slices.Concat(had, has) {
+		if slices.Contains(had, tag) == slices.Contains(has, tag) {
+			continue
+		}
+		if c.W.registeredTags()[tag] || c.W.freeTags() != "free" && !c.AllowedTags()[tag] {
+			return perl.Forbidden("/, Sys.Modify for modifying tag '" + tag + "'")
+		}
+	}
+	return nil
+}
+
+// UniqueTags sorts tags and drops doubles, as tag-style has it (get_unique_tags).
+func (w *World) UniqueTags(value string) string {
+	exact := w.tagOption("tag-style", "case-sensitive") == "1"
+	if !exact {
+		value = strings.ToLower(value)
+	}
+	tags := perl.SplitList(value)
+	if w.tagOption("tag-style", "ordering") != "config" {
+		slices.Sort(tags)
+	}
+	var unique []string
+	for _, tag := range tags {
+		if !slices.Contains(unique, tag) {
+			unique = append(unique, tag)
+		}
+	}
+	return strings.Join(unique, ";")
+}

@@ -1,0 +1,14 @@
+package disks
+
+import (
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is the disks of nodes.
+func Area() sections.Area {
+	return sections.Area{
+		Calls: slices.Concat(diskCalls(), cephCalls()),
+	}
+}

@@ -1,0 +1,14 @@
+package firewall
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is the firewall.
+func Area() sections.Area {
+	routes := allFirewallRoutes()
+	return sections.Area{
+		Routes: routes,
+		Begin:  beginFirewall,
+	}
+}

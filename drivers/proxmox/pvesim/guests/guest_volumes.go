@@ -1,0 +1,264 @@
+package guests
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// Owns says whether a volume belongs to a guest.
+func Owns(w *core.World, g *core.Guest, volid string) bool {
+	storage, name, ok := core.VolumeID(volid)
+	if !ok || w.Stores[storage] == nil {
+		return false
+	}
+	parsed, err := w.Stores[storage].ParseName(name)
+	return err == nil && parsed.Vmid == g.Vmid
+}
+
+// Owned are all volumes that the file of a guest names and that are its own, in
+// force, waiting, unused or in a snapshot.
+func Owned(w *core.World, g *core.Guest) []string {
+	var list []string
+	sections := []property.Config{g.Conf, g.Pend}
+	for _, s := range g.Snapshots {
+		sections = append(sections, s.Conf)
+	}
+	for _, section := range sections {
+		found := maps.Clone(Disks(g, section))
+		for _, key := range property.IndexedKeys(section, "unused") {
+			found[key] = section[key]
+		}
+		if state := section["vmstate"]; state != "" {
+			found["vmstate"] = state
+		}
+		keys := slices.Sorted(maps.Keys(found))
+		if g.Kind == "qemu" { // By their buses, behind them the state and what is not used (foreach_volume_full).
+			behind := slices.DeleteFunc(slices.Clone(keys), property.IsDrive)
+			keys = append(property.DriveNames(found), behind...)
+		}
+		for _, key := range keys {
+			if volid := found[key]; Owns(w, g, volid) && !slices.Contains(list, volid) {
+				list = append(list, volid)
+			}
+		}
+	}
+	return list
+}
+
+// Based says whether a volume is the base of linked clones, as those of templates are.
+func Based(w *core.World, volid string) bool {
+	storage, name, ok := core.VolumeID(volid)
+	if !ok || w.Stores[storage] == nil {
+		return false
+	}
+	parsed, err := w.Stores[storage].ParseName(name)
+	return err == nil && parsed.Base
+}
+
+// Clonable says whether linked clones of a volume can be made: it must be a
+// base, on a storage that knows clones.
+func Clonable(w *core.World, volid string) bool {
+	storage, _, ok := core.VolumeID(volid)
+	st := w.Stores[storage]
+	return ok && st != nil && st.Type != "lvm" && Based(w, volid)
+}
+
+// BaseOf turns a volume into a base of clones: it gets another name
+// (vdisk_create_base in PVE/Storage.pm). The new one is returned.
+func BaseOf(w *core.World, g *core.Guest, volid string) string {
+	storage, name, _ := core.VolumeID(volid)
+	st := w.Stores[storage]
+	if st == nil || st.Type == "lvm" {
+		return volid
+	}
+	v, last := st.Find(g.Node, name), path.Base(name)
+	for plain, base := range map[string]string{"vm-": "base-", "subvol-": "basevol-"} {
+		rest, found := strings.CutPrefix(last, plain)
+		if v == nil || !found {
+			continue
+		}
+		delete(st.Volumes, st.Key(g.Node, name))
+		v.Name = strings.TrimSuffix(name, last) + base + rest
+		v.Ctime = w.Now.Unix()
+		st.Put(g.Node, v)
+		return storage + ":" + v.Name
+	}
+	return volid
+}
+
+// Leave frees the volume that a move left behind, or keeps it as an unused one: also where
+// it cannot be freed.
+func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) {
+	if remove {
+		err := w.Free(g.Node, old)
+		if err == nil {
+			return
+		}
+		t.Logf("%s", err)
+	}
+	property.AddUnused(g.Conf, old)
+}
+
+// FreeDisks frees the volumes of a guest that goes: those its configuration
+// names, and with unreferenced also those that only carry its id.
+func FreeDisks(w *core.World, g *core.Guest, unreferenced bool, log func(string, ...any)) {
+	release := func(volid string) {
+		if err := w.Free(g.Node, volid); err != nil {
+			log("Could not remove disk '%s', check manually: %s", volid, err)
+		}
+	}
+	for _, volid := range Owned(w, g) {
+		storage, name, _ := core.VolumeID(volid)
+		switch st := w.Stores[storage]; {
+		case w.Volume(g.Node, volid) != nil:
+			release(volid)
+		case st != nil && st.Files():
+			log("disk image '%s' does not exist", st.FilePath(name))
+		}
+	}
+	if !unreferenced {
+		return
+	}
+	for _, name := range w.StoreNames() {
+		for _, v := range w.Stores[name].List(g.Node) {
+			if v.Vmid == g.Vmid && v.Content == "images" {
+				release(name + ":" + v.Name)
+			}
+		}
+	}
+}
+
+// MayFree fails while linked clones need a base of this guest.
+func MayFree(w *core.World, g *core.Guest) error {
+	if g.Conf["template"] != "1" {
+		return nil
+	}
+	for _, volid := range Owned(w, g) {
+		storage, name, _ := core.VolumeID(volid)
+		if w.Stores[storage].InUse(g.Node, name) {
+			return perl.Fail("base volume '%s' is still in use by linked cloned", volid)
+		}
+	}
+	return nil
+}
+
+// Rename gives a volume the name of a new disk of another guest (rename_volume of the
+// storage plugins). A linked clone stays one.
+func Rename(w *core.World, from, to *core.Guest, volid string) *core.Volume {
+	storage, name, _ := core.VolumeID(volid)
+	st := w.Stores[storage]
+	v := st.Find(from.Node, name)
+	delete(st.Volumes, st.Key(from.Node, name))
+	own := 1
+	if st.Files() {
+		own = 2 // A folder by the guest, then the file.
+	}
+	parts := strings.Split(name, "/")
+	base := parts[:max(len(parts)-own, 0)] // Of a linked clone, its base comes first.
+	v.Name, v.Vmid = strings.Join(append(base, st.FreeDisk(to.Node, to.Vmid, v.Format)), "/"), to.Vmid
+	st.Put(to.Node, v)
+	return v
+}
+
+// LinkDisk makes a linked clone of a base (clone_image of the storage plugins).
+func LinkDisk(w *core.World, st *core.Store, node string, base *core.Volume, vmid int, log func(string, ...any)) (*core.Volume, error) {
+	format := base.Format
+	if st.Files() {
+		format = "qcow2"
+	}
+	fresh := st.FreeDisk(node, vmid, format)
+	name := fresh
+	v := &core.Volume{Content: "images", Format: format, Size: base.Size, Used: 200704, Vmid: vmid, System: base.System, Ctime: w.Now.Unix(), Parent: base.Name}
+	switch {
+	case st.Files():
+		own := strings.Split(base.Name, "/") // Of a base that is a clone itself only its own part counts.
+		short := strings.Join(own[len(own)-2:], "/")
+		name = short + "/" + fresh
+		log("clone %s: images, %s, %d to %s (base=../%s)", base.Name, path.Base(fresh), vmid, path.Base(fresh), short)
+		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off compression_type=zlib size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+			st.FilePath(name), base.Size, short, base.Format)
+	case st.Type == "lvmthin":
+		v.Parent = "" // A thin snapshot stands on its own.
+		log("  Logical volume \"%s\" created.", name)
+	default:
+		name = path.Base(base.Name) + "/" + fresh
+	}
+	v.Name = name
+	if err := st.Room(node, v.Used); err != nil {
+		return nil, err
+	}
+	st.Put(node, v)
+	return v, nil
+}
+
+// InSnapshot says whether a snapshot of a guest needs a volume.
+func InSnapshot(g *core.Guest, volid string) bool {
+	return slices.ContainsFunc(g.Snapshots, func(s *core.Snapshot) bool {
+		return slices.Contains(slices.Collect(maps.Values(Disks(g, s.Conf))), volid)
+	})
+}
+
+// MovingWhere is what both move_disk and move_volume answer to a call that does not say,
+// or says twice, where to.
+func MovingWhere(wrong string) error {
+	return &perl.APIError{Status: 400, Errors: map[string]string{"target-vmid": wrong, "storage": wrong}}
+}
+
+// SameDigests fails when one of two guests is not what its digest says.
+func SameDigests(title string, from *core.Guest, digest string, to *core.Guest, targetDigest string) error {
+	for g, want := range map[*core.Guest]string{from: digest, to: targetDigest} {
+		if want != "" && want != g.Sum() {
+			return perl.Fail("%s %d: detected modified configuration - file changed by other user? Try again.", title, g.Vmid)
+		}
+	}
+	return nil
+}
+
+// BothGuests are the guest that gives a volume and the one that gets it, neither locked.
+func BothGuests(w *core.World, title, kind string, giver, taker int) (from, to *core.Guest, err error) {
+	found := [2]*core.Guest{}
+	for i, vmid := range []int{giver, taker} {
+		if found[i] = w.Guests[vmid]; found[i] == nil && i == 0 {
+			return nil, nil, perl.Fail("could not find %s %d", title, vmid)
+		} else if found[i] == nil {
+			return nil, nil, perl.Fail("could not find %s %d", map[string]string{"VM": "target VM", "CT": "CT"}[title], vmid)
+		}
+	}
+	from, to = found[0], found[1]
+	if from.Node != to.Node {
+		return nil, nil, perl.Fail("Both %s need to be on the same node (%s != %s)", map[string]string{"VM": "VMs", "CT": "containers"}[title], from.Node, to.Node)
+	}
+	for _, g := range found {
+		if g.Kind != kind {
+			return nil, nil, core.Missing(g.Node, kind, g.Vmid)
+		}
+		if err := g.CheckLock(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return from, to, nil
+}
+
+// Cloning is what one clone is to do.
+type Cloning struct {
+	Newid                         int
+	Name, Description             string
+	Pool, Storage, Format, Target string
+	Full                          string // As given: "", "0" or "1".
+	Snapshot                      string
+	Running                       bool
+}
+
+// IsFull: a template is cloned by links unless told otherwise, a VM is copied.
+func (cl Cloning) IsFull(g *core.Guest) bool {
+	if cl.Full == "" {
+		return g.Conf["template"] != "1"
+	}
+	return cl.Full == "1"
+}

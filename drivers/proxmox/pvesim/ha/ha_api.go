@@ -1,0 +1,293 @@
+package ha
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+func (h *haManager) digest() string {
+	sections := map[string]property.Config{}
+	for sid, r := range h.resources {
+		sections[sid] = r.opts
+	}
+	return property.DigestOf(sections)
+}
+
+// resourceID reads the id of a resource, which may come without its type.
+func resourceID(w *core.World, text string) string {
+	if strings.Contains(text, ":") {
+		return text
+	}
+	if g := w.Guests[perl.Atoi(text)]; g != nil && g.Kind == "lxc" {
+		return "ct:" + text
+	}
+	return "vm:" + text
+}
+
+func resource(w *core.World, c *core.Call) (*haResource, error) {
+	sid := resourceID(w, c.In["sid"])
+	if r := managerOf(w).resources[sid]; r != nil {
+		return r, nil
+	}
+	return nil, perl.Fail("no such resource '%s'", sid)
+}
+
+func showResource(w *core.World, r *haResource) map[string]any {
+	kind, _, _ := strings.Cut(r.sid, ":")
+	return property.Section(r.opts, map[string]any{"sid": r.sid, "type": kind, "digest": managerOf(w).digest()})
+}
+
+// apiHAResources is GET /cluster/ha/resources.
+func apiHAResources(w *core.World, c *core.Call) (any, error) {
+	list := []map[string]any{}
+	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
+		if kind := c.In["type"]; kind == "" || strings.HasPrefix(sid, kind+":") {
+			list = append(list, showResource(w, managerOf(w).resources[sid]))
+		}
+	}
+	return list, nil
+}
+
+// apiCreateHAResource is POST /cluster/ha/resources.
+func apiCreateHAResource(w *core.World, c *core.Call) (any, error) {
+	sid := resourceID(w, c.In["sid"])
+	kind, id, _ := strings.Cut(sid, ":")
+	g := w.Guests[perl.Atoi(id)]
+	switch {
+	case c.Has("type") && c.In["type"] != kind:
+		return nil, perl.Fail("types does not match")
+	case kind != "vm" && kind != "ct":
+		return nil, perl.Fail("unknown section type '%s'", kind)
+	case c.Has("group") && w.V9():
+		return nil, perl.Fail("invalid parameter 'group': ha groups have been migrated to rules")
+	case g == nil:
+		return nil, perl.Fail("resource '%s' does not exist in cluster", sid)
+	case haSID(g) != sid && w.V92(): // Since pve-ha-manager 5.1.1; before a VM could be a container here.
+		return nil, perl.Fail("resource '%s' - guest with ID %s is not a %s", sid, id, map[string]string{"vm": "VM", "ct": "container"}[kind])
+	case managerOf(w).resources[sid] != nil:
+		return nil, perl.Fail("create resource failed: resource ID '%s' already defined", sid)
+	}
+	if err := w.NeedQuorum(); err != nil {
+		return nil, err
+	}
+	r := &haResource{sid: sid, vmid: g.Vmid, opts: property.Config{}, crm: "queued"}
+	c.Section(r.opts, "sid", "type")
+	managerOf(w).resources[sid] = r
+	if haSID(g) == sid {
+		w.HA.Notice(g)
+	}
+	return nil, nil
+}
+
+// apiHAResource is GET /cluster/ha/resources/{sid}.
+func apiHAResource(w *core.World, c *core.Call) (any, error) {
+	r, err := resource(w, c)
+	if err != nil {
+		return nil, err
+	}
+	return showResource(w, r), nil
+}
+
+// apiUpdateHAResource is PUT /cluster/ha/resources/{sid}.
+func apiUpdateHAResource(w *core.World, c *core.Call) (any, error) {
+	if group := c.In["group"]; perl.IsTrue(group) && w.V9() {
+		return nil, perl.Fail("invalid parameter 'group': ha groups have been migrated to rules")
+	} else if perl.IsTrue(group) && managerOf(w).groups[group] == nil {
+		return nil, perl.Fail("HA group '%s' does not exist", group)
+	}
+	r, err := resource(w, c)
+	if err == nil {
+		err = w.NeedQuorum()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.Modified(managerOf(w).digest()), c.MayDrop("state group max_restart max_relocate comment failback", "")); err != nil {
+		return nil, perl.Fail("update resource failed: %s", err)
+	}
+	c.Section(r.opts, "sid")
+	r.tries = 0
+	if g := w.Guests[r.vmid]; g != nil {
+		w.HA.Notice(g)
+	}
+	return nil, nil
+}
+
+// apiDeleteHAResource is DELETE /cluster/ha/resources/{sid}. The guest stays as it
+// is.
+func apiDeleteHAResource(w *core.World, c *core.Call) (any, error) {
+	sid := resourceID(w, c.In["sid"])
+	if managerOf(w).resources[sid] == nil {
+		return nil, perl.Fail("cannot delete service '%s', not HA managed!", sid)
+	}
+	if err := w.NeedQuorum(); err != nil {
+		return nil, err
+	}
+	delete(managerOf(w).resources, sid)
+	return nil, nil
+}
+
+// apiMoveHAResource is POST …/migrate and …/relocate.
+func apiMoveHAResource(w *core.World, c *core.Call) (any, error) {
+	r, err := resource(w, c)
+	if err != nil {
+		return nil, err
+	}
+	node := c.In["node"]
+	if w.Nodes[node] == nil {
+		return nil, perl.Fail("no such cluster node '%s'", node)
+	}
+	r.target = node
+	if g := w.Guests[r.vmid]; g != nil {
+		w.HA.Notice(g)
+	}
+	if w.V9() {
+		return map[string]any{"sid": r.sid, "requested-node": node}, nil
+	}
+	return nil, nil
+}
+
+// apiHAGroups is GET /cluster/ha/groups. PVE 9 has rules instead.
+func apiHAGroups(w *core.World, _ *core.Call) (any, error) {
+	if w.V9() {
+		return nil, perl.Fail("cannot index groups: ha groups have been migrated to rules")
+	}
+	list := []map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(managerOf(w).groups)) {
+		list = append(list, property.Section(managerOf(w).groups[name], map[string]any{"group": name, "type": "group", "digest": property.DigestOf(managerOf(w).groups)}))
+	}
+	return list, nil
+}
+
+// haGroup is what the calls about one group begin with.
+func haGroup(w *core.World, c *core.Call, what string) (property.Config, error) {
+	name := c.In["group"]
+	if w.V9() {
+		return nil, perl.Fail("cannot %s group: ha groups have been migrated to rules", what)
+	}
+	group, ok := managerOf(w).groups[name]
+	switch {
+	case what == "create" && ok:
+		return nil, perl.Fail("create ha group failed: ha group ID '%s' already defined", name)
+	case what == "update" && !ok:
+		return nil, perl.Fail("update ha group failed: no such ha group '%s'", name)
+	case what == "read" && !ok:
+		return nil, perl.Fail("no such ha group '%s'", name)
+	}
+	return group, nil
+}
+
+func apiCreateHAGroup(w *core.World, c *core.Call) (any, error) {
+	if _, err := haGroup(w, c, "create"); err != nil {
+		return nil, err
+	}
+	group := property.Config{}
+	c.Section(group, "group", "type")
+	managerOf(w).groups[c.In["group"]] = group
+	return nil, nil
+}
+
+func apiHAGroup(w *core.World, c *core.Call) (any, error) {
+	group, err := haGroup(w, c, "read")
+	if err != nil {
+		return nil, err
+	}
+	return property.Section(group, map[string]any{"group": c.In["group"], "type": "group", "digest": property.DigestOf(managerOf(w).groups)}), nil
+}
+
+func apiUpdateHAGroup(w *core.World, c *core.Call) (any, error) {
+	group, err := haGroup(w, c, "update")
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.Modified(property.DigestOf(managerOf(w).groups)), c.MayDrop("nofailback restricted comment", "nodes")); err != nil {
+		return nil, perl.Fail("update ha group failed: %s", err)
+	}
+	c.Section(group, "group")
+	return nil, nil
+}
+
+func apiDeleteHAGroup(w *core.World, c *core.Call) (any, error) {
+	if _, err := haGroup(w, c, "delete"); err != nil {
+		return nil, err
+	}
+	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
+		if managerOf(w).resources[sid].opts["group"] == c.In["group"] {
+			return nil, perl.Fail("delete ha group failed: ha group is used by service '%s'", sid)
+		}
+	}
+	delete(managerOf(w).groups, c.In["group"])
+	return nil, nil
+}
+
+// apiHARules is GET /cluster/ha/rules.
+func apiHARules(w *core.World, c *core.Call) (any, error) {
+	list := []map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(managerOf(w).rules)) {
+		rule := managerOf(w).rules[name]
+		if c.Has("type") && rule["type"] != c.In["type"] || c.Has("resource") && !slices.Contains(perl.SplitList(rule["resources"]), c.In["resource"]) {
+			continue
+		}
+		list = append(list, property.Section(rule, map[string]any{"rule": name, "digest": property.DigestOf(managerOf(w).rules)}))
+	}
+	return list, nil
+}
+
+// haRule is the rule of a call.
+func haRule(w *core.World, c *core.Call) (property.Config, error) {
+	if rule, ok := managerOf(w).rules[c.In["rule"]]; ok {
+		return rule, c.Modified(property.DigestOf(managerOf(w).rules))
+	}
+	return nil, perl.Fail("no such ha rule '%s'", c.In["rule"])
+}
+
+func apiCreateHARule(w *core.World, c *core.Call) (any, error) {
+	name := c.In["rule"]
+	if managerOf(w).rules[name] != nil {
+		return nil, perl.Fail("HA rule '%s' already defined", name)
+	}
+	for _, sid := range c.List("resources") {
+		if managerOf(w).resources[resourceID(w, sid)] == nil {
+			return nil, perl.Fail("cannot use unmanaged resource(s) %s.", sid)
+		}
+	}
+	rule := property.Config{}
+	c.Section(rule, "rule")
+	managerOf(w).rules[name] = rule
+	return nil, nil
+}
+
+func apiHARule(w *core.World, c *core.Call) (any, error) {
+	rule, err := haRule(w, c)
+	if err != nil {
+		return nil, err
+	}
+	return property.Section(rule, map[string]any{"rule": c.In["rule"], "digest": property.DigestOf(managerOf(w).rules)}), nil
+}
+
+func apiUpdateHARule(w *core.World, c *core.Call) (any, error) {
+	rule, err := haRule(w, c)
+	if err == nil {
+		c.Section(rule, "rule")
+	}
+	return nil, err
+}
+
+func apiDeleteHARule(w *core.World, c *core.Call) (any, error) {
+	if _, err := haRule(w, c); err != nil {
+		return nil, err
+	}
+	delete(managerOf(w).rules, c.In["rule"])
+	return nil, nil
+}
+
+// apiHAStatusIndex is GET /cluster/ha/status.
+func apiHAStatusIndex(*core.World, *core.Call) (any, error) {
+	return core.Subdirs("name", "current", "manager_status"), nil
+}

@@ -1,0 +1,123 @@
+package lxc
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// What PVE checks of a container's values beside their form.
+
+// checkCTValue checks a new value before anything is changed (update_pct_config in
+// PVE/LXC/Config.pm). That of a mount point at creation is checked elsewhere.
+func checkCTValue(w *core.World, key, value string) error {
+	switch family := property.FamilyOf(key); {
+	case property.IsMount(key):
+		return checkMount(w, property.ParseMount(key, value))
+	case family == "net" && key != family:
+		n := property.CTProperty(key, value)
+		if n["host-managed"] == "1" && n["link_down"] != "1" && n["ip6"] == "auto" {
+			return perl.Fail("%s: SLAAC is not supported for host-managed network configuration.", key)
+		}
+	case key == "hookscript":
+		return guests.CheckHookscript(w, value)
+	}
+	return nil
+}
+
+func checkMount(w *core.World, m property.Mount) error {
+	if m.Kind() != "volume" {
+		return nil
+	}
+	storage, _, managed := core.VolumeID(m.Volume)
+	st := w.Stores[storage]
+	switch {
+	case !managed:
+		return perl.Fail("unable to parse volume ID '%s'", m.Volume)
+	case st == nil:
+		return perl.Fail("storage '%s' does not exist", storage)
+	case !st.Holds("rootdir"):
+		return perl.Fail("storage '%s' does not allow content type 'rootdir' (Container)", storage)
+	}
+	return checkIDMap(m.Opts["idmap"])
+}
+
+// checkIDMap refuses mappings of a mount point that overlap (validate_id_maps in
+// PVE/LXC.pm).
+func checkIDMap(value string) error {
+	if value == "" || value == "passthrough" {
+		return nil
+	}
+	entries := strings.Split(value, ";")
+	for _, kind := range []string{"u", "g"} {
+		for side, name := range []string{"container", "host"} {
+			var found [][]string
+			for _, entry := range entries {
+				if parts := strings.Split(entry, ":"); len(parts) == 4 && parts[0] == kind {
+					found = append(found, parts)
+				}
+			}
+			start := func(parts []string) int { return perl.Atoi(parts[1+side]) }
+			slices.SortStableFunc(found, func(a, b []string) int { return start(a) - start(b) })
+			for i := 1; i < len(found); i++ {
+				if before, now := found[i-1], found[i]; start(before)+perl.Atoi(before[3]) > start(now) {
+					return perl.Fail("invalid map entry '%s': %s %sid %d is also mapped by entry '%s'", strings.Join(now, " "), name, kind, start(now), strings.Join(before, " "))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// volumesThere fails if a mount point names a volume that is not there (activate_volumes
+// in PVE/Storage.pm).
+func volumesThere(w *core.World, node string, conf property.Config) error {
+	for _, key := range property.MountNames(conf) {
+		m := property.ParseMount(key, conf[key])
+		storage, name, managed := core.VolumeID(m.Volume)
+		if m.Kind() != "volume" || !managed {
+			continue
+		}
+		st, err := w.Store(storage)
+		if err != nil {
+			return err
+		}
+		if _, err := st.ParseName(name); err != nil {
+			return err
+		}
+		if st.Find(node, name) == nil {
+			return perl.Fail("volume '%s' does not exist", m.Volume)
+		}
+	}
+	return nil
+}
+
+// quotaOfUnprivileged refuses quotas in a container that may not set them (vm_start in
+// PVE/API2/LXC/Status.pm; a reboot does not ask).
+func quotaOfUnprivileged(conf property.Config) error {
+	if conf["unprivileged"] != "1" {
+		return nil
+	}
+	for _, key := range property.MountNames(conf) {
+		if property.ParseMount(key, conf[key]).Opts["quota"] == "1" {
+			return perl.Fail("Quotas are not supported by unprivileged containers.")
+		}
+	}
+	return nil
+}
+
+// ctCPUs is how the status of a container shows its processors: cores are a number, a
+// limit is the text that it is in the configuration (vmstatus in PVE/LXC.pm).
+func ctCPUs(w *core.World, g *core.Guest) any {
+	if n := perl.Atoi(g.Conf["cores"]); n > 0 {
+		return n
+	}
+	if limit := g.Conf["cpulimit"]; limit != "" && limit != "0" {
+		return limit
+	}
+	return w.Cfg.CPUs
+}

@@ -1,0 +1,238 @@
+package lxc
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
+// container is there, with a lock, before the answer goes back.
+func apiCloneCT(w *core.World, c *core.Call) (any, error) {
+	g, err := c.CT()
+	if err != nil {
+		return nil, err
+	}
+	cl := guests.Cloning{
+		Newid: perl.Atoi(c.In["newid"]), Name: c.In["hostname"], Description: c.In["description"], Pool: c.In["pool"],
+		Storage: c.In["storage"], Target: c.In["target"], Full: c.In["full"], Snapshot: c.In["snapname"], Running: g.Run != nil,
+	}
+	if cl.Target == g.Node || cl.Target == "localhost" {
+		cl.Target = ""
+	}
+	source, err := checkCloneCT(c, g, cl)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.LockFile(g); err != nil {
+		return nil, err
+	}
+	conf, err := clonedConfig(c, source, cl, cl.IsFull(g))
+	if err != nil {
+		return nil, err
+	}
+	copied := core.NewGuest(g.Node, "lxc", cl.Newid)
+	copied.Conf = maps.Clone(conf) // All but the volumes stands there before the task begins.
+	copied.Conf["lock"] = "create"
+	w.Add(copied)
+	g.Conf["lock"] = "disk"
+	w.Write(g)
+	unlock := func() {
+		delete(g.Conf, "lock")
+		w.Write(g)
+	}
+	return w.Fork(c, g.Node, core.Job{
+		Kind: "vzclone", ID: fmt.Sprint(g.Vmid), Guest: copied,
+		Abort: func(*core.Task) { unlock(); w.Remove(copied) },
+		End: func(t *core.Task) error {
+			defer unlock()
+			if w.V92() { // since pve-container 6.1.3
+				t.Logf("creating a clone of container %d with ID %d", g.Vmid, cl.Newid)
+			}
+			if err := cloneCT(w, source, conf, g, copied, cl, t.Logf); err != nil {
+				w.Remove(copied)
+				return perl.Fail("clone failed: %s", core.TaskText(err))
+			}
+			if cl.Pool != "" {
+				access.JoinPool(w, cl.Pool, cl.Newid)
+			}
+			return nil
+		},
+	}), nil
+}
+
+// checkCloneCT makes the checks that come before the lock, and returns the
+// configuration to copy: that in force or a snapshot's.
+func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Config, error) {
+	w := c.W
+	if cl.Pool != "" && w.Pools[cl.Pool] == nil {
+		return nil, perl.Forbidden("pool '" + cl.Pool + "' does not exist")
+	}
+	if cl.Target != "" && w.Nodes[cl.Target] == nil {
+		return nil, perl.Fail("no such cluster node '%s'", cl.Target)
+	}
+	if cl.Storage != "" {
+		st, err := w.Store(cl.Storage)
+		if err != nil {
+			return nil, err
+		}
+		if cl.Target != "" && !st.Shared {
+			return nil, perl.Fail("can't clone to non-shared storage '%s'", cl.Storage)
+		}
+	}
+	if err := w.NeedQuorum(); err != nil {
+		return nil, err
+	}
+	if err := g.CheckLock(); err != nil {
+		return nil, err
+	}
+	if err := guests.UnusedID(w, cl.Newid); err != nil {
+		return nil, err
+	}
+	if !cl.IsFull(g) && cl.Storage != "" {
+		return nil, perl.Fail("parameter 'storage' not allowed for linked clones")
+	}
+	if cl.Snapshot == "" {
+		return g.Conf, nil
+	}
+	if s := g.Snapshot(cl.Snapshot); s != nil {
+		return s.Conf, nil
+	}
+	return nil, perl.Fail("snapshot '%s' does not exist", cl.Snapshot)
+}
+
+// clonedConfig is what a clone takes over: all but its volumes, with hardware
+// addresses of its own.
+func clonedConfig(c *core.Call, source property.Config, cl guests.Cloning, full bool) (property.Config, error) {
+	conf, shared := property.Config{}, true
+	for _, key := range slices.Sorted(maps.Keys(source)) {
+		value, family := source[key], property.FamilyOf(key)
+		switch {
+		case family == "unused", key == "template", key == "lock", key == "parent", key == "snaptime":
+		case property.IsMount(key):
+			m := property.ParseMount(key, value)
+			storage, err := mayCloneMount(c, m, cl, full)
+			if err != nil {
+				return nil, err
+			}
+			shared = shared && storage.Shared
+		case family == "net" && key != family:
+			n := property.CTProperty(key, value)
+			n["hwaddr"] = c.W.MAC()
+			conf[key] = property.PrintCTNet(n)
+			if err := mayUseCTBridge(c, value); err != nil {
+				return nil, err
+			}
+		default:
+			conf[key] = value
+		}
+	}
+	if cl.Target != "" && !shared {
+		return nil, perl.Fail("can't clone CT to node '%s' (CT uses local storage)", cl.Target)
+	}
+	if cl.Name != "" {
+		conf["hostname"] = cl.Name
+	}
+	if cl.Description != "" {
+		conf["description"] = cl.Description
+	}
+	return conf, nil
+}
+
+func mayCloneMount(c *core.Call, m property.Mount, cl guests.Cloning, full bool) (*core.Store, error) {
+	if m.Kind() != "volume" {
+		return nil, perl.Fail("unable to clone mountpoint '%s' (type %s)", m.Key, m.Kind())
+	}
+	name, _, _ := core.VolumeID(m.Volume)
+	if cl.Storage != "" {
+		name = cl.Storage
+	}
+	st, err := c.W.Store(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Need("/storage/"+name, "Datastore.AllocateSpace"); err != nil {
+		return nil, err
+	}
+	switch {
+	case full && cl.Running && cl.Snapshot == "" && c.W.V92(): // since pve-container 6.1.0
+		return nil, perl.Fail("Full clone of a running container is only possible from a snapshot")
+	case full && cl.Running && cl.Snapshot == "":
+		return nil, perl.Fail("Cannot do full clones on a running container without snapshots")
+	case !full && (st.Files() || !guests.Clonable(c.W, m.Volume)): // Raw files have no backing file.
+		return nil, perl.Fail("Linked clone feature for '%s' is not available", m.Volume)
+	}
+	return st, nil
+}
+
+// cloneCT makes the volumes of the clone and writes its configuration.
+func cloneCT(w *core.World, source, conf property.Config, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) error {
+	var made []string
+	keys := property.MountNames(source)
+	slices.Sort(keys)
+	for _, key := range keys {
+		m := property.ParseMount(key, source[key])
+		v, storage, err := cloneMount(w, m, g, copied, cl, log)
+		if err != nil {
+			for _, volid := range made {
+				_ = w.Free(copied.Node, volid)
+			}
+			return err
+		}
+		m.Volume = storage + ":" + v.Name
+		m.Opts["size"] = property.FormatSize(v.Size)
+		made = append(made, m.Volume)
+		conf[key] = m.String()
+	}
+	copied.Conf = conf
+	w.Cloned(g, copied)
+	if cl.Target != "" {
+		copied.Node = cl.Target
+	}
+	w.Write(copied)
+	return nil
+}
+
+func cloneMount(w *core.World, m property.Mount, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) (*core.Volume, string, error) {
+	storage, name, _ := core.VolumeID(m.Volume)
+	st, err := w.Store(storage)
+	if err != nil {
+		return nil, "", err
+	}
+	from := st.Find(g.Node, name)
+	if from == nil {
+		return nil, "", perl.Fail("volume '%s' does not exist", m.Volume)
+	}
+	if !cl.IsFull(g) {
+		log("create linked clone of mount point %s (%s)", m.Key, m.Volume)
+		v, err := guests.LinkDisk(w, st, g.Node, from, copied.Vmid, log)
+		return v, storage, err
+	}
+	log("create full clone of mountpoint %s (%s)", m.Key, m.Volume)
+	if cl.Storage != "" {
+		storage = cl.Storage
+		if st, err = w.Store(storage); err != nil {
+			return nil, "", err
+		}
+	}
+	v, err := copyMount(w, g.Node, from, st, copied.Vmid, log)
+	return v, storage, err
+}
+
+// copyMount copies the files of one volume to a new one (copy_volume in PVE/LXC.pm).
+func copyMount(w *core.World, node string, from *core.Volume, st *core.Store, vmid int, log func(string, ...any)) (*core.Volume, error) {
+	v, err := allocateMount(w, node, st, vmid, from.Size, log)
+	if err != nil {
+		return nil, err
+	}
+	v.Used = max(v.Used, from.Used)
+	log("Number of files: 57 (reg: 15, dir: 24, link: 18)")
+	log("total size is 1,983,340  speedup is 1.00")
+	return v, nil
+}

@@ -1,0 +1,149 @@
+package lxc
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// apiNodeLXC is GET /nodes/{node}/lxc.
+func apiNodeLXC(w *core.World, c *core.Call) (any, error) {
+	list := []map[string]any{}
+	for _, vmid := range w.Vmids {
+		g := w.Guests[vmid]
+		if g.Node != c.In["node"] || g.Kind != "lxc" || !c.Can(core.VMPath(vmid), "VM.Audit") {
+			continue
+		}
+		list = append(list, ctStatus(w, g))
+	}
+	return list, nil
+}
+
+// ctStatus is what vmstatus in PVE/LXC.pm says about a container.
+func ctStatus(w *core.World, g *core.Guest) map[string]any {
+	s := guests.Sample(w, g)
+	traffic := s.Traffic(w.Now)
+	entry := map[string]any{
+		"vmid": g.Vmid, "name": s.Name, "status": s.Status, "type": "lxc", "cpus": ctCPUs(w, g), "cpu": s.CPU(w.Now), "mem": s.Mem(w.Now),
+		"maxmem": s.Maxmem, "disk": s.Disk, "maxdisk": s.Maxdisk, "swap": 0, "maxswap": int64(perl.Atoi(g.Conf["swap"])) << 20,
+		"netin": traffic, "netout": traffic / 2, "diskread": 0, "diskwrite": 0, "uptime": s.Uptime(w.Now),
+	}
+	for _, key := range []string{"tags", "lock"} {
+		if value, ok := g.Conf[key]; ok {
+			entry[key] = value
+		}
+	}
+	if g.Conf["template"] == "1" {
+		entry["template"] = 1
+	}
+	if g.Run != nil {
+		entry["pid"] = g.Run.Pid
+		if w.V9() { // since pve-container 6.0.3
+			for _, kind := range []string{"cpu", "io", "memory"} {
+				entry["pressure"+kind+"some"], entry["pressure"+kind+"full"] = pressure(w), pressure(w)
+			}
+		}
+	}
+	return entry
+}
+
+// pressure is how long tasks of a container waited for a resource, in percent of the last
+// ten seconds: the text that the kernel writes, and null where groups of processes do not
+// tell (read_cgroup_pressure in PVE/ProcFSTools.pm).
+func pressure(w *core.World) any {
+	if w.Cfg.LegacyCgroups {
+		return nil
+	}
+	return "0.00"
+}
+
+// apiLXCCurrent is GET /nodes/{node}/lxc/{vmid}/status/current.
+func apiLXCCurrent(w *core.World, c *core.Call) (any, error) {
+	g, err := c.CT()
+	if err != nil {
+		return nil, err
+	}
+	entry := ctStatus(w, g)
+	entry["ha"] = w.HA.Status(g)
+	return entry, nil
+}
+
+// apiLXCIndex is GET /nodes/{node}/lxc/{vmid}.
+func apiLXCIndex(_ *core.World, c *core.Call) (any, error) {
+	if _, err := c.CT(); err != nil {
+		return nil, err
+	}
+	return core.Subdirs("subdir", "config", "pending", "status", "vncproxy", "termproxy", "vncwebsocket", "spiceproxy", "migrate", "clone",
+		"rrd", "rrddata", "firewall", "snapshot", "resize", "interfaces"), nil
+}
+
+// apiLXCStatusIndex is GET /nodes/{node}/lxc/{vmid}/status.
+func apiLXCStatusIndex(_ *core.World, c *core.Call) (any, error) {
+	if _, err := c.CT(); err != nil {
+		return nil, err
+	}
+	return core.Subdirs("subdir", "current", "start", "stop", "shutdown", "reboot", "migrate"), nil
+}
+
+// apiLXCInterfaces is GET /nodes/{node}/lxc/{vmid}/interfaces: nothing of a
+// container that does not run.
+func apiLXCInterfaces(w *core.World, c *core.Call) (any, error) {
+	g, err := c.CT()
+	if err != nil || g.Run == nil {
+		return nil, err
+	}
+	list := []map[string]any{ctInterface("lo", "00:00:00:00:00:00", "127.0.0.1/8", "::1/128")}
+	for _, key := range property.IndexedKeys(g.Conf, "net") {
+		n := property.CTProperty(key, g.Conf[key])
+		addresses := []string{}
+		for _, family := range []string{"ip", "ip6"} {
+			if _, err := netip.ParsePrefix(n[family]); err == nil {
+				addresses = append(addresses, n[family])
+			}
+		}
+		if _, index := property.SplitKey(key); n["ip"] == "dhcp" {
+			addresses = append(addresses, bridges.Leased(w, g, index).String())
+		}
+		mac := strings.ToLower(n["hwaddr"])
+		if linkUp(g.Conf["ostype"], n) {
+			addresses = append(addresses, bridges.LinkLocal(mac)+"/64")
+		}
+		list = append(list, ctInterface(n["name"], mac, addresses...))
+	}
+	return list, nil
+}
+
+// linkUp says whether the system of a container brings an interface up: LXC does not, and
+// without an address the tool of Alpine, and a system that PVE does not set up, leave it
+// down (PVE/LXC/Setup/Alpine.pm).
+func linkUp(ostype string, n map[string]string) bool {
+	if n["link_down"] == "1" || ostype == "unmanaged" && n["host-managed"] != "1" {
+		return false
+	}
+	configured := false
+	for _, family := range []string{"ip", "ip6"} {
+		configured = configured || n[family] != "" && n[family] != "manual"
+	}
+	return configured || ostype != "alpine"
+}
+
+func ctInterface(name, mac string, addresses ...string) map[string]any {
+	entry := map[string]any{"name": name, "hwaddr": mac, "hardware-address": mac}
+	list := []map[string]any{}
+	for _, address := range addresses {
+		family := "inet"
+		if strings.Contains(address, ":") {
+			family = "inet6"
+		}
+		ip, prefix, _ := strings.Cut(address, "/")
+		entry[family] = address
+		list = append(list, map[string]any{"ip-address": ip, "ip-address-type": family, "prefix": prefix})
+	}
+	entry["ip-addresses"] = list
+	return entry
+}

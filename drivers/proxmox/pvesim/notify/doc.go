@@ -1,0 +1,2 @@
+// Package notify keeps the targets and matchers of notifications. Nobody is notified.
+package notify

@@ -1,0 +1,128 @@
+package perl
+
+import (
+	"crypto/sha1" //nolint:gosec // The digest of PVE is SHA-1.
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Text is a value as Perl would print it.
+func Text(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case bool:
+		if v {
+			return "1"
+		}
+		return "0"
+	case json.Number:
+		return v.String()
+	case []any:
+		words := make([]string, len(v))
+		for i := range v {
+			words[i] = Text(v[i])
+		}
+		return strings.Join(words, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// IsTrue says whether Perl takes a text for true.
+func IsTrue(value string) bool { return value != "" && value != "0" }
+
+// Kept is a text that a file keeps: one that Perl takes for false is gone once the file is
+// read again.
+func Kept(value string) *string {
+	if !IsTrue(value) {
+		return nil
+	}
+	return &value
+}
+
+func SplitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool {
+		return r == ',' || r == ';' || r == 0 || r == ' ' || r == '\t' || r == '\n'
+	})
+}
+
+// Atoi reads a number that was checked before; 0 if it is none.
+func Atoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func Itoa(n int) string { return strconv.Itoa(n) }
+
+func BoolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func CutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// SumOf is the digest of a text.
+func SumOf(text string) string {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // As above.
+	return hex.EncodeToString(sum[:])
+}
+
+// Segments splits a path; doubled and trailing slashes mean nothing.
+func Segments(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+}
+
+// Unescaped takes back what clients percent-encode, as browsers do.
+func Unescaped(value string) string {
+	if plain, err := url.PathUnescape(value); err == nil {
+		return plain
+	}
+	return value
+}
+
+// OptionOf finds one option of a property string that is not parsed otherwise.
+func OptionOf(value, name string) string {
+	for part := range strings.SplitSeq(value, ",") {
+		if v, ok := strings.CutPrefix(part, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func Ceil(n, by int64) int64 { return (n + by - 1) / by }
+
+// PrintOptions prints a property string of which no member stands bare.
+func PrintOptions(options map[string]string) string {
+	parts := make([]string, 0, len(options))
+	for _, key := range slices.Sorted(maps.Keys(options)) {
+		parts = append(parts, key+"="+options[key])
+	}
+	return strings.Join(parts, ",")
+}
+
+// Colons is a fingerprint as PVE shows it.
+func Colons(hex string) string {
+	var parts []string
+	for pair := range slices.Chunk([]byte(strings.ToUpper(hex)), 2) {
+		parts = append(parts, string(pair))
+	}
+	return strings.Join(parts, ":")
+}

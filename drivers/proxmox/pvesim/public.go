@@ -1,0 +1,41 @@
+package pvesim
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+)
+
+// What a host is made from, by the names that programs use for it.
+type (
+	// Config says what a host is like.
+	Config = core.Config
+	// System is what the disks of a host are.
+	System = core.System
+	// Storage is one storage of a host.
+	Storage = core.Storage
+	// Fault is one rule of when to fail.
+	Fault = core.Fault
+	// Death is how a worker process dies in the middle of its task.
+	Death = core.Death
+	// KeptPromises remembers answers that are what the API table promises.
+	KeptPromises = core.KeptPromises
+	// Page is what the simulated web has at an address.
+	Page = content.Page
+	// Download says what a download from some addresses fetches.
+	Download = content.Download
+)
+
+// NoWorker is a status of Config.Fault: the process of a task does not start.
+const NoWorker = core.NoWorker
+
+// The functions that go with them.
+var (
+	DefaultStorages = core.DefaultStorages
+	ParseStorage    = core.ParseStorage
+	ParseFault      = core.ParseFault
+	Faults          = core.Faults
+	Versions        = core.Versions
+	ParseDownload   = content.ParseDownload
+	PageOf          = content.PageOf
+	Sums            = content.Sums
+)

@@ -1,0 +1,27 @@
+package qemu
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is the life of VMs.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"POST /nodes/{node}/qemu":                        apiCreateVM,
+			"DELETE /nodes/{node}/qemu/{vmid}":               apiDestroyVM,
+			"POST /nodes/{node}/qemu/{vmid}/move_disk":       apiMoveDisk,
+			"POST /nodes/{node}/qemu/{vmid}/clone":           apiCloneVM,
+			"POST /nodes/{node}/qemu/{vmid}/template":        apiTemplate,
+			"POST /nodes/{node}/qemu/{vmid}/status/start":    APIStart,
+			"POST /nodes/{node}/qemu/{vmid}/status/stop":     apiStop,
+			"POST /nodes/{node}/qemu/{vmid}/status/shutdown": APIShutdown,
+			"POST /nodes/{node}/qemu/{vmid}/status/reboot":   apiReboot,
+			"POST /nodes/{node}/qemu/{vmid}/status/reset":    apiReset,
+			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  APISuspend,
+			"POST /nodes/{node}/qemu/{vmid}/status/resume":   apiResume,
+		},
+		Begin: beginVMs,
+	}
+}

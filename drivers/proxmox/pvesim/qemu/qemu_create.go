@@ -1,0 +1,189 @@
+package qemu
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+)
+
+// apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
+// only a lock in it, before the answer goes back: with the UPID the id is taken.
+// All else happens in the task; when that fails nothing is left.
+func apiCreateVM(w *core.World, c *core.Call) (any, error) {
+	node, vmid := c.Take("node"), perl.Atoi(c.Take("vmid"))
+	archive, pool, storage := c.Take("archive"), c.Take("pool"), c.Take("storage")
+	r := restoring{force: c.Take("force") == "1", unique: c.Take("unique") == "1", archive: archive, storage: storage, pool: pool}
+	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
+		c.Take(key)
+	}
+	if err := qemuconf.CheckKeys(c, c.In); err != nil {
+		return nil, err
+	}
+	if err := w.NeedQuorum(); err != nil {
+		return nil, err
+	}
+	if err := guests.MayCreate(c, vmid, pool, storage); err != nil {
+		return nil, err
+	}
+	managed, start := c.Take("ha-managed") == "1", c.Take("start") == "1"
+	if archive != "" {
+		r.start, r.set = start, c.In
+		return restoreVM(w, c, node, vmid, r)
+	}
+	if len(c.Null) > 0 {
+		return nil, perl.Fail("unable to parse value of '%s' - got undefined value", c.Null[0])
+	}
+	set := c.In
+	qemuconf.ResolveCDROM(set)
+	if err := qemuconf.MayUseStorages(c, vmid, set, storage); err != nil {
+		return nil, err
+	}
+	if err := qemuconf.MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))); err != nil {
+		return nil, err
+	}
+	if err := qemuconf.MayUseDevices(c, vmid, pool, set, "set"); err != nil {
+		return nil, err
+	}
+	if err := qemuconf.MayUseBridges(c, set); err != nil {
+		return nil, err
+	}
+	if err := qemuconf.MayUseModel(c, set["cpu"], ""); err != nil {
+		return nil, err
+	}
+	if err := qemuconf.Tidy(c, set, false); err != nil {
+		return nil, err
+	}
+	if err := guests.UnusedID(w, vmid); err != nil {
+		return nil, perl.Fail("unable to create VM %d - %s", vmid, err)
+	}
+	g := core.NewGuest(node, "qemu", vmid)
+	g.Conf["lock"] = "create"
+	w.Add(g)
+	drop := func(*core.Task) { w.Remove(g) }
+	return w.Fork(c, node, core.Job{Kind: "qmcreate", ID: fmt.Sprint(vmid), Guest: g, Abort: drop, End: func(t *core.Task) error {
+		if err := buildVM(c, g, set, storage, t.Logf); err != nil {
+			w.Remove(g)
+			return perl.Fail("unable to create VM %d - %s", vmid, core.TaskText(err))
+		}
+		if pool != "" {
+			access.JoinPool(w, pool, vmid)
+		}
+		if managed {
+			w.HA.Manage(g, map[bool]string{true: "started", false: "stopped"}[start])
+		}
+		if start {
+			t.Logf("Execute autostart")
+			w.Fork(c, node, StartJob(w, g, c))
+		}
+		return nil
+	}}), nil
+}
+
+// buildVM writes the configuration of a new VM: what was asked for, and what
+// PVE invents (create_vm in PVE/API2/Qemu.pm).
+func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string, log func(string, ...any)) error {
+	w := c.W
+	made, err := qemuconf.MakeDisks(w, g, set, storage, log)
+	if err != nil {
+		return err
+	}
+	conf := property.Config(maps.Clone(set))
+	maps.Copy(conf, made)
+	conf["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", guests.QemuVersion(w), w.Now.Unix())
+	if conf["boot"] == "" {
+		conf["boot"] = property.DefaultBoot(conf)
+	}
+	err = qemuconf.CheckClipboard(conf["vga"])
+	if conf["smbios1"] == "" {
+		conf["smbios1"] = "uuid=" + w.UUID()
+	}
+	if conf["vmgenid"] == "" && conf["arch"] != "aarch64" {
+		conf["vmgenid"] = w.UUID()
+	}
+	if err == nil {
+		var pinned string
+		if pinned, err = qemuconf.PinMachine(w, conf["machine"], conf["ostype"]); err == nil && pinned != "" {
+			conf["machine"] = pinned
+		}
+	}
+	if tags, tagged := conf["tags"]; tagged && err == nil && w.V92() {
+		if err = c.MayTag(g.Vmid, "", tags); err == nil {
+			conf["tags"] = w.UniqueTags(tags)
+		}
+	}
+	if err != nil {
+		for _, key := range property.DriveNames(made) {
+			if d := property.ParseDrive(key, made[key]); d.File != property.ParseDrive(key, set[key]).File {
+				_ = w.Free(g.Node, d.File)
+			}
+		}
+		return err
+	}
+	g.Conf = conf
+	w.Write(g)
+	return nil
+}
+
+// apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.
+func apiDestroyVM(w *core.World, c *core.Call) (any, error) {
+	g, err := c.VM()
+	if err != nil {
+		return nil, err
+	}
+	skipLock := c.Flag("skiplock")
+	if skipLock && !c.Root() {
+		return nil, perl.BadParam("skiplock", "Only root may use this option.")
+	}
+	early := func() error {
+		if g.Conf["protection"] == "1" {
+			return perl.Fail("can't remove VM %d - protection mode enabled", g.Vmid)
+		}
+		if g.Run != nil {
+			return perl.Fail("VM %d is running - destroy failed", g.Vmid)
+		}
+		if w.HA.State(g) != "" && !c.Flag("purge") {
+			return perl.Fail("unable to remove VM %d - used in HA resources and purge parameter not set.", g.Vmid)
+		}
+		if !c.Flag("purge") {
+			return guests.NotReplicated(w, g)
+		}
+		return nil
+	}
+	if err := early(); err != nil {
+		return nil, err
+	}
+	purge, unreferenced := c.Flag("purge"), c.Flag("destroy-unreferenced-disks")
+	return w.Fork(c, g.Node, core.Job{
+		Kind: "qmdestroy", ID: fmt.Sprint(g.Vmid), Guest: g,
+		Begin: func(*core.Task) error {
+			if err := early(); err != nil {
+				return err
+			}
+			if !skipLock && g.Conf["lock"] != "suspended" {
+				if err := g.CheckLock(); err != nil {
+					return err
+				}
+			}
+			if err := guests.MayFree(w, g); err != nil {
+				return err
+			}
+			return w.NeedWritable(g)
+		},
+		End: func(t *core.Task) error {
+			guests.FreeDisks(w, g, unreferenced, t.Logf)
+			if purge {
+				t.Logf("purging VM %d from related configurations..", g.Vmid)
+				guests.Purge(w, g)
+			}
+			w.Remove(g)
+			return nil
+		},
+	}), nil
+}

@@ -1,0 +1,184 @@
+package qemu
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// apiMoveDisk is POST /nodes/{node}/qemu/{vmid}/move_disk: to another storage or
+// format, or to another VM.
+func apiMoveDisk(w *core.World, c *core.Call) (any, error) {
+	switch target, storage := c.Num("target-vmid", 0), c.In["storage"]; {
+	case target != 0 && storage != "":
+		return nil, guests.MovingWhere("either set 'storage' or 'target-vmid', but not both")
+	case target != 0:
+		return reassignDisk(w, c, target)
+	case storage == "":
+		return nil, guests.MovingWhere("both 'storage' and 'target-vmid' missing, either needs to be set")
+	}
+	return moveDisk(w, c)
+}
+
+func moveDisk(w *core.World, c *core.Call) (any, error) {
+	disk, storage, format, digest, remove := c.In["disk"], c.In["storage"], c.In["format"], c.In["digest"], c.Flag("delete")
+	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+		return nil, err
+	}
+	g, err := c.VM()
+	if err != nil {
+		return nil, err
+	}
+	check := func() error {
+		if err := g.CheckLock(); err != nil {
+			return err
+		}
+		if digest != "" && digest != g.Sum() {
+			return perl.Fail("detected modified configuration - file changed by other user? Try again.")
+		}
+		value, ok := g.Conf[disk]
+		if !ok {
+			return perl.Fail("disk '%s' does not exist", disk)
+		}
+		d := property.ParseDrive(disk, value)
+		if d.Cdrom() && !d.Cloudinit() {
+			return perl.Fail("you can't move a cdrom")
+		}
+		from, _, _ := core.VolumeID(d.File)
+		v := w.Volume(g.Node, d.File)
+		if st := w.Stores[storage]; v != nil && from == storage && (format == "" || format == v.Format || !st.Files()) {
+			return perl.Fail("you can't move to the same storage with same format")
+		}
+		st, err := w.Store(storage)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !st.Holds("images"):
+			return perl.BadParam("storage", "storage '"+storage+"' does not support vm images")
+		case remove && guests.InSnapshot(g, d.File):
+			return perl.Fail("you can't move a disk with snapshots and delete the source")
+		case v == nil:
+			return perl.Fail("volume '%s' does not exist", d.File)
+		}
+		return nil
+	}
+	if err := check(); err != nil {
+		return nil, err
+	}
+	return w.Fork(c, g.Node, core.Job{Kind: "qmmove", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(*core.Task) error {
+		return check()
+	}, End: func(t *core.Task) error {
+		d := property.ParseDrive(disk, g.Conf[disk])
+		old := d.File
+		if from, _, _ := core.VolumeID(old); w.V92() {
+			t.Logf("copying volume '%s' from current storage '%s' to target storage '%s'", old, from, storage)
+		}
+		if _, err := cloneDisk(w, g, g, disk, &d, guests.Cloning{Full: "1", Storage: storage, Format: format}, t.Logf); err != nil {
+			return perl.Fail("storage migration failed: %s", core.TaskText(err))
+		}
+		g.Conf[disk] = d.String()
+		guests.Leave(w, g, old, remove, t)
+		w.Write(g)
+		return nil
+	}}), nil
+}
+
+// reassignDisk gives a disk of a VM to another one of the same node
+// ($load_and_check_reassign_configs and $disk_reassignfn in PVE/API2/Qemu.pm).
+func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
+	disk, as := c.In["disk"], c.In["target-disk"]
+	if as == "" {
+		as = disk
+	}
+	if !c.Root() {
+		if err := c.NeedVM(target, "", "VM.Config.Disk"); err != nil {
+			return nil, err
+		}
+	}
+	if c.Vmid() == target {
+		return nil, perl.BadParam("target-vmid", "must be different than source VMID to reassign disk")
+	}
+	digest, targetDigest := c.In["digest"], c.In["target-digest"]
+	check := func() (from, to *core.Guest, err error) {
+		if from, to, err = guests.BothGuests(w, "VM", "qemu", c.Vmid(), target); err != nil {
+			return nil, nil, err
+		}
+		if from.Conf["template"] == "1" || to.Conf["template"] == "1" {
+			return nil, nil, perl.Fail("Can't move disks from or to template VMs")
+		}
+		if err := guests.SameDigests("VM", from, digest, to, targetDigest); err != nil {
+			return nil, nil, err
+		}
+		return from, to, mayReassignDisk(w, from, to, disk, as)
+	}
+	from, _, err := check()
+	if err != nil {
+		return nil, err
+	}
+	storage, _, _ := core.VolumeID(property.ParseDrive(disk, from.Conf[disk]).File)
+	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+		return nil, err
+	}
+	return w.Fork(c, from.Node, core.Job{Kind: "qmmove", ID: fmt.Sprintf("%d-%s>%d-%s", from.Vmid, disk, target, as), Guest: from, End: func(t *core.Task) error {
+		from, to, err := check()
+		if err != nil {
+			return err
+		}
+		if w.V92() {
+			t.Logf("reassign disk '%s' from VM '%d' as '%s' to VM '%d'", disk, from.Vmid, as, to.Vmid)
+		} else {
+			t.Logf("moving disk '%s' from VM '%d' to '%d'", disk, from.Vmid, to.Vmid)
+		}
+		d := property.ParseDrive(as, from.Conf[disk])
+		v := guests.Rename(w, from, to, d.File)
+		d.File = storage + ":" + v.Name
+		if order := property.BootOrder(from.Conf["boot"]); slices.Contains(order, disk) {
+			t.Logf("removing disk '%s' from boot order config", disk)
+			from.Conf["boot"] = property.PrintBootOrder(slices.DeleteFunc(order, func(key string) bool { return key == disk }))
+		}
+		delete(from.Conf, disk)
+		t.Logf("removing disk '%s' from VM '%d' config", disk, from.Vmid)
+		w.Write(from)
+		if !property.IsDrive(as) {
+			to.Conf[as] = d.File
+		} else {
+			d.Opts["size"] = property.FormatSize(v.Size)
+			to.Conf[as] = d.String()
+			t.Logf("update VM %d: -%s %s", to.Vmid, as, d)
+		}
+		w.Write(to)
+		return nil
+	}}), nil
+}
+
+func mayReassignDisk(w *core.World, from, to *core.Guest, disk, as string) error {
+	value, ok := from.Conf[disk]
+	if !ok {
+		return perl.Fail("Disk '%s' for VM '%d' does not exist", disk, from.Vmid)
+	}
+	if to.Conf[as] != "" {
+		return perl.Fail("Target disk key '%s' is already in use for VM '%d'", as, to.Vmid)
+	}
+	d := property.ParseDrive(disk, value)
+	storage, _, managed := core.VolumeID(d.File)
+	switch {
+	case d.Cdrom() && !d.Cloudinit():
+		return perl.Fail("CD drive contents can't be moved to another VM")
+	case !managed:
+		return perl.Fail("Volume '%s' not managed by PVE", d.File)
+	case guests.InSnapshot(from, d.File):
+		return perl.Fail("Can't move disk used by a snapshot to another VM")
+	case w.Stores[storage] == nil:
+		return perl.Fail("storage '%s' does not exist", storage)
+	case w.Volume(from.Node, d.File) == nil || guests.Based(w, d.File):
+		return perl.Fail("Storage does not support moving of this disk to another VM")
+	case from.Run != nil && property.IsDrive(disk):
+		return perl.Fail("Cannot move disk to another VM while the source VM is running - detach first")
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package qemu
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+)
+
+// power begins a call that changes the power state. The guest may be missing:
+// most of these calls find that out only in the task.
+func power(c *core.Call) (g *core.Guest, id string, err error) {
+	if c.Flag("skiplock") && !c.Root() {
+		return nil, "", perl.BadParam("skiplock", "Only root may use this option.")
+	}
+	return c.W.Guest(c.In["node"], "qemu", c.Vmid()), fmt.Sprint(c.Vmid()), nil
+}
+
+// beginVMs makes waiting changes when a process ends, if it was PVE that ended it.
+func beginVMs(w *core.World) {
+	w.Hooks.Ended["qemu"] = func(g *core.Guest, c *core.Call) {
+		CleanUp(w, g)
+		if len(g.Pend) > 0 && c != nil {
+			_ = qemuconf.Coldplug(c, g, map[string]string{}) // PVE only warns.
+		}
+	}
+}
+
+// APIStart is POST /nodes/{node}/qemu/{vmid}/status/start.
+func APIStart(w *core.World, c *core.Call) (any, error) {
+	g, id, err := power(c)
+	if err != nil {
+		return nil, err
+	}
+	if g != nil && w.HA.Managed(g) {
+		return w.HA.Request(c, g, "started"), nil
+	}
+	if g == nil {
+		node, vmid := c.In["node"], c.Vmid()
+		return w.Fork(c, node, core.Job{Kind: "qmstart", ID: id, Begin: func(*core.Task) error { return core.Missing(node, "qemu", vmid) }}), nil
+	}
+	return w.Fork(c, g.Node, StartJob(w, g, c)), nil
+}
+
+// StartJob starts a VM (vm_start in PVE/QemuServer.pm).
+func StartJob(w *core.World, g *core.Guest, c *core.Call) core.Job {
+	skipLock := c.Flag("skiplock")
+	return core.Job{Kind: "qmstart", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(t *core.Task) error {
+		if g.Conf["template"] == "1" {
+			return perl.Fail("you can't start a vm if it's a template")
+		}
+		if !skipLock && g.Conf["lock"] != "suspended" {
+			if err := g.CheckLock(); err != nil {
+				return err
+			}
+		}
+		if g.Run != nil {
+			return perl.Fail("VM %d already running", g.Vmid)
+		}
+		if err := w.NeedQuorum(); err != nil {
+			return err
+		}
+		return PrepareStart(w, g, c, t.Logf)
+	}, End: func(t *core.Task) error {
+		if w.Guests[g.Vmid] != g {
+			return core.Missing(g.Node, "qemu", g.Vmid)
+		}
+		if g.Conf["bios"] == "ovmf" && g.Conf["efidisk0"] == "" {
+			t.Warn("no efidisk configured! Using temporary efivars disk.")
+		}
+		for _, ignored := range qemuconf.IgnoredMTUs(w, g) {
+			t.Warn(ignored)
+		}
+		if g.Conf["lock"] == "suspended" {
+			t.Logf("Resumed VM, removing state")
+		}
+		guests.PowerOn(w, g)
+		return nil
+	}}
+}
+
+// lost is what tasks say about a VM whose file they cannot find when they look
+// for its process.
+func lost(node string, vmid int) error {
+	return perl.Fail("unable to find configuration file for VM %d on node '%s'", vmid, node)
+}
+
+// apiStop is POST …/status/stop: the plug is pulled. Of a stopped VM it is no
+// error.
+func apiStop(w *core.World, c *core.Call) (any, error) {
+	g, id, err := power(c)
+	if err != nil {
+		return nil, err
+	}
+	node, vmid, skipLock := c.In["node"], c.Vmid(), c.Flag("skiplock")
+	if c.Flag("overrule-shutdown") {
+		guests.Overrule(w, c, g, "qmshutdown")
+	}
+	if g != nil && w.HA.Managed(g) {
+		return w.HA.Request(c, g, "stopped"), nil
+	}
+	return w.Fork(c, node, core.Job{Kind: "qmstop", ID: id, Guest: g, Begin: func(*core.Task) error {
+		if g == nil {
+			return lost(node, vmid)
+		}
+		if g.Run != nil && !skipLock {
+			return g.CheckLock()
+		}
+		return nil
+	}, End: func(*core.Task) error {
+		if g.Run != nil {
+			guests.PowerOff(w, g, c)
+		}
+		return nil
+	}}), nil
+}
+
+// APIShutdown is POST …/status/shutdown: the guest is asked, and has time to
+// obey; then the task fails, or with forceStop it is stopped.
+func APIShutdown(w *core.World, c *core.Call) (any, error) {
+	g, id, err := power(c)
+	if err != nil {
+		return nil, err
+	}
+	force := c.Flag("forceStop")
+	if g == nil {
+		node, vmid := c.In["node"], c.Vmid()
+		return w.Fork(c, node, core.Job{Kind: "qmshutdown", ID: id, Begin: func(*core.Task) error { return lost(node, vmid) }}), nil
+	}
+	if g.Run != nil && g.Run.Paused() && !force {
+		return nil, perl.Fail("VM is paused - cannot shutdown")
+	}
+	if w.HA.Managed(g) {
+		return w.HA.Request(c, g, "stopped"), nil
+	}
+	return w.Fork(c, g.Node, ShutdownJob(w, g, c, force)), nil
+}
+
+// ShutdownJob asks a VM to end, with force it is ended when it does not.
+func ShutdownJob(w *core.World, g *core.Guest, c *core.Call, force bool) core.Job {
+	patience, failed := shutdownTime(g, c), false
+	return core.Job{Kind: "qmshutdown", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(t *core.Task) error {
+		if g.Run == nil {
+			return nil
+		}
+		if err := g.CheckLock(); err != nil && !c.Flag("skiplock") {
+			return err
+		}
+		if force && g.Run.Paused() {
+			t.Logf("VM is paused - stop instead of shutdown")
+			return nil
+		}
+		failed = askToShutDown(t, g, patience)
+		return nil
+	}, End: func(t *core.Task) error {
+		if g.Run == nil {
+			return nil
+		}
+		switch {
+		case failed && !force:
+			return perl.Fail("VM quit/powerdown failed - got timeout")
+		case failed:
+			t.Logf("VM still running - terminating now with SIGTERM")
+		}
+		guests.PowerOff(w, g, c)
+		return nil
+	}}
+}
+
+// askToShutDown sets how long the task waits for the guest, and reports whether it waits in vain.
+func askToShutDown(t *core.Task, g *core.Guest, patience time.Duration) (inVain bool) {
+	t.Takes, inVain = shutdownTakes(t.W, g, patience)
+	if inVain && core.AgentEnabled(g) {
+		t.Logf("QEMU Guest Agent is not running - VM %d qmp command 'guest-ping' failed - got timeout", g.Vmid)
+	}
+	return inVain
+}
+
+// shutdownTakes is how long the guest takes to obey, 0 for as long as tasks
+// take. One that is still coming up obeys when it is up; one without a system
+// never does, so the wait fails when the patience is over.
+func shutdownTakes(w *core.World, g *core.Guest, patience time.Duration) (takes time.Duration, failed bool) {
+	if guests.Obeys(w, g) {
+		return 0, false
+	}
+	takes = g.Run.Booted.Sub(w.Now) + w.TaskTime("qmshutdown")
+	if !g.Run.System || g.Run.Qmp != "" || takes > patience {
+		return patience, true
+	}
+	return takes, false
+}
+
+// shutdownTime is how long a shutdown waits: as asked, as the guest's startup
+// key says, or a minute.
+func shutdownTime(g *core.Guest, c *core.Call) time.Duration {
+	seconds := 60
+	if g != nil {
+		for _, part := range perl.SplitList(g.Conf["startup"]) {
+			if down, ok := strings.CutPrefix(part, "down="); ok {
+				seconds = perl.Atoi(down)
+			}
+		}
+	}
+	return time.Duration(max(c.Num("timeout", seconds), 1)) * time.Second
+}
+
+// RunningOnly begins a call that fails at once unless the VM runs.
+func RunningOnly(c *core.Call) (*core.Guest, error) {
+	g, id, err := power(c)
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return nil, lost(c.In["node"], c.Vmid())
+	}
+	if g.Run == nil {
+		return nil, perl.Fail("VM %s not running", id)
+	}
+	return g, nil
+}

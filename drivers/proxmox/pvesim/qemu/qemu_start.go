@@ -1,0 +1,154 @@
+package qemu
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+)
+
+// PrepareStart makes waiting changes, writes the cloud-init drive, and finds out whether
+// QEMU would come up (vm_start_nolock in PVE/QemuServer.pm). log gets the lines that a
+// start which fails has in its log, in their order.
+func PrepareStart(w *core.World, g *core.Guest, c *core.Call, log func(string, ...any)) error {
+	g.Rebooting = false
+	if len(g.Pend) > 0 {
+		err := qemuconf.Coldplug(c, g, map[string]string{})
+		w.Write(g)
+		if err != nil {
+			return err
+		}
+	}
+	if err := qemuconf.WriteCloudDrive(w, g, g.Conf, log); err != nil {
+		return err
+	}
+	if g.Conf["lock"] == "suspended" {
+		log("Resuming suspended VM")
+	}
+	// PVE 9 activates the volumes before it writes the command, PVE 8 after that.
+	checks := []func(*core.World, *core.Guest) error{checkCommand, checkVolumes}
+	if w.V9() {
+		slices.Reverse(checks)
+	}
+	for _, check := range checks {
+		if err := check(w, g); err != nil {
+			return err
+		}
+	}
+	return runQEMU(w, g, log)
+}
+
+// checkCommand is what config_to_command refuses.
+func checkCommand(w *core.World, g *core.Guest) error {
+	if guests.Cpus(w, g) > w.Cfg.CPUs {
+		return perl.Fail("MAX %d vcpus allowed per VM on this node", w.Cfg.CPUs)
+	}
+	if err := qemuconf.CheckMTUs(w, g); err != nil {
+		return err
+	}
+	if g.Conf["numa"] == "1" {
+		return checkNUMA(g)
+	}
+	return nil
+}
+
+// checkNUMA is what config in PVE/QemuServer/Memory.pm refuses of a topology of one's own.
+func checkNUMA(g *core.Guest) error {
+	total := 0
+	for _, key := range property.IndexedKeys(g.Conf, "numa") {
+		n := property.ParseProperty(key, g.Conf[key])
+		nodes := n["hostnodes"]
+		switch {
+		case perl.Atoi(n["memory"]) == 0:
+			return perl.Fail("missing NUMA node%s memory value", strings.TrimPrefix(key, "numa"))
+		case n["cpus"] == "":
+			return perl.Fail("missing NUMA node%s cpus", strings.TrimPrefix(key, "numa"))
+		case nodes != "" && nodes != "0": // The simulated node has one.
+			_, last, _ := strings.Cut(nodes, "-")
+			if last == "" {
+				last = nodes
+			}
+			return perl.Fail("host NUMA node%s doesn't exist", last)
+		case nodes != "" && n["policy"] == "":
+			return perl.Fail("you need to define a policy for hostnode %s", nodes)
+		}
+		total += perl.Atoi(n["memory"])
+	}
+	if total != 0 && total != property.MemoryMiB(g.Conf["memory"]) {
+		return perl.Fail("total memory for NUMA nodes must be equal to vm static memory")
+	}
+	return nil
+}
+
+// checkVolumes activates the volumes of a VM.
+func checkVolumes(w *core.World, g *core.Guest) error {
+	for _, key := range property.DriveNames(g.Conf) {
+		d := property.ParseDrive(key, g.Conf[key])
+		storage, _, managed := core.VolumeID(d.File)
+		if !managed {
+			continue
+		}
+		if _, err := w.Store(storage); err != nil {
+			return err
+		}
+		if w.Volume(g.Node, d.File) == nil {
+			return perl.Fail("volume '%s' does not exist", d.File)
+		}
+	}
+	return nil
+}
+
+// runQEMU is what QEMU itself and the script that plugs in its cards (pve-bridge) say.
+func runQEMU(w *core.World, g *core.Guest, log func(string, ...any)) error {
+	died := func() error {
+		if g.Conf["tpmstate0"] != "" {
+			log("stopping swtpm instance (pid %d) due to QEMU startup error", w.Pid())
+		}
+		return perl.Fail("start failed: QEMU exited with code 1")
+	}
+	for _, key := range property.IndexedKeys(g.Conf, "net") {
+		why, status := plugFails(w, g, property.ParseProperty(key, g.Conf[key]))
+		if why == "" {
+			continue
+		}
+		log("%s", why)
+		log("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: network script /usr/libexec/qemu-server/pve-bridge failed with status %d",
+			key, g.Vmid, strings.TrimPrefix(key, "net"), status)
+		return died()
+	}
+	if w.Cfg.NoKVM && g.Conf["kvm"] != "0" {
+		log("kvm: warning: host doesn't support requested feature: CPUID.01H:ECX.pni [bit 0]")
+		log("kvm: Host doesn't support requested features")
+		return died()
+	}
+	return nil
+}
+
+// plugFails tells why a card cannot be plugged into its bridge, and the status of the
+// script then (tap_plug and activate_bridge_vlan in PVE/Network.pm): a VLAN on a bridge
+// that does not know of VLANs takes a port of that bridge.
+func plugFails(w *core.World, g *core.Guest, card map[string]string) (why string, status int) {
+	bridge := card["bridge"]
+	if trouble := bridges.TrunkTrouble(w, g.Node, card); trouble != "" && bridges.HasBridge(w, bridge) {
+		return trouble, 512
+	}
+	switch {
+	case bridge == "":
+		return "", 0
+	case !bridges.HasBridge(w, bridge):
+		return "bridge '" + bridge + "' does not exist", 512
+	case card["tag"] == "" || !slices.Contains(w.Bridges, bridge):
+		return "", 0
+	}
+	for _, entry := range bridges.Interfaces(w, g.Node) {
+		if entry["iface"] == bridge && entry["bridge_ports"] == "" && perl.Text(entry["bridge_vlan_aware"]) != "1" {
+			return "no physical interface on bridge '" + bridge + "'", 6400
+		}
+	}
+	return "", 0
+}

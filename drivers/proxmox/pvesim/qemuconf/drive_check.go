@@ -1,0 +1,172 @@
+package qemuconf
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// driveNeeds are the members of a drive that need another one: the maximum of a rate the rate,
+// the length of a burst its maximum (parse_drive in PVE/QemuServer/Drive.pm). Rates may be
+// given in bytes, under names without the first letter.
+var driveNeeds = [][2]string{
+	{"mbps_max", "mbps"},
+	{"mbps_rd_max", "mbps_rd"},
+	{"mbps_wr_max", "mbps_wr"},
+	{"miops_max", "miops"},
+	{"miops_rd_max", "miops_rd"},
+	{"miops_wr_max", "miops_wr"},
+	{"bps_max_length", "mbps_max"},
+	{"bps_rd_max_length", "mbps_rd_max"},
+	{"bps_wr_max_length", "mbps_wr_max"},
+	{"iops_max_length", "iops_max"},
+	{"iops_rd_max_length", "iops_rd_max"},
+	{"iops_wr_max_length", "iops_wr_max"},
+}
+
+// consistent says whether the members of a drive go together.
+func consistent(d property.Drive, key string) bool {
+	has := func(name string) bool { return d.Opts[name] != "" && d.Opts[name] != "0" }
+	for _, rate := range []string{"bps", "bps_rd", "bps_wr"} {
+		if _, both := d.Opts[rate]; both { // One alone was converted.
+			return false
+		}
+	}
+	for _, pair := range driveNeeds {
+		if has(pair[0]) && !has(pair[1]) {
+			return false
+		}
+	}
+	for _, one := range []string{"mbps", "iops"} {
+		if has(one) && (has(one+"_rd") || has(one+"_wr")) {
+			return false
+		}
+	}
+	if d.Cdrom() && (has("snapshot") || has("format") || property.FamilyOf(key) == "virtio") {
+		return false
+	}
+	return true
+}
+
+var (
+	plainFile = regexp.MustCompile(`^(?:cdrom|none|/dev/.+|[^:]+:.+|\d+)$`)
+	folderOf  = map[string]string{"iso": "/template/iso", "vztmpl": "/template/cache", "backup": "/dump", "snippets": "/snippets", "import": "/import"}
+)
+
+// volumeAt is the volume that a path of the host is, if a storage knows it
+// (path_to_volume_id in PVE/Storage.pm).
+func volumeAt(w *core.World, file string) (content, volid string) {
+	folder, name := path.Dir(file), path.Base(file)
+	for _, storage := range w.StoreNames() {
+		st := w.Stores[storage]
+		if !st.Files() {
+			continue
+		}
+		for _, content := range core.ContentTypes {
+			under, known := folderOf[content]
+			if known && folder == st.Path+under && core.ExtensionFits(content, name) {
+				return content, storage + ":" + content + "/" + name
+			}
+		}
+		if owner := path.Base(folder); path.Dir(folder) == st.Path+"/images" {
+			for _, v := range st.List(w.Cfg.Node) {
+				if v.Name == owner+"/"+name || strings.HasSuffix(v.Name, "/"+owner+"/"+name) {
+					return "images", storage + ":" + v.Name
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// tidyDrive makes the checks of $check_drive_param in PVE/API2/Qemu.pm, and those of
+// cleanup_drive_path in PVE/QemuServer.pm.
+func tidyDrive(c *core.Call, key string, d *property.Drive) error {
+	if !consistent(*d, key) {
+		return perl.BadParam(key, "unable to parse drive options")
+	}
+	if d.Opts["import-from"] != "" {
+		if order := property.NewDisk.FindStringSubmatch(d.File); order == nil || strings.Trim(order[2], "0.") != "" {
+			return perl.BadParam(key, "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>")
+		}
+		for _, required := range map[string][]string{"efidisk0": {"efitype", "pre-enrolled-keys"}, "tpmstate0": {"version"}}[key] {
+			if _, set := d.Opts[required]; !set {
+				return perl.BadParam(key, "need to specify '"+required+"' when using 'import-from'")
+			}
+		}
+	}
+	if !plainFile.MatchString(d.File) {
+		content, volid := volumeAt(c.W, d.File)
+		if content == "" {
+			return perl.BadParam(key, "unable to associate path '"+d.File+"' to any storage")
+		}
+		if d.Opts["media"] == "" && content == "iso" {
+			d.Opts["media"] = "cdrom"
+		}
+		wanted := map[string]string{"disk": "images", "cdrom": "iso"}[d.Opts["media"]]
+		if wanted != "" && wanted != content {
+			return perl.BadParam(key, "unexpected media type ("+content+" != "+wanted+")")
+		}
+		d.File = volid
+	}
+	if d.Opts["media"] == "" && (d.File == "none" || d.File == "cdrom") {
+		d.Opts["media"] = "cdrom"
+	}
+	storage, name, managed := core.VolumeID(d.File)
+	if !managed || property.NewDisk.MatchString(d.File) || name == "cloudinit" {
+		return nil
+	}
+	st, err := c.W.Store(storage)
+	if err != nil {
+		return err
+	}
+	parsed, err := st.ParseName(name)
+	if err != nil {
+		return err
+	}
+	if parsed.Content == "iso" && !d.Cdrom() {
+		return perl.BadParam(key, "explicit 'media=cdrom' is required for iso images")
+	}
+	return nil
+}
+
+// keepVersion fails when the version of a TPM's state would change
+// (prohibit_tpm_version_change).
+func keepVersion(before, after property.Drive) error {
+	version := func(d property.Drive) string {
+		if d.Opts["version"] == "" {
+			return "v1.2"
+		}
+		return d.Opts["version"]
+	}
+	if before.File == after.File && version(before) != version(after) {
+		return perl.Fail("cannot change TPM state version after creation")
+	}
+	return nil
+}
+
+// monitors are what the clipboard of VNC goes with (assert_clipboard_config).
+var monitors = []string{"std", "cirrus", "vmware", "virtio", "qxl"}
+
+func CheckClipboard(value string) error {
+	vga := property.ParseProperty("vga", value)
+	fits := func(prefix string) bool { return strings.HasPrefix(vga["type"], prefix) }
+	if vga["clipboard"] == "vnc" && vga["type"] != "" && !slices.ContainsFunc(monitors, fits) {
+		return perl.Fail("vga type %s is not compatible with VNC clipboard", vga["type"])
+	}
+	return nil
+}
+
+// checkMachine is assert_valid_machine_property.
+func checkMachine(value string) error {
+	machine := property.ParseProperty("machine", value)
+	if machine["viommu"] == "intel" && !strings.Contains(machine["type"], "q35") {
+		return perl.Fail("to use Intel vIOMMU please set the machine type to q35")
+	}
+	return nil
+}

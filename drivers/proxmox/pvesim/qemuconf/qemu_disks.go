@@ -1,0 +1,225 @@
+package qemuconf
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// CloudinitSize is that of the drive for cloud-init.
+const CloudinitSize = 4 << 20
+
+// MakeDisks turns drives as ordered into drives as configured (create_disks in
+// PVE/API2/Qemu.pm): it allocates, imports, and looks up the size of what is
+// there. When it fails it frees what it had allocated.
+func MakeDisks(w *core.World, g *core.Guest, settings map[string]string, defaultStorage string, log func(string, ...any)) (made map[string]string, err error) {
+	made = map[string]string{}
+	var allocated []string
+	for _, key := range slices.Sorted(maps.Keys(settings)) { // $foreach_volume_with_alloc: not the order of the buses.
+		if !property.IsDrive(key) {
+			continue
+		}
+		var volid string
+		made[key], volid, err = makeDisk(w, g, key, property.ParseDrive(key, settings[key]), making{settings, made, defaultStorage, log})
+		if volid != "" {
+			allocated = append(allocated, volid)
+		}
+		if err != nil {
+			for _, volid := range allocated {
+				_ = w.Free(g.Node, volid)
+			}
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// making is what is around a drive that is made.
+type making struct {
+	settings map[string]string // All that was ordered; of a new VM that is its configuration.
+	made     map[string]string // The drives that were made before.
+	storage  string            // Where an order says none.
+	log      func(string, ...any)
+}
+
+// DriveOrder lists drives as PVE goes through them, unused ones at the end.
+func DriveOrder(settings map[string]string) []string {
+	return append(property.DriveNames(settings), property.IndexedKeys(settings, "unused")...)
+}
+
+func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m making) (value, allocated string, err error) {
+	storage, name, managed := core.VolumeID(d.File)
+	order := property.NewDisk.FindStringSubmatch(d.File)
+	switch {
+	case d.File == "none" || d.File == "cdrom":
+		delete(d.Opts, "size")
+		return d.String(), "", nil
+	case managed && name == "cloudinit":
+		return makeCloudinit(w, g, key, d, storage, m)
+	case order != nil:
+		if storage = order[1]; storage == "" {
+			storage = m.storage
+		}
+		if storage == "" {
+			return "", "", perl.Fail("no storage ID specified (and no default storage)")
+		}
+		return makeNew(w, g, key, d, storage, order[2], m)
+	}
+	if !managed { // A path of the host; only root@pam gets here.
+		return d.String(), "", nil
+	}
+	st, err := w.Store(storage)
+	if err != nil {
+		return "", "", err
+	}
+	parsed, err := st.ParseName(name)
+	switch format := d.Opts["format"]; {
+	case err != nil:
+		return "", "", err
+	case parsed.Content != "images" && parsed.Content != "iso":
+		return "", "", perl.Fail("cannot use volume %s - content type needs to be 'images' or 'iso'", d.File)
+	case format != "" && property.IsDrive(key) && format != parsed.QemuFormat():
+		return "", "", perl.Fail("drive '%s' - volume '%s' - 'format=%s' option different from storage format '%s'", key, d.File, format, parsed.QemuFormat())
+	case d.Cloudinit():
+		if err := onlyCloudDrive(g, key, m); err != nil {
+			return "", "", err
+		}
+	case key == "tpmstate0" && parsed.Format != "raw" && !w.V9():
+		return "", "", perl.Fail("tpmstate0: volume format is '%s', only 'raw' is supported!", parsed.Format)
+	}
+	v := st.Find(g.Node, name)
+	if v == nil {
+		return "", "", perl.Fail("volume '%s' does not exist", d.File)
+	}
+	d.Opts["size"] = property.FormatSize(v.Size)
+	return d.String(), "", nil
+}
+
+// onlyCloudDrive fails when another drive is one for cloud-init.
+func onlyCloudDrive(g *core.Guest, key string, m making) error {
+	for _, section := range []property.Config{g.Conf, m.settings, g.Pend, m.made} {
+		for _, other := range property.DriveNames(section) {
+			if other != key && property.ParseDrive(other, section[other]).Cloudinit() {
+				return perl.Fail("%s - cloud-init drive is already attached at '%s'", key, other)
+			}
+		}
+	}
+	return nil
+}
+
+func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, storage string, m making) (value, allocated string, err error) {
+	if err := onlyCloudDrive(g, key, m); err != nil {
+		return "", "", err
+	}
+	st, err := w.Store(storage)
+	if err != nil {
+		return "", "", err
+	}
+	format, volume := "raw", fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
+	if st.Files() {
+		if format = d.Opts["format"]; format == "" {
+			format = "qcow2"
+		}
+		volume = fmt.Sprintf("%d/%s.%s", g.Vmid, volume, format)
+	}
+	if st.Find(g.Node, volume) != nil {
+		return "", "", st.Taken(volume)
+	}
+	if _, err := w.AllocateAs(g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
+		return "", "", err
+	}
+	d.File = storage + ":" + volume
+	d.Opts["media"] = "cdrom"
+	delete(d.Opts, "format")
+	m.log("%s: successfully created disk '%s'", key, d)
+	return d.String(), d.File, nil
+}
+
+// makeNew allocates a disk, empty or with what it imports.
+func makeNew(w *core.World, g *core.Guest, key string, d property.Drive, storage, gib string, m making) (value, allocated string, err error) {
+	st, err := w.Store(storage)
+	if err != nil {
+		return "", "", err
+	}
+	if !st.Holds("images") {
+		return "", "", perl.Fail("storage '%s' does not support content-type 'images'", storage)
+	}
+	var v *core.Volume
+	if source := d.Opts["import-from"]; source != "" {
+		v, err = importDisk(w, g, st, source, d.Opts["format"], m.log)
+	} else {
+		n, _ := strconv.ParseFloat(gib, 64) // The pattern let only numbers through.
+		size := int64(math.Round(n*(1<<20))) << 10
+		format := st.FormatFor(d.Opts["format"], "raw")
+		switch key {
+		case "efidisk0":
+			size = 528 << 10
+		case "tpmstate0":
+			if size = 4 << 20; !w.V9() { // swtpm knows no other.
+				format = "raw"
+			}
+		}
+		v, err = w.Allocate(g.Node, st, g.Vmid, format, size, m.log)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	d.File = storage + ":" + v.Name
+	d.Opts["size"] = property.FormatSize(v.Size)
+	delete(d.Opts, "import-from")
+	delete(d.Opts, "format")
+	m.log("%s: successfully created disk '%s'", key, d)
+	return d.String(), d.File, nil
+}
+
+// importDisk copies a volume into a new disk.
+func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format string, log func(string, ...any)) (*core.Volume, error) {
+	from := w.Volume(g.Node, source)
+	storage, name, managed := core.VolumeID(source)
+	if s := w.Stores[storage]; from == nil {
+		switch {
+		case managed && s == nil:
+			return nil, perl.Fail("storage '%s' does not exist", storage)
+		case managed && s.Files() && strings.HasPrefix(name, "import/"):
+			return nil, perl.Fail("failed to stat '%s'", s.FilePath(name)) // The first look at a file that nobody trusts.
+		case managed && s.Files():
+			log("failed to stat '%s'", s.FilePath(name))
+			return nil, perl.Fail("cannot import from '%s' - could not get size of %s", source, source)
+		default:
+			return nil, perl.Fail("cannot import from '%s' - volume '%s' does not exist", source, source)
+		}
+	}
+	if (property.Drive{File: source}).Cloudinit() {
+		return nil, perl.Fail("cannot import from '%s' - cannot import from cloudinit disk", source)
+	}
+	if key := attachedAs(w, from.Vmid, source); key != "" {
+		log("create full clone of drive %s (%s)", key, source)
+	} else {
+		log("create full clone of drive (%s)", source)
+	}
+	v, err := w.CopyDisk(g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
+	if err != nil {
+		return nil, perl.Fail("cannot import from '%s' - %s", source, core.TaskText(err))
+	}
+	v.System = v.System || from.Content == "import"
+	return v, nil
+}
+
+// attachedAs is the drive of a VM that has a volume; empty if there is none.
+func attachedAs(w *core.World, vmid int, volid string) string {
+	if g := w.Guests[vmid]; g != nil && g.Kind == "qemu" {
+		for _, key := range property.DriveNames(g.Conf) {
+			if property.ParseDrive(key, g.Conf[key]).File == volid {
+				return key
+			}
+		}
+	}
+	return ""
+}

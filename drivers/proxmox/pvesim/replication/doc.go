@@ -1,0 +1,2 @@
+// Package replication keeps replication jobs and when they ran. No data moves.
+package replication

@@ -1,0 +1,16 @@
+package sdn
+
+import (
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is software networks.
+func Area() sections.Area {
+	return sections.Area{
+		Files: slices.Concat(sdnFiles(), fabricFiles()),
+		Calls: slices.Concat(sdnCalls(), fabricCalls()),
+		Begin: beginSDN,
+	}
+}

@@ -1,0 +1,177 @@
+package sdn
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Fabrics are the networks that others lie on, and the nodes in them; PVE 9 has them
+// (PVE/API2/Network/SDN/Fabrics; what it calls is Rust, the crate proxmox-ve-config).
+
+func fabricFiles() []sections.SectionFile {
+	verbs := func(create, update, drop string) map[string]string {
+		return map[string]string{"create": create, "update": update, "delete": drop}
+	}
+	common := sections.SectionFile{
+		Family: "sdn/fabric", TypeKey: "protocol", Extra: "lock-token: string", Since: "9.0", Lock: sdnLock, Domain: "sdn", Open: true,
+		Query: "running: boolean\npending: boolean", View: sdnView,
+	}
+	fabric, node := common, common
+	fabric.Name, fabric.Path, fabric.Key, fabric.ID = "sdn/fabrics", "/cluster/sdn/fabrics/fabric", "id", "pve-sdn-fabric-id"
+	fabric.Kinds = map[string]string{
+		"openfabric": "ip_prefix? ip6_prefix? hello_interval? csnp_interval?", "ospf": "ip_prefix? ip6_prefix? area?",
+	}
+	fabric.Props = `ip_prefix: string CIDR
+		ip6_prefix: string CIDR
+		hello_interval: number 1..600
+		csnp_interval: number 1..600
+		area: string`
+	fabric.Twice, fabric.Missing = "fabric '%s' already exists in config", "fabric '%s' does not exist in configuration"
+	fabric.Failed, fabric.Verbs = "%s failed", verbs("adding fabric", "updating fabric", "deleting fabric")
+	fabric.Read = sections.AnyOf("/sdn/fabrics/{id}", "SDN.Audit", "SDN.Allocate")
+	fabric.Write, fabric.Change = sections.AllOf("/sdn/fabrics", "SDN.Allocate"), sections.AllOf("/sdn/fabrics/{id}", "SDN.Allocate")
+	fabric.Guard, fabric.Check, fabric.Drop = sdnOnly("/sdn/fabrics/"), checkFabric, dropFabric
+
+	node.Name, node.Path, node.Key, node.ID = "sdn/fabric-nodes", "/cluster/sdn/fabrics/node/{fabric_id}", "node_id", "pve-node"
+	node.Kinds = map[string]string{"openfabric": "interfaces? ip? ip6?", "ospf": "interfaces? ip? ip6?"}
+	node.Props = "interfaces: array\nip: string ipv4\nip6: string ipv6"
+	node.Twice, node.Missing = "node '%s' already exists in config", "node '%s' does not exist in the fabric"
+	node.Failed, node.Verbs = "%s failed", verbs("adding node", "updating node", "deleting node")
+	at := func(c *core.Call) string { return c.In["fabric_id"] + "_" + c.In["node_id"] }
+	node.At, node.IDOf = at, func(_ *core.World, c *core.Call) string { return at(c) }
+	seen := sections.AnyOf("/nodes/{node_id}", "Sys.Audit", "Sys.Modify")
+	node.Read = sections.Both(sections.AnyOf("/sdn/fabrics/{fabric_id}", "SDN.Audit", "SDN.Allocate"), seen)
+	node.Write = sections.Both(sections.AllOf("/sdn/fabrics/{fabric_id}", "SDN.Allocate"), sections.AllOf("/nodes/{node_id}", "Sys.Modify"))
+	node.Guard = func(c *core.Call, _ string, conf map[string]any, write bool) error {
+		switch {
+		case write:
+			return nil
+		case conf["fabric_id"] != c.In["fabric_id"]:
+			return perl.Fail("a node of another fabric")
+		}
+		return c.NeedAny("/nodes/"+perl.Text(conf["node_id"]), "Sys.Audit", "Sys.Modify")
+	}
+	node.Check = checkFabricNode
+	node.Show = func(_ *core.World, _ *core.Call, id string, entry map[string]any) {
+		entry["fabric_id"], entry["node_id"], _ = strings.Cut(id, "_")
+	}
+	return []sections.SectionFile{fabric, node}
+}
+
+// checkFabric: prefixes and nodes have to fit each other.
+func checkFabric(w *core.World, c *core.Call, id string, conf, old property.Config) error {
+	if err := sdnUnlocked(w, c); err != nil || old == nil {
+		return err
+	}
+	nodes := w.Sections["sdn/fabric-nodes"]
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		if fabric, _, _ := strings.Cut(node, "_"); fabric == id {
+			if err := withinFabric(id, conf, nodes[node]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withinFabric says whether the addresses of a node are those of its fabric.
+func withinFabric(fabric string, conf, node property.Config) error {
+	for _, address := range []string{"ip", "ip6"} {
+		prefix := address + "_prefix"
+		if node[address] == "" {
+			continue
+		}
+		if conf[prefix] == "" {
+			return perl.Fail("fabric '%s' does not have an IP prefix configured for the node IP %s", fabric, node[address])
+		}
+		within, err := netip.ParsePrefix(conf[prefix])
+		if at, wrong := netip.ParseAddr(node[address]); err != nil || wrong != nil || !within.Masked().Contains(at) {
+			return perl.Fail("node IP %s is outside the IP prefix %s of the fabric", node[address], conf[prefix])
+		}
+	}
+	return nil
+}
+
+// dropFabric: what lies on a fabric keeps it, its nodes go with it.
+func dropFabric(w *core.World, c *core.Call, id string) error {
+	if err := sdnUnlocked(w, c); err != nil {
+		return err
+	}
+	for _, user := range []struct{ file, kind, what string }{
+		{"sdn/controllers", "evpn", "EVPN controller"}, {"sdn/zones", "vxlan", "VXLAN zone"},
+	} {
+		all := w.Sections[user.file]
+		for _, key := range slices.Sorted(maps.Keys(all)) {
+			if all[key]["type"] == user.kind && all[key]["fabric"] == id {
+				return perl.Fail("this fabric is still used in the %s \"%s\"", user.what, key)
+			}
+		}
+	}
+	maps.DeleteFunc(w.Sections["sdn/fabric-nodes"], func(node string, _ property.Config) bool { return strings.HasPrefix(node, id+"_") })
+	return nil
+}
+
+// checkFabricNode: a node speaks what its fabric speaks, from an address of its own.
+func checkFabricNode(w *core.World, c *core.Call, id string, conf, _ property.Config) error {
+	if err := sdnUnlocked(w, c); err != nil {
+		return err
+	}
+	fabric := c.In["fabric_id"]
+	at, ok := w.Sections["sdn/fabrics"][fabric]
+	switch {
+	case !ok:
+		return perl.Fail("fabric '%s' does not exist in configuration", fabric)
+	case at["type"] != conf["type"]:
+		return perl.Fail("node has a different protocol than the referenced fabric")
+	}
+	for other, node := range w.Sections["sdn/fabric-nodes"] {
+		same := node["ip"] != "" && node["ip"] == conf["ip"] || node["ip6"] != "" && node["ip6"] == conf["ip6"]
+		if other != id && strings.HasPrefix(other, fabric+"_") && same {
+			return perl.Fail("fabric %s contains nodes with duplicated IPs", fabric)
+		}
+	}
+	return withinFabric(fabric, at, conf)
+}
+
+// apiFabrics is GET /cluster/sdn/fabrics/all.
+func apiFabrics(w *core.World, c *core.Call) (any, error) {
+	files := fabricFiles()
+	answer := map[string]any{}
+	for i, name := range []string{"fabrics", "nodes"} {
+		f, list := &files[i], []map[string]any{}
+		all := f.Entries(w, c)
+		for _, id := range slices.Sorted(maps.Keys(all)) {
+			entry, fabric := all[id], id
+			if name == "nodes" {
+				fabric = perl.Text(entry["fabric_id"])
+				if c.NeedAny("/nodes/"+perl.Text(entry["node_id"]), "Sys.Audit", "Sys.Modify") != nil {
+					continue
+				}
+			} else {
+				entry["id"] = id
+			}
+			if c.NeedAny("/sdn/fabrics/"+fabric, "SDN.Audit", "SDN.Allocate") == nil {
+				entry["digest"] = sections.SectionDigest(w, f)
+				list = append(list, entry)
+			}
+		}
+		answer[name] = list
+	}
+	return answer, nil
+}
+
+func fabricCalls() []sections.PastCall {
+	list := &pveapi.Value{Type: "array"}
+	return []sections.PastCall{
+		{Name: "GET /cluster/sdn/fabrics", Perm: sections.AllOf("/sdn/fabrics", "SDN.Audit"), Since: "9.0", Returns: list, Handle: sections.Index{Key: "subdir", Names: "all"}.Handler},
+		{Name: "GET /cluster/sdn/fabrics/all", Params: "running: boolean\npending: boolean", Since: "9.0", Returns: &pveapi.Value{Type: "object"}, Handle: apiFabrics},
+	}
+}

@@ -1,0 +1,220 @@
+package sections
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// What writes a file of sections, with the checks of PVE/SectionConfig.pm.
+
+// settings are the options of a call, as a section keeps them, checked against the
+// type of the section (check_config).
+func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property.Config, error) {
+	conf, options, known := property.Config{}, f.Options(kind), Props(f.Props)
+	beside := Props(f.Extra)
+	if create || f.Whole {
+		for _, option := range slices.Sorted(maps.Keys(options)) {
+			if options[option] != "?" && !c.Has(option) {
+				return nil, perl.Fail("missing value for required option '%s'", option)
+			}
+		}
+	}
+	for _, option := range slices.Sorted(maps.Keys(c.In)) {
+		marks, there := options[option]
+		switch {
+		case option == f.Key || beside[option] != nil || slices.Contains([]string{f.TypeName(), "digest", "delete"}, option):
+			continue
+		case !there:
+			if c.M.Params[option] != nil && c.M.Params[option].InPath {
+				continue
+			}
+			return nil, perl.Fail("unexpected property '%s'", option)
+		case !create && strings.Contains(marks, "!"):
+			return nil, perl.Fail("can't change value of fixed parameter '%s'", option)
+		}
+		conf[option] = c.In[option]
+		if v := known[option]; v != nil && v.Type == "array" {
+			conf[option] = strings.Join(c.Words(option), "\n")
+		}
+	}
+	return conf, nil
+}
+
+// without removes what a call deletes (delete_from_config).
+func (f *SectionFile) without(c *core.Call, conf, set property.Config) error {
+	options := f.Options(conf["type"])
+	for _, option := range c.List("delete") {
+		marks, there := options[option]
+		switch _, both := set[option]; {
+		case !there:
+			return perl.Fail("no such option '%s'", option)
+		case !strings.Contains(marks, "?"):
+			return perl.Fail("unable to delete required option '%s'", option)
+		case strings.Contains(marks, "!"):
+			return perl.Fail("unable to delete fixed option '%s'", option)
+		case both:
+			return perl.Fail("cannot set and delete property '%s' at the same time!", option)
+		}
+		delete(conf, option)
+	}
+	return nil
+}
+
+// told is a failure of a call that writes, as PVE tells it from behind the lock of a
+// file (lock_sdn_config and its like): it says what failed, and an exception about
+// parameters becomes text there.
+func (f *SectionFile) told(doing string, err error) error {
+	e, ok := errors.AsType[*perl.APIError](err)
+	if !ok || f.Failed == "" && !f.Flat {
+		return err
+	}
+	message := strings.TrimSuffix(e.Message, "\n")
+	switch {
+	case e.Errors != nil:
+		message = "400 Parameter verification failed."
+		for _, name := range slices.Sorted(maps.Keys(e.Errors)) {
+			message += "\n" + name + ": " + strings.TrimSuffix(e.Errors[name], "\n")
+		}
+	case e.Status == http.StatusForbidden, e.Status == http.StatusNotFound:
+		return err
+	}
+	if f.Failed != "" {
+		message = fmt.Sprintf(f.Failed, cmp.Or(f.Verbs[doing], doing)) + ": " + message
+	}
+	return perl.Fail("%s", message)
+}
+
+// locked is the lock of the file: without quorum nobody gets it.
+func (f *SectionFile) locked(w *core.World) error {
+	if f.Domain != "" && w.V9() {
+		return w.NeedLock("domain-" + f.Domain)
+	}
+	return w.NeedLock("file-" + f.Lock)
+}
+
+func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
+	id, kind := c.In[f.Key], c.In[f.TypeName()]
+	if f.Only != "" {
+		kind = f.Only
+	}
+	if f.IDOf != nil {
+		id = f.IDOf(w, c)
+	}
+	if f.Guard != nil && f.Write == nil { // Else the rule of the call said it.
+		if err := f.Guard(c, id, map[string]any{}, true); err != nil {
+			return nil, err
+		}
+	}
+	conf, wrong := f.settings(c, kind, true)
+	if wrong != nil && f.Early {
+		return nil, wrong
+	}
+	if f.Domain != "" { // Looked at before the folder of these files is made.
+		if err := w.NeedQuorum(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.locked(w); err != nil {
+		return nil, f.told("create", err)
+	}
+	if _, there := SectionsOf(w, f)[id]; there && (wrong == nil || f.Early) {
+		return nil, f.told("create", perl.Fail(f.Twice, id))
+	}
+	if wrong != nil {
+		return nil, f.told("create", wrong)
+	}
+	conf["type"] = kind
+	if f.Check != nil {
+		if err := f.Check(w, c, id, conf, nil); err != nil {
+			return nil, f.told("create", err)
+		}
+	}
+	keep(w, f, id, conf)
+	return nil, nil
+}
+
+func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
+	id := f.section(c)
+	old, there := SectionsOf(w, f)[id]
+	if f.Guard != nil && there {
+		if err := f.Guard(c, id, f.Typed(old), true); err != nil {
+			return nil, err
+		}
+	}
+	conf, err := f.changed(w, c, id, old, there)
+	if err != nil {
+		return nil, f.told("update", err)
+	}
+	keep(w, f, id, conf)
+	return nil, nil
+}
+
+// changed is a section after a change, if it may be so.
+func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old property.Config, there bool) (property.Config, error) {
+	if err := f.locked(w); err != nil {
+		return nil, err
+	}
+	if err := c.Modified(SectionDigest(w, f)); err != nil {
+		return nil, err
+	}
+	if !there {
+		return nil, absent(cmp.Or(f.Gone, f.Missing), id)
+	}
+	set, err := f.settings(c, old["type"], false)
+	if err != nil {
+		return nil, err
+	}
+	conf := maps.Clone(old)
+	if err := f.without(c, conf, set); err != nil {
+		return nil, err
+	}
+	maps.Copy(conf, set)
+	if f.Check != nil {
+		err = f.Check(w, c, id, conf, old)
+	}
+	return conf, err
+}
+
+func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
+	id := f.section(c)
+	conf, there := SectionsOf(w, f)[id]
+	if f.Guard != nil && there {
+		if err := f.Guard(c, id, f.Typed(conf), true); err != nil {
+			return nil, err
+		}
+	}
+	err := f.locked(w)
+	if err == nil && !there && !f.MissingIsGone {
+		err = absent(cmp.Or(f.Gone, f.Missing), id)
+		if f.Undeletable != "" {
+			err = perl.Fail("%s", f.Undeletable)
+		}
+	}
+	if err == nil && there && f.Drop != nil {
+		err = f.Drop(w, c, id)
+	}
+	if err != nil {
+		return nil, f.told("delete", err)
+	}
+	delete(SectionsOf(w, f), id)
+	if f.After != nil {
+		f.After(w)
+	}
+	return nil, nil
+}
+
+// keep writes a section; the file has no line for an option without a value
+// (format_config_line).
+func keep(w *core.World, f *SectionFile, id string, conf property.Config) {
+	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
+	SectionsOf(w, f)[id] = conf
+}

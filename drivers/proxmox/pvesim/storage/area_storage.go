@@ -1,0 +1,32 @@
+package storage
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is storages, their volumes, uploads and downloads.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"GET /storage":                                            apiStorageConfigs,
+			"POST /storage":                                           apiCreateStorage,
+			"PUT /storage/{storage}":                                  apiUpdateStorage,
+			"DELETE /storage/{storage}":                               apiDeleteStorage,
+			"GET /storage/{storage}":                                  apiStorageConfig,
+			"GET /nodes/{node}/query-url-metadata":                    apiURLMetadata,
+			"GET /nodes/{node}/storage":                               apiNodeStorages,
+			"GET /nodes/{node}/storage/{storage}":                     apiStorageIndex,
+			"GET /nodes/{node}/storage/{storage}/identity":            apiStorageIdentity,
+			"GET /nodes/{node}/storage/{storage}/status":              apiStorageStatus,
+			"GET /nodes/{node}/storage/{storage}/content":             apiListContent,
+			"POST /nodes/{node}/storage/{storage}/content":            apiAllocate,
+			"GET /nodes/{node}/storage/{storage}/content/{volume}":    apiGetVolume,
+			"DELETE /nodes/{node}/storage/{storage}/content/{volume}": apiDeleteVolume,
+			"POST /nodes/{node}/storage/{storage}/upload":             apiUpload,
+			"POST /nodes/{node}/storage/{storage}/download-url":       apiDownload,
+			"GET /nodes/{node}/aplinfo":                               apiAppliances,
+			"POST /nodes/{node}/aplinfo":                              apiDownloadAppliance,
+		},
+	}
+}

@@ -1,0 +1,23 @@
+package arch_test
+
+// simulator is the packages below drivers/proxmox/pvesim, bottom first: each may use those
+// before it and the API table, and pvesim itself puts all of them together. They know
+// nothing else of ours, so that what the simulator does cannot lean on what the driver
+// believes.
+var simulator = []string{
+	"perl", "calendar", "property", "content", "core", "sections", "bridges", "guests", "access",
+	"storage", "qemuconf", "qemu", "guestagent", "lxc", "backup", "migrate", "ha", "firewall", "sdn",
+	"notify", "certs", "acme", "disks", "consoles", "cluster", "node", "metrics", "replication",
+}
+
+// simulatorLayers are their rows in the table.
+func simulatorLayers() []layer {
+	var rows []layer
+	below := []string{"drivers/proxmox/pveapi"}
+	for _, name := range simulator {
+		pkg := "drivers/proxmox/pvesim/" + name
+		rows = append(rows, layer{pkg: pkg, may: below[:len(below):len(below)], tests: []string{"drivers/proxmox/pvesim"}})
+		below = append(below, pkg)
+	}
+	return append(rows, layer{pkg: "drivers/proxmox/pvesim", may: below, tests: []string{"drivers/proxmox/pvesim/simtest"}})
+}
