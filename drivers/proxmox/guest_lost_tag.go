@@ -25,7 +25,7 @@ func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, o
 	if line := j.tagLine(at, cfg, addr); line != "" {
 		return where + ":\n" + line + "\nwith this line you hand the guest over: look at the next plan before you apply it\nif it is another guest: " + otherwise
 	}
-	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or anew (operations.md, \"A lost mark\")\nif it is another guest: " + otherwise
+	return where + ": as its last backup has it (`pvesm extractconfig VOLUME` on the node, where %3A stands for a colon), or a new one (docs/troubleshooting.md, \"A lost ownership tag\")\nif it is another guest: " + otherwise
 }
 
 // tagLine is the ownership tag that a guest would have if it were the wanted one: with the
