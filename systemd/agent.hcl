@@ -1,8 +1,8 @@
-# What the agent of this machine is told about itself; everything else comes from the
-# site. Without a line, what stands behind "unless set" holds.
-# homestak-gitops agent --print-config shows what holds, and why.
+# The settings of the agent on this machine; everything else comes from the site. If a
+# line is missing, the value after "unless set" applies.
+# homestak-gitops agent --print-config shows the values in effect, and where each is from.
 
-# The host of the site that is converged: the short name of this machine, unless set.
+# The host of the site to converge: the short name of this machine, unless set.
 # identity = "father"
 
 repository {
@@ -12,8 +12,8 @@ repository {
   # path   = ""    # the folder that holds the site: the top of the repository, unless set
   # poll   = "60s"
 
-  # A path without a slash in front starts beside this file. Give the files to the
-  # agent alone: chown homestak-gitops FILE && chmod 400 FILE
+  # A path without a leading slash is relative to the folder of this file. Only the agent
+  # may read these files: chown homestak-gitops FILE && chmod 400 FILE
   # auth {
   #   token_file       = "git-token"    # https
   #   key_file         = "git-key"      # ssh: a private key without passphrase

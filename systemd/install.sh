@@ -1,10 +1,10 @@
 #!/bin/sh
-# install.sh [BINARY]     puts program, units and an example agent.hcl in place
-# install.sh --uninstall  takes them away again
+# install.sh [BINARY]     installs program, units and an example agent.hcl
+# install.sh --uninstall  removes them again
 #
-# PREFIX (/usr/local) is where program and units go, and DESTDIR a folder to put all of
-# it under, for packages: then nothing is asked of the systemd that runs here. Both ways
-# may be gone any number of times. What was written in /etc/homestak-gitops stays.
+# PREFIX (/usr/local) is the folder for program and units. DESTDIR is a folder to put
+# everything under, for packages: then the script does not call the systemd of this
+# machine. Both can be run any number of times. Your files in /etc/homestak-gitops stay.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,12 +17,12 @@ unitdir=$root$prefix/lib/systemd/system
 userdir=$root$prefix/lib/sysusers.d
 etc=$root/etc/homestak-gitops
 
-# live reports whether this is about the machine itself, with systemd at work.
+# live reports whether the script installs on this machine itself, and systemd runs.
 live() {
   [ -z "$root" ] && [ -d /run/systemd/system ]
 }
 
-# place MODE FILE TARGET: whole or not at all, also while the old one is in use.
+# place MODE FILE TARGET replaces TARGET in one step, also while the old file is in use.
 place() {
   install -D -m "$1" "$2" "$3.new"
   mv -f "$3.new" "$3"
@@ -57,7 +57,7 @@ put() {
 
 take() {
   if live; then
-    # Stopping waits for the steps that run. A unit that is not there is no failure.
+    # Stopping waits for the steps that run. A unit that does not exist is not an error.
     for unit in homestak-gitops.timer homestak-gitops-once.service homestak-gitops.service; do
       if [ -e "$unitdir/$unit" ]; then
         systemctl disable --quiet --now "$unit"
