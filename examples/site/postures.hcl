@@ -1,12 +1,12 @@
 # Postures: how strict a node is. A spec names one.
 #
-#           proves who it is by   root login          passwords   sudo asks   fail2ban
+#           is identified by      root login          passwords   sudo asks   fail2ban
 #   dev     its network           yes                 yes         no          off
 #   local   its network           prohibit-password   no          no          off
 #   stage   the site's token      prohibit-password   no          yes         on
 #   prod    a token of its own    no                  no          yes         on
 
-# For machines that live for an hour.
+# For short-lived machines.
 posture "dev" {
   auth {
     method = "network"
@@ -25,7 +25,7 @@ posture "dev" {
   packages = ["net-tools", "strace", "tcpdump"]
 }
 
-# For machines at home that nobody else reaches.
+# For machines at home that nobody else can reach.
 posture "local" {
   auth {
     method = "network"
@@ -43,7 +43,7 @@ posture "local" {
   }
 }
 
-# As prod, with tools to find out why it does not work.
+# As prod, with tools for debugging.
 posture "stage" {
   auth {
     method = "site_token"

@@ -1,24 +1,24 @@
-# Read first. A site is a folder of *.hcl files; this one block says what holds
-# everywhere. File names and the order of blocks mean nothing to the program.
+# Read this first. A site is a folder of *.hcl files; this block has the settings for the
+# whole site. File names and the order of blocks have no meaning.
 site "home" {
   domain   = "home.example"
   timezone = "Europe/Berlin"
 
-  # What guests with a static address use. The addresses of this example are from
-  # 192.0.2.0/24, which is reserved for documentation: put yours in.
+  # For guests with a static address. The addresses of this example are from
+  # 192.0.2.0/24, which is reserved for documentation: replace them with yours.
   gateway = "192.0.2.1"
   dns     = ["192.0.2.1"]
 
-  # The user that every guest has from its birth, and the bridge it is plugged into
-  # unless something nearer says otherwise.
+  # The user that every guest is created with, and the bridge it is connected to unless
+  # a more specific block names another.
   vm_user = "homestak"
   bridge  = "vmbr0"
 
-  # On every node, before the packages of its posture and its spec.
+  # Packages of every node, before those of its posture and its spec.
   packages = ["htop", "curl", "wget", "git", "vim", "tmux", "tree", "jq", "rsync"]
 
-  # VMIDs that this site may use. Other guests of the same host should live outside of
-  # them. A node without a vmid draws the lowest free one of the default range.
+  # VMIDs that this site may use. Other guests of the same host should have VMIDs outside
+  # of them. A node without a vmid draws the lowest free one of the default range.
   vmid_range "guests" {
     from = 10000
     to   = 10999
@@ -40,7 +40,7 @@ locals {
   lan = "192.0.2.0/24"
 }
 
-# A value that one run can set: --var web_servers=3.
+# A value that you can set for one run: --var web_servers=3.
 variable "web_servers" {
   type    = number
   default = 2

@@ -1,7 +1,7 @@
-# Specs: what a node should become on the inside. Several nodes may share one.
+# Specs: how a node should be configured inside. Several nodes may share one.
 #
 # Today a spec is resolved and checked, and its user, keys, addresses and name servers
-# are given to the guest by cloud-init. Packages, services and the rest are not applied
+# are passed to the guest with cloud-init. Packages, services and the rest are not applied
 # inside guests yet; `plan` says so.
 
 spec "base" {

@@ -1,9 +1,9 @@
-# Addresses that are computed, and a node for every entry of a map.
+# Computed addresses, and a node for every entry of a map.
 manifest "dns" {
   description = "Name servers with fixed addresses"
   pattern     = "flat"
   host        = host.father
-  on_error    = "continue" # if one fails, still make the other
+  on_error    = "continue" # if one fails, still create the other
 
   node "ns" {
     type     = "vm"
@@ -17,14 +17,14 @@ manifest "dns" {
       # The prefix length belongs to the address; gateway and dns come from the site.
       ip = "${cidrhost(local.lan, each.value)}/24"
 
-      # IPv6 from the router's advertisements; PVE's firewall filters this card, and it gets
-      # no more than 10 MB/s. What is not written has PVE's default.
+      # IPv6 from router advertisements. PVE's firewall filters this nic, and its rate is
+      # limited to 10 MB/s. Settings that are not declared have PVE's default.
       ip6      = "auto"
       firewall = true
       rate     = 10
     }
 
-    # A running guest is never restarted for a change unless this says "allowed": the
+    # A running guest is restarted for a change only if this is "allowed". Otherwise the
     # change is written, and listed as pending until somebody restarts the guest.
     restart = "allowed"
   }

@@ -1,5 +1,5 @@
-# A manifest says what shall exist together. The line "host" makes it real: this one is
-# deployed on father. Take the manifest out of the site, and its guests go.
+# A manifest is a group of nodes. With "host" it is deployed: this one on father. If you
+# remove the manifest from the site, its guests are destroyed.
 manifest "web" {
   description = "Two web servers and their database"
   pattern     = "flat" # no node lives on another
@@ -15,8 +15,8 @@ manifest "web" {
     onboot = true  # start with the host
     agent  = false # Debian's image has no guest agent in it
 
-    # A further disk. Disks go by their names: to reorder them changes nothing. So do nics, but
-    # the first one gets the spec's address, unless it has one of its own.
+    # Another disk. Disks are identified by name, so their order does not matter. So are nics,
+    # but the first one gets the spec's address, unless it has one of its own.
     disk "data" {
       size = 50
     }
@@ -30,7 +30,7 @@ manifest "web" {
     preset     = preset.vm-small
     tags       = ["web"]
     agent      = false
-    depends_on = [node.db] # made after it, destroyed before it
+    depends_on = [node.db] # created after it, destroyed before it
 
     description = "Web server ${count.index + 1}"
   }

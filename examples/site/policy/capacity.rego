@@ -1,13 +1,13 @@
-# Rules of this site. Every file here is asked by validate, plan, apply and the agent; a
-# deny stops them, a warn is only told. `homestak-gitops policy test` runs the tests
+# Rules of this site. validate, plan, apply and the agent evaluate every file here; a deny
+# stops them, a warn is only reported. `homestak-gitops policy test` runs the tests
 # beside them, `homestak-gitops policy input` prints what rules can read.
 package homestak.site
 
 # METADATA
-# title: A host is not promised more memory than it has
+# title: Nodes do not need more memory than their host has
 # description: |
-#   Judged are hosts that say what they have (hardware in hosts/*.hcl), with all nodes
-#   deployed on them. 8 GiB are left to the host itself.
+#   Applies to hosts with a hardware block in hosts/*.hcl, with all nodes deployed on
+#   them. 8 GiB are reserved for the host itself.
 # scope: rule
 deny contains {
 	"rule": "memory-promised",
@@ -20,7 +20,7 @@ deny contains {
 }
 
 # METADATA
-# title: It is told in time that memory runs short
+# title: A warning before the memory of a host runs out
 # scope: rule
 warn contains {
 	"rule": "memory-nearly-gone",
@@ -32,7 +32,7 @@ warn contains {
 	wanted[name] > there[name] * 0.9
 }
 
-# What nodes want, by host. Children of a node live in the memory of that node.
+# The memory that nodes need, by host. Children of a node use the memory of that node.
 wanted[name] := sum([mib |
 	some node in input.site.nodes
 	node.host == name
@@ -42,7 +42,7 @@ wanted[name] := sum([mib |
 	some name, _ in input.site.hosts
 }
 
-# A host that does not say what it has is not judged: it is not in here.
+# A host without a hardware block is not in here, so no rule applies to it.
 there[name] := (host.hardware.memory_gb - 8) * 1024 if {
 	some name, host in input.site.hosts
 	is_number(host.hardware.memory_gb)

@@ -1,4 +1,4 @@
-# A package of its own: its names cannot meet those of other tests.
+# A package of its own: its names cannot collide with those of other tests.
 package capacity_test
 
 import data.homestak.site

@@ -1,11 +1,11 @@
-# One of the name servers answers at any time.
+# At least one name server answers at any time.
 package homestak.guard
 
 # METADATA
 # title: Name servers go down one after the other
 # description: |
 #   A plan that stops all name servers of a host at once is refused. In the package guard
-#   a denial ends with exit 4: it is no mistake in the site, only too much for one time.
+#   a denial exits with 4: the site has no error, the plan only does too much at once.
 # scope: rule
 deny contains {
 	"rule": "name-servers-in-turn",

@@ -16,7 +16,7 @@ manifest "mixed-mode" {
     vmid_range = "test"
 
     execution {
-      mode = "push" # what a pve node would do anyway
+      mode = "push" # what a pve node does anyway
     }
   }
 

@@ -1,4 +1,4 @@
-# A VM for a short while: a linked clone takes no time and no room for its disk.
+# A short-lived VM: a linked clone needs no time and no space for its disk.
 manifest "n1-clone" {
   description = "One linked clone of a template"
   pattern     = "flat"

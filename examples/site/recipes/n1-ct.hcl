@@ -1,5 +1,5 @@
-# A container: it shares the kernel of its host, is there in seconds, and needs no image
-# of a whole machine. PVE tells it its name, its address and the keys of root; a spec is
+# A container: it shares the kernel of its host, is created in seconds, and needs no image
+# of a whole machine. PVE sets its name, its address and the SSH keys of root; a spec is
 # for machines with cloud-init.
 manifest "n1-ct" {
   description = "One container"
@@ -12,7 +12,7 @@ manifest "n1-ct" {
     vmid     = 99970
     swap     = 0
 
-    features = ["nesting"] # systemd of a recent Debian wants it
+    features = ["nesting"] # systemd of a recent Debian needs it
 
     disk "data" {
       size   = 4

@@ -1,5 +1,5 @@
-# Recipes are manifests without a host: nothing is deployed. Each is run, from birth to
-# destruction, by: homestak-gitops test -M n1-push --host father
+# Recipes are manifests without a host: nothing is deployed. To run one, from creation to
+# removal: homestak-gitops test -M n1-push --host father
 manifest "n1-push" {
   description = "One VM, configured from outside"
   pattern     = "flat"
@@ -13,6 +13,6 @@ manifest "n1-push" {
     spec   = spec.base
     preset = preset.vm-small
     image  = image.debian-12
-    vmid   = 99001 # said outright, so it must lie in one of the site's ranges
+    vmid   = 99001 # declared, so it must be in one of the site's ranges
   }
 }

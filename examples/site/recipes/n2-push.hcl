@@ -14,7 +14,7 @@ manifest "n2-push" {
 
   node "edge" {
     type   = "vm"
-    parent = node.root-pve # it lives there: made later, destroyed sooner
+    parent = node.root-pve # it runs there: created later, destroyed earlier
     spec   = spec.base
     preset = preset.vm-small
     image  = image.debian-12

@@ -1,4 +1,4 @@
-# Peers: nothing says that one waits for another, so they are made side by side.
+# Peers: none depends on another, so they are created in parallel.
 manifest "workers" {
   description = "Three equal workers"
   pattern     = "flat"
