@@ -11,7 +11,7 @@ package homestak.site
 # scope: rule
 deny contains {
 	"rule": "memory-promised",
-	"message": sprintf("the nodes on %s want %d MiB of memory, and %d MiB are there for them", [name, wanted[name], there[name]]),
+	"message": sprintf("the nodes on %s need %d MiB of memory, and %d MiB are available", [name, wanted[name], there[name]]),
 	"address": sprintf("host.%s", [name]),
 	"fix": "Make nodes smaller, or move some to another host.",
 } if {
@@ -24,7 +24,7 @@ deny contains {
 # scope: rule
 warn contains {
 	"rule": "memory-nearly-gone",
-	"message": sprintf("the nodes on %s want %d of the %d MiB that are there for them", [name, wanted[name], there[name]]),
+	"message": sprintf("the nodes on %s need %d of %d MiB of memory that are available", [name, wanted[name], there[name]]),
 	"address": sprintf("host.%s", [name]),
 } if {
 	some name, _ in input.site.hosts
