@@ -239,6 +239,7 @@ func ValidName(s string) bool {
 
 func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
+// SortedAttributes lists the attributes of a body in the order of the file.
 func SortedAttributes(b *hclsyntax.Body) []*hclsyntax.Attribute {
 	list := make([]*hclsyntax.Attribute, 0, len(b.Attributes))
 	for _, a := range b.Attributes {

@@ -202,7 +202,7 @@ func FileStart(name string) hclv2.Range {
 	return hclv2.Range{Filename: name, Start: hclv2.InitialPos, End: hclv2.InitialPos}
 }
 
-// HashOf sums up files, whatever the order they were read in.
+// HashFiles sums up files, whatever the order they were read in.
 func HashFiles(files map[string]Sum) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {

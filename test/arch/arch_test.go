@@ -1,5 +1,6 @@
 // Package arch_test holds the tree against the laws of its architecture: who may
-// import whom, which library belongs to which package, how long a file may be.
+// import whom, which library belongs to which package, how large packages and types may be,
+// and which words they do not use.
 //
 // The files are read with go/parser. Asking the go command instead would give a
 // result that the test cache takes for unchanged when another package changes; the
@@ -141,9 +142,39 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"engine/x_test.go: github.com/stretchr/testify/assert is not in the table of libraries of test/arch",
 		},
 		{
-			"long file", lengthLaw,
-			map[string]string{"hcl/x.go": "package hcl\n" + strings.Repeat("\n", 400)},
-			"hcl/x.go: 401 lines, 400 are enough: split it by what it does",
+			"large package", sizeLaw,
+			map[string]string{
+				"hcl/x.go":      "package hcl\n" + strings.Repeat("\n", 2000),
+				"hcl/y.go":      "package hcl\n" + strings.Repeat("\n", 2000),
+				"hcl/z_test.go": "package hcl\n" + strings.Repeat("\n", 9000),
+			},
+			"hcl: 4002 lines, 4000 are enough: split it by what it does",
+		},
+		{
+			"type with many methods", sizeLaw,
+			map[string]string{"hcl/x.go": "package hcl\ntype T[P any] struct{}\n" + strings.Repeat("func (t *T[P]) m() {}\n", 31)},
+			"hcl.T: 31 methods, 30 are enough: give its parts types of their own",
+		},
+		{
+			"retired word in a name", wordLaw,
+			map[string]string{"engine/diag/x.go": "package diag\nfunc tellOther(lookup int) {}\n"},
+			`engine/diag/x.go: tellOther has the retired word "tell": say report, notify`,
+		},
+		{
+			"retired word in a message", wordLaw,
+			map[string]string{
+				"engine/diag/x.go":      "package diag\nvar s = `that is no number`\nvar t = `it is no longer there`\n",
+				"engine/diag/x_test.go": "package diag\nvar foreign = `a foreign guest`\n",
+			},
+			`engine/diag/x.go: a message says "is no number": say is not a`,
+		},
+		{
+			"library beside its owner's folder", libraryLaw,
+			map[string]string{
+				"hcl/eval/x.go": `package eval; import _ "github.com/hashicorp/hcl/v2"`,
+				"hclx/x.go":     `package hclx; import _ "github.com/hashicorp/hcl/v2"`,
+			},
+			"hclx/x.go: hclx must not use github.com/hashicorp/hcl/v2 (the language is read in one place)",
 		},
 		{
 			"init", initLaw,
@@ -180,7 +211,7 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			}
 			found := c.check(read(t, planted))
 			require.Contains(t, found, c.want)
-			if c.name != "stale table" {
+			if c.name != "stale table" { // that table has rows of many packages
 				require.Len(t, found, 1, "the law must find this and nothing else")
 			}
 		})

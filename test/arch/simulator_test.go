@@ -1,5 +1,7 @@
 package arch_test
 
+import "slices"
+
 // simulator is the packages below drivers/proxmox/pvesim, bottom first: each may use those
 // before it and the API table, and pvesim itself puts all of them together. They know
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
@@ -16,7 +18,7 @@ func simulatorLayers() []layer {
 	below := []string{"drivers/proxmox/pveapi"}
 	for _, name := range simulator {
 		pkg := "drivers/proxmox/pvesim/" + name
-		rows = append(rows, layer{pkg: pkg, may: below[:len(below):len(below)], tests: []string{"drivers/proxmox/pvesim"}})
+		rows = append(rows, layer{pkg: pkg, may: slices.Clip(below), tests: []string{"drivers/proxmox/pvesim"}})
 		below = append(below, pkg)
 	}
 	return append(rows, layer{pkg: "drivers/proxmox/pvesim", may: below, tests: []string{"drivers/proxmox/pvesim/simtest"}})

@@ -1,0 +1,88 @@
+package arch_test
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"slices"
+)
+
+// The sizes that a reader can keep in mind.
+const (
+	mostLines   = 4000 // of a package, without its tests
+	mostMethods = 30   // of a type
+)
+
+// tooLarge are the packages and types that break a limit today, with the size that they had
+// when their row was written. A figure may only become smaller; who brings a package or type
+// within the limit takes its row out.
+var tooLarge = map[string]int{
+	"cmd/homestak-gitops":               8644,
+	"drivers/proxmox":                   13323,
+	"engine/source":                     4061,
+	"cmd/homestak-gitops.app":           81,  // methods
+	"drivers/proxmox.Driver":            108, // methods
+	"drivers/proxmox.VM":                41,  // methods
+	"drivers/proxmox.exam":              55,  // methods
+	"drivers/proxmox/pvesim/core.Call":  32,  // methods
+	"drivers/proxmox/pvesim/core.World": 63,  // methods
+	"engine/plan.planner":               52,  // methods
+	"policy.Set":                        38,  // methods
+}
+
+// sizes counts the lines of every package, and the methods of every type as package.type.
+func sizes(tree []source) (lines, methods map[string]int) {
+	lines, methods = map[string]int{}, map[string]int{}
+	for _, f := range tree {
+		if f.test || f.forTests() {
+			continue
+		}
+		lines[f.pkg()] += f.lines
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				methods[f.pkg()+"."+receiver(fn)]++
+			}
+		}
+	}
+	return lines, methods
+}
+
+// receiver is the name of the type of a method.
+func receiver(fn *ast.FuncDecl) string {
+	name := ""
+	ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && name == "" {
+			name = id.Name // of T[P] the first one is T
+		}
+		return true
+	})
+	return name
+}
+
+func sizeLaw(tree []source) []string {
+	var out []string
+	lines, methods := sizes(tree)
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if most := max(mostLines, tooLarge[name]); lines[name] > most {
+			out = append(out, fmt.Sprintf("%s: %d lines, %d are enough: split it by what it does", name, lines[name], most))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(methods)) {
+		if most := max(mostMethods, tooLarge[name]); methods[name] > most {
+			out = append(out, fmt.Sprintf("%s: %d methods, %d are enough: give its parts types of their own", name, methods[name], most))
+		}
+	}
+	return out
+}
+
+// sizeRowLaw finds rows of tooLarge that are not needed any more.
+func sizeRowLaw(tree []source) []string {
+	var out []string
+	lines, methods := sizes(tree)
+	for _, name := range slices.Sorted(maps.Keys(tooLarge)) {
+		if lines[name] <= mostLines && methods[name] <= mostMethods {
+			out = append(out, fmt.Sprintf("test/arch: the row of %s in tooLarge is not needed any more", name))
+		}
+	}
+	return out
+}
