@@ -102,7 +102,7 @@ func (h *Host) Snapshot() Snapshot {
 		Sampled: w.Nodes[w.Cfg.Node].Sampled,
 	}
 	delete(s.PeakByType, "")
-	of := w.PoolOf()
+	of := w.Access.PoolOf()
 	for _, vmid := range w.Vmids {
 		g := w.Guests[vmid]
 		s.Guests = append(s.Guests, Guest{
@@ -122,8 +122,8 @@ func (h *Host) Snapshot() Snapshot {
 		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
 		s.Volumes[name] = list
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.Pools)) {
-		p := w.Pools[name]
+	for _, name := range slices.Sorted(maps.Keys(w.Access.Pools)) {
+		p := w.Access.Pools[name]
 		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.Vms)), Storages: slices.Sorted(maps.Keys(p.Storages))}
 		if p.Comment != nil {
 			shown.Comment = *p.Comment

@@ -267,7 +267,7 @@ func apiCreateToken(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedUserLock("generating token failed"); err != nil {
 		return nil, err
 	}
-	t = &core.Token{Secret: w.UUID(), Privsep: true}
+	t = &core.Token{Secret: w.Rng.UUID(), Privsep: true}
 	info := map[string]any{"privsep": 1}
 	if err := updateToken(t, c, info); err != nil {
 		return nil, err
@@ -323,7 +323,7 @@ func apiUpdateToken(w *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	if c.Flag("regenerate") {
-		changed.Secret = w.UUID()
+		changed.Secret = w.Rng.UUID()
 		info["value"], info["full-tokenid"] = changed.Secret, c.In["userid"]+"!"+c.In["tokenid"]
 	}
 	*t = changed

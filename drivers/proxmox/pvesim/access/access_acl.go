@@ -248,7 +248,7 @@ func apiUpdateACL(w *core.World, c *core.Call) (any, error) {
 // mayHandOn says why a caller may not grant or take back a role on a path; empty when it
 // may. Who lacks Permissions.Modify there hands on its own privileges alone.
 func mayHandOn(c *core.Call, path, roleid string, propagate, remove bool) string {
-	own := c.W.Privileges(c.Who, path)
+	own := c.W.Access.Privileges(c.Who, path)
 	if _, ok := own["Permissions.Modify"]; ok {
 		return ""
 	}
@@ -305,7 +305,7 @@ func apiPermissions(w *core.World, c *core.Call) (any, error) {
 	result := map[string]map[string]int{}
 	show := func(path string) map[string]int {
 		shown := map[string]int{}
-		for priv, propagate := range w.Privileges(who, path) {
+		for priv, propagate := range w.Access.Privileges(who, path) {
 			shown[priv] = perl.BoolInt(propagate)
 		}
 		return shown
@@ -323,7 +323,7 @@ func apiPermissions(w *core.World, c *core.Call) (any, error) {
 			paths[prefix] = true
 		}
 	}
-	for _, p := range w.Pools {
+	for _, p := range w.Access.Pools {
 		for vmid := range p.Vms {
 			paths[core.VMPath(vmid)] = true
 		}

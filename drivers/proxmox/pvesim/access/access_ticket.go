@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/logins"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
@@ -18,7 +19,7 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 	}
 	u := w.Access.Users[username]
 	password := c.In["password"]
-	renewed, byTicket := w.ByTicket(password)
+	renewed, byTicket := logins.ByTicket(w, password)
 	good := u != nil && u.Active(w.Now) &&
 		(byTicket && renewed == username || u.Password != "" && subtle.ConstantTimeCompare([]byte(u.Password), []byte(password)) == 1)
 	if path, privs := c.In["path"], c.In["privs"]; path != "" && privs != "" {
@@ -29,8 +30,8 @@ func apiCreateTicket(w *core.World, c *core.Call) (any, error) {
 	}
 	return map[string]any{
 		"username":            username,
-		"ticket":              w.Ticket(username),
-		"CSRFPreventionToken": w.Csrf(username),
+		"ticket":              logins.Ticket(w, username),
+		"CSRFPreventionToken": logins.Csrf(w, username),
 		"cap":                 capabilities(w, core.Identity{User: username}),
 	}, nil
 }
@@ -50,7 +51,7 @@ func verified(w *core.World, c *core.Call, username string, good bool) (any, err
 }
 
 func hasAll(w *core.World, username, path string, privs []string) bool {
-	has := w.Privileges(core.Identity{User: username}, path)
+	has := w.Access.Privileges(core.Identity{User: username}, path)
 	return !slices.ContainsFunc(privs, func(priv string) bool { return !has[priv] })
 }
 
@@ -79,7 +80,7 @@ func capabilities(w *core.World, id core.Identity) map[string]map[string]int {
 		if parts := perl.Segments(path); len(parts) > 0 {
 			family = parts[0]
 		}
-		for priv := range w.Privileges(id, path) {
+		for priv := range w.Access.Privileges(id, path) {
 			switch {
 			case family == "pool" && strings.HasPrefix(priv, "VM."):
 				result["vms"][priv] = 1

@@ -13,10 +13,10 @@ import (
 
 // JoinPool puts a guest into a pool; it is in one at most.
 func JoinPool(w *core.World, name string, vmid int) {
-	for _, p := range w.Pools {
+	for _, p := range w.Access.Pools {
 		delete(p.Vms, vmid)
 	}
-	if p := w.Pools[name]; p != nil {
+	if p := w.Access.Pools[name]; p != nil {
 		p.Vms[vmid] = true
 	}
 	w.Access.Changed()
@@ -28,12 +28,12 @@ func apiCreatePool(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedUserLock("create pool failed"); err != nil {
 		return nil, err
 	}
-	if w.Pools[name] != nil {
+	if w.Access.Pools[name] != nil {
 		return nil, perl.Fail("create pool failed: pool '%s' already exists", name)
 	}
 	leaf := name
 	if parent, last, nested := perl.CutLast(name, "/"); nested {
-		if leaf = last; w.Pools[parent] == nil {
+		if leaf = last; w.Access.Pools[parent] == nil {
 			return nil, perl.Fail("create pool failed: parent '%s' of pool '%s' does not exist", parent, name)
 		}
 	}
@@ -44,7 +44,7 @@ func apiCreatePool(w *core.World, c *core.Call) (any, error) {
 	if c.Has("comment") {
 		p.Comment = perl.Kept(c.In["comment"])
 	}
-	w.Pools[name] = p
+	w.Access.Pools[name] = p
 	w.Access.Changed()
 	return nil, nil
 }
@@ -53,18 +53,18 @@ func apiCreatePool(w *core.World, c *core.Call) (any, error) {
 func apiPools(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
 	if name := c.In["poolid"]; name != "" {
-		p := w.Pools[name] // PVE asks for Pool.Audit here, and does not look at the answer.
+		p := w.Access.Pools[name] // PVE asks for Pool.Audit here, and does not look at the answer.
 		if p == nil {
 			return nil, perl.Fail("pool '%s' does not exist", name)
 		}
 		return append(list, showPool(w, c, p)), nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.Pools)) {
+	for _, name := range slices.Sorted(maps.Keys(w.Access.Pools)) {
 		if !c.Can("/pool/"+name, "Pool.Audit") {
 			continue
 		}
 		entry := map[string]any{"poolid": name}
-		if comment := w.Pools[name].Comment; comment != nil {
+		if comment := w.Access.Pools[name].Comment; comment != nil {
 			entry["comment"] = *comment
 		}
 		list = append(list, entry)
@@ -74,7 +74,7 @@ func apiPools(w *core.World, c *core.Call) (any, error) {
 
 // apiPool is GET /pools/{poolid}, the old way.
 func apiPool(w *core.World, c *core.Call) (any, error) {
-	p := w.Pools[c.In["poolid"]]
+	p := w.Access.Pools[c.In["poolid"]]
 	if p == nil {
 		return nil, perl.Fail("pool '%s' does not exist", c.In["poolid"])
 	}
@@ -116,11 +116,11 @@ func apiUpdatePool(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedUserLock("update pools failed"); err != nil {
 		return nil, err
 	}
-	p := w.Pools[c.In["poolid"]]
+	p := w.Access.Pools[c.In["poolid"]]
 	if p == nil {
 		return nil, perl.Fail("update pools failed: pool '%s' does not exist", c.In["poolid"])
 	}
-	of, storages := w.PoolOf(), maps.Clone(p.Storages)
+	of, storages := w.Access.PoolOf(), maps.Clone(p.Storages)
 	var moved []int
 	for _, word := range c.List("vms") {
 		vmid := perl.Atoi(word)
@@ -199,11 +199,11 @@ func apiDeletePool(w *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	name := c.In["poolid"]
-	p := w.Pools[name]
+	p := w.Access.Pools[name]
 	if p == nil {
 		return nil, perl.Fail("delete pool failed: pool '%s' does not exist", name)
 	}
-	for _, other := range slices.Sorted(maps.Keys(w.Pools)) {
+	for _, other := range slices.Sorted(maps.Keys(w.Access.Pools)) {
 		if strings.HasPrefix(other, name+"/") {
 			return nil, perl.Fail("delete pool failed: pool '%s' is not empty (contains pool '%s')", name, other)
 		}
@@ -220,7 +220,7 @@ func apiDeletePool(w *core.World, c *core.Call) (any, error) {
 		}
 		return nil, perl.Fail("delete pool failed: pool '%s' is not empty (contains storage '%s')", name, storage)
 	}
-	delete(w.Pools, name)
+	delete(w.Access.Pools, name)
 	delete(w.Access.ACL, "/pool/"+name)
 	w.Access.Changed()
 	return nil, nil

@@ -72,7 +72,7 @@ func mayDump(c *core.Call) error {
 func dumped(c *core.Call, node string) ([]string, error) {
 	want := c.List("vmid")
 	exclude := c.List("exclude")
-	pool := c.W.Pools[c.In["pool"]]
+	pool := c.W.Access.Pools[c.In["pool"]]
 	if c.Has("pool") && pool == nil {
 		return nil, perl.Fail("pool '%s' does not exist", c.In["pool"])
 	}
@@ -261,7 +261,7 @@ func (d *dump) prune(t *core.Task, st *core.Store, g *core.Guest) {
 // apiExtractConfig is GET /nodes/{node}/vzdump/extractconfig.
 func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
 	volid := c.In["volume"]
-	if _, err := c.MayReadVolume(0, volid, "backup"); err != nil {
+	if _, err := guests.MayReadVolume(c, 0, volid, "backup"); err != nil {
 		return nil, err
 	}
 	if storage, name, ok := core.VolumeID(volid); ok {

@@ -65,7 +65,7 @@ func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
 	}
 	id := c.Take("id")
 	if id == "" {
-		id = w.UUID()
+		id = w.Rng.UUID()
 	}
 	if w.Sections["jobs"][id] != nil {
 		return nil, perl.Fail("Job '%s' already exists", id)
@@ -184,7 +184,7 @@ func mayBackUpPool(c *core.Call) error {
 	if pool == "" {
 		return nil
 	}
-	if c.W.Pools[pool] == nil {
+	if c.W.Access.Pools[pool] == nil {
 		return perl.Forbidden("pool '" + pool + "' does not exist")
 	}
 	return c.Need("/pool/"+pool, "VM.Backup")

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
@@ -72,7 +73,7 @@ var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "tag
 // apiOptions is GET /cluster/options. Who may not audit the cluster sees but two of
 // them, and the tags that he may use.
 func apiOptions(w *core.World, c *core.Call) (any, error) {
-	tags := c.AllowedTags()
+	tags := guests.AllowedTags(c)
 	entry := map[string]any{}
 	auditor := c.Can("/", "Sys.Audit")
 	if auditor {

@@ -162,7 +162,7 @@ func includedDrive(vmid int, key, volume string, included bool, reason string) m
 // coveredBy says whether a backup job has a guest.
 func coveredBy(w *core.World, job property.Config, vmid int) bool {
 	named := perl.SplitList(job["vmid"])
-	pool := w.Pools[job["pool"]]
+	pool := w.Access.Pools[job["pool"]]
 	switch {
 	case strings.Contains(","+strings.Join(perl.SplitList(job["exclude"]), ",")+",", fmt.Sprintf(",%d,", vmid)):
 		return false

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // What other people's clients ask of a host beside its guests.
@@ -93,7 +94,7 @@ func apiPrune(w *core.World, c *core.Call) (any, error) {
 		for _, entry := range list {
 			if entry["mark"] == "remove" {
 				t.Logf("removing backup '%s'", entry["volid"])
-				if err := w.Free(t.Node, perl.Text(entry["volid"])); err != nil {
+				if err := volumes.Free(w, t.Node, perl.Text(entry["volid"])); err != nil {
 					return err
 				}
 			}

@@ -61,8 +61,8 @@ func fillVM(w *core.World, g *core.Guest, name, bridge string) {
 	g.Conf["net0"] = "virtio=" + w.MAC() + ",bridge=" + bridge
 	g.Conf["ostype"] = "l26"
 	g.Conf["scsihw"] = "virtio-scsi-single"
-	g.Conf["smbios1"] = "uuid=" + w.UUID()
-	g.Conf["vmgenid"] = w.UUID()
+	g.Conf["smbios1"] = "uuid=" + w.Rng.UUID()
+	g.Conf["vmgenid"] = w.Rng.UUID()
 	g.Conf["meta"] = fmt.Sprintf("creation-qemu=7.2.0,ctime=%d", w.Boot.Unix()-int64(w.Rng.IntN(1e8)))
 	if volid, size := oldDisk(w, g); volid != "" {
 		g.Conf["scsi0"] = volid + ",size=" + property.FormatSize(size)

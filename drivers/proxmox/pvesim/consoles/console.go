@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/logins"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
@@ -99,7 +100,7 @@ func openConsole(w *core.World, c *core.Call, con *Console, kind, id, says strin
 // PVE/AccessControl.pm).
 func consoleTicket(w *core.World, user, path string, port int) string {
 	plain := fmt.Sprintf("PVEVNC:%08X", w.Now.Unix())
-	return plain + "::" + w.Sign(fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
+	return plain + "::" + logins.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
 }
 
 // goodConsoleTicket verifies such a ticket, which is good for forty seconds.
@@ -111,7 +112,7 @@ func goodConsoleTicket(w *core.World, ticket, user, path string, port int) bool 
 		return false
 	}
 	age := w.Now.Unix() - seconds
-	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(w.Sign(fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
+	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(logins.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
 }
 
 func badConsoleTicket() error {
@@ -148,13 +149,13 @@ func consoleAnswer(w *core.World, c *core.Call, con *Console, kind, id string) (
 	if con.terminal {
 		return answer, nil
 	}
-	con.password, con.challenge = ticket, w.Hex(16)
+	con.password, con.challenge = ticket, w.Rng.Hex(16)
 	answer["cert"] = ""
 	if w.Authority != nil {
 		answer["cert"] = certs.AsPEM(w.Authority) // Of the file that it is read from: pve-root-ca.pem.
 	}
 	if c.Flag("generate-password") {
-		con.password = w.Hex(8)
+		con.password = w.Rng.Hex(8)
 		answer["password"] = con.password
 	}
 	return answer, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/logins"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
@@ -233,9 +234,9 @@ func mayCall(w *core.World, con *Console, user, ticket string) bool {
 	if u := w.Access.Users[user]; u == nil || !u.Active(w.Now) {
 		return false
 	}
-	owner, good := w.ByTicket(ticket)
+	owner, good := logins.ByTicket(w, ticket)
 	if (!good || owner != user) && !goodConsoleTicket(w, ticket, user, con.path, con.port) {
 		return false
 	}
-	return w.Privileges(core.Identity{User: user}, con.path)[con.perm]
+	return w.Access.Privileges(core.Identity{User: user}, con.path)[con.perm]
 }

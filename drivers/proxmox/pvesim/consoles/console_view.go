@@ -23,7 +23,7 @@ func apiConsoleLogin(w *core.World, c *core.Call) (any, error) {
 	}
 	user, token, _ := strings.Cut(who, "!")
 	for _, priv := range c.List("privs") {
-		if !w.Allowed(core.Identity{User: user, Token: token}, path, priv) {
+		if !w.Access.Allowed(core.Identity{User: user, Token: token}, path, priv) {
 			return nil, &perl.APIError{Status: http.StatusUnauthorized, Message: "permission denied"}
 		}
 	}
@@ -54,8 +54,8 @@ func apiSpice(w *core.World, c *core.Call) (any, error) {
 	}
 	answer := map[string]any{
 		"secure-attention": "Ctrl+Alt+Ins", "toggle-fullscreen": "Shift+F11", "release-cursor": "Ctrl+Alt+R", "type": "spice", "title": title,
-		"host": fmt.Sprintf("pvespiceproxy:%08X:%d:%s:%d::%s", w.Now.Unix(), vmid, strings.ToLower(node), port, w.Hex(40)), "proxy": "http://" + proxy + ":3128",
-		"tls-port": port, "password": w.Hex(40), "delete-this-file": 1,
+		"host": fmt.Sprintf("pvespiceproxy:%08X:%d:%s:%d::%s", w.Now.Unix(), vmid, strings.ToLower(node), port, w.Rng.Hex(40)), "proxy": "http://" + proxy + ":3128",
+		"tls-port": port, "password": w.Rng.Hex(40), "delete-this-file": 1,
 	}
 	if cert := w.Certificate; cert != nil {
 		answer["host-subject"] = "OU=PVE Cluster Node,O=Proxmox Virtual Environment,CN=" + cert.Subject.CommonName

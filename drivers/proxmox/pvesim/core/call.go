@@ -91,7 +91,7 @@ func (c *Call) List(name string) []string { return perl.SplitList(c.In[name]) }
 func (c *Call) Root() bool { return c.Who == Identity{User: "root@pam"} }
 
 // Can says whether the caller has a privilege.
-func (c *Call) Can(path, priv string) bool { return c.W.Allowed(c.Who, path, priv) }
+func (c *Call) Can(path, priv string) bool { return c.W.Access.Allowed(c.Who, path, priv) }
 
 // Need is the check that fails with a 403 (check in PVE/RPCEnvironment.pm).
 func (c *Call) Need(path string, privs ...string) error {

@@ -18,13 +18,14 @@ type Death struct {
 }
 
 // doom lets a new task die half-way, if its turn is in the configuration.
-func (w *World) doom(t *Task) {
+func (t *Task) doom() {
+	w := t.W
 	w.Count.begun[t.Kind]++
 	for _, d := range w.Cfg.Deaths {
 		if d.Type != t.Kind || d.Nth != 0 && d.Nth != w.Count.begun[t.Kind] {
 			continue
 		}
-		half := w.forkTime(t.Kind) + (w.TaskTime(t.Kind)-w.forkTime(t.Kind))/2
+		half := w.Cfg.forkTime(t.Kind) + (w.Cfg.TaskTimeOf(t.Kind)-w.Cfg.forkTime(t.Kind))/2
 		w.At(t.Start.Add(half), func() { // Behind its first half, which was planned before.
 			switch {
 			case !t.Running():
@@ -39,20 +40,20 @@ func (w *World) doom(t *Task) {
 
 // rotate forgets the oldest tasks that are over, beyond those that the node keeps: PVE
 // rotates its index of tasks and removes the logs with it.
-func (w *World) rotate() {
+func (l *taskList) rotate(keep int) {
 	over := 0
-	for _, t := range w.Tasks.All {
+	for _, t := range l.All {
 		over += perl.BoolInt(!t.Running())
 	}
-	kept := w.Tasks.All[:0]
-	for _, t := range w.Tasks.All {
-		if !t.Running() && over > w.Cfg.KeepTasks {
+	kept := l.All[:0]
+	for _, t := range l.All {
+		if !t.Running() && over > keep {
 			over--
-			delete(w.Tasks.ByID, t.UPID)
+			delete(l.ByID, t.UPID)
 			continue
 		}
 		kept = append(kept, t)
 	}
-	clear(w.Tasks.All[len(kept):])
-	w.Tasks.All = kept
+	clear(l.All[len(kept):])
+	l.All = kept
 }

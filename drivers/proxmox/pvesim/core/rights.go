@@ -9,14 +9,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
-// Access is user.cfg: users, groups, roles and the access list.
+// Access is user.cfg: users, groups, roles, the access list and pools.
 type Access struct {
-	key    string // Signs tickets.
+	Key    string // Signs tickets.
 	Users  map[string]*User
 	Realms map[string]property.Config
 	Groups map[string]*Group
 	Roles  map[string]*Role
 	ACL    map[string]*ACLEntry // By path.
+	Pools  map[string]*Pool
 
 	// known caches privileges by caller and path; nil after any change of the
 	// above or of a pool.
@@ -58,10 +59,11 @@ type ACLEntry struct {
 
 func newAccess(c *Config) *Access {
 	a := &Access{
-		key:    c.Token,
+		Pools:  map[string]*Pool{},
+		Key:    c.Token,
 		Realms: builtinRealms(), Users: map[string]*User{}, Groups: map[string]*Group{}, Roles: builtinRoles(c.Version != "8.4"), ACL: map[string]*ACLEntry{},
 	}
-	parts := tokenForm.FindStringSubmatch(c.Token)
+	parts := TokenForm.FindStringSubmatch(c.Token)
 	if parts == nil {
 		panic("pvesim: token is not of the form user@realm!name=secret")
 	}
@@ -158,19 +160,18 @@ func (a *Access) Revoke(path, roleid string, side func(*ACLEntry) map[string]map
 }
 
 // Allowed says whether somebody has a privilege on a path.
-func (w *World) Allowed(id Identity, path, priv string) bool {
+func (a *Access) Allowed(id Identity, path, priv string) bool {
 	if !ACLPath.MatchString(path) {
 		return false
 	}
-	_, ok := w.Privileges(id, path)[priv]
+	_, ok := a.Privileges(id, path)[priv]
 	return ok
 }
 
 // Privileges are those of somebody on a path, each with whether it propagates
 // (permissions and compile_acl_path in PVE/RPCEnvironment.pm). The result is
 // shared: not to be changed.
-func (w *World) Privileges(id Identity, path string) map[string]bool {
-	a := w.Access
+func (a *Access) Privileges(id Identity, path string) map[string]bool {
 	u := a.Users[id.User]
 	if id == (Identity{User: "root@pam"}) {
 		return a.Roles["Administrator"].Privs
@@ -184,7 +185,7 @@ func (w *World) Privileges(id Identity, path string) map[string]bool {
 			return nil
 		}
 		if !t.Privsep {
-			return w.Privileges(Identity{User: id.User}, path)
+			return a.Privileges(Identity{User: id.User}, path)
 		}
 	}
 	if a.known == nil {
@@ -197,7 +198,7 @@ func (w *World) Privileges(id Identity, path string) map[string]bool {
 		return privs
 	}
 	privs := map[string]bool{}
-	for roleid, propagate := range w.withPoolRoles(a.rolesOn(id, path), id, path) {
+	for roleid, propagate := range a.withPoolRoles(a.rolesOn(id, path), id, path) {
 		if r := a.Roles[roleid]; r != nil {
 			for priv := range r.Privs {
 				privs[priv] = privs[priv] || propagate
@@ -205,7 +206,7 @@ func (w *World) Privileges(id Identity, path string) map[string]bool {
 		}
 	}
 	if t != nil {
-		owner := w.Privileges(Identity{User: id.User}, path)
+		owner := a.Privileges(Identity{User: id.User}, path)
 		for priv, propagate := range privs {
 			if ofOwner, ok := owner[priv]; ok {
 				privs[priv] = propagate && ofOwner
@@ -290,11 +291,11 @@ func effective(granted map[string]bool, final bool) map[string]bool {
 // withPoolRoles adds the roles that a guest or storage inherits from its pools. They do
 // not propagate, do not count beside NoAccess on the path itself, and NoAccess on a pool
 // leaves nothing else.
-func (w *World) withPoolRoles(roles map[string]bool, id Identity, path string) map[string]bool {
+func (a *Access) withPoolRoles(roles map[string]bool, id Identity, path string) map[string]bool {
 	if _, none := roles["NoAccess"]; none {
 		return roles
 	}
-	for roleid := range w.poolRoles(id, path) {
+	for roleid := range a.poolRoles(id, path) {
 		if roleid == "NoAccess" {
 			return map[string]bool{"NoAccess": false}
 		}
@@ -306,12 +307,12 @@ func (w *World) withPoolRoles(roles map[string]bool, id Identity, path string) m
 }
 
 // poolRoles are the roles that a guest or storage inherits from its pools.
-func (w *World) poolRoles(id Identity, path string) map[string]bool {
+func (a *Access) poolRoles(id Identity, path string) map[string]bool {
 	roles := map[string]bool{}
-	for _, p := range w.Pools {
+	for _, p := range a.Pools {
 		_, name, _ := perl.CutLast(path, "/")
 		if path == VMPath(perl.Atoi(name)) && p.Vms[perl.Atoi(name)] || path == "/storage/"+name && p.Storages[name] {
-			maps.Copy(roles, w.Access.rolesOn(id, "/pool/"+p.Name))
+			maps.Copy(roles, a.rolesOn(id, "/pool/"+p.Name))
 		}
 	}
 	return roles
@@ -319,12 +320,12 @@ func (w *World) poolRoles(id Identity, path string) map[string]bool {
 
 // forgetGuest removes a guest that is gone from pool and access list
 // (remove_vm_access in PVE/AccessControl.pm).
-func (w *World) forgetGuest(g *Guest) {
-	for _, p := range w.Pools {
+func (a *Access) forgetGuest(g *Guest) {
+	for _, p := range a.Pools {
 		delete(p.Vms, g.Vmid)
 	}
-	delete(w.Access.ACL, VMPath(g.Vmid))
-	w.Access.Changed()
+	delete(a.ACL, VMPath(g.Vmid))
+	a.Changed()
 }
 
 // Pool is a resource pool.
@@ -336,9 +337,9 @@ type Pool struct {
 }
 
 // PoolOf says in which pool each guest is.
-func (w *World) PoolOf() map[int]string {
+func (a *Access) PoolOf() map[int]string {
 	of := map[int]string{}
-	for name, p := range w.Pools {
+	for name, p := range a.Pools {
 		for vmid := range p.Vms {
 			of[vmid] = name
 		}

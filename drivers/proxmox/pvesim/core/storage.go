@@ -169,15 +169,6 @@ func (s *Store) dirOf(name string, vmid int) bool {
 	return !s.Files() || path.Base(path.Dir(name)) == perl.Itoa(vmid)
 }
 
-// ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
-// rootdir, to a container.
-func (w *World) ContentOf(v *Volume) string {
-	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
-		return "rootdir"
-	}
-	return v.Content
-}
-
 // VolumeID splits STORAGE:NAME; ok is false for anything else.
 func VolumeID(volid string) (storage, name string, ok bool) {
 	storage, name, ok = strings.Cut(volid, ":")
@@ -210,39 +201,8 @@ func (w *World) Volume(node, volid string) *Volume {
 // StoreNames lists the storages, sorted.
 func (w *World) StoreNames() []string { return slices.Sorted(maps.Keys(w.Stores)) }
 
-// largestFile is what a file system takes: that of ext4 with its usual blocks.
-const largestFile = 16 << 40
-
-// Allocate makes a new empty disk. The log gets what the tool would print.
-func (w *World) Allocate(node string, s *Store, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
-	name := s.FreeDisk(node, vmid, format)
-	return w.AllocateAs(node, s, name, vmid, format, size, log)
-}
-
-// AllocateAs is allocate under a given name.
-func (w *World) AllocateAs(node string, s *Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
-	v := &Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
-	if format == "qcow2" {
-		v.Used = 200704
-	}
-	if err := s.Room(node, v.Used); err != nil {
-		return nil, err
-	}
-	if s.Files() && size > largestFile {
-		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
-		return nil, perl.Fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.FilePath(name), format)
-	}
-	switch {
-	case s.Files() && format == "qcow2":
-		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16", s.FilePath(name), size)
-	case s.Files():
-		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
-	case s.Type == "lvmthin" || s.Type == "lvm":
-		log("  Logical volume \"%s\" created.", name)
-	}
-	s.Put(node, v)
-	return v, nil
-}
+// LargestFile is what a file system takes: that of ext4 with its usual blocks.
+const LargestFile = 16 << 40
 
 // Room fails when a storage cannot take so many bytes more.
 func (s *Store) Room(node string, bytes int64) error {
@@ -259,37 +219,6 @@ func (s *Store) Room(node string, bytes int64) error {
 	}
 }
 
-// CopyDisk makes a full copy of a volume, of the same content.
-func (w *World) CopyDisk(node string, source *Volume, s *Store, vmid int, format string, log func(string, ...any)) (*Volume, error) {
-	v, err := w.Allocate(node, s, vmid, format, source.Size, log)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Room(node, source.Used); err != nil {
-		delete(s.Volumes, s.Key(node, v.Name))
-		return nil, err
-	}
-	v.Used = max(v.Used, source.Used)
-	v.System = source.System
-	log("transferred 0.0 B of %s (0.00%%)", humanSize(source.Size))
-	log("transferred %s of %s (100.00%%)", humanSize(source.Size), humanSize(source.Size))
-	return v, nil
-}
-
-// Free removes a volume (vdisk_free in PVE/Storage.pm).
-func (w *World) Free(node, volid string) error {
-	storage, name, _ := VolumeID(volid)
-	s, err := w.Store(storage)
-	if err != nil {
-		return err
-	}
-	if s.InUse(node, name) {
-		return perl.Fail("base volume '%s' is still in use by linked clones", name)
-	}
-	delete(s.Volumes, s.Key(node, name))
-	return nil
-}
-
 // InUse says whether linked clones of a volume live.
 func (s *Store) InUse(node, name string) bool {
 	for _, v := range s.List(node) {
@@ -300,8 +229,8 @@ func (s *Store) InUse(node, name string) bool {
 	return false
 }
 
-// humanSize prints bytes with one digit behind the point (render_bytes).
-func humanSize(bytes int64) string {
+// HumanSize prints bytes with one digit behind the point (render_bytes).
+func HumanSize(bytes int64) string {
 	value, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for value >= 1024 && len(units) > 1 {
 		value, units = value/1024, units[1:]

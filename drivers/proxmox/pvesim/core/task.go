@@ -83,14 +83,14 @@ func (w *World) Fork(c *Call, node string, j Job) string {
 // ForkAs is fork for somebody: what nobody asked for, the HA manager does as root.
 func (w *World) ForkAs(who Identity, node string, j Job) string {
 	t := &Task{Job: j, W: w, Node: node, Pid: w.Pid(), Start: w.Now, Who: who}
-	t.due = w.Now.Add(w.TaskTime(j.Kind))
+	t.due = w.Now.Add(w.Cfg.TaskTimeOf(j.Kind))
 	t.Since = int64(w.Now.Sub(w.Boot) / (10 * time.Millisecond))
 	t.UPID = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.Pid, t.Since, w.Now.Unix(), j.Kind, j.ID, who)
 	w.Tasks.All = append(w.Tasks.All, t)
 	w.Tasks.ByID[t.UPID] = t
-	w.countTask(t.Kind, +1)
-	w.At(w.Now.Add(w.forkTime(j.Kind)), t.Enter)
-	w.doom(t)
+	w.Count.task(t.Kind, +1)
+	w.At(w.Now.Add(w.Cfg.forkTime(j.Kind)), t.Enter)
+	t.doom()
 	return t.UPID
 }
 
@@ -102,20 +102,20 @@ func (w *World) RootCall() *Call {
 	return &Call{W: w, Who: RootIdentity, Req: &Request{Begun: w.Now}, In: map[string]string{}, Values: map[string]any{}}
 }
 
-// TaskTime is how long a task of a type takes in all.
-func (w *World) TaskTime(kind string) time.Duration {
-	if own, ok := w.Cfg.TaskTimes[kind]; ok {
+// TaskTimeOf is how long a task of a type takes in all.
+func (c Config) TaskTimeOf(kind string) time.Duration {
+	if own, ok := c.TaskTimes[kind]; ok {
 		return own
 	}
-	return w.Cfg.TaskTime
+	return c.TaskTime
 }
 
-func (w *World) forkTime(kind string) time.Duration { return min(forkTime, w.TaskTime(kind)/2) }
+func (c Config) forkTime(kind string) time.Duration { return min(forkTime, c.TaskTimeOf(kind)/2) }
 
-func (w *World) countTask(kind string, by int) {
+func (c *counters) task(kind string, by int) {
 	for _, key := range []string{"", kind} {
-		w.Count.running[key] += by
-		w.Count.PeakTasks[key] = max(w.Count.PeakTasks[key], w.Count.running[key])
+		c.running[key] += by
+		c.PeakTasks[key] = max(c.PeakTasks[key], c.running[key])
 	}
 }
 
@@ -169,7 +169,7 @@ func (t *Task) work() {
 			return
 		}
 	}
-	takes := t.W.TaskTime(t.Kind) - t.W.forkTime(t.Kind)
+	takes := t.W.Cfg.TaskTimeOf(t.Kind) - t.W.Cfg.forkTime(t.Kind)
 	if t.Begin != nil {
 		if err := t.Begin(t); err != nil {
 			t.Finish(err)
@@ -227,10 +227,10 @@ func (t *Task) close() {
 	t.Stopped = t.W.Now
 	t.Begin, t.End, t.Abort, t.Held = nil, nil, nil, nil // The list of tasks is long, and these hold the whole request.
 	if !t.Unlisted {
-		t.W.countTask(t.Kind, -1)
+		t.W.Count.task(t.Kind, -1)
 	}
 	if t.W.Cfg.KeepTasks > 0 {
-		t.W.At(t.Stopped, t.W.rotate) // Not now: somebody may be going through the list.
+		t.W.At(t.Stopped, func() { t.W.Tasks.rotate(t.W.Cfg.KeepTasks) }) // Not now: somebody may be going through the list.
 	}
 	if t.Guest == nil || t.Guest.File != t {
 		return

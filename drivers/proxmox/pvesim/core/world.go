@@ -20,7 +20,7 @@ const SamplePeriod = 10 * time.Second
 // World is the whole state of a host. Whoever touches it holds Host.mu.
 type World struct {
 	Cfg         Config
-	Rng         *rand.Rand
+	Rng         Random
 	Boot        time.Time // When the nodes were started.
 	Now         time.Time // What the world is up to date with.
 	Quorum      bool
@@ -34,11 +34,10 @@ type World struct {
 	Vmids   []int // The keys of guests, sorted.
 	Stores  map[string]*Store
 	Bridges []string
-	Pools   map[string]*Pool
 	Access  *Access
-	token   struct { // The last one that was sent, taken apart.
-		value string
-		parts []string
+	Token   struct { // The last one that was sent, taken apart.
+		Value string
+		Parts []string
 	}
 	Tasks   taskList
 	HA      manager
@@ -88,11 +87,11 @@ type counters struct {
 // NewWorld makes the world as it is now.
 func NewWorld(c Config, now time.Time) *World {
 	w := &World{
-		Cfg: c, Rng: rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369)), //nolint:gosec // Reproducible on purpose.
+		Cfg: c, Rng: Random{rand.New(rand.NewPCG(uint64(c.Seed), 0x7076657369))}, //nolint:gosec // Reproducible on purpose.
 		Now: now, Quorum: !c.NoQuorum,
 		Nodes: map[string]*Node{}, Guests: map[int]*Guest{}, Stores: map[string]*Store{},
-		Bridges: slices.Clone(c.Bridges), Pools: map[string]*Pool{},
-		Tasks: newTaskList(), Options: property.Config{}, Seen: map[int]Sample{}, stale: map[int]struct{}{}, lastID: 1000,
+		Bridges: slices.Clone(c.Bridges),
+		Tasks:   newTaskList(), Options: property.Config{}, Seen: map[int]Sample{}, stale: map[int]struct{}{}, lastID: 1000,
 		Count: counters{
 			Requests: map[string]int{}, Unimplemented: map[string]struct{}{},
 			running: map[string]int{}, begun: map[string]int{}, PeakTasks: map[string]int{},
@@ -126,7 +125,7 @@ func NewWorld(c Config, now time.Time) *World {
 		w.AssumeLocal()
 	}
 	if w.Cfg.Token == "" {
-		w.Cfg.Token = "root@pam!sim=" + w.UUID()
+		w.Cfg.Token = "root@pam!sim=" + w.Rng.UUID()
 	}
 	w.Access = newAccess(&w.Cfg)
 	return w
@@ -244,7 +243,7 @@ func (w *World) Remove(g *Guest) {
 		w.Vmids = slices.Delete(w.Vmids, i, i+1)
 	}
 	w.stale[g.Vmid] = struct{}{}
-	w.forgetGuest(g)
+	w.Access.forgetGuest(g)
 	for _, removed := range w.Hooks.Removed {
 		removed(g)
 	}
@@ -264,9 +263,12 @@ func (w *World) Touch(g *Guest) {
 	w.stale[g.Vmid] = struct{}{}
 }
 
+// Random is where everything comes from that a host invents: the same for the same seed.
+type Random struct{ *rand.Rand }
+
 // UUID invents a version 4 UUID.
-func (w *World) UUID() string {
-	a, b := w.Rng.Uint64(), w.Rng.Uint64()
+func (r Random) UUID() string {
+	a, b := r.Uint64(), r.Uint64()
 	a = a&^0xf000 | 0x4000
 	b = b&^(3<<62) | 2<<62
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&(1<<48-1))
@@ -287,10 +289,10 @@ func (w *World) MACPrefix() string {
 }
 
 // Hex invents n hexadecimal digits.
-func (w *World) Hex(n int) string {
+func (r Random) Hex(n int) string {
 	var b strings.Builder
 	for b.Len() < n {
-		fmt.Fprintf(&b, "%016x", w.Rng.Uint64())
+		fmt.Fprintf(&b, "%016x", r.Uint64())
 	}
 	return b.String()[:n]
 }

@@ -207,7 +207,7 @@ func apiMakeGroup(w *core.World, c *core.Call) (any, error) {
 		if g.level = c.In["filesystem"]; g.level == "" {
 			g.level = "ext4"
 		}
-		g.uuid = w.UUID()
+		g.uuid = w.Rng.UUID()
 	}
 	for _, d := range wanted {
 		g.disks = append(g.disks, d.path)

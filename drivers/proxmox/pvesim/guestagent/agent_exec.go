@@ -210,7 +210,7 @@ func apiAgentShutdown(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.At(w.Now.Add(w.TaskTime("qmshutdown")), func() {
+	w.At(w.Now.Add(w.Cfg.TaskTimeOf("qmshutdown")), func() {
 		if g.Run != nil && w.Guests[g.Vmid] == g {
 			guests.PowerOff(w, g, nil)
 		}

@@ -26,7 +26,7 @@ func UnusedID(w *core.World, vmid int) error {
 // MayCreate checks pool, storage and the right to make a guest, to let HA manage it, and,
 // since qemu-server 9.1.11, to start it.
 func MayCreate(c *core.Call, vmid int, pool, storage string) error {
-	if pool != "" && c.W.Pools[pool] == nil {
+	if pool != "" && c.W.Access.Pools[pool] == nil {
 		return perl.Forbidden("pool '" + pool + "' does not exist")
 	}
 	if storage != "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // Owns says whether a volume belongs to a guest.
@@ -96,7 +97,7 @@ func BaseOf(w *core.World, g *core.Guest, volid string) string {
 // it cannot be freed.
 func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) {
 	if remove {
-		err := w.Free(g.Node, old)
+		err := volumes.Free(w, g.Node, old)
 		if err == nil {
 			return
 		}
@@ -109,7 +110,7 @@ func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) 
 // names, and with unreferenced also those that only carry its id.
 func FreeDisks(w *core.World, g *core.Guest, unreferenced bool, log func(string, ...any)) {
 	release := func(volid string) {
-		if err := w.Free(g.Node, volid); err != nil {
+		if err := volumes.Free(w, g.Node, volid); err != nil {
 			log("Could not remove disk '%s', check manually: %s", volid, err)
 		}
 	}

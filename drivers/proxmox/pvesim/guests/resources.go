@@ -110,7 +110,7 @@ func APIResources(w *core.World, c *core.Call) (any, error) {
 	list := []any{}
 	pools := map[string]*poolEntry{}
 	if c.In["type"] == "" {
-		for _, name := range slices.Sorted(maps.Keys(w.Pools)) {
+		for _, name := range slices.Sorted(maps.Keys(w.Access.Pools)) {
 			if c.Can("/pool/"+name, "Pool.Audit") {
 				pools[name] = &poolEntry{ID: "/pool/" + name, Type: "pool", Pool: name}
 				list = append(list, pools[name])
@@ -118,7 +118,7 @@ func APIResources(w *core.World, c *core.Call) (any, error) {
 		}
 	}
 	if want("vm") {
-		of := w.PoolOf()
+		of := w.Access.PoolOf()
 		for _, vmid := range w.Vmids {
 			g := w.Guests[vmid]
 			r := GuestEntryOf(w, g)

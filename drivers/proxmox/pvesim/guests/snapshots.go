@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 func SnapshotNames(g *core.Guest) []string {
@@ -238,7 +239,7 @@ func AllocateState(w *core.World, g *core.Guest, of string, section property.Con
 		name = fmt.Sprintf("%d/%s.raw", g.Vmid, name)
 	}
 	size := int64(property.MemoryMiB(g.Conf["memory"])*2+500) << 20
-	if _, err := w.AllocateAs(g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
+	if _, err := volumes.AllocateAs(w, g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
 		return "", err
 	}
 	section["vmstate"] = storage + ":" + name

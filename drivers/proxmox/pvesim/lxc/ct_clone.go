@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
@@ -71,7 +72,7 @@ func apiCloneCT(w *core.World, c *core.Call) (any, error) {
 // configuration to copy: that in force or a snapshot's.
 func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Config, error) {
 	w := c.W
-	if cl.Pool != "" && w.Pools[cl.Pool] == nil {
+	if cl.Pool != "" && w.Access.Pools[cl.Pool] == nil {
 		return nil, perl.Forbidden("pool '" + cl.Pool + "' does not exist")
 	}
 	if cl.Target != "" && w.Nodes[cl.Target] == nil {
@@ -181,7 +182,7 @@ func cloneCT(w *core.World, source, conf property.Config, g, copied *core.Guest,
 		v, storage, err := cloneMount(w, m, g, copied, cl, log)
 		if err != nil {
 			for _, volid := range made {
-				_ = w.Free(copied.Node, volid)
+				_ = volumes.Free(w, copied.Node, volid)
 			}
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
@@ -121,7 +122,7 @@ func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 			return err
 		}
 		modified[key] = true
-		pend[key] = w.CTCanonical(key, ch.Set[key])
+		pend[key] = guests.CTCanonical(w, key, ch.Set[key])
 		delete(going, key)
 	}
 	written := ctFile{maps.Clone(g.Conf), maps.Clone(g.Pend)}
@@ -245,7 +246,7 @@ func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]
 		}
 	case strings.HasPrefix(key, "unused"):
 		if !mounts(g, value) && guests.Owns(w, g, value) {
-			if err := w.Free(g.Node, value); err != nil {
+			if err := volumes.Free(w, g.Node, value); err != nil {
 				problems[key] = trouble + err.Error() + "\n"
 				return
 			}
@@ -286,7 +287,7 @@ func pendingMount(w *core.World, g *core.Guest, m property.Mount) (string, error
 	if g.Run != nil && m.Kind() == "volume" && w.Volume(g.Node, m.Volume) == nil {
 		return "", perl.Fail("volume '%s' does not exist", m.Volume)
 	}
-	return w.Measured(g, m).String(), nil
+	return guests.Measured(w, g, m).String(), nil
 }
 
 // mounts says whether a mount point names a volume: in force, waiting or in a snapshot.

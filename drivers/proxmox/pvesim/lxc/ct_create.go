@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // ctOrder is what a new container is made of.
@@ -98,7 +99,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 		if err := bridges.MtuOfCT(w, node, key, order.set[key]); err != nil && !order.restore {
 			return nil, err
 		}
-		order.set[key] = w.CTCanonical(key, order.set[key])
+		order.set[key] = guests.CTCanonical(w, key, order.set[key])
 	}
 	switch { // a privileged container has no word of it (PVE/API2/LXC.pm, create_vm)
 	case unprivileged:
@@ -143,7 +144,7 @@ func mayUseTemplate(c *core.Call, vmid int, order ctOrder) error {
 	if order.restore {
 		content = "backup"
 	}
-	_, err := c.MayReadVolume(vmid, order.template, content)
+	_, err := guests.MayReadVolume(c, vmid, order.template, content)
 	return err
 }
 
@@ -257,7 +258,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 	made := []string{}
 	undo := func(err error) error {
 		for _, volid := range made {
-			_ = w.Free(g.Node, volid)
+			_ = volumes.Free(w, g.Node, volid)
 		}
 		return err
 	}

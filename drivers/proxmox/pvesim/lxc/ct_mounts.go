@@ -7,6 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // newMount is a mount point that names a new volume as it is configured once that is
@@ -41,14 +42,14 @@ func allocateMount(w *core.World, node string, st *core.Store, vmid int, size in
 	case !st.Holds("rootdir"):
 		return nil, perl.Fail("content type 'rootdir' is not available or configured on storage '%s'", st.Name)
 	}
-	v, err := w.Allocate(node, st, vmid, format, size, log)
+	v, err := volumes.Allocate(w, node, st, vmid, format, size, log)
 	if err != nil {
 		return nil, err
 	}
 	v.System, v.Made = true, size
 	if format == "raw" {
 		v.Used = min(size, 36405248)
-		guests.NewExt4(size).LogMade(w.UUID(), log)
+		guests.NewExt4(size).LogMade(w.Rng.UUID(), log)
 	}
 	return v, nil
 }

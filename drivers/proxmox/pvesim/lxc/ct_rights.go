@@ -6,6 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
@@ -73,7 +74,7 @@ func maySetCT(c *core.Call, ch ctChange, key string, remove bool) error {
 	case key == "hookscript":
 		return perl.Forbidden("changing the hookscript is only allowed for root@pam")
 	case key == "tags":
-		return c.MayTag(ch.vmid, ch.old[key], ch.set[key])
+		return guests.MayTag(c, ch.vmid, ch.old[key], ch.set[key])
 	default:
 		return need("VM.Config.Options")
 	}
@@ -87,7 +88,7 @@ func mayUseMount(c *core.Call, vmid int, m property.Mount) error {
 	if storage, _, order := m.Order(); order {
 		return c.Need("/storage/"+storage, "Datastore.AllocateSpace")
 	}
-	_, err := c.MayReadVolume(vmid, m.Volume, "rootdir")
+	_, err := guests.MayReadVolume(c, vmid, m.Volume, "rootdir")
 	return err
 }
 

@@ -33,7 +33,7 @@ func apiTemplateCT(w *core.World, c *core.Call) (any, error) {
 	}
 	// Its worker keeps the lock file that the call took. Nobody is told when it ends, so that
 	// a client that asks at once sees the container as it was.
-	takes := max(w.TaskTime("vztemplate"), templateTime)
+	takes := max(w.Cfg.TaskTimeOf("vztemplate"), templateTime)
 	w.Fork(c, g.Node, core.Job{Kind: "vztemplate", ID: fmt.Sprint(g.Vmid), Guest: g, Takes: takes, End: func(*core.Task) error {
 		if err := templateCT(w, g); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // Migration is where a guest has to go, and how.
@@ -248,7 +249,7 @@ func migrate(w *core.World, c *core.Call, g *core.Guest, m Migration, t *core.Ta
 			st.Put(m.Target, v)
 			continue
 		}
-		moved, err := w.CopyDisk(m.Target, v, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
+		moved, err := volumes.CopyDisk(w, m.Target, v, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
 		if err != nil {
 			return err
 		}

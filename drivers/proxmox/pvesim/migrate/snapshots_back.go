@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiRollback is POST …/snapshot/{snapname}/rollback. A VM runs afterwards if its
@@ -89,7 +90,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 	}
 	conf["parent"] = s.Name
 	if conf["vmgenid"] != "" {
-		conf["vmgenid"] = w.UUID()
+		conf["vmgenid"] = w.Rng.UUID()
 	}
 	for volid, size := range s.Sizes {
 		if v := w.Volume(g.Node, volid); v != nil {
@@ -149,7 +150,7 @@ func dropSnapshot(w *core.World, g *core.Guest, name string) {
 		}
 	}
 	if state := gone.Conf["vmstate"]; state != "" {
-		_ = w.Free(g.Node, state)
+		_ = volumes.Free(w, g.Node, state)
 	}
 	w.Write(g)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/lxc"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
@@ -77,7 +78,7 @@ func apiRestoreFiles(w *core.World, c *core.Call) (any, error) {
 	if _, err := w.Store(c.In["storage"]); err != nil {
 		return nil, err
 	}
-	if _, err := c.MayReadVolume(0, volumeName(c), "backup"); err != nil {
+	if _, err := guests.MayReadVolume(c, 0, volumeName(c), "backup"); err != nil {
 		return nil, err
 	}
 	return nil, perl.BadParam("storage", "Only PBS storages supported for file-restore.")
@@ -90,7 +91,7 @@ func apiImportMetadata(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, err := c.MayReadVolume(0, s.Name+":"+c.In["volume"], "")
+	kind, err := guests.MayReadVolume(c, 0, s.Name+":"+c.In["volume"], "")
 	switch {
 	case err != nil:
 		return nil, err

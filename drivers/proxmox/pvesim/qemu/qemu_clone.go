@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCloneVM is POST /nodes/{node}/qemu/{vmid}/clone. It checks early, but the
@@ -93,10 +94,10 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 		}
 	}
 	smbios := property.ParseProperty("smbios1", conf["smbios1"])
-	smbios["uuid"] = w.UUID()
+	smbios["uuid"] = w.Rng.UUID()
 	conf["smbios1"] = perl.PrintOptions(smbios)
 	if conf["vmgenid"] != "" {
-		conf["vmgenid"] = w.UUID()
+		conf["vmgenid"] = w.Rng.UUID()
 	}
 	conf["name"] = cl.Name
 	if cl.Name == "" {
@@ -120,7 +121,7 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 		volid, err := cloneDisk(w, g, copied, key, &d, cl, log)
 		if err != nil {
 			for _, volid := range made {
-				_ = w.Free(copied.Node, volid)
+				_ = volumes.Free(w, copied.Node, volid)
 			}
 			return err
 		}
@@ -164,7 +165,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Dri
 		if d.Cloudinit() {
 			v, err = copyCloudinit(w, st, g.Node, copied.Vmid, format, log)
 		} else {
-			v, err = w.CopyDisk(g.Node, source, st, copied.Vmid, format, log)
+			v, err = volumes.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
 		}
 	}
 	if err != nil {
@@ -181,5 +182,5 @@ func copyCloudinit(w *core.World, st *core.Store, node string, vmid int, format 
 	if st.Files() {
 		name = fmt.Sprintf("%d/%s.%s", vmid, name, format)
 	}
-	return w.AllocateAs(node, st, name, vmid, format, qemuconf.CloudinitSize, log)
+	return volumes.AllocateAs(w, node, st, name, vmid, format, qemuconf.CloudinitSize, log)
 }

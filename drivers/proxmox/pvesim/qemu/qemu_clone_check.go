@@ -16,7 +16,7 @@ import (
 // ($load_and_check of clone_vm in PVE/API2/Qemu.pm).
 func checkClone(c *core.Call, g *core.Guest, cl guests.Cloning) error {
 	w := c.W
-	if cl.Pool != "" && w.Pools[cl.Pool] == nil {
+	if cl.Pool != "" && w.Access.Pools[cl.Pool] == nil {
 		return perl.Forbidden("pool '" + cl.Pool + "' does not exist")
 	}
 	if cl.Target != "" && w.Nodes[cl.Target] == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
@@ -102,10 +103,10 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	}
 	err = qemuconf.CheckClipboard(conf["vga"])
 	if conf["smbios1"] == "" {
-		conf["smbios1"] = "uuid=" + w.UUID()
+		conf["smbios1"] = "uuid=" + w.Rng.UUID()
 	}
 	if conf["vmgenid"] == "" && conf["arch"] != "aarch64" {
-		conf["vmgenid"] = w.UUID()
+		conf["vmgenid"] = w.Rng.UUID()
 	}
 	if err == nil {
 		var pinned string
@@ -114,14 +115,14 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 		}
 	}
 	if tags, tagged := conf["tags"]; tagged && err == nil && w.V92() {
-		if err = c.MayTag(g.Vmid, "", tags); err == nil {
-			conf["tags"] = w.UniqueTags(tags)
+		if err = guests.MayTag(c, g.Vmid, "", tags); err == nil {
+			conf["tags"] = guests.UniqueTags(w, tags)
 		}
 	}
 	if err != nil {
 		for _, key := range property.DriveNames(made) {
 			if d := property.ParseDrive(key, made[key]); d.File != property.ParseDrive(key, set[key]).File {
-				_ = w.Free(g.Node, d.File)
+				_ = volumes.Free(w, g.Node, d.File)
 			}
 		}
 		return err

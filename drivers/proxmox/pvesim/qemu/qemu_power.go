@@ -187,7 +187,7 @@ func shutdownTakes(w *core.World, g *core.Guest, patience time.Duration) (takes 
 	if guests.Obeys(w, g) {
 		return 0, false
 	}
-	takes = g.Run.Booted.Sub(w.Now) + w.TaskTime("qmshutdown")
+	takes = g.Run.Booted.Sub(w.Now) + w.Cfg.TaskTimeOf("qmshutdown")
 	if !g.Run.System || g.Run.Qmp != "" || takes > patience {
 		return patience, true
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // restoring is what a VM is to be restored from, and how.
@@ -32,7 +33,7 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 	if r.archive == "-" {
 		return nil, perl.Fail("pipe requires cli environment")
 	}
-	if _, err := c.MayReadVolume(vmid, r.archive, "backup"); err != nil {
+	if _, err := guests.MayReadVolume(c, vmid, r.archive, "backup"); err != nil {
 		return nil, err
 	}
 	if err := qemuconf.MayConfigure(c, vmid, r.pool, slices.Collect(maps.Keys(r.set))); err != nil {
@@ -115,7 +116,7 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 		volid, err := restoreDisk(w, g, key, storageOf(b.Disks[key]), b.Disks[key], log)
 		if err != nil {
 			for _, volid := range made {
-				_ = w.Free(g.Node, volid)
+				_ = volumes.Free(w, g.Node, volid)
 			}
 			return err
 		}
@@ -127,7 +128,7 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 		case key == "lock", key == "parent", family == "unused":
 			delete(conf, key)
 		case key == "vmgenid" && value != "0":
-			conf[key] = w.UUID()
+			conf[key] = w.Rng.UUID()
 		case made[key] != "":
 			d := property.ParseDrive(key, value)
 			d.File = made[key]
@@ -144,7 +145,7 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 	for key, value := range r.set {
 		conf[key] = property.Canonical("qemu", key, value)
 		if family := property.FamilyOf(key); family == "net" && key != family {
-			conf[key] = property.PrintNet(w.ParseNet(value))
+			conf[key] = property.PrintNet(guests.ParseNet(w, value))
 		}
 	}
 	g.Conf, g.Pend, g.Cloud, g.Snapshots = conf, property.Config{}, property.Config{}, nil
@@ -174,7 +175,7 @@ func freeRestored(w *core.World, g *core.Guest, b *core.Backup, log func(string,
 	g.Snapshots = nil
 	for _, volid := range gone {
 		delete(g.Conf, keyOf(disks, volid))
-		if err := w.Free(g.Node, volid); err != nil {
+		if err := volumes.Free(w, g.Node, volid); err != nil {
 			log("%s", err)
 		}
 	}
@@ -249,7 +250,7 @@ func makeUnique(w *core.World, conf property.Config) {
 	}
 	if conf["smbios1"] != "" {
 		smbios := property.ParseProperty("smbios1", conf["smbios1"])
-		smbios["uuid"] = w.UUID()
+		smbios["uuid"] = w.Rng.UUID()
 		conf["smbios1"] = perl.PrintOptions(smbios)
 	}
 }
@@ -269,10 +270,10 @@ func restoreDisk(w *core.World, g *core.Guest, key, storage string, s core.Saved
 		if st.Files() {
 			name = fmt.Sprintf("%d/%s.%s", g.Vmid, name, format)
 		}
-		_, err := w.AllocateAs(g.Node, st, name, g.Vmid, format, s.Size, log)
+		_, err := volumes.AllocateAs(w, g.Node, st, name, g.Vmid, format, s.Size, log)
 		return storage + ":" + name, err
 	}
-	v, err := w.Allocate(g.Node, st, g.Vmid, format, s.Size, log)
+	v, err := volumes.Allocate(w, g.Node, st, g.Vmid, format, s.Size, log)
 	if err != nil {
 		return "", err
 	}

@@ -33,7 +33,7 @@ func apiCloudinitDump(w *core.World, c *core.Call) (any, error) {
 	if !w.V92() {
 		asked = "/vms/{vmid}" // Older ones ask about this very path, so rights on single guests do not count.
 	}
-	_, seen := w.Privileges(c.Who, asked)["VM.Config.Cloudinit"]
+	_, seen := w.Access.Privileges(c.Who, asked)["VM.Config.Cloudinit"]
 	docs := cloudDocs{conf: g.Conf, vmid: g.Vmid, host: w.Nodes[g.Node].DNS, masking: !seen}
 	format := docs.format()
 	network := docs.configDriveNetwork

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // CloudinitSize is that of the drive for cloud-init.
@@ -33,7 +34,7 @@ func MakeDisks(w *core.World, g *core.Guest, settings map[string]string, default
 		}
 		if err != nil {
 			for _, volid := range allocated {
-				_ = w.Free(g.Node, volid)
+				_ = volumes.Free(w, g.Node, volid)
 			}
 			return nil, err
 		}
@@ -132,7 +133,7 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, s
 	if st.Find(g.Node, volume) != nil {
 		return "", "", st.Taken(volume)
 	}
-	if _, err := w.AllocateAs(g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
+	if _, err := volumes.AllocateAs(w, g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
 		return "", "", err
 	}
 	d.File = storage + ":" + volume
@@ -166,7 +167,7 @@ func makeNew(w *core.World, g *core.Guest, key string, d property.Drive, storage
 				format = "raw"
 			}
 		}
-		v, err = w.Allocate(g.Node, st, g.Vmid, format, size, m.log)
+		v, err = volumes.Allocate(w, g.Node, st, g.Vmid, format, size, m.log)
 	}
 	if err != nil {
 		return "", "", err
@@ -204,7 +205,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 	} else {
 		log("create full clone of drive (%s)", source)
 	}
-	v, err := w.CopyDisk(g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
+	v, err := volumes.CopyDisk(w, g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
 	if err != nil {
 		return nil, perl.Fail("cannot import from '%s' - %s", source, core.TaskText(err))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // applyChange is the worker of $update_vm_api: everything becomes a waiting
@@ -123,7 +124,7 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 			return err
 		}
 	case key == "tags":
-		if err := c.MayTag(g.Vmid, value, ""); err != nil {
+		if err := guests.MayTag(c, g.Vmid, value, ""); err != nil {
 			return err
 		}
 		delete(g.Conf, key)
@@ -190,10 +191,10 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	case key == "cipassword":
 		g.Conf[key] = value
 	case key == "tags":
-		if err := c.MayTag(g.Vmid, g.Conf[key], value); err != nil {
+		if err := guests.MayTag(c, g.Vmid, g.Conf[key], value); err != nil {
 			return err
 		}
-		g.Pend[key] = c.W.UniqueTags(value)
+		g.Pend[key] = guests.UniqueTags(c.W, value)
 	case family == "net" && g.Conf[key] != "":
 		if err := MayUseBridges(c, map[string]string{key: g.Conf[key]}); err != nil {
 			return err
@@ -312,7 +313,7 @@ func dropDrive(c *core.Call, g *core.Guest, key, value string, force bool) error
 func unuse(w *core.World, g *core.Guest, d property.Drive) {
 	switch {
 	case d.Cloudinit():
-		_ = w.Free(g.Node, d.File) // PVE only warns.
+		_ = volumes.Free(w, g.Node, d.File) // PVE only warns.
 		clear(g.Cloud)
 	case !d.Cdrom() && guests.Owns(w, g, d.File):
 		property.AddUnused(g.Conf, d.File)
@@ -340,7 +341,7 @@ func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error
 			}
 		}
 	}
-	return c.W.Free(g.Node, d.File)
+	return volumes.Free(c.W, g.Node, d.File)
 }
 
 // PinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets

@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
@@ -108,7 +109,7 @@ func MayUseStorages(c *core.Call, vmid int, settings map[string]string, defaultS
 		if _, _, managed := core.VolumeID(volid); !managed {
 			return perl.BadParam(key, "not a valid volid: "+volid)
 		}
-		if _, err := c.MayReadVolume(vmid, volid, "images"); err != nil {
+		if _, err := guests.MayReadVolume(c, vmid, volid, "images"); err != nil {
 			return err
 		}
 	}
@@ -146,7 +147,7 @@ func mayUseDrive(c *core.Call, vmid int, key string, d property.Drive, defaultSt
 		}
 		return nil
 	}
-	content, err := c.MayReadVolume(vmid, d.File, "")
+	content, err := guests.MayReadVolume(c, vmid, d.File, "")
 	if err == nil && managed && content != "images" && content != "iso" {
 		return perl.BadParam(key, "content type needs to be 'images' or 'iso'")
 	}
@@ -172,7 +173,7 @@ func mayImport(c *core.Call, vmid int, key, source string) error {
 			return c.Need(core.VMPath(parsed.Vmid), "VM.Clone")
 		}
 	}
-	_, err := c.MayReadVolume(vmid, source, "")
+	_, err := guests.MayReadVolume(c, vmid, source, "")
 	return err
 }
 

@@ -261,7 +261,7 @@ func CheckKeys(c *core.Call, set map[string]string) error {
 		set["cpuunits"] = fmt.Sprint(min(max(perl.Atoi(units), 1), 10000)) // clamp_cpu_shares, cgroup v2.
 	}
 	if password, ok := set["cipassword"]; ok && !crypted.MatchString(password) {
-		salt := c.W.Hex(8)
+		salt := c.W.Rng.Hex(8)
 		set["cipassword"] = fmt.Sprintf("$5$%s$%x", salt, sha256.Sum256([]byte(salt+password)))
 	}
 	return nil
@@ -299,9 +299,9 @@ func Tidy(c *core.Call, set map[string]string, update bool) error {
 		switch {
 		case property.IsDrive(key):
 		case family == "net" && key != family:
-			set[key] = property.PrintNet(c.W.ParseNet(set[key]))
+			set[key] = property.PrintNet(guests.ParseNet(c.W, set[key]))
 		case key == "vmgenid" && set[key] == "1":
-			set[key] = c.W.UUID()
+			set[key] = c.W.Rng.UUID()
 		case key == "hookscript" && update:
 			if err := guests.CheckHookscript(c.W, set[key]); err != nil {
 				return perl.BadParam(key, err.Error()+"\n")

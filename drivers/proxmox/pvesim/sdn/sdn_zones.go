@@ -242,7 +242,7 @@ func apiSDNLock(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, sdnFailed("could not acquire lock for SDN config", err)
 	}
-	lockOf(w).token = w.UUID()
+	lockOf(w).token = w.Rng.UUID()
 	return lockOf(w).token, nil
 }
 

@@ -8,8 +8,10 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // status is what a node says about a storage. It is no sample: PVE asks the
@@ -103,14 +105,14 @@ func apiListContent(w *core.World, c *core.Call) (any, error) {
 	}
 	list := []map[string]any{}
 	for _, v := range s.List(c.In["node"]) {
-		content := w.ContentOf(v)
+		content := volumes.ContentOf(w, v)
 		if want := c.In["content"]; want != "" && want != content {
 			continue
 		}
 		if c.Has("vmid") && v.Vmid != perl.Atoi(c.In["vmid"]) && (v.Vmid != 0 || content != "import") {
 			continue
 		}
-		if _, err := c.MayReadVolume(0, s.Name+":"+v.Name, ""); err != nil {
+		if _, err := guests.MayReadVolume(c, 0, s.Name+":"+v.Name, ""); err != nil {
 			continue
 		}
 		list = append(list, listed(v, s, content))
@@ -172,7 +174,7 @@ func apiGetVolume(_ *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.MayReadVolume(0, s.Name+":"+name, ""); err != nil {
+	if _, err := guests.MayReadVolume(c, 0, s.Name+":"+name, ""); err != nil {
 		return nil, err
 	}
 	v := s.Find(c.In["node"], name)
@@ -238,7 +240,7 @@ func apiDeleteVolume(w *core.World, c *core.Call) (any, error) {
 		} else if v == nil && s.Files() {
 			t.Logf("disk image '%s' does not exist", s.FilePath(name))
 		}
-		if err := w.Free(node, volid); err != nil {
+		if err := volumes.Free(w, node, volid); err != nil {
 			return err
 		}
 		t.Logf("Removed volume '%s'", volid)
@@ -289,7 +291,7 @@ func apiAllocate(w *core.World, c *core.Call) (any, error) {
 	if s.Find(c.In["node"], name) != nil {
 		return nil, s.Taken(name)
 	}
-	if _, err := w.AllocateAs(c.In["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
+	if _, err := volumes.AllocateAs(w, c.In["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
 		return nil, err
 	}
 	return s.Name + ":" + name, nil

@@ -183,7 +183,7 @@ func apiDeleteStorage(w *core.World, c *core.Call) (any, error) {
 		w.AssumeLocal().Volumes = gone.Volumes
 	}
 	delete(w.Access.ACL, "/storage/"+name)
-	for _, p := range w.Pools {
+	for _, p := range w.Access.Pools {
 		delete(p.Storages, name)
 	}
 	w.Access.Changed()

@@ -63,7 +63,7 @@ func apiUpload(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.Fail("storage '%s' does not support '%s' content", s.Name, content)
 	}
 	node, algorithm, sum := c.In["node"], c.In["checksum-algorithm"], c.In["checksum"]
-	temporary := "/var/tmp/pveupload-" + w.Hex(32)
+	temporary := "/var/tmp/pveupload-" + w.Rng.Hex(32)
 	size := up.Size
 	if content == "import" {
 		size = up.DiskSize()

@@ -1,8 +1,9 @@
-package core
+package guests
 
 import (
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
@@ -12,7 +13,7 @@ import (
 
 // ctNet brings a network device of a container into the form in which it is
 // stored: with a hardware address, its name first.
-func (w *World) ctNet(value string) string {
+func ctNet(w *core.World, value string) string {
 	n := property.CTProperty("net0", value)
 	if n["hwaddr"] == "" {
 		n["hwaddr"] = w.MAC()
@@ -22,12 +23,12 @@ func (w *World) ctNet(value string) string {
 }
 
 // CTCanonical is a value as it is stored.
-func (w *World) CTCanonical(key, value string) string {
+func CTCanonical(w *core.World, key, value string) string {
 	switch family := property.FamilyOf(key); {
 	case family == "net" && key != family:
-		return w.ctNet(value)
+		return ctNet(w, value)
 	case key == "tags":
-		return w.UniqueTags(value)
+		return UniqueTags(w, value)
 	case key == "nameserver", key == "searchdomain":
 		return strings.Join(perl.SplitList(value), " ")
 	default:
@@ -38,8 +39,8 @@ func (w *World) CTCanonical(key, value string) string {
 // Measured is a mount point with the size that its volume has now ($rescan_volume in
 // PVE/LXC/Config.pm). Of a volume that is not there a storage of files knows no size, and
 // the option goes; the others fail, and the option stays as it was.
-func (w *World) Measured(g *Guest, m property.Mount) property.Mount {
-	storage, _, managed := VolumeID(m.Volume)
+func Measured(w *core.World, g *core.Guest, m property.Mount) property.Mount {
+	storage, _, managed := core.VolumeID(m.Volume)
 	if m.Kind() != "volume" || !managed {
 		return m
 	}
@@ -53,7 +54,7 @@ func (w *World) Measured(g *Guest, m property.Mount) property.Mount {
 }
 
 // ParseNet reads a network device; without a hardware address it gets one.
-func (w *World) ParseNet(value string) map[string]string {
+func ParseNet(w *core.World, value string) map[string]string {
 	n := property.ParseProperty("net0", value)
 	if n["macaddr"] == "" {
 		n["macaddr"] = w.MAC()

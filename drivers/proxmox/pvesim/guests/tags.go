@@ -1,10 +1,11 @@
-package core
+package guests
 
 import (
 	"cmp"
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
@@ -12,7 +13,7 @@ import (
 // Tags of guests, and what datacenter.cfg says of them (PVE/GuestHelpers.pm).
 
 // tagOption is a member of one of the two options of tags that have members.
-func (w *World) tagOption(option, member string) string {
+func tagOption(w *core.World, option, member string) string {
 	parts, _ := property.Parted("PUT /cluster/options", option, w.Options[option]).(map[string]any)
 	if parts[member] == nil {
 		return ""
@@ -21,7 +22,7 @@ func (w *World) tagOption(option, member string) string {
 }
 
 // registeredTags are those that only who may modify the cluster sets.
-func (w *World) registeredTags() map[string]bool {
+func registeredTags(w *core.World) map[string]bool {
 	tags := map[string]bool{}
 	for _, tag := range perl.SplitList(w.Options["registered-tags"]) {
 		tags[tag] = true
@@ -31,23 +32,23 @@ func (w *World) registeredTags() map[string]bool {
 
 // freeTags says what a user may tag guests with: anything (free), what there is on
 // guests that he sees (existing), a list, or nothing.
-func (w *World) freeTags() string {
-	return cmp.Or(w.tagOption("user-tag-access", "user-allow"), "free")
+func freeTags(w *core.World) string {
+	return cmp.Or(tagOption(w, "user-tag-access", "user-allow"), "free")
 }
 
 // AllowedTags are those that the caller may use, of those that are there
 // (get_allowed_tags).
-func (c *Call) AllowedTags() map[string]bool {
+func AllowedTags(c *core.Call) map[string]bool {
 	w, privileged := c.W, c.Can("/", "Sys.Modify")
-	tags, registered, rule := map[string]bool{}, w.registeredTags(), w.freeTags()
+	tags, registered, rule := map[string]bool{}, registeredTags(w), freeTags(w)
 	if rule != "none" || privileged {
-		for _, tag := range perl.SplitList(w.tagOption("user-tag-access", "user-allow-list")) {
+		for _, tag := range perl.SplitList(tagOption(w, "user-tag-access", "user-allow-list")) {
 			tags[tag] = true
 		}
 	}
 	if rule == "free" || rule == "existing" || privileged {
 		for vmid, g := range w.Guests {
-			if privileged || c.Can(VMPath(vmid), "VM.Audit") {
+			if privileged || c.Can(core.VMPath(vmid), "VM.Audit") {
 				for _, tag := range perl.SplitList(g.Conf["tags"]) {
 					tags[tag] = true
 				}
@@ -65,7 +66,7 @@ func (c *Call) AllowedTags() map[string]bool {
 // MayTag checks the right to change the tags of a guest from one text to another
 // (assert_tag_permissions). Where several tags are refused PVE names any of them. The
 // pool that a create names does not count: the guest is not in it yet.
-func (c *Call) MayTag(vmid int, before, after string) error {
+func MayTag(c *core.Call, vmid int, before, after string) error {
 	if err := c.NeedVM(vmid, "", "VM.Config.Options"); err != nil || c.Can("/", "Sys.Modify") {
 		return err
 	}
@@ -74,7 +75,7 @@ func (c *Call) MayTag(vmid int, before, after string) error {
 		if slices.Contains(had, tag) == slices.Contains(has, tag) {
 			continue
 		}
-		if c.W.registeredTags()[tag] || c.W.freeTags() != "free" && !c.AllowedTags()[tag] {
+		if registeredTags(c.W)[tag] || freeTags(c.W) != "free" && !AllowedTags(c)[tag] {
 			return perl.Forbidden("/, Sys.Modify for modifying tag '" + tag + "'")
 		}
 	}
@@ -82,13 +83,13 @@ func (c *Call) MayTag(vmid int, before, after string) error {
 }
 
 // UniqueTags sorts tags and drops doubles, as tag-style has it (get_unique_tags).
-func (w *World) UniqueTags(value string) string {
-	exact := w.tagOption("tag-style", "case-sensitive") == "1"
+func UniqueTags(w *core.World, value string) string {
+	exact := tagOption(w, "tag-style", "case-sensitive") == "1"
 	if !exact {
 		value = strings.ToLower(value)
 	}
 	tags := perl.SplitList(value)
-	if w.tagOption("tag-style", "ordering") != "config" {
+	if tagOption(w, "tag-style", "ordering") != "config" {
 		slices.Sort(tags)
 	}
 	var unique []string

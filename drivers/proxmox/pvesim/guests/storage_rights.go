@@ -1,13 +1,14 @@
-package core
+package guests
 
 import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // MayReadVolume checks the right to use a volume (check_volume_access in
 // PVE/Storage.pm), and returns its content type.
-func (c *Call) MayReadVolume(vmid int, volid, want string) (content string, err error) {
-	storage, name, managed := VolumeID(volid)
+func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, err error) {
+	storage, name, managed := core.VolumeID(volid)
 	if !managed {
 		if !c.Root() {
 			return "", perl.Fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.W.V9()])
@@ -32,11 +33,11 @@ func (c *Call) MayReadVolume(vmid int, volid, want string) (content string, err 
 	case parsed.Vmid != 0 && parsed.Vmid == vmid:
 	case parsed.Content == "images" && parsed.Vmid != 0:
 		if err = c.Need(path, "Datastore.Audit"); err == nil {
-			err = c.Need(VMPath(parsed.Vmid), "VM.Config.Disk")
+			err = c.Need(core.VMPath(parsed.Vmid), "VM.Config.Disk")
 		}
 	case parsed.Content == "backup" && parsed.Vmid != 0:
 		if err = c.Need(path, "Datastore.AllocateSpace"); err == nil {
-			err = c.Need(VMPath(parsed.Vmid), "VM.Backup")
+			err = c.Need(core.VMPath(parsed.Vmid), "VM.Backup")
 		}
 	default:
 		err = perl.Fail("missing privileges to access %s", volid)

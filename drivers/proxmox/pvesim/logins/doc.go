@@ -1,0 +1,2 @@
+// Package logins knows who asks: it makes and checks tickets and API tokens.
+package logins

@@ -1,0 +1,132 @@
+package logins
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+)
+
+// Authenticate knows who asks: by the ticket in the cookie, else by that in the header
+// Authorization, else by the API token there (unshift_read_header in
+// APIServer/AnyEvent.pm): who shows both a ticket and a token comes by the ticket.
+func Authenticate(w *core.World, req *core.Request) (core.Identity, error) {
+	shown := req.HTTP.Header.Get("Authorization")
+	ticket := ""
+	if cookie, err := req.HTTP.Cookie("PVEAuthCookie"); err == nil {
+		ticket = perl.Unescaped(cookie.Value)
+	}
+	if ticket == "" {
+		ticket = shownAs(shown, "PVEAuthCookie")
+	}
+	if ticket == "" {
+		if token := shownAs(shown, "PVEAPIToken"); token != "" {
+			return byToken(w, token)
+		}
+		return core.Identity{}, unauthorized("No ticket")
+	}
+	user, ok := ByTicket(w, ticket)
+	if !ok {
+		return core.Identity{}, unauthorized("Authentication failed!")
+	}
+	if req.Method != http.MethodGet && !checkCSRF(w, user, req.HTTP.Header.Get("CSRFPreventionToken")) {
+		return core.Identity{}, unauthorized("Permission denied - invalid csrf token")
+	}
+	return core.Identity{User: user}, nil
+}
+
+// byToken verifies an API token (verify_token in PVE/AccessControl.pm).
+func byToken(w *core.World, value string) (core.Identity, error) {
+	refused := unauthorized("Authentication failed!")
+	if w.Token.Value != value { // Most requests have the one of the request before.
+		w.Token.Value, w.Token.Parts = value, core.TokenForm.FindStringSubmatch(value)
+	}
+	parts := w.Token.Parts
+	if parts == nil {
+		return core.Identity{}, refused
+	}
+	u := w.Access.Users[parts[1]]
+	if u == nil || !u.Active(w.Now) {
+		return core.Identity{}, refused
+	}
+	t := u.Tokens[parts[2]]
+	if t == nil || t.Expire > 0 && int64(t.Expire) < w.Now.Unix() ||
+		subtle.ConstantTimeCompare([]byte(t.Secret), []byte(parts[3])) != 1 {
+		return core.Identity{}, refused
+	}
+	return core.Identity{User: parts[1], Token: parts[2]}, nil
+}
+
+// Sign makes the signature of tickets and CSRF tokens.
+func Sign(w *core.World, text string) string {
+	mac := hmac.New(sha256.New, []byte(w.Access.Key))
+	mac.Write([]byte(text))
+	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// Ticket makes a ticket for a user, in PVE's form.
+func Ticket(w *core.World, user string) string {
+	plain := fmt.Sprintf("PVE:%s:%08X", user, w.Now.Unix())
+	return plain + "::" + Sign(w, plain)
+}
+
+// ByTicket verifies a ticket.
+func ByTicket(w *core.World, ticket string) (user string, ok bool) {
+	plain, signature, found := strings.Cut(ticket, "::")
+	parts := strings.Split(plain, ":")
+	if !found || len(parts) != 3 || parts[0] != "PVE" || !hmac.Equal([]byte(signature), []byte(Sign(w, plain))) {
+		return "", false
+	}
+	u := w.Access.Users[parts[1]]
+	return parts[1], u != nil && u.Active(w.Now) && fresh(w, parts[2])
+}
+
+// fresh says whether a stamp in hexadecimal seconds is within a ticket's life.
+func fresh(w *core.World, stamp string) bool {
+	seconds, err := strconv.ParseInt(stamp, 16, 64)
+	if err != nil {
+		return false
+	}
+	age := w.Now.Sub(time.Unix(seconds, 0))
+	return age > -clockSkew && age < ticketLife
+}
+
+func Csrf(w *core.World, user string) string {
+	stamp := fmt.Sprintf("%08X", w.Now.Unix())
+	return stamp + ":" + strings.TrimRight(Sign(w, stamp+":"+user), "=")
+}
+
+func checkCSRF(w *core.World, user, token string) bool {
+	stamp, signature, _ := strings.Cut(token, ":")
+	want := strings.TrimRight(Sign(w, stamp+":"+user), "=")
+	return fresh(w, stamp) && hmac.Equal([]byte(signature), []byte(want))
+}
+
+// shownAs is what a header Authorization shows under a name.
+func shownAs(header, name string) string {
+	value, ok := strings.CutPrefix(header, name)
+	if ok && value != "" && (value[0] == '=' || value[0] == ' ') {
+		return perl.Unescaped(value[1:])
+	}
+	return ""
+}
+
+// unauthorized is a 401 before the API is reached: it has no body at all.
+func unauthorized(why string) error {
+	return &perl.APIError{Status: http.StatusUnauthorized, Message: why, Bare: true}
+}
+
+// ticketLife is how long a ticket is good for ($ticket_lifetime in
+// PVE/AccessControl.pm); clocks may differ by five minutes.
+const (
+	ticketLife = 2 * time.Hour
+	clockSkew  = 5 * time.Minute
+)

@@ -1,0 +1,78 @@
+package volumes
+
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+)
+
+// ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
+// rootdir, to a container.
+func ContentOf(w *core.World, v *core.Volume) string {
+	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
+		return "rootdir"
+	}
+	return v.Content
+}
+
+// Allocate makes a new empty disk. The log gets what the tool would print.
+func Allocate(w *core.World, node string, s *core.Store, vmid int, format string, size int64, log func(string, ...any)) (*core.Volume, error) {
+	name := s.FreeDisk(node, vmid, format)
+	return AllocateAs(w, node, s, name, vmid, format, size, log)
+}
+
+// AllocateAs is allocate under a given name.
+func AllocateAs(w *core.World, node string, s *core.Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*core.Volume, error) {
+	v := &core.Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
+	if format == "qcow2" {
+		v.Used = 200704
+	}
+	if err := s.Room(node, v.Used); err != nil {
+		return nil, err
+	}
+	if s.Files() && size > core.LargestFile {
+		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
+		return nil, perl.Fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.FilePath(name), format)
+	}
+	switch {
+	case s.Files() && format == "qcow2":
+		log("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16", s.FilePath(name), size)
+	case s.Files():
+		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
+	case s.Type == "lvmthin" || s.Type == "lvm":
+		log("  Logical volume \"%s\" created.", name)
+	}
+	s.Put(node, v)
+	return v, nil
+}
+
+// CopyDisk makes a full copy of a volume, of the same content.
+func CopyDisk(w *core.World, node string, source *core.Volume, s *core.Store, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {
+	v, err := Allocate(w, node, s, vmid, format, source.Size, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Room(node, source.Used); err != nil {
+		delete(s.Volumes, s.Key(node, v.Name))
+		return nil, err
+	}
+	v.Used = max(v.Used, source.Used)
+	v.System = source.System
+	log("transferred 0.0 B of %s (0.00%%)", core.HumanSize(source.Size))
+	log("transferred %s of %s (100.00%%)", core.HumanSize(source.Size), core.HumanSize(source.Size))
+	return v, nil
+}
+
+// Free removes a volume (vdisk_free in PVE/Storage.pm).
+func Free(w *core.World, node, volid string) error {
+	storage, name, _ := core.VolumeID(volid)
+	s, err := w.Store(storage)
+	if err != nil {
+		return err
+	}
+	if s.InUse(node, name) {
+		return perl.Fail("base volume '%s' is still in use by linked clones", name)
+	}
+	delete(s.Volumes, s.Key(node, name))
+	return nil
+}
