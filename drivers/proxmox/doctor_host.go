@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -232,7 +233,7 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 	var meta struct {
 		Size json.RawMessage `json:"size"`
 	}
-	err := e.d.c.Get(ctx, api.Path("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+queryText(i.URL), &meta)
+	err := e.d.c.Get(ctx, api.Path("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+url.QueryEscape(i.URL), &meta)
 	switch {
 	case err == nil && api.Number(meta.Size) > 0:
 		e.ok(name, "the host reaches %s (%d MiB)", i.URL, api.Number(meta.Size)>>20)

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -18,8 +17,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-func queryText(s string) string { return url.QueryEscape(s) }
 
 // storages looks for the storages that the site names: there, switched on, for the
 // right content, with room for what is not made yet.

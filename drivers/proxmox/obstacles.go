@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -47,7 +48,8 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 			continue
 		}
 		anew = append(anew, addr)
-		n := &needs{host: l.want.Host, major: 9, from: w, index: map[Grant]int{}}
+		n := newNeeds(nil, l.want.Host, 9)
+		n.from = w
 		k.rights(w.Spec, n)
 		node := d.host.PVENode()
 		if h := out.State[addr]; h != nil && h.Guest != nil {
@@ -211,7 +213,7 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 	if !asked {
 		var rights map[string]map[string]json.RawMessage
 		path := "/storage/" + storage
-		if err := s.d.c.Get(ctx, "/access/permissions?path="+queryText(path), &rights); api.EndsPass(ctx, err) {
+		if err := s.d.c.Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &rights); api.EndsPass(ctx, err) {
 			return "", false, false, err
 		}
 		_, audits := rights[path]["Datastore.Audit"]
