@@ -1,12 +1,9 @@
 package proxmox
 
-import (
-	"fmt"
+import "fmt"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-)
-
-// CT is a container. After resolving it says all that is wanted of one.
+// CT is a container. The fields with tags are what the files declare of it, and what is
+// compared. One that is wanted has its resolution, one that was read its observation.
 type CT struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Template string `hcl:"template,optional" ref:"template" cost:"data-loss" doc:"Container template its system comes from, or a template with a vmid to clone. Required."`
@@ -39,10 +36,8 @@ type CT struct {
 	Terms string `plan:"mark"`                   // what the files decide of the owner mark
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 
-	held
-	keys         []string // wanted: of root, set when it is made
-	volume       string   // wanted: the container template it is unpacked from
-	templateVMID int      // wanted: the template to clone instead
+	*resolution
+	*observation
 }
 
 // CTDisk is the root disk or a mount point. Its slot is remembered in the owner mark.
@@ -74,33 +69,18 @@ type CTNIC struct {
 	Options  map[string]string `hcl:"options,optional" cost:"hot" doc:"Further members of PVE's network device, such as host-managed. Those that no file names, or named before, are left alone."`
 }
 
-var ctKind = kind[CT]{
-	model: model.Kind{
-		Name: "ct", Block: "node", Doc: "A container.", Guest: true,
-		Absent: map[string]string{
-			"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
-			"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
-			"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
-		},
-		New: func() any { return withDefaults(&CT{}) },
-		Resolve: func(spec any, in model.Scope) []model.Problem {
-			r := ctResolver{CT: spec.(*CT), guestResolver: guestResolver{in: in, kind: "ct"}}
-			r.resolve()
-			return r.problems
-		},
-		Claims:  func(spec any) []model.Claim { return spec.(*CT).claims() },
-		Align:   func(want, have any) { want.(*CT).align(have.(*CT)) },
-		Reverts: func(want, have any) []model.Pending { return reverts(want.(*CT), have.(*CT)) },
-		Class:   classCT,
-		Refuse:  refuseCT,
-		Note:    noteCT,
-		Brief:   func(spec any) string { return spec.(*CT).brief() },
-	},
-	create: createCT, // readGuests of vm lists containers too
-	update: updateCT,
-	remove: removeGuest,
-	needs:  ctNeeds,
-	anew:   (*CT).asksAnew,
+// ctKind has no list: that of vm lists containers, too.
+var ctKind = guestKindOf[CT]("ct", "A container.", map[string]string{
+	"nic.model":  "a card of a container is always a pair of virtual ones (veth), so it has no model. Leave it out",
+	"nic.queues": "packet queues are of the virtio cards of VMs; a card of a container has none. Leave it out",
+	"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
+})
+
+func (c *CT) common() guestCommon {
+	return guestCommon{
+		resolution: c.resolution, observation: c.observation, lxc: true, power: c.Power, restart: c.Restart, notes: c.Description, template: c.Template,
+		tags: c.Tags, options: c.Options, attributes: ctAttributes(), keys: ctKeys(), startup: &c.Startup, waits: &c.Waits, powered: &c.Power,
+	}
 }
 
 func (c *CT) brief() string {
@@ -112,15 +92,6 @@ func (c *CT) brief() string {
 		return size + ", clone of " + c.Template
 	}
 	return size + ", " + c.Template
-}
-
-// claims are what no second guest may have.
-func (c *CT) claims() []model.Claim {
-	var out []model.Claim
-	for _, n := range c.NICs {
-		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, n.IP6)...)
-	}
-	return out
 }
 
 func (c *CT) guestName() string { return c.Hostname }

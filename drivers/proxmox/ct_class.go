@@ -15,9 +15,9 @@ var (
 	fastCT = map[string]bool{"hookscript": true}
 )
 
-// classCT refines what a change costs by whether the container runs.
-func classCT(want, have *model.Resource, path string, cost model.Class) model.Class {
-	w, h := want.Spec.(*CT), have.Spec.(*CT)
+// class refines what a change costs by whether the container runs.
+func (c *CT) class(_, have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := c, have.Spec.(*CT)
 	head, name, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(name, ".")
 	_, wanted := find(w.Disks, name)
@@ -38,7 +38,7 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 	case head == "disk":
 		cost = model.ClassRestart
 	case head == "nic":
-		cost = h.plugNIC(w, name, attr)
+		cost = liveCT{h}.plugNIC(w, name, attr)
 	}
 	if cost == model.ClassRestart {
 		return byRestart(w.Restart)
@@ -46,10 +46,13 @@ func classCT(want, have *model.Resource, path string, cost model.Class) model.Cl
 	return cost
 }
 
+// liveCT is a running container as it was observed.
+type liveCT struct{ *CT }
+
 // plugNIC is what PVE does with a card of a running container. The MTU is that of its
 // start; a trunk goes with the cable, which is plugged in anew where one of some other
 // settings changes, too (PVE/LXC.pm, update_net and hotplug_net).
-func (c *CT) plugNIC(w *CT, name, attr string) model.Class {
+func (c liveCT) plugNIC(w *CT, name, attr string) model.Class {
 	n, wanted := find(w.NICs, name)
 	old, there := find(c.NICs, name)
 	slot := or(c.mark.Slots["nic."+name], name)
@@ -72,17 +75,14 @@ func (n CTNIC) recabled(old CTNIC) bool {
 	return n.MAC != "" && n.MAC != old.MAC || n.Bridge != old.Bridge || n.VLAN != old.VLAN || n.Firewall != old.Firewall || n.LinkDown != old.LinkDown
 }
 
-// refuseCT says what must not be done to a container even if the files ask for it.
-func refuseCT(want, have *model.Resource) []model.Problem {
-	h := have.Spec.(*CT)
-	if want == nil {
-		return h.volumes().refuseEnd(have.Guest)
-	}
-	w := want.Spec.(*CT)
-	if w.Template != h.Template || w.Unprivileged != h.Unprivileged || want.Guest.VMID != have.Guest.VMID {
-		return h.volumes().refuseEnd(have.Guest)
-	}
-	out := h.volumes().refuse(w.volumes(), placeOf(have))
+func (c *CT) recreates(want guest) bool {
+	w := want.(*CT)
+	return w.Template != c.Template || w.Unprivileged != c.Unprivileged
+}
+
+func (c *CT) refuse(want guest, have *model.Resource) []model.Problem {
+	var out []model.Problem
+	w, h := want.(*CT), c
 	for _, wd := range w.Disks {
 		path := "disk." + wd.Name
 		hd, there := find(h.Disks, wd.Name)
@@ -102,19 +102,19 @@ func refuseCT(want, have *model.Resource) []model.Problem {
 	return out
 }
 
-// noteCT says which data a change takes along, and what PVE stores without the running
+// note says which data a change takes along, and what PVE stores without the running
 // container having it.
-func noteCT(want, have *model.Resource, paths []string) string {
-	w, h := want.Spec.(*CT), have.Spec.(*CT)
+func (c *CT) note(want, have *model.Resource, paths []string) []string {
+	w, h := want.Spec.(*CT), c
 	out := h.volumes().note(w.volumes())
 	for _, path := range paths {
 		head, rest, _ := strings.Cut(path, ".")
 		name, attr, _ := strings.Cut(rest, ".")
-		if _, stays := find(w.NICs, name); head == "nic" && stays && have.Guest.Running && h.plugNIC(w, name, attr) == model.ClassRestart {
+		if _, stays := find(w.NICs, name); head == "nic" && stays && have.Guest.Running && (liveCT{h}).plugNIC(w, name, attr) == model.ClassRestart {
 			out = append(out, "the running container gets "+attr+" of nic "+name+" when it starts again, which PVE does not list as pending")
 		}
 	}
-	return joinNotes(append(out, noteReverts(w, h, paths))...)
+	return out
 }
 
 // sameMount reports whether two disks of one name are mounted alike, wherever they lie.

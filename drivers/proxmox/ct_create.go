@@ -16,38 +16,33 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// createCT makes a container and returns when it is complete: what was ordered is
-// read back before it counts, since PVE has creates that die without a word.
-func createCT(ctx context.Context, d *Driver, s plan.Step, want *CT) error {
-	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: true}
-	m := want.mark
-	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
-	var err error
-	if want.templateVMID != 0 {
-		err = d.cloneCT(ctx, want, at, m)
-	} else {
-		err = d.unpackCT(ctx, want, at, m)
+func (c *CT) create(ctx context.Context, d *Driver, _ plan.Step, at view.GuestRef, m owner.Tag) error {
+	if c.templateVMID != 0 {
+		return d.cloneCT(ctx, c, at, m)
 	}
-	if err != nil {
-		return d.withLeft(ctx, at, s.Want, err)
-	}
-	_, err = d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
-	return err
+	return d.unpackCT(ctx, c, at, m)
 }
+
+// finish: what is missing of the copy is done now.
+func (c *CT) finish(ctx context.Context, d *Driver, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest) error {
+	return d.dressCT(ctx, c, at, m)
+}
+
+func (*CT) completed(context.Context, *Driver, view.GuestRef, owner.Tag) {}
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
 // made up here and not by PVE, so that the mark proves it from the first moment.
 func (d *Driver) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
-	m.Slots, m.Keys = slots(want.devices(), view.Config{}, rootSlot()), hashKeys(want.keys)
-	p := want.params(&m, view.Config{})
+	m.Slots, m.Keys = want.slots(view.Config{}, nil), hashKeys(want.rootKeys)
+	p := ctParams(want, &m, view.Config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
 	}
 	maps.Copy(p, ctAttributes().creation(want))
-	p["vmid"], p["ostemplate"] = at.VMID, want.volume
-	if len(want.keys) > 0 {
-		p["ssh-public-keys"] = strings.Join(want.keys, "\n")
+	p["vmid"], p["ostemplate"] = at.VMID, want.source
+	if len(want.rootKeys) > 0 {
+		p["ssh-public-keys"] = strings.Join(want.rootKeys, "\n")
 	}
 	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
 }
@@ -141,8 +136,8 @@ func (d *Driver) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
 		m.Slots = copied(want.devices(), "rootfs")
 	}
-	m.Slots = slots(want.devices(), cfg, m.Slots)
-	w := writing{set: want.params(&m, cfg), gone: map[string]bool{}}
+	m.Slots = want.slots(cfg, m.Slots)
+	w := writing{set: ctParams(want, &m, cfg), gone: map[string]bool{}}
 	w.strip(cfg, ctAttributes().settings(want))
 	for key, val := range w.set {
 		if cfg.Next[key] == plainText(val) {
@@ -171,10 +166,10 @@ func plainText(v any) string {
 	}
 }
 
-// params are the keys of a whole container but its disks and what only a create
+// ctParams are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
-func (c *CT) params(m *owner.Tag, have view.Config) api.Params {
+func ctParams(c *CT, m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))
 	p := ctAttributes().settings(c).OmitEmpty()
 	for k, val := range c.Options {

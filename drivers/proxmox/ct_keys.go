@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // The keys of a container's configuration: their text, and what it means
@@ -90,9 +91,9 @@ func (c *CT) declared() map[string]string {
 }
 
 // kept are the members of an observed card that the files neither name nor named.
-func (c *CT) kept(nic, observed string) map[string]string {
+func (o *observation) kept(nic, observed string) map[string]string {
 	out := readCTNIC(nic, observed).Options
-	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(c.mark.Options, memberOption(nic, member)) })
+	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.mark.Options, memberOption(nic, member)) })
 	return out
 }
 
@@ -163,6 +164,14 @@ func isTypedCT(key string) bool {
 	default:
 		return false
 	}
+}
+
+// slots: the root disk always has its own.
+func (c *CT) slots(cfg view.Config, old map[string]string) map[string]string {
+	fixed := rootSlot()
+	maps.Copy(fixed, old)
+	fixed["disk.root"] = "rootfs"
+	return slots(c.devices(), cfg, fixed)
 }
 
 // devices are what has a slot.

@@ -34,7 +34,7 @@ func hashKeys(keys []string) string {
 func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
 	t := &CT{
-		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
+		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), observation: &observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
 	ctAttributes().observe(t, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
@@ -44,7 +44,7 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	t.readDevices()
 	t.Waits = g.Running && len(cfg.WaitingKeys()) > 0
 	for k, val := range c {
-		if !isTypedCT(k) {
+		if t.isOption(k, val) {
 			t.Options[k] = val
 		}
 	}
@@ -96,26 +96,16 @@ var newMount = regexp.MustCompile(`^[^/:\s,]+:\d+(\.\d+)?$`)
 // sizeNow is the size of a mount point's volume, where a change that waits keeps that
 // volume: PVE grows what runs (PVE/API2/LXC.pm, resize_vm), and the change goes on
 // telling the size of when it was ordered, or none, until the restart that applies it.
-func (c *CT) sizeNow(key string) int {
-	now := c.observe.Now[key]
-	if property.Parse(now).First("volume") != property.Parse(c.observe.Next[key]).First("volume") {
+func (o *observation) sizeNow(key string) int {
+	now := o.observe.Now[key]
+	if property.Parse(now).First("volume") != property.Parse(o.observe.Next[key]).First("volume") {
 		return 0
 	}
 	return readCTDisk("", now).Size
 }
 
-// align takes out of what was observed all that the files have no opinion about.
-func (c *CT) align(have *CT) {
-	waits := have.Waits && c.Restart == "allowed" && c.Power == "running" && c.awaitsRestart(have)
-	c.alignValues(have)
-	have.Waits = waits
-}
-
-// alignValues is align without what waits for a restart.
-
-func (c *CT) alignValues(other any) {
+func (c *CT) alignDevices(other guest) {
 	have := other.(*CT)
-	have.Waits = false
 	for i := range have.NICs {
 		h := &have.NICs[i]
 		if w, wanted := find(c.NICs, h.Name); wanted {
@@ -143,16 +133,15 @@ func (c *CT) alignValues(other any) {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
-	ctKeys().align(c.Options, have.Options, have.mark.Options, nil)
-	have.Startup = c.Startup.sameAs(have.Startup)
 	if have.mark.From == "" {
 		have.Template = c.Template
 	}
 }
 
 // stale says what of the files cannot reach a container that exists.
-func (c *CT) stale(addr model.Address, have *CT) diag.List {
-	now := hashKeys(c.keys)
+func (c *CT) stale(want *model.Resource, other guest) diag.List {
+	addr, have := want.Addr, other.(*CT)
+	now := hashKeys(c.rootKeys)
 	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.Provisional() {
 		return nil
 	}
@@ -162,19 +151,9 @@ func (c *CT) stale(addr model.Address, have *CT) diag.List {
 
 // pending lists what PVE holds back until the next full restart.
 func (c *CT) pending(addr model.Address) []model.Pending {
-	return waiting(c.observe, addr, c.Path, func(key string) string { return rootReverts(c, "pct", key) })
+	return waiting(c.observe, addr, func(key string) string { return attributePath(c, key) }, func(key string) string { return rootReverts(c, "pct", key) })
 }
 
-// Path translates a PVE key into the name it has in the files.
-func (c *CT) Path(key string) string {
-	if name := c.device(key); name != "" {
-		return name
-	}
-	if property.IsNet(key) {
-		return "nic." + key
-	}
-	if isTypedCT(key) {
-		return key
-	}
-	return "options." + key
-}
+func (*CT) isOption(key, _ string) bool { return !isTypedCT(key) }
+
+func (*CT) sameOption(string, string, string) bool { return false }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -16,10 +16,15 @@ import (
 // ctResolver fills in what stands around a container.
 type ctResolver struct {
 	*CT
-	guestResolver
+	*guestResolver
 }
 
-func (r *ctResolver) resolve() {
+func (c *CT) resolve(r *guestResolver) {
+	c.resolution = &resolution{}
+	(&ctResolver{c, r}).complete()
+}
+
+func (r *ctResolver) complete() {
 	r.Description = strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
 	r.size()
 	r.origin()
@@ -31,14 +36,11 @@ func (r *ctResolver) resolve() {
 	r.flags()
 	r.options()
 	r.checkAttributes(ctAttributes(), r.CT, ctKeys())
-	r.owned()
+	r.Terms = r.owned(r.CT, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: strings.Repeat("0", keysHash)})
 }
 
 func (r *ctResolver) size() {
-	if p := r.in.Site.Presets[r.Preset]; p != nil {
-		r.Cores, r.Memory, r.Disk = or(r.Cores, p.Cores), or(r.Memory, p.Memory), or(r.Disk, p.Disk)
-	}
-	r.sized(r.Cores, r.Memory, r.Preset)
+	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
 	if r.Swap < 0 {
 		r.errorf("swap", "swap out of range", "%d MiB is less than none", r.Swap)
 	}
@@ -51,7 +53,7 @@ func (r *ctResolver) origin() {
 		return
 	}
 	t := templateOf(r.in, r.Template)
-	r.volume, r.templateVMID = t.unpacked(), t.VMID
+	r.source, r.templateVMID = t.unpacked(), t.VMID
 	if t.VMID != 0 && r.Password != "" {
 		r.errorf("password", "a clone takes no password", "PVE sets it only when it unpacks a container template; template %q is cloned", r.Template)
 	}
@@ -177,7 +179,7 @@ func (r *ctResolver) inside() {
 		r.siteZone(r.in.Site.Timezone)
 	}
 	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
-	r.keys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
+	r.rootKeys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
 	if own != "" {
 		r.check("timezone", "timezone", own)
 	}
@@ -219,14 +221,4 @@ func (r *ctResolver) options() {
 			r.check(at, k, r.Options[k])
 		}
 	}
-}
-
-func (r *ctResolver) owned() {
-	m := r.owner("template."+r.Template, r.Startup)
-	m.Removes = r.volumes().removes()
-	r.mark, r.Terms = m, m.Terms()
-	m.CreationVMID = 999_999_999
-	m.MAC, m.Keys = "BC:24:11:00:00:00", strings.Repeat("0", keysHash)
-	m.Slots, m.Options = slots(r.devices(), view.Config{}, rootSlot()), slices.Sorted(maps.Keys(r.declared()))
-	r.fits(r.Description, m)
 }

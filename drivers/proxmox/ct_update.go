@@ -15,48 +15,23 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// updateCT carries out the changes of a plan; see carryOut for the order of things.
-func updateCT(ctx context.Context, d *Driver, s plan.Step, want, have *CT) error {
-	at := placeOf(s.Have)
-	m := want.mark
-	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
-	if have.mark.Provisional() { // a clone whose making was cut off: what is missing of it is done now
-		if err := d.dressCT(ctx, want, at, m); err != nil {
-			return err
-		}
-		_, err := d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
-		return err
-	}
-	to, from := want.volumes(), have.volumes()
-	old := from.remembered(to)
-	maps.Copy(old, rootSlot())
-	m.Slots, m.Detached = slots(want.devices(), have.observe, old), map[string]string{}
-	m.Keys, m.MAC = have.mark.Keys, have.mark.MAC
-	ch := &ctChange{newChange(at, to, from, m), want, have}
-	for _, c := range ch.revertOnly(want, have, s) {
-		ch.add(c.Path)
-	}
-	ch.settle(have.observe, true, have.sameValue)
-	ch.m.MAC = ch.proof()
-	ch.describe(want.Description, want.declared())
-	halted, err := d.carryOut(ctx, s, ch.change)
-	if err != nil {
-		if s.Have.Guest.Running && !halted {
-			err = d.takeBackCards(ctx, ch.change, err)
-		}
-		if halted && want.Power == "running" {
-			return d.backUp(ctx, ch.change, err)
-		}
-		return err
-	}
-	return d.settlePower(ctx, s, ch.change, halted, want.Power)
-}
-
 // ctChange is what the changes of a step mean for a container.
 type ctChange struct {
 	*change
 	want, have *CT
 }
+
+func (c *CT) change(ch *change, _ plan.Step, have guest) changer {
+	return &ctChange{ch, c, have.(*CT)}
+}
+
+// conclude: the ownership tag follows the cards.
+func (c *ctChange) conclude() {
+	c.settle(c.have.observe, true, c.have.sameValue)
+	c.m.MAC = c.proof()
+}
+
+func (*ctChange) done(context.Context, *Driver) error { return nil }
 
 // add translates the path of one change.
 func (c *ctChange) add(path string) {

@@ -39,7 +39,7 @@ func (n *needs) check(v *VM, c *model.Check) {
 		n.guest("VM.GuestAgent.Unrestricted", "", "running the command of check "+c.Name)
 	case c.Inside():
 		n.agent("", "asking the guest agent, for check "+c.Name, false)
-	case asksItself(c) && !v.hasAddress():
+	case asksItself(c) && !hasAddress(v):
 		n.agent("", "asking the guest agent for the address, for check "+c.Name, false)
 	}
 }
@@ -72,7 +72,7 @@ func (n *needs) agent(attr, what string, soft bool) {
 }
 
 // hasAddress reports whether the files say where a machine is reached.
-func (v *VM) hasAddress() bool {
+func hasAddress(v *VM) bool {
 	if len(v.NICs) == 0 {
 		return false
 	}
@@ -87,23 +87,40 @@ func (n *needs) clone(vmid int, name string) {
 	}
 }
 
-// ctNeeds is what a container asks for (PVE/LXC.pm, check_ct_modify_config_perm, and
-// the declared permissions of its calls).
-func ctNeeds(c *CT, n *needs) {
+// guestNeeds is what a guest asks for: of a VM see check_vm_modify_config_perm in
+// PVE/API2/Qemu.pm, of a container check_ct_modify_config_perm in PVE/LXC.pm, and the
+// declared permissions of create, clone, config, resize, move_disk and destroy.
+func guestNeeds(g guest, n *needs) {
 	n.guest("VM.Allocate", "", "making and removing")
 	n.guest("VM.PowerMgmt", "power", "power")
+	g.basicNeeds(n)
+	c := g.common()
+	n.attributes(c.attributes)
+	for _, d := range g.volumes().list {
+		if d.storage == "" {
+			continue // where a template lies that is only named
+		}
+		n.disk(d.storage, pick(c.lxc, "rootdir", "images"), d.size, "disk."+d.name, "disk "+d.name)
+	}
+	for _, p := range g.ports() {
+		n.card(p.bridge, p.vlan, p.trunks, "nic."+p.name)
+	}
+	if c.templateOurs {
+		n.guest("VM.Clone", "template", "cloning template "+c.template)
+	} else {
+		n.clone(c.templateVMID, c.template)
+	}
+	g.optionNeeds(n)
+}
+
+func (*CT) basicNeeds(n *needs) {
 	n.guest("VM.Config.Memory", "memory", "memory and swap")
 	n.guest("VM.Config.Options", "tags", "tags, notes and all else")
 	n.guest("VM.Config.Disk", "disk", "its root disk and mount points")
 	n.guest("VM.Config.Network", "nic", "network cards, host name and name servers")
-	n.attributes(ctAttributes())
-	for _, d := range c.Disks {
-		n.disk(d.Storage, "rootdir", d.Size, "disk."+d.Name, "disk "+d.Name)
-	}
-	for _, card := range c.NICs {
-		n.card(card.Bridge, card.VLAN, card.Trunks, "nic."+card.Name)
-	}
-	n.clone(c.templateVMID, c.Template)
+}
+
+func (c *CT) optionNeeds(n *needs) {
 	if !c.Unprivileged && c.templateVMID == 0 && n.major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
 		n.add(Need{Grant: Grant{"/", "Sys.Modify"}, Role: roleStartup, For: "a privileged container"}, "unprivileged")
 	}

@@ -8,37 +8,21 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// vmNeeds is what a VM asks for (Q, check_vm_modify_config_perm and the declared
-// permissions of create, clone, config, resize, move_disk and destroy).
-func vmNeeds(v *VM, n *needs) {
-	n.guest("VM.Allocate", "", "making and removing")
-	n.guest("VM.PowerMgmt", "power", "power")
+func (v *VM) basicNeeds(n *needs) {
 	n.guest("VM.Config.Options", "name", "name, tags and notes")
 	n.guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
 	n.guest("VM.Config.Disk", "disk", "disks")
 	n.guest("VM.Config.Network", "nic", "network cards")
 	n.guest("VM.Config.Cloudinit", "", "user, keys and addresses by cloud-init")
 	n.guest("VM.Config.CDROM", "", "the drive of cloud-init")
-	n.attributes(vmAttributes())
 	if v.UserData == "" {
-		n.disk(v.storage, "images", 0, "", "the drive of cloud-init")
+		n.disk(v.driveStorage, "images", 0, "", "the drive of cloud-init")
 	} else {
 		n.seed(v)
 	}
-	for _, d := range v.Disks {
-		if d.Storage == "" {
-			continue // where a template lies that is only named
-		}
-		n.disk(d.Storage, "images", d.Size, "disk."+d.Name, "disk "+d.Name)
-	}
-	for _, c := range v.NICs {
-		n.card(c.Bridge, c.VLAN, c.Trunks, "nic."+c.Name)
-	}
-	if v.templateOurs {
-		n.guest("VM.Clone", "template", "cloning template "+v.Template)
-	} else {
-		n.clone(v.templateVMID, v.Template)
-	}
+}
+
+func (v *VM) optionNeeds(n *needs) {
 	if v.Startup != nil {
 		n.add(Need{Grant: Grant{"/", "Sys.Modify"}, Role: roleStartup, For: "startup"}, "startup")
 	}

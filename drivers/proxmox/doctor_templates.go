@@ -29,15 +29,13 @@ func (e *exam) templates(ctx context.Context) {
 	}
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
-		switch s := r.Spec.(type) {
-		case *VM:
-			if s.templateVMID != 0 && !s.templateOurs {
-				of(s.templateVMID).vms.add(r, "template")
-			}
-		case *CT:
-			if s.templateVMID != 0 {
-				of(s.templateVMID).cts.add(r, "template")
-			}
+		g, ok := r.Spec.(guest)
+		if !ok {
+			continue
+		}
+		if c := g.common(); c.templateVMID != 0 && !c.templateOurs {
+			p := of(c.templateVMID)
+			pick(c.lxc, p.cts, p.vms).add(r, "template")
 		}
 	}
 	if len(by) == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // The doors to internals that black-box tests need.
@@ -121,12 +122,7 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 // PlanForItself lists the paths that differ when a guest is wanted as it was seen.
 func PlanForItself(seen any) []string {
 	want, have := model.Clone(seen), model.Clone(seen)
-	switch v := want.(type) {
-	case *VM:
-		v.align(have.(*VM))
-	case *CT:
-		v.align(have.(*CT))
-	}
+	align(want.(guest), have.(guest))
 	var out []string
 	a, b := model.Attrs(want), model.Attrs(have)
 	for i := range max(len(a), len(b)) {
@@ -187,30 +183,21 @@ func Refusal(kind, key, value string) string {
 func CreateParams(spec any) map[string]any {
 	switch v := spec.(type) {
 	case *CT:
-		p := v.params(&owner.Tag{}, view.Config{})
+		p := ctParams(v, &owner.Tag{}, view.Config{})
 		maps.Copy(p, ctAttributes().creation(v))
 		return p
 	default:
-		return spec.(*VM).params(owner.Tag{})
+		return vmParams(spec.(*VM), owner.Tag{})
 	}
 }
 
 // UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
 func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
-	var c *change
-	from := view.Config{Now: cfg, Next: cfg}
-	switch w := want.(type) {
-	case *CT:
-		h := have.(*CT)
-		h.observe = from
-		c = newChange(view.GuestRef{LXC: true}, w.volumes(), h.volumes(), owner.Tag{})
-		(&ctChange{c, w, h}).add(path)
-	case *VM:
-		h := have.(*VM)
-		h.observe = from
-		c = newChange(view.GuestRef{}, w.volumes(), h.volumes(), owner.Tag{})
-		(&vmChange{c, w, h}).add(path)
-	}
+	h := have.(guest)
+	h.common().observe = view.Config{Now: cfg, Next: cfg}
+	running := &model.Resource{Spec: have, Guest: &model.Guest{}}
+	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, want.(guest), h)
+	kind.add(path)
 	return c.set, slices.Sorted(maps.Keys(c.gone))
 }
 

@@ -38,7 +38,7 @@ func (d *Driver) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, 
 // readStep reads the guest of a step again and takes out of the step what is done. Nothing
 // that the plan did not show becomes part of it.
 func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
-	want, ok := s.Want.Spec.(reread)
+	want, ok := s.Want.Spec.(guest)
 	if !ok {
 		return s, errors.New("plan again")
 	}
@@ -58,12 +58,12 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if err != nil {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}
-	have, guest := *s.Have, *s.Have.Guest
+	have, state := *s.Have, *s.Have.Guest
 	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.running}, cfg, is.Notes, is.Tag)
-	guest.Running, guest.Digest, guest.Lock = now.running, cfg.Digest, cfg.Now["lock"]
-	have.Spec, have.Guest = fresh.Spec, &guest
+	state.Running, state.Digest, state.Lock = now.running, cfg.Digest, cfg.Now["lock"]
+	have.Spec, have.Guest = fresh.Spec, &state
 	differs := map[string]any{} // path → what it shall be
-	was, shall := attributes(aligned(want, have.Spec.(reread), cfg)), attributes(s.Want.Spec)
+	was, shall := attributes(aligned(want, have.Spec.(guest), cfg)), attributes(s.Want.Spec)
 	for path, val := range shall {
 		if old, there := was[path]; !there && val != nil || there && !reflect.DeepEqual(old, val) {
 			differs[path] = val
@@ -74,7 +74,7 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 			differs[path] = nil
 		}
 	}
-	for _, r := range reverts(want, have.Spec.(reread)) {
+	for _, r := range reverts(want, have.Spec.(guest)) {
 		differs[r.Path] = r.Before
 	}
 	left := s
@@ -90,7 +90,7 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errTouched
 	}
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
-	if now.running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec) {
+	if now.running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec.(guest)) {
 		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
 	}
 	return left, nil

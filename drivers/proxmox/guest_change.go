@@ -38,7 +38,7 @@ func newChange(at view.GuestRef, to, from *volumes, m owner.Tag) *change {
 	return &change{
 		to: to, from: from, m: m, writing: writing{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
-		sight: sight{at: at, addr: to.mark.Addr(), cfg: from.observe, unsure: map[string]bool{}},
+		sight: sight{at: at, addr: to.addr, cfg: from.observe, unsure: map[string]bool{}},
 	}
 }
 
@@ -366,10 +366,10 @@ func (d *Driver) complete(ctx context.Context, at view.GuestRef, want *volumes, 
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}
 	is := d.id.Check(cfg, at)
-	if !is.IsOwnedAs(want.mark.Addr()) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
+	if !is.IsOwnedAs(want.addr) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
 		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 	}
-	l := sight{at: at, addr: want.mark.Addr(), cfg: cfg, fresh: true}
+	l := sight{at: at, addr: want.addr, cfg: cfg, fresh: true}
 	for _, w := range want.list {
 		slot := is.Tag.Slots["disk."+w.name]
 		if value, there := cfg.Next[slot]; there && w.size > property.GiB(property.Parse(value).Values["size"]) {

@@ -38,11 +38,8 @@ func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclo
 // that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
 func (c creation) makes(want *model.Resource) bool {
 	from := 0
-	switch s := want.Spec.(type) {
-	case *VM:
-		from = s.templateVMID
-	case *CT:
-		from = s.templateVMID
+	if g, ok := want.Spec.(guest); ok {
+		from = g.common().templateVMID
 	}
 	switch c.Type {
 	case "qmclone", "vzclone":

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -17,26 +16,17 @@ import (
 // volume, the mark remembers which, and under the same name it comes back. A running
 // guest may hold on to it until its next restart.
 
-// held is what VMs and containers have beside their attributes.
-type held struct {
-	mark    owner.Tag   // wanted: without identity and slots; observed: as found
-	observe view.Config // observed only
-	// observed only, where a volume is to leave its place: volumes that snapshots hold, with
-	// the name of one of them.
-	snapshots map[string]string
-}
-
 // unused names the volumes that belong to the guest and are attached nowhere, as far
 // as its mark does not say what they are; "" for none.
-func (h *held) unused() string {
-	known := slices.Collect(maps.Values(h.mark.Detached)) // of other disks: they explain nothing
-	for name, id := range h.mark.Volumes {
-		if slot := h.mark.Slots["disk."+name]; h.observe.Next[slot] == "" {
+func (o *observation) unused() string {
+	known := slices.Collect(maps.Values(o.mark.Detached)) // of other disks: they explain nothing
+	for name, id := range o.mark.Volumes {
+		if slot := o.mark.Slots["disk."+name]; o.observe.Next[slot] == "" {
 			known = append(known, id)
 		}
 	}
 	var out []string
-	for key, val := range h.observe.Next {
+	for key, val := range o.observe.Next {
 		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
 			out = append(out, fmt.Sprintf("%s (%s)", key, volumeOf(val)))
 		}
@@ -49,20 +39,20 @@ func (h *held) unused() string {
 // it was; "" where it does not. What the mark noted when it was written last may be
 // older than what people did since (a volume moved by hand leaves its old one behind):
 // so beside volumes that the mark does not know it proves nothing.
-func (h *held) returns(name string) string {
-	id, slot := h.mark.Detached[name], h.mark.Slots["disk."+name]
-	if id == "" && h.unused() == "" && h.observe.Next[slot] == "" && h.observe.Now[slot] == "" {
-		id = h.mark.Volumes[name]
+func (o *observation) returns(name string) string {
+	id, slot := o.mark.Detached[name], o.mark.Slots["disk."+name]
+	if id == "" && o.unused() == "" && o.observe.Next[slot] == "" && o.observe.Now[slot] == "" {
+		id = o.mark.Volumes[name]
 	}
-	if id == "" || unusedKey(h.observe.Next, id) == "" {
+	if id == "" || unusedKey(o.observe.Next, id) == "" {
 		return ""
 	}
 	return id
 }
 
 // device is the name that a key of PVE has in the files by the mark; "" for none.
-func (h *held) device(key string) string {
-	for name, slot := range h.mark.Slots {
+func (o *observation) device(key string) string {
+	for name, slot := range o.mark.Slots {
 		if slot == key {
 			return name
 		}
@@ -121,17 +111,24 @@ func (d CTDisk) volume() volume { return volume{d.Name, d.Storage, d.Size, d.Rem
 
 // volumes are the disks of a guest, as they are wanted or as they were observed.
 type volumes struct {
-	held
+	observation
+	addr      model.Address // of the guest that is wanted
 	list      []volume
 	protected bool // so that PVE lets none go
 }
 
-func (v *VM) volumes() *volumes { return volumesOf(v.held, v.Disks, v.Protection) }
+func (v *VM) volumes() *volumes { return volumesOf(v.resolution, v.observation, v.Disks, v.Protection) }
 
-func (c *CT) volumes() *volumes { return volumesOf(c.held, c.Disks, c.Protection) }
+func (c *CT) volumes() *volumes { return volumesOf(c.resolution, c.observation, c.Disks, c.Protection) }
 
-func volumesOf[D interface{ volume() volume }](h held, disks []D, protected bool) *volumes {
-	out := &volumes{held: h, protected: protected}
+func volumesOf[D interface{ volume() volume }](wanted *resolution, seen *observation, disks []D, protected bool) *volumes {
+	out := &volumes{protected: protected}
+	if wanted != nil {
+		out.addr = wanted.ownerTag.Addr()
+	}
+	if seen != nil {
+		out.observation = *seen
+	}
 	for _, d := range disks {
 		out.list = append(out.list, d.volume())
 	}

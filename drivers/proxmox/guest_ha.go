@@ -83,13 +83,6 @@ func haAims(g *model.Guest) (running, moving bool) {
 	}
 }
 
-// powered is the spec of a guest whose power can be told.
-type powered interface{ powerState() *string }
-
-func (v *VM) powerState() *string { return &v.Power }
-
-func (c *CT) powerState() *string { return &c.Power }
-
 // leaveToHA counts a guest that the HA manager is just bringing to where the files
 // want it as there already, and says so: a start beside the manager's own would be a
 // fight. Where the files want something else, what runs now is what counts, and the
@@ -97,15 +90,15 @@ func (c *CT) powerState() *string { return &c.Power }
 func (j *judge) leaveToHA(r *model.Resource) {
 	running, moving := haAims(r.Guest)
 	aim := pick(running, "running", "stopped")
-	have, ok := r.Spec.(powered)
+	have, ok := r.Spec.(guest)
 	w := j.want.State[r.Addr]
 	if !ok || !moving || w == nil {
 		return
 	}
-	if wanted, ok := w.Spec.(powered); !ok || *wanted.powerState() != aim {
+	if wanted, ok := w.Spec.(guest); !ok || wanted.common().power != aim {
 		return
 	}
-	*have.powerState() = aim
+	*have.common().powered = aim
 	at := placeOf(r)
 	switch {
 	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it

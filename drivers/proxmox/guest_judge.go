@@ -180,17 +180,15 @@ func (j *judge) close() {
 			j.leaveToHA(rs[0])
 			j.inItsPlace(rs[0])
 			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
-			if w := j.want.State[addr]; w != nil {
-				switch want := w.Spec.(type) {
-				case *CT:
-					have := rs[0].Spec.(*CT)
-					j.out.Undeclared = append(j.out.Undeclared, ctKeys().unnamed(addr, want.Options, have.Options, &have.held)...)
-					j.out.Findings = append(j.out.Findings, want.stale(addr, rs[0].Spec.(*CT))...)
-				case *VM:
-					have := rs[0].Spec.(*VM)
-					j.out.Undeclared = append(j.out.Undeclared, vmKeys().unnamed(addr, want.Options, have.Options, &have.held)...)
-					j.out.Findings = append(j.out.Findings, want.linkStays(w, rs[0].Spec.(*VM))...)
-				}
+			w := j.want.State[addr]
+			if w == nil {
+				continue
+			}
+			if want, ok := w.Spec.(guest); ok {
+				have := rs[0].Spec.(guest)
+				wc, hc := want.common(), have.common()
+				j.out.Undeclared = append(j.out.Undeclared, wc.keys.unnamed(addr, wc.options, hc.options, hc.observation)...)
+				j.out.Findings = append(j.out.Findings, want.stale(w, have)...)
 			}
 			continue
 		}

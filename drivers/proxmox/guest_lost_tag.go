@@ -36,24 +36,17 @@ func (j *judge) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) s
 	if w == nil || or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
 		return ""
 	}
-	var m owner.Tag
-	switch want := w.Spec.(type) {
-	case *VM:
-		m = want.mark
+	want, ok := w.Spec.(guest)
+	if v, isVM := w.Spec.(*VM); !ok || isVM && v.Clone == cloneLinked {
+		return ""
+	}
+	c := want.common()
+	m := c.ownerTag
+	m.Slots, m.Options = want.slots(view.Config{}, nil), slices.Sorted(maps.Keys(c.options))
+	if ports := want.ports(); !c.lxc {
 		m.UUID = owner.UUID(cfg.Next["smbios1"])
-		m.Slots = slots(want.devices(), want.beside(view.Config{}), nil)
-		m.Options = slices.Sorted(maps.Keys(want.Options))
-		m.Linked = false
-		if want.Clone == cloneLinked {
-			return ""
-		}
-	case *CT:
-		m = want.mark
-		m.Slots = slots(want.devices(), view.Config{}, rootSlot())
-		m.Options = slices.Sorted(maps.Keys(want.Options))
-		if len(want.NICs) > 0 {
-			m.MAC = property.Parse(cfg.Next[m.Slots["nic."+want.NICs[0].Name]]).Values["hwaddr"]
-		}
+	} else if len(ports) > 0 {
+		m.MAC = property.Value(cfg.Next[m.Slots["nic."+ports[0].name]], "hwaddr")
 	}
 	if m.Provisional() || !slotsFit(m.Slots, cfg.Next) {
 		return ""

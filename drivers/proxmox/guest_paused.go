@@ -43,7 +43,7 @@ func (d *Driver) watchPaused(ctx context.Context, guests map[int]view.Listed, ou
 		case err != nil || !now.running:
 			continue
 		}
-		have, ok := r.Spec.(powered)
+		have, ok := r.Spec.(guest)
 		if !ok {
 			continue
 		}
@@ -51,10 +51,10 @@ func (d *Driver) watchPaused(ctx context.Context, guests map[int]view.Listed, ou
 		switch at := placeOf(r); {
 		case now.qmp == "running", now.qmp == "":
 		case locked && now.qmp == "prelaunch": // a backup has started its process, not the machine (pve-manager, VZDump/QemuServer.pm)
-			*have.powerState() = "stopped"
+			*have.common().powered = "stopped"
 		case locked:
 		case now.qmp == paused, now.qmp == "prelaunch":
-			*have.powerState() = paused
+			*have.common().powered = paused
 		default:
 			out.Findings = append(out.Findings, guarded(diag.Warning, addr, fmt.Sprintf("%s does not run: %s", addr, haltedBy(now.qmp)), haltedFix(at, now.qmp)))
 		}

@@ -17,22 +17,10 @@ import (
 // a container would not do: it leaves the value that waits where it is (pve-container,
 // PVE/LXC/Config.pm, update_pct_config).
 
-// reread is a guest's spec that can be read again from another configuration.
-type reread interface {
-	guestSpec
-	seen() view.Config                     // what it was read from
-	as(cfg view.Config) any                // what would be read from another one
-	alignValues(have any)                  // Align, without what waits
-	awaitsRestart(have any) bool           // whether a restart would bring have nearer to it
-	settable(key string) bool              // whether PVE lets an API token revert the key
-	Path(key string) string                // of a key in the files
-	sameValue(key, want, have string) bool // whether two values of a key mean the same
-}
-
 // aligned is what would be observed of a configuration, compared with what is wanted.
-func aligned(want, have reread, cfg view.Config) any {
+func aligned(want, have guest, cfg view.Config) guest {
 	spec := have.as(cfg)
-	want.alignValues(spec)
+	alignValues(want, spec)
 	return spec
 }
 
@@ -40,8 +28,8 @@ func aligned(want, have reread, cfg view.Config) any {
 // with what is in force the guest would be just as much, or as little, what the files say.
 // A deletion of what no file declares stays, since it brings the guest to what they say; but
 // not one of what this program needs itself.
-func undeclared(want, have reread) []string {
-	cfg := have.seen()
+func undeclared(want, have guest) []string {
+	cfg := have.common().observe
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return nil
@@ -53,19 +41,19 @@ func undeclared(want, have reread) []string {
 }
 
 // reverts lists for the plan what is reverted because no file asks for it.
-func reverts(want, have reread) []model.Pending {
+func reverts(want, have guest) []model.Pending {
 	var out []model.Pending
-	cfg := have.seen()
+	cfg := have.common().observe
 	for _, key := range undeclared(want, have) {
-		out = append(out, model.Pending{Path: have.Path(key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
+		out = append(out, model.Pending{Path: attributePath(have, key), Before: plainValue(cfg.Now, key), After: plainValue(cfg.Next, key)})
 	}
 	return out
 }
 
 // takesBack reports whether a change restores what is in force: what differs from the
 // files only waits.
-func takesBack(want, have reread, path string) bool {
-	cfg := have.seen()
+func takesBack(want, have guest, path string) bool {
+	cfg := have.common().observe
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
@@ -89,8 +77,8 @@ func valueAt(spec any, path string) any {
 
 // awaits reports whether something waits that the files agree with, so that a restart
 // would bring the guest nearer to them.
-func awaits(want, have reread) bool {
-	cfg := have.seen()
+func awaits(want, have guest) bool {
+	cfg := have.common().observe
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return false
@@ -126,7 +114,7 @@ func values(spec any) map[string]string {
 }
 
 // noteReverts says in a plan what a step takes back.
-func noteReverts(want, have reread, paths []string) string {
+func noteReverts(want, have guest, paths []string) string {
 	var list []string
 	for _, r := range reverts(want, have) {
 		if slices.Contains(paths, r.Path) {
@@ -212,7 +200,7 @@ func (w writing) withReverts(steps []writing) []writing {
 }
 
 // rootReverts says what an administrator can do about a key that no API token may revert.
-func rootReverts(have reread, tool, key string) string {
+func rootReverts(have guest, tool, key string) string {
 	if have.settable(key) || key == "boot" || key == "machine" || key == "bootdisk" {
 		return ""
 	}

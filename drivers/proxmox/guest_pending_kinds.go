@@ -12,21 +12,19 @@ import (
 
 // What waits for a restart of a VM, and of a container: see guest_pending.go.
 
-func (h *held) seen() view.Config { return h.observe }
-
-func (v *VM) as(cfg view.Config) any {
-	return observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark).Spec
+func (v *VM) as(cfg view.Config) guest {
+	return observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark).Spec.(guest)
 }
 
-func (c *CT) as(cfg view.Config) any {
-	return observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark).Spec
+func (c *CT) as(cfg view.Config) guest {
+	return observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark).Spec.(guest)
 }
 
-func (v *VM) awaitsRestart(have any) bool {
-	return have.(*VM).unread() || awaits(v, have.(*VM))
+func (v *VM) awaitsRestart(have guest) bool {
+	return have.(*VM).unread() || awaits(v, have)
 }
 
-func (c *CT) awaitsRestart(have any) bool { return awaits(c, have.(*CT)) }
+func (c *CT) awaitsRestart(have guest) bool { return awaits(c, have) }
 
 // settable: a device of the node is for root@pam, also where it is to stay as it is; a
 // protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
@@ -86,17 +84,17 @@ func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, wa
 
 // takesBackData reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.
-func takesBackData(want, have reread, path, slot string) bool {
-	_, there := have.seen().Now[slot]
-	return there && have.seen().WaitsFor(slot) && takesBack(want, have, path)
+func takesBackData(want, have guest, path, slot string) bool {
+	_, there := have.common().observe.Now[slot]
+	return there && have.common().observe.WaitsFor(slot) && takesBack(want, have, path)
 }
 
 // revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
 // not those of what no file speaks of, nor of disks that differ by what waits alone.
-func (c *change) revertOnly(want, have reread, s plan.Step) []plan.Change {
+func (c *change) revertOnly(want, have guest, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
 	for _, key := range undeclared(want, have) {
-		unasked[have.Path(key)] = key
+		unasked[attributePath(have, key)] = key
 	}
 	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch plan.Change) bool {
 		if key := unasked[ch.Path]; key != "" {
@@ -128,9 +126,9 @@ func (d *Driver) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change)
 	if err := d.lookAgain(ctx, &ch.sight, ""); err != nil {
 		return err
 	}
-	have, guest := *s.Have, *s.Have.Guest
-	guest.Digest = ch.sight.cfg.Digest
-	have.Spec, have.Guest = have.Spec.(reread).as(ch.sight.cfg), &guest
+	have, state := *s.Have, *s.Have.Guest
+	state.Digest = ch.sight.cfg.Digest
+	have.Spec, have.Guest = have.Spec.(guest).as(ch.sight.cfg), &state
 	s.Have, ch.from.observe, ch.revert = &have, ch.sight.cfg, map[string]bool{}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -39,8 +40,11 @@ func (r *guestResolver) spec() *model.Spec {
 	return r.in.Site.Specs[r.in.Node.Spec]
 }
 
-// sized checks the size that preset and node give together.
-func (r *guestResolver) sized(cores, memory int, preset string) {
+// sized gives the size that preset and node give together, and checks it.
+func (r *guestResolver) sized(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
+	if p := r.in.Site.Presets[preset]; p != nil {
+		cores, memory, disk = or(cores, p.Cores), or(memory, p.Memory), or(disk, p.Disk)
+	}
 	missing := []string{}
 	if cores == 0 {
 		missing = append(missing, "cores")
@@ -57,6 +61,7 @@ func (r *guestResolver) sized(cores, memory int, preset string) {
 	if memory != 0 && memory < 16 {
 		r.errorf("memory", "memory out of range", "%d MiB is less than the 16 MiB that PVE allows; memory is in MiB", memory)
 	}
+	return cores, memory, disk
 }
 
 // bridge is where cards go that name none.
@@ -308,6 +313,19 @@ func (r *guestResolver) owner(from string, st *Startup) owner.Tag {
 	slices.SortFunc(m.Needs, model.Address.Compare)
 	m.Needs = slices.Compact(m.Needs)
 	return m
+}
+
+// owned writes down what the files decide of the ownership tag of a guest that is made of
+// something, and gives its terms. longest holds identities of their greatest length.
+func (r *guestResolver) owned(g guest, from string, longest owner.Tag) (terms string) {
+	c := g.common()
+	m := r.owner(from, *c.startup)
+	m.Removes = g.volumes().removes()
+	c.ownerTag, terms = m, m.Terms()
+	m.UUID, m.Seed, m.MAC, m.Keys, m.CreationVMID = longest.UUID, longest.Seed, longest.MAC, longest.Keys, 999_999_999
+	m.Slots, m.Options = g.slots(view.Config{}, nil), slices.Sorted(maps.Keys(g.declared()))
+	r.fits(c.notes, m)
+	return terms
 }
 
 // fits checks that notes and mark have room in a description.

@@ -26,15 +26,10 @@ const (
 // restartable is the part of what was observed which says that changes wait for a restart that the files allow;
 // nil where none do.
 func restartable(want, have *model.Resource) *bool {
-	switch h := have.Spec.(type) {
-	case *VM:
-		if w, ok := want.Spec.(*VM); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" && w.awaitsRestart(h) {
-			return &h.Waits
-		}
-	case *CT:
-		if w, ok := want.Spec.(*CT); ok && h.Waits && w.Restart == "allowed" && w.Power == "running" && w.awaitsRestart(h) {
-			return &h.Waits
-		}
+	w, ok := want.Spec.(guest)
+	h, there := have.Spec.(guest)
+	if ok && there && restarts(w, h) {
+		return h.common().waits
 	}
 	return nil
 }

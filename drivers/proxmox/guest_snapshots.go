@@ -47,17 +47,13 @@ func (d *Driver) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]
 // freed, so that the plan says what cannot be. All other guests cost no request: that
 // one has snapshots at all, its configuration tells.
 func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model.Observed) error {
-	type diskful interface {
-		volumes() *volumes
-		hold(snapshots map[string]string)
-	}
 	for _, addr := range out.State.Addresses() {
 		w := want.State[addr]
 		if w == nil {
 			continue
 		}
-		to, ok := w.Spec.(diskful)
-		from, there := out.State[addr].Spec.(diskful)
+		to, ok := w.Spec.(guest)
+		from, there := out.State[addr].Spec.(guest)
 		if !ok || !there || from.volumes().observe.Now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
 			continue
 		}
@@ -68,12 +64,10 @@ func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model
 		case err != nil: // where it cannot be seen, the step itself tells
 			continue
 		}
-		from.hold(held)
+		from.common().snapshots = held
 	}
 	return nil
 }
-
-func (h *held) hold(snapshots map[string]string) { h.snapshots = snapshots }
 
 // uproots reports whether volumes leave the place where they are for what is wanted.
 func (v *volumes) uproots(want *volumes) bool {

@@ -113,8 +113,8 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 func diskStorages(w *model.Want) []string {
 	var out []string
 	for _, r := range w.State {
-		g, guest := r.Spec.(equipped)
-		if !guest {
+		g, ok := r.Spec.(guest)
+		if !ok {
 			continue
 		}
 		for _, disk := range g.volumes().list {

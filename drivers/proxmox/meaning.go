@@ -199,7 +199,7 @@ func defaultText(v *pveapi.Value) string {
 
 // unnamed are the options of a guest that no file names and that this program never set. A
 // boot order that begins with the root disk is the one that it was made with.
-func (k *keys) unnamed(addr model.Address, want, have map[string]string, h *held) []model.Setting {
+func (k *keys) unnamed(addr model.Address, want, have map[string]string, h *observation) []model.Setting {
 	var out []model.Setting
 	for key, val := range have {
 		_, named := want[key]

@@ -48,7 +48,7 @@ func newSeed(r *model.Resource) *owner.NocloudISO {
 		out.Data = shortSum(v.UserData)
 	}
 	if !secretly(r, "nic") {
-		out.Net = shortSum(fmt.Sprintf("%q", v.addresses()))
+		out.Net = shortSum(fmt.Sprintf("%q", seedNetwork(v)))
 	}
 	return out
 }
@@ -63,8 +63,8 @@ func shortSum(s string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// addresses is all of the network that only a seed tells a machine.
-func (v *VM) addresses() []string {
+// seedNetwork is all of the network that only a seed tells a machine.
+func seedNetwork(v *VM) []string {
 	out := append([]string{v.Domain}, v.DNS...)
 	for _, n := range v.NICs {
 		out = append(out, n.Name, n.IP, n.Gateway)
@@ -103,17 +103,17 @@ func (r *vmResolver) seedRoom() *owner.NocloudISO {
 
 // medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
 // since both volumes are called cidata.
-func (v *VM) medium() string {
+func (v vmDrives) medium() string {
 	if v.seedVolume != "" {
 		return v.seedVolume + ",media=cdrom"
 	}
-	return v.storage + ":cloudinit"
+	return v.driveStorage + ":cloudinit"
 }
 
 // bootTail names the seed's drive behind the disks a machine boots from. PVE appends
 // every CD drive by itself when its medium changes (qemu-server, API2/Qemu.pm), and
 // that would be a change that waits for a restart; from a seed nothing boots.
-func (v *VM) bootTail() string {
+func (v vmDrives) bootTail() string {
 	if v.seedVolume == "" {
 		return ""
 	}
@@ -132,7 +132,7 @@ func bootWithTail(declared string) string {
 
 // swapMedium gives a copy of a template its medium, and takes away a template's own
 // cloud-init drive and what that would have said.
-func (v *VM) swapMedium(cfg view.Config, w writing) {
+func (v vmDrives) swapMedium(cfg view.Config, w writing) {
 	there := false
 	for key, val := range cfg.Next {
 		drive := isDrive(key) && cloudDrive.MatchString(volumeOf(val))
@@ -159,7 +159,7 @@ func attachedSeed(m owner.Tag, c map[string]string) string {
 
 // alignSeed leaves a seed in its drive until the first boot is over. What only a
 // seed said of a machine PVE cannot show, so it is no difference either.
-func (v *VM) alignSeed(have *VM) {
+func alignSeed(v, have *VM) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
 	}
@@ -201,7 +201,8 @@ func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 		m.UUID = left[0].uuid
 	}
 	name := seedName{d.id.Site, m.Node, ownerSum(d.id.Owner), m.UUID}
-	v := *want
+	v, r := *want, *want.resolution
+	v.resolution = &r
 	v.NICs = slices.Clone(want.NICs)
 	s := nocloud.Seed{
 		Instance: "homestak-" + shortSum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,

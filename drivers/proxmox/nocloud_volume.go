@@ -142,7 +142,7 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 			continue
 		}
 		if w := l.want.State[addr]; w != nil {
-			out.Pending = append(out.Pending, v.late(addr, w)...)
+			out.Pending = append(out.Pending, lateSeed(v, addr, w)...)
 		}
 		if s := v.mark.Seed; s != nil && s.Volume != "" {
 			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: storageOf(s.Volume)}] = true
@@ -215,9 +215,9 @@ func parseSweepHint(word string) (view.NodeStorage, bool) {
 	return view.NodeStorage{Node: p[1], Storage: p[2]}, true
 }
 
-// late says what the files want a machine to be told, now that it has been told
+// lateSeed says what the files want a machine to be told, now that it has been told
 // already. cloud-init does not listen twice, so it is said and nothing is done.
-func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
+func lateSeed(v *VM, addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := want.Spec.(*VM)
 	if !ok || v.mark.UUID == "" {
 		return nil
@@ -241,7 +241,7 @@ func (v *VM) late(addr model.Address, want *model.Resource) []model.Pending {
 		add("user_data", or(is.Data, "(sensitive)"), "", true)
 	default:
 		add("user_data", is.Data, or(now.Data, "(sensitive)"), is.Data != "" && is.Data != now.Data)
-		add("network_config", is.Net, or(now.Net, "(sensitive)"), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", w.addresses())))
+		add("network_config", is.Net, or(now.Net, "(sensitive)"), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", seedNetwork(w))))
 	}
 	return out
 }

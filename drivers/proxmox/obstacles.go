@@ -281,8 +281,8 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
 func (s *survey) inUse(node string) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.out.State {
-		g, guest := r.Spec.(equipped)
-		if !guest || !r.Guest.Running || r.Guest.Node != node {
+		g, ok := r.Spec.(guest)
+		if !ok || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
 		for key, val := range g.volumes().observe.Now {

@@ -1,30 +1,28 @@
 package proxmox
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// equipped is a guest with disks and network cards.
-type equipped interface {
-	volumes() *volumes
-	ports() []port
-	power() string
-}
-
 // port is a network card of a guest, by what it is plugged into.
-type port struct{ name, bridge, mac string }
+type port struct {
+	name, bridge, mac, ip, ip6 string
+	vlan                       int
+	trunks                     []string
+}
 
 func (p port) label() string { return p.name }
 
 func (v *VM) ports() []port { return portsOf(v.NICs) }
 func (c *CT) ports() []port { return portsOf(c.NICs) }
 
-func (v *VM) power() string { return v.Power }
-func (c *CT) power() string { return c.Power }
-
-func (n NIC) port() port   { return port{n.Name, n.Bridge, n.MAC} }
-func (n CTNIC) port() port { return port{n.Name, n.Bridge, n.MAC} }
+func (n NIC) port() port   { return port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
+func (n CTNIC) port() port { return port{n.Name, n.Bridge, n.MAC, n.IP, n.IP6, n.VLAN, n.Trunks} }
 
 func portsOf[N interface{ port() port }](nics []N) []port {
 	var out []port
@@ -34,23 +32,47 @@ func portsOf[N interface{ port() port }](nics []N) []port {
 	return out
 }
 
-// asksAnew: of a VM the options may ask for volumes, too.
-func (v *VM) asksAnew(have *VM) bool {
-	if v.inserts(have) {
-		return true
+// claims are what no second guest may have.
+func claims(g guest) []model.Claim {
+	var out []model.Claim
+	for _, p := range g.ports() {
+		path, on := "nic."+p.name, p.network()
+		if p.mac != "" {
+			out = append(out, model.Claim{What: "MAC address", Value: p.mac, Path: path + ".mac", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.ip); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip", On: on})
+		}
+		if ip, err := netip.ParsePrefix(p.ip6); err == nil {
+			out = append(out, model.Claim{What: "static address", Value: ip.Addr().String(), Path: path + ".ip6", On: on})
+		}
 	}
-	return equipsAnew(v, have) ||
+	return out
+}
+
+// network names what a card is plugged into.
+func (p port) network() string {
+	if p.vlan == 0 {
+		return p.bridge
+	}
+	return fmt.Sprintf("%s, VLAN %d", p.bridge, p.vlan)
+}
+
+// asksHost: of a VM the options may ask for volumes, too.
+func (v *VM) asksHost(other guest) bool {
+	have := other.(*VM)
+	return vmDrives{v}.inserts(have) || equips(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
 			return v.Options[key] != "" && storageOf(v.Options[key]) != storageOf(have.observe.Next[key])
 		})
 }
 
-func (c *CT) asksAnew(have *CT) bool { return equipsAnew(c, have) }
+func (c *CT) asksHost(have guest) bool { return equips(c, have) }
 
-// equipsAnew reports whether a guest is to start, a disk to lie where it does not, or a
+// equips reports whether a guest is to start, a disk to lie where it does not, or a
 // card to be plugged in, or addressed, as it is not.
-func equipsAnew(want, have equipped) bool {
-	if want.power() == "running" && have.power() != "running" {
+func equips(want, have guest) bool {
+	if want.common().power == "running" && have.common().power != "running" {
 		return true
 	}
 	for _, w := range want.volumes().list {

@@ -89,17 +89,17 @@ func cardKeys(c map[string]string) []string {
 
 // claimAddresses notes the MAC addresses that a guest is to get and does not have.
 func claimAddresses(want, have *model.Resource, into map[string]claimed) {
-	w, ok := want.Spec.(equipped)
+	w, ok := want.Spec.(guest)
 	if !ok {
 		return
 	}
 	var has []port
 	if have != nil {
-		has = have.Spec.(equipped).ports() // of one address, and so of one kind
+		has = have.Spec.(guest).ports() // of one address, and so of one kind
 	}
 	for _, c := range w.ports() {
 		if h, _ := find(has, c.name); c.mac != "" && !strings.EqualFold(c.mac, h.mac) {
-			into[strings.ToUpper(c.mac)] = claimed{want, "nic." + c.name, c.bridge, w.power() == "running"}
+			into[strings.ToUpper(c.mac)] = claimed{want, "nic." + c.name, c.bridge, w.common().power == "running"}
 		}
 	}
 }

@@ -2,11 +2,4 @@ package proxmox
 
 // pveKind is a VM that becomes a PVE host of its own. Here it is born as a VM whose
 // guests can use hardware virtualisation; readGuests lists it with the others.
-var pveKind = kind[VM]{
-	model:  vmModel("pve", "A virtual machine that becomes a PVE host with children of its own."),
-	create: createVM,
-	update: updateVM,
-	remove: removeGuest,
-	needs:  vmNeeds,
-	anew:   (*VM).asksAnew,
-}
+var pveKind = guestKindOf[VM]("pve", "A virtual machine that becomes a PVE host with children of its own.", nil)

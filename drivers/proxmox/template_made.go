@@ -289,9 +289,10 @@ func (d *Driver) mustHaveNoClones(ctx context.Context, at view.GuestRef, cfg vie
 	}
 }
 
-// linkStays says that the way in which a guest was cloned cannot be changed.
-func (v *VM) linkStays(want *model.Resource, have *VM) diag.List {
-	if v.Template == "" || have.mark.From != v.mark.From || have.mark.Linked == (v.Clone == cloneLinked) {
+// stale says that the way in which a guest was cloned cannot be changed.
+func (v *VM) stale(want *model.Resource, other guest) diag.List {
+	have := other.(*VM)
+	if v.Template == "" || have.mark.From != v.ownerTag.From || have.mark.Linked == (v.Clone == cloneLinked) {
 		return nil
 	}
 	was := pick(have.mark.Linked, cloneLinked, cloneFull)

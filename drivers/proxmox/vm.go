@@ -1,13 +1,9 @@
 package proxmox
 
-import (
-	"fmt"
-	"net/netip"
+import "fmt"
 
-	"github.com/homestak/homestak-gitops/engine/model"
-)
-
-// VM is a virtual machine. After resolving it says all that is wanted of one.
+// VM is a virtual machine. The fields with tags are what the files declare of it, and what
+// is compared. One that is wanted has its resolution, one that was read its observation.
 type VM struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
@@ -42,14 +38,8 @@ type VM struct {
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 
-	held
-	uptime       int    // observed: seconds since PVE started it
-	storage      string // wanted: where the cloud-init drive goes
-	imageVolume  string // wanted: the volume to import the root disk from
-	templateVMID int    // wanted: the VM template to clone
-	templateOurs bool   // wanted: and it is made here, from an image
-	seedStorage  string // wanted: where a seed image goes
-	seedVolume   string // wanted, while it is made: its seed image
+	*resolution
+	*observation
 }
 
 // Disk is a disk of a guest. Its slot on the bus is remembered in the owner mark.
@@ -89,35 +79,20 @@ type Startup struct {
 	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
 }
 
-var vmKind = kind[VM]{
-	model:  vmModel("vm", "A virtual machine."),
-	list:   readGuests,
-	create: createVM,
-	update: updateVM,
-	remove: removeGuest,
-	needs:  vmNeeds,
-	anew:   (*VM).asksAnew,
-}
+var vmKind = func() kind[VM] {
+	k := guestKindOf[VM]("vm", "A virtual machine.", nil)
+	k.list = readGuests
+	return k
+}()
 
-// vmModel is the schema that vm and pve share.
-func vmModel(name, doc string) model.Kind {
-	return model.Kind{
-		Name: name, Block: "node", Doc: doc, Guest: true,
-		New: func() any { return withDefaults(&VM{}) },
-		Resolve: func(spec any, in model.Scope) []model.Problem {
-			r := vmResolver{VM: spec.(*VM), guestResolver: guestResolver{in: in, kind: name}}
-			r.resolve()
-			return r.problems
-		},
-		Claims:  func(spec any) []model.Claim { return spec.(*VM).claims() },
-		Align:   func(want, have any) { want.(*VM).align(have.(*VM)) },
-		Reverts: func(want, have any) []model.Pending { return reverts(want.(*VM), have.(*VM)) },
-		Class:   classVM,
-		Refuse:  refuseVM,
-		Note:    noteVM,
-		Brief:   func(spec any) string { return spec.(*VM).brief() },
+func (v *VM) common() guestCommon {
+	return guestCommon{
+		resolution: v.resolution, observation: v.observation, power: v.Power, restart: v.Restart, notes: v.Description, template: v.Template,
+		tags: v.Tags, options: v.Options, attributes: vmAttributes(), keys: vmKeys(), startup: &v.Startup, waits: &v.Waits, powered: &v.Power,
 	}
 }
+
+func (v *VM) declared() map[string]string { return v.Options }
 
 func (v *VM) brief() string {
 	size := v.Preset
@@ -126,42 +101,10 @@ func (v *VM) brief() string {
 	}
 	from := v.Image
 	switch {
-	case v.blank():
+	case vmDrives{v}.blank():
 		from = "a blank root disk"
 	case from == "":
 		from = "clone of " + v.Template
 	}
 	return size + ", " + from
-}
-
-// claims are what no second guest may have.
-func (v *VM) claims() []model.Claim {
-	var out []model.Claim
-	for _, n := range v.NICs {
-		out = append(out, claims("nic."+n.Name, network(n.Bridge, n.VLAN), n.MAC, n.IP, n.IP6)...)
-	}
-	return out
-}
-
-// network names what a card is plugged into.
-func network(bridge string, vlan int) string {
-	if vlan == 0 {
-		return bridge
-	}
-	return fmt.Sprintf("%s, VLAN %d", bridge, vlan)
-}
-
-// claims are those of a network card at a path.
-func claims(path, on, mac, ip, ip6 string) []model.Claim {
-	var out []model.Claim
-	if mac != "" {
-		out = append(out, model.Claim{What: "MAC address", Value: mac, Path: path + ".mac", On: on})
-	}
-	if p, err := netip.ParsePrefix(ip); err == nil {
-		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip", On: on})
-	}
-	if p, err := netip.ParsePrefix(ip6); err == nil {
-		out = append(out, model.Claim{What: "static address", Value: p.Addr().String(), Path: path + ".ip6", On: on})
-	}
-	return out
 }

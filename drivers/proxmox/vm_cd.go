@@ -55,7 +55,7 @@ func withoutSize(drive string) string {
 }
 
 // cds are the slots of the CD drives that are declared.
-func (v *VM) cds() []string {
+func (v vmDrives) cds() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
 		if isCD(key, v.Options[key]) {
@@ -67,7 +67,7 @@ func (v *VM) cds() []string {
 
 // beside is a configuration with the slots taken that the files give to CD drives, so
 // that no disk gets one of them.
-func (v *VM) beside(cfg view.Config) view.Config {
+func (v vmDrives) beside(cfg view.Config) view.Config {
 	next := maps.Clone(cfg.Next)
 	if next == nil {
 		next = map[string]string{}
@@ -137,7 +137,7 @@ func (r *vmResolver) discless() {
 // plugCD is what PVE does with a CD drive of a running guest: another medium goes in at
 // once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
 // vmconfig_update_disk and vmconfig_hotplug_pending).
-func (v *VM) plugCD(key, value string) model.Class {
+func (v liveVM) plugCD(key, value string) model.Class {
 	fresh := value != "" && !isDisc(v.observe.Now[key])
 	if file := volumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
@@ -152,7 +152,7 @@ func (v *VM) plugCD(key, value string) model.Class {
 // a disk, and that of cloud-init would be gone.
 func refuseCDs(w, h *VM) []model.Problem {
 	var out []model.Problem
-	for _, slot := range w.cds() {
+	for _, slot := range (vmDrives{w}).cds() {
 		there, name := h.observe.Next[slot], h.device(slot)
 		if there == "" && name == "" || isCD(slot, there) {
 			continue
@@ -183,7 +183,7 @@ func (w writing) discs() bool {
 
 // booting is the order of a machine that is new, where no file declares one: its root disk,
 // then its CD drives. A blank one also tries its first card, as PVE's own default does.
-func (v *VM) booting(m owner.Tag) string {
+func (v vmDrives) booting(m owner.Tag) string {
 	order := append([]string{m.Slots["disk.root"]}, v.cds()...)
 	if v.blank() && len(v.NICs) > 0 {
 		order = append(order, m.Slots["nic."+v.NICs[0].Name])
@@ -243,7 +243,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 			had = h.observe.Next
 		}
 	}
-	for _, slot := range w.cds() {
+	for _, slot := range (vmDrives{w}).cds() {
 		volid := volumeOf(w.Options[slot])
 		if volid == emptyMedium || volid == volumeOf(had[slot]) || s.comes(volid) {
 			continue
@@ -282,7 +282,7 @@ func (s *survey) comes(volid string) bool {
 }
 
 // inserts reports whether a machine is to get another medium.
-func (v *VM) inserts(have *VM) bool {
+func (v vmDrives) inserts(have *VM) bool {
 	return slices.ContainsFunc(v.cds(), func(slot string) bool {
 		id := volumeOf(v.Options[slot])
 		return id != emptyMedium && id != volumeOf(have.observe.Next[slot])

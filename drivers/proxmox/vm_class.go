@@ -14,10 +14,10 @@ var atOnce = map[string]bool{
 	"shares": true, "startup": true, "tags": true, "vmstatestorage": true,
 }
 
-// classVM refines what a change costs by whether the guest runs, and by what PVE
+// class refines what a change costs by whether the guest runs, and by what PVE
 // can do while it does.
-func classVM(want, have *model.Resource, path string, cost model.Class) model.Class {
-	w, h := want.Spec.(*VM), have.Spec.(*VM)
+func (v *VM) class(want, have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := v, have.Spec.(*VM)
 	head, option, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(option, ".")
 	switch {
@@ -36,14 +36,14 @@ func classVM(want, have *model.Resource, path string, cost model.Class) model.Cl
 	case seeds(want, have, path):
 		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
-		cost = h.plug(option, w.Options[option])
+		cost = liveVM{h}.plug(option, w.Options[option])
 	case vmAttributes().restarting(path) != nil:
 		a := vmAttributes().byName[path]
-		cost = h.plug(a.key, plainText(a.value(w, "")))
+		cost = liveVM{h}.plug(a.key, plainText(a.value(w, "")))
 	case head == "nic":
-		cost = h.plugNIC(w, name)
+		cost = liveVM{h}.plugNIC(w, name)
 	case head == "disk":
-		cost = h.plugDisk(w, name, attr)
+		cost = liveVM{h}.plugDisk(w, name, attr)
 	}
 	if cost == model.ClassRestart {
 		return byRestart(w.Restart)
@@ -56,9 +56,13 @@ func byRestart(allowed string) model.Class {
 	return pick(allowed == "allowed", model.ClassRestart, model.ClassPending)
 }
 
+// liveVM is a running machine as it was observed: what PVE changes of it at once, and what
+// by a restart.
+type liveVM struct{ *VM }
+
 // plug is what PVE does with a key of a running guest, whose present value is known;
 // "" as its new one takes it away (vmconfig_hotplug_pending).
-func (v *VM) plug(key, value string) model.Class {
+func (v liveVM) plug(key, value string) model.Class {
 	old := v.observe.Now[key]
 	if isCD(key, or(value, v.observe.Next[key])) {
 		return v.plugCD(key, value)
@@ -92,7 +96,7 @@ func (v *VM) plug(key, value string) model.Class {
 }
 
 // plugNIC: another cable in the same card always goes, another card by its feature only.
-func (v *VM) plugNIC(w *VM, name string) model.Class {
+func (v liveVM) plugNIC(w *VM, name string) model.Class {
 	n, wanted := find(w.NICs, name)
 	slot := v.mark.Slots["nic."+name]
 	now, then := v.observe.Now[slot], v.observe.Next[slot]
@@ -103,7 +107,7 @@ func (v *VM) plugNIC(w *VM, name string) model.Class {
 }
 
 // plugDisk: SCSI and virtio disks come and go by their feature; a disk grows always.
-func (v *VM) plugDisk(w *VM, name, attr string) model.Class {
+func (v liveVM) plugDisk(w *VM, name, attr string) model.Class {
 	_, here := find(v.Disks, name)
 	wd, there := find(w.Disks, name)
 	slot := v.mark.Slots["disk."+name]
@@ -124,7 +128,7 @@ func (v *VM) plugDisk(w *VM, name, attr string) model.Class {
 }
 
 // hotplugs reads the guest's hotplug features; 1 and absence mean the default.
-func (v *VM) hotplugs(feature string) bool {
+func (v liveVM) hotplugs(feature string) bool {
 	set := v.observe.Now["hotplug"]
 	if set == "" || set == "1" {
 		set = "network,disk,usb"
@@ -132,18 +136,12 @@ func (v *VM) hotplugs(feature string) bool {
 	return slices.Contains(strings.Split(set, ","), feature)
 }
 
-// refuseVM says what must not be done to a guest even if the files ask for it.
-func refuseVM(want, have *model.Resource) []model.Problem {
-	h := have.Spec.(*VM)
-	if want == nil {
-		return h.volumes().refuseEnd(have.Guest)
-	}
-	w := want.Spec.(*VM)
-	if w.Image != h.Image || w.Template != h.Template || want.Guest.VMID != have.Guest.VMID {
-		return h.volumes().refuseEnd(have.Guest)
-	}
-	out := h.volumes().refuse(w.volumes(), placeOf(have))
-	out = append(out, h.refuseBus(w, have)...)
-	out = append(out, refuseCDs(w, h)...)
-	return append(out, refuseStates(w, h)...)
+func (v *VM) recreates(want guest) bool {
+	w := want.(*VM)
+	return w.Image != v.Image || w.Template != v.Template
+}
+
+func (v *VM) refuse(want guest, have *model.Resource) []model.Problem {
+	w := want.(*VM)
+	return slices.Concat(refuseBus(v, w, have), refuseCDs(w, v), refuseStates(w, v))
 }

@@ -30,14 +30,14 @@ func seeds(want, have *model.Resource, path string) bool {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch attr {
 	case "ip", "gateway", "ip6", "gateway6", "mac":
-		return want.Spec.(*VM).addressed(name) || have.Spec.(*VM).addressed(name)
+		return addressed(want.Spec.(*VM), name) || addressed(have.Spec.(*VM), name)
 	default:
 		return false
 	}
 }
 
 // addressed reports whether a card has an address from cloud-init.
-func (v *VM) addressed(name string) bool {
+func addressed(v *VM, name string) bool {
 	n, ok := find(v.NICs, name)
 	return ok && (n.IP != "" || n.IP6 != "")
 }
@@ -49,13 +49,13 @@ const newInstance = "cloud-init takes the next boot for the first of a new machi
 // every check; so the mark holds when we wrote, and the list of guests how long each
 // runs. A restart from inside the guest does not count: PVE writes the drive as it
 // starts a guest.
-func (v *VM) unread() bool {
-	return v.mark.Seeded > time.Now().Unix()-int64(v.uptime)
+func (o *observation) unread() bool {
+	return o.mark.Seeded > time.Now().Unix()-int64(o.uptime)
 }
 
-// noteVM says what changes mean for the guest beyond their class.
-func noteVM(want, have *model.Resource, paths []string) string {
-	w, h := want.Spec.(*VM), have.Spec.(*VM)
+// note says what cloud-init makes of the changes, and what becomes of disks.
+func (v *VM) note(want, have *model.Resource, paths []string) []string {
+	w, h := want.Spec.(*VM), v
 	var out []string
 	waits := slices.Contains(paths, "pending") && h.unread()
 	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) && !takesBack(w, h, p) }) {
@@ -66,5 +66,5 @@ func noteVM(want, have *model.Resource, paths []string) string {
 			out = append(out, fmt.Sprintf("the machine sees disk %s under another name", wd.Name))
 		}
 	}
-	return joinNotes(append(append(out, h.volumes().note(w.volumes())...), noteReverts(w, h, paths))...)
+	return append(out, h.volumes().note(w.volumes())...)
 }

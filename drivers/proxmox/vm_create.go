@@ -16,34 +16,30 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// createVM makes a VM and returns when it is complete: what was ordered is read
-// back before it counts, since PVE has creates that die without a word.
-func createVM(ctx context.Context, d *Driver, s plan.Step, want *VM) error {
-	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
-	m := want.mark
-	m.Owner, m.UUID, m.CreationVMID = d.id.Owner, uuid.NewString(), at.VMID
-	m.Seed = newSeed(s.Want)
-	var err error
+func (v *VM) create(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag) error {
+	m.UUID, m.Seed = uuid.NewString(), newSeed(s.Want)
 	switch {
 	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
-	case want.Template != "":
-		err = d.clone(ctx, want, at, m)
+		return nil
+	case v.Template != "":
+		return d.clone(ctx, v, at, m)
 	default:
-		err = d.createWhole(ctx, want, at, m)
+		return d.createWhole(ctx, v, at, m)
 	}
-	if err != nil {
-		return d.withLeft(ctx, at, s.Want, err)
-	}
-	return d.completeVM(ctx, want, at)
 }
 
-// completeVM brings a new machine to what is wanted, and takes away its seed.
-func (d *Driver) completeVM(ctx context.Context, want *VM, at view.GuestRef) error {
-	m, err := d.complete(ctx, at, want.volumes(), want.Tags, want.Power)
-	if err == nil && want.Power == "running" {
-		d.unseed(ctx, want, at, m)
+// finish: what is missing of the copy is done now.
+func (v *VM) finish(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error {
+	is := have.common()
+	m.Linked, m.UUID, m.Seed = is.mark.Linked, or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
+	return d.dress(ctx, v, at, m)
+}
+
+// completed takes its seed away from a machine that has read it.
+func (v *VM) completed(ctx context.Context, d *Driver, at view.GuestRef, m owner.Tag) {
+	if v.Power == "running" {
+		d.unseed(ctx, v, at, m)
 	}
-	return err
 }
 
 // createWhole orders the whole machine in one request.
@@ -52,18 +48,18 @@ func (d *Driver) createWhole(ctx context.Context, want *VM, at view.GuestRef, m 
 	if err != nil {
 		return err
 	}
-	m.Slots = slots(want.devices(), want.beside(view.Config{}), nil)
-	p := want.params(m)
+	m.Slots = want.slots(view.Config{}, nil)
+	p := vmParams(want, m)
 	p["vmid"] = at.VMID
 	if _, declared := want.Options["boot"]; !declared {
-		p["boot"] = want.booting(m)
+		p["boot"] = vmDrives{want}.booting(m)
 	}
-	p[seedSlot] = want.medium()
+	p[seedSlot] = vmDrives{want}.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
-		if disk.Name == "root" && !want.blank() {
-			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.imageVolume), slot)
+		if disk.Name == "root" && !(vmDrives{want}).blank() {
+			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.source), slot)
 		}
 	}
 	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
@@ -105,7 +101,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.
 	if err != nil || !bare {
 		return err
 	}
-	for _, slot := range want.cds() {
+	for _, slot := range (vmDrives{want}).cds() {
 		if there := cfg.Next[slot]; there != "" && !isCD(slot, there) {
 			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, volumeOf(there), slot)
 		}
@@ -118,8 +114,8 @@ func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
 		m.Slots = copied(want.devices(), bootDisk(cfg.Next))
 	}
-	m.Slots = slots(want.devices(), want.beside(cfg), m.Slots)
-	w := writing{set: want.params(m), gone: map[string]bool{}}
+	m.Slots = want.slots(cfg, m.Slots)
+	w := writing{set: vmParams(want, m), gone: map[string]bool{}}
 	w.strip(cfg, vmAttributes().settings(want))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
@@ -131,7 +127,7 @@ func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
-	want.swapMedium(cfg, w)
+	vmDrives{want}.swapMedium(cfg, w)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.Order(slot)
@@ -156,8 +152,8 @@ func bootDisk(c map[string]string) string {
 	return "scsi0"
 }
 
-// params are the keys of a whole machine but its drives.
-func (v *VM) params(m owner.Tag) api.Params {
+// vmParams are the keys of a whole machine but its drives.
+func vmParams(v *VM, m owner.Tag) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
 	p := vmAttributes().settings(v).OmitEmpty()
 	p["description"], p["smbios1"] = owner.Describe(v.Description, m), "uuid="+m.UUID

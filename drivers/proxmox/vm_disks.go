@@ -3,6 +3,8 @@ package proxmox
 import (
 	"fmt"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
 // buses are where a disk may be attached, with how many slots each has
@@ -28,8 +30,11 @@ func drive(volume, slot string) string {
 // fromBlank is what the mark says of a machine whose root disk was made of nothing.
 const fromBlank = "blank"
 
+// vmDrives is a machine by what it boots from, and by what lies in its drives.
+type vmDrives struct{ *VM }
+
 // blank reports whether the root disk is made empty.
-func (v *VM) blank() bool {
+func (v vmDrives) blank() bool {
 	root, _ := find(v.Disks, "root")
 	return root.Blank
 }
@@ -43,6 +48,11 @@ func (Disk) keep(drive string) string { return drive }
 // Order asks for a new volume of the disk's size.
 func (d Disk) Order(slot string) string {
 	return drive(fmt.Sprintf("%s:%d", d.Storage, max(d.Size, 1)), slot)
+}
+
+// slots: no disk gets a slot that the files give to a CD drive.
+func (v *VM) slots(cfg view.Config, old map[string]string) map[string]string {
+	return slots(v.devices(), vmDrives{v}.beside(cfg), old)
 }
 
 // devices are what has a slot.

@@ -18,7 +18,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	cfg = settledBoot(cfg)
 	c := cfg.Next
 	v := &VM{
-		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), held: held{mark: m, observe: cfg},
+		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), observation: &observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
 	vmAttributes().observe(v, c)
 	v.Seed = attachedSeed(m, c)
@@ -31,10 +31,9 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
-	v.uptime = g.Uptime
 	v.Waits = g.Running && (len(cfg.WaitingKeys()) > 0 || v.unread())
 	for k, val := range c {
-		if isCD(k, val) || !isTyped(k) && !vmKeys().invented[k] && (!isDrive(k) || stateDrive(k)) {
+		if v.isOption(k, val) && !vmKeys().invented[k] {
 			v.Options[k] = val
 		}
 	}
@@ -52,13 +51,13 @@ func isDrive(key string) bool {
 
 // readDisks reads the disks that the mark names. Others were attached by hand and
 // are not ours to judge.
-func (v *VM) readDisks() []Disk {
+func (o *observation) readDisks() []Disk {
 	var out []Disk
-	for slot, drive := range v.observe.Next {
-		if name, ok := strings.CutPrefix(v.device(slot), "disk."); ok {
+	for slot, drive := range o.observe.Next {
+		if name, ok := strings.CutPrefix(o.device(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: storageOf(drive),
-				Bus: busOf(slot), Remove: slices.Contains(v.mark.Removes, name),
+				Bus: busOf(slot), Remove: slices.Contains(o.mark.Removes, name),
 			})
 		}
 	}
@@ -68,14 +67,14 @@ func (v *VM) readDisks() []Disk {
 
 // readNICs reads all network cards; one that the mark does not name was added by
 // hand and goes by the name of its slot.
-func (v *VM) readNICs() []NIC {
+func (o *observation) readNICs() []NIC {
 	var out []NIC
-	for slot, val := range v.observe.Next {
+	for slot, val := range o.observe.Next {
 		if !property.IsNet(slot) {
 			continue
 		}
-		n := readNIC(strings.TrimPrefix(or(v.device(slot), slot), "nic."), val)
-		if ip := property.Parse(v.observe.Next[ipconfigOf(slot)]).Values; len(ip) > 0 {
+		n := readNIC(strings.TrimPrefix(or(o.device(slot), slot), "nic."), val)
+		if ip := property.Parse(o.observe.Next[ipconfigOf(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
 		out = append(out, n)
@@ -151,18 +150,8 @@ func atoi(s string, otherwise int) int {
 	return otherwise
 }
 
-// align takes out of what was observed all that the files have no opinion about.
-func (v *VM) align(have *VM) {
-	waits := have.Waits && v.Restart == "allowed" && v.Power == "running" && v.awaitsRestart(have)
-	v.alignValues(have)
-	have.Waits = waits
-}
-
-// alignValues is align without what waits for a restart.
-
-func (v *VM) alignValues(other any) {
+func (v *VM) alignDevices(other guest) {
 	have := other.(*VM)
-	have.Waits = false
 	for i := range have.NICs {
 		if w, wanted := find(v.NICs, have.NICs[i].Name); wanted && w.MAC == "" {
 			have.NICs[i].MAC = ""
@@ -192,9 +181,7 @@ func (v *VM) alignValues(other any) {
 			have.Disks = append(have.Disks, Disk{Name: name, Remove: true})
 		}
 	}
-	vmKeys().align(v.Options, have.Options, have.mark.Options, func(key, want, old string) bool { return sameOption(have.observe, key, want, old) })
-	have.Startup = v.Startup.sameAs(have.Startup)
-	v.alignSeed(have)
+	alignSeed(v, have)
 	if have.mark.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}
@@ -214,6 +201,8 @@ func sameOption(c view.Config, key, want, have string) bool {
 	}
 }
 
+func (v *VM) sameOption(key, want, have string) bool { return sameOption(v.observe, key, want, have) }
+
 func (v *VM) guestName() string { return v.Name }
 
 // pending lists what PVE holds back until the next full restart.
@@ -222,7 +211,7 @@ func (v *VM) pending(addr model.Address) []model.Pending {
 	if v.Power == "running" && v.unread() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})
 	}
-	return append(out, waiting(v.observe, addr, v.Path, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
+	return append(out, waiting(v.observe, addr, func(key string) string { return attributePath(v, key) }, func(key string) string { return rootReverts(v, "qm", key) }, "sshkeys", "cipassword")...)
 }
 
 func plainValue(m map[string]string, key string) any {
@@ -236,19 +225,7 @@ func plainValue(m map[string]string, key string) any {
 	return v
 }
 
-// Path translates a PVE key into the name it has in the files.
-func (v *VM) Path(key string) string {
-	if name := v.device(key); name != "" {
-		return name
-	}
-	if property.IsNet(key) {
-		return "nic." + key
-	}
-	if name := vmAttributes().nameOf(key); name != "" {
-		return name
-	}
-	if !isCD(key, or(v.observe.Next[key], v.observe.Now[key])) && (isTyped(key) || isDrive(key) && !stateDrive(key)) {
-		return key
-	}
-	return "options." + key
+// isOption: a drive is one for a CD, or for the state of firmware or TPM.
+func (*VM) isOption(key, val string) bool {
+	return isCD(key, val) || !isTyped(key) && (!isDrive(key) || stateDrive(key))
 }

@@ -34,7 +34,7 @@ func rebussed(changes []plan.Change) []string {
 }
 
 // rebus works out the change of a disk's bus.
-func (c *vmChange) rebus(name string) {
+func (c *change) rebus(name string) {
 	w, wanted := find(c.to.list, name)
 	_, there := find(c.from.list, name)
 	from, slot := c.from.mark.Slots["disk."+name], c.m.Slots["disk."+name]
@@ -126,7 +126,7 @@ func (d *Driver) whole(ctx context.Context, ch *change) bool {
 }
 
 // refuseBus says what speaks against another bus for the disks of a machine.
-func (v *VM) refuseBus(want *VM, have *model.Resource) []model.Problem {
+func refuseBus(v, want *VM, have *model.Resource) []model.Problem {
 	var out []model.Problem
 	for _, w := range want.Disks {
 		h, there := find(v.Disks, w.Name)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -15,10 +15,15 @@ import (
 // vmResolver fills in what stands around a VM.
 type vmResolver struct {
 	*VM
-	guestResolver
+	*guestResolver
 }
 
-func (r *vmResolver) resolve() {
+func (v *VM) resolve(r *guestResolver) {
+	v.resolution = &resolution{}
+	(&vmResolver{v, r}).complete()
+}
+
+func (r *vmResolver) complete() {
 	r.Name, r.Description = r.in.Name, strings.TrimRight(r.Description, " \t\r\n") // PVE cuts what trails, too
 	r.size()
 	r.disks()
@@ -34,20 +39,17 @@ func (r *vmResolver) resolve() {
 }
 
 func (r *vmResolver) size() {
-	if p := r.in.Site.Presets[r.Preset]; p != nil {
-		r.Cores, r.Memory, r.Disk = or(r.Cores, p.Cores), or(r.Memory, p.Memory), or(r.Disk, p.Disk)
-	}
-	r.sized(r.Cores, r.Memory, r.Preset)
+	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
 	switch {
-	case r.Image == "" && r.Template == "" && !r.blank():
+	case r.Image == "" && r.Template == "" && !vmDrives{r.VM}.blank():
 		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
-	case (r.Image != "" || r.Template != "") && r.blank():
+	case (r.Image != "" || r.Template != "") && vmDrives{r.VM}.blank():
 		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
 	case r.Image != "" && r.Template != "":
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
 	}
 	if full := imageOf(r.in, r.Image); full != nil {
-		r.imageVolume = full.Volume
+		r.source = full.Volume
 		if full.Format == "iso" {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
 		}
@@ -94,8 +96,8 @@ func imageOf(in model.Scope, name string) *Image {
 }
 
 func (r *vmResolver) disks() {
-	storage := r.guestResolver.storage()
-	r.VM.storage = storage
+	storage := r.storage()
+	r.driveStorage = storage
 	r.Disks = rootFirst(r.Disks, Disk{Name: "root"})
 	r.Disks[0].Size = or(r.Disks[0].Size, r.Disk)
 	for i := range r.Disks {
@@ -208,16 +210,10 @@ func (r *vmResolver) owned() {
 		from = "image." + r.Image
 	case r.Template != "":
 		from = "template." + r.Template
-	case r.blank():
+	case vmDrives{r.VM}.blank():
 		from = fromBlank
 	}
-	m := r.owner(from, r.Startup)
-	m.Removes = r.volumes().removes()
-	r.mark, r.Terms = m, m.Terms()
-	m.Seed = r.seedRoom()
-	m.CreationVMID = 999_999_999
-	m.UUID, m.Slots, m.Options = strings.Repeat("0", 36), slots(r.devices(), r.beside(view.Config{}), nil), slices.Sorted(maps.Keys(r.Options))
-	r.fits(r.Description, m)
+	r.Terms = r.guestResolver.owned(r.VM, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
 }
 
 func or[T comparable](a, b T) T {

@@ -8,81 +8,35 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
-
-// updateVM carries out the changes of a plan; see carryOut for the order of things.
-func updateVM(ctx context.Context, d *Driver, s plan.Step, want, have *VM) error {
-	at := placeOf(s.Have)
-	m := want.mark
-	m.Owner, m.UUID, m.Linked, m.CreationVMID = d.id.Owner, have.mark.UUID, have.mark.Linked, at.VMID
-	if m.UUID == "" { // a clone whose making was cut off: what is missing of it is done now
-		m.UUID, m.Seed = or(owner.UUID(have.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
-		if err := d.dress(ctx, want, at, m); err != nil {
-			return err
-		}
-		return d.completeVM(ctx, want, at)
-	}
-	to, from := want.volumes(), have.volumes()
-	old, apart := from.remembered(to), rebussed(s.Changes)
-	for _, name := range apart {
-		delete(old, "disk."+name)
-	}
-	m.Slots, m.Detached = slots(want.devices(), want.beside(have.observe), old), map[string]string{}
-	m.Seeded, m.Seed = have.mark.Seeded, have.mark.Seed // what no file says must not be lost by a write
-	ch := &vmChange{newChange(at, to, from, m), want, have}
-	for _, name := range apart {
-		ch.rebus(name)
-	}
-	for _, c := range ch.revertOnly(want, have, s) {
-		ch.add(c.Path)
-		if s.Have.Guest.Running && seeds(s.Want, s.Have, c.Path) && !takesBack(want, have, c.Path) {
-			ch.m.Seeded = time.Now().Unix()
-		}
-	}
-	ch.bootable()
-	ch.settle(have.observe, false, have.sameValue)
-	ch.followBoot()
-	ch.describe(want.Description, want.Options)
-	if s.Have.Guest.Lock == "suspended" && ch.power && want.Power == "running" && !ch.empty() {
-		if err := d.resume(ctx, at, s.Address); err != nil {
-			return err
-		}
-	}
-	halted, err := d.carryOut(ctx, s, ch.change)
-	if err != nil {
-		if halted && want.Power == "running" && d.whole(ctx, ch.change) {
-			return d.backUp(ctx, ch.change, err)
-		}
-		return err
-	}
-	if ch.set[seedSlot] != nil { // out of the drive first: a machine does not start with an image that is not there
-		if err := d.removeSeed(ctx, at.Node, have.Seed); err != nil {
-			return err
-		}
-	}
-	return d.settlePower(ctx, s, ch.change, halted, want.Power)
-}
-
-// resume starts a hibernated machine before anything else: its lock keeps PVE from
-// changing it, and goes with that.
-func (d *Driver) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	if err := d.stillOurs(ctx, at, addr); err != nil {
-		return fmt.Errorf("resuming %s: %w", at, err)
-	}
-	return d.start(ctx, at)
-}
 
 // vmChange is what the changes of a step mean for a VM.
 type vmChange struct {
 	*change
+	step       plan.Step
 	want, have *VM
+}
+
+func (v *VM) change(c *change, s plan.Step, have guest) changer {
+	return &vmChange{c, s, v, have.(*VM)}
+}
+
+// conclude: the boot order follows the drives.
+func (c *vmChange) conclude() {
+	c.bootable()
+	c.settle(c.have.observe, false, c.have.sameValue)
+	c.followBoot()
+}
+
+// done removes a seed that was taken out of the drive: a machine does not start with an
+// image that is not there, so it went from there first.
+func (c *vmChange) done(ctx context.Context, d *Driver) error {
+	if c.set[seedSlot] == nil {
+		return nil
+	}
+	return d.removeSeed(ctx, c.sight.at.Node, c.have.Seed)
 }
 
 // bootable keeps what the machine boots from: a disk that goes to another slot stays in
@@ -155,8 +109,16 @@ func (c *vmChange) followBoot() {
 	}
 }
 
-// add translates the path of one change.
+// add translates the path of one change, and notes when cloud-init is to read it.
 func (c *vmChange) add(path string) {
+	c.key(path)
+	if s := c.step; s.Have.Guest.Running && seeds(s.Want, s.Have, path) && !takesBack(c.want, c.have, path) {
+		c.m.Seeded = time.Now().Unix()
+	}
+}
+
+// key writes the key of PVE that a path means.
+func (c *vmChange) key(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {

@@ -1,0 +1,95 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// changer turns the changes of a step into keys of PVE.
+type changer interface {
+	// add translates the path of one change.
+	add(path string)
+	// conclude adds what follows from all of them, and leaves out what only waits.
+	conclude()
+	// done does what a change that was carried out leaves to do, before the power is settled.
+	done(ctx context.Context, d *Driver) error
+}
+
+// updateGuest carries out the changes of a plan; see carryOut for the order of things.
+func updateGuest(ctx context.Context, d *Driver, s plan.Step, want, have guest) error {
+	at := placeOf(s.Have)
+	w, h := want.common(), have.common()
+	m := w.ownerTag
+	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
+	if h.mark.Provisional() { // a clone whose making was cut off: what is missing of it is done now
+		if err := want.finish(ctx, d, s, at, m, have); err != nil {
+			return err
+		}
+		return d.completeGuest(ctx, want, at)
+	}
+	ch, kind := changeOf(at, m, s, want, have)
+	for _, c := range ch.revertOnly(want, have, s) {
+		kind.add(c.Path)
+	}
+	kind.conclude()
+	ch.describe(w.notes, want.declared())
+	if s.Have.Guest.Lock == "suspended" && ch.power && w.power == "running" && !ch.empty() {
+		if err := d.resume(ctx, at, s.Address); err != nil {
+			return err
+		}
+	}
+	halted, err := d.carryOut(ctx, s, ch)
+	if err != nil {
+		return d.undo(ctx, s, ch, halted, w.power, err)
+	}
+	if err := kind.done(ctx, d); err != nil {
+		return err
+	}
+	return d.settlePower(ctx, s, ch, halted, w.power)
+}
+
+// changeOf prepares the change of a guest: the ownership tag as it will be, with the slots
+// of all devices, and the disks that go to another bus.
+func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want, have guest) (*change, changer) {
+	h := have.common()
+	to, from := want.volumes(), have.volumes()
+	old, apart := from.remembered(to), rebussed(s.Changes)
+	for _, name := range apart {
+		delete(old, "disk."+name)
+	}
+	m.Slots, m.Detached = want.slots(h.observe, old), map[string]string{}
+	is := h.mark // what no file says must not be lost by a write
+	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
+	ch := newChange(at, to, from, m)
+	for _, name := range apart {
+		ch.rebus(name)
+	}
+	return ch, want.change(ch, s, have)
+}
+
+// undo deals with a change that failed: why. What PVE stored of a container's cards all the
+// same is written back, and a guest that was stopped for the change is started again.
+func (d *Driver) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
+	switch {
+	case !halted && ch.sight.at.LXC && s.Have.Guest.Running:
+		return d.takeBackCards(ctx, ch, why)
+	case halted && power == "running" && (len(ch.apart) == 0 || d.whole(ctx, ch)):
+		return d.backUp(ctx, ch, why)
+	default:
+		return why
+	}
+}
+
+// resume starts a hibernated machine before anything else: its lock keeps PVE from
+// changing it, and goes with that.
+func (d *Driver) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
+	if err := d.stillOurs(ctx, at, addr); err != nil {
+		return fmt.Errorf("resuming %s: %w", at, err)
+	}
+	return d.start(ctx, at)
+}
