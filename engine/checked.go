@@ -15,34 +15,11 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Inside is a Driver that also knows the way into its guests, for their checks.
-type Inside interface {
-	// Guest gives the way into the guest at a place, which the driver proves to be the
-	// one of the address before it asks anything of it. Near are gateways that the
-	// files speak of. It sends no request itself.
-	Guest(addr model.Address, at model.Guest, near []netip.Addr) health.Guest
-}
-
-// insideOf finds the way in under the wrappers of a driver, each of which tells by
-// Unwrap what it wraps; nil if there is none.
-func insideOf(d Driver) Inside {
-	for {
-		if i, ok := d.(Inside); ok {
-			return i
-		}
-		w, ok := d.(interface{ Unwrap() Driver })
-		if !ok {
-			return nil
-		}
-		d = w.Unwrap()
-	}
-}
-
 // checker tries the checks of one pass. Steps call it from many goroutines: the lock
 // is for what was found, and proofs has one at a time for each guest.
 type checker struct {
 	prober health.Prober
-	inside Inside
+	driver Driver
 	site   *model.Site
 	want   *model.Want
 	have   model.State
@@ -60,7 +37,7 @@ type checker struct {
 
 func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, inside: insideOf(d), site: s, want: w, have: r.Have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
+		prober: p.Health, driver: d, site: s, want: w, have: r.Have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
 	for _, st := range r.Plan.Steps {
@@ -167,10 +144,11 @@ func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest,
 	if known, err := c.known(addr); known {
 		return err
 	}
-	if c.inside == nil {
+	subject := c.subject(addr, at)
+	if subject.Machine == nil {
 		return errors.New("its checks cannot be tried: the way into guests of this host is not known")
 	}
-	r := run(ctx, c.subject(addr, at), c.checks(addr))
+	r := run(ctx, subject, c.checks(addr))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.found[addr] = r
@@ -207,7 +185,7 @@ func (c *checker) known(addr model.Address) (known bool, err error) {
 // subject says who is proved, and what is known of it.
 func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
-		Address: addr, Guest: c.inside.Guest(addr, at, near(c.site, c.want.Nodes[addr])),
+		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
 		User: textOf(c.want.State[addr].Spec, "ci_user"), Keys: keysOf(c.want.State[addr].Spec), Key: privateKey(c.want.Host),
 		Secrets: c.secrets(),
 	}
@@ -303,9 +281,6 @@ const locateFor = 5 * time.Second
 
 // locate asks each guest that shall run, and was not asked anything, for its address.
 func (c *checker) locate(ctx context.Context, list []model.Address) {
-	if c.inside == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, locateFor)
 	defer cancel()
 	var all sync.WaitGroup
@@ -314,9 +289,12 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 		if c.tried(addr) || want == nil || have == nil || have.Guest == nil || !have.Guest.Running || textOf(want.Spec, "power") == "stopped" {
 			continue
 		}
-		g := c.inside.Guest(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))
+		m := c.driver.Machine(addr, *have.Guest, near(c.site, c.want.Nodes[addr]))
+		if m == nil {
+			continue
+		}
 		all.Go(func() {
-			if at, err := g.Address(ctx); err == nil {
+			if at, err := m.Address(ctx); err == nil {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.found[addr] = health.Report{IP: at.IP.String()}

@@ -24,10 +24,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -43,6 +45,12 @@ type Driver interface {
 	// Apply does one step, as apply.Do asks: again is fine, and nothing changes
 	// once ctx has ended.
 	Apply(ctx context.Context, s plan.Step) error
+
+	// Machine is the way into a guest at a place, for what is done inside it; nil where
+	// the driver has none. The driver proves that the guest is the one of the address
+	// before it asks anything of it. Near are gateways that the files name. It sends no
+	// request itself.
+	Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine
 }
 
 // Desired is what a commit, or a folder, says.
@@ -109,11 +117,19 @@ type Pass struct {
 	Failing []model.Address
 	Locate  bool
 
-	Avoid  []int    // VMIDs that are drawn last; see plan.Input
-	Recall []string // of the observation of the last pass; see model.Want
+	Avoid      []int    // VMIDs that are drawn last; see plan.Input
+	SweepHints []string // of the observation of the last pass; see model.Want
 
 	Width  int               // how many steps run at once; see apply.Options
 	Notify func(apply.Event) // told of every step; may be nil
+
+	// Lock takes the write lock of the host before it is opened; it waits until it has it, or
+	// ctx ends. Whoever makes the pass releases it. May be nil.
+	Lock func(ctx context.Context, h *model.Host) error
+
+	// Observed is called with what each observation of the pass saw, from its goroutine or
+	// from that of a step, one at a time. May be nil.
+	Observed func(model.Observed)
 
 	// Enter is called when the pass enters a phase, on its goroutine. May be nil.
 	Enter func(Phase)
@@ -164,17 +180,22 @@ func (p *Pass) Run(ctx context.Context) Report {
 	if r.found(found); !r.sound() {
 		return r.deny(Invalid)
 	}
-	if len(p.Recall) > 0 {
+	if len(p.SweepHints) > 0 {
 		told := *want // the site keeps its own
-		told.SweepHints, want = p.Recall, &told
+		told.SweepHints, want = p.SweepHints, &told
 	}
 	p.enter(Opening)
+	if p.Lock != nil {
+		if err := p.Lock(looking, want.Host); err != nil {
+			return r.end(Failed, why(looking, err))
+		}
+	}
 	driver, err := p.Open(want.Host)
 	if err != nil {
 		return r.end(Failed, fmt.Errorf("open host %s: %w", p.Host, err))
 	}
 	p.enter(Observing)
-	have, err := driver.Observe(looking, want)
+	have, err := p.observe(looking, driver, want)
 	if err != nil {
 		have = model.Unseen(p.Host, err)
 	}
@@ -215,6 +236,15 @@ func (p *Pass) Run(ctx context.Context) Report {
 	}
 	r.proved(checks)
 	return r.end(r.outcome(ctx))
+}
+
+// observe reads the host, and lets others know.
+func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Observed, error) {
+	have, err := d.Observe(ctx, w)
+	if err == nil && p.Observed != nil {
+		p.Observed(have)
+	}
+	return have, err
 }
 
 func (p *Pass) plan(d Desired, w *model.Want, have model.Observed) *plan.Plan {

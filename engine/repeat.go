@@ -139,7 +139,7 @@ func (r *repeater) look(ctx context.Context, since time.Time) error {
 		return nil
 	}
 	began := time.Now()
-	have, err := r.driver.Observe(ctx, r.want)
+	have, err := r.pass.observe(ctx, r.driver, r.want)
 	if err == nil {
 		if i := slices.IndexFunc(have.Unknown, func(u model.Unknown) bool { return u.All }); i >= 0 {
 			err = fmt.Errorf("%s: %s", have.Unknown[i].Scope, have.Unknown[i].Why)

@@ -187,7 +187,7 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 	}
 	o := agent.Options{
 		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
-		Source: repository{repo, site}, Load: site.load, Open: site.open, Ledger: s.ledger,
+		Source: repo, Load: site.load, Open: drivers(site.open).Open, Ledger: s.ledger, Observed: s.knows.observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
 		Notify: func(st agent.Status) { s.tell(st) },
 	}
@@ -205,14 +205,14 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 // lockEvery is how often the agent tries a host that somebody else has locked.
 const lockEvery = 500 * time.Millisecond
 
-// exclusive makes the agent the one writer of its host; see agent.Options. It is
+// exclusive takes the write lock of the host for the agent; see agent.Options. It is
 // the lock file that apply and destroy take, which also holds where they began before
 // the agent did and so did not ask it.
-func (s *assembly) exclusive(ctx context.Context, blocked func(holder string)) (release func(), err error) {
+func (s *assembly) exclusive(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error) {
 	ticker := time.NewTicker(lockEvery)
 	defer ticker.Stop()
 	for told := false; ; {
-		release, err := s.lock()
+		release, err := lockHost(s.cfg.DataDir, h, "agent")
 		held, isHeld := errors.AsType[*heldError](err)
 		if !isHeld {
 			return release, err
@@ -227,32 +227,6 @@ func (s *assembly) exclusive(ctx context.Context, blocked func(holder string)) (
 			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-// lock takes the lock file of the host. As long as no commit was read that declares it,
-// its API is not known, and so neither is which of the files with its name: then it
-// is all that are there.
-func (s *assembly) lock() (release func(), err error) {
-	api, _ := s.knows.host()
-	if api != "" {
-		return lockHost(s.cfg.DataDir, &model.Host{Name: s.cfg.Identity, API: api}, "agent")
-	}
-	var locked []func()
-	release = func() {
-		for _, unlock := range locked {
-			unlock()
-		}
-	}
-	files, err := filepath.Glob(filepath.Join(s.cfg.DataDir, "locks", s.cfg.Identity+"-????????.lock"))
-	for _, name := range files {
-		unlock, err := lockFile(name, holder{Verb: "agent"})
-		if err != nil {
-			release()
-			return nil, err
-		}
-		locked = append(locked, unlock)
-	}
-	return release, err
 }
 
 // once looks and converges once, and reports as apply does.

@@ -17,29 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/source"
 )
-
-// repository is a source.Repository as the agent wants its source: with the errors that
-// it knows. A new head is read at once, so that the lock of the host can be named before
-// the pass begins; the pass finds its files parsed already.
-type repository struct {
-	*source.Repository
-	site *agentSite
-}
-
-// Head is as agent.Source wants it.
-func (r repository) Head(ctx context.Context) (model.Commit, error) {
-	c, err := r.Repository.Head(ctx)
-	if err == nil && r.site.peeked != c.ID {
-		r.site.peeked = c.ID
-		func() {
-			defer func() { _ = recover() }() // what cannot be read is for the pass to tell
-			r.site.peek(ctx, c)
-		}()
-	}
-	return c, err
-}
 
 // agentSite reads the sites of commits and opens the ways to their hosts. All of it
 // belongs to the agent's goroutine, which calls load and open; only knows and files
@@ -52,7 +30,6 @@ type agentSite struct {
 	log      *slog.Logger
 	knows    *knowledge
 
-	peeked string    // the head that was read when it was new
 	noted  string    // the commit whose notes were taken last, and
 	note   diag.List // what they are
 	reader reader
@@ -68,25 +45,15 @@ type way struct {
 	driver *proxmox.Driver
 }
 
-// peek learns from a new head where the host is. Rules are asked only where it has moved:
-// a commit that they deny moves nothing.
-func (s *agentSite) peek(ctx context.Context, c model.Commit) {
-	d := s.read(ctx, c, true)
-	if !d.Findings.HasErrors() && s.knows.moved(d.Site) {
-		s.load(ctx, c)
-	}
-}
-
 // load reads the site of a commit; see agent.Options. The secrets are read each
 // time: where they changed, the loader takes the site for another one.
 func (s *agentSite) load(ctx context.Context, c model.Commit) engine.Desired {
-	d := s.read(ctx, c, false)
+	d := s.read(ctx, c)
 	s.knows.site(d)
 	return d
 }
 
-// read reads the site of a commit; unasked, its rules are not asked.
-func (s *agentSite) read(ctx context.Context, c model.Commit, unasked bool) engine.Desired {
+func (s *agentSite) read(ctx context.Context, c model.Commit) engine.Desired {
 	tree, err := s.files(c.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		text := strings.TrimSuffix(err.Error(), ": "+fs.ErrNotExist.Error())
@@ -104,7 +71,7 @@ func (s *agentSite) read(ctx context.Context, c model.Commit, unasked bool) engi
 		found = append(found, trackedSecrets(at))
 	}
 	secrets, l := s.readSecrets()
-	return s.reader.read(ctx, tree, reading{Commit: c, Tree: c.ID, Secrets: secrets, Unattended: true, Found: append(found, l...), Unasked: unasked})
+	return s.reader.read(ctx, tree, reading{Commit: c, Tree: c.ID, Secrets: secrets, Unattended: true, Found: append(found, l...)})
 }
 
 // trackedSecrets is the finding about secrets in the repository.
@@ -137,7 +104,7 @@ func (s *agentSite) open(d engine.Desired, h *model.Host) (engine.Driver, error)
 	}
 	s.tree.set(tree)
 	if w := s.way; w != nil && w.site == d.Site.Name && sameHost(w.host, h) {
-		return watched{w.driver, s.knows}, nil
+		return w.driver, nil
 	}
 	cfg := proxmox.Config{Host: h, Site: d.Site.Name, Owner: h.Name, Files: &s.tree}
 	if s.sims != nil {
@@ -156,7 +123,7 @@ func (s *agentSite) open(d engine.Desired, h *model.Host) (engine.Driver, error)
 		s.log.Info("the way to the host is made anew, since its block or its token changed", "host", h.Name)
 	}
 	s.way = &way{h, d.Site.Name, driver}
-	return watched{driver, s.knows}, nil
+	return driver, nil
 }
 
 // sameHost compares what a driver is made of: all but where it is declared.
@@ -167,24 +134,6 @@ func sameHost(a, b *model.Host) bool {
 	x, y := *a, *b
 	x.At, x.Ranges, y.At, y.Ranges = diag.Range{}, nil, diag.Range{}, nil
 	return reflect.DeepEqual(x, y)
-}
-
-// watched is a driver that notes what of the host is not ours.
-type watched struct {
-	engine.Driver
-	knows *knowledge
-}
-
-// Unwrap gives the driver; see engine.Inside.
-func (w watched) Unwrap() engine.Driver { return w.Driver }
-
-// Observe is the driver's.
-func (w watched) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
-	have, err := w.Driver.Observe(ctx, want)
-	if err == nil {
-		w.knows.observed(have)
-	}
-	return have, err
 }
 
 // liveFiles is the tree of the commit that is converged to: a driver outlives commits.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -30,7 +29,7 @@ type reader struct {
 	set   *policy.Set // the policies of the last tree
 	last  judgement   // on the last site
 	was   loaded      // the last tree
-	rests bool        // it was asked for twice: a new head is, when it is seen and when it is converged to
+	rests bool        // it was asked for twice
 }
 
 // loaded is what came of loading a tree.
@@ -57,7 +56,6 @@ type reading struct {
 	Vars       map[string]string
 	Mode       string           // of one run: push or pull; "" for what the files say
 	Unattended bool             // nobody watches: an agent's pass
-	Unasked    bool             // rules are compiled, and not asked: they may take seconds
 	Found      diag.List        // what was found before, about secrets for one
 	Now        func() time.Time // nil: time.Now
 }
@@ -67,14 +65,11 @@ type reading struct {
 // and asked about one that loaded without errors.
 func (r *reader) read(ctx context.Context, tree fs.FS, o reading) engine.Desired {
 	if r.kinds == nil {
-		r.kinds = proxmox.Kinds()
+		r.kinds = kinds()
 	}
 	l := r.load(ctx, tree, o)
 	d := engine.Desired{Site: withMode(l.site, o.Mode), Commit: o.Commit.ID}
 	d.Findings = slices.Concat(diag.List{}, o.Found, l.found, l.denied)
-	if o.Unasked {
-		return d
-	}
 	return r.judged(ctx, tree, d, o)
 }
 

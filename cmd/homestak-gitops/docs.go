@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -46,7 +45,7 @@ func writeDocs(root *cobra.Command, dir string) error {
 		return fmt.Errorf("write the man pages: %w", err)
 	}
 	var language bytes.Buffer
-	if err := hcl.Reference(&language, proxmox.Kinds()); err != nil {
+	if err := hcl.Reference(&language, kinds()); err != nil {
 		return fmt.Errorf("write the reference of the language: %w", err)
 	}
 	return errors.Join(

@@ -47,15 +47,21 @@ type foreign struct {
 	Why  string `json:"why"`
 }
 
-// site learns from a site that was read.
+// site learns from a site that was read. One that does not converge moves nothing.
 func (k *knowledge) site(d engine.Desired) {
-	if d.Site == nil || d.Findings.HasErrors() || d.Site.Hosts[k.identity] == nil {
+	if d.Site == nil || d.Site.Hosts[k.identity] == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h := d.Site.Hosts[k.identity]
-	k.api = strings.TrimRight(h.API, "/")
+	api := strings.TrimRight(d.Site.Hosts[k.identity].API, "/")
+	if d.Findings.HasErrors() {
+		if k.api == "" {
+			k.api = api // as long as no good site says where the host is
+		}
+		return
+	}
+	k.api = api
 	k.manifests = []string{}
 	for name, m := range d.Site.Manifests {
 		if m.Host == k.identity {
@@ -77,21 +83,6 @@ func (k *knowledge) site(d engine.Desired) {
 	if len(k.commits) > 2 {
 		k.commits = slices.Delete(k.commits, 0, 1)
 	}
-}
-
-// moved reports whether a site has the host elsewhere than it was known to be. Where
-// nothing was known yet, it learns it.
-func (k *knowledge) moved(s *model.Site) bool {
-	if s == nil || s.Hosts[k.identity] == nil {
-		return false
-	}
-	api := strings.TrimRight(s.Hosts[k.identity].API, "/")
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.api == "" {
-		k.api = api
-	}
-	return k.api != api
 }
 
 // observed learns from a look at the host.

@@ -16,20 +16,20 @@ func TestKnowledgeKeepsTwoCommits(t *testing.T) {
 	k := &knowledge{identity: "father"}
 	_, manifests := k.host()
 	require.Nil(t, manifests, "nothing is known before a site was read")
-	require.False(t, k.moved(site), "the first place is none to have moved from")
+	bad := diag.List{diag.Errorf(diag.Range{}, "bad", "")}
+	k.site(engine.Desired{Site: site, Commit: "0", Findings: bad})
 	api, manifests := k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	require.Nil(t, manifests, "that needs a site that rules agree to")
 	for _, id := range []string{"a", "b", "a", "c"} {
 		k.site(engine.Desired{Site: site, Commit: id})
 	}
-	k.site(engine.Desired{Site: site, Commit: "d", Findings: diag.List{diag.Errorf(diag.Range{}, "bad", "")}})
+	k.site(engine.Desired{Site: site, Commit: "d", Findings: bad})
 	api, manifests = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	require.Equal(t, []string{"web"}, manifests)
-	require.False(t, k.moved(site))
-	require.True(t, k.moved(load(t, strings.ReplaceAll(twoNodes, "192.0.2.10", "192.0.2.11"))))
-	require.False(t, k.moved(nil))
+	k.site(engine.Desired{Site: load(t, strings.ReplaceAll(twoNodes, "192.0.2.10", "192.0.2.11")), Commit: "e", Findings: bad})
+	k.site(engine.Desired{})
 	api, _ = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	at, all, ok := k.declared("a", "vm.one")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -78,7 +77,7 @@ func (a *app) policyTest(ctx context.Context, f *policyTestFlags, dir string) er
 		return err
 	}
 	defer done()
-	set, found := policy.Compile(ctx, policy.Options{Site: tree, Kinds: proxmox.Kinds()})
+	set, found := policy.Compile(ctx, policy.Options{Site: tree, Kinds: kinds()})
 	a.ui.findings(found)
 	if found.HasErrors() {
 		if a.ui.json {

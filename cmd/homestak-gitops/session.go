@@ -240,7 +240,9 @@ func (s *session) pass(h *model.Host, owner string) *engine.Pass {
 	p := &engine.Pass{
 		Host: h.Name, Commit: &s.reading.Commit,
 		Load: func(context.Context) engine.Desired { return s.desired },
-		Open: func(h *model.Host) (engine.Driver, error) { return s.drive(h, owner) },
+		Open: func(h *model.Host) (engine.Driver, error) {
+			return drivers(func(_ engine.Desired, h *model.Host) (engine.Driver, error) { return s.drive(h, owner) }).Open(s.desired, h)
+		},
 		Stop: s.app.stopping.once,
 	}
 	if s.flags.sim {
@@ -265,28 +267,25 @@ func (s *session) drive(h *model.Host, owner string) (engine.Driver, error) {
 		return nil, err // a nil *Driver in an interface would not be nil
 	}
 	if s.app.ui.verbose {
-		return talkative{d, s.app.ui, h}, nil
+		return loggingDriver{d, s.app.ui, h}, nil
 	}
 	return d, nil
 }
 
-// talkative is a driver that tells what it looked at, for -v.
-type talkative struct {
+// loggingDriver is a driver that reports what it observes, for -v.
+type loggingDriver struct {
 	engine.Driver
 	ui   *ui
 	host *model.Host
 }
 
-// Unwrap gives the driver; see engine.Inside.
-func (t talkative) Unwrap() engine.Driver { return t.Driver }
-
-// Observe tells how long it took, and what was seen.
-func (t talkative) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
-	t.ui.notef("looking at host %s (%s)", t.host.Name, t.host.API)
+// Observe reports how long it took, and what was seen.
+func (d loggingDriver) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
+	d.ui.notef("looking at host %s (%s)", d.host.Name, d.host.API)
 	began := time.Now()
-	have, err := t.Driver.Observe(ctx, w)
-	t.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
-		t.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
+	have, err := d.Driver.Observe(ctx, w)
+	d.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
+		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
 	return have, err
 }
 

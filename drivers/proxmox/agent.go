@@ -14,15 +14,16 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	inside "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Guest is the way into a guest: through the guest agent of a VM (API2/Qemu/Agent.pm),
+// Machine is the way into a guest: through the guest agent of a VM (API2/Qemu/Agent.pm),
 // through what PVE itself sees of a container. Before anything is asked of it, it is
 // proved once more that it is the guest of this address. Near are gateways that the
 // files speak of. It sends no request; what it gives is for one goroutine.
-func (d *Driver) Guest(addr model.Address, at model.Guest, near []netip.Addr) health.Guest {
+func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) inside.Machine {
 	return &insideGuest{d: d, addr: addr, at: view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near: near}
 }
 
@@ -80,18 +81,18 @@ func cardOf(name, val, ipconfig string) health.NIC {
 	return n
 }
 
-// Address is as health.Guest wants it: the declared address of the first card, else
+// Address is as inside.Machine wants it: the declared address of the first card, else
 // what the guest tells.
-func (g *insideGuest) Address(ctx context.Context) (health.Address, error) {
+func (g *insideGuest) Address(ctx context.Context) (inside.Address, error) {
 	if err := g.look(ctx); err != nil {
-		return health.Address{}, err
+		return inside.Address{}, err
 	}
 	if at, ok := health.Declared(g.nics); ok {
 		return at, nil
 	}
 	seen, by, err := g.interfaces(ctx)
 	if err != nil {
-		return health.Address{}, err
+		return inside.Address{}, err
 	}
 	at, ok := health.Choose(g.nics, seen, g.near, by)
 	if !ok {
@@ -149,7 +150,7 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 	return seen, by, nil
 }
 
-// Ping is as health.Guest wants it.
+// Ping is as inside.Machine wants it.
 func (g *insideGuest) Ping(ctx context.Context) error {
 	if err := g.look(ctx); err != nil {
 		return err
@@ -163,10 +164,10 @@ const (
 	lastLook  = 2 * time.Second
 )
 
-// Exec is as health.Guest wants it. PVE begins the command and tells its end to who
+// Run is as inside.Machine wants it. PVE begins the command and tells its end to who
 // asks for it, once.
-func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output, error) {
-	var out health.Output
+func (g *insideGuest) Run(ctx context.Context, command []string) (inside.Output, error) {
+	var out inside.Output
 	if err := g.look(ctx); err != nil {
 		return out, err
 	}
@@ -191,7 +192,7 @@ func (g *insideGuest) Exec(ctx context.Context, command []string) (health.Output
 			return out, g.explain(err)
 		}
 		if api.Text(doc.Exited) == "1" {
-			return health.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
+			return inside.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
 		}
 		if err := api.Sleep(ctx, every); err != nil {
 			return out, fmt.Errorf("the command still runs: %w", err)
@@ -257,5 +258,5 @@ type lastingError struct{ error }
 // Unwrap gives it.
 func (e *lastingError) Unwrap() error { return e.error }
 
-// Hopeless is true; see health.Guest.
+// Hopeless is true; see inside.Machine.
 func (*lastingError) Hopeless() bool { return true }

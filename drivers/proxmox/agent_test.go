@@ -14,14 +14,15 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 const vmid = 10000 // of the first node of a world
 
-func (w *world) inside(name string) health.Guest {
-	return w.d.Guest(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
+func (w *world) inside(name string) guest.Machine {
+	return w.d.Machine(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
 }
 
 // asked counts the requests whose method and path hold a text.
@@ -45,11 +46,11 @@ func TestTheAgentAnswersLater(t *testing.T) {
 		require.EqualError(t, g.Ping(t.Context()), "the guest agent of VM 10000 does not answer")
 		_, err := g.Address(t.Context())
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
-		_, err = g.Exec(t.Context(), []string{"true"})
+		_, err = g.Run(t.Context(), []string{"true"})
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
 
 		r := health.Prober{Simulated: func(netip.Addr) error { return nil }}.Run(t.Context(),
-			health.Subject{Guest: g}, []model.Check{{Name: "agent", Agent: true}, {Name: "web", TCP: "80"}})
+			health.Subject{Machine: g}, []model.Check{{Name: "agent", Agent: true}, {Name: "web", TCP: "80"}})
 		require.NoError(t, r.Err)
 		require.Equal(t, 2, r.Results[0].Tries)
 
@@ -85,7 +86,7 @@ func TestADeclaredAddressIsTaken(t *testing.T) {
 
 		err := g.Ping(t.Context())
 		require.ErrorContains(t, err, "VM 10000 has no guest agent configured")
-		r := health.Prober{}.Run(t.Context(), health.Subject{Guest: g}, []model.Check{{Name: "agent", Agent: true}})
+		r := health.Prober{}.Run(t.Context(), health.Subject{Machine: g}, []model.Check{{Name: "agent", Agent: true}})
 		require.Equal(t, 1, r.Results[0].Tries, "nothing to wait for")
 	})
 }
@@ -112,10 +113,10 @@ func TestExec(t *testing.T) {
 		w.apply()
 		time.Sleep(time.Minute)
 		g := w.inside("web-1")
-		out, err := g.Exec(t.Context(), []string{"/bin/sh", "-c", "x; y=1"})
+		out, err := g.Run(t.Context(), []string{"/bin/sh", "-c", "x; y=1"})
 		require.NoError(t, err)
-		require.Equal(t, health.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
-		_, err = g.Exec(t.Context(), []string{"/bin/none", "", ""})
+		require.Equal(t, guest.Output{Code: 3, Out: "out of x; y=1", Err: "err"}, out)
+		_, err = g.Run(t.Context(), []string{"/bin/none", "", ""})
 		require.ErrorContains(t, err, "the host broke off when it began /bin/none, as it does where the guest has no such program: POST ")
 		require.ErrorContains(t, err, "596")
 	})
@@ -131,12 +132,12 @@ func TestWordsOfAProgram(t *testing.T) {
 			w.node("web-1", nil)
 			w.apply()
 			time.Sleep(time.Minute)
-			out, err := w.inside("web-1").Exec(t.Context(), []string{"/bin/x"})
+			out, err := w.inside("web-1").Run(t.Context(), []string{"/bin/x"})
 			require.NoError(t, err)
 			if said == "a\xffb" {
 				said = "aÿb"
 			}
-			require.Equal(t, health.Output{Out: said, Err: said}, out)
+			require.Equal(t, guest.Output{Out: said, Err: said}, out)
 		})
 	}
 }
@@ -180,7 +181,7 @@ func TestACommandThatRunsOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.answers(2, "/exec-status", `{"data":{"exited":0}}`, 200)
 		began := time.Now()
-		out, err := w.inside("web-1").Exec(t.Context(), []string{"/bin/sh", "-c", "exit 4"})
+		out, err := w.inside("web-1").Run(t.Context(), []string{"/bin/sh", "-c", "exit 4"})
 		require.NoError(t, err)
 		require.Equal(t, 4, out.Code)
 		require.Equal(t, 600*time.Millisecond, time.Since(began))
@@ -189,7 +190,7 @@ func TestACommandThatRunsOn(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		began = time.Now()
-		_, err = w.inside("web-1").Exec(ctx, []string{"/bin/sh", "-c", "sleep 100"})
+		_, err = w.inside("web-1").Run(ctx, []string{"/bin/sh", "-c", "sleep 100"})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 30*time.Second, time.Since(began))
 	})
@@ -203,7 +204,7 @@ func TestALostEndOfACommand(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
 			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
-			_, err := w.inside("web-1").Exec(t.Context(), []string{"true"})
+			_, err := w.inside("web-1").Run(t.Context(), []string{"true"})
 			require.ErrorContains(t, err, "how the command ended was told once already, and that answer was lost")
 			require.NotErrorAs(t, err, new(interface{ Hopeless() bool }), "it may be asked once more")
 		}
@@ -217,27 +218,27 @@ func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 		w.node("web-1", nil)
 		w.apply()
 		time.Sleep(time.Minute)
-		_, err := w.inside("web-2").Exec(t.Context(), []string{"true"})
+		_, err := w.inside("web-2").Run(t.Context(), []string{"true"})
 		require.EqualError(t, err, "VM 10000 is not provably vm.web-2 any more (it is vm.web-1): nothing is asked of it")
 		w.host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
-		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Exec(t.Context(), []string{"true"}))} {
+		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), []string{"true"}))} {
 			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the mark of vm.web-1, but is another machine")
 		}
 		require.Zero(t, w.asked("agent"))
 
 		w.host.Edit(func(e *pvesim.Edit) { e.Delete(vmid) })
-		r := health.Prober{}.Run(t.Context(), health.Subject{Guest: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
+		r := health.Prober{}.Run(t.Context(), health.Subject{Machine: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
 		require.ErrorContains(t, r.Err, "looking at VM 10000: ")
 		require.Equal(t, 1, r.Results[0].Tries)
 
 		w.answers(1000, "/pending", `{"data":null,"message":"Permission check failed (/vms/10000, VM.Audit)\n"}`, 403)
-		r = health.Prober{}.Run(t.Context(), health.Subject{Guest: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
+		r = health.Prober{}.Run(t.Context(), health.Subject{Machine: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
 		require.ErrorContains(t, r.Err, "VM.Audit")
 		require.Equal(t, 1, r.Results[0].Tries)
 	})
 }
 
-func second(_ health.Output, err error) error { return err }
+func second(_ guest.Output, err error) error { return err }
 
 // What PVE tells of containers has two forms.
 func TestAddressesOfAContainer(t *testing.T) {

@@ -56,8 +56,8 @@ type Source interface {
 	Keep(ids ...string) error
 }
 
-// Options is what an agent is made of. All but Poll, Drift, Width, Exclusive, Log,
-// Notify and the texts must be set.
+// Options is what an agent is made of. All but Poll, Drift, Width, Exclusive,
+// Observed, Log, Notify and the texts must be set.
 type Options struct {
 	Identity string
 	Program  string // version, for its status
@@ -78,7 +78,9 @@ type Options struct {
 	// Exclusive takes the write lock of the host, for one pass: it waits until it has it,
 	// or ctx ends; ctx is for the waiting only. It calls blocked, at most once and on the
 	// goroutine that called it, with who holds the lock. May be nil.
-	Exclusive func(ctx context.Context, blocked func(holder string)) (release func(), err error)
+	Exclusive func(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error)
+	// Observed is called with what an observation of the host saw; see engine.Pass.
+	Observed func(model.Observed)
 
 	Poll   time.Duration // between two questions to the repository, with 10 % jitter; 0: 60 s
 	Drift  time.Duration // between two full checks of the host; 0: 5 m

@@ -19,84 +19,93 @@ import (
 
 const verb = "agent"
 
-// converge makes a pass while it holds the write lock of the host.
+// converge makes a pass while nobody else in this process may write to the host.
 func (l *loop) converge(ctx context.Context) engine.Report {
 	l.memory.expire(time.Now())
 	began := time.Now()
-	release, mayWrite, err := l.acquireWrite(ctx)
-	defer release()
-	if err != nil {
+	if err := l.acquireWrite(ctx); err != nil {
 		r := notRun(l.o.Identity, engine.Failed, err)
 		r.Seconds = seconds(time.Since(began))
 		l.recordEnd(model.Commit{}, r, false)
 		return r
 	}
-	r := l.convergeHeadOrLastGood(ctx, mayWrite)
+	defer func() { <-l.agent.write }()
+	r := l.convergeHeadOrLastGood(ctx)
 	l.progress = nil
 	l.upstream.keep(ctx, l.memory.refs())
 	return r
 }
 
-// lockedBy reports who holds the write lock that the agent waits for.
-type lockedBy string
-
-func (b lockedBy) serve(l *loop) {
-	l.lockedBy = string(b)
-	l.enter(Waiting, 0)
-}
-
-// acquireWrite takes the write lock: within this process, and towards other processes.
-// While everything is suspended the agent will not write, and nobody else needs to wait
-// for it.
-func (l *loop) acquireWrite(ctx context.Context) (release func(), mayWrite bool, err error) {
+// acquireWrite takes the right to write from whoever paused the agent.
+func (l *loop) acquireWrite(ctx context.Context) (err error) {
 	write := l.agent.write
 	select {
 	case write <- struct{}{}:
+		return nil
 	default:
-		l.enter(Waiting, 0)
-		l.during(ctx, func(ctx context.Context) {
-			select {
-			case write <- struct{}{}:
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
-		})
-		if err != nil {
-			return func() {}, false, err
-		}
 	}
-	release = func() { <-write }
-	mayWrite = !suspended(l.memory.Suspended, "")
-	if l.o.Exclusive == nil || !mayWrite {
-		return release, mayWrite, nil
-	}
-	l.moved()
-	var unlock func()
+	l.enter(Waiting, 0)
 	l.during(ctx, func(ctx context.Context) {
-		unlock, err = l.o.Exclusive(ctx, func(holder string) { l.agent.send(lockedBy(holder)) })
-		if err != nil && ctx.Err() != nil {
+		select {
+		case write <- struct{}{}:
+		case <-ctx.Done():
 			err = context.Cause(ctx)
-		} else if err != nil {
-			err = fmt.Errorf("take the write lock of host %s: %w", l.o.Identity, err)
 		}
 	})
-	l.lockedBy = ""
-	if err != nil {
-		release()
-		return func() {}, false, err
+	return err
+}
+
+// writeLock is the lock towards other processes, for one pass.
+type writeLock struct {
+	o       *Options
+	send    func(request)
+	release func() // nil while it is not held
+}
+
+// take waits for the lock; see engine.Pass.
+func (k *writeLock) take(ctx context.Context, h *model.Host) error {
+	blocked := false
+	release, err := k.o.Exclusive(ctx, h, func(holder string) {
+		blocked = true
+		k.send(lockedBy(holder))
+	})
+	if blocked {
+		k.send(lockedBy(""))
 	}
-	return func() { unlock(); <-write }, mayWrite, nil
+	if err != nil {
+		return fmt.Errorf("take the write lock of host %s: %w", k.o.Identity, err)
+	}
+	k.release = release
+	return nil
+}
+
+func (k *writeLock) give() {
+	if k.release != nil {
+		k.release()
+	}
+}
+
+// lockedBy reports who holds the write lock that the pass waits for, "" when it waits no
+// longer.
+type lockedBy string
+
+func (b lockedBy) serve(l *loop) {
+	if l.lockedBy = string(b); b == "" {
+		l.enter(Looking, phaseTime)
+		return
+	}
+	l.enter(Waiting, 0)
 }
 
 var errNothingKnown = errors.New("no commit to converge to: none fetched yet and no last-good commit recorded")
 
 // convergeHeadOrLastGood makes the pass: with head, and where that is refused with the
 // last good commit.
-func (l *loop) convergeHeadOrLastGood(ctx context.Context, mayWrite bool) engine.Report {
+func (l *loop) convergeHeadOrLastGood(ctx context.Context) engine.Report {
 	head, good := l.memory.Head.ID, l.memory.Good.ID
 	var refused *engine.Report
 	if c, err := l.upstream.commit(ctx, head); head != "" && err == nil {
-		r := l.runPass(ctx, c, mayWrite)
+		r := l.runPass(ctx, c)
 		switch {
 		case errors.Is(r.Err, ErrUnknownIdentity):
 			l.recordUnknownIdentity(c, r)
@@ -125,7 +134,7 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context, mayWrite bool) engine
 		r = notRun(l.o.Identity, engine.Failed, fmt.Errorf("commit %s is in force, and is not here any more: %w", short(good), err))
 		l.recordEnd(model.Commit{ID: good}, r, false)
 	default:
-		if r = l.runPass(ctx, c, mayWrite); r.Denied {
+		if r = l.runPass(ctx, c); r.Denied {
 			l.recordEnd(c, r, false)
 		}
 	}
@@ -138,19 +147,26 @@ func (l *loop) convergeHeadOrLastGood(ctx context.Context, mayWrite bool) engine
 	return r
 }
 
-// runPass makes one pass with one commit, and records it.
-func (l *loop) runPass(ctx context.Context, c model.Commit, mayWrite bool) engine.Report {
+// runPass makes one pass with one commit, and records it. While everything is suspended
+// it only plans, and nobody else needs to wait for it.
+func (l *loop) runPass(ctx context.Context, c model.Commit) engine.Report {
 	p := &engine.Pass{
 		Verb: verb, Host: l.o.Identity, Commit: &c, Unattended: true, Width: l.o.Width,
-		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, Recall: l.memory.SweepHints,
+		Health: l.o.Health, Failing: l.memory.failing(), Avoid: l.memory.UnusableVMIDs, SweepHints: l.memory.SweepHints,
+		Observed: l.o.Observed,
 	}
 	p.Health.Notify = func(w health.Progress) { l.agent.send(checkProgress(w)) }
 	p.Notify = func(e apply.Event) { l.agent.send((*stepEvent)(&e)) }
 	aside := l.memory.Suspended
 	l.startPass(c)
 	p.Stop = l.halt
-	if mayWrite && !suspended(aside, "") {
+	if !suspended(aside, "") {
 		p.Verdict = l.verdict
+		if l.o.Exclusive != nil {
+			lock := &writeLock{o: &l.o, send: l.agent.send}
+			p.Lock = lock.take
+			defer lock.give() // after the pass is recorded
+		}
 	}
 	var warned diag.List
 	l.grants, warned = l.upstream.grant(ctx, &l.memory.State, c)

@@ -210,9 +210,9 @@ func (m *memory) noteUnusable(r *engine.Report) {
 	}
 }
 
-// noteRecall keeps what the observation wants to be given again by the next pass. An
+// noteSweepHints keeps what the observation wants to be given again by the next pass. An
 // observation that failed takes nothing away.
-func (m *memory) noteRecall(r *engine.Report) {
+func (m *memory) noteSweepHints(r *engine.Report) {
 	if r.Want != nil && !r.Have.NothingSeen() && !slices.Equal(m.SweepHints, r.Have.SweepHints) {
 		m.SweepHints = r.Have.SweepHints
 		m.persist()

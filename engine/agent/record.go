@@ -68,7 +68,7 @@ func (l *loop) recordPass(c model.Commit, r engine.Report, aside []ledger.Suspen
 	m := &l.memory
 	m.noteFailing(&r)
 	m.noteUnusable(&r)
-	m.noteRecall(&r)
+	m.noteSweepHints(&r)
 	if r.Accepted && m.Good.ID != c.ID {
 		m.Good = refNow(c.ID)
 	}

@@ -42,7 +42,7 @@ func (v *view) at(now time.Time) Status {
 			s.Suspended = append(s.Suspended, sus)
 		}
 	}
-	if v.running != nil {
+	if v.running != nil && v.lockedBy == "" {
 		s.Running = v.running.at(now)
 	}
 	switch {

@@ -72,7 +72,7 @@ func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
 		}, 12 * time.Minute},
 		"a lock that tells nothing": {func(w *world, gate chan struct{}) {
 			w.options = func(o *agent.Options) {
-				o.Exclusive = func(context.Context, func(string)) (func(), error) { <-gate; return func() {}, nil }
+				o.Exclusive = func(context.Context, *model.Host, func(string)) (func(), error) { <-gate; return func() {}, nil }
 			}
 		}, 12 * time.Minute},
 	} {
@@ -204,7 +204,7 @@ func TestAPassThatMayWriteTakesTheLock(t *testing.T) {
 		var calls []string
 		free := make(chan struct{})
 		w.options = func(o *agent.Options) {
-			o.Exclusive = func(ctx context.Context, blocked func(string)) (func(), error) {
+			o.Exclusive = func(ctx context.Context, _ *model.Host, blocked func(string)) (func(), error) {
 				calls = append(calls, "lock")
 				select {
 				case <-free:

@@ -8,12 +8,14 @@ import (
 	"hash/fnv"
 	"io"
 	"maps"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -114,6 +116,9 @@ func (h *Host) Apply(ctx context.Context, s plan.Step) error {
 	h.Holds[s.Address] = &made
 	return nil
 }
+
+// Machine has no way into a guest; see Inn.
+func (*Host) Machine(model.Address, model.Guest, []netip.Addr) guest.Machine { return nil }
 
 // Pass is one over father with a yes to everything.
 func Pass(s *model.Site, h *Host) *engine.Pass {

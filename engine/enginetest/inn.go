@@ -9,7 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -27,8 +27,8 @@ func NewInn() *Inn {
 	return &Inn{Host: &Host{Holds: model.State{}}, Ill: map[string]bool{}, Asked: map[string]int{}}
 }
 
-// Guest is the way into a guest.
-func (i *Inn) Guest(addr model.Address, _ model.Guest, _ []netip.Addr) health.Guest {
+// Machine is the way into a guest.
+func (i *Inn) Machine(addr model.Address, _ model.Guest, _ []netip.Addr) guest.Machine {
 	return room{i, addr.Name}
 }
 
@@ -52,12 +52,12 @@ type room struct {
 	name string
 }
 
-// Address is as health.Guest has it.
-func (room) Address(context.Context) (health.Address, error) {
-	return health.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: true}, nil
+// Address is as guest.Machine has it.
+func (room) Address(context.Context) (guest.Address, error) {
+	return guest.Address{IP: netip.MustParseAddr("192.0.2.99"), Declared: true}, nil
 }
 
-// Ping is as health.Guest has it.
+// Ping is as guest.Machine has it.
 func (r room) Ping(context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,9 +68,9 @@ func (r room) Ping(context.Context) error {
 	return nil
 }
 
-// Exec is as health.Guest has it.
-func (room) Exec(context.Context, []string) (health.Output, error) {
-	return health.Output{}, errors.New("no command here")
+// Run is as guest.Machine has it.
+func (room) Run(context.Context, []string) (guest.Output, error) {
+	return guest.Output{}, errors.New("no command here")
 }
 
 // CheckedSite is the site of the boxes db and web, and of lone, which needs neither;
@@ -95,12 +95,6 @@ func CheckedSite(onError string) *model.Site {
 // Pass is one over it with a yes to everything.
 func (i *Inn) Pass(s *model.Site) *engine.Pass {
 	p := Pass(s, i.Host)
-	p.Open = func(*model.Host) (engine.Driver, error) { return wrapper{i}, nil }
+	p.Open = func(*model.Host) (engine.Driver, error) { return i, nil }
 	return p
 }
-
-// wrapper is a driver around another one.
-type wrapper struct{ engine.Driver }
-
-// Unwrap gives the driver.
-func (w wrapper) Unwrap() engine.Driver { return w.Driver }

@@ -6,14 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-)
 
-// Address is where a guest is reached, and why there.
-type Address struct {
-	IP       netip.Addr
-	Why      string // 10.0.12.7 on net0 by the guest agent
-	Declared bool   // said by the files: it does not change by itself
-}
+	"github.com/homestak/homestak-gitops/engine/guest"
+)
 
 // NIC is a network card of a guest, as its host has it.
 type NIC struct {
@@ -31,13 +26,13 @@ type Interface struct {
 
 // Declared gives the static address of the first card, IPv4 before IPv6; false if it
 // has none.
-func Declared(nics []NIC) (Address, bool) {
+func Declared(nics []NIC) (guest.Address, bool) {
 	if len(nics) == 0 || len(nics[0].Static) == 0 {
-		return Address{}, false
+		return guest.Address{}, false
 	}
 	n := nics[0]
 	ip := slices.MinFunc(n.Static, func(a, b netip.Prefix) int { return cmp.Compare(family(a), family(b)) }).Addr()
-	return Address{IP: ip, Why: fmt.Sprintf("%s on %s, as declared", ip, n.Name), Declared: true}, true
+	return guest.Address{IP: ip, Why: fmt.Sprintf("%s on %s, as declared", ip, n.Name), Declared: true}, true
 }
 
 // Choose takes one of the addresses that a guest tells of itself. Only interfaces with
@@ -45,7 +40,7 @@ func Declared(nics []NIC) (Address, bool) {
 // subnet that is declared, by a static address or around a gateway (those of the cards
 // and near), comes before others, then the first card, then IPv4. False if there is
 // none to be reached at, as early in boot.
-func Choose(nics []NIC, seen []Interface, near []netip.Addr, by string) (Address, bool) {
+func Choose(nics []NIC, seen []Interface, near []netip.Addr, by string) (guest.Address, bool) {
 	type candidate struct {
 		at          netip.Prefix
 		nic         int
@@ -69,13 +64,13 @@ func Choose(nics []NIC, seen []Interface, near []netip.Addr, by string) (Address
 		}
 	}
 	if len(all) == 0 {
-		return Address{}, false
+		return guest.Address{}, false
 	}
 	best := slices.MinFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.close, b.close), cmp.Compare(a.nic, b.nic), cmp.Compare(family(a.at), family(b.at)), cmp.Compare(a.turn, b.turn))
 	})
 	ip := best.at.Addr()
-	return Address{IP: ip, Why: fmt.Sprintf("%s on %s by %s", ip, nics[best.nic].Name, by)}, true
+	return guest.Address{IP: ip, Why: fmt.Sprintf("%s on %s by %s", ip, nics[best.nic].Name, by)}, true
 }
 
 // usable: what others can reach. A link-local address needs a zone that only the

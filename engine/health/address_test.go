@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 )
 
@@ -51,7 +52,7 @@ func TestChosenAddress(t *testing.T) {
 func TestDeclaredAddress(t *testing.T) {
 	at, ok := health.Declared([]health.NIC{{Name: "net0", Static: prefixes("2001:db8::5/64", "10.0.12.5/24")}})
 	require.True(t, ok)
-	require.Equal(t, health.Address{IP: netip.MustParseAddr("10.0.12.5"), Why: "10.0.12.5 on net0, as declared", Declared: true}, at)
+	require.Equal(t, guest.Address{IP: netip.MustParseAddr("10.0.12.5"), Why: "10.0.12.5 on net0, as declared", Declared: true}, at)
 	for _, nics := range [][]health.NIC{nil, {{Name: "net0"}}, {{Name: "net0"}, {Name: "net1", Static: prefixes("10.0.12.5/24")}}} {
 		_, ok = health.Declared(nics)
 		require.False(t, ok, "only the first card counts")

@@ -11,27 +11,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// guest is a fake way into a guest: each question has its answer as a function.
-type guest struct {
-	address func() (health.Address, error)
+// machine is a fake way into a guest: each question has its answer as a function.
+type machine struct {
+	address func() (guest.Address, error)
 	ping    func(ctx context.Context) error
-	exec    func(ctx context.Context, command []string) (health.Output, error)
+	exec    func(ctx context.Context, command []string) (guest.Output, error)
 }
 
-func (g *guest) Address(context.Context) (health.Address, error) {
+func (g *machine) Address(context.Context) (guest.Address, error) {
 	if g.address == nil {
-		return health.Address{IP: netip.MustParseAddr("192.0.2.7"), Declared: true}, nil
+		return guest.Address{IP: netip.MustParseAddr("192.0.2.7"), Declared: true}, nil
 	}
 	return g.address()
 }
 
-func (g *guest) Ping(ctx context.Context) error { return g.ping(ctx) }
+func (g *machine) Ping(ctx context.Context) error { return g.ping(ctx) }
 
-func (g *guest) Exec(ctx context.Context, command []string) (health.Output, error) {
+func (g *machine) Run(ctx context.Context, command []string) (guest.Output, error) {
 	return g.exec(ctx, command)
 }
 
@@ -75,8 +76,8 @@ func request(c net.Conn) {
 // silent keeps a connection open and says nothing.
 func silent(c net.Conn) { _, _ = c.Read(make([]byte, 1<<16)); _, _ = c.Read(make([]byte, 1)) }
 
-func subject(g health.Guest) health.Subject {
-	return health.Subject{Address: model.Address{Kind: "vm", Name: "web-1"}, Guest: g, User: "homestak"}
+func subject(g guest.Machine) health.Subject {
+	return health.Subject{Address: model.Address{Kind: "vm", Name: "web-1"}, Machine: g, User: "homestak"}
 }
 
 func check(edit func(*model.Check)) []model.Check {

@@ -11,7 +11,7 @@
 //	address.go  which of its addresses a guest is reached at
 //	text.go     what may be shown of what came back
 //
-// It knows no host. Whoever does gives it a Guest, the way into one guest; the network
+// It knows no host. Whoever does gives it a guest.Machine, the way into one guest; the network
 // is that of this machine, unless Prober says otherwise.
 package health
 
@@ -24,32 +24,14 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-// Guest is the way into one guest, through its host. It may be asked again and again;
-// an error that says Hopeless of itself will stay, whatever is waited for. Exec may
-// have run the command although it answers an error.
-type Guest interface {
-	// Address chooses where the guest is reached.
-	Address(ctx context.Context) (Address, error)
-	// Ping asks the guest agent for a sign of life.
-	Ping(ctx context.Context) error
-	// Exec runs a command inside the guest and waits for its end.
-	Exec(ctx context.Context, command []string) (Output, error)
-}
-
-// Output is how a command inside a guest ended. What it wrote may be cut off.
-type Output struct {
-	Code     int
-	Signal   int // that killed it; 0 if it ended by itself
-	Out, Err string
-}
 
 // Subject is the guest to be proved, and what is needed for it.
 type Subject struct {
 	Address model.Address
-	Guest   Guest
+	Machine guest.Machine
 	User    string   // of a login by SSH
 	Keys    []string // public keys that it accepts, as in authorized_keys
 	Key     string   // private key to log in with, in PEM form; "" for none

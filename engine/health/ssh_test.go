@@ -39,7 +39,7 @@ func TestNoPartOfASecretStandsAtACut(t *testing.T) {
 					rest = rest[n:]
 				}
 			})
-			s := subject(&guest{})
+			s := subject(&machine{})
 			s.Secrets = c.secrets
 			got, ok := saw(t, p, s, c.check)
 			require.False(t, ok, got)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -18,8 +19,8 @@ import (
 type attempt struct {
 	Prober
 	Subject
-	at   Address    // as it was found; none while it must be asked for
-	last netip.Addr // as it was found last
+	at   guest.Address // as it was found; none while it must be asked for
+	last netip.Addr    // as it was found last
 }
 
 // try makes one try: what was seen of a check that holds, or an error that says what
@@ -36,7 +37,7 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 		return a.tryAt(ctx, model.Endpoint{Port: sshPort}, nil, func(addr string) (string, error) { return a.trySSH(ctx, addr) })
 	case model.WayAgent:
 		began := time.Now()
-		if err := a.Guest.Ping(ctx); err != nil {
+		if err := a.Machine.Ping(ctx); err != nil {
 			return "", whyEnded(ctx, err)
 		}
 		return "the guest agent answered in " + short(time.Since(began)), nil
@@ -72,7 +73,7 @@ func (a *attempt) target(ctx context.Context, e model.Endpoint) (string, error) 
 		return net.JoinHostPort(e.Host, port), nil
 	}
 	if !a.at.IP.IsValid() {
-		at, err := a.Guest.Address(ctx)
+		at, err := a.Machine.Address(ctx)
 		if err != nil {
 			return "", fmt.Errorf("its address is not known: %w", whyEnded(ctx, err))
 		}
@@ -117,7 +118,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 	if c.Command == "" {
 		return "", &HopelessError{"its command is made from a secret that is not known here"}
 	}
-	out, err := a.Guest.Exec(ctx, []string{"/bin/sh", "-c", c.Command})
+	out, err := a.Machine.Run(ctx, []string{"/bin/sh", "-c", c.Command})
 	switch {
 	case err != nil:
 		return "", whyEnded(ctx, err)
@@ -132,7 +133,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 }
 
 // wrote tells what a command wrote: of its errors if there are any, else of its output.
-func (a *attempt) wrote(out Output) string {
+func (a *attempt) wrote(out guest.Output) string {
 	for _, w := range []struct{ name, text string }{{"stderr", out.Err}, {"stdout", out.Out}} {
 		if text := strings.TrimSpace(w.text); text != "" {
 			return fmt.Sprintf(", %s: %s", w.name, cut(clean(a.redact(text)), most))

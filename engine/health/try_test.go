@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -62,7 +63,7 @@ func web(t *testing.T, secure bool) (*httptest.Server, health.Prober) {
 // without what drives a terminal.
 func TestHTTP(t *testing.T) {
 	_, p := web(t, false)
-	s := subject(&guest{})
+	s := subject(&machine{})
 	s.Secrets = []string{"hunter2hunter2", "ok"}
 	for _, v := range []struct {
 		url, expect string
@@ -93,12 +94,12 @@ func TestHTTP(t *testing.T) {
 // A guest's own certificate is taken as it is; that of a host with a name must be good.
 func TestHTTPS(t *testing.T) {
 	_, p := web(t, true)
-	got, ok := saw(t, p, subject(&guest{}), func(c *model.Check) { c.HTTP = "https://localhost/ok" })
+	got, ok := saw(t, p, subject(&machine{}), func(c *model.Check) { c.HTTP = "https://localhost/ok" })
 	require.True(t, ok, got)
-	got, ok = saw(t, p, subject(&guest{}), func(c *model.Check) { c.HTTP = "https://web.example/ok" })
+	got, ok = saw(t, p, subject(&machine{}), func(c *model.Check) { c.HTTP = "https://web.example/ok" })
 	require.False(t, ok)
 	require.Contains(t, got, "web.example:443: its certificate is not accepted: x509: ")
-	got, ok = saw(t, p, subject(&guest{}), func(c *model.Check) { c.HTTP = "/ok" })
+	got, ok = saw(t, p, subject(&machine{}), func(c *model.Check) { c.HTTP = "/ok" })
 	require.False(t, ok)
 	require.Contains(t, got, "answered 400, first line: Client sent an HTTP request to an HTTPS server.")
 }
@@ -130,20 +131,20 @@ func listen(t *testing.T, serve func(net.Conn)) health.Prober {
 
 func TestTCP(t *testing.T) {
 	p := listen(t, func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP\r\n")) })
-	got, ok := saw(t, p, subject(&guest{}), func(c *model.Check) { c.TCP = "25" })
+	got, ok := saw(t, p, subject(&machine{}), func(c *model.Check) { c.TCP = "25" })
 	require.True(t, ok, got)
-	got, ok = saw(t, p, subject(&guest{}), func(c *model.Check) { c.TCP, c.Expect = "25", "ESMTP" })
+	got, ok = saw(t, p, subject(&machine{}), func(c *model.Check) { c.TCP, c.Expect = "25", "ESMTP" })
 	require.True(t, ok, got)
 	require.Equal(t, "192.0.2.7:25: began with: 220 mail.example ESMTP", got)
-	got, ok = saw(t, p, subject(&guest{}), func(c *model.Check) { c.TCP, c.Expect = "25", "SSH" })
+	got, ok = saw(t, p, subject(&machine{}), func(c *model.Check) { c.TCP, c.Expect = "25", "SSH" })
 	require.False(t, ok)
 	require.Equal(t, `192.0.2.7:25: began without "SSH": 220 mail.example ESMTP`, got)
 
 	refusing := listen(t, func(net.Conn) {})
-	_, ok = saw(t, refusing, subject(&guest{}), func(c *model.Check) { c.TCP = "1" })
+	_, ok = saw(t, refusing, subject(&machine{}), func(c *model.Check) { c.TCP = "1" })
 	require.True(t, ok)
-	got, ok = saw(t, health.Prober{}, subject(&guest{address: func() (health.Address, error) {
-		return health.Address{IP: netip.MustParseAddr("127.0.0.1")}, nil
+	got, ok = saw(t, health.Prober{}, subject(&machine{address: func() (guest.Address, error) {
+		return guest.Address{IP: netip.MustParseAddr("127.0.0.1")}, nil
 	}}), func(c *model.Check) { c.TCP = "1" })
 	require.False(t, ok, "nothing listens on port 1, and the real network is asked")
 	require.Equal(t, "127.0.0.1:1: connection refused", got)
@@ -181,7 +182,7 @@ func TestSSH(t *testing.T) {
 	})
 	try := func(c *model.Check) { c.SSH = true }
 	shown := ssh.FingerprintSHA256(host.PublicKey())
-	s := subject(&guest{})
+	s := subject(&machine{})
 
 	got, ok := saw(t, p, s, try)
 	require.True(t, ok, got)
@@ -212,10 +213,10 @@ func TestSSH(t *testing.T) {
 
 func TestAgentAndCommand(t *testing.T) {
 	var asked [][]string
-	out, fails := health.Output{}, error(nil)
-	g := &guest{
+	out, fails := guest.Output{}, error(nil)
+	g := &machine{
 		ping: func(context.Context) error { return fails },
-		exec: func(_ context.Context, command []string) (health.Output, error) {
+		exec: func(_ context.Context, command []string) (guest.Output, error) {
 			asked = append(asked, command)
 			return out, fails
 		},
@@ -229,17 +230,17 @@ func TestAgentAndCommand(t *testing.T) {
 	_, ok := saw(t, health.Prober{}, s, agent)
 	require.True(t, ok)
 	for _, v := range []struct {
-		out    health.Output
+		out    guest.Output
 		expect string
 		ok     bool
 		want   string
 	}{
-		{health.Output{Out: "active\n"}, "", true, "exit 0, stdout: active"},
-		{health.Output{Out: "active\n"}, "active", true, "exit 0, stdout: active"},
-		{health.Output{Out: "activating\n"}, "active", false, `exit 0, but its output has no "active", stdout: activating`},
-		{health.Output{Code: 3, Out: "no", Err: "pass hunter2hunter2\nis \x07wrong"}, "", false, "exit 3, stderr: pass (sensitive) is ?wrong"},
-		{health.Output{Signal: 9}, "", false, "killed by signal 9"},
-		{health.Output{}, "", true, "exit 0"},
+		{guest.Output{Out: "active\n"}, "", true, "exit 0, stdout: active"},
+		{guest.Output{Out: "active\n"}, "active", true, "exit 0, stdout: active"},
+		{guest.Output{Out: "activating\n"}, "active", false, `exit 0, but its output has no "active", stdout: activating`},
+		{guest.Output{Code: 3, Out: "no", Err: "pass hunter2hunter2\nis \x07wrong"}, "", false, "exit 3, stderr: pass (sensitive) is ?wrong"},
+		{guest.Output{Signal: 9}, "", false, "killed by signal 9"},
+		{guest.Output{}, "", true, "exit 0"},
 	} {
 		out = v.out
 		got, ok := saw(t, health.Prober{}, s, command(v.expect))
@@ -248,12 +249,12 @@ func TestAgentAndCommand(t *testing.T) {
 	}
 	require.Equal(t, []string{"/bin/sh", "-c", "systemctl is-active web"}, asked[0])
 
-	out = health.Output{Code: 1, Err: strings.Repeat("é", 5000) + "hunter2hunter2"}
+	out = guest.Output{Code: 1, Err: strings.Repeat("é", 5000) + "hunter2hunter2"}
 	got, _ := saw(t, health.Prober{}, s, command(""))
 	require.Less(t, len(got), 1100)
 	require.True(t, strings.HasSuffix(got, "é…"), "cut between two characters")
 
-	out = health.Output{Code: 1, Err: "anything"}
+	out = guest.Output{Code: 1, Err: "anything"}
 	got, ok = saw(t, health.Prober{}, s, func(c *model.Check) { c.Command, c.Sensitive = "curl -u x:$PASS", true })
 	require.False(t, ok)
 	require.Equal(t, "what it saw is not shown, since the check is made from a secret", got)

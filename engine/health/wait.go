@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -106,7 +107,7 @@ func (a *attempt) once(ctx context.Context, c *model.Check, left time.Duration) 
 	defer cancel()
 	saw, err := a.try(ctx, c)
 	if err != nil && !a.at.Declared {
-		a.at = Address{} // a lease may have changed
+		a.at = guest.Address{} // a lease may have changed
 	}
 	return saw, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -31,7 +32,7 @@ func TestACheckIsTriedUntilItHolds(t *testing.T) {
 		var told []health.Progress
 		p := health.Prober{Dial: d.dial, Notify: func(w health.Progress) { told = append(told, w) }}
 		began := time.Now()
-		r := p.Run(t.Context(), subject(&guest{}), check(tcp))
+		r := p.Run(t.Context(), subject(&machine{}), check(tcp))
 		require.NoError(t, r.Err)
 		require.Equal(t, 10*time.Second, time.Since(began), "two pauses")
 		require.Equal(t, []health.Result{{Name: "web", OK: true, Detail: "192.0.2.7:8080: accepted in 0 ms", Tries: 3, Seconds: 10}}, r.Results)
@@ -53,7 +54,7 @@ func TestACheckThatNeverHolds(t *testing.T) {
 		d := &dialer{err: func(int) error { return &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH} }}
 		began := time.Now()
 		checks := append(check(tcp), model.Check{Name: "later", Agent: true})
-		r := health.Prober{Dial: d.dial}.Run(t.Context(), subject(&guest{}), checks)
+		r := health.Prober{Dial: d.dial}.Run(t.Context(), subject(&machine{}), checks)
 		require.EqualError(t, r.Err, "check web (web.hcl:31:5) does not hold: 192.0.2.7:8080: no route to host; tried 4 times since "+began.UTC().Format("15:04:05 UTC"))
 		require.Equal(t, 15*time.Second, time.Since(began), "a fourth pause would have no try after it")
 		require.Equal(t, health.Result{Name: "later", Detail: "not tried, since one before it does not hold"}, r.Results[1])
@@ -64,8 +65,8 @@ func TestACheckThatNeverHolds(t *testing.T) {
 // What no waiting mends is not waited for.
 func TestHopelessIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &guest{address: func() (health.Address, error) {
-			return health.Address{}, &health.HopelessError{Text: "VM 100 has no guest agent configured"}
+		g := &machine{address: func() (guest.Address, error) {
+			return guest.Address{}, &health.HopelessError{Text: "VM 100 has no guest agent configured"}
 		}}
 		began := time.Now()
 		r := health.Prober{}.Run(t.Context(), subject(g), check(tcp))
@@ -92,7 +93,7 @@ func TestCancelIsPrompt(t *testing.T) {
 				}}
 				time.AfterFunc(7*time.Second, func() { cancel(errLeave) })
 				began := time.Now()
-				r := health.Prober{Dial: d.dial}.Run(ctx, subject(&guest{}), check(func(c *model.Check) { c.HTTP = "/" }))
+				r := health.Prober{Dial: d.dial}.Run(ctx, subject(&machine{}), check(func(c *model.Check) { c.HTTP = "/" }))
 				require.Equal(t, 7*time.Second, time.Since(began))
 				require.ErrorIs(t, r.Err, errLeave)
 				require.ErrorContains(t, r.Err, "refused for the test")
@@ -108,12 +109,12 @@ func TestTheAddressIsAskedForAgain(t *testing.T) {
 	for _, declared := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0
-			g := &guest{address: func() (health.Address, error) {
+			g := &machine{address: func() (guest.Address, error) {
 				asked++
 				if asked == 1 {
-					return health.Address{}, errors.New("the guest agent of VM 100 does not answer")
+					return guest.Address{}, errors.New("the guest agent of VM 100 does not answer")
 				}
-				return health.Address{IP: netip.AddrFrom4([4]byte{192, 0, 2, byte(asked)}), Declared: declared}, nil
+				return guest.Address{IP: netip.AddrFrom4([4]byte{192, 0, 2, byte(asked)}), Declared: declared}, nil
 			}}
 			d := &dialer{serve: silent, err: func(n int) error {
 				if n == 1 {
@@ -167,7 +168,7 @@ func TestDeadlinesOfATry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				got, ok := saw(t, health.Prober{Dial: v.d.dial}, subject(&guest{}), v.edit)
+				got, ok := saw(t, health.Prober{Dial: v.d.dial}, subject(&machine{}), v.edit)
 				require.False(t, ok)
 				require.Equal(t, v.want, got)
 				require.Equal(t, v.took, time.Since(began))
@@ -190,10 +191,10 @@ func TestSimulatedGuests(t *testing.T) {
 		for _, edit := range []func(*model.Check){
 			func(c *model.Check) { c.HTTP, c.Expect = ":8080/", "ready" }, func(c *model.Check) { c.TCP = "22" }, func(c *model.Check) { c.SSH = true },
 		} {
-			got, ok := saw(t, p, subject(&guest{}), edit)
+			got, ok := saw(t, p, subject(&machine{}), edit)
 			require.Equal(t, up, ok, got)
 		}
-		got, ok := saw(t, p, subject(&guest{}), func(c *model.Check) { c.TCP = "db.example:5432" })
+		got, ok := saw(t, p, subject(&machine{}), func(c *model.Check) { c.TCP = "db.example:5432" })
 		require.True(t, ok, got)
 		up = true
 	}

@@ -33,6 +33,8 @@ type Kind struct {
 	// Everywhere: it has no host attribute; it is wanted on each host where something needs it, and kept
 	// there as long as the site declares it.
 	Everywhere bool
+	// AppliesSpecs: its driver applies inside guests what their specs say.
+	AppliesSpecs bool
 
 	// Absent says of attributes that other kinds of this block have why this one has not, and what to do; one of an
 	// inner block goes by both names, such as nic.queues. May be nil.

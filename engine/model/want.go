@@ -77,7 +77,7 @@ func (s *Site) Want(host string) (*Want, diag.List) {
 			w.Nodes[r.Addr] = n
 		}
 	}
-	if applied > 0 {
+	if applied > 0 && !slices.ContainsFunc(s.Kinds, func(k *Kind) bool { return k.AppliesSpecs }) {
 		w.Deferred = append(w.Deferred, Deferred{"spec", fmt.Sprintf("of %s: checked, not applied inside the guests yet", count(applied, "node"))})
 	}
 	found = append(found, s.addObjects(w)...)

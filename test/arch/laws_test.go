@@ -34,7 +34,8 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/ledger", may: []string{"engine/diag"}},
-	{pkg: "engine/health", may: []string{"engine/diag", "engine/model"}}, // what a check says of a guest; drivers give it the way into one
+	{pkg: "engine/guest"}, // the way into a guest; drivers give it
+	{pkg: "engine/health", may: []string{"engine/diag", "engine/guest", "engine/model"}}, // what a check says of a guest
 	{pkg: "engine/plan", may: []string{"engine/diag", "engine/model"}},
 	{pkg: "engine/apply", may: []string{"engine/model", "engine/plan"}},
 	{pkg: "hcl/parse", may: []string{"engine/diag", "engine/model"}},
@@ -53,15 +54,15 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // what a host holds
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/view"},
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/view"},
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{
-		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/health", "engine/model", "engine/plan"},
+		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"},
 		tests: []string{"engine/enginetest"},
 	},
-	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
+	{pkg: "engine/enginetest", may: []string{"engine", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}}, // a host in memory, for the tests of passes and of agents
 	{
 		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
 		tests: []string{"engine/enginetest"},

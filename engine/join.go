@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Provider is a driver that is not open yet: the kinds of resources that it brings to
+// the site language, and how to open it to a host.
+type Provider struct {
+	Name  string
+	Kinds model.Kinds
+	Open  func(d Desired, h *model.Host) (Driver, error)
+}
+
+// Join combines several providers into one, with the kinds of all. Its driver asks all of
+// them what a host holds, each about its own kinds only, and gives each step to the one
+// that has its kind. So there is one observation and one plan, and what one driver makes
+// may need what another one does.
+//
+// Where a driver without guests cannot see anything, its kinds are unknown, and the others
+// go on. It panics where two have a kind of one name, since then no step has its driver.
+func Join(parts ...Provider) Provider {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	all, of := Provider{}, map[string]int{}
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.Name
+		for _, k := range p.Kinds {
+			if j, taken := of[k.Name]; taken {
+				panic(fmt.Sprintf("join drivers: both %s and %s have a kind %s", parts[j].Name, p.Name, k.Name))
+			}
+			of[k.Name] = i
+		}
+		all.Kinds = append(all.Kinds, p.Kinds...)
+	}
+	all.Name = strings.Join(names, "+")
+	all.Open = func(d Desired, h *model.Host) (Driver, error) {
+		j := &joined{host: h.Name, parts: parts, of: of}
+		for _, p := range parts {
+			driver, err := p.Open(d, h)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Name, err)
+			}
+			j.drivers = append(j.drivers, driver)
+		}
+		return j, nil
+	}
+	return all
+}
+
+// joined is several drivers as one. Nobody writes to it.
+type joined struct {
+	host    string
+	parts   []Provider
+	drivers []Driver       // one for each part
+	of      map[string]int // kind → part
+}
+
+// Observe asks all drivers, side by side.
+func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, error) {
+	seen, errs := make([]model.Observed, len(j.parts)), make([]error, len(j.parts))
+	var all sync.WaitGroup
+	for i, d := range j.drivers {
+		all.Go(func() { seen[i], errs[i] = d.Observe(ctx, j.share(w, i)) })
+	}
+	all.Wait()
+	have := model.Observed{State: model.State{}, Taken: map[int]string{}}
+	for i, o := range seen {
+		p := j.parts[i]
+		if errs[i] != nil {
+			if slices.ContainsFunc(p.Kinds, func(k *model.Kind) bool { return k.Guest }) {
+				return model.Observed{}, errors.Join(errs...)
+			}
+			o = unseenKinds(j.host, p, errs[i])
+		}
+		if have.At.IsZero() || !o.At.IsZero() && o.At.Before(have.At) {
+			have.At = o.At
+		}
+		maps.Copy(have.State, o.State)
+		maps.Copy(have.Taken, o.Taken)
+		have.Unmanaged = append(have.Unmanaged, o.Unmanaged...)
+		have.Pending = append(have.Pending, o.Pending...)
+		have.Undeclared = append(have.Undeclared, o.Undeclared...)
+		have.Unknown = append(have.Unknown, o.Unknown...)
+		have.Findings = append(have.Findings, o.Findings...)
+		have.Preflight = append(have.Preflight, o.Preflight...)
+		for _, hint := range o.SweepHints {
+			have.SweepHints = append(have.SweepHints, p.Name+hintMark+hint)
+		}
+	}
+	return have, nil
+}
+
+// hintMark separates the driver of a hint in Observed.SweepHints from the hint.
+const hintMark = ": "
+
+// unseenKinds is what a driver saw that saw nothing.
+func unseenKinds(host string, p Provider, err error) model.Observed {
+	var o model.Observed
+	for _, k := range p.Kinds {
+		o.Unknown = append(o.Unknown, model.Unknown{Scope: fmt.Sprintf("%s of host %s", k.Name, host), Why: err.Error(), Kind: k.Name})
+	}
+	return o
+}
+
+// share is what is wanted of one driver.
+func (j *joined) share(w *model.Want, part int) *model.Want {
+	s := *w
+	others := func(a model.Address) bool { return j.of[a.Kind] != part }
+	s.State = maps.Clone(w.State)
+	maps.DeleteFunc(s.State, func(a model.Address, _ *model.Resource) bool { return others(a) })
+	s.Declared = maps.Clone(w.Declared)
+	maps.DeleteFunc(s.Declared, func(a model.Address, _ bool) bool { return others(a) })
+	s.Nodes = maps.Clone(w.Nodes)
+	maps.DeleteFunc(s.Nodes, func(a model.Address, _ *model.Node) bool { return others(a) })
+	s.SweepHints = nil
+	for _, text := range w.SweepHints {
+		if hint, ours := strings.CutPrefix(text, j.parts[part].Name+hintMark); ours {
+			s.SweepHints = append(s.SweepHints, hint)
+		}
+	}
+	return &s
+}
+
+// Apply gives a step to the driver of its kind.
+func (j *joined) Apply(ctx context.Context, s plan.Step) error {
+	i, ok := j.of[s.Address.Kind]
+	if !ok {
+		return fmt.Errorf("no driver has the kind %s", s.Address.Kind)
+	}
+	return j.drivers[i].Apply(ctx, s)
+}
+
+// Machine is the way into a guest that the driver of its kind has.
+func (j *joined) Machine(addr model.Address, at model.Guest, near []netip.Addr) guest.Machine {
+	i, ok := j.of[addr.Kind]
+	if !ok {
+		return nil
+	}
+	return j.drivers[i].Machine(addr, at, near)
+}
