@@ -35,12 +35,12 @@ type checker struct {
 	proving map[model.Address]chan struct{} // of length 1, full while the guest is proved
 }
 
-func (p *Pass) checker(s *model.Site, w *model.Want, r *Report, d Driver) *checker {
+func (p *Pass) checker(of course, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, driver: d, site: s, want: w, have: r.Have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
+		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
 		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
 	}
-	for _, st := range r.Plan.Steps {
+	for _, st := range of.plan.Steps {
 		c.steps[st.Address] = true
 	}
 	return c
@@ -304,11 +304,11 @@ func (c *checker) locate(ctx context.Context, list []model.Address) {
 	all.Wait()
 }
 
-// proved takes in what became of checks.
-func (r *Report) proved(c *checker) {
+// all is what became of the checks.
+func (c *checker) all() map[model.Address]health.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Checks = c.found
+	return c.found
 }
 
 // unwell lists the checks that do not hold of guests without a step in this pass: with
@@ -332,14 +332,16 @@ func sortedReports(m map[model.Address]health.Report) []model.Address {
 	return out
 }
 
-// unasked notes which of the guests that were unwell have no checks any more, in a site
-// that speaks of them.
-func (r *Report) unasked(s *model.Site, list []model.Address) {
-	for _, addr := range list {
-		if r.Want.State[addr] != nil && len(checksOf(s, r.Want, addr)) == 0 {
-			r.Unchecked = append(r.Unchecked, addr)
+// unchecked are the guests that were failing and have no checks any more, in a site that
+// declares them.
+func (p *Pass) unchecked(c course) []model.Address {
+	var out []model.Address
+	for _, addr := range p.Failing {
+		if c.want != nil && c.want.State[addr] != nil && len(checksOf(c.desired.Site, c.want, addr)) == 0 {
+			out = append(out, addr)
 		}
 	}
+	return out
 }
 
 // checkTime is how long the checks of a step may take, beside the step.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -36,6 +37,53 @@ type Node struct {
 	Checks []health.Result `json:"checks,omitempty"` // as far as they were tried
 }
 
+// nodeFacts is all that a pass knows of one node: what both accounts of it, Node and
+// NodeStatus, are made from.
+type nodeFacts struct {
+	report     *Report
+	addr       model.Address
+	want, have *model.Resource // before the steps; nil where there is none
+	step       *plan.Step      // nil if nothing is to be done
+	result     *apply.Result   // of the step; nil if it was not tried
+	checks     health.Report
+}
+
+// facts gathers what is known of nodes, in the order of the list. The pass has a plan.
+func (r *Report) facts(list []model.Address) []nodeFacts {
+	at := make(map[model.Address]int, len(list))
+	out := make([]nodeFacts, len(list))
+	for i, addr := range list {
+		at[addr] = i
+		out[i] = nodeFacts{report: r, addr: addr, want: r.Want.State[addr], have: r.Have.State[addr], checks: r.Checks[addr]}
+	}
+	for i := range r.Plan.Steps {
+		if n, ok := at[r.Plan.Steps[i].Address]; ok {
+			out[n].step = &r.Plan.Steps[i]
+		}
+	}
+	for i := range r.Results {
+		if n, ok := at[r.Results[i].Step.Address]; ok {
+			out[n].result = &r.Results[i]
+		}
+	}
+	return out
+}
+
+// identity is the name and the VMID of a node by these resources, the last that knows
+// them; a VMID of 0 if it has none.
+func (f *nodeFacts) identity(known ...*model.Resource) (name string, vmid int) {
+	name = f.addr.Name
+	for _, res := range known {
+		if res != nil {
+			name = res.Node
+			if res.Guest != nil && res.Guest.VMID != 0 {
+				vmid = res.Guest.VMID
+			}
+		}
+	}
+	return name, vmid
+}
+
 // nodes lists what became of every node in the scope of the pass, in the order of
 // their addresses; none before there was a plan.
 func (r *Report) nodes() []Node {
@@ -43,29 +91,21 @@ func (r *Report) nodes() []Node {
 	if r.Plan == nil {
 		return out
 	}
-	steps := map[model.Address]*plan.Step{}
-	for i := range r.Plan.Steps {
-		steps[r.Plan.Steps[i].Address] = &r.Plan.Steps[i]
-	}
-	results := map[model.Address]*apply.Result{}
-	for i := range r.Results {
-		results[r.Results[i].Step.Address] = &r.Results[i]
-	}
-	for _, addr := range r.scope(steps) {
-		n := r.node(addr, steps[addr])
-		if res := results[addr]; res != nil {
-			n.settle(res)
-		} else if steps[addr] != nil {
+	for _, f := range r.facts(r.scope()) {
+		n := f.node()
+		if f.result != nil {
+			n.settle(f.result)
+		} else if f.step != nil {
 			n.Status = NodeSkipped
 		}
-		n.proved(r.Checks[addr], results[addr] == nil)
+		n.proved(f.checks, f.result == nil)
 		out = append(out, n)
 	}
 	return out
 }
 
 // scope lists the nodes that the pass was about.
-func (r *Report) scope(steps map[model.Address]*plan.Step) []model.Address {
+func (r *Report) scope() []model.Address {
 	of := map[model.Address]bool{}
 	add := func(s model.State) {
 		for addr, res := range s {
@@ -80,55 +120,41 @@ func (r *Report) scope(steps map[model.Address]*plan.Step) []model.Address {
 	if r.pass.Destroy {
 		add(r.Have.State)
 	}
-	for addr, s := range steps {
-		if s.Node != "" {
-			of[addr] = true
+	for i := range r.Plan.Steps {
+		if s := &r.Plan.Steps[i]; s.Node != "" {
+			of[s.Address] = true
 		}
 	}
-	out := make([]model.Address, 0, len(of))
-	for addr := range of {
-		out = append(out, addr)
-	}
-	slices.SortFunc(out, model.Address.Compare)
-	return out
+	return slices.SortedFunc(maps.Keys(of), model.Address.Compare)
 }
 
-// node tells how a node stands without any step: as wanted, unless something held
-// a step back.
-func (r *Report) node(addr model.Address, s *plan.Step) Node {
-	want, have := r.Want.State[addr], r.Have.State[addr]
-	n := Node{Name: addr.Name, Status: NodeCompleted, IP: r.address(want, have)}
-	for _, res := range []*model.Resource{want, have} {
-		if res != nil {
-			n.Name = res.Node
-			if res.Guest != nil && res.Guest.VMID != 0 {
-				n.VMID = res.Guest.VMID
-			}
-		}
-	}
-	if s != nil {
-		n.VMID = s.VMID
+// node is how a node is without any step: as wanted, unless something kept a step back.
+func (f *nodeFacts) node() Node {
+	name, vmid := f.identity(f.want, f.have)
+	n := Node{Name: name, Status: NodeCompleted, VMID: vmid, IP: f.report.address(f.want, f.have)}
+	if f.step != nil {
+		n.VMID = f.step.VMID
 		return n
 	}
-	held := r.held(addr)
+	withheld, destroy := f.withheld(), f.report.pass.Destroy
 	switch {
-	case held != "":
-		n.Status, n.Error = NodeSkipped, held
-	case r.pass.Destroy && have == nil:
+	case withheld != "":
+		n.Status, n.Error = NodeSkipped, withheld
+	case destroy && f.have == nil:
 		n.Status = NodeDestroyed
-	case r.pass.Destroy, have == nil:
+	case destroy, f.have == nil:
 		n.Status = NodeSkipped
 	}
 	return n
 }
 
-// held tells why an address has no step although it would need one, "" if it does
-// not.
-func (r *Report) held(addr model.Address) string {
-	for _, f := range r.Plan.Findings {
-		held := f.Severity == diag.Error || f.Source == diag.FromGuard
-		if held && f.Address == addr.String() && !slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) }) {
-			return f.Summary
+// withheld says why a node has no step although it would need one, "" if it does not.
+func (f *nodeFacts) withheld() string {
+	r, addr := f.report, f.addr
+	for _, found := range r.Plan.Findings {
+		keeps := found.Severity == diag.Error || found.Source == diag.FromGuard
+		if keeps && found.Address == addr.String() && !slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(found, g) }) {
+			return found.Summary
 		}
 	}
 	for _, u := range r.Plan.Unknown {

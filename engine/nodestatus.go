@@ -6,7 +6,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 // The phases of a node.
@@ -27,17 +26,9 @@ func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	for i := range before {
 		since[before[i].Address] = &before[i]
 	}
-	steps := make(map[model.Address]*plan.Step, len(r.Plan.Steps))
-	for i := range r.Plan.Steps {
-		steps[r.Plan.Steps[i].Address] = &r.Plan.Steps[i]
-	}
-	results := make(map[model.Address]*apply.Result, len(r.Results))
-	for i := range r.Results {
-		results[r.Results[i].Step.Address] = &r.Results[i]
-	}
 	out := make([]NodeStatus, 0, len(r.Want.State))
-	for _, addr := range r.everyNode() {
-		n, there := r.nodeNow(addr, steps[addr], results[addr])
+	for _, f := range r.facts(r.everyNode()) {
+		n, there := f.status()
 		if !there {
 			continue
 		}
@@ -67,31 +58,24 @@ func (r *Report) everyNode() []model.Address {
 	return out
 }
 
-// nodeNow tells how one node stands; false if it is gone and nobody wants it.
-func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (NodeStatus, bool) {
-	want, have := r.Want.State[addr], r.Have.State[addr]
+// status is how one node is after the pass; false if it is gone and nobody wants it.
+func (f *nodeFacts) status() (NodeStatus, bool) {
+	want, have, s, res := f.want, f.have, f.step, f.result
 	if res != nil && (res.Status == apply.Done || res.Status == apply.RolledBack) {
 		if have = s.Want; res.Status == apply.RolledBack {
 			have = nil
 		}
 		s = nil
 	}
-	n := NodeStatus{Address: addr.String(), Node: addr.Name, Phase: phaseRun}
-	for _, known := range []*model.Resource{want, have} {
-		if known != nil {
-			n.Node = known.Node
-			if known.Guest != nil && known.Guest.VMID != 0 {
-				n.VMID = known.Guest.VMID
-			}
-		}
-	}
+	n := NodeStatus{Address: f.addr.String(), Phase: phaseRun}
+	n.Node, n.VMID = f.identity(want, have)
 	if s != nil && s.VMID != 0 {
 		n.VMID = s.VMID
 	}
 	switch {
 	case want == nil && have == nil:
 		return n, false
-	case want == nil && r.Want.Suspended[have.Manifest]:
+	case want == nil && f.report.Want.Suspended[have.Manifest]:
 		n.Error = "manifest " + have.Manifest + " is suspended: left as it is"
 	case want == nil:
 		n.Phase = phaseDestroy
@@ -101,28 +85,35 @@ func (r *Report) nodeNow(addr model.Address, s *plan.Step, res *apply.Result) (N
 	if have != nil && have.Guest != nil {
 		n.Place = have.Guest.Node
 	}
-	held := ""
+	withheld := ""
 	if s == nil && n.Error == "" {
-		held = r.held(addr)
+		withheld = f.withheld()
 	}
 	switch {
 	case s != nil && n.Phase == phaseRun:
 		n.Drift = len(s.Changes)
-	case held != "" && n.Phase == phaseRun:
-		n.Drift = 1 // that it differs is all that is left of a step that was held back
+	case withheld != "" && n.Phase == phaseRun:
+		n.Drift = 1 // that it differs is all that is left of a step that was withheld
 	}
 	switch {
 	case res != nil && res.Err != nil:
 		n.Error = res.Err.Error()
-	case held != "":
-		n.Error = held
-	case r.Checks[addr].Err != nil:
-		n.Error = r.Checks[addr].Err.Error()
-	case r.Checks[addr].Results == nil && slices.Contains(r.pass.Failing, addr) && !slices.Contains(r.Unchecked, addr) && n.Error == "":
+	case withheld != "":
+		n.Error = withheld
+	case f.checks.Err != nil:
+		n.Error = f.checks.Err.Error()
+	case n.Error == "" && f.stillFailing():
 		n.Error = "its checks did not hold when they were tried last"
 	}
 	n.Ready = s == nil && n.Error == "" && n.Phase == phaseRun
 	return n, true
+}
+
+// stillFailing reports whether the checks of a node failed in an earlier pass, and were not
+// tried in this one.
+func (f *nodeFacts) stillFailing() bool {
+	r := f.report
+	return f.checks.Results == nil && slices.Contains(r.pass.Failing, f.addr) && !slices.Contains(r.Unchecked, f.addr)
 }
 
 // NodeStatus is a node of the subtree.

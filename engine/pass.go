@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine/apply"
@@ -160,82 +161,128 @@ func (p *Pass) enter(next Phase) {
 	}
 }
 
+// course is what a pass came to: a value for each arrow of the pipeline. What it did not
+// reach is zero.
+type course struct {
+	desired  Desired
+	findings diag.List // by the loader, the planner, the rules, the steps; each once
+	want     *model.Want
+	have     model.Observed
+	plan     *plan.Plan
+	aside    int       // steps that are left, since only looking was asked for
+	ruled    diag.List // what the rules found: it holds no single step back
+	accepted bool
+	thinking time.Duration // that a person took for the verdict, which is no work of ours
+	results  []apply.Result
+	checks   map[model.Address]health.Report
+}
+
+// ending is why a pass ends before its steps.
+type ending struct {
+	outcome Outcome
+	denied  bool
+	err     error // nil where findings say it
+}
+
+// Error says it.
+func (e *ending) Error() string { return fmt.Sprintf("%s: %v", e.outcome, e.err) }
+
+func failed(err error) error     { return &ending{outcome: Failed, err: err} }
+func denied(by Outcome) error    { return &ending{outcome: by, denied: true} }
+func onlyPlanned() error         { return &ending{outcome: Planned} }
+func sound(found diag.List) bool { return !found.HasErrors() }
+
 // Run makes the pass. Cancelling ctx ends it as soon as the work in progress can be
 // left; the report tells how far it came.
 func (p *Pass) Run(ctx context.Context) Report {
-	r := &Report{Verb: p.Verb, Host: p.Host, Began: time.Now(), About: p.Commit, pass: p}
+	began := time.Now()
+	c, err := p.run(ctx)
+	return p.report(ctx, began, c, err)
+}
+
+// run is the pipeline.
+func (p *Pass) run(ctx context.Context) (c course, err error) {
 	looking, release := until(ctx, p.Stop)
 	defer release()
 
+	if c.desired, c.findings, err = p.load(looking); err != nil {
+		return c, err
+	}
+	want, found, err := p.resolve(c.desired, c.findings)
+	if c.findings = found; err != nil {
+		return c, err
+	}
+	driver, err := p.open(looking, want)
+	if err != nil {
+		return c, err
+	}
+	have, unseen := p.observe(looking, driver, want)
+	if unseen != nil {
+		have = model.Unseen(p.Host, unseen)
+	}
+	c.want, c.have = want, have
+	c.plan, c.aside = p.plan(c.desired, want, have, c.findings)
+	if c.findings = c.plan.Findings; unseen != nil {
+		return c, failed(why(looking, unseen))
+	}
+	c.ruled = p.check(looking, c)
+	c.findings = distinct(c.findings, c.ruled).Sorted()
+	c.plan.Findings = c.findings
+	if by := Held(c.ruled); by != "" && looking.Err() == nil && !p.RefreshOnly {
+		return c, denied(by)
+	}
+	c.accepted = looking.Err() == nil && !have.NothingSeen()
+	if c.thinking, err = p.grant(looking, c.plan); err != nil {
+		return c, err
+	}
+	return p.apply(ctx, looking, driver, c), nil
+}
+
+// load reads the site, with what was found in it.
+func (p *Pass) load(ctx context.Context) (Desired, diag.List, error) {
 	p.enter(Loading)
-	desired := p.Load(looking)
+	d := p.Load(ctx)
 	p.enter(Planning)
-	if looking.Err() != nil {
-		return r.end(Failed, why(looking, nil)) // what was found is about the hurry, not the site
+	if ctx.Err() != nil {
+		return Desired{}, nil, failed(why(ctx, nil)) // what was found is about the hurry, not the site
 	}
-	if r.loaded(desired); !r.sound() {
-		return r.deny(Invalid)
+	found := distinct(nil, d.Findings)
+	if d.Site == nil && sound(found) {
+		found = append(found, diag.Errorf(diag.Range{}, "no site", "there is nothing to converge to"))
 	}
-	want, found := desired.Site.Want(p.Host)
-	if r.found(found); !r.sound() {
-		return r.deny(Invalid)
+	if !sound(found) {
+		return d, found, denied(Invalid)
+	}
+	return d, found, nil
+}
+
+// resolve says what the host shall hold, and adds what it found to what was found before.
+func (p *Pass) resolve(d Desired, found diag.List) (*model.Want, diag.List, error) {
+	want, more := d.Site.Want(p.Host)
+	if found = distinct(found, more); !sound(found) {
+		return nil, found, denied(Invalid)
 	}
 	if len(p.SweepHints) > 0 {
-		told := *want // the site keeps its own
-		told.SweepHints, want = p.SweepHints, &told
+		own := *want // the site keeps its own
+		own.SweepHints, want = p.SweepHints, &own
 	}
+	return want, found, nil
+}
+
+// open opens the host, after its write lock was taken.
+func (p *Pass) open(ctx context.Context, w *model.Want) (Driver, error) {
 	p.enter(Opening)
 	if p.Lock != nil {
-		if err := p.Lock(looking, want.Host); err != nil {
-			return r.end(Failed, why(looking, err))
+		if err := p.Lock(ctx, w.Host); err != nil {
+			return nil, failed(why(ctx, err))
 		}
 	}
-	driver, err := p.Open(want.Host)
+	driver, err := p.Open(w.Host)
 	if err != nil {
-		return r.end(Failed, fmt.Errorf("open host %s: %w", p.Host, err))
+		return nil, failed(fmt.Errorf("open host %s: %w", p.Host, err))
 	}
 	p.enter(Observing)
-	have, err := p.observe(looking, driver, want)
-	if err != nil {
-		have = model.Unseen(p.Host, err)
-	}
-	p.enter(Planning)
-	made := p.plan(desired, want, have)
-	if p.RefreshOnly {
-		r.Aside = setAside(made)
-	}
-	r.planned(made, want, have)
-	r.unasked(desired.Site, p.Failing)
-	if err != nil {
-		return r.end(Failed, why(looking, err))
-	}
-	p.enter(Checking)
-	denied := p.judge(looking, desired, want, r)
-	if looking.Err() == nil && denied != "" && !p.RefreshOnly {
-		return r.deny(denied)
-	}
-	p.enter(Applying)
-	r.Accepted = looking.Err() == nil && !have.NothingSeen()
-	asked := time.Now()
-	granted, err := p.grant(looking, r.Plan)
-	r.Began = r.Began.Add(time.Since(asked)) // a person who thinks is no work of ours
-	if err != nil || looking.Err() != nil {
-		return r.end(Failed, why(looking, err))
-	}
-	if !granted {
-		return r.end(Planned, nil)
-	}
-	checks := p.checker(desired.Site, want, r, driver)
-	again := p.repeater(desired, want, r.Plan, driver)
-	options := p.options(desired.Site, want)
-	options.Notify, checks.now = again.notify(), again.now
-	again.done(r, apply.Run(ctx, r.Plan.Steps, options, checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))))
-	checks.again(looking, p.Failing, p.Width)
-	if p.Locate {
-		checks.locate(looking, p.Failing)
-	}
-	r.proved(checks)
-	return r.end(r.outcome(ctx))
+	return driver, nil
 }
 
 // observe reads the host, and lets others know.
@@ -247,15 +294,26 @@ func (p *Pass) observe(ctx context.Context, d Driver, w *model.Want) (model.Obse
 	return have, err
 }
 
-func (p *Pass) plan(d Desired, w *model.Want, have model.Observed) *plan.Plan {
-	return plan.Make(plan.Input{
+// plan plans the difference. What was found before it belongs to its document, too. Aside
+// is how many steps were taken out again, since only looking was asked for.
+func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.List) (made *plan.Plan, aside int) {
+	p.enter(Planning)
+	made = plan.Make(plan.Input{
 		Site: d.Site.Name, Commit: d.Commit, Host: p.Host, Kinds: d.Site.Kinds, Want: w, Have: have,
 		Manifest: p.Manifest, Targets: p.Targets, Destroy: p.Destroy, Avoid: p.Avoid,
 	})
+	if p.RefreshOnly {
+		aside = setAside(made)
+	}
+	settled := func(f diag.Finding) bool {
+		return f.Severity == diag.Warning && f.Source == diag.FromSite && isSettled(f.Address, made, have)
+	}
+	made.Findings = append(slices.DeleteFunc(slices.Clone(found), settled), made.Findings...).Sorted()
+	return made, aside
 }
 
-// setAside turns the steps of a plan into things told and left as they are, and
-// counts them.
+// setAside turns the steps of a plan into things that are reported and left as they are,
+// and counts them.
 func setAside(p *plan.Plan) int {
 	for _, s := range p.Steps {
 		p.Deferred = append(p.Deferred, model.Deferred{Address: s.Address.String(), Why: fmt.Sprintf("%s: %s", s.Action, s.Reason)})
@@ -271,30 +329,60 @@ func setAside(p *plan.Plan) int {
 	return n
 }
 
-// judge holds the plan against the rules of its commit: what they find stands in
-// plan and report. It tells how the pass must end if they deny it, "" if they do not.
-func (p *Pass) judge(ctx context.Context, d Desired, w *model.Want, r *Report) Outcome {
-	if d.Judge == nil {
-		return ""
+// check holds the plan against the rules of its commit.
+func (p *Pass) check(ctx context.Context, c course) diag.List {
+	p.enter(Checking)
+	if c.desired.Judge == nil {
+		return nil
 	}
+	return c.desired.Judge(ctx, p.question(c.desired, c.want, c.have, c.plan))
+}
+
+func (p *Pass) question(d Desired, w *model.Want, have model.Observed, made *plan.Plan) Question {
 	commit := model.Commit{ID: d.Commit}
 	if p.Commit != nil {
 		commit = *p.Commit
 	}
-	found := d.Judge(ctx, Question{
-		Site: d.Site, Want: w, Have: r.Have, Plan: r.Plan, Commit: commit,
+	return Question{
+		Site: d.Site, Want: w, Have: have, Plan: made, Commit: commit,
 		Destroy: p.Destroy, AllowDeletes: p.AllowDeletes, Unattended: p.Unattended, Untraced: p.Untraced,
-	})
-	r.judged(found)
-	return Held(found)
+	}
 }
 
-// grant asks whether a plan may be carried out.
-func (p *Pass) grant(ctx context.Context, made *plan.Plan) (bool, error) {
-	if p.Verdict == nil {
-		return false, nil
+// grant asks whether a plan may be carried out, and how long the answer took.
+func (p *Pass) grant(ctx context.Context, made *plan.Plan) (took time.Duration, err error) {
+	p.enter(Applying)
+	granted, asked := false, time.Now()
+	if p.Verdict != nil {
+		granted, err = p.Verdict(ctx, made)
 	}
-	return p.Verdict(ctx, made)
+	took = time.Since(asked)
+	switch {
+	case err != nil || ctx.Err() != nil:
+		return took, failed(why(ctx, err))
+	case !granted:
+		return took, onlyPlanned()
+	}
+	return took, nil
+}
+
+// apply carries the plan out, and tries the checks of guests. Looking ends at a stop, ctx
+// does not: what runs is finished.
+func (p *Pass) apply(ctx, looking context.Context, driver Driver, c course) course {
+	checks := p.checker(c, driver)
+	again := p.repeater(c, driver)
+	options := p.options(c.desired.Site, c.want)
+	options.Notify, checks.now = again.notify(), again.now
+	do := checks.around(again.around(apply.Retry(driver.Apply, apply.Backoff{})))
+	c.results = again.renumbered(apply.Run(ctx, c.plan.Steps, options, do))
+	c.plan = again.renumberedPlan()
+	c.findings = append(distinct(c.findings, again.found), beside(c.results)...)
+	checks.again(looking, p.Failing, p.Width)
+	if p.Locate {
+		checks.locate(looking, p.Failing)
+	}
+	c.checks = checks.all()
+	return c
 }
 
 const (

@@ -40,8 +40,8 @@ type repeater struct {
 	found diag.List
 }
 
-func (p *Pass) repeater(d Desired, w *model.Want, made *plan.Plan, driver Driver) *repeater {
-	return &repeater{pass: p, desired: d, want: w, plan: made, driver: driver, turn: make(chan struct{}, 1), vmids: map[model.Address]int{}}
+func (p *Pass) repeater(c course, driver Driver) *repeater {
+	return &repeater{pass: p, desired: c.desired, want: c.want, plan: c.plan, driver: driver, turn: make(chan struct{}, 1), vmids: map[model.Address]int{}}
 }
 
 // around makes a Do that goes on where the outcome of a step is not known.
@@ -79,21 +79,25 @@ func (r *repeater) notify() func(apply.Event) {
 	}
 }
 
-// done writes into the report what became of the steps.
-func (r *repeater) done(to *Report, results []apply.Result) {
+// renumbered gives results with the VMIDs that guests have by now.
+func (r *repeater) renumbered(results []apply.Result) []apply.Result {
 	for i := range results {
 		results[i].Step = r.now(results[i].Step)
 	}
-	if len(r.vmids) > 0 {
-		made := *to.Plan // the one that was shown stays as it is
-		made.Steps = slices.Clone(made.Steps)
-		for i := range made.Steps {
-			made.Steps[i] = r.now(made.Steps[i])
-		}
-		to.Plan = &made
+	return results
+}
+
+// renumberedPlan is the plan with these VMIDs; the one that was shown stays as it is.
+func (r *repeater) renumberedPlan() *plan.Plan {
+	if len(r.vmids) == 0 {
+		return r.plan
 	}
-	to.found(r.found)
-	to.applied(results)
+	made := *r.plan
+	made.Steps = slices.Clone(made.Steps)
+	for i := range made.Steps {
+		made.Steps[i] = r.now(made.Steps[i])
+	}
+	return &made
 }
 
 // left finds out what is left of a step that failed at a moment since; see apply.Observe.
@@ -273,14 +277,7 @@ func (r *repeater) denied(ctx context.Context, made *plan.Plan, next plan.Step) 
 	}
 	one := *made
 	one.Steps = []plan.Step{next}
-	commit := model.Commit{ID: r.desired.Commit}
-	if r.pass.Commit != nil {
-		commit = *r.pass.Commit
-	}
-	found := r.desired.Judge(ctx, Question{
-		Site: r.desired.Site, Want: r.want, Have: r.seen, Plan: &one, Commit: commit,
-		Destroy: r.pass.Destroy, AllowDeletes: r.pass.AllowDeletes, Unattended: r.pass.Unattended, Untraced: r.pass.Untraced,
-	})
+	found := r.desired.Judge(ctx, r.pass.question(r.desired, r.want, r.seen, &one))
 	for _, f := range found {
 		if f.Severity == diag.Error {
 			return fmt.Errorf("with VMID %d it is denied: %s", next.VMID, f.Summary)

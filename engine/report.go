@@ -72,43 +72,45 @@ func Failure(verb, commit string, found diag.List) Report {
 	return Report{Verb: verb, Commit: commit, Findings: found, Outcome: Failed}
 }
 
-// loaded takes in a site.
-func (r *Report) loaded(d Desired) {
-	r.Commit = d.Commit
-	r.found(d.Findings)
-	switch {
-	case d.Site != nil:
-		r.kinds = d.Site.Kinds
-	case r.sound():
-		r.found(diag.List{diag.Errorf(diag.Range{}, "no site", "there is nothing to converge to")})
+// report says how a pass went that came to this, and ended before its steps for err.
+func (p *Pass) report(ctx context.Context, began time.Time, c course, err error) Report {
+	r := Report{
+		Verb: p.Verb, Commit: c.desired.Commit, Findings: c.findings, Host: p.Host,
+		Plan: c.plan, Have: c.have, Aside: c.aside, Results: c.results, Checks: c.checks,
+		Unchecked: p.unchecked(c), Accepted: c.accepted, Began: began.Add(c.thinking), About: p.Commit, Want: c.want,
+		pass: p, ruled: c.ruled,
 	}
+	if c.desired.Site != nil {
+		r.kinds = c.desired.Site.Kinds
+	}
+	if end := (*ending)(nil); errors.As(err, &end) {
+		r.Outcome, r.Err, r.Denied = end.outcome, end.err, end.denied
+	} else {
+		r.Outcome, r.Err = r.outcome(ctx)
+	}
+	if errors.Is(r.Err, ErrInterrupted) {
+		r.Outcome = Interrupted
+	}
+	r.Success = r.Outcome == Done || r.Outcome == Planned
+	r.Seconds = seconds(time.Since(r.Began))
+	r.Nodes = r.nodes()
+	return r
 }
 
-// found takes in findings; what was found at the same place before is not told again.
-func (r *Report) found(l diag.List) {
-	for _, f := range l {
-		if !slices.ContainsFunc(r.Findings, func(g diag.Finding) bool { return same(f, g) }) {
-			r.Findings = append(r.Findings, f)
+// distinct adds findings to others; what was found at the same place before is not
+// repeated.
+func distinct(found, more diag.List) diag.List {
+	for _, f := range more {
+		if !slices.ContainsFunc(found, func(g diag.Finding) bool { return same(f, g) }) {
+			found = append(found, f)
 		}
 	}
+	return found
 }
 
 // same compares findings without the source line, which only the loader knows.
 func same(f, g diag.Finding) bool {
 	return f.At.String() == g.At.String() && f.Severity == g.Severity && f.Summary == g.Summary && f.Detail == g.Detail
-}
-
-// sound reports whether what was found so far lets the site converge.
-func (r *Report) sound() bool { return !r.Findings.HasErrors() }
-
-// planned takes in a plan. What was found before it belongs to its document too.
-func (r *Report) planned(p *plan.Plan, w *model.Want, have model.Observed) {
-	settled := func(f diag.Finding) bool {
-		return f.Severity == diag.Warning && f.Source == diag.FromSite && isSettled(f.Address, p, have)
-	}
-	p.Findings = append(slices.DeleteFunc(slices.Clone(r.Findings), settled), p.Findings...).Sorted()
-	r.Findings = p.Findings
-	r.Plan, r.Want, r.Have = p, w, have
 }
 
 // isSettled reports whether an address is that of an object beside the guests which is on
@@ -122,32 +124,19 @@ func isSettled(address string, p *plan.Plan, have model.Observed) bool {
 	return !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Address == addr })
 }
 
-// judged takes in what the rules say of the plan.
-func (r *Report) judged(found diag.List) {
-	r.found(found)
-	r.ruled = found
-	r.Findings = r.Findings.Sorted()
-	r.Plan.Findings = r.Findings
-}
-
-// deny closes the report of what is forbidden as a whole.
-func (r *Report) deny(o Outcome) Report {
-	r.Denied = true
-	return r.end(o, nil)
-}
-
-// applied takes in the results of the steps. What went wrong with a node stands
-// there; what went wrong beside the nodes becomes a finding.
-func (r *Report) applied(results []apply.Result) {
-	r.Results = results
+// beside are the findings about steps that failed and belong to no node: of a node it
+// says so itself.
+func beside(results []apply.Result) diag.List {
+	var found diag.List
 	for _, res := range results {
 		if res.Status == apply.Failed && res.Step.Node == "" {
-			r.Findings = append(r.Findings, diag.Finding{
+			found = append(found, diag.Finding{
 				Severity: diag.Error, Source: diag.FromGuard, Address: res.Step.Address.String(), At: res.Step.At,
 				Summary: fmt.Sprintf("%s: %s went wrong", res.Step.Address, res.Step.Action), Detail: res.Err.Error(),
 			})
 		}
 	}
+	return found
 }
 
 // UnseenError ends a pass that did all it could on a host of which not all could be seen.
@@ -254,22 +243,6 @@ func Held(l diag.List) Outcome {
 		}
 	}
 	return out
-}
-
-// end closes the report.
-func (r *Report) end(o Outcome, err error) Report {
-	if errors.Is(err, ErrInterrupted) {
-		o = Interrupted
-	}
-	return *r.close(o, err)
-}
-
-func (r *Report) close(o Outcome, err error) *Report {
-	r.Outcome, r.Err = o, err
-	r.Success = o == Done || o == Planned
-	r.Seconds = seconds(time.Since(r.Began))
-	r.Nodes = r.nodes()
-	return r
 }
 
 // MarshalJSON writes the document: lists are never null, and why a pass did not come
