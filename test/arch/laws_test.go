@@ -23,7 +23,8 @@ type layer struct {
 //
 // pveapi, the API of Proxmox VE as a table, lies below the driver and the simulator
 // so that both are held to the same one; nobody else needs it. pvesim, whose packages
-// are in simulator_test.go, is for tests and for the verbs that run a simulator, never for the driver itself.
+// are in simulator_test.go, is for tests and for the verbs that run a simulator, never for
+// the driver itself.
 var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/diag"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},

@@ -8,7 +8,7 @@
 //
 // # One world, one mutex, a lazy clock
 //
-// All state is one value, the world, and every request works on it alone: a
+// All state is one value, the [core.World], and every request works on it alone: a
 // request is let in (workers.go), the world is brought up to date, one handler
 // runs, the answer is written. Nothing happens between requests, for there is
 // no goroutine that could do it: what is due later (the end of a task, the
@@ -19,31 +19,29 @@
 //
 // # What happens to a request
 //
-// host.go reads it as PVE does (request.go), asks the fault rules, knows who
-// asks (auth.go), finds the method in the API table ([pveapi]), checks
-// privileges (rights.go) and parameters by that table, and calls the handler
-// from the route table (route.go). The checks that PVE makes in code, and all
-// effects, are the handlers'. What a handler returns is encoded, with PVE's
-// header lines, by answer.go; promise.go holds it against the API table.
+// host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
+// in the API table ([sections.Table]), knows who asks (package logins), checks
+// privileges (core/rights.go) and parameters by that table, and calls the handler.
+// The checks that PVE makes in code, and all effects, are the handlers'. What a handler
+// returns is encoded, with PVE's header lines, by answer.go and formatter.go; promise.go
+// compares it with the API table.
 //
 // # Where to look
 //
-// VMs are in qemu_*.go, containers in ct_*.go, what both have in common in
-// guest.go (the configuration file with its digest), snapshots*.go, backup.go
-// and restore.go, migrate.go. Storages are in storage*.go and upload.go; users,
-// roles, groups, pools in access*.go, rights.go and pools.go; tasks in task.go
-// and tasks.go; tags.go has the rules of tags. ha*.go is the manager that decides
-// about guests under it, network_check.go what interfaces must keep to,
-// firewall*.go files of rules that are kept and shown, resources.go and
-// sample.go the lists that lag behind. The host itself (hardware, services, settings,
-// figures, realms) is in hardware.go, services.go, node_settings.go, rrd.go and
-// realms.go, directories in indexes.go, bulk.go does
-// one thing to many guests. What the API table leaves out is described in past.go;
-// files of sections are of one kind, sections*.go, and an area is one file that
-// describes them: sdn*.go, mapping.go, metrics.go, notifications.go, acme.go,
-// replication.go, realm_sync.go. formatter.go writes answers in other formats than
-// JSON, elsewhere.go is what reaches out of the host. config.go, fault.go, edit.go and
-// snapshot.go are what a test holds in its hands.
+// This package has the front and what a test holds in its hands: public.go, edit.go,
+// snapshot.go. Everything else is a package below:
+//
+//   - perl, calendar, property, content: values, failures and files, without a host
+//   - core: the world, calls, tasks, guests, storages, who may do what; volumes and logins
+//   - sections: how methods are described and found
+//   - guests: what VMs and containers have in common; qemuconf, qemu and guestagent for
+//     VMs, lxc for containers; backup, migrate and ha for both
+//   - the areas: access, storage, bridges, firewall, sdn, notify, certs, acme, disks,
+//     consoles, cluster, node, metrics, replication
+//
+// A package with an Area registers its routes with it, in its file area.go. It keeps its
+// state in [core.Parts], and learns of guests by [core.Hooks]. A new area is a package and
+// a line in areas.
 //
 // A method of the API that has no handler answers 501 and says so; Snapshot
 // lists such calls. There are no pretended successes.

@@ -2,6 +2,7 @@ package access
 
 import (
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
@@ -44,7 +45,7 @@ func realmSyncFile() *sections.SectionFile {
 // apiRealmJobs is GET /cluster/jobs/realm-sync.
 func apiRealmJobs(w *core.World, _ *core.Call) (any, error) {
 	f, list := realmSyncFile(), []map[string]any{}
-	jobs := sections.SectionsOf(w, f)
+	jobs := sections.Of(w, f)
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
 		entry := f.Typed(jobs[id])
 		entry["id"] = id
@@ -60,7 +61,7 @@ func apiRealmJobs(w *core.World, _ *core.Call) (any, error) {
 func realmJob(then func(*sections.SectionFile, *core.World, *core.Call) (any, error)) core.Handler {
 	return func(w *core.World, c *core.Call) (any, error) {
 		f := realmSyncFile()
-		if sections.SectionsOf(w, f)[c.In["id"]] == nil && c.Req.Method != "PUT" && c.Req.Method != "POST" {
+		if sections.Of(w, f)[c.In["id"]] == nil && c.Req.Method != http.MethodPut && c.Req.Method != http.MethodPost {
 			return nil, perl.BadParam("id", "No such job '"+c.In["id"]+"'")
 		}
 		return then(f, w, c)
@@ -71,7 +72,7 @@ func realmJobRoutes() map[string]core.Handler {
 	const at = " /cluster/jobs/realm-sync/{id}"
 	return map[string]core.Handler{
 		"GET" + at: realmJob(func(f *sections.SectionFile, w *core.World, c *core.Call) (any, error) {
-			entry := f.Typed(sections.SectionsOf(w, f)[c.In["id"]])
+			entry := f.Typed(sections.Of(w, f)[c.In["id"]])
 			entry["id"] = c.In["id"]
 			return entry, nil
 		}),

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -242,13 +243,13 @@ func acmeDomains(conf property.Config) []string {
 // apiAcmeCertificate is POST, PUT and DELETE /nodes/{node}/certificates/acme/certificate.
 func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
 	s, conf := certs.Custom(c), c.Node().Conf
-	order := c.Req.Method == "POST"
+	order := c.Req.Method == http.MethodPost
 	switch soon := s.Cert != nil && s.Cert.NotAfter.Before(w.Now.Add(30*24*time.Hour)); {
 	case order && s.Cert != nil && !c.Flag("force"):
 		return nil, perl.BadParam("force", "Custom certificate exists but 'force' is not set.")
-	case c.Req.Method == "PUT" && s.Cert == nil:
+	case c.Req.Method == http.MethodPut && s.Cert == nil:
 		return nil, perl.Fail("No current (custom) certificate found, please order a new certificate!")
-	case c.Req.Method == "PUT" && !soon && !c.Flag("force"):
+	case c.Req.Method == http.MethodPut && !soon && !c.Flag("force"):
 		return nil, perl.BadParam("force", "Certificate does not expire within the next 30 days, and 'force' is not set.")
 	}
 	domains := acmeDomains(conf)

@@ -1,2 +1,2 @@
-// Package backup is backups of guests, their retention, and the jobs that make them.
+// Package backup is backups of guests, their Retention, and the jobs that make them.
 package backup

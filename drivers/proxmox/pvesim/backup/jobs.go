@@ -3,6 +3,7 @@ package backup
 import (
 	"cmp"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -41,8 +42,8 @@ func apiBackupJobs(w *core.World, _ *core.Call) (any, error) {
 	return list, nil
 }
 
-// BackupJob checks that the job of a call is there.
-func BackupJob(w *core.World, c *core.Call) (property.Config, error) {
+// JobOf checks that the job of a call is there.
+func JobOf(w *core.World, c *core.Call) (property.Config, error) {
 	if job, ok := w.Sections["jobs"][c.In["id"]]; ok {
 		return job, nil
 	}
@@ -86,7 +87,7 @@ func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
 
 // apiBackupJob is GET /cluster/backup/{id}.
 func apiBackupJob(w *core.World, c *core.Call) (any, error) {
-	if _, err := BackupJob(w, c); err != nil {
+	if _, err := JobOf(w, c); err != nil {
 		return nil, err
 	}
 	return showJob(w, c.In["id"]), nil
@@ -169,7 +170,7 @@ func mayWriteJob(c *core.Call, current property.Config) error {
 		}
 	}
 	switch {
-	case storage == "" && c.Req.Method == "PUT" && !slices.Contains(c.List("delete"), "storage"):
+	case storage == "" && c.Req.Method == http.MethodPut && !slices.Contains(c.List("delete"), "storage"):
 		return nil
 	case storage == "":
 		storage = "local"
@@ -250,7 +251,7 @@ func apiDeleteBackupJob(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	if _, err := BackupJob(w, c); err != nil {
+	if _, err := JobOf(w, c); err != nil {
 		return nil, perl.Fail("%s", perl.Stringified(err))
 	}
 	delete(w.Sections["jobs"], c.In["id"])

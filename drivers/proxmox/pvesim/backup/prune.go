@@ -10,17 +10,17 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
-// retention says how many backups of a guest stay, by rule: keep-last, keep-daily and
+// Retention says how many backups of a guest stay, by rule: keep-last, keep-daily and
 // so on. An empty one keeps all.
-type retention map[string]int
+type Retention map[string]int
 
 // RetentionOf reads a property string of the kind of prune-backups.
-func RetentionOf(text string) retention {
-	keep := retention{}
+func RetentionOf(text string) Retention {
+	keep := Retention{}
 	for _, rule := range perl.SplitList(text) {
 		name, value, _ := strings.Cut(rule, "=")
 		if n := perl.Atoi(value); name == "keep-all" && n == 1 {
-			return retention{}
+			return Retention{}
 		} else if n > 0 {
 			keep[name] = n
 		}
@@ -30,9 +30,9 @@ func RetentionOf(text string) retention {
 
 // keeps is what a backup of a call leaves of the older ones on a storage: what it says,
 // else what the storage says.
-func keeps(c *core.Call, storage string) retention {
+func keeps(c *core.Call, storage string) Retention {
 	if c.Has("remove") && !c.Flag("remove") {
-		return retention{}
+		return Retention{}
 	}
 	if c.In["prune-backups"] == "" {
 		if s := c.W.Stores[storage]; s != nil {
@@ -62,7 +62,7 @@ var spans = []struct {
 // Marks says of each backup of one guest whether it would stay: keep, remove or
 // protected (prune_mark_backup_group in PVE/Storage/Plugin.pm). Of two of one second
 // either counts for itself.
-func (keep retention) Marks(backups []*core.Volume) map[*core.Volume]string {
+func (keep Retention) Marks(backups []*core.Volume) map[*core.Volume]string {
 	list := slices.Clone(backups)
 	slices.SortStableFunc(list, func(a, b *core.Volume) int { return int(b.Ctime - a.Ctime) })
 	marks := map[*core.Volume]string{}
@@ -86,7 +86,7 @@ func (keep retention) Marks(backups []*core.Volume) map[*core.Volume]string {
 
 // markSpan applies one rule: the newest of each span that no earlier rule has kept one
 // of stays, the others of the span go.
-func (keep retention) markSpan(list []*core.Volume, marks map[*core.Volume]string, rule string, name func(time.Time) string) {
+func (keep Retention) markSpan(list []*core.Volume, marks map[*core.Volume]string, rule string, name func(time.Time) string) {
 	if keep[rule] == 0 {
 		return
 	}

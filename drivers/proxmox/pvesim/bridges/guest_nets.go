@@ -83,6 +83,7 @@ func TrunkTrouble(w *core.World, node string, device map[string]string) string {
 	return "vlan aware feature need to be enabled to use trunks at /usr/share/perl5/PVE/Network.pm line 541."
 }
 
+// BridgeMTU is the size of packets that a bridge of a node takes.
 func BridgeMTU(w *core.World, node, bridge string) int {
 	if mtu := perl.Atoi(bridgeOption(w, node, bridge, "mtu")); mtu != 0 {
 		return mtu

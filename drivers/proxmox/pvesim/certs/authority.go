@@ -161,6 +161,7 @@ func distinguished(raw []byte) string {
 	return b.String()
 }
 
+// AsPEM prints a certificate in PEM.
 func AsPEM(cert *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
 }

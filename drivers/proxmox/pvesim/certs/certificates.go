@@ -17,11 +17,11 @@ import (
 // Certificates of a node (PVE/API2/Certificates.pm, PVE/API2/ACME.pm): one of one's own
 // is kept and shown; who connects still sees the one of the host.
 
-// custom is the certificate that somebody put on a node; nil when there is none.
-type custom struct{ Cert *x509.Certificate }
+// CustomCertificate is the certificate that somebody put on a node; nil when there is none.
+type CustomCertificate struct{ Cert *x509.Certificate }
 
 // Custom is that of the node of a call.
-func Custom(c *core.Call) *custom { return core.PartOf[custom](&c.Node().Parts) }
+func Custom(c *core.Call) *CustomCertificate { return core.PartOf[CustomCertificate](&c.Node().Parts) }
 
 // shownCertificate is what PVE says of a certificate (get_certificate_info in
 // PVE/Certificate.pm).

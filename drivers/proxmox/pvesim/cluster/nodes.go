@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net/http"
 	"strings"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 
 // RootIndex is GET / of the API, which the table has not.
 func RootIndex(req *core.Request) (any, bool) {
-	if req.Method != "GET" || len(perl.Segments(req.Path)) > 0 {
+	if req.Method != http.MethodGet || len(perl.Segments(req.Path)) > 0 {
 		return nil, false
 	}
 	return core.Subdirs("subdir", "version", "cluster", "nodes", "storage", "access", "pools"), true

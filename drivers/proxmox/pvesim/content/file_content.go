@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"io"
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // FileContent is what is known of a file that was uploaded or downloaded. The file itself
@@ -87,7 +87,7 @@ func Sectors(size int64) int64 { return (size + 511) / 512 * 512 }
 // untrusted file, which is what qemu-img says of it, and assert_ova_contents). The file
 // still has a temporary name. Lines before the error are those of tar.
 func (f *FileContent) Check(name, temporary string, logf func(string, ...any)) error {
-	refused := func(why string) error { return fmt.Errorf("qemu-img: Could not open '%s': %s", temporary, why) }
+	refused := func(why string) error { return perl.Fail("qemu-img: Could not open '%s': %s", temporary, why) }
 	switch path.Ext(name) {
 	case ".ova":
 		return f.tar.check(temporary, logf)
@@ -99,7 +99,7 @@ func (f *FileContent) Check(name, temporary string, logf func(string, ...any)) e
 		case version < 2 || version > 3:
 			return refused("Unsupported qcow2 version " + strconv.FormatUint(version, 10))
 		case f.number(8) != 0:
-			return fmt.Errorf("backing file not allowed for untrusted image '%s'!", temporary)
+			return perl.Fail("backing file not allowed for untrusted image '%s'!", temporary)
 		}
 	case ".vmdk":
 		if f.Size < 4 {
@@ -199,10 +199,10 @@ func (t *tarListing) check(file string, logf func(string, ...any)) error {
 		for _, line := range lines {
 			logf("%s", line)
 		}
-		return fmt.Errorf("command 'tar -t -f %s' failed: exit code 2", file)
+		return perl.Fail("command 'tar -t -f %s' failed: exit code 2", file)
 	}
 	if !t.ovf {
-		return errors.New("ova archive has no .ovf file inside")
+		return perl.Fail("ova archive has no .ovf file inside")
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ func (u *User) Active(now time.Time) bool {
 	return u.Enable && (u.Expire == 0 || int64(u.Expire) >= now.Unix())
 }
 
+// ValidUser fails for what cannot be the id of a user.
 func ValidUser(userid string) error {
 	if len(userid) < 3 {
 		return perl.Fail("user name '%s' is too short", userid)

@@ -57,6 +57,7 @@ func (c *Call) Settle() {
 	slices.Sort(c.Null)
 }
 
+// Has says whether a parameter was given.
 func (c *Call) Has(name string) bool {
 	_, ok := c.In[name]
 	return ok
@@ -134,6 +135,7 @@ func (c *Call) NeedVM(vmid int, pool string, privs ...string) error {
 	return c.Need(VMPath(vmid), privs...)
 }
 
+// VMPath is the path of a guest in the access list.
 func VMPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
 // ACLPath is what the path of a privilege may look like (normalize_path in

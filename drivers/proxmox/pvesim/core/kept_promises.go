@@ -33,6 +33,7 @@ func (k *KeptPromises) First(name string, body []byte) bool {
 	return !seen
 }
 
+// Add remembers an answer.
 func (k *KeptPromises) Add(name string, body []byte) {
 	if k != nil {
 		k.sums.Store(k.sum(name, body), nil)

@@ -24,6 +24,7 @@ type Access struct {
 	known map[Identity]map[string]map[string]bool
 }
 
+// User is a user; what is nil was never set.
 type User struct {
 	Enable              bool
 	Expire              int
@@ -34,6 +35,7 @@ type User struct {
 	Tokens              map[string]*Token
 }
 
+// Token is an API token of a user.
 type Token struct {
 	Secret  string
 	Comment *string
@@ -41,11 +43,13 @@ type Token struct {
 	Privsep bool
 }
 
+// Group is a group of users.
 type Group struct {
 	Comment *string
 	Users   map[string]bool
 }
 
+// Role is a set of privileges.
 type Role struct {
 	Privs   map[string]bool
 	Builtin bool

@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// Uptime is for how many seconds the guest runs.
 func (s Sample) Uptime(now time.Time) int64 {
 	if s.Since.IsZero() {
 		return 0
@@ -13,6 +14,7 @@ func (s Sample) Uptime(now time.Time) int64 {
 	return max(int64(now.Sub(s.Since)/time.Second), 0)
 }
 
+// CPU is the share of its processors that it uses.
 func (s Sample) CPU(now time.Time) float64 {
 	if s.Since.IsZero() {
 		return 0
@@ -20,6 +22,7 @@ func (s Sample) CPU(now time.Time) float64 {
 	return float64(s.Hash(now.Unix()/10)%1000) / 20000
 }
 
+// Mem is the memory that it uses, in bytes.
 func (s Sample) Mem(now time.Time) int64 {
 	if s.Since.IsZero() {
 		return 0
@@ -32,6 +35,7 @@ func (s Sample) Traffic(now time.Time) int64 {
 	return s.Uptime(now) * int64(1000+s.Hash(0)%9000)
 }
 
+// Hash is a number that depends on the guest and on salt alone.
 func (s Sample) Hash(salt int64) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, s.Vmid, salt)

@@ -18,14 +18,14 @@ import (
 // Store is one storage with what lies on it.
 type Store struct {
 	Storage
-	Volumes map[volumeKey]*Volume
+	Volumes map[VolumeKey]*Volume
 	Assumed bool            // No entry of storage.cfg names it.
 	Extra   property.Config // Options that change nothing here, as they were written.
 	Filled  int64           // Bytes that something else takes, see Edit.Fill.
 }
 
-// volumeKey is where a volume lies; the node is empty on a shared storage.
-type volumeKey struct{ node, Name string }
+// VolumeKey is where a volume lies; the node is empty on a shared storage.
+type VolumeKey struct{ node, Name string }
 
 // Volume is one file or block device.
 type Volume struct {
@@ -50,8 +50,9 @@ type Volume struct {
 	Broken    bool                // A template that tar cannot unpack.
 }
 
+// NewStore is a storage with nothing on it.
 func NewStore(s Storage) *Store {
-	return &Store{Storage: s, Volumes: map[volumeKey]*Volume{}}
+	return &Store{Storage: s, Volumes: map[VolumeKey]*Volume{}}
 }
 
 // Files says whether volumes are files in directories.
@@ -61,15 +62,17 @@ func (s *Store) Files() bool { return StorageTypes[s.Type].files }
 func (s *Store) Holds(content string) bool { return slices.Contains(s.Content, content) }
 
 // Key is where a volume lies, seen from a node.
-func (s *Store) Key(node, name string) volumeKey {
+func (s *Store) Key(node, name string) VolumeKey {
 	if s.Shared {
 		node = ""
 	}
-	return volumeKey{node, name}
+	return VolumeKey{node, name}
 }
 
+// Find finds a volume as a node sees it; nil if there is none.
 func (s *Store) Find(node, name string) *Volume { return s.Volumes[s.Key(node, name)] }
 
+// Put keeps a volume, in place of one of the same name.
 func (s *Store) Put(node string, v *Volume) {
 	key := s.Key(node, v.Name)
 	v.Node = key.node

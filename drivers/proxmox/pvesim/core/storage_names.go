@@ -11,16 +11,17 @@ import (
 )
 
 var (
-	diskPart   = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
-	fileDisk   = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/(\S+)$`)
-	blockDisk  = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
+	diskPart  = regexp.MustCompile(`^(?:vm|base|subvol|basevol)-(\d+)-disk-(\d+)`)
+	fileDisk  = regexp.MustCompile(`^(?:(\d+)/(\S+)/)?(\d+)/(\S+)$`)
+	blockDisk = regexp.MustCompile(`^(?:((?:base|basevol)-\d+-\S+)/)?((?:vm|base|subvol|basevol)-(\d+)-\S+)$`)
+	// BackupName is how the name of a backup begins and ends.
 	BackupName = regexp.MustCompile(`^vzdump-(?:qemu|lxc|openvz)-(\d+)-`)
 	backupForm = regexp.MustCompile(`\.((?:vma|tar|tgz)(?:\.(?:gz|lzo|zst|bz2))?)$`)
 	fileOther  = regexp.MustCompile(`^(iso|vztmpl|backup|snippets|import)/([^/]+)$`)
 )
 
-// parsedName is what the name of a volume tells.
-type parsedName struct {
+// ParsedName is what the name of a volume tells.
+type ParsedName struct {
 	Content string
 	Vmid    int
 	Format  string
@@ -28,7 +29,7 @@ type parsedName struct {
 }
 
 // QemuFormat is the format of a volume as QEMU is told it: what is no disk is raw.
-func (p parsedName) QemuFormat() string {
+func (p ParsedName) QemuFormat() string {
 	if p.Content == "images" || p.Content == "import" {
 		return p.Format
 	}
@@ -37,10 +38,10 @@ func (p parsedName) QemuFormat() string {
 
 // ParseName reads the name of a volume, or fails as the storage plugin does
 // (parse_volname).
-func (s *Store) ParseName(name string) (parsedName, error) {
+func (s *Store) ParseName(name string) (ParsedName, error) {
 	if s.Files() {
 		if m := fileOther.FindStringSubmatch(name); m != nil && ExtensionFits(m[1], m[2]) {
-			parsed := parsedName{Content: m[1], Format: FileFormat(m[1], m[2])}
+			parsed := ParsedName{Content: m[1], Format: FileFormat(m[1], m[2])}
 			if owner := BackupName.FindStringSubmatch(m[2]); owner != nil && m[1] == "backup" {
 				parsed.Vmid = perl.Atoi(owner[1])
 			}
@@ -51,21 +52,21 @@ func (s *Store) ParseName(name string) (parsedName, error) {
 		if m := fileDisk.FindStringSubmatch(name); m != nil {
 			for _, file := range []string{m[2], m[4]} { // parse_name_dir, of a base first.
 				if file != "" && !AnyFile.MatchString(file) {
-					return parsedName{}, perl.Fail("unable to parse volume filename '%s'", file)
+					return ParsedName{}, perl.Fail("unable to parse volume filename '%s'", file)
 				}
 			}
-			return parsedName{Content: "images", Vmid: perl.Atoi(m[3]), Format: AnyFile.FindStringSubmatch(m[4])[1], Base: strings.HasPrefix(m[4], "base-")}, nil
+			return ParsedName{Content: "images", Vmid: perl.Atoi(m[3]), Format: AnyFile.FindStringSubmatch(m[4])[1], Base: strings.HasPrefix(m[4], "base-")}, nil
 		}
-		return parsedName{}, perl.Fail("unable to parse directory volume name '%s'", name)
+		return ParsedName{}, perl.Fail("unable to parse directory volume name '%s'", name)
 	}
 	if m := blockDisk.FindStringSubmatch(name); m != nil {
-		return parsedName{Content: "images", Vmid: perl.Atoi(m[3]), Format: "raw", Base: strings.HasPrefix(m[2], "base")}, nil
+		return ParsedName{Content: "images", Vmid: perl.Atoi(m[3]), Format: "raw", Base: strings.HasPrefix(m[2], "base")}, nil
 	}
 	kind := map[string]string{"lvmthin": "lvm", "zfspool": "zfs"}[s.Type]
 	if kind == "" {
 		kind = s.Type
 	}
-	return parsedName{}, perl.Fail("unable to parse %s volume name '%s'", kind, name)
+	return ParsedName{}, perl.Fail("unable to parse %s volume name '%s'", kind, name)
 }
 
 // ExtensionFits says whether a file of that name can be of that content.

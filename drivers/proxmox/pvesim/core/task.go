@@ -122,6 +122,7 @@ func (c *counters) task(kind string, by int) {
 // Running says whether a task is not over.
 func (t *Task) Running() bool { return t.Stopped.IsZero() }
 
+// Logf adds lines to the log of a task.
 func (t *Task) Logf(format string, args ...any) {
 	t.Log = append(t.Log, strings.Split(fmt.Sprintf(format, args...), "\n")...)
 }

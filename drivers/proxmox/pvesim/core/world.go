@@ -281,6 +281,7 @@ func (w *World) MAC() string {
 	return fmt.Sprintf("%s:%02X:%02X:%02X", w.MACPrefix(), n>>16&0xff, n>>8&0xff, n&0xff)
 }
 
+// MACPrefix is how addresses begin that the host invents.
 func (w *World) MACPrefix() string {
 	if prefix := w.Options["mac_prefix"]; prefix != "" {
 		return strings.ToUpper(prefix)

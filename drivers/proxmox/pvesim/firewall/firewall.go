@@ -1,10 +1,9 @@
 package firewall
 
 import (
-	//nolint:gosec // PVE's digest is SHA-1.
-
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -96,7 +95,7 @@ func fileOfCall(c *core.Call) (*firewall, error) {
 	if firewallsOf(w)[key] == nil {
 		firewallsOf(w)[key] = newFirewall()
 	}
-	if c.Req.Method != "GET" {
+	if c.Req.Method != http.MethodGet {
 		return firewallsOf(w)[key], w.NeedQuorum()
 	}
 	return firewallsOf(w)[key], nil
@@ -204,7 +203,7 @@ func apiAddRule(_ *core.World, c *core.Call) (any, error) {
 // ruleAt is the rule of a call, with its list.
 func ruleAt(c *core.Call) (f *firewall, rules *[]property.Config, pos int, err error) {
 	f, rules, err = ruleList(c)
-	if err == nil && c.Req.Method != "GET" {
+	if err == nil && c.Req.Method != http.MethodGet {
 		err = c.Modified(listDigest(*rules...))
 	}
 	if pos = c.Num("pos", -1); err == nil && (pos < 0 || pos >= len(*rules)) {

@@ -94,6 +94,7 @@ func agentHostname(_ *core.World, g *core.Guest) any {
 	return map[string]any{"host-name": GuestHostname(g)}
 }
 
+// GuestHostname is what the system of a VM calls itself.
 func GuestHostname(g *core.Guest) string {
 	if name := g.Conf["name"]; name != "" {
 		return name

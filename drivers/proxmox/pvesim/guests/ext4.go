@@ -8,11 +8,11 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
-// ext4 is the layout of a file system as mkfs.ext4 makes it with the values of
+// Ext4 is the layout of a file system as mkfs.ext4 makes it with the values of
 // mke2fs.conf: below 512 MiB blocks of 1 KiB and an inode for each 4 KiB, else blocks of
 // 4 KiB and an inode for each 16 KiB. What depends on the size that it was made with stays
 // when it grows: block size, inodes per group, journal, room for descriptors.
-type ext4 struct {
+type Ext4 struct {
 	block     int64 // bytes of a block
 	first     int64 // number of the first block of group 0
 	blocks    int64 // when it was made
@@ -23,8 +23,8 @@ type ext4 struct {
 const inodeSize = 256
 
 // NewExt4 is the file system that was made on a volume of so many bytes.
-func NewExt4(size int64) ext4 {
-	f := ext4{block: 4096}
+func NewExt4(size int64) Ext4 {
+	f := Ext4{block: 4096}
 	ratio := int64(16384)
 	if size < 512<<20 {
 		f.block, f.first, ratio = 1024, 1, 4096
@@ -38,16 +38,16 @@ func NewExt4(size int64) ext4 {
 }
 
 // groups are the block groups of a file system of so many blocks.
-func (f ext4) groups(blocks int64) int64 { return perl.Ceil(blocks-f.first, 8*f.block) }
+func (f Ext4) groups(blocks int64) int64 { return perl.Ceil(blocks-f.first, 8*f.block) }
 
-func (f ext4) inodes() int64 { return f.perGroup * f.groups(f.blocks) }
+func (f Ext4) inodes() int64 { return f.perGroup * f.groups(f.blocks) }
 
 // descriptors are the blocks that the descriptors of the groups take, of 64 bytes each.
-func (f ext4) descriptors(groups int64) int64 { return perl.Ceil(groups*64, f.block) }
+func (f Ext4) descriptors(groups int64) int64 { return perl.Ceil(groups*64, f.block) }
 
 // backups are the groups that carry a copy of the superblock: the first two, and the
 // powers of 3, 5 and 7.
-func (f ext4) backups(blocks int64) []int64 {
+func (f Ext4) backups(blocks int64) []int64 {
 	groups := f.groups(blocks)
 	list := []int64{0}
 	if groups > 1 {
@@ -73,7 +73,7 @@ var journalSizes = []struct{ below, blocks int64 }{
 	{32 << 20, 131072},
 }
 
-func (f ext4) journal() int64 {
+func (f Ext4) journal() int64 {
 	for _, step := range journalSizes {
 		if f.blocks < step.below {
 			return step.blocks
@@ -84,7 +84,7 @@ func (f ext4) journal() int64 {
 
 // usable is what df says of the file system once it has grown to so many bytes: without
 // inode tables, bitmaps, journal, and the superblocks with what is kept for growth.
-func (f ext4) usable(size int64) int64 {
+func (f Ext4) usable(size int64) int64 {
 	blocks := size / f.block
 	groups, firstGroups := f.groups(blocks), f.groups(f.blocks)
 	descriptors := f.descriptors(groups)
@@ -96,7 +96,7 @@ func (f ext4) usable(size int64) int64 {
 }
 
 // LogMade is what the log of a task has of mkfs.ext4 (mkfs in PVE/LXC.pm).
-func (f ext4) LogMade(uuid string, log func(string, ...any)) {
+func (f Ext4) LogMade(uuid string, log func(string, ...any)) {
 	log("Creating filesystem with %d %dk blocks and %d inodes", f.blocks, f.block>>10, f.inodes())
 	log("Filesystem UUID: %s", uuid)
 	var copies []string
@@ -113,7 +113,7 @@ func (f ext4) LogMade(uuid string, log func(string, ...any)) {
 
 // LogGrown is what the log of a task has of e2fsck and resize2fs (resize_vm in
 // PVE/API2/LXC.pm).
-func (f ext4) LogGrown(path string, size int64, running bool, log func(string, ...any)) {
+func (f Ext4) LogGrown(path string, size int64, running bool, log func(string, ...any)) {
 	blocks := size / f.block
 	if running {
 		log("resize2fs 1.47.0 (5-Feb-2023)")

@@ -7,7 +7,7 @@ import (
 )
 
 // TestFileSystemsOfContainers: what df said of file systems on a real host, and what
-// mkfs.ext4 said when it made them.
+// mkfs.Ext4 said when it made them.
 func TestFileSystemsOfContainers(t *testing.T) {
 	for _, test := range []struct{ made, size, usable, inodes int64 }{
 		{256 << 20, 320 << 20, 303979520, 65536},

@@ -19,7 +19,8 @@ const forgotten = 5 * time.Minute
 // The entries of /cluster/resources. What only a broadcast tells is in a struct
 // of its own, which is absent as a whole.
 
-type guestEntry struct {
+// GuestEntry is a guest in the list of resources.
+type GuestEntry struct {
 	ID     string `json:"id"`
 	Type   string `json:"type"`
 	Node   string `json:"node"`
@@ -49,6 +50,7 @@ type guestStats struct {
 	Uptime    int64   `json:"uptime"`
 }
 
+// NodeEntry is a node in the list of resources.
 type NodeEntry struct {
 	ID         string `json:"id"`
 	Type       string `json:"type"`
@@ -70,7 +72,8 @@ type nodeStats struct {
 	Uptime  int64   `json:"uptime"`
 }
 
-type storageEntry struct {
+// StorageEntry is a storage on a node in that list.
+type StorageEntry struct {
 	ID         string `json:"id"`
 	Type       string `json:"type"`
 	Node       string `json:"node"`
@@ -160,7 +163,7 @@ func APIResources(w *core.World, c *core.Call) (any, error) {
 }
 
 // count adds a running guest to its pool.
-func (p *poolEntry) count(g *guestEntry) {
+func (p *poolEntry) count(g *GuestEntry) {
 	if g.guestStats == nil || g.Uptime == 0 {
 		return
 	}
@@ -176,8 +179,8 @@ func (p *poolEntry) count(g *guestEntry) {
 
 // GuestEntryOf is a guest as last broadcast. One that no status daemon has seen
 // yet, or not for long, is only known to exist.
-func GuestEntryOf(w *core.World, g *core.Guest) *guestEntry {
-	r := &guestEntry{ID: g.Kind + "/" + strconv.Itoa(g.Vmid), Type: g.Kind, Node: g.Node, VMID: g.Vmid, Status: "unknown"}
+func GuestEntryOf(w *core.World, g *core.Guest) *GuestEntry {
+	r := &GuestEntry{ID: g.Kind + "/" + strconv.Itoa(g.Vmid), Type: g.Kind, Node: g.Node, VMID: g.Vmid, Status: "unknown"}
 	s, seen := w.Seen[g.Vmid]
 	at := w.Nodes[g.Node].Sampled
 	if !seen || w.Now.Sub(at) > forgotten {
@@ -221,8 +224,9 @@ func MemoryUsed(w *core.World, node string) int64 {
 	return min(used, w.Cfg.Memory)
 }
 
-func StorageEntryOf(w *core.World, s *core.Store, n *core.Node) *storageEntry {
-	r := &storageEntry{
+// StorageEntryOf is a storage on a node in the list of resources.
+func StorageEntryOf(w *core.World, s *core.Store, n *core.Node) *StorageEntry {
+	r := &StorageEntry{
 		ID: "storage/" + n.Name + "/" + s.Name, Type: "storage", Node: n.Name, Storage: s.Name, PluginType: s.Type,
 		Content: strings.Join(s.Content, ","), Shared: perl.BoolInt(s.Shared), Status: "available", storageStats: &storageStats{s.Used(n.Name), s.Size},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
+// SnapshotNames are the names of the snapshots of a guest, oldest first.
 func SnapshotNames(g *core.Guest) []string {
 	var names []string
 	for _, s := range g.Snapshots {

@@ -181,7 +181,7 @@ func haAct(w *core.World, r *haResource, g *core.Guest) {
 		target := r.target
 		r.target = ""
 		if r.crm = "migrate"; target != g.Node && w.Nodes[target] != nil {
-			w.ForkAs(core.RootIdentity, g.Node, migrate.MigrateJob(w, w.RootCall(), g, migrate.Migration{Target: target, Online: true, Disks: true}))
+			w.ForkAs(core.RootIdentity, g.Node, migrate.Job(w, w.RootCall(), g, migrate.Migration{Target: target, Online: true, Disks: true}))
 		}
 		w.HA.Notice(g)
 		return

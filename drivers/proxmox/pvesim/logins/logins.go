@@ -99,6 +99,7 @@ func fresh(w *core.World, stamp string) bool {
 	return age > -clockSkew && age < ticketLife
 }
 
+// Csrf makes the token that calls which write show beside a ticket.
 func Csrf(w *core.World, user string) string {
 	stamp := fmt.Sprintf("%08X", w.Now.Unix())
 	return stamp + ":" + strings.TrimRight(Sign(w, stamp+":"+user), "=")

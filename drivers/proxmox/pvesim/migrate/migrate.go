@@ -128,7 +128,7 @@ func apiMigrate(w *core.World, c *core.Call) (any, error) {
 	if w.HA.Managed(g) {
 		return w.HA.Move(c, g, m.Target), nil
 	}
-	return w.Fork(c, g.Node, MigrateJob(w, c, g, m)), nil
+	return w.Fork(c, g.Node, Job(w, c, g, m)), nil
 }
 
 func mayMoveTo(c *core.Call, storage string) error {
@@ -141,8 +141,8 @@ func mayMoveTo(c *core.Call, storage string) error {
 	return c.Need("/storage/"+storage, "Datastore.AllocateSpace")
 }
 
-// MigrateJob moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
-func MigrateJob(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
+// Job moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
+func Job(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
 	unlock := func(*core.Task) {
 		delete(g.Conf, "lock")
 		w.Write(g)

@@ -47,6 +47,7 @@ func Kept(value string) *string {
 	return &value
 }
 
+// SplitList splits a list as PVE::Tools::split_list does.
 func SplitList(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool {
 		return r == ',' || r == ';' || r == 0 || r == ' ' || r == '\t' || r == '\n'
@@ -62,8 +63,10 @@ func Atoi(s string) int {
 	return n
 }
 
+// Itoa prints a number.
 func Itoa(n int) string { return strconv.Itoa(n) }
 
+// BoolInt is 1 for true.
 func BoolInt(b bool) int {
 	if b {
 		return 1
@@ -71,6 +74,7 @@ func BoolInt(b bool) int {
 	return 0
 }
 
+// CutLast is strings.Cut at the last separator.
 func CutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true
@@ -107,6 +111,7 @@ func OptionOf(value, name string) string {
 	return ""
 }
 
+// Ceil divides and rounds up.
 func Ceil(n, by int64) int64 { return (n + by - 1) / by }
 
 // PrintOptions prints a property string of which no member stands bare.

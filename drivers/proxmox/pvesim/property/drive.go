@@ -17,12 +17,14 @@ type Drive struct {
 }
 
 var (
-	driveKey  = regexp.MustCompile(`^(?:ide[0-3]|sata[0-5]|scsi(?:[12]?\d|30)|virtio(?:\d|1[0-5])|efidisk0|tpmstate0)$`)
+	driveKey = regexp.MustCompile(`^(?:ide[0-3]|sata[0-5]|scsi(?:[12]?\d|30)|virtio(?:\d|1[0-5])|efidisk0|tpmstate0)$`)
+	// CloudFile is what the file of a drive of cloud-init looks like.
 	CloudFile = regexp.MustCompile(`[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?$`)
 	// NewDisk is an order to allocate: STORAGE:GIB ($NEW_DISK_RE in PVE/API2/Qemu.pm).
 	NewDisk = regexp.MustCompile(`^(?:([^/:\s]+):)?(\d+(?:\.\d+)?)$`)
 )
 
+// IsDrive says whether a key is of a drive of a VM.
 func IsDrive(key string) bool { return driveKey.MatchString(key) }
 
 // DriveNames are the keys of a configuration that are drives, in PVE's order.
@@ -90,7 +92,10 @@ func (d Drive) String() string {
 	return b.String()
 }
 
-func (d Drive) Cdrom() bool     { return d.Opts["media"] == "cdrom" }
+// Cdrom says whether it is a CD drive.
+func (d Drive) Cdrom() bool { return d.Opts["media"] == "cdrom" }
+
+// Cloudinit says whether it is the drive of cloud-init.
 func (d Drive) Cloudinit() bool { return CloudFile.MatchString(d.File) }
 
 // PrintNet prints a network device: model and address first.
@@ -110,6 +115,7 @@ func BootOrder(value string) []string {
 	return strings.FieldsFunc(ParseProperty("boot", value)["order"], func(r rune) bool { return r == ';' })
 }
 
+// PrintBootOrder prints the option boot.
 func PrintBootOrder(devices []string) string {
 	if len(devices) == 0 {
 		return ""

@@ -7,6 +7,7 @@ import (
 	"strings"
 )
 
+// IsMount says whether a key is of a mount point of a container.
 func IsMount(key string) bool { return mountKey.MatchString(key) }
 
 var mountKey = regexp.MustCompile(`^(?:rootfs|mp\d+)$`)
@@ -42,6 +43,7 @@ type Mount struct {
 	Opts   map[string]string
 }
 
+// ParseMount reads a mount point.
 func ParseMount(key, value string) Mount {
 	m := Mount{Key: key, Opts: CTProperty(key, value)}
 	if m.Volume = m.Opts["volume"]; m.Volume == "" {
@@ -90,6 +92,7 @@ func (m Mount) Order() (storage, gib string, ok bool) {
 	return "", "", false
 }
 
+// PrintCTNet prints a network device of a container, its name first.
 func PrintCTNet(n map[string]string) string {
 	parts := []string{"name=" + n["name"]}
 	for _, key := range slices.Sorted(maps.Keys(n)) {

@@ -104,6 +104,7 @@ func Canonical(kind, key, value string) string {
 	return value
 }
 
+// WriteSection prints a section as it is in the file. pending is that of waiting changes.
 func WriteSection(b *strings.Builder, c Config, pending bool) {
 	if description, ok := c["description"]; ok {
 		switch {
@@ -194,6 +195,7 @@ func Parted(name, option, value string) any {
 	return entry
 }
 
+// Method finds a method of the API table by its name, "VERB /path".
 func Method(name string) *pveapi.Method {
 	verb, path, _ := strings.Cut(name, " ")
 	m, _, _ := pveapi.Lookup(verb, path)

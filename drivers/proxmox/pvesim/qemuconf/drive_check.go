@@ -153,6 +153,7 @@ func keepVersion(before, after property.Drive) error {
 // monitors are what the clipboard of VNC goes with (assert_clipboard_config).
 var monitors = []string{"std", "cirrus", "vmware", "virtio", "qxl"}
 
+// CheckClipboard refuses a clipboard that the display of a VM does not have.
 func CheckClipboard(value string) error {
 	vga := property.ParseProperty("vga", value)
 	fits := func(prefix string) bool { return strings.HasPrefix(vga["type"], prefix) }

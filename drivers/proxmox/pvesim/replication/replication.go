@@ -118,7 +118,7 @@ func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) { return dr
 // snapshots and copies are gone.
 func dropReplication(w *core.World, c *core.Call) (any, error) {
 	f, id := replicationFile(), c.In["id"]
-	job := sections.SectionsOf(w, f)[id]
+	job := sections.Of(w, f)[id]
 	if err := f.Guard(c, id, nil, true); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func dropReplication(w *core.World, c *core.Call) (any, error) {
 	case c.Flag("force") && c.Flag("keep"):
 		return nil, perl.BadParam("keep", "conflicts with parameter 'force'")
 	case c.Flag("force"):
-		delete(sections.SectionsOf(w, f), id)
+		delete(sections.Of(w, f), id)
 		return nil, nil
 	case job == nil:
 		return nil, perl.Fail("no such job '%s'", id)

@@ -133,9 +133,7 @@ func sdnFiles() []sections.SectionFile {
 				vlanaware: boolean
 				isolate-ports: boolean`,
 			Open: true, Missing: "sdn vnet '%s' does not exist", Write: sections.AllOf("/sdn/zones/{zone}", "SDN.Allocate"), Change: &pveapi.Rule{Kind: "and"},
-			Guard: func(c *core.Call, id string, conf map[string]any, write bool) error {
-				return seesVnet(c, id, conf, write)
-			},
+			Guard: seesVnet,
 			Check: checkVnet,
 			Drop: func(w *core.World, _ *core.Call, id string) error {
 				if hasSubnets(w, id) {

@@ -80,18 +80,20 @@ func match(template, parts []string) (map[string]string, bool) {
 	return vars, true
 }
 
-// AnyOf is the rule that one of several privileges on a path is enough, allOf that all
-// are needed, either that one of several rules holds.
+// AnyOf is the rule that one of several privileges on a path is enough.
 func AnyOf(path string, privs ...string) *pveapi.Rule {
 	return &pveapi.Rule{Kind: "perm", Path: path, Privs: privs, Any: true}
 }
 
+// AllOf is the rule that all privileges on a path are needed.
 func AllOf(path string, privs ...string) *pveapi.Rule {
 	return &pveapi.Rule{Kind: "perm", Path: path, Privs: privs}
 }
 
+// Either is the rule that one of several rules is met.
 func Either(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "or", Rules: rules} }
 
+// Both is the rule that all of several rules are met.
 func Both(rules ...*pveapi.Rule) *pveapi.Rule { return &pveapi.Rule{Kind: "and", Rules: rules} }
 
 // Props reads descriptions of parameters, one a line: "name: type bounds", see describe.

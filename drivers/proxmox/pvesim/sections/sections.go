@@ -161,6 +161,7 @@ func (f *SectionFile) methods() []pastMethod {
 	}
 }
 
+// TypeName is the parameter that names the type of a section.
 func (f *SectionFile) TypeName() string { return cmp.Or(f.TypeKey, "type") }
 
 // section is the id of the section of a call.
@@ -197,8 +198,8 @@ func (f *SectionFile) Typed(conf property.Config) map[string]any {
 	return entry
 }
 
-// sections are those of a file.
-func SectionsOf(w *core.World, f *SectionFile) map[string]property.Config {
+// Of is the sections of a file.
+func Of(w *core.World, f *SectionFile) map[string]property.Config {
 	if w.Sections[f.Name] == nil {
 		w.Sections[f.Name] = map[string]property.Config{}
 	}
@@ -208,7 +209,7 @@ func SectionsOf(w *core.World, f *SectionFile) map[string]property.Config {
 // SectionDigest is the digest of a file, of all its parts together.
 func SectionDigest(w *core.World, f *SectionFile) string {
 	if f.Family == "" {
-		return property.DigestOf(SectionsOf(w, f))
+		return property.DigestOf(Of(w, f))
 	}
 	all := map[string]property.Config{}
 	for name, sections := range w.Sections {
@@ -227,7 +228,7 @@ func (f *SectionFile) Entries(w *core.World, c *core.Call) map[string]map[string
 	if f.View != nil {
 		all = f.View(w, f, c)
 	} else {
-		for id, conf := range SectionsOf(w, f) {
+		for id, conf := range Of(w, f) {
 			all[id] = f.Typed(conf)
 		}
 	}
@@ -239,6 +240,7 @@ func (f *SectionFile) Entries(w *core.World, c *core.Call) map[string]map[string
 	return all
 }
 
+// APIList is GET of all sections.
 func (f *SectionFile) APIList(w *core.World, c *core.Call) (any, error) {
 	list, all := []map[string]any{}, f.Entries(w, c)
 	for _, id := range slices.Sorted(maps.Keys(all)) {
@@ -254,6 +256,7 @@ func (f *SectionFile) APIList(w *core.World, c *core.Call) (any, error) {
 	return list, nil
 }
 
+// APIRead is GET of one section.
 func (f *SectionFile) APIRead(w *core.World, c *core.Call) (any, error) {
 	id := f.section(c)
 	entry, ok := f.Entries(w, c)[id]

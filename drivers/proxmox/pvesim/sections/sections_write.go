@@ -101,6 +101,7 @@ func (f *SectionFile) locked(w *core.World) error {
 	return w.NeedLock("file-" + f.Lock)
 }
 
+// APICreate is POST of a new section.
 func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 	id, kind := c.In[f.Key], c.In[f.TypeName()]
 	if f.Only != "" {
@@ -126,7 +127,7 @@ func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 	if err := f.locked(w); err != nil {
 		return nil, f.told("create", err)
 	}
-	if _, there := SectionsOf(w, f)[id]; there && (wrong == nil || f.Early) {
+	if _, there := Of(w, f)[id]; there && (wrong == nil || f.Early) {
 		return nil, f.told("create", perl.Fail(f.Twice, id))
 	}
 	if wrong != nil {
@@ -142,9 +143,10 @@ func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
+// APIUpdate is PUT of a section.
 func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
 	id := f.section(c)
-	old, there := SectionsOf(w, f)[id]
+	old, there := Of(w, f)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(old), true); err != nil {
 			return nil, err
@@ -184,9 +186,10 @@ func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old proper
 	return conf, err
 }
 
+// APIDelete is DELETE of a section.
 func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 	id := f.section(c)
-	conf, there := SectionsOf(w, f)[id]
+	conf, there := Of(w, f)[id]
 	if f.Guard != nil && there {
 		if err := f.Guard(c, id, f.Typed(conf), true); err != nil {
 			return nil, err
@@ -205,7 +208,7 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, f.told("delete", err)
 	}
-	delete(SectionsOf(w, f), id)
+	delete(Of(w, f), id)
 	if f.After != nil {
 		f.After(w)
 	}
@@ -216,5 +219,5 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 // (format_config_line).
 func keep(w *core.World, f *SectionFile, id string, conf property.Config) {
 	maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
-	SectionsOf(w, f)[id] = conf
+	Of(w, f)[id] = conf
 }

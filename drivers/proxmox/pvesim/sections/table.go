@@ -26,6 +26,7 @@ type Table struct {
 	Past   map[string][]pastMethod // What the API table leaves out, by verb and number of segments.
 }
 
+// NewTable puts the methods of all areas together.
 func NewTable(areas []Area) *Table {
 	t := &Table{Routes: map[string]core.Handler{}, Past: map[string][]pastMethod{}}
 	for path, at := range indexes {

@@ -1,10 +1,6 @@
 package storage
 
 import (
-
-	//nolint:gosec // Offered by PVE for checksums.
-	//nolint:gosec // The same.
-
 	"net/url"
 	"path"
 	"strings"

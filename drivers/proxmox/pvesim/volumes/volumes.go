@@ -1,9 +1,8 @@
 package volumes
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a

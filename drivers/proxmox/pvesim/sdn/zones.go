@@ -120,7 +120,7 @@ func uniqueTag(w *core.World, id string, conf property.Config, kind string) erro
 // (pending_config in PVE/Network/SDN.pm).
 func sdnView(w *core.World, f *sections.SectionFile, c *core.Call) map[string]map[string]any {
 	all := map[string]map[string]any{}
-	running, written := w.Applied[f.Name], sections.SectionsOf(w, f)
+	running, written := w.Applied[f.Name], sections.Of(w, f)
 	shown := written
 	switch {
 	case c.Flag("pending"):

@@ -73,6 +73,7 @@ func Obeys(w *core.World, g *core.Guest) bool {
 	return g.Run.System && g.Run.Qmp == "" && !w.Now.Before(g.Run.Booted)
 }
 
+// MachineVersion is the version of the newest machine type.
 func MachineVersion(w *core.World) string {
 	major, rest, _ := strings.Cut(QemuVersion(w), ".")
 	minor, _, _ := strings.Cut(rest, ".")

@@ -96,7 +96,7 @@ func apiMacros(*core.World, *core.Call) (any, error) {
 // apiIncluded is GET /cluster/backup/{id}/included_volumes: the drives of the guests
 // that a job backs up, and whether each goes along.
 func apiIncluded(w *core.World, c *core.Call) (any, error) {
-	job, err := backup.BackupJob(w, c)
+	job, err := backup.JobOf(w, c)
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,7 @@ type Change struct {
 	Null   []string
 }
 
+// Has says whether a key is set.
 func (ch *Change) Has(key string) bool {
 	_, ok := ch.Set[key]
 	return ok

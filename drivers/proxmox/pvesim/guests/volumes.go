@@ -256,7 +256,7 @@ type Cloning struct {
 	Running                       bool
 }
 
-// IsFull: a template is cloned by links unless told otherwise, a VM is copied.
+// IsFull says whether a clone is a copy: a template is cloned by links unless asked otherwise.
 func (cl Cloning) IsFull(g *core.Guest) bool {
 	if cl.Full == "" {
 		return g.Conf["template"] != "1"

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"maps"
+	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -71,13 +72,13 @@ func aliasAt(c *core.Call) (*firewall, property.Config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.Req.Method != "GET" {
+	if c.Req.Method != http.MethodGet {
 		if err := c.Modified(listDigest(f.aliasList()...)); err != nil {
 			return nil, nil, err
 		}
 	}
 	alias := f.aliases[strings.ToLower(c.In["name"])]
-	if alias == nil && c.Req.Method != "DELETE" {
+	if alias == nil && c.Req.Method != http.MethodDelete {
 		return nil, nil, perl.BadParam("name", "no such alias")
 	}
 	return f, alias, nil
@@ -283,14 +284,14 @@ func member(c *core.Call) property.Config {
 // is no mistake of who deletes it.
 func memberAt(c *core.Call) (*ipset, string, error) {
 	_, set, err := ipsetAt(c)
-	if err == nil && c.Req.Method != "GET" {
+	if err == nil && c.Req.Method != http.MethodGet {
 		err = c.Modified(listDigest(set.memberList()...))
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	cidr := c.In["cidr"]
-	if set.members[cidr] == nil && c.Req.Method != "DELETE" {
+	if set.members[cidr] == nil && c.Req.Method != http.MethodDelete {
 		return nil, "", perl.BadParam("cidr", "no such IP/Network")
 	}
 	return set, cidr, nil

@@ -241,7 +241,7 @@ func localNets(c *core.Call) []map[string]any {
 	return list
 }
 
-// serves says whether a running zone is on a node.
+// ZoneServes says whether a running zone is on a node.
 func ZoneServes(w *core.World, zone, node string) bool {
 	conf, ok := w.Applied["sdn/zones"][zone]
 	nodes := perl.SplitList(conf["nodes"])
