@@ -98,14 +98,14 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 		have.Findings = append(have.Findings, o.Findings...)
 		have.Preflight = append(have.Preflight, o.Preflight...)
 		for _, hint := range o.SweepHints {
-			have.SweepHints = append(have.SweepHints, p.Name+hintMark+hint)
+			have.SweepHints = append(have.SweepHints, p.Name+hintSeparator+hint)
 		}
 	}
 	return have, nil
 }
 
-// hintMark separates the driver of a hint in Observed.SweepHints from the hint.
-const hintMark = ": "
+// hintSeparator separates the driver of a hint in Observed.SweepHints from the hint.
+const hintSeparator = ": "
 
 // unseenKinds is what a driver saw that saw nothing.
 func unseenKinds(host string, p Provider, err error) model.Observed {
@@ -128,7 +128,7 @@ func (j *joined) share(w *model.Want, part int) *model.Want {
 	maps.DeleteFunc(s.Nodes, func(a model.Address, _ *model.Node) bool { return others(a) })
 	s.SweepHints = nil
 	for _, text := range w.SweepHints {
-		if hint, ours := strings.CutPrefix(text, j.parts[part].Name+hintMark); ours {
+		if hint, ours := strings.CutPrefix(text, j.parts[part].Name+hintSeparator); ours {
 			s.SweepHints = append(s.SweepHints, hint)
 		}
 	}

@@ -59,7 +59,7 @@ var keptWords = map[string]map[string]string{
 var wordsLeft = map[string][]string{
 	"cmd/homestak-gitops": {
 		"bare", "foreign", "held", "herald", "judge", "judged", "look", "looked", "looking", "looks", "mark", "mended", "place", "recall",
-		"settle", "sight", "spent", "steered", "stranger", "strangers", "talkative", "tell", "text: anew", "text: come to an end",
+		"settle", "sight", "spent", "steered", "stranger", "strangers", "tell", "text: anew", "text: come to an end",
 		"text: foreign", "text: is no", "text: mend", "text: one writer", "text: owner mark", "text: tell", "told", "unseen",
 	},
 	"drivers/proxmox": {
@@ -75,11 +75,11 @@ var wordsLeft = map[string][]string{
 		"bare", "foreign", "held", "leaves", "look", "mark", "marks", "place", "settle", "tell", "text: is no", "text: tell", "told",
 	},
 	"engine": {
-		"held", "judge", "judged", "look", "looking", "place", "places", "prove", "proved", "recall", "settle", "settled", "sick", "told",
+		"held", "judge", "look", "looking", "place", "places", "prove", "proved", "settle", "settled", "sick",
 		"unseen", "unwell",
 	},
 	"engine/agent": {
-		"look", "looking", "recall", "spent", "text: tell", "void",
+		"look", "looking", "spent", "text: tell", "void",
 	},
 	"engine/enginetest": {
 		"blind",
