@@ -33,8 +33,8 @@ func (c *ctChange) conclude() {
 
 func (*ctChange) done(context.Context, *Driver) error { return nil }
 
-// add translates the path of one change.
-func (c *ctChange) add(path string) {
+// Add translates the path of one change.
+func (c *ctChange) Add(path string) {
 	head, rest, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -116,7 +117,7 @@ func (e *exam) area(ctx context.Context, a area) {
 	for _, n := range a.needs {
 		if why := e.bad[n]; why != "" {
 			e.bad[a.name] = why
-			e.add(Check{Name: a.name, Result: NotChecked, Seen: why})
+			e.Add(Check{Name: a.name, Result: NotChecked, Seen: why})
 			return
 		}
 	}
@@ -141,22 +142,22 @@ func (e *exam) area(ctx context.Context, a area) {
 	}
 }
 
-func (e *exam) add(c Check) { e.out = append(e.out, c) }
+func (e *exam) Add(c Check) { e.out = append(e.out, c) }
 
 func (e *exam) ok(name, seen string, args ...any) {
-	e.add(Check{Name: name, Result: OK, Seen: fmt.Sprintf(seen, args...)})
+	e.Add(Check{Name: name, Result: OK, Seen: fmt.Sprintf(seen, args...)})
 }
 
 func (e *exam) skip(name, why string, args ...any) {
-	e.add(Check{Name: name, Result: NotChecked, Seen: fmt.Sprintf(why, args...)})
+	e.Add(Check{Name: name, Result: NotChecked, Seen: fmt.Sprintf(why, args...)})
 }
 
 func (e *exam) warn(name, seen, why string, fix ...string) {
-	e.add(Check{Name: name, Result: Warning, Seen: seen, Why: why, Fix: fix})
+	e.Add(Check{Name: name, Result: Warning, Seen: seen, Why: why, Fix: fix})
 }
 
 func (e *exam) fail(name, seen, why string, fix ...string) {
-	e.add(Check{Name: name, Result: Failed, Seen: seen, Why: why, Fix: fix})
+	e.Add(Check{Name: name, Result: Failed, Seen: seen, Why: why, Fix: fix})
 }
 
 // unread says that a request of a check failed, which proves nothing about what
@@ -166,7 +167,7 @@ func (e *exam) unread(name string, err error) {
 		e.skip(name, "the token may not see it: %s", messageOf(err))
 		return
 	}
-	e.add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
+	e.Add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
 }
 
 // list reads a list of the API.
@@ -178,7 +179,7 @@ func (e *exam) list(ctx context.Context, path string) ([]map[string]json.RawMess
 
 // can tells whether the token has a privilege, as far as the path was asked about.
 // On /vms it must reach the guests below.
-func (e *exam) can(g Grant) bool {
+func (e *exam) can(g rights.Grant) bool {
 	inherited, there := e.rights[g.Path][g.Priv]
 	return there && (g.Path != "/vms" || inherited)
 }
@@ -204,7 +205,7 @@ func askedBy(r *model.Resource, attr string) string {
 // says most about it.
 type askers map[model.Address]string
 
-func (a askers) add(r *model.Resource, attr string) {
+func (a askers) Add(r *model.Resource, attr string) {
 	if a[r.Addr] == "" || attr != "" {
 		a[r.Addr] = askedBy(r, attr)
 	}

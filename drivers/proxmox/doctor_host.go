@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -96,7 +97,7 @@ func (e *exam) guests(ctx context.Context) {
 		case u.Kind != "" && e.bad["privileges"] != "":
 			e.skip("guests", "%s cannot be seen: see the privileges", u.Scope)
 		case u.All:
-			e.add(Check{
+			e.Add(Check{
 				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
 				Fix: []string{"mend that, and run this again"},
 			})
@@ -129,7 +130,7 @@ func (e *exam) guests(ctx context.Context) {
 
 // sees reports whether the token may see any guest at all, as far as was asked.
 func (e *exam) sees() bool {
-	return e.can(Grant{"/vms", "VM.Audit"}) || e.host.Pool != "" && e.can(Grant{"/pool/" + e.host.Pool, "VM.Audit"})
+	return e.can(rights.Grant{Path: "/vms", Priv: "VM.Audit"}) || e.host.Pool != "" && e.can(rights.Grant{Path: "/pool/" + e.host.Pool, Priv: "VM.Audit"})
 }
 
 // locks finds guests of ours that a task left locked: with a lock PVE refuses
@@ -161,12 +162,12 @@ func (e *exam) managed(ctx context.Context) {
 			guests = append(guests, fmt.Sprintf("%s (%d)", addr, g.VMID))
 		}
 	}
-	need := Need{Grant: Grant{"/", "Sys.Console"}, Role: roleHA}
+	need := rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Console"}, Role: rights.RoleHA}
 	if len(guests) == 0 || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
 		return
 	}
 	e.warn("guests", "the HA manager has "+strings.Join(guests, ", ")+", and the token lacks "+need.String(),
-		"only to remove one that the manager cannot stop", e.grant([]Need{need}, e.roles(ctx))...)
+		"only to remove one that the manager cannot stop", e.grant([]rights.Need{need}, e.roles(ctx))...)
 }
 
 // ranges tells which VMIDs of the site are used by somebody else.
@@ -255,7 +256,7 @@ func (e *exam) nested(ctx context.Context) {
 	by := askers{}
 	for _, addr := range e.Want.State.Addresses() {
 		if addr.Kind == pveKind.model.Name {
-			by.add(e.Want.State[addr], "type")
+			by.Add(e.Want.State[addr], "type")
 		}
 	}
 	if len(by) == 0 {

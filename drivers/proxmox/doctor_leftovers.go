@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
@@ -16,9 +17,9 @@ func (e *exam) leftovers(ctx context.Context) {
 		return
 	}
 	by := map[string]bool{}
-	for _, u := range derive(e.Of, e.Want, or(e.major, 9)).uses {
-		if u.content == "images" || u.content == "rootdir" {
-			by[u.storage] = true
+	for _, u := range derive(e.Of, e.Want, or(e.major, 9)).Uses {
+		if u.Content == "images" || u.Content == "rootdir" {
+			by[u.Storage] = true
 		}
 	}
 	if len(by) == 0 || e.readRight(ctx, "/vms") != nil {
@@ -30,8 +31,8 @@ func (e *exam) leftovers(ctx context.Context) {
 		if err := e.readRight(ctx, path); err != nil {
 			continue
 		}
-		audit, disk := e.can(Grant{path, "Datastore.Audit"}), e.can(Grant{"/vms", "VM.Config.Disk"})
-		if !e.can(Grant{path, "Datastore.Allocate"}) && (!audit || !disk) {
+		audit, disk := e.can(rights.Grant{Path: path, Priv: "Datastore.Audit"}), e.can(rights.Grant{Path: "/vms", Priv: "VM.Config.Disk"})
+		if !e.can(rights.Grant{Path: path, Priv: "Datastore.Allocate"}) && (!audit || !disk) {
 			e.unseenVolumes(ctx, storage, audit, disk)
 			continue
 		}
@@ -60,11 +61,11 @@ func (e *exam) unseenVolumes(ctx context.Context, storage string, audit, disk bo
 	c := Check{Name: "leftovers", Result: NotChecked, Why: "volumes that a failed creation left, and linked clones of other people, are not seen; the site converges without"}
 	if !audit {
 		lacks = append(lacks, "Datastore.Audit on "+path)
-		c.Fix = e.grant([]Need{{Grant: Grant{path, "Datastore.AllocateSpace"}, Role: roleDisks}, {Grant: Grant{path, "Datastore.Audit"}, Role: roleDisks}}, e.roles(ctx))
+		c.Fix = e.grant([]rights.Need{{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}, Role: rights.RoleDisks}, {Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleDisks}}, e.roles(ctx))
 	}
 	if !disk {
 		lacks = append(lacks, "VM.Config.Disk on /vms, since a guest that is not there is in no pool")
 	}
 	c.Seen = fmt.Sprintf("the token may not list the disks on storage %s: %s", storage, strings.Join(lacks, "; and "))
-	e.add(c)
+	e.Add(c)
 }

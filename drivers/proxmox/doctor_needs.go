@@ -1,31 +1,35 @@
 package proxmox
 
-import "github.com/homestak/homestak-gitops/engine/model"
+import (
+	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+)
 
 // Needs derives which privileges a site needs on one host of the given major
 // version of PVE, each once, sorted by path. It knows nothing of the host itself:
 // what a kind needs is said by the kind, in its field needs.
-func Needs(site *model.Site, want *model.Want, major int) []Need {
-	return derive(site, want, major).all()
+func Needs(site *model.Site, want *model.Want, major int) []rights.Need {
+	return derive(site, want, major).All()
 }
 
 // derive is Needs, with what else the kinds say of storages and bridges.
-func derive(site *model.Site, want *model.Want, major int) *needs {
-	n := newNeeds(site, want.Host, major)
-	n.guest("VM.Audit", "", "seeing which guests there are")
+func derive(site *model.Site, want *model.Want, major int) *rights.Needs {
+	n := rights.New(site, want.Host, major)
+	n.Guest("VM.Audit", "", "seeing which guests there are")
 	for _, node := range want.Host.AllNodes() {
-		n.soft(Grant{"/nodes/" + node, "Sys.Audit"}, roleNode, "state, hardware and tasks of the node, such as the start that follows a restart")
+		n.Soft(rights.Grant{Path: "/nodes/" + node, Priv: "Sys.Audit"}, rights.RoleNode, "state, hardware and tasks of the node, such as the start that follows a restart")
 	}
 	if len(want.Host.Nodes) > 1 {
-		n.soft(Grant{"/", "Sys.Audit"}, roleCluster, "quorum of the cluster; without it nothing is done while a node is offline")
+		n.Soft(rights.Grant{Path: "/", Priv: "Sys.Audit"}, rights.RoleCluster, "quorum of the cluster; without it nothing is done while a node is offline")
 	}
 	kinds := kindsByName()
 	for _, addr := range want.State.Addresses() {
-		n.from = want.State[addr]
+		n.From = want.State[addr]
 		if k := kinds[addr.Kind]; k != nil {
-			k.rights(n.from.Spec, n)
+			k.rights(n.From.Spec, n)
 		}
-		n.node(want.Nodes[addr])
+		nodeNeeds(n, want.Nodes[addr])
 	}
 	return n
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,9 +23,9 @@ import (
 // right content, with room for what is not made yet.
 func (e *exam) storages(ctx context.Context) {
 	n := derive(e.Of, e.Want, or(e.major, 9))
-	byStorage := map[string][]use{}
-	for _, u := range n.uses {
-		byStorage[u.storage] = append(byStorage[u.storage], u)
+	byStorage := map[string][]rights.Use{}
+	for _, u := range n.Uses {
+		byStorage[u.Storage] = append(byStorage[u.Storage], u)
 	}
 	for _, node := range e.host.AllNodes() {
 		if e.dark(node) {
@@ -52,21 +53,21 @@ func (e *exam) dark(node string) bool {
 	return len(e.nodes) > 0 && !e.nodes[node]
 }
 
-func (e *exam) storage(ctx context.Context, node, name string, uses []use, on map[string]map[string]json.RawMessage) {
+func (e *exam) storage(ctx context.Context, node, name string, uses []rights.Use, on map[string]map[string]json.RawMessage) {
 	label := "storage " + name
 	if len(e.host.AllNodes()) > 1 {
 		label += " on " + node
 	}
 	by, want := askers{}, map[string]bool{}
 	for _, u := range uses {
-		by.add(u.by, u.attr)
-		want[u.content] = true
+		by.Add(u.By, u.Attr)
+		want[u.Content] = true
 	}
 	why := "used by " + by.String()
 	s, there := on[name]
 	if !there {
 		path := "/storage/" + name
-		if err := e.readRight(ctx, path); err != nil || !e.can(Grant{path, "Datastore.Audit"}) && !e.can(Grant{path, "Datastore.AllocateSpace"}) {
+		if err := e.readRight(ctx, path); err != nil || !e.can(rights.Grant{Path: path, Priv: "Datastore.Audit"}) && !e.can(rights.Grant{Path: path, Priv: "Datastore.AllocateSpace"}) {
 			e.skip(label, "the token may not see it: see the privileges on %s", path)
 			return
 		}
@@ -99,9 +100,9 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []use, on ma
 
 // otherStorage is the line of the host block that names a storage which takes what
 // the missing one was to hold.
-func (e *exam) otherStorage(uses []use, on map[string]map[string]json.RawMessage) []string {
+func (e *exam) otherStorage(uses []rights.Use, on map[string]map[string]json.RawMessage) []string {
 	attrs := map[string]string{"images": "disks", "rootdir": "disks", "import": "images", "vztmpl": "images", "iso": "iso", "backup": "backups", "snippets": "snippets"}
-	content := uses[0].content
+	content := uses[0].Content
 	for _, name := range slices.Sorted(maps.Keys(on)) {
 		if slices.Contains(strings.Split(api.Text(on[name]["content"]), ","), content) && attrs[content] != "" {
 			return []string{fmt.Sprintf("storage { %s = %q }    # in host %q, or storage of what uses it", attrs[content], name, e.host.Name)}
@@ -111,11 +112,11 @@ func (e *exam) otherStorage(uses []use, on map[string]map[string]json.RawMessage
 }
 
 // room compares what is still to be made with what is free.
-func (e *exam) room(label, name string, free int, uses []use, why string) {
+func (e *exam) room(label, name string, free int, uses []rights.Use, why string) {
 	gib := 0
 	for _, u := range uses {
-		if e.have.State[u.by.Addr] == nil {
-			gib += u.gib
+		if e.have.State[u.By.Addr] == nil {
+			gib += u.GiB
 		}
 	}
 	const giB = 1 << 30
@@ -164,9 +165,9 @@ func (e *exam) readBridges(ctx context.Context, node string) (map[string]bridge,
 }
 
 func (e *exam) bridges(ctx context.Context) {
-	byBridge := map[string][]plug{}
-	for _, p := range derive(e.Of, e.Want, or(e.major, 9)).plugs {
-		byBridge[p.bridge] = append(byBridge[p.bridge], p)
+	byBridge := map[string][]rights.Bridge{}
+	for _, p := range derive(e.Of, e.Want, or(e.major, 9)).Bridges {
+		byBridge[p.Name] = append(byBridge[p.Name], p)
 	}
 	for _, node := range e.host.AllNodes() {
 		if e.dark(node) {
@@ -197,31 +198,31 @@ func (e *exam) bridges(ctx context.Context) {
 // hiddenBridge says whether PVE may have left a bridge out of its list because the token
 // has no right on it, nor on a VLAN of it that is plugged in (check_sdn_bridge in
 // PVE/RPCEnvironment.pm).
-func (e *exam) hiddenBridge(ctx context.Context, name string, plugs []plug) bool {
+func (e *exam) hiddenBridge(ctx context.Context, name string, plugs []rights.Bridge) bool {
 	path := "/sdn/zones/localnetwork/" + name
 	paths := []string{path}
 	for _, p := range plugs {
-		if p.vlan != 0 {
-			paths = append(paths, fmt.Sprint(path, "/", p.vlan))
+		if p.VLAN != 0 {
+			paths = append(paths, fmt.Sprint(path, "/", p.VLAN))
 		}
 	}
 	for _, path := range paths {
-		if e.readRight(ctx, path) != nil || e.can(Grant{path, "SDN.Use"}) || e.can(Grant{path, "SDN.Audit"}) {
+		if e.readRight(ctx, path) != nil || e.can(rights.Grant{Path: path, Priv: "SDN.Use"}) || e.can(rights.Grant{Path: path, Priv: "SDN.Audit"}) {
 			return false
 		}
 	}
 	return true
 }
 
-func (e *exam) bridge(label, name string, plugs []plug, known map[string]bridge) {
+func (e *exam) bridge(label, name string, plugs []rights.Bridge, known map[string]bridge) {
 	by, tagged, trunks := askers{}, askers{}, askers{}
 	for _, p := range plugs {
-		by.add(p.by, p.attr)
-		if p.trunk {
-			trunks.add(p.by, p.attr)
+		by.Add(p.By, p.Attr)
+		if p.Trunk {
+			trunks.Add(p.By, p.Attr)
 		}
-		if p.vlan != 0 {
-			tagged.add(p.by, p.attr)
+		if p.VLAN != 0 {
+			tagged.Add(p.By, p.Attr)
 		}
 	}
 	b, there := known[name]

@@ -171,7 +171,7 @@ func (e *exam) expiry(c *x509.Certificate) {
 func (e *exam) signIn(ctx context.Context) {
 	const why = "every request carries the token"
 	if e.d == nil {
-		e.add(Check{
+		e.Add(Check{
 			Name: "login", Result: Failed, Seen: e.login.Error(), Why: why, Denied: true,
 			Fix: []string{"on the host: pveum user token add homestak@pve gitops --privsep 0", fmt.Sprintf("into secrets.yaml, under api_tokens: %s: \"homestak@pve!gitops=SECRET\"", e.host.Name)},
 		})
@@ -184,7 +184,7 @@ func (e *exam) signIn(ctx context.Context) {
 		e.fail("login", err.Error(), why, "is this a PVE host? curl -k "+e.host.API+"/api2/json/version")
 	case status == http.StatusUnauthorized:
 		name, token, _ := strings.Cut(user, "!")
-		e.add(Check{
+		e.Add(Check{
 			Name: "login", Result: Failed, Denied: true, Seen: fmt.Sprintf("the host refuses token %s: 401 %s", user, reason),
 			Why: "the token does not exist there, its secret is another, or it expired; PVE does not tell which",
 			Fix: []string{

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
 // messageOf is PVE's own text of an error, without the hint that the doctor's
@@ -33,7 +34,7 @@ func (e *exam) privileges(ctx context.Context) {
 		return
 	}
 	roles := e.roles(ctx)
-	missing, groups := 0, map[string][]Need{}
+	missing, groups := 0, map[string][]rights.Need{}
 	for _, n := range all {
 		groups[n.Path+" "+n.Role] = append(groups[n.Path+" "+n.Role], n)
 	}
@@ -49,18 +50,18 @@ func (e *exam) privileges(ctx context.Context) {
 }
 
 // met reports whether the token has what is needed, in one way or another.
-func (e *exam) met(n Need) bool {
+func (e *exam) met(n rights.Need) bool {
 	if e.can(n.Grant) {
 		return true
 	}
-	return slices.ContainsFunc(n.Or, func(set []Grant) bool {
-		return !slices.ContainsFunc(set, func(g Grant) bool { return !e.can(g) })
+	return slices.ContainsFunc(n.Or, func(set []rights.Grant) bool {
+		return !slices.ContainsFunc(set, func(g rights.Grant) bool { return !e.can(g) })
 	})
 }
 
 // lacking tells of privileges that are missing on one path, and gives the commands
 // that grant them.
-func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
+func (e *exam) lacking(lacks, group []rights.Need, roles map[string][]string) {
 	var hard, soft, why []string
 	for _, n := range lacks {
 		if n.Soft {
@@ -69,7 +70,7 @@ func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
 			hard = append(hard, n.Priv)
 		}
 		line := n.Priv + ": " + n.For
-		if asked := n.asked(); asked != "" {
+		if asked := asked(n); asked != "" {
 			line += "; " + asked
 		}
 		why = append(why, line)
@@ -86,11 +87,11 @@ func (e *exam) lacking(lacks, group []Need, roles map[string][]string) {
 		return
 	}
 	c.Why = strings.Join(why, "\n")
-	e.add(c)
+	e.Add(c)
 }
 
 // asked says who asks for a privilege, and where; "" if the host as such does.
-func (n Need) asked() string {
+func asked(n rights.Need) string {
 	if len(n.By) == 0 {
 		return ""
 	}
@@ -108,7 +109,7 @@ func (n Need) asked() string {
 // what is missing only: an entry of the access list replaces what a user inherits
 // there from above (AccessControl.pm, roles). User and token both get it: a token
 // with privilege separation needs it twice, one without has only its user's.
-func (e *exam) grant(group []Need, roles map[string][]string) []string {
+func (e *exam) grant(group []rights.Need, roles map[string][]string) []string {
 	role, path := group[0].Role, group[0].Path
 	have, exists := roles[role]
 	var all, add []string
@@ -141,7 +142,7 @@ func (e *exam) grant(group []Need, roles map[string][]string) []string {
 }
 
 // readRights asks for the token's rights on every path that the needs name.
-func (e *exam) readRights(ctx context.Context, all []Need) error {
+func (e *exam) readRights(ctx context.Context, all []rights.Need) error {
 	paths := map[string]bool{"/": true}
 	for _, n := range all {
 		paths[n.Path] = true
@@ -189,12 +190,12 @@ func (e *exam) roles(ctx context.Context) map[string][]string {
 
 // withoutVNets drops the needs on bridges that are networks of SDN: their zone is
 // not known, and that the token sees them shows that it may use them.
-func (e *exam) withoutVNets(ctx context.Context, all []Need) []Need {
+func (e *exam) withoutVNets(ctx context.Context, all []rights.Need) []rights.Need {
 	bridges, err := e.readBridges(ctx, e.host.PVENode())
 	if err != nil {
 		return all
 	}
-	return slices.DeleteFunc(all, func(n Need) bool {
+	return slices.DeleteFunc(all, func(n rights.Need) bool {
 		rest, ok := strings.CutPrefix(n.Path, "/sdn/zones/localnetwork/")
 		name, _, _ := strings.Cut(rest, "/")
 		return ok && bridges[name].vnet

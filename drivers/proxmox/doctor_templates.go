@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
@@ -35,7 +36,7 @@ func (e *exam) templates(ctx context.Context) {
 		}
 		if c := g.common(); c.templateVMID != 0 && !c.templateOurs {
 			p := of(c.templateVMID)
-			pick(c.lxc, p.cts, p.vms).add(r, "template")
+			pick(c.lxc, p.cts, p.vms).Add(r, "template")
 		}
 	}
 	if len(by) == 0 {
@@ -98,14 +99,14 @@ func (e *exam) template(ctx context.Context, at view.GuestRef, why string) {
 // mayPlug asks for the right to a bridge that a template is plugged into: whoever
 // copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
 func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
-	need := Need{Grant: Grant{"/sdn/zones/localnetwork/" + bridge, "SDN.Use"}, Role: roleNetwork}
+	need := rights.Need{Grant: rights.Grant{Path: "/sdn/zones/localnetwork/" + bridge, Priv: "SDN.Use"}, Role: rights.RoleNetwork}
 	known, err := e.readBridges(ctx, e.host.PVENode())
 	if err == nil && known[bridge].vnet || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
 		return true
 	}
-	e.add(Check{
+	e.Add(Check{
 		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
-		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]Need{need}, e.roles(ctx)),
+		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]rights.Need{need}, e.roles(ctx)),
 	})
 	return false
 }

@@ -197,7 +197,7 @@ func UpdateParams(want, have any, cfg map[string]string, path string) (set map[s
 	h.common().observe = view.Config{Now: cfg, Next: cfg}
 	running := &model.Resource{Spec: have, Guest: &model.Guest{}}
 	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, want.(guest), h)
-	kind.add(path)
+	kind.Add(path)
 	return c.set, slices.Sorted(maps.Keys(c.gone))
 }
 

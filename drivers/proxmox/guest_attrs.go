@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -219,10 +220,10 @@ func (r *guestResolver) checkAttributes(as attributeTable, spec any, k *keys) {
 	}
 }
 
-// attributes asks for what PVE asks for the attributes of a guest.
-func (n *needs) attributes(as attributeTable) {
+// attributeNeeds asks for what PVE asks for the attributes of a guest.
+func attributeNeeds(n *rights.Needs, as attributeTable) {
 	for _, a := range as.list {
-		n.guest(a.priv, a.name, a.name)
+		n.Guest(a.priv, a.name, a.name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -131,7 +132,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 	w.ct("ct-1", nil)
 	want, found := w.site.Want("father")
 	require.Zero(t, found.Errors(), "%v", found)
-	require.True(t, slices.ContainsFunc(proxmox.Needs(w.site, want, 9), func(n proxmox.Need) bool {
+	require.True(t, slices.ContainsFunc(proxmox.Needs(w.site, want, 9), func(n rights.Need) bool {
 		return n.Priv == a.Priv && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[kind.Name])
 	}), "doctor does not ask for %s", a.Priv)
 }

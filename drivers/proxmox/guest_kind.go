@@ -6,6 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -74,8 +75,8 @@ type guest interface {
 	asksHost(have guest) bool
 	// basicNeeds and optionNeeds ask for the privileges that only this kind needs: those of
 	// every guest, and those of what this one declares.
-	basicNeeds(n *needs)
-	optionNeeds(n *needs)
+	basicNeeds(n *rights.Needs)
+	optionNeeds(n *rights.Needs)
 }
 
 // resolution is what stands around a wanted guest in the site decides of it, beside its
@@ -149,7 +150,7 @@ func guestKindOf[S any, G interface {
 			return updateGuest(ctx, d, s, G(want), G(have))
 		},
 		remove: removeGuest,
-		needs:  func(want *S, n *needs) { guestNeeds(G(want), n) },
+		needs:  func(want *S, n *rights.Needs) { guestNeeds(G(want), n) },
 		anew:   func(want, have *S) bool { return G(want).asksHost(G(have)) },
 	}
 }

@@ -117,13 +117,13 @@ func shortIP6(s string) string {
 
 // sortVLANs brings the entries of a trunk into one form: sorted, each VLAN once. Ranges
 // that touch become one, if there may be ranges.
-func sortVLANs(list []vlans, ranges bool) []string {
-	slices.SortFunc(list, func(a, b vlans) int { return a.first - b.first })
+func sortVLANs(list []property.VLANs, ranges bool) []string {
+	slices.SortFunc(list, func(a, b property.VLANs) int { return a.First - b.First })
 	var out []string
 	for i := 0; i < len(list); {
 		v := list[i]
-		for i++; i < len(list) && (list[i].first <= v.last || ranges && list[i].first == v.last+1); i++ {
-			v.last = max(v.last, list[i].last)
+		for i++; i < len(list) && (list[i].First <= v.Last || ranges && list[i].First == v.Last+1); i++ {
+			v.Last = max(v.Last, list[i].Last)
 		}
 		out = append(out, v.String())
 	}
@@ -136,10 +136,10 @@ func readTrunks(s string) []string {
 		return nil
 	}
 	parts := strings.Split(s, ";")
-	var list []vlans
+	var list []property.VLANs
 	ranges := strings.Contains(s, "-")
 	for _, part := range parts {
-		v, ok := parseVLANs(part)
+		v, ok := property.ParseVLANs(part)
 		if !ok {
 			return parts
 		}
@@ -154,15 +154,15 @@ func (r *guestResolver) limits(path string, rate float64, trunks []string, range
 	if rate < 0 {
 		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", rateText(rate))
 	}
-	var list []vlans
+	var list []property.VLANs
 	for _, t := range trunks {
-		v, ok := parseVLANs(t)
+		v, ok := property.ParseVLANs(t)
 		switch {
 		case !ok && ranges:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", maxVLAN)
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
 		case !ok:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", maxVLAN)
-		case !ranges && v.first != v.last:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
+		case !ranges && v.First != v.Last:
 			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
 		default:
 			list = append(list, v)

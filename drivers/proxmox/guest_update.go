@@ -13,7 +13,7 @@ import (
 // changer turns the changes of a step into keys of PVE.
 type changer interface {
 	// add translates the path of one change.
-	add(path string)
+	Add(path string)
 	// conclude adds what follows from all of them, and leaves out what only waits.
 	conclude()
 	// done does what a change that was carried out leaves to do, before the power is settled.
@@ -34,7 +34,7 @@ func updateGuest(ctx context.Context, d *Driver, s plan.Step, want, have guest) 
 	}
 	ch, kind := changeOf(at, m, s, want, have)
 	for _, c := range ch.revertOnly(want, have, s) {
-		kind.add(c.Path)
+		kind.Add(c.Path)
 	}
 	kind.conclude()
 	ch.describe(w.notes, want.declared())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -24,7 +25,7 @@ type kind[S any] struct {
 	// remove destroys it after proving once more that it is ours; what is gone already is success.
 	remove func(ctx context.Context, d *Driver, s plan.Step) error
 	// needs says which privileges one of it asks for, see Needs.
-	needs func(*S, *needs)
+	needs func(*S, *rights.Needs)
 	// anew reports whether one asks the host for something that what was observed of it has
 	// not got from there: room on a storage, a bridge, a file. Nil where none ever does.
 	anew func(want, have *S) bool
@@ -35,7 +36,7 @@ type driverKind interface {
 	schema() *model.Kind
 	look(context.Context, *Driver, *look) (model.Observed, error)
 	apply(context.Context, *Driver, plan.Step) error
-	rights(spec any, n *needs)
+	rights(spec any, n *rights.Needs)
 	asksAnew(want, have any) bool
 }
 
@@ -51,7 +52,7 @@ func (k *kind[S]) look(ctx context.Context, d *Driver, l *look) (model.Observed,
 	return k.list(ctx, d, l)
 }
 
-func (k *kind[S]) rights(spec any, n *needs) {
+func (k *kind[S]) rights(spec any, n *rights.Needs) {
 	if k.needs != nil {
 		k.needs(spec.(*S), n)
 	}

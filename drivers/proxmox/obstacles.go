@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -48,8 +49,8 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 			continue
 		}
 		anew = append(anew, addr)
-		n := newNeeds(nil, l.want.Host, 9)
-		n.from = w
+		n := rights.New(nil, l.want.Host, 9)
+		n.From = w
 		k.rights(w.Spec, n)
 		node := d.host.PVENode()
 		if h := out.State[addr]; h != nil && h.Guest != nil {
@@ -60,16 +61,16 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 		if !l.view.Nodes[node] {
 			continue
 		}
-		if err := s.storages(ctx, node, n.uses); err != nil {
+		if err := s.storages(ctx, node, n.Uses); err != nil {
 			return err
 		}
-		if err := s.plugs(ctx, node, n.plugs); err != nil {
+		if err := s.plugs(ctx, node, n.Bridges); err != nil {
 			return err
 		}
 		if err := s.media(ctx, node, w, out.State[addr]); err != nil {
 			return err
 		}
-		for _, f := range n.files {
+		for _, f := range n.Uploads {
 			s.file(f, w)
 		}
 	}
@@ -89,39 +90,39 @@ func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared 
 	s.out.Preflight = append(s.out.Preflight, o)
 }
 
-func (s *survey) storages(ctx context.Context, node string, uses []use) error {
+func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) error {
 	for _, u := range uses {
-		if u.storage == "" {
+		if u.Storage == "" {
 			continue
 		}
-		takes, there, known, err := s.shelf(ctx, node, u.storage)
+		takes, there, known, err := s.shelf(ctx, node, u.Storage)
 		if err != nil {
 			return err
 		}
-		if !known || there && (takes == "" || slices.Contains(strings.Split(takes, ","), u.content)) {
+		if !known || there && (takes == "" || slices.Contains(strings.Split(takes, ","), u.Content)) {
 			continue
 		}
 		declared := "storage"
-		if strings.HasPrefix(u.attr, "disk.") {
-			declared = u.attr + ".storage"
-		} else if u.attr != "" {
-			declared = u.attr
+		if strings.HasPrefix(u.Attr, "disk.") {
+			declared = u.Attr + ".storage"
+		} else if u.Attr != "" {
+			declared = u.Attr
 		}
-		o := model.PreflightProblem{Path: u.attr, Severity: diag.Error}
+		o := model.PreflightProblem{Path: u.Attr, Severity: diag.Error}
 		if !there {
-			names := s.names(node, u.content)
-			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.storage, node)
-			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.storage, names), s.l.want.Host.Name)
-			s.forget(node, u.storage)
+			names := s.names(node, u.Content)
+			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.Storage, node)
+			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.Storage, names), s.l.want.Host.Name)
+			s.forget(node, u.Storage)
 		} else { // a disk that lies there already stays, and grows
-			if u.attr != "" {
+			if u.Attr != "" {
 				o.Path = declared
 			}
-			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.storage, node, contentWord(u.content))
+			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.Storage, node, contentWord(u.Content))
 			has := api.ContentTypes(takes)
-			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.storage, api.AddContentTypes(has, u.content), s.other(node, u.content))
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.Storage, api.AddContentTypes(has, u.Content), s.other(node, u.Content))
 		}
-		s.obstacle(o, u.by, declared)
+		s.obstacle(o, u.By, declared)
 	}
 	return nil
 }
@@ -245,12 +246,12 @@ func (s *survey) readShelves(ctx context.Context, node string) (map[string]strin
 // plugs looks for bridges. One that a running guest has is there. One that the node
 // does not list may be all the same, made by other means than PVE's, so the step is
 // left in.
-func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
+func (s *survey) plugs(ctx context.Context, node string, plugs []rights.Bridge) error {
 	for _, p := range plugs {
 		if s.using[node] == nil {
 			s.using[node] = s.inUse(node)
 		}
-		if s.using[node][p.bridge] {
+		if s.using[node][p.Name] {
 			continue
 		}
 		if _, asked := s.bridges[node]; !asked {
@@ -264,15 +265,15 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []plug) error {
 			}
 		}
 		names := s.bridges[node]
-		if len(names) == 0 || slices.Contains(names, p.bridge) {
+		if len(names) == 0 || slices.Contains(names, p.Name) {
 			continue
 		}
 		s.obstacle(model.PreflightProblem{
-			Path: p.attr, Power: true, Severity: diag.Warning,
-			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.bridge),
+			Path: p.Attr, Power: true, Severity: diag.Warning,
+			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.Name),
 			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; one that is made by other means than PVE's /etc/network/interfaces is not listed, and may be there all the same",
-				orElse(p.bridge, names)),
-		}, p.by, p.attr+".bridge")
+				orElse(p.Name, names)),
+		}, p.By, p.Attr+".bridge")
 	}
 	return nil
 }

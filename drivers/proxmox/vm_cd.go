@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -289,17 +290,17 @@ func (v vmDrives) inserts(have *VM) bool {
 	})
 }
 
-// disc asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
-func (n *needs) disc(key, value string) {
+// discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
+func discNeeds(n *rights.Needs, key, value string) {
 	storage := storageOf(value)
 	if volumeOf(value) == emptyMedium {
 		return
 	}
 	attr := "options." + key
-	n.uses = append(n.uses, use{storage, "iso", 0, n.from, attr})
+	n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "iso", GiB: 0, By: n.From, Attr: attr})
 	path := "/storage/" + storage
-	n.add(Need{
-		Grant: Grant{path, "Datastore.Audit"}, Role: roleISOs, For: "putting an ISO image into CD drive " + key,
-		Or: [][]Grant{{{path, "Datastore.AllocateSpace"}}},
+	n.Add(rights.Need{
+		Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleISOs, For: "putting an ISO image into CD drive " + key,
+		Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 	}, attr)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -333,7 +334,7 @@ func TestCDDrivesAskForLittle(t *testing.T) {
 	for _, n := range proxmox.Needs(w.site, want, 9) {
 		asked = append(asked, n.String())
 		if n.Path == "/storage/isos" {
-			require.Equal(t, [][]proxmox.Grant{{{Path: "/storage/isos", Priv: "Datastore.AllocateSpace"}}}, n.Or)
+			require.Equal(t, [][]rights.Grant{{{Path: "/storage/isos", Priv: "Datastore.AllocateSpace"}}}, n.Or)
 		}
 	}
 	require.Subset(t, asked, []string{"VM.Config.CDROM on /vms", "Datastore.Audit on /storage/isos"})

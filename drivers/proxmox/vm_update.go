@@ -109,8 +109,8 @@ func (c *vmChange) followBoot() {
 	}
 }
 
-// add translates the path of one change, and notes when cloud-init is to read it.
-func (c *vmChange) add(path string) {
+// Add translates the path of one change, and notes when cloud-init is to read it.
+func (c *vmChange) Add(path string) {
 	c.key(path)
 	if s := c.step; s.Have.Guest.Running && seeds(s.Want, s.Have, path) && !takesBack(c.want, c.have, path) {
 		c.m.Seeded = time.Now().Unix()

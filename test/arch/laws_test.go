@@ -51,11 +51,12 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"drivers/proxmox/pvesim"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
+	{pkg: "drivers/proxmox/rights", may: []string{"drivers/proxmox/property", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's
 	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // what a host holds
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/view"},
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/view"},
 		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},

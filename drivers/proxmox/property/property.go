@@ -1,5 +1,5 @@
 // Package property reads and writes the texts that Proxmox VE keeps in the values of
-// a guest's configuration: property strings, lists of tags, sizes and ssh keys.
+// a guest's configuration: property strings, lists of tags, sizes, VLANs and ssh keys.
 package property
 
 import (

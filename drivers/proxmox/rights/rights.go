@@ -1,0 +1,183 @@
+// Package rights knows which privileges of Proxmox VE a site needs, and what they are
+// for. A kind says what it needs by the methods of Needs; the storages and bridges that it
+// names are collected beside.
+package rights
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Grant is a privilege on a path of PVE's access list.
+type Grant struct{ Path, Priv string }
+
+// String gives the privilege and its path as people say it.
+func (g Grant) String() string { return g.Priv + " on " + g.Path }
+
+// Need is a privilege that a site needs on a host.
+type Need struct {
+	Grant
+	Or   [][]Grant  // each of these sets does as well
+	Role string     // the documented role that it is part of
+	For  string     // what it is for, such as "memory"
+	By   []string   // the resources that ask for it; none where the host as such does
+	At   diag.Range // where the first of them asks
+	Soft bool       // the site converges without it
+}
+
+// The documented roles, by what their privileges are on; see docs/permissions.md.
+const (
+	roleGuests    = "HomestakGuests"
+	RoleTemplates = "HomestakTemplates"
+	RoleDisks     = "HomestakDisks"
+	RoleImages    = "HomestakImages"
+	RoleSeeds     = "HomestakSeeds"
+	RoleISOs      = "HomestakISOs"
+	RoleNetwork   = "HomestakBridge"
+	RoleNode      = "HomestakNode"
+	RolePool      = "HomestakPool"
+	RoleStartup   = "HomestakStartup"
+	RoleCluster   = "HomestakCluster"
+	RoleBackups   = "HomestakBackups"
+	RoleMappings  = "HomestakMappings"
+	RoleHA        = "HomestakHA"
+)
+
+// Needs collects what the resources of a site ask for. The methods are the words
+// in which a kind says what it needs.
+type Needs struct {
+	Site  *model.Site
+	Host  *model.Host
+	Major int
+	From  *model.Resource // that asks now
+	list  []Need
+	index map[Grant]int // into list
+
+	Uses    []Use
+	Bridges []Bridge
+	Uploads []string // of the site, that are uploaded
+}
+
+// Use is a storage that something of the site is to be kept on.
+type Use struct {
+	Storage, Content string // content is PVE's word: images, rootdir, import, iso, vztmpl, backup
+	GiB              int    // how much room a new one takes, 0 if that is not known
+	By               *model.Resource
+	Attr             string
+}
+
+// Bridge is a bridge that something of the site is plugged into.
+type Bridge struct {
+	Name  string
+	VLAN  int
+	Trunk bool // it carries further VLANs
+	By    *model.Resource
+	Attr  string
+}
+
+// New begins the collection for a host of the given major version of PVE.
+func New(site *model.Site, host *model.Host, major int) *Needs {
+	return &Needs{Site: site, Host: host, Major: major, index: map[Grant]int{}, From: &model.Resource{At: host.At}}
+}
+
+// All are the needs, sorted by path.
+func (n *Needs) All() []Need {
+	slices.SortStableFunc(n.list, func(a, b Need) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Priv, b.Priv))
+	})
+	return n.list
+}
+
+// Add notes a need; attr is the attribute that asks, "" for the resource itself.
+func (n *Needs) Add(need Need, attr string) {
+	if i, known := n.index[need.Grant]; known {
+		old := &n.list[i]
+		if old.Soft && !need.Soft { // what it is needed for counts more than what it is good for
+			old.Soft, old.For, old.At = false, need.For, n.From.RangeOf(attr)
+		}
+		if by := n.From.Addr.String(); len(old.By) == 0 || old.By[len(old.By)-1] != by {
+			old.By = append(old.By, by)
+		}
+		return
+	}
+	if n.From.Addr != (model.Address{}) {
+		need.By = []string{n.From.Addr.String()}
+	}
+	need.At = n.From.RangeOf(attr)
+	n.index[need.Grant] = len(n.list)
+	n.list = append(n.list, need)
+}
+
+// Soft notes a privilege that the site converges without.
+func (n *Needs) Soft(g Grant, role, what string) {
+	n.Add(Need{Grant: g, Role: role, For: what, Soft: true}, "")
+}
+
+// Guest asks for a privilege on the guests of this host: those of its pool, or all.
+// PVE accepts either where a guest enters a pool (RPCEnvironment.pm, check_vm_perm).
+// Each of others does as well.
+func (n *Needs) Guest(priv, attr, what string, others ...string) {
+	n.Add(n.onGuests(priv, what, others...), attr)
+}
+
+// SoftGuest is guest for what the site converges without.
+func (n *Needs) SoftGuest(priv, attr, what string, others ...string) {
+	need := n.onGuests(priv, what, others...)
+	need.Soft = true
+	n.Add(need, attr)
+}
+
+func (n *Needs) onGuests(priv, what string, others ...string) Need {
+	need := Need{Grant: Grant{"/vms", priv}, Role: roleGuests, For: what}
+	if n.Host.Pool != "" {
+		need.Path = "/pool/" + n.Host.Pool
+		need.Or = [][]Grant{{{"/vms", priv}}}
+	}
+	for _, p := range others {
+		need.Or = append(need.Or, []Grant{{need.Path, p}}, []Grant{{"/vms", p}})
+	}
+	return need
+}
+
+// Disk asks for room on a storage, for a volume of so many GiB.
+func (n *Needs) Disk(storage, content string, gib int, attr, what string) {
+	n.Uses = append(n.Uses, Use{storage, content, gib, n.From, attr})
+	n.Add(Need{Grant: Grant{"/storage/" + storage, "Datastore.AllocateSpace"}, Role: RoleDisks, For: what}, attr)
+}
+
+// manyVLANs is how many VLANs of a trunk are asked for one by one.
+const manyVLANs = 16
+
+// Card asks for a bridge, or for each of its VLANs that a card uses: they are zones of
+// their own in the access list (pve-guest-common, PVE/GuestHelpers.pm, check_vnet_access).
+// For a trunk of very many it is the bridge, whose entry counts for all of them.
+func (n *Needs) Card(bridge string, vlan int, trunks []string, attr string) {
+	n.Bridges = append(n.Bridges, Bridge{bridge, vlan, len(trunks) > 0, n.From, attr})
+	path := "/sdn/zones/localnetwork/" + bridge
+	use := func(path string) {
+		n.Add(Need{Grant: Grant{path, "SDN.Use"}, Role: RoleNetwork, For: attr}, attr)
+	}
+	tags := map[int]bool{}
+	if vlan != 0 {
+		tags[vlan] = true
+	}
+	for _, t := range trunks {
+		v, _ := property.ParseVLANs(t)
+		for tag := v.First; tag <= v.Last; tag++ {
+			tags[tag] = true
+		}
+	}
+	if len(tags) == 0 || len(tags) > manyVLANs {
+		use(path)
+		return
+	}
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		use(fmt.Sprintf("%s/%d", path, tag))
+	}
+}
