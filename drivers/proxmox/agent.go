@@ -44,7 +44,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if g.nics != nil {
 		return nil
 	}
-	cfg, err := g.d.readConfig(ctx, g.at)
+	cfg, err := view.ReadConfig(ctx, g.d.c, g.at)
 	if err != nil {
 		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
 	}

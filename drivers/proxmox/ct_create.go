@@ -54,7 +54,7 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
 	}
 	from := view.GuestRef{Node: or(v.Guests[want.templateVMID].Node, at.Node), VMID: want.templateVMID, LXC: true}
-	cfg, err := d.readConfig(ctx, from)
+	cfg, err := view.ReadConfig(ctx, d.c, from)
 	if err != nil {
 		return fmt.Errorf("looking at template %s: %w", from, err)
 	}
@@ -92,7 +92,7 @@ func (d *Driver) withSourceLock(ctx context.Context, from view.GuestRef, err err
 		return err
 	}
 	tasks, taskErr := d.guestTasks(ctx, from)
-	cfg, readErr := d.readConfig(ctx, from)
+	cfg, readErr := view.ReadConfig(ctx, d.c, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
 		return fmt.Errorf("%w; %s", err, lockText(from, lock, tasks))
 	}

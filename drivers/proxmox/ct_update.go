@@ -98,7 +98,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.sight.wrote || ctx.Err() != nil {
 		return why
 	}
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
 	}
@@ -125,7 +125,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	}
 	back.settle(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
-		if cfg, err = d.readConfig(ctx, at); err == nil {
+		if cfg, err = view.ReadConfig(ctx, d.c, at); err == nil {
 			_, err = d.c.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {

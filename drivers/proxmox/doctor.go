@@ -173,7 +173,7 @@ func (e *exam) unread(name string, err error) {
 // list reads a list of the API.
 func (e *exam) list(ctx context.Context, path string) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := api.ReadList(ctx, e.d.c, path, &list)
+	err := api.ReadList(ctx, e.d.Client(), path, &list)
 	return list, err
 }
 

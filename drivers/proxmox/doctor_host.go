@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -141,7 +142,7 @@ func (e *exam) locks(ctx context.Context) {
 		if g == nil || g.Lock == "" {
 			continue
 		}
-		active, err := e.d.c.Tasks.Active(ctx, g.Node)
+		active, err := e.d.Client().Tasks.Active(ctx, g.Node)
 		busy := slices.ContainsFunc(slices.Collect(maps.Keys(active)), func(upid string) bool {
 			return api.ParseUPID(upid).Object == fmt.Sprint(g.VMID)
 		})
@@ -176,7 +177,7 @@ func (e *exam) ranges() {
 		var taken []string
 		for _, f := range e.have.Unmanaged {
 			if f.VMID >= r.From && f.VMID <= r.To {
-				taken = append(taken, fmt.Sprintf("%d (%s)", f.VMID, or(f.Name, f.Kind)))
+				taken = append(taken, fmt.Sprintf("%d (%s)", f.VMID, cmp.Or(f.Name, f.Kind)))
 			}
 		}
 		if len(taken) > 0 {
@@ -218,7 +219,7 @@ func (e *exam) images(ctx context.Context) {
 
 // volume looks whether a container template that is only named lies there.
 func (e *exam) volume(name string, r *model.Resource, t *Template) {
-	storage := storageOf(t.Volume)
+	storage, _, _ := strings.Cut(t.Volume, ":")
 	switch old := e.have.State[r.Addr]; {
 	case old == nil:
 		e.skip(name, "what is on storage %s cannot be seen", storage)
@@ -234,7 +235,7 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 	var meta struct {
 		Size json.RawMessage `json:"size"`
 	}
-	err := e.d.c.Get(ctx, api.Path("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+url.QueryEscape(i.URL), &meta)
+	err := e.d.Client().Get(ctx, api.Path("nodes", e.host.PVENode(), "query-url-metadata")+"?url="+url.QueryEscape(i.URL), &meta)
 	switch {
 	case err == nil && api.Number(meta.Size) > 0:
 		e.ok(name, "the host reaches %s (%d MiB)", i.URL, api.Number(meta.Size)>>20)
@@ -269,7 +270,7 @@ func (e *exam) nested(ctx context.Context) {
 				Flags string `json:"flags"`
 			} `json:"cpuinfo"`
 		}
-		if err := e.d.c.Get(ctx, api.Path("nodes", node, "status"), &status); err != nil {
+		if err := e.d.Client().Get(ctx, api.Path("nodes", node, "status"), &status); err != nil {
 			e.unread("nested virtualisation", err)
 			continue
 		}

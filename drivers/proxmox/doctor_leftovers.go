@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,7 +18,7 @@ func (e *exam) leftovers(ctx context.Context) {
 		return
 	}
 	by := map[string]bool{}
-	for _, u := range derive(e.Of, e.Want, or(e.major, 9)).Uses {
+	for _, u := range deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Uses {
 		if u.Content == "images" || u.Content == "rootdir" {
 			by[u.Storage] = true
 		}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,7 +23,7 @@ import (
 // storages looks for the storages that the site names: there, switched on, for the
 // right content, with room for what is not made yet.
 func (e *exam) storages(ctx context.Context) {
-	n := derive(e.Of, e.Want, or(e.major, 9))
+	n := deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9))
 	byStorage := map[string][]rights.Use{}
 	for _, u := range n.Uses {
 		byStorage[u.Storage] = append(byStorage[u.Storage], u)
@@ -87,7 +88,7 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []rights.Use
 	has := api.ContentTypes(api.Text(s["content"]))
 	lacks := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(c string) bool { return slices.Contains(has, c) })
 	if len(lacks) > 0 {
-		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), or(strings.Join(has, ", "), "nothing")), why,
+		e.fail(label, fmt.Sprintf("it does not take %s, only %s", strings.Join(lacks, ", "), cmp.Or(strings.Join(has, ", "), "nothing")), why,
 			fmt.Sprintf("pvesm set %s --content %s", name, api.AddContentTypes(has, lacks...)))
 		return
 	}
@@ -166,7 +167,7 @@ func (e *exam) readBridges(ctx context.Context, node string) (map[string]bridge,
 
 func (e *exam) bridges(ctx context.Context) {
 	byBridge := map[string][]rights.Bridge{}
-	for _, p := range derive(e.Of, e.Want, or(e.major, 9)).Bridges {
+	for _, p := range deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Bridges {
 		byBridge[p.Name] = append(byBridge[p.Name], p)
 	}
 	for _, node := range e.host.AllNodes() {
@@ -229,7 +230,7 @@ func (e *exam) bridge(label, name string, plugs []rights.Bridge, known map[strin
 	switch names := slices.Sorted(maps.Keys(known)); {
 	case !there:
 		e.fail(label, "the node has no such bridge; "+diag.DidYouMean(name, names), "network cards of "+by.String(),
-			fmt.Sprintf("bridge = %q    # in host %q or the nic", or(diag.Nearest(name, names), or(first(names), "vmbr0")), e.host.Name),
+			fmt.Sprintf("bridge = %q    # in host %q or the nic", cmp.Or(diag.Nearest(name, names), cmp.Or(first(names), "vmbr0")), e.host.Name),
 			"or make it: in the web interface of the node, System → Network → Create → Linux Bridge, then Apply Configuration")
 	case len(trunks) > 0 && !b.vlanAware && !b.vnet:
 		e.fail(label, "it is not VLAN aware", "trunks of "+trunks.String()+": on such a bridge PVE starts no guest that has them",

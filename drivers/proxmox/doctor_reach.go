@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -34,7 +35,7 @@ func (e *exam) endpoint() (host, port string, ok bool) {
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
 		return "", "", false
 	}
-	return u.Hostname(), or(u.Port(), "443"), true
+	return u.Hostname(), cmp.Or(u.Port(), "443"), true
 }
 
 func (e *exam) address(ctx context.Context) {
@@ -141,7 +142,7 @@ func (e *exam) judgeCertificate(chain []*x509.Certificate, host, shown string) b
 	}
 	_, err = chain[0].Verify(x509.VerifyOptions{Roots: cfg.RootCAs, Intermediates: between, DNSName: host, CurrentTime: e.Now()})
 	if err == nil {
-		e.ok("certificate", "signed by %s, for %s", or(chain[0].Issuer.CommonName, "a trusted authority"), host)
+		e.ok("certificate", "signed by %s, for %s", cmp.Or(chain[0].Issuer.CommonName, "a trusted authority"), host)
 		return true
 	}
 	why := "the host must prove who it is before it gets the token" + e.at()
@@ -161,7 +162,7 @@ func (e *exam) expiry(c *x509.Certificate) {
 	case left < 0:
 		e.warn("certificate", "it ended on "+c.NotAfter.Format(time.DateOnly), "browsers and tools that do not go by the fingerprint refuse it", renew...)
 	case left < certificateSoon:
-		e.warn("certificate", fmt.Sprintf("it ends in %s, on %s", plural(int(left.Hours()/24), "day"), c.NotAfter.Format(time.DateOnly)),
+		e.warn("certificate", fmt.Sprintf("it ends in %s, on %s", days(left), c.NotAfter.Format(time.DateOnly)),
 			"its renewal changes the fingerprint, and from then on every run refuses until the site says the new one", renew...)
 	}
 }
@@ -178,7 +179,7 @@ func (e *exam) signIn(ctx context.Context) {
 		return
 	}
 	status, reason, version, err := e.probe(ctx)
-	user := e.d.c.User()
+	user := e.d.Client().User()
 	switch {
 	case err != nil:
 		e.fail("login", err.Error(), why, "is this a PVE host? curl -k "+e.host.API+"/api2/json/version")
@@ -212,7 +213,7 @@ func (e *exam) probe(ctx context.Context) (status int, reason, version string, e
 			return 0, "", "", err
 		}
 	}
-	req, err := e.d.c.NewRequest(ctx, http.MethodGet, "/version", http.NoBody)
+	req, err := e.d.Client().NewRequest(ctx, http.MethodGet, "/version", http.NoBody)
 	if err != nil {
 		return 0, "", "", err
 	}
@@ -284,4 +285,12 @@ func (e *exam) version(context.Context) {
 	default:
 		e.ok("version", "Proxmox VE %s", e.pve)
 	}
+}
+
+// days is a duration in whole days, for a sentence.
+func days(d time.Duration) string {
+	if n := int(d.Hours() / 24); n != 1 {
+		return fmt.Sprintf("%d days", n)
+	}
+	return "1 day"
 }

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,8 +18,8 @@ import (
 // messageOf is PVE's own text of an error, without the hint that the doctor's
 // lines give better.
 func messageOf(err error) string {
-	if api, ok := errors.AsType[*api.Error](err); ok {
-		return strings.TrimSpace(api.Message)
+	if refused, ok := errors.AsType[*api.Error](err); ok {
+		return strings.TrimSpace(refused.Message)
 	}
 	return err.Error()
 }
@@ -27,7 +28,7 @@ func messageOf(err error) string {
 // is asked about each path, so that pools, inheritance and privilege separation
 // count as PVE counts them.
 func (e *exam) privileges(ctx context.Context) {
-	all := Needs(e.Of, e.Want, or(e.major, 9))
+	all := Needs(e.Of, e.Want, cmp.Or(e.major, 9))
 	all = e.withoutVNets(ctx, all)
 	if err := e.readRights(ctx, all); err != nil {
 		e.unread("privileges", err)
@@ -128,7 +129,7 @@ func (e *exam) grant(group []rights.Need, roles map[string][]string) []string {
 		roles[role] = append(have, add...)
 		out = append(out, fmt.Sprintf("pveum role modify %s --append 1 --privs %q", role, strings.Join(add, ",")))
 	}
-	id := e.d.c.User()
+	id := e.d.Client().User()
 	user, _, _ := strings.Cut(id, "!")
 	who := fmt.Sprintf("--users %s --tokens '%s'", user, id)
 	if user == "root@pam" {
@@ -165,7 +166,7 @@ func (e *exam) readRight(ctx context.Context, path string) error {
 		return nil
 	}
 	var doc map[string]map[string]json.RawMessage
-	if err := e.d.c.Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &doc); err != nil {
+	if err := e.d.Client().Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &doc); err != nil {
 		return err
 	}
 	e.rights[path] = map[string]bool{}

@@ -72,7 +72,7 @@ func (e *exam) templates(ctx context.Context) {
 func (e *exam) template(ctx context.Context, at view.GuestRef, why string) {
 	name := fmt.Sprintf("template %d", at.VMID)
 	var cfg map[string]json.RawMessage
-	if err := e.d.c.Get(ctx, at.Path("config"), &cfg); err != nil {
+	if err := e.d.Client().Get(ctx, at.Path("config"), &cfg); err != nil {
 		e.unread(name, err)
 		return
 	}
@@ -113,7 +113,7 @@ func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
 
 // hiddenTemplate tells a template that is missing from one that the token may not see.
 func (e *exam) hiddenTemplate(ctx context.Context, id int, lxc bool, name, why string) {
-	there, err := e.d.taken(ctx, id)
+	there, err := view.IsTaken(ctx, e.d.Client(), id)
 	switch {
 	case err != nil:
 		e.unread(name, err)

@@ -63,6 +63,9 @@ func Open(cfg Config) (*Driver, error) {
 	return &Driver{c: c, host: cfg.Host, id: owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}, width: c.Width, files: cfg.Files}, nil
 }
 
+// Client is the client of the host's API, for whoever only reads.
+func (d *Driver) Client() *api.Client { return d.c }
+
 // Observe tells what the host holds. An error means that nothing could be seen;
 // whatever part of the host stayed dark is in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {

@@ -103,7 +103,7 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := d.readConfig(ctx, view.GuestRef{Node: "father", VMID: 100, LXC: lxc})
+	cfg, err := view.ReadConfig(ctx, d.c, view.GuestRef{Node: "father", VMID: 100, LXC: lxc})
 	if err != nil {
 		return nil, nil, err
 	}

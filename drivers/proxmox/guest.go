@@ -55,7 +55,7 @@ func leftover(at view.GuestRef, err error) string {
 
 // stillOurs proves once more that the guest at a place is the one of an address.
 func (d *Driver) stillOurs(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)
 	}
@@ -95,7 +95,7 @@ func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Ta
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	cfg, lookErr := d.readConfig(ctx, at)
+	cfg, lookErr := view.ReadConfig(ctx, d.c, at)
 	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
@@ -122,7 +122,7 @@ func (d *Driver) vacant(ctx context.Context, at view.GuestRef, lookErr error) bo
 	case api.NotFound:
 		return true
 	case api.Denied:
-		hidden, err := d.taken(ctx, at.VMID)
+		hidden, err := view.IsTaken(ctx, d.c, at.VMID)
 		return err == nil && !hidden
 	default:
 		return false

@@ -43,7 +43,7 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errors.New("plan again")
 	}
 	at := placeOf(s.Have)
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}

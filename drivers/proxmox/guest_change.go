@@ -257,7 +257,7 @@ func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
 	if l.fresh {
 		return nil
 	}
-	cfg, err := d.readConfig(ctx, l.at)
+	cfg, err := view.ReadConfig(ctx, d.c, l.at)
 	if err != nil {
 		return fmt.Errorf("looking at it again: %w", err)
 	}
@@ -361,7 +361,7 @@ func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
 // their size, tags, and power. It gives the mark that the guest has.
 func (d *Driver) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, power string) (owner.Tag, error) {
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}

@@ -170,7 +170,7 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
 		return nil, err

@@ -73,7 +73,7 @@ var (
 // departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
 func (d *Driver) departing(ctx context.Context, at view.GuestRef, addr model.Address) (view.Config, owner.Verdict, error) {
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
@@ -178,7 +178,7 @@ func (d *Driver) destroy(ctx context.Context, at view.GuestRef) error {
 			return fmt.Errorf("removing %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	if _, lookErr := d.readConfig(ctx, at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
+	if _, lookErr := view.ReadConfig(ctx, d.c, at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
 		return d.mustBeGone(ctx, at, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
@@ -207,7 +207,7 @@ func (d *Driver) mustBeGone(ctx context.Context, at view.GuestRef, why error) er
 	if !v.LimitedVisibility {
 		return nil
 	}
-	switch hidden, err := d.taken(ctx, at.VMID); {
+	switch hidden, err := view.IsTaken(ctx, d.c, at.VMID); {
 	case err != nil:
 		return fmt.Errorf("asking whether %s is gone: %w", at, err)
 	case hidden:

@@ -95,7 +95,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 			return err
 		}
 		if len(tasks) == 0 { // what held it may have ended since it was listed
-			cfg, lookErr := d.readConfig(ctx, at)
+			cfg, lookErr := view.ReadConfig(ctx, d.c, at)
 			if api.EndsPass(ctx, lookErr) {
 				return lookErr
 			}

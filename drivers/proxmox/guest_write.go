@@ -91,7 +91,7 @@ func (d *Driver) write(ctx context.Context, at view.GuestRef, w, later writing, 
 	if api.ClassOf(err) != api.Changed {
 		return w.heldBack(err)
 	}
-	cfg, lookErr := d.readConfig(ctx, at)
+	cfg, lookErr := view.ReadConfig(ctx, d.c, at)
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
@@ -252,7 +252,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 // false where an earlier run whose answer was lost got further: it keeps what it has.
 // The mark is the one that it carries.
 func (d *Driver) bareCopy(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, bare bool, err error) {
-	cfg, err = d.readConfig(ctx, at)
+	cfg, err = view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}

@@ -113,7 +113,7 @@ func (d *Driver) readConfigs(ctx context.Context, guests []view.Listed, into map
 	g.SetLimit(d.width)
 	for i, guest := range guests {
 		g.Go(func() error {
-			cfg, err := d.readConfig(gctx, guest.Ref())
+			cfg, err := view.ReadConfig(gctx, d.c, guest.Ref())
 			answers[i] = reading{cfg, err}
 			if api.ClassOf(err) == api.NoLogin {
 				return err
@@ -278,9 +278,4 @@ func (w wanted) nameOf(g view.Listed) string {
 		return g.Name
 	}
 	return ""
-}
-
-// readConfig reads both configurations of a guest and the digest in one request.
-func (d *Driver) readConfig(ctx context.Context, at view.GuestRef) (view.Config, error) {
-	return view.ReadConfig(ctx, d.c, at)
 }

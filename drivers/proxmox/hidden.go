@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -43,7 +43,7 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	for i, id := range ask {
 		g.Go(func() error {
 			var err error
-			taken[i], err = d.taken(gctx, id)
+			taken[i], err = view.IsTaken(gctx, d.c, id)
 			return err
 		})
 	}
@@ -60,15 +60,6 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 		}
 	}
 	return nil
-}
-
-// taken asks PVE whether some guest has a VMID, be it one that the token may not see.
-func (d *Driver) taken(ctx context.Context, vmid int) (bool, error) {
-	err := d.c.Get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
-	if c := api.ClassOf(err); c == api.Invalid || c == api.Exists {
-		return true, nil
-	}
-	return false, err
 }
 
 // notFound are the wanted guests that were not found.

@@ -45,7 +45,7 @@ func (d *Driver) leftVolumes(ctx context.Context, at view.NodeStorage, want *mod
 			continue
 		}
 		if _, asked := free[id]; !asked {
-			taken, err := d.taken(ctx, id)
+			taken, err := view.IsTaken(ctx, d.c, id)
 			if err != nil {
 				return nil, err
 			}
@@ -133,7 +133,7 @@ func (d *Driver) withLeft(ctx context.Context, at view.GuestRef, want *model.Res
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, lookErr := d.readConfig(ctx, at); !d.vacant(ctx, at, lookErr) {
+	if _, lookErr := view.ReadConfig(ctx, d.c, at); !d.vacant(ctx, at, lookErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}

@@ -246,7 +246,7 @@ func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 // made reports whether an earlier order of a machine got through whole. Where that
 // cannot be seen the order is given again, and PVE's answer tells.
 func (d *Driver) made(ctx context.Context, at view.GuestRef, addr model.Address) bool {
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil {
 		return false
 	}
@@ -261,7 +261,7 @@ func (d *Driver) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner
 	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
 		return
 	}
-	cfg, err := d.readConfig(ctx, at)
+	cfg, err := view.ReadConfig(ctx, d.c, at)
 	if err != nil || !d.id.Check(cfg, at).IsOwnedAs(m.Addr()) || attachedSeed(m, cfg.Next) == "" {
 		return
 	}

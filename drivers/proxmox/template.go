@@ -339,7 +339,7 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
 		}
 	}
-	cfg, err := d.readConfig(ctx, g.Ref())
+	cfg, err := view.ReadConfig(ctx, d.c, g.Ref())
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err

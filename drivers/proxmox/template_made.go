@@ -97,7 +97,7 @@ func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Addre
 	var failed error
 	tried, tagged := false, false
 	for {
-		cfg, err := d.readConfig(ctx, at)
+		cfg, err := view.ReadConfig(ctx, d.c, at)
 		if err != nil {
 			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -113,7 +115,7 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 // whole reports whether the disks that go to another bus are all attached, in their old
 // place or in their new one. A machine of which one is attached nowhere is not started.
 func (d *Driver) whole(ctx context.Context, ch *change) bool {
-	cfg, err := d.readConfig(ctx, ch.sight.at)
+	cfg, err := view.ReadConfig(ctx, d.c, ch.sight.at)
 	if err != nil {
 		return false
 	}

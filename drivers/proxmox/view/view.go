@@ -231,3 +231,12 @@ func ReadListed(r api.Row, node string, lxc bool) Listed {
 
 // NodeStorage is a storage as a node of PVE has it.
 type NodeStorage struct{ Node, Storage string }
+
+// IsTaken asks PVE whether some guest has a VMID, be it one that the token may not see.
+func IsTaken(ctx context.Context, c *api.Client, vmid int) (bool, error) {
+	err := c.Get(ctx, fmt.Sprintf("/cluster/nextid?vmid=%d", vmid), nil)
+	if class := api.ClassOf(err); class == api.Invalid || class == api.Exists {
+		return true, nil
+	}
+	return false, err
+}
