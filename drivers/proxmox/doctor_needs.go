@@ -1,9 +1,8 @@
 package proxmox
 
 import (
-	"github.com/homestak/homestak-gitops/engine/model"
-
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Needs derives which privileges a site needs on one host of the given major

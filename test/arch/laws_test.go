@@ -52,7 +52,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
 	{pkg: "drivers/proxmox/rights", may: []string{"drivers/proxmox/property", "engine/diag", "engine/model"}},
-	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}}, // requests, tasks and errors; what they are for is the driver's
+	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}},                                                     // requests, tasks and errors; what they are for is the driver's
 	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // what a host holds
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
