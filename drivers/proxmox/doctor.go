@@ -205,7 +205,7 @@ func askedBy(r *model.Resource, attr string) string {
 // says most about it.
 type askers map[model.Address]string
 
-func (a askers) Add(r *model.Resource, attr string) {
+func (a askers) add(r *model.Resource, attr string) {
 	if a[r.Addr] == "" || attr != "" {
 		a[r.Addr] = askedBy(r, attr)
 	}

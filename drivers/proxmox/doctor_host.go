@@ -257,7 +257,7 @@ func (e *exam) nested(ctx context.Context) {
 	by := askers{}
 	for _, addr := range e.Want.State.Addresses() {
 		if addr.Kind == pveKind.model.Name {
-			by.Add(e.Want.State[addr], "type")
+			by.add(e.Want.State[addr], "type")
 		}
 	}
 	if len(by) == 0 {

@@ -61,7 +61,7 @@ func (e *exam) storage(ctx context.Context, node, name string, uses []rights.Use
 	}
 	by, want := askers{}, map[string]bool{}
 	for _, u := range uses {
-		by.Add(u.By, u.Attr)
+		by.add(u.By, u.Attr)
 		want[u.Content] = true
 	}
 	why := "used by " + by.String()
@@ -218,12 +218,12 @@ func (e *exam) hiddenBridge(ctx context.Context, name string, plugs []rights.Bri
 func (e *exam) bridge(label, name string, plugs []rights.Bridge, known map[string]bridge) {
 	by, tagged, trunks := askers{}, askers{}, askers{}
 	for _, p := range plugs {
-		by.Add(p.By, p.Attr)
+		by.add(p.By, p.Attr)
 		if p.Trunk {
-			trunks.Add(p.By, p.Attr)
+			trunks.add(p.By, p.Attr)
 		}
 		if p.VLAN != 0 {
-			tagged.Add(p.By, p.Attr)
+			tagged.add(p.By, p.Attr)
 		}
 	}
 	b, there := known[name]

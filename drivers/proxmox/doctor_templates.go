@@ -30,13 +30,12 @@ func (e *exam) templates(ctx context.Context) {
 	}
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
-		g, ok := r.Spec.(guest)
-		if !ok {
-			continue
-		}
-		if c := g.common(); c.templateVMID != 0 && !c.templateOurs {
-			p := of(c.templateVMID)
-			pick(c.lxc, p.cts, p.vms).Add(r, "template")
+		switch vmid, lxc := clonedFrom(r.Spec); {
+		case vmid == 0:
+		case lxc:
+			of(vmid).cts.add(r, "template")
+		default:
+			of(vmid).vms.add(r, "template")
 		}
 	}
 	if len(by) == 0 {

@@ -351,3 +351,13 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 		return t.There, nil
 	}
 }
+
+// clonedFrom is the VMID of the template that a guest is cloned from, where it is there
+// already and is not made here; 0 for none. lxc says that it is one of containers.
+func clonedFrom(spec any) (vmid int, lxc bool) {
+	g, ok := spec.(guest)
+	if !ok || g.common().templateOurs {
+		return 0, false
+	}
+	return g.common().templateVMID, g.common().lxc
+}
