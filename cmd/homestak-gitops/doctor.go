@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -25,9 +26,9 @@ type checkup struct {
 
 // checked is one host of a checkup.
 type checked struct {
-	Host   string          `json:"host"`
-	API    string          `json:"api"`
-	Checks []proxmox.Check `json:"checks"`
+	Host   string         `json:"host"`
+	API    string         `json:"api"`
+	Checks []doctor.Check `json:"checks"`
 }
 
 func (a *app) doctorVerb() *cobra.Command {
@@ -80,13 +81,13 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 		if err := s.sound(l); err != nil {
 			return err
 		}
-		d := proxmox.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
+		d := doctor.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
 			progress.waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := checked{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
 		progress.waits("")
 		doc.Hosts = append(doc.Hosts, done)
-		doc.Success = doc.Success && done.count(proxmox.Failed) == 0 && ctx.Err() == nil
+		doc.Success = doc.Success && done.count(doctor.Failed) == 0 && ctx.Err() == nil
 		if !a.ui.json {
 			a.ui.examined(done)
 		}
@@ -133,7 +134,7 @@ func (s *session) access(h *model.Host) proxmox.Config {
 	return cfg
 }
 
-func (c checked) count(r proxmox.Result) int {
+func (c checked) count(r doctor.Result) int {
 	n := 0
 	for _, k := range c.Checks {
 		if k.Result == r {
@@ -149,7 +150,7 @@ func (c checked) alike(i int) []string {
 	k := c.Checks[i]
 	names := []string{k.Name}
 	for _, next := range c.Checks[i+1:] {
-		if k.Result != proxmox.NotChecked || next.Result != k.Result || next.Seen != k.Seen {
+		if k.Result != doctor.NotChecked || next.Result != k.Result || next.Seen != k.Seen {
 			break
 		}
 		names = append(names, next.Name)
@@ -166,7 +167,7 @@ func (d checkup) ending() error {
 	code := exitDenied
 	for _, h := range d.Hosts {
 		for _, c := range h.Checks {
-			if c.Result == proxmox.Failed && !c.Denied {
+			if c.Result == doctor.Failed && !c.Denied {
 				code = exitError
 			}
 		}
@@ -183,7 +184,7 @@ func (u *ui) examined(c checked) {
 		width = max(width, len(k.Name))
 	}
 	for i, k := range c.Checks {
-		if i > 0 && k.Result == proxmox.NotChecked && c.Checks[i-1].Result == k.Result && c.Checks[i-1].Seen == k.Seen {
+		if i > 0 && k.Result == doctor.NotChecked && c.Checks[i-1].Result == k.Result && c.Checks[i-1].Seen == k.Seen {
 			continue // one line is enough for all that hangs on one trouble
 		}
 		k.Name = strings.Join(c.alike(i), ", ")
@@ -200,8 +201,8 @@ func (u *ui) examined(c checked) {
 			u.printf("      fix: %s\n", indented(line, "           "))
 		}
 	}
-	u.printf("%s: %d ok, %s, %d failed, %d not checked\n", c.Host, c.count(proxmox.OK),
-		count(c.count(proxmox.Warning), "warning"), c.count(proxmox.Failed), c.count(proxmox.NotChecked))
+	u.printf("%s: %d ok, %s, %d failed, %d not checked\n", c.Host, c.count(doctor.OK),
+		count(c.count(doctor.Warning), "warning"), c.count(doctor.Failed), c.count(doctor.NotChecked))
 }
 
 // indented keeps the lines of a text, which may be a host's, below one another.
@@ -210,13 +211,13 @@ func indented(s, by string) string {
 }
 
 // word is how a result is shown, and its colour.
-func word(r proxmox.Result) (label, paint string) {
+func word(r doctor.Result) (label, paint string) {
 	switch r {
-	case proxmox.Failed:
+	case doctor.Failed:
 		return "FAIL", "\x1b[31;1m"
-	case proxmox.Warning:
+	case doctor.Warning:
 		return "warning", "\x1b[33m"
-	case proxmox.OK:
+	case doctor.OK:
 		return "ok", "\x1b[32m"
 	default:
 		return string(r), ""

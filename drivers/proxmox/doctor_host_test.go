@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // hears lets the doctor hear another answer under a path.
-func (w *world) hears(path string, how reply) func(*proxmox.Doctor) {
-	return func(d *proxmox.Doctor) {
+func (w *world) hears(path string, how reply) func(*doctor.Doctor) {
+	return func(d *doctor.Doctor) {
 		d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
 			if strings.TrimPrefix(r.URL.Path, "/api2/json") == path {
@@ -28,16 +29,16 @@ func (w *world) hears(path string, how reply) func(*proxmox.Doctor) {
 
 // Every version between the oldest and the newest that the program is tried with is good.
 func TestDoctorJudgesTheVersion(t *testing.T) {
-	for version, want := range map[string]proxmox.Result{
-		"7.4-17": proxmox.Failed, "8.3.5": proxmox.Failed, "8.4.0": proxmox.OK, "8.4-1": proxmox.OK, "8.10.2": proxmox.OK,
-		"9.0.3": proxmox.OK, "9.2.11": proxmox.OK, "10.0.1": proxmox.Warning, "unknown": proxmox.Warning,
+	for version, want := range map[string]doctor.Result{
+		"7.4-17": doctor.Failed, "8.3.5": doctor.Failed, "8.4.0": doctor.OK, "8.4-1": doctor.OK, "8.10.2": doctor.OK,
+		"9.0.3": doctor.OK, "9.2.11": doctor.OK, "10.0.1": doctor.Warning, "unknown": doctor.Warning,
 	} {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
 			got := said(t, w.examine(w.hears("/version", fixed(http.StatusOK, fmt.Sprintf(`{"data":{"version":%q}}`, version)))), "version")
 			require.Equal(t, want, got.Result, got.Seen)
 			require.Contains(t, got.Seen, version)
-			require.Equal(t, want != proxmox.OK, len(got.Fix) > 0)
+			require.Equal(t, want != doctor.OK, len(got.Fix) > 0)
 		})
 	}
 }
@@ -45,10 +46,10 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 // Without quorum no change is taken, however healthy all else looks.
 func TestDoctorMissesTheQuorum(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}})
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "quorum").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "quorum").Result)
 	w.host.Edit(func(e *pvesim.Edit) { e.Quorum(false) })
 	got := said(t, w.examine(nil), "quorum")
-	require.Equal(t, proxmox.Failed, got.Result)
+	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "has no quorum")
 	require.Contains(t, got.Fix[0], "pvecm status")
 }
@@ -59,11 +60,11 @@ func TestDoctorFindsNodesThatAreDown(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}, Offline: []string{"mother"}})
 	w.site.Hosts["father"].Nodes = []string{"father", "mother"}
 	got := said(t, w.examine(nil), "nodes")
-	require.Equal(t, proxmox.Warning, got.Result)
+	require.Equal(t, doctor.Warning, got.Result)
 	require.Contains(t, got.Fix[0], "then start mother")
 	w.site.Hosts["father"].Node = "mother"
 	got = said(t, w.examine(nil), "nodes")
-	require.Equal(t, proxmox.Failed, got.Result)
+	require.Equal(t, doctor.Failed, got.Result)
 	require.Equal(t, "node mother is offline", got.Seen)
 	require.Contains(t, got.Fix[0], "then start mother")
 }
@@ -71,12 +72,12 @@ func TestDoctorFindsNodesThatAreDown(t *testing.T) {
 // Nodes that are hosts themselves need the instructions of virtualisation; others do not.
 func TestDoctorLooksForVirtualisation(t *testing.T) {
 	for flags, want := range map[string]struct {
-		result proxmox.Result
+		result doctor.Result
 		says   string
 	}{
-		"fpu vmx sse": {proxmox.OK, "/sys/module/kvm_intel/parameters/nested"},
-		"fpu svm sse": {proxmox.OK, "/sys/module/kvm_amd/parameters/nested"},
-		"fpu vmxx":    {proxmox.Failed, "shows neither vmx nor svm"},
+		"fpu vmx sse": {doctor.OK, "/sys/module/kvm_intel/parameters/nested"},
+		"fpu svm sse": {doctor.OK, "/sys/module/kvm_amd/parameters/nested"},
+		"fpu vmxx":    {doctor.Failed, "shows neither vmx nor svm"},
 	} {
 		t.Run(flags, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
@@ -89,7 +90,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 			got := said(t, w.examine(how), "nested virtualisation")
 			require.Equal(t, want.result, got.Result)
 			require.Contains(t, got.Seen, want.says)
-			if want.result == proxmox.Failed {
+			if want.result == doctor.Failed {
 				require.Contains(t, got.Why, "pve.inner")
 				require.Contains(t, got.Fix[0], "qm set VMID --cpu host")
 			}
@@ -107,7 +108,7 @@ func TestDoctorFindsAStorageThatIsAway(t *testing.T) {
 		}
 		return e
 	}))), "storage local-lvm")
-	require.Equal(t, proxmox.Failed, got.Result)
+	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "it is not active")
 	require.Contains(t, got.Fix[0], "on node father: pvesm status")
 }

@@ -9,11 +9,11 @@ import (
 // version of PVE, each once, sorted by path. It knows nothing of the host itself:
 // what a kind needs is said by the kind, in its field needs.
 func Needs(site *model.Site, want *model.Want, major int) []rights.Need {
-	return deriveNeeds(site, want, major).All()
+	return DeriveNeeds(site, want, major).All()
 }
 
-// derive is Needs, with what else the kinds say of storages and bridges.
-func deriveNeeds(site *model.Site, want *model.Want, major int) *rights.Needs {
+// DeriveNeeds is Needs, with what else the kinds say of storages and bridges.
+func DeriveNeeds(site *model.Site, want *model.Want, major int) *rights.Needs {
 	n := rights.New(site, want.Host, major)
 	n.Guest("VM.Audit", "", "seeing which guests there are")
 	for _, node := range want.Host.AllNodes() {

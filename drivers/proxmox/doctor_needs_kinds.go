@@ -155,7 +155,7 @@ func templateNeeds(t *Template, n *rights.Needs) {
 			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 		}, "volume")
 	default:
-		uploadNeeds(n, t.image())
+		uploadNeeds(n, t.AsImage())
 	}
 }
 

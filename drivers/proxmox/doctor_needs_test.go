@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
@@ -129,14 +130,14 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct template 9000")
 	w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") })
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
 	w.declare("debian-ct", &proxmox.Template{Volume: "local:vztmpl/x.tar.zst"})
 	missing := said(t, w.examine(nil), "template debian-ct")
-	require.Equal(t, proxmox.Failed, missing.Result)
+	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)
 	w.root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"x.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
-	require.Eventually(t, func() bool { return said(t, w.examine(nil), "template debian-ct").Result == proxmox.OK }, 5*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return said(t, w.examine(nil), "template debian-ct").Result == doctor.OK }, 5*time.Second, 20*time.Millisecond)
 }
 
 // Who manages guests by HA hears of the one privilege that only a removal may need.
@@ -144,15 +145,15 @@ func TestDoctorWarnsOfHA(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
 	w.node("web", nil)
 	w.apply()
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "guests").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "guests").Result)
 	w.root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "guests").Result, "the token may do all")
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "guests").Result, "the token may do all")
 	w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {"Sys.Audit,Sys.Modify,Sys.AccessNetwork,SDN.Use,Datastore.Allocate,Datastore.AllocateSpace,Datastore.AllocateTemplate,Datastore.Audit"}})
 	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms"}, "users": {"ops@pve"}, "roles": {"Administrator"}})
 	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
 	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
 	require.Eventually(t, func() bool {
 		got := said(t, w.examine(nil), "guests")
-		return got.Result == proxmox.Warning && strings.Contains(got.Seen, "vm.web (10000)") && strings.Contains(strings.Join(got.Fix, "\n"), "HomestakHA")
+		return got.Result == doctor.Warning && strings.Contains(got.Seen, "vm.web (10000)") && strings.Contains(strings.Join(got.Fix, "\n"), "HomestakHA")
 	}, 5*time.Second, 20*time.Millisecond)
 }

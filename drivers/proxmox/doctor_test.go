@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -137,11 +138,11 @@ func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
 }
 
 // examine lets the doctor look at the host of the world; the edit may change how.
-func (w *world) examine(edit func(*proxmox.Doctor)) []proxmox.Check {
+func (w *world) examine(edit func(*doctor.Doctor)) []doctor.Check {
 	w.t.Helper()
 	want, found := w.site.Want("father")
 	require.Zero(w.t, found.Errors(), "%v", found)
-	d := &proxmox.Doctor{
+	d := &doctor.Doctor{
 		Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
 		Want:   want, Of: w.site,
 	}
@@ -152,10 +153,10 @@ func (w *world) examine(edit func(*proxmox.Doctor)) []proxmox.Check {
 }
 
 // said finds what was said under a name.
-func said(t *testing.T, checks []proxmox.Check, name string) proxmox.Check {
+func said(t *testing.T, checks []doctor.Check, name string) doctor.Check {
 	t.Helper()
 	for _, c := range checks {
-		if c.Name == name && c.Result != proxmox.OK {
+		if c.Name == name && c.Result != doctor.OK {
 			return c
 		}
 	}
@@ -165,7 +166,7 @@ func said(t *testing.T, checks []proxmox.Check, name string) proxmox.Check {
 		}
 	}
 	t.Fatalf("nothing is said of %s: %v", name, checks)
-	return proxmox.Check{}
+	return doctor.Check{}
 }
 
 // root sends a request as the administrator.
@@ -184,22 +185,22 @@ func (w *world) root(method, path string, values url.Values) {
 func TestDoctorLooksAtStorages(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.node("web", nil)
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "storage local-lvm").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "storage local-lvm").Result)
 
 	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full := said(t, w.examine(nil), "storage local-lvm")
-	require.Equal(t, proxmox.Failed, full.Result)
+	require.Equal(t, doctor.Failed, full.Result)
 	require.Equal(t, "it is full (0 MiB free), and what is still to be made needs up to 10 GiB", full.Seen)
 	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
 	w.apply()
 	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full = said(t, w.examine(nil), "storage local-lvm")
-	require.Equal(t, proxmox.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
+	require.Equal(t, doctor.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
 	require.Equal(t, "it is full: 0 MiB free", full.Seen)
 
 	w.root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
 	off := said(t, w.examine(nil), "storage local-lvm")
-	require.Equal(t, proxmox.Failed, off.Result)
+	require.Equal(t, doctor.Failed, off.Result)
 	require.Equal(t, []string{"pvesm set local-lvm --disable 0"}, off.Fix)
 }
 
@@ -210,11 +211,11 @@ func TestDoctorLooksAtTemplates(t *testing.T) {
 
 	w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
 	plain := said(t, w.examine(nil), "template 9000")
-	require.Equal(t, proxmox.Failed, plain.Result)
+	require.Equal(t, doctor.Failed, plain.Result)
 	require.Contains(t, plain.Fix[0], "qm template 9000")
 
 	w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
 	w.host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
@@ -229,7 +230,7 @@ func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 	w.host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
 	})
-	require.Equal(t, proxmox.OK, said(t, w.examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
 	got := said(t, w.examine(nil), "template 9000")
 	require.Equal(t, "SDN.Use missing on /sdn/zones/localnetwork/vmbr1", got.Seen)
@@ -244,26 +245,26 @@ func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
 	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
-	require.Equal(t, proxmox.NotChecked, said(t, w.examine(nil), "template 9000").Result)
+	require.Equal(t, doctor.NotChecked, said(t, w.examine(nil), "template 9000").Result)
 }
 
 func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 	const sum = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" // of "test"
 	for _, c := range []struct {
 		name, file, checksum string
-		result               proxmox.Result
+		result               doctor.Result
 	}{
-		{"right", "d.qcow2", sum, proxmox.OK},
-		{"without a checksum", "d.qcow2", "", proxmox.OK},
-		{"another content", "d.qcow2", strings.Replace(sum, "9f", "00", 1), proxmox.Failed},
-		{"not there", "e.qcow2", sum, proxmox.Failed},
+		{"right", "d.qcow2", sum, doctor.OK},
+		{"without a checksum", "d.qcow2", "", doctor.OK},
+		{"another content", "d.qcow2", strings.Replace(sum, "9f", "00", 1), doctor.Failed},
+		{"not there", "e.qcow2", sum, doctor.Failed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
 			w.node("web", nil)
 			w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: c.file, Checksum: c.checksum}
 			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
-			got := said(t, w.examine(func(d *proxmox.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
+			got := said(t, w.examine(func(d *doctor.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
 			require.Equal(t, c.result, got.Result, got.Seen)
 		})
 	}
@@ -274,7 +275,7 @@ func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w.node("web", nil)
 	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.invalid/d.qcow2"}
 	got := said(t, w.examine(nil), "image debian-12")
-	require.Equal(t, proxmox.Failed, got.Result)
+	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "http://nowhere.invalid/d.qcow2")
 	require.False(t, got.Denied)
 }
@@ -286,14 +287,14 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 		w := newWorld(t, pvesim.Config{})
 		w.node("web", nil)
 		began := time.Now()
-		checks := w.examine(func(d *proxmox.Doctor) {
+		checks := w.examine(func(d *doctor.Doctor) {
 			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				<-r.Context().Done()
 				return nil, r.Context().Err()
 			})
 		})
 		require.Equal(t, 15*time.Second, time.Since(began))
-		require.Equal(t, proxmox.Failed, said(t, checks, "login").Result)
+		require.Equal(t, doctor.Failed, said(t, checks, "login").Result)
 		require.Equal(t, "login failed", said(t, checks, "storages").Seen)
 	})
 }
@@ -306,15 +307,15 @@ func TestDoctorCanBeStopped(t *testing.T) {
 		want, _ := w.site.Want("father")
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 		defer cancel()
-		d := &proxmox.Doctor{
+		d := &doctor.Doctor{
 			Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
 			Want:   want, Of: w.site,
 		}
 		checks := d.Examine(ctx)
-		require.Equal(t, proxmox.OK, said(t, checks, "login").Result)
-		require.Equal(t, proxmox.NotChecked, said(t, checks, "bridges").Result)
+		require.Equal(t, doctor.OK, said(t, checks, "login").Result)
+		require.Equal(t, doctor.NotChecked, said(t, checks, "bridges").Result)
 		for _, c := range checks {
-			require.NotEqual(t, proxmox.Failed, c.Result, c.Seen)
+			require.NotEqual(t, doctor.Failed, c.Result, c.Seen)
 		}
 	})
 }
@@ -324,7 +325,7 @@ func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pvesim.Config{})
 		w.node("web", nil)
-		checks := w.examine(func(d *proxmox.Doctor) {
+		checks := w.examine(func(d *doctor.Doctor) {
 			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if strings.HasSuffix(r.URL.Path, "/nodes/father/storage") {
 					<-r.Context().Done()
@@ -333,9 +334,9 @@ func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 				return w.host.RoundTrip(r)
 			})
 		})
-		require.Equal(t, proxmox.Failed, said(t, checks, "storages").Result)
-		require.Equal(t, proxmox.OK, said(t, checks, "bridge vmbr0").Result)
-		require.Equal(t, proxmox.OK, said(t, checks, "image debian-12").Result)
+		require.Equal(t, doctor.Failed, said(t, checks, "storages").Result)
+		require.Equal(t, doctor.OK, said(t, checks, "bridge vmbr0").Result)
+		require.Equal(t, doctor.OK, said(t, checks, "image debian-12").Result)
 	})
 }
 
@@ -347,7 +348,7 @@ func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 		e.Add(pvesim.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
 	})
 	got := said(t, w.examine(nil), "guests")
-	require.Equal(t, proxmox.Warning, got.Result)
+	require.Equal(t, doctor.Warning, got.Result)
 	require.Contains(t, got.Fix[0], "qm unlock 10000 && qm destroy 10000")
 }
 
@@ -371,14 +372,14 @@ func (w *world) listen() *model.Host {
 func TestDoctorJudgesTheCertificate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	h := w.listen()
-	over := func(now time.Time) proxmox.Check {
-		return said(t, w.examine(func(d *proxmox.Doctor) {
+	over := func(now time.Time) doctor.Check {
+		return said(t, w.examine(func(d *doctor.Doctor) {
 			d.Transport, d.Now = nil, func() time.Time { return now }
 		}), "certificate")
 	}
-	require.Equal(t, proxmox.OK, over(time.Now()).Result)
+	require.Equal(t, doctor.OK, over(time.Now()).Result)
 	soon := over(time.Now().AddDate(2, 0, -10))
-	require.Equal(t, proxmox.Warning, soon.Result)
+	require.Equal(t, doctor.Warning, soon.Result)
 	require.Regexp(t, `^it ends in (9|10) days, on `, soon.Seen)
 	require.Regexp(t, "^it ended on ", over(time.Now().AddDate(2, 0, 10)).Seen)
 
@@ -392,14 +393,14 @@ func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
 	defer server.Close()
 	h := w.site.Hosts["father"]
 	h.CA, h.CAPEM = "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	look := func() proxmox.Check {
-		return said(t, w.examine(func(d *proxmox.Doctor) { d.Transport = nil }), "certificate")
+	look := func() doctor.Check {
+		return said(t, w.examine(func(d *doctor.Doctor) { d.Transport = nil }), "certificate")
 	}
 	h.API = server.URL
-	require.Equal(t, proxmox.OK, look().Result)
+	require.Equal(t, doctor.OK, look().Result)
 	h.API = strings.Replace(server.URL, "127.0.0.1", "localhost", 1) // not among the names of that certificate
 	other := look()
-	require.Equal(t, proxmox.Failed, other.Result)
+	require.Equal(t, doctor.Failed, other.Result)
 	require.Contains(t, other.Seen, "it is for other names than localhost")
 	require.Contains(t, strings.Join(other.Fix, "\n"), `fingerprint = "sha256:`)
 }

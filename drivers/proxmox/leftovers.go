@@ -26,9 +26,9 @@ import (
 // recallVolumes is the word of Observed.SweepHints for another look in the next pass.
 const recallVolumes = "volumes"
 
-// leftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
+// LeftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
 // has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
-func (d *Driver) leftVolumes(ctx context.Context, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+func (d *Driver) LeftVolumes(ctx context.Context, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
 	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
@@ -59,8 +59,8 @@ func (d *Driver) leftVolumes(ctx context.Context, at view.NodeStorage, want *mod
 	return out, nil
 }
 
-// frees are the commands that free volumes.
-func frees(volids []string) []string {
+// FreeCommands are the commands that free volumes.
+func FreeCommands(volids []string) []string {
 	out := make([]string, len(volids))
 	for i, v := range volids {
 		out[i] = "pvesm free " + v
@@ -80,7 +80,7 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		if !l.view.Nodes[at.Node] || !slices.Contains(strings.Split(l.view.Storages[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.Storage) {
 			continue
 		}
-		left, err := d.leftVolumes(ctx, at, l.want, 0, out.Taken)
+		left, err := d.LeftVolumes(ctx, at, l.want, 0, out.Taken)
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
@@ -99,7 +99,7 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 		out.Findings = append(out.Findings, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
 			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
-			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(frees(left), " && ")),
+			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(FreeCommands(left), " && ")),
 		})
 	}
 	if again {
@@ -139,12 +139,12 @@ func (d *Driver) withLeft(ctx context.Context, at view.GuestRef, want *model.Res
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, storage := range diskStorages(only) {
-		if on, lookErr := d.leftVolumes(ctx, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
+		if on, lookErr := d.LeftVolumes(ctx, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
 			left = append(left, on...)
 		}
 	}
 	if len(left) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(frees(left), " && "))
+	return fmt.Errorf("%w; no guest has VMID %d now, and this is left of it: on node %s, `%s` frees it", err, at.VMID, at.Node, strings.Join(FreeCommands(left), " && "))
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -113,19 +113,19 @@ func TestDoctorOnLeftovers(t *testing.T) {
 	w.node("web-1", nil)
 	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 	token := w.least(true)
-	found := func(token string) []proxmox.Check {
-		return slices.DeleteFunc(w.examine(func(d *proxmox.Doctor) { d.Token = token }), func(c proxmox.Check) bool { return c.Name != "leftovers" })
+	found := func(token string) []doctor.Check {
+		return slices.DeleteFunc(w.examine(func(d *doctor.Doctor) { d.Token = token }), func(c doctor.Check) bool { return c.Name != "leftovers" })
 	}
 	list := found(token)
 	require.Len(t, list, 1)
-	require.Equal(t, proxmox.NotChecked, list[0].Result)
+	require.Equal(t, doctor.NotChecked, list[0].Result)
 	require.Equal(t, "the token may not list the disks on storage local-lvm: Datastore.Audit on /storage/local-lvm", list[0].Seen)
 	require.Contains(t, strings.Join(list[0].Fix, "\n"), "--privs \"Datastore.AllocateSpace,Datastore.Audit\"")
 
 	w.root(http.MethodPut, "/access/roles/homestak-storage-local-lvm", url.Values{"privs": {"Datastore.AllocateSpace,Datastore.Audit"}})
 	list = found(token)
 	require.Len(t, list, 1)
-	require.Equal(t, proxmox.Warning, list[0].Result)
+	require.Equal(t, doctor.Warning, list[0].Result)
 	require.Equal(t, []string{"pvesm free local-lvm:vm-10005-disk-0"}, list[0].Fix)
 
 	w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })

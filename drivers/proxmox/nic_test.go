@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -262,10 +263,10 @@ func TestTrunksAskForTheirVLANs(t *testing.T) {
 		const zone = "SDN.Use on /sdn/zones/localnetwork/"
 		require.ElementsMatch(t, []string{zone + "vmbr0/5", zone + "vmbr0/7", zone + "vmbr0/8", zone + "vmbr0/9", zone + "vmbr0/12", zone + "vmbr0/20", zone + "vmbr1"}, network)
 		bridge := said(t, w.examine(nil), "bridge vmbr0")
-		require.Equal(t, proxmox.Failed, bridge.Result)
+		require.Equal(t, doctor.Failed, bridge.Result)
 		require.Contains(t, bridge.Why, "PVE starts no guest that has them")
 		w.vlanAware("vmbr0")
-		require.Equal(t, proxmox.OK, said(t, w.examine(nil), "bridge vmbr0").Result)
+		require.Equal(t, doctor.OK, said(t, w.examine(nil), "bridge vmbr0").Result)
 	})
 }
 

@@ -91,7 +91,7 @@ var templateKind = kind[Template]{
 			return remakeTemplate(ctx, d, s, want, have)
 		}
 		if want.File != "" {
-			if err := d.ensureImage(ctx, s, want.image()); err != nil {
+			if err := d.ensureImage(ctx, s, want.AsImage()); err != nil {
 				return err
 			}
 		}
@@ -106,7 +106,7 @@ func createTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template)
 	if want.Image != "" {
 		return makeTemplate(ctx, d, s, want)
 	}
-	return createImage(ctx, d, s, want.image())
+	return createImage(ctx, d, s, want.AsImage())
 }
 
 // leaveTemplate removes what we made: a machine that became a template, or a download.
@@ -200,8 +200,8 @@ func (t *Template) download(in model.Scope) []model.Problem {
 	return out
 }
 
-// image is the download as the code for images takes it.
-func (t *Template) image() *Image {
+// AsImage is the download as the code for images takes it.
+func (t *Template) AsImage() *Image {
 	return &Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveOf(t.File), Volume: t.File}
 }
 
@@ -352,9 +352,9 @@ func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Tem
 	}
 }
 
-// clonedFrom is the VMID of the template that a guest is cloned from, where it is there
+// ClonedFrom is the VMID of the template that a guest is cloned from, where it is there
 // already and is not made here; 0 for none. lxc says that it is one of containers.
-func clonedFrom(spec any) (vmid int, lxc bool) {
+func ClonedFrom(spec any) (vmid int, lxc bool) {
 	g, ok := spec.(guest)
 	if !ok || g.common().templateOurs {
 		return 0, false

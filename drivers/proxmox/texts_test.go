@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -70,6 +71,6 @@ func TestDoctorWithoutASize(t *testing.T) {
 	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))
 	check := said(t, w.examine(answers), "storage local-lvm")
-	require.Equal(t, proxmox.Warning, check.Result)
+	require.Equal(t, doctor.Warning, check.Result)
 	require.Equal(t, "takes what is needed; the node does not say how much is free", check.Seen)
 }

@@ -57,8 +57,11 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
 		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/view"},
-		tests: []string{"drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
+		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
+	{pkg: "drivers/proxmox/doctor", may: []string{
+		"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model",
+	}}, // a user of the driver, as the command is
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{
 		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"},
@@ -71,7 +74,7 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"drivers/proxmox", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
+		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox/pveapi", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)

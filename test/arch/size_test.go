@@ -17,15 +17,14 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"cmd/homestak-gitops":     8644,
-	"drivers/proxmox":         13323,
-	"engine/source":           4061,
-	"cmd/homestak-gitops.app": 81,  // methods
-	"drivers/proxmox.Driver":  108, // methods
-	"drivers/proxmox.VM":      41,  // methods
-	"drivers/proxmox.exam":    55,  // methods
-	"engine/plan.planner":     52,  // methods
-	"policy.Set":              38,  // methods
+	"cmd/homestak-gitops":         8644,
+	"drivers/proxmox":             11790,
+	"engine/source":               4061,
+	"cmd/homestak-gitops.app":     81,  // methods
+	"drivers/proxmox.Driver":      108, // methods
+	"drivers/proxmox/doctor.exam": 55,  // methods
+	"engine/plan.planner":         52,  // methods
+	"policy.Set":                  38,  // methods
 }
 
 // sizes counts the lines of every package, and the methods of every type as package.type.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
@@ -235,13 +236,13 @@ func right(r engine.Report) bool {
 }
 
 // examine lets the doctor look at the host.
-func (s *story) examine() []proxmox.Check {
+func (s *story) examine() []doctor.Check {
 	s.t.Helper()
 	site := s.load(s.t.Context()).Site
 	require.NotNil(s.t, site)
 	want, found := site.Want("father")
 	require.False(s.t, found.HasErrors())
-	d := proxmox.Doctor{
+	d := doctor.Doctor{
 		Config: proxmox.Config{Host: site.Hosts["father"], Site: s.name, Owner: "father", Files: os.DirFS(s.dir)},
 		Want:   want, Of: site,
 	}
@@ -249,10 +250,10 @@ func (s *story) examine() []proxmox.Check {
 }
 
 // ill are the checks that are not fine, as text.
-func ill(checks []proxmox.Check) []string {
+func ill(checks []doctor.Check) []string {
 	var out []string
 	for _, c := range checks {
-		if c.Result == proxmox.Failed || c.Result == proxmox.Warning {
+		if c.Result == doctor.Failed || c.Result == doctor.Warning {
 			out = append(out, fmt.Sprintf("%s %s: %s", c.Result, c.Name, c.Seen))
 		}
 	}

@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -23,7 +24,7 @@ import (
 // storages looks for the storages that the site names: there, switched on, for the
 // right content, with room for what is not made yet.
 func (e *exam) storages(ctx context.Context) {
-	n := deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9))
+	n := proxmox.DeriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9))
 	byStorage := map[string][]rights.Use{}
 	for _, u := range n.Uses {
 		byStorage[u.Storage] = append(byStorage[u.Storage], u)
@@ -167,7 +168,7 @@ func (e *exam) readBridges(ctx context.Context, node string) (map[string]bridge,
 
 func (e *exam) bridges(ctx context.Context) {
 	byBridge := map[string][]rights.Bridge{}
-	for _, p := range deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Bridges {
+	for _, p := range proxmox.DeriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Bridges {
 		byBridge[p.Name] = append(byBridge[p.Name], p)
 	}
 	for _, node := range e.host.AllNodes() {
@@ -254,7 +255,7 @@ func first(list []string) string {
 }
 
 // file compares a file of the site with its checksum.
-func (e *exam) file(ctx context.Context, name string, r *model.Resource, i *Image) {
+func (e *exam) file(ctx context.Context, name string, r *model.Resource, i *proxmox.Image) {
 	if e.Files == nil {
 		e.skip(name, "the site's files are not at hand")
 		return

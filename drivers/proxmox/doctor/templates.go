@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -30,7 +31,7 @@ func (e *exam) templates(ctx context.Context) {
 	}
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
-		switch vmid, lxc := clonedFrom(r.Spec); {
+		switch vmid, lxc := proxmox.ClonedFrom(r.Spec); {
 		case vmid == 0:
 		case lxc:
 			of(vmid).cts.add(r, "template")

@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -193,23 +194,23 @@ func (e *exam) images(ctx context.Context) {
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
 		switch s := r.Spec.(type) {
-		case *Image:
+		case *proxmox.Image:
 			name := "image " + addr.Name
 			switch old := e.have.State[addr]; {
-			case old != nil && old.Spec.(*Image).Volume == s.Volume:
+			case old != nil && old.Spec.(*proxmox.Image).Volume == s.Volume:
 				e.ok(name, "on the host already: %s", s.Volume)
 			case s.File != "":
 				e.file(ctx, name, r, s)
 			default:
 				e.download(ctx, name, r, s)
 			}
-		case *Template:
+		case *proxmox.Template:
 			name := "template " + addr.Name
 			switch old := e.have.State[addr]; {
-			case s.File != "" && old != nil && old.Spec.(*Template).File == s.File:
+			case s.File != "" && old != nil && old.Spec.(*proxmox.Template).File == s.File:
 				e.ok(name, "on the host already: %s", s.File)
 			case s.File != "":
-				e.download(ctx, name, r, s.image())
+				e.download(ctx, name, r, s.AsImage())
 			case s.Volume != "":
 				e.volume(name, r, s)
 			}
@@ -218,20 +219,20 @@ func (e *exam) images(ctx context.Context) {
 }
 
 // volume looks whether a container template that is only named lies there.
-func (e *exam) volume(name string, r *model.Resource, t *Template) {
+func (e *exam) volume(name string, r *model.Resource, t *proxmox.Template) {
 	storage, _, _ := strings.Cut(t.Volume, ":")
 	switch old := e.have.State[r.Addr]; {
 	case old == nil:
 		e.skip(name, "what is on storage %s cannot be seen", storage)
-	case old.Spec.(*Template).There != t.There:
-		e.fail(name, old.Spec.(*Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
+	case old.Spec.(*proxmox.Template).There != t.There:
+		e.fail(name, old.Spec.(*proxmox.Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
 			"on node "+e.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
 	default:
 		e.ok(name, "on the host: %s", t.Volume)
 	}
 }
 
-func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *Image) {
+func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *proxmox.Image) {
 	var meta struct {
 		Size json.RawMessage `json:"size"`
 	}
@@ -256,7 +257,7 @@ func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *
 func (e *exam) nested(ctx context.Context) {
 	by := askers{}
 	for _, addr := range e.Want.State.Addresses() {
-		if addr.Kind == pveKind.model.Name {
+		if addr.Kind == "pve" {
 			by.add(e.Want.State[addr], "type")
 		}
 	}

@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
@@ -28,7 +29,7 @@ func messageOf(err error) string {
 // is asked about each path, so that pools, inheritance and privilege separation
 // count as PVE counts them.
 func (e *exam) privileges(ctx context.Context) {
-	all := Needs(e.Of, e.Want, cmp.Or(e.major, 9))
+	all := proxmox.Needs(e.Of, e.Want, cmp.Or(e.major, 9))
 	all = e.withoutVNets(ctx, all)
 	if err := e.readRights(ctx, all); err != nil {
 		e.unread("privileges", err)

@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
@@ -18,7 +19,7 @@ func (e *exam) leftovers(ctx context.Context) {
 		return
 	}
 	by := map[string]bool{}
-	for _, u := range deriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Uses {
+	for _, u := range proxmox.DeriveNeeds(e.Of, e.Want, cmp.Or(e.major, 9)).Uses {
 		if u.Content == "images" || u.Content == "rootdir" {
 			by[u.Storage] = true
 		}
@@ -41,7 +42,7 @@ func (e *exam) leftovers(ctx context.Context) {
 			if e.dark(node) {
 				continue
 			}
-			left, err := e.d.leftVolumes(ctx, view.NodeStorage{Node: node, Storage: storage}, e.Want, 0, e.have.Taken)
+			left, err := e.d.LeftVolumes(ctx, view.NodeStorage{Node: node, Storage: storage}, e.Want, 0, e.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue
@@ -50,7 +51,7 @@ func (e *exam) leftovers(ctx context.Context) {
 				known[v] = true
 			}
 			e.warn("leftovers", fmt.Sprintf("no guest has the VMIDs of these volumes on node %s: %s", node, strings.Join(left, ", ")),
-				"they are left over from a creation or removal that died; free them if nothing uses them", frees(left)...)
+				"they are left over from a creation or removal that died; free them if nothing uses them", proxmox.FreeCommands(left)...)
 		}
 	}
 }

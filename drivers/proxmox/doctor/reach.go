@@ -1,4 +1,4 @@
-package proxmox
+package doctor
 
 import (
 	"cmp"

@@ -1,4 +1,8 @@
-package proxmox
+// Package doctor examines a host before anything is done with it: whether it can be
+// reached, who it is, what the token may, and whether storages, bridges, images and
+// templates that a site names are there. It only reads, through the driver and its client;
+// every finding says what was seen, why it matters, and what to do.
+package doctor
 
 import (
 	"context"
@@ -9,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -39,7 +44,7 @@ type Check struct {
 
 // Doctor examines one host before anything is done with it. It only reads.
 type Doctor struct {
-	Config
+	proxmox.Config
 	Want *model.Want
 	Of   *model.Site
 	Now  func() time.Time   // nil: time.Now
@@ -54,7 +59,7 @@ const checkTime = 15 * time.Second
 type exam struct {
 	*Doctor
 	host *model.Host
-	d    *Driver // nil if the token cannot work at all
+	d    *proxmox.Driver // nil if the token cannot work at all
 	out  []Check
 	bad  map[string]string // areas that failed, and so what depends on them is not checked
 
@@ -70,29 +75,29 @@ type exam struct {
 
 // area is a part of the examination. What it needs must have gone well.
 type area struct {
-	name  string
-	needs []string
-	limit time.Duration // checkTime if 0
-	look  func(*exam, context.Context)
+	name    string
+	needs   []string
+	limit   time.Duration // checkTime if 0
+	inspect func(*exam, context.Context)
 }
 
 // areas is the examination, in the order in which it is told.
 func areas() []area {
 	return []area{
-		{name: "address", look: (*exam).address},
-		{name: "connection", needs: []string{"address"}, look: (*exam).connection},
-		{name: "certificate", needs: []string{"connection"}, look: (*exam).certificate},
-		{name: "login", needs: []string{"certificate"}, look: (*exam).signIn},
-		{name: "clock", needs: []string{"certificate"}, look: (*exam).clock},
-		{name: "version", needs: []string{"login"}, look: (*exam).version},
-		{name: "privileges", needs: []string{"login"}, look: (*exam).privileges},
-		{name: "nodes", needs: []string{"login"}, look: (*exam).cluster},
-		{name: "guests", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).guests},
-		{name: "storages", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).storages},
-		{name: "bridges", needs: []string{"login"}, look: (*exam).bridges},
-		{name: "images", needs: []string{"login"}, limit: 4 * checkTime, look: (*exam).images},
-		{name: "templates", needs: []string{"login"}, look: (*exam).templates},
-		{name: "virtualisation", needs: []string{"login"}, look: (*exam).nested},
+		{name: "address", inspect: (*exam).address},
+		{name: "connection", needs: []string{"address"}, inspect: (*exam).connection},
+		{name: "certificate", needs: []string{"connection"}, inspect: (*exam).certificate},
+		{name: "login", needs: []string{"certificate"}, inspect: (*exam).signIn},
+		{name: "clock", needs: []string{"certificate"}, inspect: (*exam).clock},
+		{name: "version", needs: []string{"login"}, inspect: (*exam).version},
+		{name: "privileges", needs: []string{"login"}, inspect: (*exam).privileges},
+		{name: "nodes", needs: []string{"login"}, inspect: (*exam).cluster},
+		{name: "guests", needs: []string{"login"}, limit: 4 * checkTime, inspect: (*exam).guests},
+		{name: "storages", needs: []string{"login"}, limit: 4 * checkTime, inspect: (*exam).storages},
+		{name: "bridges", needs: []string{"login"}, inspect: (*exam).bridges},
+		{name: "images", needs: []string{"login"}, limit: 4 * checkTime, inspect: (*exam).images},
+		{name: "templates", needs: []string{"login"}, inspect: (*exam).templates},
+		{name: "virtualisation", needs: []string{"login"}, inspect: (*exam).nested},
 	}
 }
 
@@ -103,7 +108,7 @@ func (doc *Doctor) Examine(ctx context.Context) []Check {
 	if e.Now == nil {
 		e.Now = time.Now
 	}
-	e.d, e.login = Open(doc.Config)
+	e.d, e.login = proxmox.Open(doc.Config)
 	for _, a := range areas() {
 		if e.Tell != nil {
 			e.Tell(a.name)
@@ -129,7 +134,7 @@ func (e *exam) area(ctx context.Context, a area) {
 	defer cancel()
 	before := len(e.out)
 	if ctx.Err() == nil {
-		a.look(e, own)
+		a.inspect(e, own)
 	}
 	if ctx.Err() != nil { // what an interrupted check says would look like a sick host
 		e.out = e.out[:before]
