@@ -24,6 +24,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 // agentRun are the flags of the verb agent beside those of its configuration.
@@ -97,7 +99,7 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	}
 	s, err := a.assemble(cfg, sims, log)
 	if err != nil {
-		return folderError(cfg.DataDir, err)
+		return control.FolderError(cfg.DataDir, err)
 	}
 	if f.once {
 		return a.once(ctx, s)
@@ -107,23 +109,23 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 
 // onlyAgent makes this process the one agent of its data folder.
 func (a *app) onlyAgent(c *agentConfig, verb, socket string) (release func(), err error) {
-	unlock, err := lockFile(filepath.Join(c.DataDir, agentLock), holder{Verb: verb, Socket: socket})
-	held, isHeld := errors.AsType[*heldError](err)
+	unlock, err := control.LockFile(filepath.Join(c.DataDir, control.AgentLock), control.Holder{Verb: verb, Socket: socket})
+	locked, isLocked := errors.AsType[*control.LockedError](err)
 	switch {
-	case isHeld && verb != "agent" && held.by.Verb == "agent":
-		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\nlet it look now instead: homestak-gitops reconcile", c.DataDir, held)}
-	case isHeld:
-		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, held)}
+	case isLocked && verb != "agent" && locked.By.Verb == "agent":
+		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\nlet it look now instead: homestak-gitops reconcile", c.DataDir, locked)}
+	case isLocked:
+		return nil, &ending{exitRefused, fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, locked)}
 	case err != nil:
-		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, folderHint(c.DataDir, err))
+		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, control.FolderHint(c.DataDir, err))
 	}
 	// At the beginning too: a run of root that was killed did not come to its end.
-	if err := handOver(c.DataDir); err != nil {
+	if err := control.HandOver(c.DataDir); err != nil {
 		unlock()
 		return nil, err
 	}
 	return func() {
-		if err := handOver(c.DataDir); err != nil {
+		if err := control.HandOver(c.DataDir); err != nil {
 			a.ui.notef("%s", printable(err.Error()))
 		}
 		unlock()
@@ -133,19 +135,19 @@ func (a *app) onlyAgent(c *agentConfig, verb, socket string) (release func(), er
 // tellOther warns of another agent on this machine for a host of that name. It may be
 // another host, of another site, so that is for people to judge.
 func (a *app) tellOther(ctx context.Context, c *agentConfig) {
-	sockets := []string{standardSocket}
+	sockets := []string{control.StandardSocket}
 	if dir, err := a.ownDataDir(); err == nil {
-		sockets = append(sockets, readHolder(filepath.Join(dir, agentLock)).by.Socket)
+		sockets = append(sockets, control.ReadHolder(filepath.Join(dir, control.AgentLock)).Socket)
 	}
 	for _, socket := range slices.Compact(sockets) {
 		if socket == "" {
 			continue
 		}
-		r, err := dialAgent(ctx, socket)
-		if err != nil || r.card.Identity != c.Identity || r.card.DataDir == c.DataDir {
+		r, err := control.Dial(ctx, socket)
+		if err != nil || r.Card.Identity != c.Identity || r.Card.DataDir == c.DataDir {
 			continue // none, or none that can be asked
 		}
-		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, end one of the two: they do not wait for each other", c.Identity, r.card.PID, r.card.DataDir)
+		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, end one of the two: they do not wait for each other", c.Identity, r.Card.PID, r.Card.DataDir)
 	}
 }
 
@@ -154,7 +156,7 @@ type assembly struct {
 	cfg    *agentConfig
 	agent  *agent.Agent
 	ledger *ledger.Ledger
-	knows  *knowledge
+	facts  *control.Facts
 	log    *slog.Logger
 	tell   func(agent.Status) // set before the agent runs; called on its goroutine
 }
@@ -162,9 +164,9 @@ type assembly struct {
 // assemble makes an agent. With sims its hosts are simulators: those that are in it,
 // and new ones for the others.
 func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Logger) (*assembly, error) {
-	s := &assembly{cfg: c, log: log, knows: &knowledge{identity: c.Identity}, tell: func(agent.Status) {}}
+	s := &assembly{cfg: c, log: log, facts: control.NewFacts(c.Identity), tell: func(agent.Status) {}}
 	var err error
-	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, ledgerDir)); err != nil {
+	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
 	}
 	if _, err := s.ledger.State(); errors.Is(err, fs.ErrPermission) {
@@ -183,11 +185,11 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 	}
 	site := &agentSite{
 		files: repo.Files, notes: repo.Notes, identity: c.Identity, secrets: c.SecretsFile,
-		log: s.log, knows: s.knows, sims: sims,
+		log: s.log, facts: s.facts, sims: sims,
 	}
 	o := agent.Options{
 		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
-		Source: repo, Load: site.load, Open: drivers(site.open).Open, Ledger: s.ledger, Observed: s.knows.observed,
+		Source: repo, Load: site.load, Open: drivers(site.open).Open, Ledger: s.ledger, Observed: s.facts.Observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
 		Notify: func(st agent.Status) { s.tell(st) },
 	}
@@ -202,6 +204,9 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 	return s, nil
 }
 
+// cloneDir is where the agent keeps the repository, in its data folder.
+const cloneDir = "repository"
+
 // lockEvery is how often the agent tries a host that somebody else has locked.
 const lockEvery = 500 * time.Millisecond
 
@@ -212,14 +217,14 @@ func (s *assembly) exclusive(ctx context.Context, h *model.Host, blocked func(ho
 	ticker := time.NewTicker(lockEvery)
 	defer ticker.Stop()
 	for told := false; ; {
-		release, err := lockHost(s.cfg.DataDir, h, "agent")
-		held, isHeld := errors.AsType[*heldError](err)
-		if !isHeld {
+		release, err := control.LockHost(s.cfg.DataDir, h, "agent")
+		locked, isLocked := errors.AsType[*control.LockedError](err)
+		if !isLocked {
 			return release, err
 		}
 		if !told {
 			told = true
-			blocked("changed " + held.Error())
+			blocked("changed " + locked.Error())
 		}
 		select {
 		case <-ticker.C:
@@ -273,21 +278,21 @@ func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
 		return fmt.Errorf("read what the service manager wants: %w", err)
 	}
 	s.tell = h.statuses.put
-	c := &control{
-		agent: s.agent, suspends: s.agent, receipts: s.ledger, known: s.knows, log: s.log,
-		card: agentCard{Version: 1, Program: buildOf(debug.ReadBuildInfo()).Version, Identity: s.cfg.Identity, DataDir: s.cfg.DataDir, PID: os.Getpid()},
+	c := &control.Server{
+		Agent: s.agent, Receipts: s.ledger, Facts: s.facts, Log: s.log,
+		Card: control.Card{Version: 1, Program: buildOf(debug.ReadBuildInfo()).Version, Identity: s.cfg.Identity, DataDir: s.cfg.DataDir, PID: os.Getpid()},
 	}
 	beside, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer end()
-	if socket != noSocket {
-		ln, err := listenControl(ctx, socket)
+	if socket != control.NoSocket {
+		ln, err := control.Listen(ctx, socket)
 		if err != nil {
 			return err
 		}
 		group.Go(func() {
-			if err := c.serve(beside, ln); err != nil {
+			if err := c.Serve(beside, ln); err != nil {
 				s.log.Error("the control socket does not answer any more", "error", err)
 			}
 		})
@@ -310,7 +315,7 @@ func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
 			}
 		}
 	})
-	if socket != noSocket {
+	if socket != control.NoSocket {
 		s.log.Info("control socket is open", "socket", socket, "data_dir", s.cfg.DataDir)
 	}
 	err = s.agent.Run(ctx, a.stopping.once)

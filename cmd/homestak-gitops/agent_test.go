@@ -18,6 +18,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -36,7 +38,7 @@ type agentStage struct {
 func newAgentStage(t *testing.T, cfg pvesim.Config, n int) *agentStage {
 	t.Helper()
 	h, st := serve(t, cfg, n)
-	st.data = shortDir(t)
+	st.data = controltest.ShortDir(t)
 	secrets := filepath.Join(st.data, "secrets.yaml")
 	require.NoError(t, os.Rename(filepath.Join(st.site, "secrets.yaml"), secrets))
 	s := &agentStage{stage: st, host: h, hangups: make(chan os.Signal, 1), env: map[string]string{
@@ -89,7 +91,7 @@ func (s *agentStage) until(t *testing.T, text string) string {
 // systemd is the other side of sd_notify.
 func systemd(t *testing.T) *net.UnixConn {
 	t.Helper()
-	name := filepath.Join(shortDir(t), "notify")
+	name := filepath.Join(controltest.ShortDir(t), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -174,11 +176,11 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 			api = strings.Trim(strings.TrimSpace(value), `"`)
 		}
 	}
-	release, err := lockHost(s.data, &model.Host{Name: "father", API: api}, "apply")
+	release, err := control.LockHost(s.data, &model.Host{Name: "father", API: api}, "apply")
 	require.NoError(t, err)
 	s.begin(t)
 	out := s.until(t, "waiting for the write lock of the host")
-	require.Contains(t, out, fmt.Sprintf("which is changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
+	require.Contains(t, out, fmt.Sprintf("which is changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 	require.Empty(t, s.host.Snapshot().Guests)
 	release()
 	s.until(t, "healthy  idle")
@@ -211,7 +213,7 @@ func TestTheWayToTheHostIsKept(t *testing.T) {
 	t.Parallel()
 	site := load(t, twoNodes)
 	other := load(t, strings.Replace(twoNodes, "192.0.2.10", "192.0.2.11", 1))
-	s := &agentSite{files: filesOfNothing, knows: &knowledge{identity: "father"}, sims: map[string]*pvesim.Host{}}
+	s := &agentSite{files: filesOfNothing, facts: control.NewFacts("father"), sims: map[string]*pvesim.Host{}}
 	s.log = (&app{process: process{stderr: &stream{}, env: func(string) string { return "" }}}).logger("info", "text")
 	open := func(site *model.Site, commit string) *way {
 		_, err := s.open(engine.Desired{Site: site, Commit: commit}, site.Hosts["father"])

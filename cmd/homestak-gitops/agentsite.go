@@ -15,12 +15,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // agentSite reads the sites of commits and opens the ways to their hosts. All of it
-// belongs to the agent's goroutine, which calls load and open; only knows and files
+// belongs to the agent's goroutine, which calls load and open; only facts and files
 // have other readers, and keep themselves.
 type agentSite struct {
 	files    func(commit string) (fs.FS, error)
@@ -28,7 +29,7 @@ type agentSite struct {
 	identity string
 	secrets  string // file, "" for none
 	log      *slog.Logger
-	knows    *knowledge
+	facts    *control.Facts
 
 	noted  string    // the commit whose notes were taken last, and
 	note   diag.List // what they are
@@ -49,7 +50,7 @@ type way struct {
 // time: where they changed, the loader takes the site for another one.
 func (s *agentSite) load(ctx context.Context, c model.Commit) engine.Desired {
 	d := s.read(ctx, c)
-	s.knows.site(d)
+	s.facts.Site(d)
 	return d
 }
 

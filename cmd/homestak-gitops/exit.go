@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -71,6 +72,8 @@ func (e *ending) Unwrap() error { return e.Err }
 func codeOf(err error) int {
 	var end *ending
 	var invalid *invalidSiteError
+	var refused *control.RefusedError
+	var denied *control.DeniedError
 	switch {
 	case err == nil:
 		return exitDone
@@ -78,6 +81,10 @@ func codeOf(err error) int {
 		return end.Code
 	case errors.As(err, &invalid):
 		return exitInvalid
+	case errors.As(err, &refused):
+		return exitRefused
+	case errors.As(err, &denied):
+		return exitDenied
 	case errors.Is(err, engine.ErrInterrupted):
 		return exitInterrupted
 	case proxmox.IsDenied(err), deniedSight(err):

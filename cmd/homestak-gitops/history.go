@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 func (a *app) historyVerb() *cobra.Command {
@@ -58,18 +57,12 @@ func (a *app) history(ctx context.Context, f *agentFlags, n int, address string)
 	if n < 0 {
 		return fmt.Errorf("--number %d: want a number of passes, or 0 for all", n)
 	}
-	r, cfg, err := a.agentHere(ctx, f)
-	var h history
-	switch {
-	case err == nil:
-		err = r.get(ctx, "/history?n="+strconv.Itoa(n)+"&address="+url.QueryEscape(address), &h)
-	case errors.Is(err, errNoAgent):
-		var m *memory
-		if m, err = a.recall(cfg); err == nil {
-			a.ui.notef("no agent is running here; this is what it knew at %s", when(m.status.At))
-			h = remembered(m.ledger, n, address)
-		}
+	r, err := a.recordOf(ctx, f)
+	if err != nil {
+		return err
 	}
+	a.noteOffline(ctx, r)
+	h, err := r.History(ctx, n, address)
 	if err != nil {
 		return err
 	}
@@ -163,19 +156,12 @@ func receiptLine(r ledger.Receipt, address string) string {
 func (a *app) verify(ctx context.Context, f *agentFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
-	a.ui.document = problemOf
-	r, cfg, err := a.agentHere(ctx, f)
-	var c chain
-	switch {
-	case err == nil:
-		err = r.get(ctx, "/history/verify", &c)
-	case errors.Is(err, errNoAgent):
-		var m *memory
-		if m, err = a.recall(cfg); err == nil {
-			c.Held, c.Broken, err = m.ledger.Verify()
-			c.Broken = append([]string{}, c.Broken...)
-		}
+	a.ui.document = control.ProblemOf
+	r, err := a.recordOf(ctx, f)
+	if err != nil {
+		return err
 	}
+	c, err := r.Verify(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,10 +170,10 @@ func (a *app) verify(ctx context.Context, f *agentFlags) error {
 			return err
 		}
 	} else if len(c.Broken) == 0 {
-		a.ui.printf("the chain holds: %s\n", count(c.Held, "receipt"))
+		a.ui.printf("the chain holds: %s\n", count(c.Good, "receipt"))
 	}
 	if len(c.Broken) > 0 {
-		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", count(len(c.Broken), "receipt"), count(c.Held, "receipt"), strings.Join(c.Broken, "\n"))
+		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", count(len(c.Broken), "receipt"), count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
 	}
 	return nil
 }

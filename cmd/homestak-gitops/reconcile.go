@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -42,19 +43,19 @@ const lookEvery = 300 * time.Millisecond
 func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
-	a.ui.document = problemOf
+	a.ui.document = control.ProblemOf
 	r, err := a.runningAgent(ctx, f)
 	if err != nil {
 		return err
 	}
 	if !wait {
-		if err := r.post(ctx, "/reconcile", nil, nil); err != nil {
+		if err := r.CheckNow(ctx); err != nil {
 			return err
 		}
 		if a.ui.json {
 			return a.ui.emit(struct{}{})
 		}
-		a.ui.printf("the agent of host %s looks now\n", r.card.Identity)
+		a.ui.printf("the agent of host %s looks now\n", r.Card.Identity)
 		return nil
 	}
 	asked := time.Now().UTC()
@@ -65,7 +66,7 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 	ended := make(chan answer, 1)
 	go func() {
 		var got answer
-		got.err = r.post(ctx, "/reconcile?wait", nil, &got.pass)
+		got.pass, got.err = r.Reconcile(ctx)
 		ended <- got
 	}()
 	w := &passWatch{ui: a.ui}
@@ -76,19 +77,18 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 		case got := <-ended:
 			w.erase()
 			if got.err != nil {
-				return because(ctx, got.err)
+				return got.err
 			}
 			if err := a.tellSteps(ctx, r, asked); err != nil {
 				return err
 			}
-			var after agent.Status
-			if err := r.get(ctx, "/status", &after); err != nil {
+			after, err := r.Status(ctx)
+			if err != nil {
 				return err
 			}
 			return a.tellPass(got.pass, after)
 		case <-ticker.C:
-			var s agent.Status
-			if r.get(ctx, "/status", &s) == nil { // else the answer will say what is wrong
+			if s, err := r.Status(ctx); err == nil { // else the answer will say what is wrong
 				w.tell(s, time.Now())
 			}
 		}
@@ -97,9 +97,9 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 
 // tellSteps tells how each step of the newest receipt ended, if its pass ended since
 // then: the one that was under way when the agent was asked was seen beginning.
-func (a *app) tellSteps(ctx context.Context, r *remote, since time.Time) error {
-	var h history
-	if err := r.get(ctx, "/history?n=1", &h); err != nil {
+func (a *app) tellSteps(ctx context.Context, r *control.Client, since time.Time) error {
+	h, err := r.History(ctx, 1, "")
+	if err != nil {
 		return err
 	}
 	if len(h.Receipts) == 0 {

@@ -23,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -237,7 +238,7 @@ func TestOneWriterAtATime(t *testing.T) {
 	for _, args := range [][]string{{"apply", "--yes"}, {"destroy", "-M", "web", "--yes"}, {"test", "-M", "web"}} {
 		second := st.start(t, append(args, "--site", st.site, "--json")...)
 		require.Equal(t, exitRefused, second.end())
-		require.Contains(t, second.err.String(), fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
+		require.Contains(t, second.err.String(), fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 		require.Contains(t, second.out.String(), `"success": false`)
 	}
 	reader := st.start(t, "plan", "--site", st.site)

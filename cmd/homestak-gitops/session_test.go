@@ -144,3 +144,40 @@ func TestPlanFile(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, string(bare), string(plain), "a plan of everything has no further key")
 }
+
+const twoNodes = `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url = "https://example.org/debian.qcow2"
+}
+manifest "web" {
+  pattern = "flat"
+  host    = "father"
+
+  node "one" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+  node "two" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+manifest "recipe" {
+  pattern = "flat"
+  node "three" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+`

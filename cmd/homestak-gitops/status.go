@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
-	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
@@ -45,7 +44,7 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 	defer cancel()
 	a.ui.document = func(err error) any {
 		return agent.Status{
-			Version: 1, State: absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
+			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
 		}
 	}
 	if !watch {
@@ -80,38 +79,13 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 	}
 }
 
-// agentHere finds the agent that the flags are about, and what is known of it by
-// configuration; errNoAgent if none runs.
-func (a *app) agentHere(ctx context.Context, f *agentFlags) (*remote, *agentConfig, error) {
-	cfg, found := a.agentConfig(f)
-	if f.config != "" && cfg.file == "" {
-		if _, _, err := a.agentFile(f); err != nil {
-			return nil, cfg, err
-		}
-	}
-	r, err := a.findAgent(ctx, f, cfg)
-	if errors.Is(err, errNoAgent) && cfg.file != "" {
-		// Perhaps that is why it does not run, and then its data folder is a guess.
-		a.ui.findings(slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error }))
-	}
-	return r, cfg, err
-}
-
-// statusOf asks the agent, or tells what the last one left.
+// statusOf asks the agent, or reads what the last one left behind.
 func (a *app) statusOf(ctx context.Context, f *agentFlags) (agent.Status, error) {
-	var s agent.Status
-	r, cfg, err := a.agentHere(ctx, f)
-	if errors.Is(err, errNoAgent) {
-		m, err := a.recall(cfg)
-		if err != nil {
-			return s, err
-		}
-		return m.status, nil
+	r, err := a.recordOf(ctx, f)
+	if err != nil {
+		return agent.Status{}, err
 	}
-	if err == nil {
-		err = r.get(ctx, "/status", &s)
-	}
-	return s, err
+	return r.Status(ctx)
 }
 
 // tellStatus prints a status, and ends well if all is.
@@ -132,7 +106,7 @@ func (a *app) tellStatus(s agent.Status) error {
 
 // beginning reports whether an agent is at its first pass, and nothing is wrong so far.
 func beginning(s agent.Status) bool {
-	return s.State != absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
+	return s.State != control.Absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
 }
 
 // paint gives text its colour, or leaves it as it is.
@@ -157,7 +131,7 @@ func statusText(s agent.Status, now time.Time, p paint) string {
 	var b strings.Builder
 	health := p.as(good, "healthy")
 	switch {
-	case s.State == absent:
+	case s.State == control.Absent:
 		health = p.as(bad, "no agent is running here; this is what it knew at "+when(s.At))
 	case beginning(s):
 		health = p.as(busy, "no pass has ended yet")
@@ -165,7 +139,7 @@ func statusText(s agent.Status, now time.Time, p paint) string {
 		health = p.as(bad, "not healthy")
 	}
 	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), health)
-	if s.State != absent {
+	if s.State != control.Absent {
 		fmt.Fprintf(&b, "  %s  %s", p.as(busy, string(s.State)), p.as(dim, fmt.Sprintf("pid %d, up %s, %s", s.PID, ago(now, s.Started), s.Agent)))
 	}
 	fmt.Fprintln(&b)
@@ -263,5 +237,5 @@ func suspensionLine(s ledger.Suspension, now time.Time) string {
 	if s.Until != nil {
 		end = "ends " + until(now, *s.Until)
 	}
-	return fmt.Sprintf("%s by %s, %s ago, %s: %s", suspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
+	return fmt.Sprintf("%s by %s, %s ago, %s: %s", control.SuspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -105,22 +107,22 @@ func TestStatusText(t *testing.T) {
 
 func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	t.Parallel()
-	f := newFakeAgent()
-	socket, end := served(t, f, "")
+	f := controltest.New()
+	socket, end := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": t.TempDir()}
 	code, out, _ := runIn(t, env, "status")
 	require.Equal(t, exitDone, code)
 	require.Contains(t, out, "father is as it should be")
-	f.mu.Lock()
-	f.status.Healthy = false
-	f.mu.Unlock()
+	f.Change(func(s *agent.Status) {
+		s.Healthy = false
+	})
 	code, out, _ = runIn(t, env, "status")
 	require.Equal(t, exitDone, code, "its first pass is under way")
 	require.Contains(t, out, "no pass has ended yet")
-	f.mu.Lock()
-	f.status.Last = &agent.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
-	f.status.Summary = "host could not be seen: no route to father"
-	f.mu.Unlock()
+	f.Change(func(s *agent.Status) {
+		s.Last = &agent.PassStatus{Outcome: engine.Failed, Error: "no route to father", Unknown: 1}
+		s.Summary = "host could not be seen: no route to father"
+	})
 	_, out, _ = runIn(t, env, "status")
 	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "told once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
@@ -134,14 +136,14 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	require.Contains(t, stderr, "no agent is running here, and none was")
 	s = agent.Status{}
 	require.NoError(t, json.Unmarshal([]byte(out), &s))
-	require.Equal(t, absent, s.State)
+	require.Equal(t, control.Absent, s.State)
 	require.Contains(t, s.Summary, "no agent is running here")
 	for _, args := range [][]string{{"reconcile"}, {"suspend", "--reason", "x"}, {"resume"}} {
 		code, _, stderr = runIn(t, env, args...)
 		require.Equal(t, exitError, code)
 		require.Contains(t, stderr, "no agent is running here (data folder "+env["HOMESTAK_DATA_DIR"]+")\n  start it: ")
 		_, out, _ = runIn(t, env, append(args, "--json")...)
-		var doc problemDocument
+		var doc struct{ Error control.Problem }
 		require.NoError(t, json.Unmarshal([]byte(out), &doc), out)
 		require.Contains(t, doc.Error.Message, "no agent is running here")
 		require.Contains(t, doc.Error.Hint, "start it: ")
@@ -150,13 +152,13 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 
 func TestStatusWatches(t *testing.T) {
 	t.Parallel()
-	f := newFakeAgent()
-	socket, _ := served(t, f, "")
+	f := controltest.New()
+	socket, _ := controltest.Serve(t, f, "")
 	e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "status", "-w")
 	e.says(e.out, "father is as it should be")
-	f.mu.Lock()
-	f.status.Summary = "something new"
-	f.mu.Unlock()
+	f.Change(func(s *agent.Status) {
+		s.Summary = "something new"
+	})
 	e.says(e.out, "something new")
 	e.signals <- syscall.SIGINT
 	require.Equal(t, exitDone, e.end())
@@ -167,43 +169,47 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 	for outcome, want := range map[engine.Outcome]int{
 		engine.Done: exitDone, engine.Planned: exitDone, engine.Invalid: exitInvalid, engine.Refused: exitRefused, engine.Partly: exitPartly, engine.Failed: exitError,
 	} {
-		f := newFakeAgent()
-		f.status.Running = &agent.Running{Steps: 1, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
-		f.pass = agent.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
-		socket, _ := served(t, f, "")
+		f := controltest.New()
+		f.Change(func(s *agent.Status) {
+			s.Running = &agent.Running{Steps: 1, Now: []agent.StepNow{{Address: "vm.a", Action: plan.Create, Since: time.Now()}}}
+		})
+		f.Pass = agent.PassStatus{Commit: "0123456789", Outcome: outcome, Error: "why", Findings: diag.List{diag.Warnf(diag.Range{}, "look here", "")}}
+		socket, _ := controltest.Serve(t, f, "")
 		e := stage{data: t.TempDir()}.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 		e.says(e.err, "vm.a: creating")
-		close(f.passing)
+		close(f.Passing)
 		require.Equal(t, want, e.end(), outcome)
 		require.Contains(t, e.out.String(), "01234567: "+string(outcome))
 		require.Contains(t, e.err.String(), "look here")
 	}
 	// Why the pass with the last good commit failed is told beside why the newest is refused.
-	f := newFakeAgent()
-	close(f.passing)
-	f.pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}
-	f.status.Refused = &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
-	socket, _ := served(t, f, "")
+	f := controltest.New()
+	close(f.Passing)
+	f.Pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}
+	f.Change(func(s *agent.Status) {
+		s.Refused = &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Findings: diag.List{diag.Errorf(diag.Range{}, "a typo", "")}}
+	})
+	socket, _ := controltest.Serve(t, f, "")
 	code, out, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 	require.Equal(t, exitInvalid, code)
 	require.Contains(t, stderr, "a typo")
 	require.Contains(t, out, ": no route to father\n")
-	f.pass.Error = "a typo\nand what to do"
+	f.Pass.Error = "a typo\nand what to do"
 	_, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile")
 	require.NotContains(t, out, "a typo", "a finding says it")
 
-	f = newFakeAgent()
-	socket, _ = served(t, f, "")
+	f = controltest.New()
+	socket, _ = controltest.Serve(t, f, "")
 	code, out, _ = runIn(t, map[string]string{"HOMESTAK_SOCKET": socket}, "reconcile", "--no-wait")
 	require.Zero(t, code)
 	require.Equal(t, "the agent of host father looks now\n", out)
-	require.Equal(t, 1, f.looked())
+	require.Equal(t, 1, f.Checks())
 }
 
 func TestSuspendAndResume(t *testing.T) {
 	t.Parallel()
-	f := newFakeAgent()
-	socket, _ := served(t, f, "")
+	f := controltest.New()
+	socket, _ := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, _, stderr := runIn(t, env, "suspend")
 	require.Equal(t, exitError, code)

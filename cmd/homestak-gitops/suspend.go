@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/ledger"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 // suspendFlags are the flags of suspend and resume.
@@ -59,14 +61,14 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return r.card.Manifests, cobra.ShellCompDirectiveNoFileComp
+		return r.Card.Manifests, cobra.ShellCompDirectiveNoFileComp
 	}))
 }
 
 func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
-	a.ui.document = problemOf
+	a.ui.document = control.ProblemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
 		return errors.New("why? whoever finds it suspended wants to know: --reason TEXT")
@@ -77,7 +79,7 @@ func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	if err != nil {
 		return err
 	}
-	s, err := r.suspend(ctx, ledger.Suspension{Manifest: f.manifest, Reason: f.reason}, f.span)
+	s, err := r.Suspend(ctx, ledger.Suspension{Manifest: f.manifest, Reason: f.reason}, f.span)
 	if err != nil {
 		return err
 	}
@@ -88,32 +90,20 @@ func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	if s.Until != nil {
 		end = "until " + when(*s.Until)
 	}
-	a.ui.printf("%s is suspended %s\n", suspendedWhat(f.manifest), end)
+	a.ui.printf("%s is suspended %s\n", control.SuspendedWhat(f.manifest), end)
 	a.ui.notef("steps that run are finished; go on with: homestak-gitops resume%s", manifestFlag(f.manifest))
 	return nil
-}
-
-// suspend says it to the agent, in the name of whoever runs the program.
-func (r *remote) suspend(ctx context.Context, s ledger.Suspension, span time.Duration) (ledger.Suspension, error) {
-	s.By = whoami()
-	if span > 0 {
-		end := time.Now().UTC().Add(span).Truncate(time.Second)
-		s.Until = &end
-	}
-	var said ledger.Suspension
-	err := r.post(ctx, "/suspend", s, &said)
-	return said, err
 }
 
 func (a *app) resume(ctx context.Context, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
-	a.ui.document = problemOf
+	a.ui.document = control.ProblemOf
 	r, err := a.runningAgent(ctx, &f.agentFlags)
 	if err != nil {
 		return err
 	}
-	if err := r.post(ctx, "/resume", map[string]string{"manifest": f.manifest, "by": whoami()}, nil); err != nil {
+	if err := r.Resume(ctx, f.manifest); err != nil {
 		return err
 	}
 	if a.ui.json {
@@ -127,28 +117,9 @@ func (a *app) resume(ctx context.Context, f *suspendFlags) error {
 	return nil
 }
 
-// runningAgent finds an agent that must be there.
-func (a *app) runningAgent(ctx context.Context, f *agentFlags) (*remote, error) {
-	r, c, err := a.agentHere(ctx, f)
-	if errors.Is(err, errNoAgent) {
-		return nil, fmt.Errorf("%w (data folder %s)\nstart it: systemctl start homestak-gitops, or homestak-gitops agent; another one is named by --socket or --data-dir", err, c.DataDir)
-	}
-	return r, err
-}
-
-// suspendedWhat names what a suspension is about, at the beginning of a sentence.
-func suspendedWhat(manifest string) string {
-	if manifest == "" {
-		return "everything"
-	}
-	return "manifest " + manifest
-}
-
 func manifestFlag(manifest string) string {
 	if manifest == "" {
 		return ""
 	}
 	return " -M " + manifest
 }
-
-func joined(list []string) string { return strings.Join(list, ", ") }

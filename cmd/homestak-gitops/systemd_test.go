@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
 )
 
 // heralded is a herald at work in a bubble, with what it told.
@@ -167,7 +168,7 @@ func TestMailboxHoldsTheNewest(t *testing.T) {
 
 func TestNotifySocket(t *testing.T) {
 	require.NoError(t, sdNotify("READY=1"), "without a service manager it goes nowhere")
-	name := filepath.Join(shortDir(t), "notify")
+	name := filepath.Join(controltest.ShortDir(t), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()

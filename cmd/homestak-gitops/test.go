@@ -16,6 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
 
 func (a *app) testVerb() *cobra.Command {
@@ -42,7 +44,7 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 }
 
 // testOwner stands in the owner marks of what tests make: foreign to every agent.
-func testOwner() string { return "cli:" + whoami() }
+func testOwner() string { return "cli:" + control.Whoami() }
 
 // bind makes the site of a session one in which only this manifest is deployed.
 func (s *session) bind(m *model.Manifest, h *model.Host) error {

@@ -2,126 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/agent"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/engine/model"
+
+	"github.com/homestak/homestak-gitops/engine/control"
 )
-
-// reasons is why something is as it is: the document of why.
-type reasons struct {
-	Address  string              `json:"address"`
-	Running  bool                `json:"running"`   // an agent answered; otherwise only receipts are known
-	InForce  *agent.CommitStatus `json:"in_force"`  // the commit that is converged to
-	Known    bool                `json:"known"`     // whether Declared says anything: the site in force was read
-	Declared *declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
-	Node     *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
-	Removed  *removal            `json:"removed"`   // how it left the host, if it did
-	Foreign  []foreign           `json:"unmanaged"` // guests of that name that are not ours
-	Unknown  []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
-	Receipts []ledger.Receipt    `json:"receipts"`  // the last that touched it, newest first, with that step only
-	NotFound bool                `json:"not_found"`
-	Hint     string              `json:"hint"` // the nearly right address
-}
-
-// removal is the pass that took something away.
-type removal struct {
-	Commit  string `json:"commit"`
-	Subject string `json:"subject"`
-	Author  string `json:"author"`
-	Receipt string `json:"receipt"`
-}
-
-const (
-	touchesTold   = 5   // receipts that why tells of
-	touchesLooked = 100 // receipts in which it looks for an address of that name
-)
-
-// reasonsOf gathers what is known of an address. The name of a node alone, or a VMID,
-// stands for the address if one has it.
-func reasonsOf(address string, s agent.Status, k *knowledge, from receipts) reasons {
-	r := reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Foreign: []foreign{}, Unknown: []model.Unknown{}}
-	id := ""
-	if s.InForce != nil {
-		id = s.InForce.ID
-	}
-	_, all, known := k.declared(id, "")
-	for _, n := range s.Nodes {
-		all = append(all, n.Address)
-	}
-	r.Known = known
-	for _, rec := range remembered(from, touchesLooked, "").Receipts {
-		for _, st := range rec.Steps {
-			all = append(all, st.Address)
-		}
-	}
-	r.Address = whole(address, all, s.Nodes)
-	r.Declared, _, _ = k.declared(id, r.Address)
-	for _, n := range s.Nodes {
-		if n.Address == r.Address {
-			r.Node = &n
-		}
-	}
-	strangers, unknown := k.beyond()
-	for _, f := range strangers {
-		if f.Kind+"."+f.Name == r.Address || f.Name == address || strconv.Itoa(f.VMID) == address {
-			r.Foreign = append(r.Foreign, f)
-		}
-	}
-	r.Unknown = append(r.Unknown, unknown...)
-	r.Receipts = remembered(from, touchesTold, r.Address).Receipts
-	for i := range r.Receipts {
-		r.Receipts[i].Findings = nil
-		r.Receipts[i].Steps = slices.DeleteFunc(slices.Clone(r.Receipts[i].Steps), func(st ledger.Step) bool { return st.Address != r.Address })
-	}
-	r.Removed = removed(r)
-	if r.Declared == nil && r.Node == nil && len(r.Foreign) == 0 && len(r.Receipts) == 0 {
-		r.NotFound = true
-		slices.Sort(all)
-		r.Hint = diag.DidYouMean(address, slices.Compact(all))
-	}
-	return r
-}
-
-// whole finds the address that a name or VMID stands for; what none is stays.
-func whole(text string, all []string, nodes []engine.NodeStatus) string {
-	if slices.Contains(all, text) {
-		return text
-	}
-	for _, n := range nodes {
-		if n.Node == text || strconv.Itoa(n.VMID) == text {
-			return n.Address
-		}
-	}
-	for _, a := range all {
-		if _, name, _ := strings.Cut(a, "."); name == text {
-			return a
-		}
-	}
-	return text
-}
-
-// removed tells which pass took something away that is not declared any more.
-func removed(r reasons) *removal {
-	if r.Declared != nil || len(r.Receipts) == 0 || len(r.Receipts[0].Steps) == 0 {
-		return nil
-	}
-	last := r.Receipts[0]
-	if st := last.Steps[len(last.Steps)-1]; st.Action != "delete" || st.Status != "done" {
-		return nil
-	}
-	return &removal{last.Commit, last.Subject, last.Author, last.ID}
-}
 
 func (a *app) whyVerb() *cobra.Command {
 	f := &agentFlags{}
@@ -144,19 +33,13 @@ commit removed it, of an unmanaged guest why it is left alone.`,
 func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
-	a.ui.document = problemOf
-	r, cfg, err := a.agentHere(ctx, f)
-	var doc reasons
-	switch {
-	case err == nil:
-		err = r.get(ctx, "/why/"+url.PathEscape(address), &doc)
-	case errors.Is(err, errNoAgent):
-		var m *memory
-		if m, err = a.recall(cfg); err == nil {
-			a.ui.notef("no agent is running here; this is what it knew at %s", when(m.status.At))
-			doc = reasonsOf(address, m.status, &knowledge{}, m.ledger)
-		}
+	a.ui.document = control.ProblemOf
+	r, err := a.recordOf(ctx, f)
+	if err != nil {
+		return err
 	}
+	a.noteOffline(ctx, r)
+	doc, err := r.Why(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -178,7 +61,7 @@ func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 }
 
 // reasons writes the text of why.
-func (u *ui) reasons(r reasons) {
+func (u *ui) reasons(r control.Reasons) {
 	if r.NotFound {
 		return
 	}
@@ -200,7 +83,7 @@ func (u *ui) reasons(r reasons) {
 		row("by commit", "%s", commitLine(r.InForce))
 	case r.Removed != nil:
 		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
-	case len(r.Foreign) > 0:
+	case len(r.Unmanaged) > 0:
 	case !r.Known && r.Running:
 		row("declared", "not known: the files of commit %s are not at hand; it is after the next pass", commitLine(r.InForce))
 	case !r.Known:
@@ -211,7 +94,7 @@ func (u *ui) reasons(r reasons) {
 	if r.Node != nil {
 		row("is", "%s", standing(*r.Node))
 	}
-	for _, g := range r.Foreign {
+	for _, g := range r.Unmanaged {
 		row("unmanaged", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
 	}
 	for _, n := range r.Unknown {

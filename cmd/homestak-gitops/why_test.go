@@ -10,23 +10,29 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // aPast is a fake agent with a commit in force, three receipts, and a stranger.
-func aPast(t *testing.T) (*fakeAgent, *knowledge) {
+func aPast(t *testing.T) (*controltest.Agent, *control.Facts) {
 	t.Helper()
-	f := newFakeAgent()
-	f.status.InForce = &agent.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: noon}
-	f.status.Nodes = []engine.NodeStatus{{Address: "vm.one", Node: "one", VMID: 10001, Ready: true}}
+	f := controltest.New()
+	f.Change(func(s *agent.Status) {
+		s.InForce = &agent.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: noon}
+	})
+	f.Change(func(s *agent.Status) {
+		s.Nodes = []engine.NodeStatus{{Address: "vm.one", Node: "one", VMID: 10001, Ready: true}}
+	})
 	receipt := func(id, outcome string, drift bool, steps ...ledger.Step) ledger.Receipt {
 		return ledger.Receipt{
 			Version: 1, ID: id, Verb: "agent", By: "father", Host: "father", Commit: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab",
 			Began: noon, Seconds: 12.5, Outcome: outcome, Drift: drift, Steps: steps,
 		}
 	}
-	f.list = []ledger.Receipt{
+	f.List = []ledger.Receipt{
 		receipt("3", "done", true, ledger.Step{Address: "vm.one", Action: "update", Status: "done", Reason: "memory differs", Seconds: 1.5, Changes: []ledger.Change{
 			{Path: "memory", Before: 512, After: 1024}, {Path: "cipassword", Sensitive: true}, {Path: "tags", Before: nil, After: ""},
 		}}),
@@ -35,10 +41,10 @@ func aPast(t *testing.T) (*fakeAgent, *knowledge) {
 			ledger.Step{Address: "vm.two", Action: "create", Status: "failed", Error: "no space", Seconds: 3, Changes: []ledger.Change{{Path: "cores", After: 1}}}),
 		receipt("1", "done", false, ledger.Step{Address: "vm.one", Action: "create", Status: "done", Reason: "is not there", Seconds: 4}),
 	}
-	f.list[2].Verb, f.list[2].By = "apply", "cli:me@here"
-	k := &knowledge{identity: "father"}
-	k.site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
-	k.observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
+	f.List[2].Verb, f.List[2].By = "apply", "cli:me@here"
+	k := control.NewFacts("father")
+	k.Site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
+	k.Observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
 	return f, k
 }
 
@@ -48,7 +54,7 @@ func TestWhy(t *testing.T) {
 	tell := func(address string) string {
 		var out stream
 		u := &ui{process: process{stdout: &out}}
-		u.reasons(reasonsOf(address, f.Status(), k, f))
+		u.reasons(control.ReasonsOf(address, f.Status(), k, f))
 		return out.String()
 	}
 	one := `vm.one (10001), of manifest web
@@ -87,10 +93,10 @@ last done
 	for _, name := range []string{"999", "scratch", "vm.scratch"} {
 		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is left alone\n", tell(name))
 	}
-	r := reasonsOf("vm.onne", f.Status(), k, f)
+	r := control.ReasonsOf("vm.onne", f.Status(), k, f)
 	require.True(t, r.NotFound)
 	require.Equal(t, `did you mean "vm.one"?`, r.Hint)
-	require.Len(t, f.list[1].Steps, 2, "the receipts themselves stay whole")
+	require.Len(t, f.List[1].Steps, 2, "the receipts themselves stay whole")
 }
 
 func TestHistoryTable(t *testing.T) {
@@ -98,14 +104,14 @@ func TestHistoryTable(t *testing.T) {
 	f, _ := aPast(t)
 	var out stream
 	u := &ui{process: process{stdout: &out}}
-	u.history(f.list, "")
+	u.history(f.List, "")
 	require.Equal(t, `  WHEN                 COMMIT    BY                 OUTCOME  TOOK  WHAT
   2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift put back)  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  father             partly   12 s  1 add, 1 destroy  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  cli:me@here apply  done     12 s  1 add  “Web 2” (A. Homelab)
 `, out.String())
 
-	socket, _ := served(t, f, "")
+	socket, _ := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
 	code, lines, _ := runIn(t, env, "history", "--json", "vm.two")
 	require.Zero(t, code)
@@ -120,7 +126,7 @@ func TestHistoryTable(t *testing.T) {
 	code, text, _ := runIn(t, env, "history", "verify")
 	require.Zero(t, code)
 	require.Equal(t, "the chain holds: 3 receipts\n", text)
-	f.broken = []string{"2: is not what its successor says it was"}
+	f.Broken = []string{"2: is not what its successor says it was"}
 	code, text, stderr = runIn(t, env, "history", "verify", "--json")
 	require.Equal(t, exitError, code)
 	require.Contains(t, text, `"broken": [`)
@@ -134,11 +140,11 @@ func TestHistoryTable(t *testing.T) {
 func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	f, _ := aPast(t)
-	s := left(ledger.State{
+	s := control.LastStatus(ledger.State{
 		Identity: "father", Head: ledger.CommitRef{ID: "55aa", Since: noon}, Good: ledger.CommitRef{ID: "3f2c1a9d00", Since: noon.Add(-time.Hour)},
-	}, f.list[1:2])
+	}, f.List[1:2])
 	require.Equal(t, noon.Add(12500*time.Millisecond), s.At)
-	require.Equal(t, absent, s.State)
+	require.Equal(t, control.Absent, s.State)
 	require.Equal(t, "Web 2", s.InForce.Subject)
 	require.Nil(t, s.Converged)
 	text := statusText(s, noon.Add(time.Hour), false)

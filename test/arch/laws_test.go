@@ -72,11 +72,16 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "engine/agent", may: []string{"engine", "engine/apply", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"},
 		tests: []string{"engine/enginetest"},
 	},
+	{
+		pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model"},
+		tests: []string{"drivers/proxmox", "engine/control/controltest", "hcl"}, // a site that declares something
+	},
+	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model"}}, // an agent that only answers
 	{pkg: "examples"}, // files only
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/diag", "engine/health", "engine/ledger",
+		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
-	}, tests: []string{"drivers/proxmox/pveapi", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
+	}, tests: []string{"drivers/proxmox/pveapi", "engine/control/controltest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
@@ -106,7 +111,7 @@ var libraries = []library{
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops"}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
 	{path: "github.com/coreos/go-systemd/v22", owners: []string{"cmd/homestak-gitops"}, why: "only the command is a service"},
-	{path: "github.com/gofrs/flock", owners: []string{"cmd/homestak-gitops"}, why: "one place decides who is the one writer"},
+	{path: "github.com/gofrs/flock", owners: []string{"engine/control"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},

@@ -1,35 +1,38 @@
-package main
+package control
 
 import (
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/hcl"
 )
 
-func TestKnowledgeKeepsTwoCommits(t *testing.T) {
+func TestFactsKeepsTwoCommits(t *testing.T) {
 	site := load(t, twoNodes)
-	k := &knowledge{identity: "father"}
+	k := NewFacts("father")
 	_, manifests := k.host()
 	require.Nil(t, manifests, "nothing is known before a site was read")
 	bad := diag.List{diag.Errorf(diag.Range{}, "bad", "")}
-	k.site(engine.Desired{Site: site, Commit: "0", Findings: bad})
+	k.Site(engine.Desired{Site: site, Commit: "0", Findings: bad})
 	api, manifests := k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	require.Nil(t, manifests, "that needs a site that rules agree to")
 	for _, id := range []string{"a", "b", "a", "c"} {
-		k.site(engine.Desired{Site: site, Commit: id})
+		k.Site(engine.Desired{Site: site, Commit: id})
 	}
-	k.site(engine.Desired{Site: site, Commit: "d", Findings: bad})
+	k.Site(engine.Desired{Site: site, Commit: "d", Findings: bad})
 	api, manifests = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	require.Equal(t, []string{"web"}, manifests)
-	k.site(engine.Desired{Site: load(t, strings.ReplaceAll(twoNodes, "192.0.2.10", "192.0.2.11")), Commit: "e", Findings: bad})
-	k.site(engine.Desired{})
+	k.Site(engine.Desired{Site: load(t, strings.ReplaceAll(twoNodes, "192.0.2.10", "192.0.2.11")), Commit: "e", Findings: bad})
+	k.Site(engine.Desired{})
 	api, _ = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	at, all, ok := k.declared("a", "vm.one")
@@ -40,9 +43,16 @@ func TestKnowledgeKeepsTwoCommits(t *testing.T) {
 	require.False(t, ok)
 	_, _, ok = k.declared("d", "vm.one")
 	require.False(t, ok, "what does not converge is not known")
-	k.observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
-	strangers, _ := k.beyond()
-	require.Equal(t, []foreign{{7, "x", "vm", "no mark"}}, strangers)
+	k.Observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 7, Name: "x", Kind: "vm", Why: "no mark"}}})
+	unmanaged, _ := k.beyond()
+	require.Equal(t, []Unmanaged{{7, "x", "vm", "no mark"}}, unmanaged)
+}
+
+func load(t *testing.T, text string) *model.Site {
+	t.Helper()
+	site, found := hcl.Load(fstest.MapFS{"site.hcl": {Data: []byte(text)}}, hcl.Options{Kinds: proxmox.Kinds()})
+	require.Zero(t, found.Errors(), "%v", found)
+	return site
 }
 
 const twoNodes = `

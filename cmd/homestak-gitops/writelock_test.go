@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +10,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -35,30 +34,30 @@ func (st stage) startWith(t *testing.T, env map[string]string, args ...string) *
 func TestApplyWaitsForTheAgent(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pvesim.Config{TaskTime: 200 * time.Millisecond}, 1)
-	f := newFakeAgent()
-	f.status.Running = &agent.Running{Steps: 5, Done: 2, Seconds: 90}
-	socket, _ := served(t, f, "")
+	f := controltest.New()
+	f.Change(func(s *agent.Status) { s.Running = &agent.Running{Steps: 5, Done: 2, Seconds: 90} })
+	socket, _ := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
-	<-f.free // the agent is at work
+	<-f.Free // the agent is at work
 	e := st.startWith(t, env, "apply", "--site", st.site, "--yes")
 	e.says(e.err, "the agent is converging host father, 2 of 5 steps done, about 90 s left; waiting")
 	require.NotContains(t, e.err.String(), "creating")
-	f.free <- struct{}{}
+	f.Free <- struct{}{}
 	e.says(e.err, "an agent converges host father: what git does not say, it puts back at its next look")
 	e.says(e.err, "image.debian: creating")
-	require.Empty(t, f.free, "the agent must not begin now")
+	require.Empty(t, f.Free, "the agent must not begin now")
 	require.Equal(t, exitDone, e.end(), e.err)
-	<-f.free // and is free again
-	f.free <- struct{}{}
-	require.Equal(t, []string{whoami() + " (apply)"}, f.holders)
+	<-f.Free // and is free again
+	f.Free <- struct{}{}
+	require.Equal(t, []string{control.Whoami() + " (apply)"}, f.Holders())
 }
 
 func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pvesim.Config{}, 1)
-	f := newFakeAgent()
-	socket, _ := served(t, f, "")
-	<-f.free
+	f := controltest.New()
+	socket, _ := controltest.Serve(t, f, "")
+	<-f.Free
 	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "the agent of host father is at work; waiting")
 	e.signals <- os.Interrupt
@@ -70,13 +69,13 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 	t.Parallel()
 	_, st := serve(t, pvesim.Config{}, 1)
 	for _, api := range []string{"", "https://192.0.2.99:8006"} {
-		f := newFakeAgent()
-		socket, _ := served(t, f, api)
+		f := controltest.New()
+		socket, _ := controltest.Serve(t, f, api)
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
 		require.Equal(t, exitDone, e.end(), e.err)
-		require.Equal(t, api == "", len(f.holders) == 1)
+		require.Equal(t, api == "", len(f.Holders()) == 1)
 	}
-	for _, socket := range []string{noSocket, "/nowhere/agent.sock"} {
+	for _, socket := range []string{control.NoSocket, "/nowhere/agent.sock"} {
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
 		require.Equal(t, exitDone, e.end(), e.err)
 	}
@@ -84,8 +83,8 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 
 func TestTheAgentAllowsToDestroy(t *testing.T) {
 	t.Parallel()
-	f := newFakeAgent()
-	socket, end := served(t, f, "https://a:8006")
+	f := controltest.New()
+	socket, end := controltest.Serve(t, f, "https://a:8006")
 	var stderr stream
 	a := &app{process: process{stderr: &stderr, env: func(key string) string {
 		return map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": "/nowhere"}[key]
@@ -119,31 +118,9 @@ func TestASocketThatMayNotBeOpened(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may open everything")
 	}
-	socket, _ := served(t, newFakeAgent(), "")
+	socket, _ := controltest.Serve(t, controltest.New(), "")
 	require.NoError(t, os.Chmod(socket, 0))
 	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket, "HOME": t.TempDir()}, "status")
 	require.Equal(t, exitDenied, code)
-	require.Contains(t, stderr, "may not be opened by "+whoami()+"\n  run this as root")
-}
-
-// What root makes in the folder of an agent that is not root belongs to the agent.
-func TestLocksBelongToTheDataFolder(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root gives files away")
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.Chown(dir, 1234, 1234))
-	release, err := lockHost(dir, &model.Host{Name: "father"}, "apply")
-	require.NoError(t, err)
-	defer release()
-	files, err := filepath.Glob(filepath.Join(dir, "locks", "*"))
-	require.NoError(t, err)
-	for _, name := range append(files, filepath.Join(dir, "locks")) {
-		info, err := os.Stat(name)
-		require.NoError(t, err)
-		require.Equal(t, uint32(1234), info.Sys().(*syscall.Stat_t).Uid, name)
-	}
-	_, err = lockHost(dir, &model.Host{Name: "father"}, "agent")
-	require.ErrorContains(t, err, fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", whoami(), os.Getpid()))
+	require.Contains(t, stderr, "may not be opened by "+control.Whoami()+"\n  run this as root")
 }

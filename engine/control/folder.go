@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"errors"
@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// folderError adds to an error about the data folder what to do.
-func folderError(dir string, err error) error {
+// FolderError adds to an error about the data folder what to do.
+func FolderError(dir string, err error) error {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
-	return fmt.Errorf("%w\n%s", err, folderHint(dir, err))
+	return fmt.Errorf("%w\n%s", err, FolderHint(dir, err))
 }
 
-// folderHint says what to do where the data folder cannot be used.
-func folderHint(dir string, err error) string {
+// FolderHint says what to do where the data folder cannot be used.
+func FolderHint(dir string, err error) string {
 	if errors.Is(err, syscall.ENOSPC) {
 		return "make room on that disk"
 	}
@@ -30,14 +30,14 @@ func folderHint(dir string, err error) string {
 	return "name a folder that you may write: data_dir in agent.hcl, or --data-dir"
 }
 
-// handOver gives what root made in the data folder of another user to that user: its
+// HandOver gives what root made in the data folder of another user to that user: its
 // agent could not read it otherwise. It does nothing where the folder is root's, or
 // where the program is not run by root.
 //
 // The owner may change the folder at the same time. So nothing outside of it is
 // reached (os.Root), and a file with a second name is left alone: it may be one of
 // root's from elsewhere.
-func handOver(dir string) error {
+func HandOver(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
 		return err

@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/engine"
@@ -19,51 +20,46 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 )
 
-// steered is the agent, as far as the socket looks at it and steers it.
-type steered interface {
+// Agent is what the socket needs of the agent.
+type Agent interface {
 	Status() agent.Status
 	CheckNow()
 	Reconcile(ctx context.Context) (agent.PassStatus, error)
 	Pause(ctx context.Context, who string) (release func(), err error)
-}
-
-// suspender is the agent, as far as it can be told to leave things as they are.
-type suspender interface {
 	Suspend(s ledger.Suspension) error
 	Resume(manifest string) (bool, error)
 }
 
-// receipts is the memory of what was done.
-type receipts interface {
+// Receipts are the records of what was done.
+type Receipts interface {
 	Last(n int, match func(*ledger.Receipt) bool) ([]ledger.Receipt, error)
-	Verify() (held int, broken []string, err error)
+	Verify() (good int, broken []string, err error)
 }
 
-// control answers on the agent's socket: HTTP with JSON bodies. Who may open the
-// socket may do all of it, so what keeps others away is the mode of the file.
+// Server answers on the agent's socket: HTTP with JSON bodies. Who may open the socket
+// may do all of it; the mode of the file keeps others away.
 //
-//	GET  /agent            who this is: agentCard
+//	GET  /agent            who this is: Card
 //	GET  /status           agent.Status
 //	GET  /history          receipts, newest first; n= of them (20; 0: all), address=
-//	GET  /history/verify   whether the chain of receipts holds: chain
-//	GET  /why/ADDRESS      where an object comes from and what was done to it: reasons
-//	POST /reconcile        look now; with ?wait the answer is the agent.PassStatus of that look
+//	GET  /history/verify   whether the chain of receipts holds: Chain
+//	GET  /why/ADDRESS      where an object comes from and what was done to it: Reasons
+//	POST /reconcile        check now; with ?wait the answer is the agent.PassStatus of that pass
 //	POST /suspend          a ledger.Suspension, without since
 //	POST /resume           {"manifest": "…"}, "" for everything
-//	POST /hold             be the one writer: who=, verb=; granted when the headers come, until the connection ends
+//	POST /hold             pause the agent: who=, verb=; granted when the headers come, until the connection ends
 //
-// Whatever goes wrong is a problem with a status of 4xx or 5xx.
-type control struct {
-	agent    steered
-	suspends suspender
-	receipts receipts
-	known    *knowledge
-	card     agentCard
-	log      *slog.Logger
+// Whatever goes wrong is a Problem with a status of 4xx or 5xx.
+type Server struct {
+	Agent    Agent
+	Receipts Receipts
+	Facts    *Facts
+	Card     Card // without what Facts knows
+	Log      *slog.Logger
 }
 
-// agentCard says which agent answers.
-type agentCard struct {
+// Card says which agent answers.
+type Card struct {
 	Version   int      `json:"version"` // of this interface: 1
 	Program   string   `json:"program"` // version of the program
 	Identity  string   `json:"identity"`
@@ -73,16 +69,16 @@ type agentCard struct {
 	Manifests []string `json:"manifests"` // those that it deploys; null as long as no site was read
 }
 
-// history is the answer of /history.
-type history struct {
+// History is the answer of /history.
+type History struct {
 	Receipts []ledger.Receipt `json:"receipts"`
 	Problem  string           `json:"problem"` // receipts that cannot be read, "" for none
 }
 
-// chain is the answer of /history/verify.
-type chain struct {
-	Held   int      `json:"held"`
-	Broken []string `json:"broken"`
+// Chain is the answer of /history/verify.
+type Chain struct {
+	Good   int      `json:"held"`   // receipts that are as they were written
+	Broken []string `json:"broken"` // what is wrong, a text for each of the others
 }
 
 // The bounds of what clients may ask and take.
@@ -94,12 +90,12 @@ const (
 	controlEnd   = 2 * time.Second  // for answers under way when the agent stops
 )
 
-// serve answers until ctx ends, and then ends what waits. It closes the listener.
-func (c *control) serve(ctx context.Context, ln net.Listener) error {
+// Serve answers until ctx ends, and then ends what waits. It closes the listener.
+func (c *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s := &http.Server{
 		Handler: c.routes(), BaseContext: func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: controlRead, ReadTimeout: controlRead, WriteTimeout: controlWrite, IdleTimeout: controlRead,
-		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: controlBody, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(bounded(ln, controlConns)) }()
@@ -119,24 +115,24 @@ func (c *control) serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-func (c *control) routes() http.Handler {
+func (c *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, answer func(w http.ResponseWriter, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, controlBody)
 			doc, err := answer(w, r)
-			switch p, ok := errors.AsType[*problem](err); {
+			switch p, ok := errors.AsType[*Problem](err); {
 			case ok:
 				p.write(w)
 			case err != nil:
-				(&problem{Status: http.StatusInternalServerError, Code: "failed", Message: err.Error()}).write(w)
+				(&Problem{Status: http.StatusInternalServerError, Code: "failed", Message: err.Error()}).write(w)
 			case doc != nil:
 				writeAnswer(w, http.StatusOK, doc)
 			}
 		})
 	}
 	handle("GET /agent", func(http.ResponseWriter, *http.Request) (any, error) { return c.self(), nil })
-	handle("GET /status", func(http.ResponseWriter, *http.Request) (any, error) { return c.agent.Status(), nil })
+	handle("GET /status", func(http.ResponseWriter, *http.Request) (any, error) { return c.Agent.Status(), nil })
 	handle("GET /history", c.history)
 	handle("GET /history/verify", c.verify)
 	handle("GET /why/{address}", c.why)
@@ -145,22 +141,22 @@ func (c *control) routes() http.Handler {
 	handle("POST /resume", c.resume)
 	handle("POST /hold", c.hold)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return nil, &problem{
+		return nil, &Problem{
 			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
-			Hint: "the agent that runs is version " + c.card.Program,
+			Hint: "the agent that runs is version " + c.Card.Program,
 		}
 	})
 	return mux
 }
 
-func (c *control) self() agentCard {
-	card := c.card
-	card.API, card.Manifests = c.known.host()
+func (c *Server) self() Card {
+	card := c.Card
+	card.API, card.Manifests = c.Facts.host()
 	return card
 }
 
-// history tells of the receipts that touched an address, or of all.
-func (c *control) history(_ http.ResponseWriter, r *http.Request) (any, error) {
+// history lists the receipts that touched an address, or of all.
+func (c *Server) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 	n := 20
 	if text := r.URL.Query().Get("n"); text != "" {
 		var err error
@@ -168,13 +164,13 @@ func (c *control) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 			return nil, badRequest("n is not a number of receipts", "leave it out for 20, or say 0 for all")
 		}
 	}
-	return remembered(c.receipts, n, r.URL.Query().Get("address")), nil
+	return historyOf(c.Receipts, n, r.URL.Query().Get("address")), nil
 }
 
-// remembered reads receipts; those that cannot be read are told beside the others.
-func remembered(from receipts, n int, address string) history {
+// historyOf reads receipts; those that cannot be read are reported beside the others.
+func historyOf(from Receipts, n int, address string) History {
 	list, err := from.Last(n, touches(address))
-	h := history{Receipts: append([]ledger.Receipt{}, list...)}
+	h := History{Receipts: append([]ledger.Receipt{}, list...)}
 	if err != nil {
 		h.Problem = err.Error()
 	}
@@ -191,38 +187,43 @@ func touches(address string) func(*ledger.Receipt) bool {
 	}
 }
 
-func (c *control) verify(http.ResponseWriter, *http.Request) (any, error) {
-	held, broken, err := c.receipts.Verify()
-	return chain{held, append([]string{}, broken...)}, err
+func (c *Server) verify(http.ResponseWriter, *http.Request) (any, error) {
+	return chainOf(c.Receipts)
 }
 
-func (c *control) why(_ http.ResponseWriter, r *http.Request) (any, error) {
-	return reasonsOf(r.PathValue("address"), c.agent.Status(), c.known, c.receipts), nil
+// chainOf checks the chain of receipts.
+func chainOf(r Receipts) (Chain, error) {
+	good, broken, err := r.Verify()
+	return Chain{good, append([]string{}, broken...)}, err
 }
 
-// reconcile looks now; with ?wait for as long as the client stays.
-func (c *control) reconcile(w http.ResponseWriter, r *http.Request) (any, error) {
-	c.log.Info("asked to look", "over", "socket")
+func (c *Server) why(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return ReasonsOf(r.PathValue("address"), c.Agent.Status(), c.Facts, c.Receipts), nil
+}
+
+// reconcile checks now; with ?wait it answers after the pass, for as long as the client stays.
+func (c *Server) reconcile(w http.ResponseWriter, r *http.Request) (any, error) {
+	c.Log.Info("asked to look", "over", "socket")
 	if !r.URL.Query().Has("wait") {
-		c.agent.CheckNow()
+		c.Agent.CheckNow()
 		writeAnswer(w, http.StatusAccepted, struct{}{})
 		return nil, nil //nolint:nilnil // the answer is written
 	}
 	patient(w)
-	pass, err := c.agent.Reconcile(r.Context())
+	pass, err := c.Agent.Reconcile(r.Context())
 	if errors.Is(err, engine.ErrInterrupted) || r.Context().Err() != nil {
 		return nil, stoppingProblem()
 	}
 	return pass, err
 }
 
-func (c *control) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	var s ledger.Suspension
 	if err := readBody(r, &s); err != nil {
 		return nil, err
 	}
 	s.Since = time.Now().UTC().Truncate(time.Second)
-	_, manifests := c.known.host()
+	_, manifests := c.Facts.host()
 	switch {
 	case s.Reason == "":
 		return nil, badRequest("a suspension needs a reason", "whoever finds it wants to know why: --reason TEXT")
@@ -231,13 +232,13 @@ func (c *control) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest):
 		return nil, badRequest(fmt.Sprintf("the agent deploys no manifest %q", s.Manifest), diag.DidYouMean(s.Manifest, manifests))
 	}
-	if err := c.agentError(c.suspends.Suspend(s)); err != nil {
+	if err := c.agentError(c.Agent.Suspend(s)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (c *control) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	var what struct {
 		Manifest string `json:"manifest"`
 		By       string `json:"by"`
@@ -245,41 +246,41 @@ func (c *control) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err := readBody(r, &what); err != nil {
 		return nil, err
 	}
-	c.log.Info("asked to go on", "over", "socket", "by", what.By)
-	was, err := c.suspends.Resume(what.Manifest)
+	c.Log.Info("asked to go on", "over", "socket", "by", what.By)
+	was, err := c.Agent.Resume(what.Manifest)
 	if err := c.agentError(err); err != nil {
 		return nil, err
 	}
 	if !was {
 		hint := "the agent is not suspended at all"
-		if list := c.agent.Status().Suspended; len(list) > 0 {
+		if list := c.Agent.Status().Suspended; len(list) > 0 {
 			names := map[string]bool{}
 			for _, s := range list {
-				names[suspendedWhat(s.Manifest)] = true
+				names[SuspendedWhat(s.Manifest)] = true
 			}
-			hint = fmt.Sprintf("suspended is: %s", joined(slices.Sorted(maps.Keys(names))))
+			hint = fmt.Sprintf("suspended is: %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 		}
-		return nil, &problem{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + suspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
+		return nil, &Problem{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + SuspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
 	}
 	return struct{}{}, nil
 }
 
 // agentError is for changes of what the agent keeps on disk.
-func (*control) agentError(err error) error {
+func (*Server) agentError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("the agent cannot keep it: %w", err)
 }
 
-// hold makes the client the one writer for as long as its connection lives.
-func (c *control) hold(w http.ResponseWriter, r *http.Request) (any, error) {
+// hold keeps the agent paused for as long as the client's connection lives.
+func (c *Server) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 	who, verb := r.URL.Query().Get("who"), r.URL.Query().Get("verb")
 	if who == "" || len(who)+len(verb) > 200 {
 		return nil, badRequest("who holds?", "name who= and verb=, shortly")
 	}
 	patient(w)
-	release, err := c.agent.Pause(r.Context(), printable(who+" ("+verb+")"))
+	release, err := c.Agent.Pause(r.Context(), oneLine(who+" ("+verb+")"))
 	if err != nil {
 		if r.Context().Err() != nil {
 			return nil, stoppingProblem()
@@ -287,13 +288,13 @@ func (c *control) hold(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	defer release()
-	c.log.Info("held", "by", who, "verb", verb)
+	c.Log.Info("held", "by", who, "verb", verb)
 	w.WriteHeader(http.StatusOK)
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil, nil //nolint:nilnil // the client is gone: nobody waits for an answer
 	}
 	<-r.Context().Done()
-	c.log.Info("released", "by", who, "verb", verb)
+	c.Log.Info("released", "by", who, "verb", verb)
 	return nil, nil //nolint:nilnil // the answer was its headers
 }
 
@@ -305,13 +306,23 @@ func patient(w http.ResponseWriter) {
 	_ = rc.SetWriteDeadline(time.Time{})
 }
 
+// oneLine takes control characters out of what a client says of itself.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (r < ' ' || r == 0x7f) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
 // readBody reads the one JSON document of a request.
 func readBody(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return &problem{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
 	}
 	if err != nil || d.More() {
 		return badRequest("the body is not the JSON document that is asked for", fmt.Sprint(err))

@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"maps"
@@ -11,44 +11,48 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// knowledge is what the process of an agent knows beside the agent's status: where the
-// commits that count declare things, and what on the host is not ours. The agent's
-// goroutine writes it and those of the socket read it, hence the lock. Nothing is
-// decided by it; it holds no more than answers need, since it stays between passes.
-type knowledge struct {
+// Facts are what the process of an agent knows beside the agent's status: where the last
+// valid commits declare things, and what on the host is unmanaged. The agent's goroutine
+// writes them and those of the socket read them, hence the lock. Nothing is decided by
+// them; they hold no more than answers need, since they stay between passes. The zero
+// value knows nothing.
+type Facts struct {
 	identity string
 
 	mu        sync.Mutex
 	api       string
-	manifests []string  // that the last valid site deploys on the host
-	commits   []commit  // the last valid ones, the newest last: the head, and what is in force
-	foreign   []foreign // guests that are not ours
+	manifests []string // that the last valid site deploys on the host
+	commits   []commit // the last valid ones, the newest last: the head, and what is in force
+	unmanaged []Unmanaged
 	unknown   []model.Unknown
 }
 
 // commit is where a commit declares the objects of the host.
 type commit struct {
 	id string
-	at map[string]declaration // by address
+	at map[string]Declaration // by address
 }
 
-// declaration is where the site says that something shall be.
-type declaration struct {
+// Declaration is where the site says that something shall be.
+type Declaration struct {
 	Manifest string     `json:"manifest"` // "" for what stands beside the manifests
 	Node     string     `json:"node"`     // "" for what is no node
 	At       diag.Range `json:"at"`
 }
 
-// foreign is a guest that is not ours.
-type foreign struct {
+// Unmanaged is a guest that the agent does not own.
+type Unmanaged struct {
 	VMID int    `json:"vmid"`
 	Name string `json:"name"`
 	Kind string `json:"kind"`
 	Why  string `json:"why"`
 }
 
-// site learns from a site that was read. One that does not converge moves nothing.
-func (k *knowledge) site(d engine.Desired) {
+// NewFacts knows nothing yet of the host of an agent's identity.
+func NewFacts(identity string) *Facts { return &Facts{identity: identity} }
+
+// Site learns from a site that was read. One that does not converge moves nothing.
+func (k *Facts) Site(d engine.Desired) {
 	if d.Site == nil || d.Site.Hosts[k.identity] == nil {
 		return
 	}
@@ -74,10 +78,10 @@ func (k *knowledge) site(d engine.Desired) {
 		k.commits = append(slices.Delete(k.commits, i, i+1), c)
 		return
 	}
-	c := commit{id: d.Commit, at: map[string]declaration{}}
+	c := commit{id: d.Commit, at: map[string]Declaration{}}
 	want, _ := d.Site.Want(k.identity)
 	for addr, r := range want.State {
-		c.at[addr.String()] = declaration{r.Manifest, r.Node, r.At}
+		c.at[addr.String()] = Declaration{r.Manifest, r.Node, r.At}
 	}
 	k.commits = append(k.commits, c)
 	if len(k.commits) > 2 {
@@ -85,27 +89,27 @@ func (k *knowledge) site(d engine.Desired) {
 	}
 }
 
-// observed learns from a look at the host.
-func (k *knowledge) observed(have model.Observed) {
+// Observed learns from an observation of the host.
+func (k *Facts) Observed(have model.Observed) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.foreign = k.foreign[:0:0]
+	k.unmanaged = k.unmanaged[:0:0]
 	for _, f := range have.Unmanaged {
-		k.foreign = append(k.foreign, foreign{f.VMID, f.Name, f.Kind, f.Why})
+		k.unmanaged = append(k.unmanaged, Unmanaged{f.VMID, f.Name, f.Kind, f.Why})
 	}
 	k.unknown = slices.Clone(have.Unknown)
 }
 
 // host gives the API of the host and the manifests that are deployed there.
-func (k *knowledge) host() (api string, manifests []string) {
+func (k *Facts) host() (api string, manifests []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.api, slices.Clone(k.manifests)
 }
 
-// declared tells where a commit declares an address, and which addresses it has.
+// declared says where a commit declares an address, and which addresses it has.
 // Whether anything is known of the commit says ok.
-func (k *knowledge) declared(id, address string) (at *declaration, all []string, ok bool) {
+func (k *Facts) declared(id, address string) (at *Declaration, all []string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.commits {
@@ -120,9 +124,9 @@ func (k *knowledge) declared(id, address string) (at *declaration, all []string,
 	return nil, nil, false
 }
 
-// beyond gives what on the host is not ours, and what of it could not be seen.
-func (k *knowledge) beyond() ([]foreign, []model.Unknown) {
+// beyond gives what on the host is unmanaged, and what of it could not be observed.
+func (k *Facts) beyond() ([]Unmanaged, []model.Unknown) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.foreign), slices.Clone(k.unknown)
+	return slices.Clone(k.unmanaged), slices.Clone(k.unknown)
 }

@@ -1,89 +1,35 @@
-package main
+package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// problem is an answer that is none.
-type problem struct {
-	Status  int    `json:"-"`
-	Code    string `json:"code"`
-	Message string `json:"message"` // what, as an error says it
-	Hint    string `json:"hint"`    // what to do next, "" if there is nothing to say
-}
-
-// Error gives the message, and the hint on the next line.
-func (p *problem) Error() string {
-	if p.Hint == "" {
-		return p.Message
-	}
-	return p.Message + "\n" + p.Hint
-}
-
-// problemOf is an error as a document.
-func problemOf(err error) any {
-	p, ok := errors.AsType[*problem](err)
-	if !ok {
-		p = &problem{Code: "failed"}
-		p.Message, p.Hint, _ = strings.Cut(err.Error(), "\n")
-	}
-	return problemDocument{p}
-}
-
-// problemDocument is how a problem looks on the wire.
-type problemDocument struct {
-	Error *problem `json:"error"`
-}
-
-func (p *problem) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
-
-func badRequest(message, hint string) *problem {
-	return &problem{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}
-}
-
-func stoppingProblem() *problem {
-	return &problem{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
-}
-
-func writeAnswer(w http.ResponseWriter, status int, doc any) {
-	b, err := json.Marshal(doc)
-	if err != nil {
-		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"failed","message":"the answer cannot be written","hint":""}}`)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // who does not take the answer has none
-}
-
 // longestSocket is what the kernel takes as the name of a socket (unix(7)), less the
 // zero at its end.
 const longestSocket = 107
 
-// listenControl makes the control socket, for its owner and group. What a dead agent
+// Listen makes the control socket, for its owner and group. What a dead agent
 // left there is replaced; where a live one answers, it is left alone.
-func listenControl(ctx context.Context, name string) (net.Listener, error) {
+func Listen(ctx context.Context, name string) (net.Listener, error) {
 	if len(name) > longestSocket {
 		return nil, fmt.Errorf("make the control socket: %s is too long, the system takes %d bytes\nname a shorter one with --socket or HOMESTAK_SOCKET", name, longestSocket)
 	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", name); err == nil {
 		_ = conn.Close()
-		return nil, &ending{exitRefused, fmt.Errorf("make the control socket: another program answers on %s\nname another one with --socket or HOMESTAK_SOCKET", name)}
+		return nil, refusedf("make the control socket: another program answers on %s\nname another one with --socket or HOMESTAK_SOCKET", name)
 	}
 	if info, err := os.Lstat(name); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("make the control socket: %s is there already, and is no socket\nremove it, or name another one with --socket or HOMESTAK_SOCKET", name)
+			return nil, fmt.Errorf("make the control socket: %s is there already, and is not a socket\nremove it, or name another one with --socket or HOMESTAK_SOCKET", name)
 		}
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("make the control socket: %w", err)

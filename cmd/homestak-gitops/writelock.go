@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// lock takes the write lock of a host until the returned function is called: the agent of
+// that host is paused, if one runs on this machine, and the lock file keeps every other
+// process away. Waiting ends with the process's context.
+//
+//nolint:contextcheck,nolintlint // it is meant; the linter looks for this line at its callers
+func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
+	resume, err := a.pauseAgent(h, verb)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := a.dataDir()
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	unlock, err := control.LockHost(dir, h, verb)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	return func() { unlock(); resume() }, nil
+}
+
+// pauseAgent keeps the agent of a host, if one runs, from beginning a pass.
+func (a *app) pauseAgent(h *model.Host, verb string) (release func(), err error) {
+	ctx, cancel := a.stopping.soon(a.stopping.ctx)
+	c, err := a.agentOf(ctx, h)
+	if err != nil || c == nil {
+		cancel()
+		return func() {}, err
+	}
+	resume, err := c.Pause(ctx, verb, func(s agent.Status) { a.ui.notef("%s; waiting", busyText(h.Name, s)) })
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if verb == "apply" {
+		a.ui.notef("an agent converges host %s: what git does not say, it puts back at its next look", h.Name)
+	}
+	return func() { resume(); cancel() }, nil
+}
+
+// agentOf finds the agent of a host, nil if none runs on this machine.
+func (a *app) agentOf(ctx context.Context, h *model.Host) (*control.Client, error) {
+	f := &agentFlags{}
+	cfg, _ := a.agentConfig(f)
+	return a.search(f, cfg).OfHost(ctx, h)
+}
+
+// busyText says what an agent does that is not ready yet.
+func busyText(host string, s agent.Status) string {
+	if s.Running == nil {
+		return "the agent of host " + host + " is at work"
+	}
+	text := "the agent is converging host " + host
+	if s.Running.Steps > 0 {
+		text += fmt.Sprintf(", %d of %s done", s.Running.Done, count(s.Running.Steps, "step"))
+	}
+	if s.Running.Seconds > 0 {
+		text += ", about " + span(time.Duration(s.Running.Seconds*float64(time.Second))) + " left"
+	}
+	return text
+}
+
+// agentAllowsDestroy refuses to destroy a manifest that the agent of the host deploys; see
+// control.Client.AllowDestroy.
+func (a *app) agentAllowsDestroy(ctx context.Context, h *model.Host, manifest string, suspend bool) error {
+	c, err := a.agentOf(ctx, h)
+	if err != nil || c == nil {
+		return err
+	}
+	suspended, err := c.AllowDestroy(ctx, manifest, suspend)
+	if suspended {
+		a.ui.notef("manifest %s is suspended in the agent of host %s; it makes it again after: homestak-gitops resume -M %s", manifest, h.Name, manifest)
+	}
+	return err
+}
+
+// dataDir is where this machine keeps what is about no site: locks. Root shares it
+// with the agent, so that agent.hcl counts too.
+func (a *app) dataDir() (string, error) {
+	if dir := a.env("HOMESTAK_DATA_DIR"); dir != "" {
+		return dir, nil
+	}
+	if os.Geteuid() != 0 {
+		return a.ownDataDir()
+	}
+	c, _ := a.agentConfig(&agentFlags{}) // what is wrong with it is for the agent to say
+	return c.DataDir, nil
+}
+
+// ownDataDir is the data folder of whoever runs the program, where nothing else is said.
+func (a *app) ownDataDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/homestak-gitops", nil
+	}
+	state := a.env("XDG_STATE_HOME")
+	if home := a.env("HOME"); !filepath.IsAbs(state) && home != "" {
+		state = filepath.Join(home, ".local", "state")
+	}
+	if !filepath.IsAbs(state) {
+		return "", errors.New("no place for locks: neither HOMESTAK_DATA_DIR nor XDG_STATE_HOME nor HOME is set")
+	}
+	return filepath.Join(state, "homestak-gitops"), nil
+}

@@ -1,0 +1,235 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Client asks an agent that answers on a socket.
+type Client struct {
+	Card   Card // what the agent said of itself
+	socket string
+	http   *http.Client
+}
+
+// ErrNoAgent is why there is nobody to ask.
+var ErrNoAgent = errors.New("no agent is running here")
+
+// StandardSocket is where the agent of the machine listens.
+const StandardSocket = "/run/homestak-gitops/agent.sock"
+
+// NoSocket as HOMESTAK_SOCKET says that there is no agent to ask.
+const NoSocket = "none"
+
+// Search says where the agent of this machine may listen.
+type Search struct {
+	Socket  string // where the user says; NoSocket: there is no agent to ask; "" for what the rest says
+	DataDir string // a lock file there names the socket of its agent
+	Given   bool   // the user named DataDir: the agent of another folder does not count
+}
+
+// Find finds the agent: at the socket that the user names, else where its lock file says,
+// else at the standard one. ErrNoAgent if there is none.
+func (s Search) Find(ctx context.Context) (*Client, error) {
+	switch s.Socket {
+	case "":
+	case NoSocket:
+		return nil, ErrNoAgent
+	default:
+		return Dial(ctx, s.Socket)
+	}
+	if at := ReadHolder(filepath.Join(s.DataDir, AgentLock)).Socket; at != "" {
+		if c, err := Dial(ctx, at); !errors.Is(err, ErrNoAgent) {
+			return c, err
+		}
+	}
+	c, err := Dial(ctx, StandardSocket)
+	if err == nil && s.Given && c.Card.DataDir != s.DataDir {
+		return nil, ErrNoAgent
+	}
+	return c, err
+}
+
+// OfHost finds the agent of a host: one that says it converges a host of that name and,
+// if it knows already, of that API. Without one it gives nil. One that may not be asked
+// is an error, since it may well be that one.
+func (s Search) OfHost(ctx context.Context, h *model.Host) (*Client, error) {
+	c, err := s.Find(ctx)
+	if errors.Is(err, ErrNoAgent) && s.Given {
+		// Whose locks are elsewhere still shares the host with the agent of the machine.
+		c, err = Dial(ctx, StandardSocket)
+	}
+	switch {
+	case errors.Is(err, ErrNoAgent):
+		return nil, nil //nolint:nilnil // no agent is the usual case, and nothing wrong
+	case err != nil:
+		return nil, fmt.Errorf("%w\nwithout it two writers could meet; if that agent converges another host, set HOMESTAK_SOCKET=%s", err, NoSocket)
+	}
+	api := strings.TrimRight(h.API, "/")
+	if c.Card.Identity != h.Name || c.Card.API != "" && c.Card.API != api {
+		return nil, nil //nolint:nilnil // it is the agent of another host
+	}
+	return c, nil
+}
+
+// Dial asks who answers on a socket. ErrNoAgent if nobody does, a *DeniedError if the user
+// may not open it.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	c := &Client{socket: socket}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
+	}
+	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := c.get(ctx, "/agent", &c.Card)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, ErrNoAgent
+	case errors.Is(err, fs.ErrPermission):
+		return nil, deniedf("the agent's socket %s may not be opened by %s\n%s", socket, Whoami(), socketHint(socket))
+	case err != nil:
+		return nil, err
+	}
+	return c, nil
+}
+
+// socketHint says who may open a socket.
+func socketHint(socket string) string {
+	hint := "run this as root"
+	info, err := os.Stat(socket)
+	if err == nil {
+		if at, ok := info.Sys().(*syscall.Stat_t); ok {
+			gid := strconv.FormatUint(uint64(at.Gid), 10)
+			if g, err := user.LookupGroupId(gid); err == nil {
+				gid = g.Name
+			}
+			if gid != "root" {
+				hint += ", or as a member of the group " + gid
+			}
+		}
+	}
+	return hint
+}
+
+// Status asks how the agent and its nodes are.
+func (c *Client) Status(ctx context.Context) (agent.Status, error) {
+	var s agent.Status
+	err := c.get(ctx, "/status", &s)
+	return s, err
+}
+
+// History asks for the last receipts, newest first: n of them, or all for 0; only those that
+// touched an address, or all for "".
+func (c *Client) History(ctx context.Context, n int, address string) (History, error) {
+	var h History
+	err := c.get(ctx, "/history?n="+strconv.Itoa(n)+"&address="+url.QueryEscape(address), &h)
+	return h, err
+}
+
+// Verify asks whether the chain of receipts holds.
+func (c *Client) Verify(ctx context.Context) (Chain, error) {
+	var chain Chain
+	err := c.get(ctx, "/history/verify", &chain)
+	return chain, err
+}
+
+// Why asks why something is as it is; see ReasonsOf for what an address may be.
+func (c *Client) Why(ctx context.Context, address string) (Reasons, error) {
+	var r Reasons
+	err := c.get(ctx, "/why/"+url.PathEscape(address), &r)
+	return r, err
+}
+
+// CheckNow makes the agent check repository and host now.
+func (c *Client) CheckNow(ctx context.Context) error { return c.post(ctx, "/reconcile", nil, nil) }
+
+// Reconcile makes the agent check repository and host now, and waits for the end of that
+// pass; its client may leave at any time.
+func (c *Client) Reconcile(ctx context.Context) (agent.PassStatus, error) {
+	var p agent.PassStatus
+	err := c.post(ctx, "/reconcile?wait", nil, &p)
+	return p, err
+}
+
+func (c *Client) get(ctx context.Context, path string, into any) error {
+	return c.call(ctx, http.MethodGet, path, nil, into)
+}
+
+func (c *Client) post(ctx context.Context, path string, body, into any) error {
+	return c.call(ctx, http.MethodPost, path, body, into)
+}
+
+// call asks and reads the answer; into may be nil.
+func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
+	res, err := c.send(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if into == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 256<<20)).Decode(into); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", causeOf(ctx, err))
+	}
+	return nil
+}
+
+// send asks; an answer that it gives is one, and its body is the caller's to close.
+func (c *Client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var b bytes.Buffer
+	if body != nil {
+		if err := json.NewEncoder(&b).Encode(body); err != nil {
+			return nil, fmt.Errorf("ask the agent: %w", err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, &b)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	res, err := c.http.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // the URL is of our making
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent on %s: %w", c.socket, causeOf(ctx, err))
+	}
+	if res.StatusCode < 300 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	doc := problemDocument{&Problem{Message: "the agent answered " + res.Status}}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&doc); err != nil || doc.Error == nil {
+		doc.Error = &Problem{Message: "something that is not an agent answers on " + c.socket + ": " + res.Status}
+	}
+	doc.Error.Status = res.StatusCode
+	return nil, doc.Error
+}
+
+// causeOf prefers the reason why a context ended over the bare fact.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}

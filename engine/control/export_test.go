@@ -1,0 +1,16 @@
+package control
+
+import (
+	"context"
+	"net/http"
+)
+
+// Call makes any request, also one that no method makes.
+func (c *Client) Call(ctx context.Context, method, path string, body, into any) error {
+	return c.call(ctx, method, path, body, into)
+}
+
+// Send makes a request and leaves its answer open.
+func (c *Client) Send(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	return c.send(ctx, method, path, body)
+}

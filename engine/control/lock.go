@@ -1,0 +1,131 @@
+package control
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Holder is who holds a lock, as written into its file.
+type Holder struct {
+	PID    int       `json:"pid"`
+	Verb   string    `json:"verb"`
+	User   string    `json:"user"`
+	Since  time.Time `json:"since"`
+	Socket string    `json:"socket,omitempty"` // of an agent: where it is reached
+}
+
+// LockHost takes the lock file of a host in a data folder. The file is named after the host and its API,
+// since two sites may use one name for different machines.
+func LockHost(dataDir string, h *model.Host, verb string) (release func(), err error) {
+	dir := filepath.Join(dataDir, "locks")
+	name := filepath.Join(dir, fmt.Sprintf("%s-%.4x.lock", h.Name, sha256.Sum256([]byte(strings.TrimRight(h.API, "/")))))
+	release, err = LockFile(name, Holder{Verb: verb})
+	if locked, ok := errors.AsType[*LockedError](err); ok {
+		return nil, refusedf("host %s is being changed %w\nwait until it is done: who holds the write lock relies on its plan", h.Name, locked)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock host %s: %w\nname a folder that you may write: HOMESTAK_DATA_DIR", h.Name, err)
+	}
+	shareWithOwner(dir, name)
+	return release, nil
+}
+
+// LockFile takes a lock, without waiting. The lock is the kernel's (flock) and ends
+// with the process; the contents of the file only say who holds it. The error
+// is a *LockedError if somebody does.
+func LockFile(name string, by Holder) (release func(), err error) {
+	dir := filepath.Dir(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	l := flock.New(name, flock.SetPermissions(0o600))
+	got, err := l.TryLock()
+	if err != nil {
+		return nil, err
+	}
+	if !got {
+		return nil, readLock(name)
+	}
+	by.PID, by.User, by.Since = os.Getpid(), Whoami(), time.Now().UTC().Truncate(time.Second)
+	_ = writeHolder(name, by) // on a full disk nobody learns who it is, but the lock holds
+	return func() {
+		// The file stays: removing it would let two processes lock two files of one name.
+		_ = os.Truncate(name, 0)
+		_ = l.Unlock()
+	}, nil
+}
+
+// shareWithOwner gives what root made in somebody's data folder to the owner of that
+// folder: an agent that is not root could not lock the file otherwise.
+func shareWithOwner(dir, name string) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	info, err := os.Stat(filepath.Dir(dir))
+	if err != nil {
+		return
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 {
+		for _, path := range []string{dir, name} {
+			_ = os.Lchown(path, int(owner.Uid), int(owner.Gid)) // where it does not work, the agent says so
+		}
+	}
+}
+
+func writeHolder(name string, h Holder) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(b, '\n'), 0o600)
+}
+
+// LockedError is a lock that somebody else has.
+type LockedError struct {
+	By    Holder
+	known bool // By was readable
+}
+
+// Error says who it is, as far as the file says: "by …".
+func (e *LockedError) Error() string {
+	if !e.known {
+		return "by another process"
+	}
+	return fmt.Sprintf("by %s: pid %d, %s, since %s", e.By.User, e.By.PID, e.By.Verb, e.By.Since.Local().Format(time.DateTime))
+}
+
+// ReadHolder says who holds a lock, or held it when its process was killed; the zero
+// value if the file does not say.
+func ReadHolder(name string) Holder { return readLock(name).By }
+
+func readLock(name string) *LockedError {
+	var e LockedError
+	b, err := os.ReadFile(name)
+	e.known = err == nil && json.Unmarshal(b, &e.By) == nil
+	return &e
+}
+
+// Whoami is USER@HOST, for ownership tags and locks.
+func Whoami() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return name + "@" + host
+}

@@ -1,0 +1,120 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+// What an agent keeps in its data folder, beside the locks of hosts.
+const (
+	AgentLock = "agent.lock" // locked as long as an agent runs; says where it is reached
+	LedgerDir = "ledger"     // receipts, and what the agent wants to know after a restart
+)
+
+// Absent is the state of an agent that does not run.
+const Absent agent.State = "absent"
+
+// Offline is what an agent that does not run any more left behind. It answers like a Client,
+// and is only read.
+type Offline struct {
+	receipts Receipts
+	status   agent.Status
+}
+
+// Status says what the agent knew.
+func (o *Offline) Status(context.Context) (agent.Status, error) { return o.status, nil }
+
+// History lists receipts as Client.History does.
+func (o *Offline) History(_ context.Context, n int, address string) (History, error) {
+	return historyOf(o.receipts, n, address), nil
+}
+
+// Verify checks the chain of receipts.
+func (o *Offline) Verify(context.Context) (Chain, error) { return chainOf(o.receipts) }
+
+// Why says what the receipts know of an address.
+func (o *Offline) Why(_ context.Context, address string) (Reasons, error) {
+	return ReasonsOf(address, o.status, &Facts{}, o.receipts), nil
+}
+
+// ReadOffline reads what the last agent of a data folder left behind.
+func ReadOffline(dataDir string) (*Offline, error) {
+	dir := filepath.Join(dataDir, LedgerDir)
+	const start = "start one: homestak-gitops agent --repository URL --identity NAME, or systemctl start homestak-gitops"
+	_, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("no agent is running here, and none was: there is no %s\nname its folder with --data-dir, or %s", dir, start)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, deniedf("no agent is running here, and what the last one knew may not be read: %w\nrun this as root or as the agent's user", err)
+	case err != nil:
+		return nil, fmt.Errorf("no agent is running here: %w", err)
+	}
+	l := ledger.Read(dir)
+	s, err := l.State()
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, deniedf("no agent is running here, and what the last one knew may not be read: %w\n%s", err, FolderHint(dataDir, err))
+	case err != nil:
+		return nil, fmt.Errorf("no agent is running here, and what the last one knew cannot be read: %w", err)
+	}
+	last, _ := l.Last(1, nil) // what cannot be read is for history to report
+	return &Offline{l, LastStatus(s, last)}, nil
+}
+
+// LastStatus is the status of an agent that left this state and this last receipt behind.
+func LastStatus(s ledger.State, last []ledger.Receipt) agent.Status {
+	out := agent.Status{
+		Version: 1, Identity: s.Identity, State: Absent, Suspended: append([]ledger.Suspension{}, s.Suspended...),
+		Head: commitStatus(s.Head), InForce: commitStatus(s.Good), Converged: commitStatus(s.Converged), Nodes: []engine.NodeStatus{},
+	}
+	latest := func(t time.Time) {
+		if t.After(out.At) {
+			out.At = t
+		}
+	}
+	for _, m := range []ledger.CommitRef{s.Head, s.Good, s.Converged} {
+		latest(m.Since)
+	}
+	for _, r := range last {
+		ended := r.Began.Add(time.Duration(r.Seconds * float64(time.Second)))
+		latest(ended)
+		out.Last = &agent.PassStatus{
+			Commit: r.Commit, Plan: r.Plan, Outcome: engine.Outcome(r.Outcome), Ended: ended, Seconds: r.Seconds, Drift: r.Drift, Findings: r.Findings,
+		}
+		for _, st := range r.Steps {
+			switch st.Action {
+			case "create":
+				out.Last.Summary.Create++
+			case "update":
+				out.Last.Summary.Update++
+			case "replace":
+				out.Last.Summary.Replace++
+			case "delete":
+				out.Last.Summary.Delete++
+			}
+		}
+		for _, c := range []*agent.CommitStatus{out.Head, out.InForce, out.Converged} {
+			if c != nil && c.ID == r.Commit {
+				c.Subject, c.Author = r.Subject, r.Author
+			}
+		}
+	}
+	return out
+}
+
+func commitStatus(m ledger.CommitRef) *agent.CommitStatus {
+	if m.ID == "" {
+		return nil
+	}
+	return &agent.CommitStatus{ID: m.ID, Since: m.Since}
+}

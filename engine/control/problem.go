@@ -1,0 +1,90 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Problem is why a request got no answer.
+type Problem struct {
+	Status  int    `json:"-"`
+	Code    string `json:"code"`
+	Message string `json:"message"` // what, as an error says it
+	Hint    string `json:"hint"`    // what to do next, "" if there is nothing to say
+}
+
+// Error gives the message, and the hint on the next line.
+func (p *Problem) Error() string {
+	if p.Hint == "" {
+		return p.Message
+	}
+	return p.Message + "\n" + p.Hint
+}
+
+// ProblemOf is an error as a document.
+func ProblemOf(err error) any {
+	p, ok := errors.AsType[*Problem](err)
+	if !ok {
+		p = &Problem{Code: "failed"}
+		p.Message, p.Hint, _ = strings.Cut(err.Error(), "\n")
+	}
+	return problemDocument{p}
+}
+
+// problemDocument is how a Problem is written on the wire.
+type problemDocument struct {
+	Error *Problem `json:"error"`
+}
+
+func (p *Problem) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
+
+func badRequest(message, hint string) *Problem {
+	return &Problem{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}
+}
+
+func stoppingProblem() *Problem {
+	return &Problem{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
+}
+
+func writeAnswer(w http.ResponseWriter, status int, doc any) {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"error":{"code":"failed","message":"the answer cannot be written","hint":""}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // who does not take the answer has none
+}
+
+// RefusedError is an error because somebody else changes the host, or is about to.
+type RefusedError struct{ Err error }
+
+// Error gives the message of the cause, and on the next line what to do.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+func refusedf(format string, args ...any) error { return &RefusedError{fmt.Errorf(format, args...)} }
+
+// DeniedError is an error because the user may not open or read something.
+type DeniedError struct{ Err error }
+
+// Error gives the message of the cause, and on the next line what to do.
+func (e *DeniedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *DeniedError) Unwrap() error { return e.Err }
+
+func deniedf(format string, args ...any) error { return &DeniedError{fmt.Errorf(format, args...)} }
+
+// SuspendedWhat names what a suspension is about, at the beginning of a sentence.
+func SuspendedWhat(manifest string) string {
+	if manifest == "" {
+		return "everything"
+	}
+	return "manifest " + manifest
+}

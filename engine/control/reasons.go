@@ -1,0 +1,118 @@
+package control
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Reasons is why something is as it is: the document of why.
+type Reasons struct {
+	Address   string              `json:"address"`
+	Running   bool                `json:"running"`   // an agent answered; otherwise only receipts are known
+	InForce   *agent.CommitStatus `json:"in_force"`  // the commit that is converged to
+	Known     bool                `json:"known"`     // whether Declared says anything: the site in force was read
+	Declared  *Declaration        `json:"declared"`  // where the commit in force declares it; null if it does not
+	Node      *engine.NodeStatus  `json:"node"`      // how it is; null if it is no node of the subtree
+	Removed   *Removal            `json:"removed"`   // how it left the host, if it did
+	Unmanaged []Unmanaged         `json:"unmanaged"` // guests of that name that the agent does not own
+	Unknown   []model.Unknown     `json:"unknown"`   // parts of the host that could not be seen
+	Receipts  []ledger.Receipt    `json:"receipts"`  // the last that touched it, newest first, with that step only
+	NotFound  bool                `json:"not_found"`
+	Hint      string              `json:"hint"` // the nearly right address
+}
+
+// Removal is the pass that took something away.
+type Removal struct {
+	Commit  string `json:"commit"`
+	Subject string `json:"subject"`
+	Author  string `json:"author"`
+	Receipt string `json:"receipt"`
+}
+
+const (
+	touchesShown = 5   // receipts that it lists
+	touchesRead  = 100 // receipts in which it looks for an address of that name
+)
+
+// ReasonsOf gathers what is known of an address. The name of a node alone, or a VMID,
+// stands for the address if one has it.
+func ReasonsOf(address string, s agent.Status, k *Facts, from Receipts) Reasons {
+	r := Reasons{Address: address, Running: s.PID != 0, InForce: s.InForce, Unmanaged: []Unmanaged{}, Unknown: []model.Unknown{}}
+	id := ""
+	if s.InForce != nil {
+		id = s.InForce.ID
+	}
+	_, all, known := k.declared(id, "")
+	for _, n := range s.Nodes {
+		all = append(all, n.Address)
+	}
+	r.Known = known
+	for _, rec := range historyOf(from, touchesRead, "").Receipts {
+		for _, st := range rec.Steps {
+			all = append(all, st.Address)
+		}
+	}
+	r.Address = whole(address, all, s.Nodes)
+	r.Declared, _, _ = k.declared(id, r.Address)
+	for _, n := range s.Nodes {
+		if n.Address == r.Address {
+			r.Node = &n
+		}
+	}
+	unmanaged, unknown := k.beyond()
+	for _, f := range unmanaged {
+		if f.Kind+"."+f.Name == r.Address || f.Name == address || strconv.Itoa(f.VMID) == address {
+			r.Unmanaged = append(r.Unmanaged, f)
+		}
+	}
+	r.Unknown = append(r.Unknown, unknown...)
+	r.Receipts = historyOf(from, touchesShown, r.Address).Receipts
+	for i := range r.Receipts {
+		r.Receipts[i].Findings = nil
+		r.Receipts[i].Steps = slices.DeleteFunc(slices.Clone(r.Receipts[i].Steps), func(st ledger.Step) bool { return st.Address != r.Address })
+	}
+	r.Removed = removed(r)
+	if r.Declared == nil && r.Node == nil && len(r.Unmanaged) == 0 && len(r.Receipts) == 0 {
+		r.NotFound = true
+		slices.Sort(all)
+		r.Hint = diag.DidYouMean(address, slices.Compact(all))
+	}
+	return r
+}
+
+// whole finds the address that a name or VMID stands for; what none is stays.
+func whole(text string, all []string, nodes []engine.NodeStatus) string {
+	if slices.Contains(all, text) {
+		return text
+	}
+	for _, n := range nodes {
+		if n.Node == text || strconv.Itoa(n.VMID) == text {
+			return n.Address
+		}
+	}
+	for _, a := range all {
+		if _, name, _ := strings.Cut(a, "."); name == text {
+			return a
+		}
+	}
+	return text
+}
+
+// removed finds which pass took something away that is not declared any more.
+func removed(r Reasons) *Removal {
+	if r.Declared != nil || len(r.Receipts) == 0 || len(r.Receipts[0].Steps) == 0 {
+		return nil
+	}
+	last := r.Receipts[0]
+	if st := last.Steps[len(last.Steps)-1]; st.Action != "delete" || st.Status != "done" {
+		return nil
+	}
+	return &Removal{last.Commit, last.Subject, last.Author, last.ID}
+}
