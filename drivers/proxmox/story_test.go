@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, c pvesim.Config) *world {
 func (w *world) reopen() {
 	w.t.Helper()
 	check := proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-		if err := pveapi.ValidateRequest(r); err != nil {
+		if err := pveapitest.ValidateRequest(r); err != nil {
 			w.t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
 		if w.wire != nil {

@@ -46,7 +46,8 @@ var layers = append(simulatorLayers(), []layer{
 		pkg: "hcl", may: []string{"engine/diag", "engine/model", "hcl/decode", "hcl/eval", "hcl/parse"},
 		tests: []string{"drivers/proxmox"}, // the kinds that a real site declares
 	},
-	{pkg: "drivers/proxmox/pveapi"},
+	{pkg: "drivers/proxmox/pveapi", tests: []string{"drivers/proxmox/pveapi/pveapitest"}},
+	{pkg: "drivers/proxmox/pveapi/pveapitest", may: []string{"drivers/proxmox/pveapi"}}, // for tests of clients
 	{pkg: "drivers/proxmox/pveapi/gen"},
 	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"drivers/proxmox/pvesim"}}, // serves a simulated host in a test
 	{pkg: "drivers/proxmox/nocloud"},
@@ -57,7 +58,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{
 		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/view"},
-		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
+		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "drivers/proxmox/doctor", may: []string{
 		"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model",
@@ -81,7 +82,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "examples", "hcl", "policy",
-	}, tests: []string{"drivers/proxmox/pveapi", "engine/control/controltest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
+	}, tests: []string{"drivers/proxmox/pveapi/pveapitest", "engine/control/controltest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the

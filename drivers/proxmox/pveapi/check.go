@@ -100,7 +100,7 @@ func (m *Method) normalized(values map[string]any) map[string]any {
 			case isList && v.Type == "string" && strings.HasSuffix(v.Format, "-list"):
 				words := make([]string, len(list))
 				for i := range list {
-					words[i] = text(list[i])
+					words[i] = Text(list[i])
 				}
 				value = strings.Join(words, ",")
 			case !isList && v.Type == "array" && !isObject(value) && truthy(value):
@@ -151,7 +151,7 @@ func (c *verifier) check(v *Value, value any, path string) {
 		c.checkObject(v, value, path)
 	case bool:
 	default:
-		if wrong := c.checkText(v, text(value), path); wrong != "" {
+		if wrong := c.checkText(v, Text(value), path); wrong != "" {
 			c.found.add(path, wrong)
 		}
 	}
@@ -200,12 +200,12 @@ func (v *Value) isType(value any) bool {
 	default:
 		switch v.Type {
 		case "boolean":
-			word := text(value)
+			word := Text(value)
 			return word == "0" || word == "1"
 		case "integer":
-			return isInteger(text(value))
+			return isInteger(Text(value))
 		case "number":
-			return isNumber(text(value))
+			return isNumber(Text(value))
 		case "array", "object", "null":
 			return false
 		default:
@@ -244,7 +244,7 @@ func (v *Value) checkType(value any) string {
 		case "null":
 			return plain + " - value is not null"
 		default:
-			return fmt.Sprintf("%s - got '%s'", plain, text(value))
+			return fmt.Sprintf("%s - got '%s'", plain, Text(value))
 		}
 	}
 }
@@ -287,8 +287,8 @@ func (v *Value) matches(word string) bool {
 	return expression(v.Pattern)(word)
 }
 
-// text is a scalar as Perl would write it.
-func text(value any) string {
+// Text is a scalar as Perl would write it.
+func Text(value any) string {
 	switch value := value.(type) {
 	case nil:
 		return ""
@@ -310,7 +310,7 @@ func text(value any) string {
 
 // truthy says whether Perl takes a scalar for true.
 func truthy(value any) bool {
-	word := text(value)
+	word := Text(value)
 	return word != "" && word != "0"
 }
 

@@ -152,7 +152,7 @@ func (r *Rule) permitted(values map[string]any, has func(path, priv string) bool
 		if r.Privs[0] == "self" {
 			return false, "", nil
 		}
-		_, realm, _ := cutLast(text(values["userid"]), "@")
+		_, realm, _ := cutLast(Text(values["userid"]), "@")
 		return check("/access/realm/"+realm, r.Privs, false, has)
 	case "userid-group":
 		return r.groups(values, has)
@@ -166,7 +166,7 @@ func (r *Rule) permitted(values map[string]any, has func(path, priv string) bool
 // groups evaluates a rule about the groups of a user (userid-group in
 // PVE/RPCEnvironment.pm): of the groups a request names each must be allowed.
 func (r *Rule) groups(values map[string]any, has func(path, priv string) bool) (ok bool, failedPath string, failedPrivs []string) {
-	named := splitList(text(values["groups"]))
+	named := splitList(Text(values["groups"]))
 	if r.GroupsParam == "" || len(named) == 0 {
 		return check("/access/groups", r.Privs, true, has)
 	}
@@ -221,7 +221,7 @@ func fill(path string, values map[string]any) string {
 	var parts []string
 	for segment := range strings.SplitSeq(path, "/") {
 		if name, ok := placeholder(segment); ok {
-			segment = text(values[name])
+			segment = Text(values[name])
 		}
 		parts = append(parts, strings.FieldsFunc(segment, func(r rune) bool { return r == '/' })...)
 	}

@@ -135,7 +135,7 @@ func isScalar(declared string, data any) bool {
 	case bool:
 		return declared == "boolean"
 	}
-	word := text(data)
+	word := Text(data)
 	switch declared {
 	case "integer":
 		return isInteger(word)
@@ -158,7 +158,7 @@ func jsonType(data any) string {
 	case string:
 		return "string"
 	case json.Number, float64, int:
-		return "number " + text(data)
+		return "number " + Text(data)
 	case []any:
 		return "array"
 	case map[string]any:

@@ -1,4 +1,4 @@
-package pveapi_test
+package pveapitest_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 )
 
 const base = "https://pve.example:8006/api2/json"
@@ -64,7 +65,7 @@ func TestValidateRequest(t *testing.T) {
 			if test.contentType != "" {
 				r.Header.Set("Content-Type", test.contentType)
 			}
-			err = pveapi.ValidateRequest(r)
+			err = pveapitest.ValidateRequest(r)
 			if test.want == nil {
 				require.NoError(t, err)
 			}
@@ -105,7 +106,7 @@ func TestValidateUpload(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/nodes/pve1/storage/local/upload", &body)
 			require.NoError(t, err)
 			r.Header.Set("Content-Type", w.FormDataContentType())
-			err = pveapi.ValidateRequest(r)
+			err = pveapitest.ValidateRequest(r)
 			if test.want == "" {
 				require.NoError(t, err)
 				return
@@ -118,14 +119,14 @@ func TestValidateUpload(t *testing.T) {
 func TestValidateRequestFor(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, base+"/nodes/pve1/qemu/100/config?allow-ksm=0", http.NoBody)
 	require.NoError(t, err)
-	require.NoError(t, pveapi.ValidateRequest(r))
-	require.NoError(t, pveapi.ValidateRequestFor("9.1", r))
-	require.ErrorContains(t, pveapi.ValidateRequestFor("8.4", r), "allow-ksm: property is not defined")
+	require.NoError(t, pveapitest.ValidateRequest(r))
+	require.NoError(t, pveapitest.ValidateRequestFor("9.1", r))
+	require.ErrorContains(t, pveapitest.ValidateRequestFor("8.4", r), "allow-ksm: property is not defined")
 
 	r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/cluster/ha/rules", http.NoBody)
 	require.NoError(t, err)
-	require.NoError(t, pveapi.ValidateRequestFor("9.0", r))
-	require.EqualError(t, pveapi.ValidateRequestFor("8.4", r), "GET /cluster/ha/rules: not in version 8.4, only since 9.0")
+	require.NoError(t, pveapitest.ValidateRequestFor("9.0", r))
+	require.EqualError(t, pveapitest.ValidateRequestFor("8.4", r), "GET /cluster/ha/rules: not in version 8.4, only since 9.0")
 }
 
 // failingClose is a body that cannot be closed.
@@ -136,9 +137,9 @@ func (failingClose) Close() error { return errors.New("stuck") }
 func TestValidateRequestBrokenBody(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, base+"/nodes/pve1/qemu/100/config", iotest.ErrReader(errors.New("gone")))
 	require.NoError(t, err)
-	require.ErrorContains(t, pveapi.ValidateRequest(r), "read the body: gone")
+	require.ErrorContains(t, pveapitest.ValidateRequest(r), "read the body: gone")
 	r.Body = failingClose{strings.NewReader("memory=512")}
-	require.ErrorContains(t, pveapi.ValidateRequest(r), "close the body: stuck")
+	require.ErrorContains(t, pveapitest.ValidateRequest(r), "close the body: stuck")
 }
 
 func TestDecodeForm(t *testing.T) {

@@ -1,4 +1,6 @@
-package pveapi
+// Package pveapitest checks the requests of a client against the API of Proxmox VE.
+// It is for tests: the simulator checks what it gets by itself.
+package pveapitest
 
 import (
 	"bytes"
@@ -10,9 +12,10 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 )
 
 // maxBody is what PVE reads of a request that is no upload, in bytes
@@ -40,7 +43,7 @@ func ValidateRequestFor(version string, r *http.Request) error {
 }
 
 func validate(version string, r *http.Request, path string) error {
-	m, vars, known := Lookup(r.Method, path)
+	m, vars, known := pveapi.Lookup(r.Method, path)
 	switch {
 	case !known:
 		return errors.New("no such path")
@@ -63,7 +66,7 @@ func validate(version string, r *http.Request, path string) error {
 		maps.Copy(values, fromBody)
 	}
 	for name, value := range vars {
-		if given, twice := values[name]; twice && text(given) != value {
+		if given, twice := values[name]; twice && pveapi.Text(given) != value {
 			found = append(found, fmt.Errorf("%s: given in the path and, differently, as a parameter", name))
 		}
 		values[name] = value
@@ -149,7 +152,7 @@ func decodeParts(values map[string]any, parts *multipart.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read part %q: %w", part.FormName(), err)
 		}
-		add(values, part.FormName(), string(text))
+		pveapi.AddValue(values, part.FormName(), string(text))
 	}
 }
 
@@ -166,55 +169,6 @@ func merge(values map[string]any, form string) []error {
 			found = append(found, fmt.Errorf("%s: PVE cuts a value at a bare =: encode it as %%3D", name))
 		}
 	}
-	maps.Copy(values, DecodeForm(form))
+	maps.Copy(values, pveapi.DecodeForm(form))
 	return found
-}
-
-// DecodeForm reads a query or an urlencoded form as PVE does (decode_urlencoded
-// in PVE/APIServer/AnyEvent.pm): a bare ";" separates like "&", what follows a
-// second bare "=" is dropped, a broken escape stands for itself, and a name that
-// comes several times has a list of strings.
-func DecodeForm(form string) map[string]any {
-	values := map[string]any{}
-	for pair := range strings.FieldsFuncSeq(form, func(r rune) bool { return r == '&' || r == ';' }) {
-		name, value, _ := strings.Cut(pair, "=")
-		value, _, _ = strings.Cut(value, "=")
-		add(values, unescape(name), unescape(value))
-	}
-	return values
-}
-
-func add(values map[string]any, name, value string) {
-	switch before := values[name].(type) {
-	case nil:
-		values[name] = value
-	case []any:
-		values[name] = append(before, value)
-	default:
-		values[name] = []any{before, value}
-	}
-}
-
-func unescape(s string) string {
-	if plain, err := url.QueryUnescape(s); err == nil {
-		return plain
-	}
-	// Escape the percent signs that start no escape, and decode the rest.
-	var fixed strings.Builder
-	for i := range len(s) {
-		if s[i] == '%' && (i+2 >= len(s) || !isHex(s[i+1]) || !isHex(s[i+2])) {
-			fixed.WriteString("%25")
-		} else {
-			fixed.WriteByte(s[i])
-		}
-	}
-	plain, err := url.QueryUnescape(fixed.String())
-	if err != nil {
-		return s
-	}
-	return plain
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
