@@ -26,6 +26,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/source"
 
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // agentRun are the flags of the verb agent beside those of its configuration.
@@ -75,7 +76,7 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	}
 	a.ui.findings(found)
 	if found.HasErrors() {
-		return &ending{exitError, fmt.Errorf("the agent cannot start: %s in what it is told", count(found.Errors(), "mistake"))}
+		return &ending{exitError, fmt.Errorf("the agent cannot start: %s in what it is told", view.Count(found.Errors(), "mistake"))}
 	}
 	socket := a.socketOf(&f.agentFlags, cfg)
 	verb := "agent"
@@ -126,7 +127,7 @@ func (a *app) onlyAgent(c *agentConfig, verb, socket string) (release func(), er
 	}
 	return func() {
 		if err := control.HandOver(c.DataDir); err != nil {
-			a.ui.notef("%s", printable(err.Error()))
+			a.ui.notef("%s", view.Printable(err.Error()))
 		}
 		unlock()
 	}, nil
@@ -239,7 +240,7 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 	box, done := make(mailbox, 1), make(chan struct{})
 	told, end := context.WithCancel(ctx)
 	s.tell = box.put
-	w := &passWatch{ui: a.ui}
+	w := &view.PassProgress{Term: a.ui.terminal()}
 	go func() {
 		defer close(done)
 		ticker := time.NewTicker(lookEvery)
@@ -247,9 +248,9 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 		for {
 			select {
 			case st := <-box:
-				w.tell(st, time.Now())
+				w.Show(st, time.Now())
 			case <-told.Done():
-				w.erase()
+				w.Erase()
 				return
 			}
 		}
@@ -258,7 +259,7 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 	end()
 	<-done
 	for _, res := range r.Results {
-		a.ui.notef("%s", printable(ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
+		a.ui.notef("%s", view.Printable(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
 	}
 	err := a.report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {

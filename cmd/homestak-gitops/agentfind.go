@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // agentRecord answers about an agent: the agent itself, or what the last one left behind.
@@ -84,9 +85,9 @@ func (a *app) recordOf(ctx context.Context, f *agentFlags) (agentRecord, error) 
 }
 
 // noteOffline says that a record is the last agent's, if it is.
-func (a *app) noteOffline(ctx context.Context, r agentRecord) {
+func (u *ui) noteOffline(ctx context.Context, r agentRecord) {
 	if o, ok := r.(*control.Offline); ok {
 		s, _ := o.Status(ctx) // it is read already
-		a.ui.notef("no agent is running here; this is what it knew at %s", when(s.At))
+		u.notef("no agent is running here; this is what it knew at %s", view.When(s.At))
 	}
 }

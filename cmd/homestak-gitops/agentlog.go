@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // logger makes the log of an agent, which goes to stderr. Where that is the journal of
@@ -107,7 +109,7 @@ func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	var head string
 	if h.words {
-		head = printable(r.Message)
+		head = view.Printable(r.Message)
 		if !h.journal {
 			head = fmt.Sprintf("%s %-5s %s", r.Time.Format(time.DateTime), r.Level, head)
 		}

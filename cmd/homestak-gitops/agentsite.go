@@ -18,6 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // agentSite reads the sites of commits and opens the ways to their hosts. All of it
@@ -101,7 +102,7 @@ func (s *agentSite) readSecrets() (*model.Secrets, diag.List) {
 func (s *agentSite) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
 	tree, err := s.files(d.Commit)
 	if err != nil {
-		return nil, fmt.Errorf("read the files of commit %s: %w", short(d.Commit), err)
+		return nil, fmt.Errorf("read the files of commit %s: %w", view.Short(d.Commit), err)
 	}
 	s.tree.set(tree)
 	if w := s.way; w != nil && w.site == d.Site.Name && sameHost(w.host, h) {

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func (a *app) applyVerb() *cobra.Command {
@@ -87,10 +88,10 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		}
 		defer release()
 	}
-	progress := a.ui.watch()
-	p.Notify, p.Health.Notify = progress.notify, progress.checking
+	progress := view.Watch(a.ui.terminal())
+	p.Notify, p.Health.Notify = progress.Notify, progress.Checking
 	p.Verdict = func(ctx context.Context, made *plan.Plan) (bool, error) {
-		progress.waits("")
+		progress.Waits("")
 		a.ui.findings(made.Findings)
 		a.ui.planned(p, made)
 		if kept != nil {
@@ -109,9 +110,9 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		}
 		return true, nil
 	}
-	progress.waits(lookingAt(h.Name))
+	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
-	progress.close()
+	progress.Close()
 	if r.Denied && r.Plan != nil { // nobody was asked, so nobody has seen it
 		a.ui.findings(r.Findings)
 		a.ui.planned(p, r.Plan)
@@ -121,7 +122,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 
 func question(p *engine.Pass, made *plan.Plan) string {
 	if p.Destroy {
-		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, count(made.Summary.Delete, "guest"))
+		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, view.Count(made.Summary.Delete, "guest"))
 	}
 	return fmt.Sprintf("Do %s on host %s?", thisMany(len(made.Steps)), p.Host)
 }

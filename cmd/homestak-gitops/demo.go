@@ -23,6 +23,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/examples"
 )
 
@@ -123,7 +124,7 @@ func (d *demo) set(data string) error {
 	d.app.ui.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
 A repository, %s, and a checkout of it with the example site.
 An agent that looks at the repository %d times a second. From here on there are only pushes.
-`, demoHost, count(len(d.stranger), "guest"), d.bare, time.Second/demoPoll)
+`, demoHost, view.Count(len(d.stranger), "guest"), d.bare, time.Second/demoPoll)
 	return nil
 }
 
@@ -137,7 +138,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		d.strangersStay()
 		if d.failed > 0 {
-			return &ending{exitError, fmt.Errorf("the story broke off: %s did not hold", count(d.failed, "check"))}
+			return &ending{exitError, fmt.Errorf("the story broke off: %s did not hold", view.Count(d.failed, "check"))}
 		}
 	}
 	return nil
@@ -172,7 +173,7 @@ Ctrl-C ends it, and removes all of it.
 		case st := <-d.news:
 			if r, err := d.receipt(); err == nil && r.ID != last.ID {
 				last = r
-				d.app.ui.printf("%s: %s\n", short(r.Commit), steps(r))
+				d.app.ui.printf("%s: %s\n", view.Short(r.Commit), steps(r))
 			}
 			if st.State == agent.Idle && st.Summary != told {
 				told = st.Summary
@@ -212,8 +213,8 @@ func (d *demo) push(ctx context.Context, message string) (agent.Status, error) {
 		return agent.Status{}, err
 	}
 	subject, _, _ := strings.Cut(message, "\n")
-	d.app.ui.printf("  git push  [%s] %s\n\n", short(id), subject)
-	st, err := d.until(ctx, "the agent is done with "+short(id), func(s agent.Status) bool {
+	d.app.ui.printf("  git push  [%s] %s\n\n", view.Short(id), subject)
+	st, err := d.until(ctx, "the agent is done with "+view.Short(id), func(s agent.Status) bool {
 		return s.State == agent.Idle && (is(s.Converged, id) || s.Refused != nil && s.Refused.Commit == id)
 	})
 	if err == nil {

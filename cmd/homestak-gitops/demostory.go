@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // The chapters of the demo, in the order in which they are told.
@@ -244,7 +245,7 @@ func (d *demo) farewell(ctx context.Context) error {
 			}
 		}
 	}
-	d.check(len(d.ours()) == 0 && disks == 0, "nothing of ours is left: %s, %s", count(len(d.ours()), "guest"), count(disks, "disk"))
+	d.check(len(d.ours()) == 0 && disks == 0, "nothing of ours is left: %s, %s", view.Count(len(d.ours()), "guest"), view.Count(disks, "disk"))
 	return d.rest(ctx)
 }
 

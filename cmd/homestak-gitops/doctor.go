@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // checkup is the document of doctor --json.
@@ -74,18 +75,18 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 	}
 	a.ui.findings(s.desired.Findings)
 	doc := checkup{Success: true, Site: site.Name, Hosts: []checked{}, Findings: append(diag.List{}, s.desired.Findings...)}
-	progress := a.ui.watch()
-	defer progress.close()
+	progress := view.Watch(a.ui.terminal())
+	defer progress.Close()
 	for _, h := range hosts {
 		want, l := site.Want(h.Name) // a recipe is resolved here for the first time
 		if err := s.sound(l); err != nil {
 			return err
 		}
 		d := doctor.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
-			progress.waits("looking at host " + h.Name + ": " + check)
+			progress.Waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := checked{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
-		progress.waits("")
+		progress.Waits("")
 		doc.Hosts = append(doc.Hosts, done)
 		doc.Success = doc.Success && done.count(doctor.Failed) == 0 && ctx.Err() == nil
 		if !a.ui.json {
@@ -202,12 +203,12 @@ func (u *ui) examined(c checked) {
 		}
 	}
 	u.printf("%s: %d ok, %s, %d failed, %d not checked\n", c.Host, c.count(doctor.OK),
-		count(c.count(doctor.Warning), "warning"), c.count(doctor.Failed), c.count(doctor.NotChecked))
+		view.Count(c.count(doctor.Warning), "warning"), c.count(doctor.Failed), c.count(doctor.NotChecked))
 }
 
 // indented keeps the lines of a text, which may be a host's, below one another.
 func indented(s, by string) string {
-	return strings.ReplaceAll(strings.TrimSpace(printable(s)), "\n", "\n"+by)
+	return strings.ReplaceAll(strings.TrimSpace(view.Printable(s)), "\n", "\n"+by)
 }
 
 // word is how a result is shown, and its colour.

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // The exit codes. Scripts rely on them: a new meaning gets a new code.
@@ -150,7 +151,7 @@ type invalidSiteError struct {
 
 // Error counts; the findings themselves are shown before.
 func (e *invalidSiteError) Error() string {
-	return fmt.Sprintf("the site in %s is %s: %s", e.Name, notGood(e.Found), count(e.Found.Errors(), "error"))
+	return fmt.Sprintf("the site in %s is %s: %s", e.Name, notGood(e.Found), view.Count(e.Found.Errors(), "error"))
 }
 
 // notGood says in which way a site with errors is not good.

@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/engine/plan"
 
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func (a *app) historyVerb() *cobra.Command {
@@ -61,7 +60,7 @@ func (a *app) history(ctx context.Context, f *agentFlags, n int, address string)
 	if err != nil {
 		return err
 	}
-	a.noteOffline(ctx, r)
+	a.ui.noteOffline(ctx, r)
 	h, err := r.History(ctx, n, address)
 	if err != nil {
 		return err
@@ -82,77 +81,6 @@ func (a *app) history(ctx context.Context, f *agentFlags, n int, address string)
 	return nil
 }
 
-// history draws receipts as a table.
-func (u *ui) history(list []ledger.Receipt, address string) {
-	if len(list) == 0 {
-		what := "nothing was changed yet"
-		if address != "" {
-			what = "no receipt tells of " + address
-		}
-		u.notef("%s", printable(what))
-		return
-	}
-	rows := [][]string{{"WHEN", "COMMIT", "BY", "OUTCOME", "TOOK", "WHAT"}}
-	for _, r := range list {
-		by := r.By
-		if r.Verb != "agent" {
-			by += " " + r.Verb
-		}
-		rows = append(rows, []string{when(r.Began), short(r.Commit), by, r.Outcome, span(time.Duration(r.Seconds * float64(time.Second))), receiptLine(r, address)})
-	}
-	_, color := u.text()
-	p := paint(color)
-	var b strings.Builder
-	table(&b, rows, func(row, column int, text string) string {
-		switch {
-		case row == 0:
-			return p.as(dim, text)
-		case column == 3 && text == "done":
-			return p.as(good, text)
-		case column == 3:
-			return p.as(bad, text)
-		default:
-			return text
-		}
-	})
-	u.printf("%s", b.String())
-}
-
-// receiptLine says what a pass did: to all, or to one address.
-func receiptLine(r ledger.Receipt, address string) string {
-	var s plan.Summary
-	var one []string
-	for _, st := range r.Steps {
-		switch plan.Action(st.Action) {
-		case plan.Create:
-			s.Create++
-		case plan.Update, plan.Adopt:
-			s.Update++
-		case plan.Replace:
-			s.Replace++
-		case plan.Delete:
-			s.Delete++
-		}
-		if st.Address == address {
-			one = append(one, st.Action+" "+st.Status)
-		}
-	}
-	text := summaryLine(s)
-	if address != "" {
-		text = strings.Join(one, ", ")
-	}
-	if r.Drift {
-		text += " (drift put back)"
-	}
-	if r.Subject != "" {
-		text += "  “" + r.Subject + "”"
-	}
-	if r.Author != "" {
-		text += " (" + r.Author + ")"
-	}
-	return text
-}
-
 func (a *app) verify(ctx context.Context, f *agentFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
@@ -170,10 +98,23 @@ func (a *app) verify(ctx context.Context, f *agentFlags) error {
 			return err
 		}
 	} else if len(c.Broken) == 0 {
-		a.ui.printf("the chain holds: %s\n", count(c.Good, "receipt"))
+		a.ui.printf("the chain holds: %s\n", view.Count(c.Good, "receipt"))
 	}
 	if len(c.Broken) > 0 {
-		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", count(len(c.Broken), "receipt"), count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
+		return fmt.Errorf("the chain is broken at %s; %s hold\n%s", view.Count(len(c.Broken), "receipt"), view.Count(c.Good, "receipt"), strings.Join(c.Broken, "\n"))
 	}
 	return nil
+}
+
+// history prints receipts as a table.
+func (u *ui) history(list []ledger.Receipt, address string) {
+	switch {
+	case len(list) > 0:
+		_, color := u.text()
+		u.printf("%s", view.History(list, address, view.Paint(color)))
+	case address == "":
+		u.notef("nothing was changed yet")
+	default:
+		u.notef("no receipt tells of %s", view.Printable(address))
+	}
 }

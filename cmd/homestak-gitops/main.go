@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // process is what the program sees of the world around it. Tests make their own.
@@ -187,7 +188,7 @@ func takes(low, high int) cobra.PositionalArgs {
 			most = "at most "
 		}
 		return fmt.Errorf("%s takes %s%s, but %s given\nit is used so: %s\nsee: %s --help", c.CommandPath(),
-			most, count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
+			most, view.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
 	}
 }
 

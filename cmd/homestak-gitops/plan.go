@@ -16,6 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // planFlags are the flags of plan alone.
@@ -86,10 +87,10 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	if err != nil {
 		return err
 	}
-	progress := a.ui.watch()
-	progress.waits(lookingAt(h.Name))
+	progress := view.Watch(a.ui.terminal())
+	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
-	progress.close()
+	progress.Close()
 	if err := a.showPlan(s, r, sc, o); err != nil {
 		return err
 	}

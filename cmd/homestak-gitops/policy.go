@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -191,10 +192,10 @@ func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, err
 	p.Load = func(context.Context) engine.Desired {
 		return engine.Desired{Site: s.desired.Site, Commit: s.desired.Commit} // what speaks against it is not asked
 	}
-	progress := s.app.ui.watch()
-	progress.waits(lookingAt(h.Name))
+	progress := view.Watch(s.app.ui.terminal())
+	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
-	progress.close()
+	progress.Close()
 	if r.Plan == nil || r.Err != nil {
 		s.app.ui.findings(r.Findings)
 		return nil, endingOf(r)
@@ -220,7 +221,7 @@ unchanged export is ignored, since it is in force anyway.`,
 			if err := policy.Export(args[0]); err != nil {
 				return err
 			}
-			a.ui.printf("%s are in %s; with the real opa: opa test policy/ %s\n", count(len(policy.Shipped()), "file"), args[0], args[0])
+			a.ui.printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
 		ValidArgsFunction: completeDirectory,

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
 )
 
@@ -145,7 +146,7 @@ func (u *ui) tallied(t policy.Tally, coverage bool) {
 	if len(parts) == 0 {
 		parts = []string{"nothing was tested"}
 	}
-	u.printf("%s, in %s: %d shipped, %d of the site\n", strings.Join(parts, ", "), count(len(t.Tests), "test"), len(t.Tests)-own, own)
+	u.printf("%s, in %s: %d shipped, %d of the site\n", strings.Join(parts, ", "), view.Count(len(t.Tests), "test"), len(t.Tests)-own, own)
 	if coverage {
 		u.printf("%.1f %% of the lines of all rules were reached\n", t.Coverage)
 		for _, m := range t.Missed {

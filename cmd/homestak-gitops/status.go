@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func (a *app) statusVerb() *cobra.Command {
@@ -96,146 +95,10 @@ func (a *app) tellStatus(s agent.Status) error {
 		}
 	} else {
 		_, color := a.ui.text()
-		a.ui.printf("%s", statusText(s, time.Now(), paint(color)))
+		a.ui.printf("%s", view.Status(s, time.Now(), view.Paint(color)))
 	}
-	if !s.Healthy && !beginning(s) {
+	if !s.Healthy && !view.Beginning(s) {
 		return &ending{Code: exitError}
 	}
 	return nil
-}
-
-// beginning reports whether an agent is at its first pass, and nothing is wrong so far.
-func beginning(s agent.Status) bool {
-	return s.State != control.Absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
-}
-
-// paint gives text its colour, or leaves it as it is.
-type paint bool
-
-func (p paint) as(code, text string) string {
-	if !p || text == "" {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-const (
-	good = "32"
-	bad  = "31;1"
-	busy = "36"
-	dim  = "2"
-)
-
-// statusText draws a status for people.
-func statusText(s agent.Status, now time.Time, p paint) string {
-	var b strings.Builder
-	health := p.as(good, "healthy")
-	switch {
-	case s.State == control.Absent:
-		health = p.as(bad, "no agent is running here; this is what it knew at "+when(s.At))
-	case beginning(s):
-		health = p.as(busy, "no pass has ended yet")
-	case !s.Healthy:
-		health = p.as(bad, "not healthy")
-	}
-	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), health)
-	if s.State != control.Absent {
-		fmt.Fprintf(&b, "  %s  %s", p.as(busy, string(s.State)), p.as(dim, fmt.Sprintf("pid %d, up %s, %s", s.PID, ago(now, s.Started), s.Agent)))
-	}
-	fmt.Fprintln(&b)
-	if s.Summary != "" {
-		fmt.Fprintf(&b, "  %s\n", printable(s.Summary))
-	}
-	fmt.Fprintln(&b)
-	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-11s %s\n", label, printable(fmt.Sprintf(format, args...)))
-	}
-	if s.Repository.URL != "" {
-		place := s.Repository.URL + "  " + s.Repository.Branch
-		if s.Repository.Path != "" && s.Repository.Path != "." {
-			place += "  " + s.Repository.Path + "/"
-		}
-		row("repository", "%s", place)
-		row("", "%s", looks(s, now))
-	}
-	commits(row, s, now)
-	fmt.Fprint(&b, refusal(s, p))
-	if s.Running != nil {
-		fmt.Fprint(&b, runningText(*s.Running, now, p))
-	}
-	if s.Last != nil {
-		row("last pass", "%s", passLine(untoldPass(s), now))
-	}
-	for _, sus := range s.Suspended {
-		row("suspended", "%s", suspensionLine(sus, now))
-	}
-	nodesText(&b, s.Nodes, now, p)
-	return b.String()
-}
-
-// untoldPass is the last pass, without an error that the status tells anyway.
-func untoldPass(s agent.Status) agent.PassStatus {
-	l := *s.Last
-	l.Error, _, _ = strings.Cut(l.Error, "\n")
-	if strings.Contains(s.Summary, l.Error) {
-		l.Error = ""
-	}
-	return l
-}
-
-// looks tells of the looks at repository and host.
-func looks(s agent.Status, now time.Time) string {
-	var parts []string
-	if r := s.Repository; r.Error != "" {
-		since := ""
-		if r.Failing != nil {
-			since = " for " + ago(now, *r.Failing)
-		}
-		parts = append(parts, fmt.Sprintf("does not answer%s: %s", since, r.Error))
-	} else if r.Checked != nil {
-		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
-	}
-	if s.NextLook != nil {
-		parts = append(parts, "next look "+until(now, *s.NextLook))
-	}
-	if s.NextFull != nil {
-		parts = append(parts, "next full check "+until(now, *s.NextFull))
-	}
-	if len(parts) == 0 {
-		return "not looked at yet"
-	}
-	return strings.Join(parts, ", ")
-}
-
-// commits tells of head, the one in force and the converged one; in one line where
-// all are the same.
-func commits(row func(label, format string, args ...any), s agent.Status, now time.Time) {
-	line := func(label string, c *agent.CommitStatus) {
-		if c != nil {
-			row(label, "%s, %s ago", commitLine(c), ago(now, c.Since))
-		}
-	}
-	same := func(a, b *agent.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
-	switch {
-	case same(s.Head, s.InForce) && same(s.InForce, s.Converged):
-		line("commit", s.Converged)
-		return
-	case same(s.Head, s.InForce):
-		line("in force", s.InForce)
-	default:
-		line("head", s.Head)
-		line("in force", s.InForce)
-	}
-	if !same(s.InForce, s.Converged) {
-		line("converged", s.Converged)
-	}
-}
-
-// suspensionLine tells of a suspension.
-func suspensionLine(s ledger.Suspension, now time.Time) string {
-	end := "until it is resumed"
-	if s.Until != nil {
-		end = "ends " + until(now, *s.Until)
-	}
-	return fmt.Sprintf("%s by %s, %s ago, %s: %s", control.SuspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/ledger"
 
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // suspendFlags are the flags of suspend and resume.
@@ -88,7 +89,7 @@ func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	}
 	end := "until it is resumed"
 	if s.Until != nil {
-		end = "until " + when(*s.Until)
+		end = "until " + view.When(*s.Until)
 	}
 	a.ui.printf("%s is suspended %s\n", control.SuspendedWhat(f.manifest), end)
 	a.ui.notef("steps that run are finished; go on with: homestak-gitops resume%s", manifestFlag(f.manifest))

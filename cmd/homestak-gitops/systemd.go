@@ -11,6 +11,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // herald tells the service manager how the agent is (sd_notify(3)), feeds its watchdog,
@@ -107,7 +108,7 @@ func (h *herald) state(s agent.Status) {
 	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == agent.Looking || looked != nil && looked.After(h.reload)) {
 		h.reloaded()
 	}
-	if text := strings.ReplaceAll(printable(s.Summary), "\n", " "); text != h.told && text != "" {
+	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != h.told && text != "" {
 		h.told = text
 		h.tell("STATUS=" + text)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func (a *app) testVerb() *cobra.Command {
@@ -76,7 +77,7 @@ type trial struct {
 	session  *session
 	host     *model.Host
 	manifest *model.Manifest
-	progress *progress
+	progress *view.Progress
 	report   engine.Report
 	phases   []phase
 }
@@ -111,9 +112,9 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 		defer release()
 	}
 	a.ui.findings(s.desired.Findings)
-	t := &trial{app: a, session: s, host: h, manifest: m, progress: a.ui.watch()}
+	t := &trial{app: a, session: s, host: h, manifest: m, progress: view.Watch(a.ui.terminal())}
 	err = t.run(ctx, keep)
-	t.progress.close()
+	t.progress.Close()
 	t.report.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 	t.report.Success = err == nil
 	a.ui.findings(t.report.Findings)
@@ -158,8 +159,8 @@ func (t *trial) run(ctx context.Context, keep bool) error {
 // pass is one look at the host, limited to the manifest.
 func (t *trial) pass() *engine.Pass {
 	p := t.session.pass(t.host, testOwner())
-	p.Verb, p.Manifest, p.Notify = "test", t.manifest.Name, t.progress.notify
-	p.Health.Notify = t.progress.checking
+	p.Verb, p.Manifest, p.Notify = "test", t.manifest.Name, t.progress.Notify
+	p.Health.Notify = t.progress.Checking
 	return p
 }
 
@@ -167,7 +168,7 @@ func (t *trial) pass() *engine.Pass {
 func (t *trial) phase(name string, do func() error) error {
 	began := time.Now()
 	err := do()
-	t.progress.waits("")
+	t.progress.Waits("")
 	p := phase{name, time.Since(began).Round(100 * time.Millisecond), err}
 	t.phases = append(t.phases, p)
 	t.app.ui.notef("%s: %s in %.1f s", name, p.result(), p.Took.Seconds())
@@ -183,7 +184,7 @@ func (p phase) result() string {
 
 func (t *trial) create(ctx context.Context) error {
 	return t.phase("create", func() error {
-		t.progress.waits(lookingAt(t.host.Name))
+		t.progress.Waits(view.Observing(t.host.Name))
 		if t.report = t.pass().Run(ctx); t.report.Err != nil || t.report.Outcome != engine.Planned {
 			return because(ctx, endingOf(t.report))
 		}
@@ -192,7 +193,7 @@ func (t *trial) create(ctx context.Context) error {
 		}
 		p := t.pass()
 		p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) {
-			t.progress.waits("")
+			t.progress.Waits("")
 			t.app.ui.findings(made.Findings)
 			t.app.ui.sketch(made)
 			return true, nil

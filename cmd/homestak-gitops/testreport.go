@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // markdown is the report of a test for people.
@@ -60,5 +62,5 @@ func (t *trial) checks(b *strings.Builder) {
 func cell(s string) string {
 	return strings.NewReplacer(
 		"\r", " ", "\n", " ", "|", `\|`, "<", "&lt;", ">", "&gt;", "`", "'", "*", `\*`, "_", `\_`,
-	).Replace(printable(s))
+	).Replace(view.Printable(s))
 }

@@ -53,7 +53,7 @@ func (t *trial) verify(ctx context.Context) error {
 		defer cancel()
 		limit := time.NewTimer(verifyFor)
 		defer limit.Stop()
-		t.progress.waits("verifying")
+		t.progress.Waits("verifying")
 		for {
 			p := t.pass()
 			p.Locate = true

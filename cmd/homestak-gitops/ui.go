@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // The rules of all output:
@@ -111,7 +112,7 @@ func (u *ui) findings(l diag.List) {
 	if len(fresh) > 0 {
 		var text strings.Builder
 		diag.Text(&text, fresh)
-		fmt.Fprintln(u.stderr, printable(text.String()))
+		fmt.Fprintln(u.stderr, view.Printable(text.String()))
 	}
 }
 
@@ -149,17 +150,7 @@ func (u *ui) failure(err error) {
 	if u.colored(u.errTerminal) {
 		label = "\x1b[31;1merror:\x1b[0m"
 	}
-	fmt.Fprintf(u.stderr, "%s %s\n", label, strings.ReplaceAll(printable(text), "\n", "\n  "))
-}
-
-// printable keeps a terminal from being driven by what a host answered.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && (r < ' ' || r == 0x7f) {
-			return '?'
-		}
-		return r
-	}, s)
+	fmt.Fprintf(u.stderr, "%s %s\n", label, strings.ReplaceAll(view.Printable(text), "\n", "\n  "))
 }
 
 // found gives the findings that a document holds of an error.
@@ -171,4 +162,9 @@ func found(err error) diag.List {
 		return nil
 	}
 	return engine.FindingOf(err)
+}
+
+// terminal is where progress is shown.
+func (u *ui) terminal() view.Terminal {
+	return view.Terminal{W: u.stderr, Live: u.errTerminal, Width: u.width, Verbose: u.verbose}
 }

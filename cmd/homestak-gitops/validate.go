@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // verdict is the document of validate --json.
@@ -62,9 +62,9 @@ func (a *app) validate(ctx context.Context, f *siteFlags) error {
 
 func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
 	errs := all.Errors()
-	warnings := count(len(all)-errs, "warning")
+	warnings := view.Count(len(all)-errs, "warning")
 	if !valid {
-		u.notef("the site in %s is %s: %s, %s", s.flags.siteName(), notGood(all), count(errs, "error"), warnings)
+		u.notef("the site in %s is %s: %s, %s", s.flags.siteName(), notGood(all), view.Count(errs, "error"), warnings)
 		return
 	}
 	site := s.desired.Site
@@ -78,13 +78,5 @@ func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
 		warnings = ""
 	}
 	u.printf("site %s is valid: %s, %s, %s%s\n", site.Name,
-		count(len(site.Hosts), "host"), count(len(site.Manifests), "manifest"), count(nodes, "node"), warnings)
-}
-
-// count says how many there are of something.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+		view.Count(len(site.Hosts), "host"), view.Count(len(site.Manifests), "manifest"), view.Count(nodes, "node"), warnings)
 }

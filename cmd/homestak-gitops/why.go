@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/engine/ledger"
-
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 func (a *app) whyVerb() *cobra.Command {
@@ -38,7 +36,7 @@ func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 	if err != nil {
 		return err
 	}
-	a.noteOffline(ctx, r)
+	a.ui.noteOffline(ctx, r)
 	doc, err := r.Why(ctx, address)
 	if err != nil {
 		return err
@@ -48,7 +46,7 @@ func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 			return err
 		}
 	} else {
-		a.ui.reasons(doc)
+		a.ui.printf("%s", view.Why(doc))
 	}
 	if doc.NotFound {
 		hint := doc.Hint
@@ -58,88 +56,4 @@ func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
 		return fmt.Errorf("nothing is known of %q\n%s", address, hint)
 	}
 	return nil
-}
-
-// reasons writes the text of why.
-func (u *ui) reasons(r control.Reasons) {
-	if r.NotFound {
-		return
-	}
-	var b strings.Builder
-	head := r.Address
-	if r.Node != nil && r.Node.VMID != 0 {
-		head += fmt.Sprintf(" (%d)", r.Node.VMID)
-	}
-	if r.Declared != nil && r.Declared.Manifest != "" {
-		head += ", of manifest " + r.Declared.Manifest
-	}
-	fmt.Fprintln(&b, head)
-	row := func(label, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-10s %s\n", label, fmt.Sprintf(format, args...))
-	}
-	switch {
-	case r.Declared != nil:
-		row("declared", "%s", r.Declared.At)
-		row("by commit", "%s", commitLine(r.InForce))
-	case r.Removed != nil:
-		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
-	case len(r.Unmanaged) > 0:
-	case !r.Known && r.Running:
-		row("declared", "not known: the files of commit %s are not at hand; it is after the next pass", commitLine(r.InForce))
-	case !r.Known:
-		row("declared", "not known: no agent is running that could tell")
-	case len(r.Receipts) > 0:
-		row("declared", "no: the commit in force does not have it, but it was not removed")
-	}
-	if r.Node != nil {
-		row("is", "%s", standing(*r.Node))
-	}
-	for _, g := range r.Unmanaged {
-		row("unmanaged", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
-	}
-	for _, n := range r.Unknown {
-		row("unknown", "%s: %s", n.Scope, n.Why)
-	}
-	if len(r.Receipts) > 0 {
-		fmt.Fprintln(&b, "last done")
-	}
-	for _, rec := range r.Receipts {
-		for _, st := range rec.Steps {
-			tellStep(&b, rec, st)
-		}
-	}
-	u.printf("%s", printable(b.String()))
-}
-
-// tellStep tells of one step of the past.
-func tellStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
-	drift := ""
-	if r.Drift {
-		drift = ", to put back what was changed on the host"
-	}
-	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s\n", when(r.Began), st.Action, st.Status, st.Seconds, drift)
-	fmt.Fprintf(b, "      by %s with commit %s\n", r.By, named(r.Commit, r.Subject, r.Author))
-	if st.Reason != "" {
-		fmt.Fprintf(b, "      because %s\n", st.Reason)
-	}
-	if st.Error != "" {
-		fmt.Fprintf(b, "      error: %s\n", st.Error)
-	}
-	if st.Action == "create" || st.Action == "delete" {
-		return // what it has, or had, is in the site
-	}
-	for _, c := range st.Changes {
-		before, after := fmt.Sprint(c.Before), fmt.Sprint(c.After)
-		if c.Sensitive {
-			before, after = "(sensitive)", "(sensitive)"
-		}
-		fmt.Fprintf(b, "      %s: %s → %s\n", c.Path, orNothing(before), orNothing(after))
-	}
-}
-
-func orNothing(s string) string {
-	if s == "" || s == "<nil>" {
-		return "nothing"
-	}
-	return s
 }

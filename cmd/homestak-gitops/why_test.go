@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // aPast is a fake agent with a commit in force, three receipts, and a stranger.
@@ -52,10 +53,7 @@ func TestWhy(t *testing.T) {
 	t.Parallel()
 	f, k := aPast(t)
 	tell := func(address string) string {
-		var out stream
-		u := &ui{process: process{stdout: &out}}
-		u.reasons(control.ReasonsOf(address, f.Status(), k, f))
-		return out.String()
+		return view.Why(control.ReasonsOf(address, f.Status(), k, f))
 	}
 	one := `vm.one (10001), of manifest web
   declared   site.hcl:14:3
@@ -102,14 +100,11 @@ last done
 func TestHistoryTable(t *testing.T) {
 	t.Parallel()
 	f, _ := aPast(t)
-	var out stream
-	u := &ui{process: process{stdout: &out}}
-	u.history(f.List, "")
 	require.Equal(t, `  WHEN                 COMMIT    BY                 OUTCOME  TOOK  WHAT
   2026-01-02 12:00:00  3f2c1a9d  father             done     12 s  1 change (drift put back)  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  father             partly   12 s  1 add, 1 destroy  “Web 2” (A. Homelab)
   2026-01-02 12:00:00  3f2c1a9d  cli:me@here apply  done     12 s  1 add  “Web 2” (A. Homelab)
-`, out.String())
+`, view.History(f.List, "", false))
 
 	socket, _ := controltest.Serve(t, f, "")
 	env := map[string]string{"HOMESTAK_SOCKET": socket}
@@ -147,7 +142,7 @@ func TestLeftBehind(t *testing.T) {
 	require.Equal(t, control.Absent, s.State)
 	require.Equal(t, "Web 2", s.InForce.Subject)
 	require.Nil(t, s.Converged)
-	text := statusText(s, noon.Add(time.Hour), false)
+	text := view.Status(s, noon.Add(time.Hour), false)
 	require.True(t, strings.HasPrefix(text, "father  no agent is running here; this is what it knew at 2026-01-02 12:00:12\n"), text)
 	require.Contains(t, text, "last pass   partly 59 min ago in 12 s: 1 add, 1 destroy")
 }

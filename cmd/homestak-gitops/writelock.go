@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // lock takes the write lock of a host until the returned function is called: the agent of
@@ -44,7 +43,7 @@ func (a *app) pauseAgent(h *model.Host, verb string) (release func(), err error)
 		cancel()
 		return func() {}, err
 	}
-	resume, err := c.Pause(ctx, verb, func(s agent.Status) { a.ui.notef("%s; waiting", busyText(h.Name, s)) })
+	resume, err := c.Pause(ctx, verb, func(s agent.Status) { a.ui.notef("%s; waiting", view.Busy(h.Name, s)) })
 	if err != nil {
 		cancel()
 		return nil, err
@@ -60,21 +59,6 @@ func (a *app) agentOf(ctx context.Context, h *model.Host) (*control.Client, erro
 	f := &agentFlags{}
 	cfg, _ := a.agentConfig(f)
 	return a.search(f, cfg).OfHost(ctx, h)
-}
-
-// busyText says what an agent does that is not ready yet.
-func busyText(host string, s agent.Status) string {
-	if s.Running == nil {
-		return "the agent of host " + host + " is at work"
-	}
-	text := "the agent is converging host " + host
-	if s.Running.Steps > 0 {
-		text += fmt.Sprintf(", %d of %s done", s.Running.Done, count(s.Running.Steps, "step"))
-	}
-	if s.Running.Seconds > 0 {
-		text += ", about " + span(time.Duration(s.Running.Seconds*float64(time.Second))) + " left"
-	}
-	return text
 }
 
 // agentAllowsDestroy refuses to destroy a manifest that the agent of the host deploys; see

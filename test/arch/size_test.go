@@ -17,10 +17,10 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"cmd/homestak-gitops":         7331,
+	"cmd/homestak-gitops":         6388,
 	"drivers/proxmox":             11790,
 	"engine/source":               4061,
-	"cmd/homestak-gitops.app":     81,  // methods
+	"cmd/homestak-gitops.app":     80,  // methods
 	"drivers/proxmox.Driver":      108, // methods
 	"drivers/proxmox/doctor.exam": 55,  // methods
 	"engine/plan.planner":         52,  // methods

@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"fmt"
@@ -12,25 +12,25 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// progress tells on stderr what steps do: a line when one begins and one when it
+// Progress says on stderr what steps do: a line when one begins and one when it
 // ends. On a terminal only the ends get lines, and one live line below them shows
 // what runs, for how long, and how long the like of it took in this run. Before the
-// steps, the live line tells what is waited for, if that takes more than a second.
+// steps, the live line says what is waited for, if that takes more than a second.
 //
 // Its goroutine owns everything here; notify sends events to it, and close waits
-// until all were told.
-type progress struct {
-	ui     *ui
+// until all were reported.
+type Progress struct {
+	term   Terminal
 	events chan apply.Event
-	told   chan struct{} // answers each event, so that what notify's caller prints next comes after it
+	answer chan struct{} // answers each event, so that what notify's caller prints next comes after it
 	checks chan health.Progress
-	phases chan string // what is waited for without a step; told answers
+	phases chan string // what is waited for without a step; answer follows
 	done   chan struct{}
 
 	phase   string
 	since   time.Time // the beginning of the phase
 	running []running
-	took    map[work]spent
+	took    map[work]workTime
 	left    int
 	drawn   bool // the live line stands on the terminal
 }
@@ -41,8 +41,8 @@ type work struct {
 	action plan.Action
 }
 
-// spent is what steps of a work have taken so far.
-type spent struct {
+// workTime is what steps of a work have taken so far.
+type workTime struct {
 	steps int
 	time  time.Duration
 }
@@ -56,53 +56,54 @@ type running struct {
 
 const (
 	liveEvery = 200 * time.Millisecond // how often the live line is drawn; a person reads seconds
-	patience  = time.Second            // a phase that is shorter is not told
+	patience  = time.Second            // a phase that is shorter is not shown
 )
 
-func (u *ui) watch() *progress {
-	p := &progress{
-		ui: u, events: make(chan apply.Event), checks: make(chan health.Progress), phases: make(chan string), told: make(chan struct{}), done: make(chan struct{}),
-		took: map[work]spent{},
+// Watch begins a progress, which ends with close.
+func Watch(t Terminal) *Progress {
+	p := &Progress{
+		term: t, events: make(chan apply.Event), checks: make(chan health.Progress), phases: make(chan string), answer: make(chan struct{}), done: make(chan struct{}),
+		took: map[work]workTime{},
 	}
 	go p.loop()
 	return p
 }
 
-// waits says what is waited for while no step runs; "" for nothing: then the live
+// Waits says what is waited for while no step runs; "" for nothing: then the live
 // line is gone when it returns, and the terminal free for other text.
-func (p *progress) waits(phase string) {
+func (p *Progress) Waits(phase string) {
 	p.phases <- phase
-	<-p.told
+	<-p.answer
 }
 
-// lookingAt is the phase before a plan.
-func lookingAt(host string) string { return "looking at host " + host }
+// Observing is the phase before a plan.
+func Observing(host string) string { return "looking at host " + host }
 
-// notify takes an event; see apply.Options.Notify.
-func (p *progress) notify(e apply.Event) {
+// Notify takes an event; see apply.Options.Notify.
+func (p *Progress) Notify(e apply.Event) {
 	p.events <- e
-	<-p.told
+	<-p.answer
 }
 
-// checking takes in that a check does not hold yet; see health.Prober. It is called by
+// Checking takes in that a check does not hold yet; see health.Prober. It is called by
 // the goroutines of steps.
-func (p *progress) checking(w health.Progress) {
+func (p *Progress) Checking(w health.Progress) {
 	select {
 	case p.checks <- w:
 	case <-p.done:
 	}
 }
 
-// close ends the progress after the last event.
-func (p *progress) close() {
+// Close ends the progress after the last event.
+func (p *Progress) Close() {
 	close(p.events)
 	<-p.done
 }
 
-func (p *progress) loop() {
+func (p *Progress) loop() {
 	defer close(p.done)
 	var tick <-chan time.Time // never, but on a terminal
-	if p.ui.errTerminal {
+	if p.term.Live {
 		ticker := time.NewTicker(liveEvery)
 		defer ticker.Stop()
 		tick = ticker.C
@@ -115,15 +116,15 @@ func (p *progress) loop() {
 				return
 			}
 			p.phase = ""
-			p.tell(e)
-			p.told <- struct{}{}
+			p.report(e)
+			p.answer <- struct{}{}
 		case w := <-p.checks:
 			p.erase()
 			p.wait(w)
 		case phase := <-p.phases:
 			p.erase()
 			p.phase, p.since = phase, time.Now()
-			p.told <- struct{}{}
+			p.answer <- struct{}{}
 		case <-tick:
 			p.erase()
 		}
@@ -131,49 +132,49 @@ func (p *progress) loop() {
 	}
 }
 
-func (p *progress) tell(e apply.Event) {
+func (p *Progress) report(e apply.Event) {
 	p.left = e.Left
 	switch e.What {
 	case apply.Started:
 		p.running = append(p.running, running{step: e.Step, since: time.Now()})
-		if !p.ui.errTerminal {
-			p.ui.notef("%s: %s%s", e.Step.Address, doing(e.Step.Action), vmid(e.Step))
+		if !p.term.Live {
+			p.term.notef("%s: %s%s", e.Step.Address, doing(e.Step.Action), vmid(e.Step))
 		}
 	case apply.Finished:
 		if e.Result.Status == apply.Done {
 			p.learn(e)
 		}
 		p.running = slices.DeleteFunc(p.running, func(r running) bool { return r.step.Address == e.Step.Address })
-		p.ui.notef("%s", printable(ended(e)))
+		p.term.notef("%s", Printable(Ended(e)))
 	case apply.Waiting:
-		p.ui.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again leaves now", p.names())
+		p.term.notef("stopping: nothing new is started; waiting for %s\nCtrl-C again leaves now", p.names())
 	case apply.Note:
-		p.ui.notef("%s", printable(e.Text))
+		p.term.notef("%s", Printable(e.Text))
 	}
 }
 
-// wait takes in what is waited for. Where there is no live line it is told once a check.
-func (p *progress) wait(w health.Progress) {
+// wait takes in what is waited for. Where there is no live line it is reported once a check.
+func (p *Progress) wait(w health.Progress) {
 	for i := range p.running {
 		if p.running[i].step.Address == w.Step() {
 			p.running[i].waits = w.String()
 		}
 	}
-	if !p.ui.errTerminal && w.Tries == 1 {
-		p.ui.notef("%s", printable(w.String()))
+	if !p.term.Live && w.Tries == 1 {
+		p.term.notef("%s", Printable(w.String()))
 	}
 }
 
 // learn notes how long a step took that went well.
-func (p *progress) learn(e apply.Event) {
+func (p *Progress) learn(e apply.Event) {
 	w := work{e.Step.Address.Kind, e.Step.Action}
 	s := p.took[w]
-	p.took[w] = spent{s.steps + 1, s.time + e.Result.Duration}
+	p.took[w] = workTime{s.steps + 1, s.time + e.Result.Duration}
 }
 
-// usually tells how long a step of this work takes, by those that are done; "" as
+// usually says how long a step of this work takes, by those that are done; "" as
 // long as none is.
-func (p *progress) usually(s plan.Step) string {
+func (p *Progress) usually(s plan.Step) string {
 	t := p.took[work{s.Address.Kind, s.Action}]
 	if t.steps == 0 {
 		return ""
@@ -181,8 +182,8 @@ func (p *progress) usually(s plan.Step) string {
 	return fmt.Sprintf(" (usually %d s)", int((t.time / time.Duration(t.steps)).Round(time.Second).Seconds()))
 }
 
-// ended says how a step ended.
-func ended(e apply.Event) string {
+// Ended says how a step ended.
+func Ended(e apply.Event) string {
 	s, res := e.Step, e.Result
 	took := res.Duration.Round(100 * time.Millisecond).Seconds()
 	switch res.Status {
@@ -238,7 +239,7 @@ func vmid(s plan.Step) string {
 	return fmt.Sprintf(" (%d)", s.VMID)
 }
 
-func (p *progress) names() string {
+func (p *Progress) names() string {
 	names := make([]string, 0, len(p.running))
 	for _, r := range p.running {
 		names = append(names, r.step.Address.String())
@@ -248,35 +249,35 @@ func (p *progress) names() string {
 }
 
 // erase takes the live line away, so that other text can stand there.
-func (p *progress) erase() {
+func (p *Progress) erase() {
 	if p.drawn {
-		fmt.Fprint(p.ui.stderr, "\r\x1b[K")
+		fmt.Fprint(p.term.W, "\r\x1b[K")
 		p.drawn = false
 	}
 }
 
 // draw writes the live line, cut to the width of the terminal.
-func (p *progress) draw(now time.Time) {
-	if !p.ui.errTerminal {
+func (p *Progress) draw(now time.Time) {
+	if !p.term.Live {
 		return
 	}
 	text := p.live(now)
 	if text == "" {
 		return
 	}
-	line := []rune(printable(text))
-	if w := p.ui.width; w > 1 && len(line) >= w {
+	line := []rune(Printable(text))
+	if w := p.term.Width; w > 1 && len(line) >= w {
 		line = append(line[:w-2], '…')
 	}
-	fmt.Fprint(p.ui.stderr, string(line))
+	fmt.Fprint(p.term.W, string(line))
 	p.drawn = true
 }
 
 // live is the text of the live line, "" for none.
-func (p *progress) live(now time.Time) string {
+func (p *Progress) live(now time.Time) string {
 	if len(p.running) == 0 {
 		// With -v other lines tell it, and they know nothing of the live line.
-		if waited := now.Sub(p.since); p.phase != "" && waited >= patience && !p.ui.verbose {
+		if waited := now.Sub(p.since); p.phase != "" && waited >= patience && !p.term.Verbose {
 			return fmt.Sprintf("%s, %d s", p.phase, int(waited.Seconds()))
 		}
 		return ""

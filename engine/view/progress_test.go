@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 
 // A step that waits for a check says for which, and what that saw.
 func TestTheLiveLineTellsOfChecks(t *testing.T) {
-	p := &progress{ui: &ui{process: process{errTerminal: true}}, running: []running{
+	p := &Progress{term: Terminal{Live: true}, running: []running{
 		{step: plan.Step{Address: model.Address{Kind: "vm", Name: "web-1"}, Action: plan.Create}, since: time.Now()},
 	}}
 	p.wait(health.Progress{
@@ -24,13 +24,13 @@ func TestTheLiveLineTellsOfChecks(t *testing.T) {
 	require.Equal(t, "1 running, 0 to come · waiting for check web of vm.web-1: 192.0.2.7:80: connection refused (12 s of 5m)", p.live(time.Now()))
 }
 
-// The live line tells how long steps usually take as soon as one of the kind is done.
+// The live line says how long steps usually take as soon as one of the kind is done.
 func TestTheLiveLineLearns(t *testing.T) {
 	now := time.Unix(1000, 0)
 	step := func(kind, name string, a plan.Action) plan.Step {
 		return plan.Step{Address: model.Address{Kind: kind, Name: name}, Action: a}
 	}
-	p := &progress{ui: &ui{}, took: map[work]spent{}, left: 4, running: []running{
+	p := &Progress{took: map[work]workTime{}, left: 4, running: []running{
 		{step: step("vm", "a", plan.Create), since: now.Add(-3 * time.Second)},
 		{step: step("vm", "b", plan.Delete), since: now.Add(-time.Second)},
 	}}
@@ -42,12 +42,12 @@ func TestTheLiveLineLearns(t *testing.T) {
 	require.Equal(t, "2 running, 4 to come · vm.a creating 3 s (usually 6 s) · vm.b destroying 1 s", p.live(now))
 }
 
-// Before the steps it tells what is waited for, once that takes long.
+// Before the steps it says what is waited for, once that takes long.
 func TestTheLiveLineTellsOfALongLook(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := &progress{ui: &ui{}, phase: lookingAt("father"), since: now.Add(-900 * time.Millisecond)}
+	p := &Progress{phase: Observing("father"), since: now.Add(-900 * time.Millisecond)}
 	require.Empty(t, p.live(now))
 	require.Equal(t, "looking at host father, 2 s", p.live(now.Add(1500*time.Millisecond)))
-	p.ui.verbose = true
+	p.term.Verbose = true
 	require.Empty(t, p.live(now.Add(1500*time.Millisecond)), "other lines tell it")
 }

@@ -14,96 +14,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
-
-func before(d time.Duration) time.Time { return noon.Add(-d) }
-
-// busyStatus is of an agent that converges a good commit and refused the newest.
-func busyStatus() agent.Status {
-	place := diag.Range{File: "manifests/web.hcl", Start: diag.Pos{Line: 3, Column: 5}, End: diag.Pos{Line: 3, Column: 8}}
-	f := diag.Errorf(place, "unknown preset \"smal\"", "did you mean \"small\"?")
-	f.Code = "    preset = preset.smal"
-	return agent.Status{
-		Version: 1, Agent: "v0.3.0", Identity: "father", PID: 4711, Started: before(26 * time.Hour), At: noon, State: agent.Converging,
-		Summary: "converges 3f2c1a9d; 55aa55aa is not valid",
-		Repository: agent.RepositoryStatus{
-			URL: "https://git.example/site.git", Branch: "main", Path: "home", Checked: new(before(5 * time.Second)),
-		},
-		Head:      &agent.CommitStatus{ID: "55aa55aa00", Subject: "Web 3", Author: "B. Hasty", Since: before(5 * time.Second)},
-		InForce:   &agent.CommitStatus{ID: "3f2c1a9d00", Subject: "Web 2", Author: "A. Homelab", Since: before(time.Minute)},
-		Converged: &agent.CommitStatus{ID: "11223344", Subject: "Begin", Author: "A. Homelab", Since: before(72 * time.Hour)},
-		Refused:   &agent.Refusal{Commit: "55aa55aa00", Outcome: engine.Invalid, Since: before(5 * time.Second), Findings: diag.List{f}},
-		Running: &agent.Running{
-			Commit: "3f2c1a9d00", Since: before(42 * time.Second), Steps: 9, Done: 1, Seconds: 130,
-			Now:  []agent.StepNow{{Address: "vm.web-2", Action: plan.Create, Since: before(12 * time.Second), Usually: 20}, {Address: "pool.p", Action: plan.Update, Since: before(time.Second)}},
-			Next: []string{"vm.a", "vm.b", "vm.c", "vm.d", "vm.e", "vm.f", "vm.g"},
-		},
-		Last: &agent.PassStatus{
-			Commit: "11223344", Outcome: engine.Partly, Ended: before(6 * time.Minute), Seconds: 3.25, Error: "create vm.x: 500", Drift: true,
-			Summary: plan.Summary{Create: 2, Delete: 1, Unmanaged: 1}, Unknown: 2, Pending: 1,
-		},
-		Suspended: []ledger.Suspension{{Manifest: "db", Reason: "restore", By: "me@here", Since: before(time.Hour), Until: new(noon.Add(90 * time.Minute))}},
-		NextLook:  new(noon.Add(48 * time.Second)),
-		Nodes: []engine.NodeStatus{
-			{Address: "vm.web-1", Node: "web-1", VMID: 10001, Place: "pve1", Ready: true, Since: before(50 * time.Hour)},
-			{Address: "vm.web-2", Node: "web-2", Phase: "create", Since: before(time.Minute)},
-			{Address: "vm.db", Node: "db", VMID: 10003, Place: "pve1", Phase: "run", Drift: 2, Error: "locked by backup\x1b[2J"},
-		},
-	}
-}
-
-func TestStatusText(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, `father  not healthy  converging  pid 4711, up 26 h 0 min, v0.3.0
-  converges 3f2c1a9d; 55aa55aa is not valid
-
-  repository  https://git.example/site.git  main  home/
-              answered 5.0 s ago, next look in 48 s
-  head        55aa55aa “Web 3” (B. Hasty), 5.0 s ago
-  in force    3f2c1a9d “Web 2” (A. Homelab), 60 s ago
-  converged   11223344 “Begin” (A. Homelab), 3 days ago
-  refused     55aa55aa is invalid since 2026-01-02 11:59:55
-    manifests/web.hcl:3:5: error: unknown preset "smal"
-      3 |     preset = preset.smal
-        |     ^^^
-      did you mean "small"?
-  running     pass on 3f2c1a9d for 42 s, 1 of 9 steps done, about 2 min left
-    now   vm.web-2 creating for 12 s (usually 20 s)
-    now   pool.p changing for 1.0 s
-    next  vm.a
-    next  vm.b
-    next  vm.c
-    next  vm.d
-    next  vm.e
-    next  and 2 more
-  last pass   partly 6 min ago in 3.2 s: 2 add, 1 destroy, 1 unmanaged, put back what was changed on the host, 2 not seen, 1 pending: create vm.x: 500
-  suspended   manifest db by me@here, 60 min ago, ends in 90 min: restore
-
-  NODE      VMID   ON    SINCE   STATE
-  vm.web-1  10001  pve1  2 days  ready
-  vm.web-2         -     60 s    to be created
-  vm.db     10003  pve1          2 differences: locked by backup?[2J
-`, statusText(busyStatus(), noon, false))
-
-	s := agent.Status{
-		Identity: "father", Healthy: true, State: agent.Idle, PID: 1, Started: noon, Agent: "v1",
-		Repository: agent.RepositoryStatus{URL: "/srv/site.git", Branch: "main", Error: "no such repository", Failing: new(before(time.Hour))},
-	}
-	for _, c := range []**agent.CommitStatus{&s.Head, &s.InForce, &s.Converged} {
-		*c = &agent.CommitStatus{ID: "11223344", Since: before(time.Minute)}
-	}
-	require.Equal(t, `father  healthy  idle  pid 1, up 0.0 s, v1
-
-  repository  /srv/site.git  main
-              does not answer for 60 min: no such repository
-  commit      11223344, 60 s ago
-`, statusText(s, noon, false))
-	require.Contains(t, statusText(s, noon, true), "\x1b[32mhealthy\x1b[0m")
-}
 
 func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,70 @@
+package view
+
+import (
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// History draws receipts as a table.
+func History(list []ledger.Receipt, address string, p Paint) string {
+	rows := [][]string{{"WHEN", "COMMIT", "BY", "OUTCOME", "TOOK", "WHAT"}}
+	for _, r := range list {
+		by := r.By
+		if r.Verb != "agent" {
+			by += " " + r.Verb
+		}
+		rows = append(rows, []string{When(r.Began), Short(r.Commit), by, r.Outcome, span(time.Duration(r.Seconds * float64(time.Second))), receiptLine(r, address)})
+	}
+	var b strings.Builder
+	table(&b, rows, func(row, column int, text string) string {
+		switch {
+		case row == 0:
+			return p.as(dim, text)
+		case column == 3 && text == "done":
+			return p.as(good, text)
+		case column == 3:
+			return p.as(bad, text)
+		default:
+			return text
+		}
+	})
+	return b.String()
+}
+
+// receiptLine says what a pass did: to all, or to one address.
+func receiptLine(r ledger.Receipt, address string) string {
+	var s plan.Summary
+	var one []string
+	for _, st := range r.Steps {
+		switch plan.Action(st.Action) {
+		case plan.Create:
+			s.Create++
+		case plan.Update, plan.Adopt:
+			s.Update++
+		case plan.Replace:
+			s.Replace++
+		case plan.Delete:
+			s.Delete++
+		}
+		if st.Address == address {
+			one = append(one, st.Action+" "+st.Status)
+		}
+	}
+	text := summaryLine(s)
+	if address != "" {
+		text = strings.Join(one, ", ")
+	}
+	if r.Drift {
+		text += " (drift put back)"
+	}
+	if r.Subject != "" {
+		text += "  “" + r.Subject + "”"
+	}
+	if r.Author != "" {
+		text += " (" + r.Author + ")"
+	}
+	return text
+}

@@ -1,0 +1,299 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// refusal says why a commit is not in force.
+func refusal(s agent.Status, p Paint) string {
+	if s.Refused == nil {
+		return ""
+	}
+	var b, text strings.Builder
+	fmt.Fprintf(&b, "  %-11s %s\n", "refused", p.as(bad, fmt.Sprintf("%s is %s since %s", Short(s.Refused.Commit), s.Refused.Outcome, When(s.Refused.Since))))
+	errs := slices.DeleteFunc(slices.Clone(s.Refused.Findings), func(f diag.Finding) bool { return f.Severity != diag.Error })
+	diag.Text(&text, errs)
+	for line := range strings.Lines(strings.TrimRight(Printable(text.String()), "\n") + "\n") {
+		if line != "\n" {
+			line = "    " + line
+		}
+		fmt.Fprint(&b, line)
+	}
+	if more := len(s.Refused.Findings) - len(errs); more > 0 {
+		fmt.Fprintf(&b, "    and %s; all of it: homestak-gitops status --json\n", Count(more, "warning"))
+	}
+	return b.String()
+}
+
+// runningText says of the pass under way: what runs, what comes.
+func runningText(r agent.Running, now time.Time, p Paint) string {
+	var b strings.Builder
+	head := fmt.Sprintf("pass on %s for %s", Short(r.Commit), ago(now, r.Since))
+	if r.Steps > 0 {
+		head += fmt.Sprintf(", %d of %s done", r.Done, Count(r.Steps, "step"))
+	}
+	if r.Seconds > 0 {
+		head += ", about " + span(time.Duration(r.Seconds*float64(time.Second))) + " left"
+	}
+	fmt.Fprintf(&b, "  %-11s %s\n", "running", p.as(busy, head))
+	for _, n := range r.Now {
+		fmt.Fprintf(&b, "    now   %s\n", stepLine(n, now))
+	}
+	const most = 5
+	for i, addr := range r.Next {
+		if i == most {
+			fmt.Fprintf(&b, "    next  and %d more\n", len(r.Next)-most)
+			break
+		}
+		fmt.Fprintf(&b, "    next  %s\n", Printable(addr))
+	}
+	return b.String()
+}
+
+// stepLine says of a step that runs.
+func stepLine(n agent.StepNow, now time.Time) string {
+	text := fmt.Sprintf("%s %s for %s", n.Address, doing(n.Action), ago(now, n.Since))
+	if n.Usually > 0 {
+		text += fmt.Sprintf(" (usually %s)", span(time.Duration(n.Usually*float64(time.Second))))
+	}
+	return Printable(text)
+}
+
+// PassLine says how a pass ended.
+func PassLine(l agent.PassStatus, now time.Time) string {
+	text := fmt.Sprintf("%s %s ago in %s", l.Outcome, ago(now, l.Ended), span(time.Duration(l.Seconds*float64(time.Second))))
+	s := l.Summary
+	if whole := l.Outcome == engine.Done || l.Outcome == engine.Planned; whole || s.Create+s.Update+s.Replace+s.Delete > 0 {
+		text += ": " + summaryLine(s) // of a pass that could not even plan it would say that nothing is to be done
+	}
+	if l.Drift {
+		text += ", put back what was changed on the host"
+	}
+	if l.Unknown > 0 {
+		text += fmt.Sprintf(", %d not seen", l.Unknown)
+	}
+	if l.Pending > 0 {
+		text += fmt.Sprintf(", %d pending", l.Pending)
+	}
+	if l.Error != "" {
+		text += ": " + l.Error
+	}
+	return text
+}
+
+// summaryLine counts the steps of a plan.
+func summaryLine(s plan.Summary) string {
+	var parts []string
+	for _, n := range []struct {
+		n    int
+		what string
+	}{{s.Create, "add"}, {s.Update, "change"}, {s.Replace, "replace"}, {s.Delete, "destroy"}} {
+		if n.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n.n, n.what))
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "nothing to do")
+	}
+	if s.Unmanaged > 0 {
+		parts = append(parts, fmt.Sprintf("%d unmanaged", s.Unmanaged))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// nodesText draws the table of nodes.
+func nodesText(b *strings.Builder, nodes []engine.NodeStatus, now time.Time, p Paint) {
+	if len(nodes) == 0 {
+		return
+	}
+	rows := [][]string{{"NODE", "VMID", "ON", "SINCE", "STATE"}}
+	for _, n := range nodes {
+		id := ""
+		if n.VMID != 0 {
+			id = fmt.Sprint(n.VMID)
+		}
+		since := ""
+		if !n.Since.IsZero() {
+			since = ago(now, n.Since)
+		}
+		rows = append(rows, []string{n.Address, id, orDash(n.Place), since, standing(n)})
+	}
+	fmt.Fprintln(b)
+	table(b, rows, func(row, column int, text string) string {
+		switch {
+		case row == 0:
+			return p.as(dim, text)
+		case column < 4:
+			return text
+		case nodes[row-1].Ready:
+			return p.as(good, text)
+		default:
+			return p.as(bad, text)
+		}
+	})
+}
+
+// standing says how a node is.
+func standing(n engine.NodeStatus) string {
+	var text string
+	switch {
+	case n.Ready:
+		text = "ready"
+	case n.Drift > 0:
+		text = Count(n.Drift, "difference")
+	case n.Phase == "create":
+		text = "to be created"
+	case n.Phase == "destroy":
+		text = "to be destroyed"
+	default:
+		text = "not ready"
+	}
+	if n.Error != "" {
+		text += ": " + n.Error
+	}
+	return text
+}
+
+// Beginning reports whether an agent is at its first pass, and nothing is wrong so far.
+func Beginning(s agent.Status) bool {
+	return s.State != control.Absent && s.Last == nil && s.Refused == nil && s.Repository.Error == ""
+}
+
+// Status draws a status for people.
+func Status(s agent.Status, now time.Time, p Paint) string {
+	var b strings.Builder
+	health := p.as(good, "healthy")
+	switch {
+	case s.State == control.Absent:
+		health = p.as(bad, "no agent is running here; this is what it knew at "+When(s.At))
+	case Beginning(s):
+		health = p.as(busy, "no pass has ended yet")
+	case !s.Healthy:
+		health = p.as(bad, "not healthy")
+	}
+	fmt.Fprintf(&b, "%s  %s", orNothing(s.Identity), health)
+	if s.State != control.Absent {
+		fmt.Fprintf(&b, "  %s  %s", p.as(busy, string(s.State)), p.as(dim, fmt.Sprintf("pid %d, up %s, %s", s.PID, ago(now, s.Started), s.Agent)))
+	}
+	fmt.Fprintln(&b)
+	if s.Summary != "" {
+		fmt.Fprintf(&b, "  %s\n", Printable(s.Summary))
+	}
+	fmt.Fprintln(&b)
+	row := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-11s %s\n", label, Printable(fmt.Sprintf(format, args...)))
+	}
+	if s.Repository.URL != "" {
+		at := s.Repository.URL + "  " + s.Repository.Branch
+		if s.Repository.Path != "" && s.Repository.Path != "." {
+			at += "  " + s.Repository.Path + "/"
+		}
+		row("repository", "%s", at)
+		row("", "%s", checksLine(s, now))
+	}
+	commits(row, s, now)
+	fmt.Fprint(&b, refusal(s, p))
+	if s.Running != nil {
+		fmt.Fprint(&b, runningText(*s.Running, now, p))
+	}
+	if s.Last != nil {
+		row("last pass", "%s", PassLine(withoutKnownError(s), now))
+	}
+	for _, sus := range s.Suspended {
+		row("suspended", "%s", suspensionLine(sus, now))
+	}
+	nodesText(&b, s.Nodes, now, p)
+	return b.String()
+}
+
+// withoutKnownError is the last pass, without an error that the status says anyway.
+func withoutKnownError(s agent.Status) agent.PassStatus {
+	l := *s.Last
+	l.Error, _, _ = strings.Cut(l.Error, "\n")
+	if strings.Contains(s.Summary, l.Error) {
+		l.Error = ""
+	}
+	return l
+}
+
+// checksLine says when the agent checks repository and host.
+func checksLine(s agent.Status, now time.Time) string {
+	var parts []string
+	if r := s.Repository; r.Error != "" {
+		since := ""
+		if r.Failing != nil {
+			since = " for " + ago(now, *r.Failing)
+		}
+		parts = append(parts, fmt.Sprintf("does not answer%s: %s", since, r.Error))
+	} else if r.Checked != nil {
+		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
+	}
+	if s.NextLook != nil {
+		parts = append(parts, "next look "+until(now, *s.NextLook))
+	}
+	if s.NextFull != nil {
+		parts = append(parts, "next full check "+until(now, *s.NextFull))
+	}
+	if len(parts) == 0 {
+		return "not looked at yet"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// commits says of head, the one in force and the converged one; in one line where
+// all are the same.
+func commits(row func(label, format string, args ...any), s agent.Status, now time.Time) {
+	line := func(label string, c *agent.CommitStatus) {
+		if c != nil {
+			row(label, "%s, %s ago", commitLine(c), ago(now, c.Since))
+		}
+	}
+	same := func(a, b *agent.CommitStatus) bool { return a != nil && b != nil && a.ID == b.ID }
+	switch {
+	case same(s.Head, s.InForce) && same(s.InForce, s.Converged):
+		line("commit", s.Converged)
+		return
+	case same(s.Head, s.InForce):
+		line("in force", s.InForce)
+	default:
+		line("head", s.Head)
+		line("in force", s.InForce)
+	}
+	if !same(s.InForce, s.Converged) {
+		line("converged", s.Converged)
+	}
+}
+
+// suspensionLine says of a suspension.
+func suspensionLine(s ledger.Suspension, now time.Time) string {
+	end := "until it is resumed"
+	if s.Until != nil {
+		end = "ends " + until(now, *s.Until)
+	}
+	return fmt.Sprintf("%s by %s, %s ago, %s: %s", control.SuspendedWhat(s.Manifest), s.By, ago(now, s.Since), end, s.Reason)
+}
+
+// Busy says what an agent does that is not ready yet.
+func Busy(host string, s agent.Status) string {
+	if s.Running == nil {
+		return "the agent of host " + host + " is at work"
+	}
+	text := "the agent is converging host " + host
+	if s.Running.Steps > 0 {
+		text += fmt.Sprintf(", %d of %s done", s.Running.Done, Count(s.Running.Steps, "step"))
+	}
+	if s.Running.Seconds > 0 {
+		text += ", about " + span(time.Duration(s.Running.Seconds*float64(time.Second))) + " left"
+	}
+	return text
+}

@@ -1,0 +1,86 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+)
+
+// Why is the text of why, "" if nothing is known.
+func Why(r control.Reasons) string {
+	if r.NotFound {
+		return ""
+	}
+	var b strings.Builder
+	head := r.Address
+	if r.Node != nil && r.Node.VMID != 0 {
+		head += fmt.Sprintf(" (%d)", r.Node.VMID)
+	}
+	if r.Declared != nil && r.Declared.Manifest != "" {
+		head += ", of manifest " + r.Declared.Manifest
+	}
+	fmt.Fprintln(&b, head)
+	row := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-10s %s\n", label, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case r.Declared != nil:
+		row("declared", "%s", r.Declared.At)
+		row("by commit", "%s", commitLine(r.InForce))
+	case r.Removed != nil:
+		row("removed", "with commit %s", named(r.Removed.Commit, r.Removed.Subject, r.Removed.Author))
+	case len(r.Unmanaged) > 0:
+	case !r.Known && r.Running:
+		row("declared", "not known: the files of commit %s are not at hand; it is after the next pass", commitLine(r.InForce))
+	case !r.Known:
+		row("declared", "not known: no agent is running that could say")
+	case len(r.Receipts) > 0:
+		row("declared", "no: the commit in force does not have it, but it was not removed")
+	}
+	if r.Node != nil {
+		row("is", "%s", standing(*r.Node))
+	}
+	for _, g := range r.Unmanaged {
+		row("unmanaged", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
+	}
+	for _, n := range r.Unknown {
+		row("unknown", "%s: %s", n.Scope, n.Why)
+	}
+	if len(r.Receipts) > 0 {
+		fmt.Fprintln(&b, "last done")
+	}
+	for _, rec := range r.Receipts {
+		for _, st := range rec.Steps {
+			pastStep(&b, rec, st)
+		}
+	}
+	return Printable(b.String())
+}
+
+// pastStep writes one step of the past.
+func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
+	drift := ""
+	if r.Drift {
+		drift = ", to put back what was changed on the host"
+	}
+	fmt.Fprintf(b, "  %s  %s %s in %.1f s%s\n", When(r.Began), st.Action, st.Status, st.Seconds, drift)
+	fmt.Fprintf(b, "      by %s with commit %s\n", r.By, named(r.Commit, r.Subject, r.Author))
+	if st.Reason != "" {
+		fmt.Fprintf(b, "      because %s\n", st.Reason)
+	}
+	if st.Error != "" {
+		fmt.Fprintf(b, "      error: %s\n", st.Error)
+	}
+	if st.Action == "create" || st.Action == "delete" {
+		return // what it has, or had, is in the site
+	}
+	for _, c := range st.Changes {
+		before, after := fmt.Sprint(c.Before), fmt.Sprint(c.After)
+		if c.Sensitive {
+			before, after = "(sensitive)", "(sensitive)"
+		}
+		fmt.Fprintf(b, "      %s: %s → %s\n", c.Path, orNothing(before), orNothing(after))
+	}
+}

@@ -1,0 +1,144 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+)
+
+// Printable keeps a terminal from being driven by what a host answered.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (r < ' ' || r == 0x7f) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// Count says how many there are of something.
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func orNothing(s string) string {
+	if s == "" || s == "<nil>" {
+		return "nothing"
+	}
+	return s
+}
+
+// Paint gives text its colour, or leaves it as it is.
+type Paint bool
+
+// as gives text the colour of an SGR code.
+func (p Paint) as(code, text string) string {
+	if !p || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+const (
+	good = "32"
+	bad  = "31;1"
+	busy = "36"
+	dim  = "2"
+)
+
+// table draws rows in columns; color gives a cell its colour.
+func table(b *strings.Builder, rows [][]string, color func(row, column int, text string) string) {
+	width := map[int]int{}
+	for _, r := range rows {
+		for i, cell := range r {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for row, r := range rows {
+		var line strings.Builder
+		line.WriteString("  ")
+		for i, cell := range r {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2)
+			if i == len(r)-1 {
+				pad = ""
+			}
+			line.WriteString(color(row, i, Printable(cell)) + pad)
+		}
+		fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// commitLine names a commit for people.
+func commitLine(c *agent.CommitStatus) string {
+	if c == nil {
+		return "none"
+	}
+	return named(c.ID, c.Subject, c.Author)
+}
+
+func named(id, subject, author string) string {
+	text := Short(id)
+	if subject != "" {
+		text += " “" + subject + "”"
+	}
+	if author != "" {
+		text += " (" + author + ")"
+	}
+	return text
+}
+
+// Short is the beginning of a commit's id that people recognise.
+func Short(id string) string {
+	if id == "" {
+		return "no commit"
+	}
+	return id[:min(len(id), 8)]
+}
+
+// When writes a point in time, as the clock on the wall has it.
+func When(t time.Time) string {
+	if t.IsZero() {
+		return "a time unknown"
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// ago says how long something is past.
+func ago(now, t time.Time) string { return span(now.Sub(t)) }
+
+// until says when something comes.
+func until(now, t time.Time) string {
+	if !t.After(now) {
+		return "now"
+	}
+	return "in " + span(t.Sub(now))
+}
+
+// span writes a length of time in its two largest units at most.
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d <= 90*time.Minute:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%d days", int(d.Hours())/24)
+	}
+}
