@@ -39,7 +39,7 @@ func ParseAgent(name string, data []byte) (file *model.AgentFile, found diag.Lis
 		l.Errorf(parse.FileStart(name), "unreadable file", "At most %d MiB are read.", parse.MaxOther>>20)
 		return file, l.Finish(nil)
 	case i >= 0:
-		l.Errorf(parse.OffsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		l.Errorf(parse.OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not a character: save the file as UTF-8.", i)
 		return file, l.Finish(nil)
 	case !l.CheckFile(name, data):
 		return file, l.Finish(nil)
@@ -133,7 +133,7 @@ func onlyValues(d *decode.Decoder, b *hclsyntax.Body) {
 		}
 		detail := "Values stand in this file as they are; there is nothing to refer to."
 		if t := references[0]; len(t) == 1 {
-			detail = fmt.Sprintf("A text stands in quotes: %s.", parse.Quote(t.RootName()))
+			detail = fmt.Sprintf("A string is written in quotes: %s.", parse.Quote(t.RootName()))
 		}
 		d.Errorf(references[0].SourceRange(), "unknown reference "+parse.Quote(eval.Spell(references[0])), "%s", detail)
 		d.RecordRange(a.Name, a.SrcRange)

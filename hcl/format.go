@@ -26,7 +26,7 @@ func Format(src []byte, filename string) (out []byte, found diag.List) {
 	case len(src) > parse.MaxFile:
 		f.Errorf(parse.FileStart(filename), "unreadable file", "At most %d MiB are read.", parse.MaxFile>>20)
 	case i >= 0:
-		f.Errorf(parse.OffsetRange(filename, src, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8.", i)
+		f.Errorf(parse.OffsetRange(filename, src, i), "file is not UTF-8 text", "Byte %d is not a character: save the file as UTF-8.", i)
 	case f.CheckFile(filename, src):
 		_, diags := hclsyntax.ParseConfig(src, filename, hclv2.InitialPos)
 		f.AddDiagnostics(diags, false)

@@ -47,7 +47,7 @@ func (rs *rules) linkParent(m *manifest, n *nodeInfo) {
 	case len(found) > 1:
 		rs.ErrorAt(at, fmt.Sprintf("parent %s is %d nodes", parse.Quote(n.Parent), len(found)), "A node lives on one of them, such as %s.", parse.Quote(found[0].Name))
 	case found[0].Type != typePVE:
-		rs.ErrorAt(at, fmt.Sprintf("parent %s is no pve node", parse.Quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
+		rs.ErrorAt(at, fmt.Sprintf("parent %s is not a pve node", parse.Quote(n.Parent)), "It is of type %s, and only a node of type pve can hold others.", found[0].Type)
 	default:
 		p := found[0]
 		n.Parent = p.Name
@@ -83,7 +83,7 @@ func (rs *rules) meant(m *manifest, name string, at diag.Range) []*nodeInfo {
 // checkCircles finds nodes that wait for themselves, over parents and dependencies.
 func (rs *rules) checkCircles(m *manifest) {
 	const (
-		unseen = iota
+		unvisited = iota
 		open
 		closed
 	)

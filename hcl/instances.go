@@ -64,7 +64,7 @@ func (l *load) checkInstances(d *nodeDecl) string {
 	}
 	for _, i := range d.instances {
 		if !parse.ValidName(i.name) {
-			return fmt.Sprintf("%s makes the name %s, which is none", d.name, parse.Quote(i.name))
+			return fmt.Sprintf("%s makes the name %s, which is not a valid name", d.name, parse.Quote(i.name))
 		}
 	}
 	return ""
@@ -97,7 +97,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 	t := v.Type()
 	isMap := t.IsMapType() || t.IsObjectType()
 	if !isMap && !t.IsSetType() && !t.IsListType() && !t.IsTupleType() {
-		return "for_each " + decode.WrongType("a map or a list of texts", v)
+		return "for_each " + decode.WrongType("a map or a list of strings", v)
 	}
 	if v.LengthInt() > maxInstances {
 		return fmt.Sprintf("for_each is over the limit of %d nodes in one block", maxInstances)
@@ -107,7 +107,7 @@ func (l *load) expandEach(d *nodeDecl, v cty.Value) string {
 		k, e := it.Element()
 		if !isMap {
 			if e.IsMarked() || !e.IsKnown() || e.IsNull() || e.Type() != cty.String {
-				return "for_each must be a map or a list of texts that are no secrets"
+				return "for_each must be a map or a list of strings that are not secrets"
 			}
 			k = e
 		}

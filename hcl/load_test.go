@@ -40,9 +40,9 @@ func TestBadInput(t *testing.T) {
 		want []string
 	}{
 		"no HCL":            {"<html><body>Not found</body></html>\n", []string{"a.hcl:1:1: error: argument or block definition required"}},
-		"binary":            {"\x7fELF\x02\x01\x01\x00\x00\xff", []string{"a.hcl:1:8: error: file is no UTF-8 text"}},
-		"Latin-1":           {"locals {\n  a = \"gr\xfcn\"\n}\n", []string{"a.hcl:2:10: error: file is no UTF-8 text"}},
-		"UTF-16":            {"\xff\xfel\x00o\x00", []string{"a.hcl:1:1: error: file is no UTF-8 text"}},
+		"binary":            {"\x7fELF\x02\x01\x01\x00\x00\xff", []string{"a.hcl:1:8: error: file is not UTF-8 text"}},
+		"Latin-1":           {"locals {\n  a = \"gr\xfcn\"\n}\n", []string{"a.hcl:2:10: error: file is not UTF-8 text"}},
+		"UTF-16":            {"\xff\xfel\x00o\x00", []string{"a.hcl:1:1: error: file is not UTF-8 text"}},
 		"BOM":               {"\xef\xbb\xbflocals {\n}\n", []string{}},
 		"CRLF":              {"locals {\r\n  a = 1\r\n}\r\n", []string{}},
 		"10 MB":             {strings.Repeat("# nothing\n", 1_000_000), []string{"a.hcl:1:1: error: unreadable file"}},

@@ -93,7 +93,7 @@ func (l *load) declare(b *parse.Block, m *manifest) {
 		m.decls = append(m.decls, d)
 		if problem, where := l.expand(d); problem != "" {
 			d.invalid = true
-			l.Errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of texts without repetition.")
+			l.Errorf(where, problem, "count is a number of nodes; for_each is a map, or a list of strings without repetition.")
 		}
 	}
 	if !slices.ContainsFunc(b.Body.Blocks, func(i *hclsyntax.Block) bool { return i.Type == parse.NodeBlock }) {

@@ -20,7 +20,7 @@ import (
 func Reference(w io.Writer, kinds model.Kinds) error {
 	p := page{schemas: decode.Schemas{}}
 	p.printf("# Language reference\n\n")
-	p.printf("Generated from the code. How the pieces fit together is told by the examples and by the page on the language.\n\n")
+	p.printf("Generated from the code. The examples and the page on the language show how the pieces fit together.\n\n")
 	p.printf("An attribute marked * is required. *Change* is what changing it on something that runs costs by itself.\n\n")
 	p.printf("All of this is checked, but not all of it has an effect yet: see Limits on the page on operations.\n\n")
 	p.printf("## Blocks\n\n")
@@ -70,7 +70,7 @@ func (p *page) variable(doc string) {
 	p.head(false)
 	p.printf("| `type` | type | any | What values it takes: string, number, bool, list(string), map(string), any. |\n")
 	p.printf("| `default` | that type | | Its value unless set; required unless --var gives one. |\n")
-	p.printf("| `description` | text | | What it is for. |\n\n")
+	p.printf("| `description` | string | | What it is for. |\n\n")
 }
 
 // kind writes a block that is a resource by itself.
@@ -89,7 +89,7 @@ func (p *page) node(kinds model.Kinds) {
 	p.head(false)
 	p.rows(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, false)
 	p.printf("| `count` | number | | Makes that many nodes, NAME-1, NAME-2 and so on; count.index counts from 0. |\n")
-	p.printf("| `for_each` | map or list of texts | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
+	p.printf("| `for_each` | map or list of strings | | Makes a node for each key, NAME-KEY; each.key and each.value are its own. |\n\n")
 	p.inner(p.schemas.Of(reflect.TypeFor[model.Node]()), parse.NodeBlock, reflect.Value{}, "node", false)
 	for _, k := range kinds.Block(parse.NodeBlock) {
 		p.printf("### %s\n\nA node with `type = %q` – %s Beside the attributes of every node it has these.\n\n", k.Name, k.Name, k.Doc)
@@ -210,13 +210,13 @@ func typeName(f model.Field, rule string) string {
 	case t == decode.DurationType:
 		return "duration"
 	case t.Kind() == reflect.String:
-		return "text"
+		return "string"
 	case t.Kind() == reflect.Bool:
 		return "bool"
 	case t.Kind() == reflect.Slice:
-		return "list of texts"
+		return "list of strings"
 	case t.Kind() == reflect.Map:
-		return "map of texts"
+		return "map of strings"
 	case t.Kind() == reflect.Float64:
 		return "number"
 	default:
@@ -226,7 +226,7 @@ func typeName(f model.Field, rule string) string {
 
 // agent writes what agent.hcl may hold: a file of each machine, not of the site.
 func (p *page) agent() {
-	p.printf("\n# agent.hcl\n\nWhat an agent is told about itself; it is a file of the machine that it runs on, and no part of the site. ")
+	p.printf("\n# agent.hcl\n\nThe configuration of an agent: a file of the machine that it runs on, not a part of the site. ")
 	p.printf("Every attribute may be left out. A flag of `agent` goes before the environment, which goes before the file: the variable of ")
 	p.printf("`repository.auth.token_file` is `HOMESTAK_REPOSITORY_AUTH_TOKEN_FILE`, and so on. ")
 	p.printf("`homestak-gitops agent --print-config` shows what holds and where it is from. ")

@@ -33,7 +33,7 @@ func ParseSecrets(name string, data []byte) (*model.Secrets, diag.List) {
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 			line, _ = strconv.Atoi(m[1])
 		}
-		p.errorf(max(line, 1), "secrets file is no YAML", "Near this line is something else. Lines below a section are indented by spaces, never by tabs, and values with special characters stand in quotes.")
+		p.errorf(max(line, 1), "secrets file is not valid YAML", "Near this line is something else. Lines below a section are indented by spaces, never by tabs, and values with special characters stand in quotes.")
 		return p.out, p.found
 	}
 	if len(doc.Content) > 0 {
@@ -94,9 +94,9 @@ func (p *secretParser) value(out map[string]string, section, key string, n *yaml
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
 		out[key] = ""
 	case n.Kind != yaml.ScalarNode:
-		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is no text", "A secret is one text: %s: \"…\".", parse.Clip(key, parse.MaxQuoted))
+		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "A secret is one string: %s: \"…\".", parse.Clip(key, parse.MaxQuoted))
 	case n.Tag != "!!str":
-		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is no text", "It reads as a number, a date or true and false: put it into quotes.")
+		p.errorf(n.Line, parse.Quote(key)+" in section "+section+" is not a string", "It reads as a number, a date or true and false: put it into quotes.")
 	case n.Value == "" && section == "ssh_keys":
 		p.errorf(n.Line, parse.Quote(key)+" in section ssh_keys has no value", "Write the public key, or remove the line.")
 	default:
@@ -112,7 +112,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 		case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
 			return
 		case n.Kind != yaml.MappingNode:
-			p.errorf(n.Line, what+" is no map", "Write name: value, one a line.")
+			p.errorf(n.Line, what+" is not a map", "Write name: value, one a line.")
 			return
 		}
 		seen := map[string]int{}
@@ -120,7 +120,7 @@ func (p *secretParser) entries(n *yaml.Node, what string) func(yield func(string
 			key, value := target(n.Content[i]), n.Content[i+1]
 			switch {
 			case key.Kind != yaml.ScalarNode || key.Value == "" || len(key.Value) > 255:
-				p.errorf(key.Line, "a name in "+what+" is no short text", "Write name: value, one a line.")
+				p.errorf(key.Line, "a name in "+what+" is not a short string", "Write name: value, one a line.")
 				continue
 			case seen[key.Value] > 0:
 				p.errorf(key.Line, fmt.Sprintf("%s stands twice in %s", parse.Quote(key.Value), what), "The first is on line %d: remove one of them.", seen[key.Value])

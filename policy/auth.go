@@ -82,7 +82,7 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 	allow, isList := at(answer, allowRule).(*ast.Array)
 	switch {
 	case !isSet:
-		return Decision{Code: Forbidden, Reason: "homestak.auth.deny is no set"}
+		return Decision{Code: Forbidden, Reason: "homestak.auth.deny is not a set"}
 	case denied.Len() > 0:
 		return refusal(denied)
 	case isList && allow.Len() == 1 && allow.Elem(0).Value.Compare(ast.Boolean(true)) == 0:
@@ -99,7 +99,7 @@ func (in AuthInput) decision(answer *ast.Term) Decision {
 func refusal(denied ast.Set) Decision {
 	d := Decision{}
 	denied.Until(func(t *ast.Term) bool {
-		code, reason := Forbidden, "a rule of homestak.auth denies, and says neither a text nor an object with a message"
+		code, reason := Forbidden, "a rule of homestak.auth denies, and says neither a string nor an object with a message"
 		if text, ok := stringOf(t); ok {
 			reason = text
 		} else if o, ok := t.Value.(ast.Object); ok {

@@ -65,7 +65,7 @@ func TestASiteAddsToAuth(t *testing.T) {
 		{"a deny wins", `deny contains "not today" if input.identity == "web-1"`, nil, policy.Decision{Code: 403, Reason: "not today"}},
 		{"a code", `deny contains {"message": "who are you", "code": 401} if true`, nil, policy.Decision{Code: 401, Reason: "who are you"}},
 		{"of two the lower code", "deny contains {\"message\": \"b\", \"code\": 403} if true\ndeny contains {\"message\": \"a\", \"code\": 401} if true", nil, policy.Decision{Code: 401, Reason: "a"}},
-		{"a deny of no shape", `deny contains 7 if true`, nil, policy.Decision{Code: 403, Reason: "a rule of homestak.auth denies, and says neither a text nor an object with a message"}},
+		{"a deny of no shape", `deny contains 7 if true`, nil, policy.Decision{Code: 403, Reason: "a rule of homestak.auth denies, and says neither a string nor an object with a message"}},
 		{"an allow of no shape", `allow := "yes" if input.identity == "web-2"`, func(in *policy.AuthInput) { in.Identity, in.Credential = "web-2", policy.Credential{} }, policy.Decision{Code: 401, Reason: "a credential is needed"}},
 		{"a default", `default allow := false`, nil, policy.Decision{Allow: true}},
 		{"an error", `allow if to_number(input.path) == 3`, nil, policy.Decision{Code: 403, Reason: `policy/x.rego denies (rule allow): to_number: strconv.ParseFloat: parsing "/spec/web-1": invalid syntax`}},

@@ -73,7 +73,7 @@ func halt(bctx topdown.BuiltinContext, name string, err error) error {
 }
 
 var (
-	errText   = fmt.Errorf("the result would be a text of more than %d KiB", maxText>>10)
+	errText   = fmt.Errorf("the result would be a string of more than %d KiB", maxText>>10)
 	errList   = fmt.Errorf("the result would have more than %d elements", maxList)
 	errNumber = fmt.Errorf("a number has more than %d digits", maxDigits)
 	errZone   = errors.New("the time zone Local is another on every machine: name one, such as Europe/Berlin")

@@ -88,7 +88,7 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 	const (
 		memory  = "it took more than 64 MiB of memory"
-		tooLong = "the result would be a text of more than 1024 KiB"
+		tooLong = "the result would be a string of more than 1024 KiB"
 		digits  = "a number has more than 400 digits"
 		million = `long := concat("", ["0123456789" | some i in numbers.range(1, 100000)])` + "\n"
 	)

@@ -21,7 +21,7 @@ func (s *Set) failure(packages []string, err error) diag.Finding {
 		why = stop.why
 	}
 	var at *ast.Location
-	culprit, fix := rule{pkg: packages[0]}, "A policy that cannot be evaluated denies: mend it, or take it out of the site."
+	culprit, fix := rule{pkg: packages[0]}, "A policy that cannot be evaluated denies: fix it, or take it out of the site."
 	if failed, ok := errors.AsType[*topdown.Error](err); ok {
 		if !isStopped {
 			first, rest, _ := strings.Cut(clip(failed.Message), "\n") // of a conflict, the values follow
@@ -103,7 +103,7 @@ func (s *Set) findingsOf(errs ast.Errors) diag.List {
 		if e.Location != nil && e.Location.File != "" {
 			name = e.Location.File
 		}
-		detail := "A policy that does not compile denies everything: mend it, or take it out of the site."
+		detail := "A policy that does not compile denies everything: fix it, or take it out of the site."
 		if fn, ok := strings.CutPrefix(e.Message, "undefined function "); ok && ast.BuiltinMap[fn] != nil {
 			detail = "Policies see their input and nothing else: no network, clock, chance or environment, and no call that makes much out of little.\n" + detail
 		}

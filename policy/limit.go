@@ -53,8 +53,8 @@ func (s *stopped) Error() string { return s.why }
 // Unwrap gives the cause.
 func (s *stopped) Unwrap() error { return s.cause }
 
-// brake is how an evaluation is stopped, or held for a moment: OPA asks it before every
-// step, in the goroutine of the evaluation. Its mutex is what a held one waits for; the
+// brake is how an evaluation is stopped, or paused for a moment: OPA asks it before every
+// step, in the goroutine of the evaluation. Its mutex is what a paused one waits for; the
 // watcher alone locks it for longer than that.
 type brake struct {
 	state atomic.Int32
@@ -63,17 +63,17 @@ type brake struct {
 
 const (
 	rolling = iota
-	held
+	paused
 	ended
 )
 
 // Cancel stops the evaluation for good.
 func (b *brake) Cancel() { b.state.Store(ended) }
 
-// Cancelled reports whether it was stopped. While it is held, the answer is not known,
+// Cancelled reports whether it was stopped. While it is paused, the answer is not known,
 // and waited for.
 func (b *brake) Cancelled() bool {
-	if b.state.Load() == held {
+	if b.state.Load() == paused {
 		b.hold.Lock()
 		defer b.hold.Unlock()
 	}
@@ -84,9 +84,9 @@ func (b *brake) Cancelled() bool {
 func (b *brake) still(f func()) {
 	b.hold.Lock()
 	defer b.hold.Unlock()
-	b.state.CompareAndSwap(rolling, held)
+	b.state.CompareAndSwap(rolling, paused)
 	f()
-	b.state.CompareAndSwap(held, rolling)
+	b.state.CompareAndSwap(paused, rolling)
 }
 
 // within runs an evaluation in a goroutine of its own and waits for its end, or for
@@ -94,7 +94,7 @@ func (b *brake) still(f func()) {
 func within[T any](ctx context.Context, l *limits, run func(context.Context, topdown.Cancel) (T, error)) (T, error) {
 	var none T
 	if l.stray.Load() > 0 {
-		return none, &stopped{why: "a policy that was stopped before is still at work; nothing is judged until it has ended"}
+		return none, &stopped{why: "a policy that was stopped before is still at work; nothing is checked until it has ended"}
 	}
 	type outcome struct {
 		value T

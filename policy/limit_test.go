@@ -45,7 +45,7 @@ func TestWhatDoesNotStopIsLeftBehind(t *testing.T) {
 
 		quick := func(context.Context, topdown.Cancel) (string, error) { return "fine", nil }
 		_, err = s.Within(t.Context(), quick)
-		require.EqualError(t, err, "a policy that was stopped before is still at work; nothing is judged until it has ended")
+		require.EqualError(t, err, "a policy that was stopped before is still at work; nothing is checked until it has ended")
 
 		close(deaf)
 		synctest.Wait()

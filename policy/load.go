@@ -74,7 +74,7 @@ func (l *loader) walk(fsys fs.FS, folder string, shipped bool) {
 			l.unreadable(name, err)
 			return nil
 		case name == folder && !d.IsDir():
-			l.unreadable(name, errors.New("it is no folder"))
+			l.unreadable(name, errors.New("it is not a folder"))
 			return nil
 		case d.IsDir() && name != folder && strings.HasPrefix(path.Base(name), "."):
 			return fs.SkipDir
@@ -98,7 +98,7 @@ func (l *loader) walk(fsys fs.FS, folder string, shipped bool) {
 
 func (l *loader) read(fsys fs.FS, name string, d fs.DirEntry) (string, error) {
 	if !d.Type().IsRegular() {
-		return "", errors.New("it is no regular file; links are not followed")
+		return "", errors.New("it is not a regular file; links are not followed")
 	}
 	if len(l.files) >= maxFiles {
 		return "", fmt.Errorf("there are more than %d files of policies", maxFiles)

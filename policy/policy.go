@@ -215,7 +215,7 @@ func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List,
 // guard, any other the source policy.
 func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if p == nil {
-		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to judge", "")})
+		return denied(diag.List{denial(diag.FromPolicy, "there is no plan to check", "")})
 	}
 	return s.evaluate(ctx, []string{planPackage, guardPackage}, site, p, r)
 }
@@ -229,7 +229,7 @@ func (s *Set) evaluate(ctx context.Context, packages []string, site *model.Site,
 		return denied(slices.Clone(s.whyNot()))
 	}
 	if site == nil {
-		return denied(diag.List{denial(diag.FromPolicy, "there is no site to judge", "")})
+		return denied(diag.List{denial(diag.FromPolicy, "there is no site to check", "")})
 	}
 	input, err := s.inputValue(site, p, r)
 	if err != nil {

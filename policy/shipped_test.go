@@ -225,7 +225,7 @@ warn contains sprintf("%d values", [n]) if n := count([v | walk(input, [_, v])])
 }
 
 func TestAPlanIsNeeded(t *testing.T) {
-	require.Equal(t, []string{"error: there is no plan to judge [policy]"}, lines(set(t).Plan(t.Context(), site(), nil, request())))
-	require.Equal(t, []string{"error: there is no site to judge [policy]"}, lines(set(t).Site(t.Context(), nil, request())))
-	require.Equal(t, []string{"error: there is no site to judge [policy]"}, lines(set(t).Plan(t.Context(), nil, &plan.Plan{}, request())))
+	require.Equal(t, []string{"error: there is no plan to check [policy]"}, lines(set(t).Plan(t.Context(), site(), nil, request())))
+	require.Equal(t, []string{"error: there is no site to check [policy]"}, lines(set(t).Site(t.Context(), nil, request())))
+	require.Equal(t, []string{"error: there is no site to check [policy]"}, lines(set(t).Plan(t.Context(), nil, &plan.Plan{}, request())))
 }

@@ -42,7 +42,7 @@ func (s *Set) verdict(packages []string, answer *ast.Term) (diag.List, plan.Rule
 		for _, name := range s.said(pkg) {
 			set, ok := at(answer, pkg, name).(ast.Set)
 			if !ok {
-				f := s.misshapen(pkg, name, nil, "it is no set: write "+name+" contains … if { … }")
+				f := s.misshapen(pkg, name, nil, "it is not a set: write "+name+" contains … if { … }")
 				found = append(found, f)
 				n.said(pkg, name, "", f.Severity)
 				continue
@@ -98,14 +98,14 @@ func (s *Set) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string
 	}
 	if message, ok := stringOf(t); ok {
 		if strings.TrimSpace(message) == "" {
-			return s.misshapen(pkg, name, t, "its finding is an empty text"), ""
+			return s.misshapen(pkg, name, t, "its finding is an empty string"), ""
 		}
 		say(&f, message, s.who(pkg, name, ""), "")
 		return f, ""
 	}
 	o, ok := t.Value.(ast.Object)
 	if !ok {
-		return s.misshapen(pkg, name, t, "its finding is neither a text nor an object with a message"), ""
+		return s.misshapen(pkg, name, t, "its finding is neither a string nor an object with a message"), ""
 	}
 	said := map[string]string{"rule": "", "message": "", "address": "", "fix": ""}
 	problem := ""
@@ -116,7 +116,7 @@ func (s *Set) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string
 		case !known:
 			problem = fmt.Sprintf("its finding has the unknown field %s; known: rule, message, address, fix", shown(k))
 		case !isText:
-			problem = fmt.Sprintf("its finding has a %s that is no text", key)
+			problem = fmt.Sprintf("its finding has a %s that is not a string", key)
 		}
 		said[key] = text
 		return problem != ""
@@ -187,7 +187,7 @@ func (s *Set) misshapen(pkg, name string, t *ast.Term, problem string) diag.Find
 	if t != nil {
 		lines = append(lines, "It says: "+shown(t))
 	}
-	lines = append(lines, `A finding is a text, or {"rule": "kebab-name", "message": "…", "address": "vm.web-1", "fix": "…"} with at least the message.`,
+	lines = append(lines, `A finding is a string, or {"rule": "kebab-name", "message": "…", "address": "vm.web-1", "fix": "…"} with at least the message.`,
 		"("+s.who(pkg, name, "")+")")
 	f.Detail = strings.Join(lines, "\n")
 	var own []rule

@@ -69,17 +69,17 @@ func TestAddressesHavePlaces(t *testing.T) {
 
 func TestFindingsOfAnotherShapeDeny(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
-		{"number", `deny contains 7 if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is neither a text nor an object with a message"},
-		{"set", `deny contains {"a"} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is neither a text nor an object with a message"},
-		{"empty text", `deny contains "" if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is an empty text"},
-		{"blank text", `deny contains " \n" if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is an empty text"},
+		{"number", `deny contains 7 if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is neither a string nor an object with a message"},
+		{"set", `deny contains {"a"} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is neither a string nor an object with a message"},
+		{"empty text", `deny contains "" if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is an empty string"},
+		{"blank text", `deny contains " \n" if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding is an empty string"},
 		{"no message", `deny contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has no message"},
 		{"misspelt message", `deny contains {"msg": "x"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has the unknown field "msg"; known: rule, message, address, fix`},
-		{"message of another type", `deny contains {"message": 3} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has a message that is no text"},
+		{"message of another type", `deny contains {"message": 3} if true`, "policy/x.rego:2:1: error: homestak.site.deny denies: its finding has a message that is not a string"},
 		{"no address", `deny contains {"message": "x", "address": "web"} if true`, `policy/x.rego:2:1: error: homestak.site.deny denies: its finding has an address that is none: address "web" is not of the form kind.name, such as vm.web-1`},
 		{"a warning without a message", `warn contains {"rule": "x"} if true`, "policy/x.rego:2:1: error: homestak.site.warn denies: its finding has no message"},
-		{"a warning that is no set", `warn := "careful"`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is no set: write warn contains … if { … }"},
-		{"warnings by name", `warn[name] := "careful" if some name, _ in input.site.nodes`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is no set: write warn contains … if { … }"},
+		{"a warning that is no set", `warn := "careful"`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},
+		{"warnings by name", `warn[name] := "careful" if some name, _ in input.site.nodes`, "policy/x.rego:2:1: error: homestak.site.warn denies: it is not a set: write warn contains … if { … }"},
 		{"a warning that may be undefined", `warn := "careful" if input.site.name == "nosuch"`, "policy/x.rego:1:1: error: policy/x.rego denies: the rules gave no answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

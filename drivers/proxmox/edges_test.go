@@ -73,7 +73,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"its VMID and name were recycled": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Delete(10000); e.Add(stranger(10000, "web-1")) },
-			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" may be it, but is not ours (no ownership tag, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
+			says: []string{"vm.web-1 is not created: vm 10000 \"web-1\" exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"a clone has its mark": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
@@ -123,7 +123,7 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 		},
 		"its description was stripped": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Set(10000, "description", "") },
-			says: []string{"may be it, but is not ours (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
+			says: []string{"exists already and is unmanaged (no ownership tag, but the name of vm.web-1)", "if it is vm.web-1 and only lost its ownership tag, put that back", "rename one of the two"}, stays: []int{10000}, number: 1,
 		},
 		"it became a template": {
 			hand: func(e *pvesim.Edit, _ map[string]string) { e.Stop(10000); e.Set(10000, "template", "1") },

@@ -139,7 +139,7 @@ func waiting(c view.Config, addr model.Address, path, stuck func(key string) str
 	}
 	out := []model.Pending{}
 	for _, k := range c.WaitingKeys() {
-		p := model.Pending{Address: addr, Path: path(k), Why: "set; takes effect at the next full restart", Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
+		p := model.Pending{Address: addr, Path: path(k), Why: model.PendingRestart, Before: plainValue(c.Now, k), After: plainValue(c.Next, k)}
 		if why := stuck(k); why != "" {
 			p.Why += "; " + why
 		}

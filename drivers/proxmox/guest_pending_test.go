@@ -410,7 +410,7 @@ func TestOptionsSetByHandAreShown(t *testing.T) {
 		p.Text(&short, plan.TextOptions{})
 		p.Text(&all, plan.TextOptions{All: true})
 		require.NotContains(t, short.String(), "numa")
-		require.Contains(t, all.String(), "options.numa is 1: set by hand and named in no file, so it is no drift")
+		require.Contains(t, all.String(), "options.numa is 1: set by hand and named in no file, so it is not drift")
 		delete(w.vm("web-1").Options, "vga")
 		require.Equal(t, []string{"options.vga"}, paths(w.apply().Steps[0]), "one that a file named is drift")
 	})

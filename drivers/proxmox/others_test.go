@@ -171,7 +171,7 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour)
 				if c.vmid == "30000" {
-					require.Contains(t, told(w.plan()), `vm 30000 "hers" may be it, but is not ours`)
+					require.Contains(t, told(w.plan()), `vm 30000 "hers" exists already and is unmanaged`)
 					return
 				}
 				w.apply()

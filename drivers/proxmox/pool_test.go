@@ -100,7 +100,7 @@ func TestPoolWhoseCommentWasEdited(t *testing.T) {
 		comment("mine")
 		p := w.plan()
 		require.Empty(t, p.Steps)
-		require.Equal(t, `pool.prod is not created: pool "prod" may be it, but is not ours (no ownership tag in its comment)`, p.Findings[0].Summary)
+		require.Equal(t, `pool.prod is not created: pool "prod" exists already and is unmanaged (no ownership tag in its comment)`, p.Findings[0].Summary)
 		before, line, _ := strings.Cut(p.Findings[0].Detail, "\n")
 		require.Contains(t, before, "put its mark back")
 		comment("mine\n" + line)

@@ -21,7 +21,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// shown is a configuration as a real PVE answered it, one map of texts for either
+// shown is a configuration as a real PVE answered it, one map of strings for either
 // of its two forms, and what had been ordered before that.
 type shown struct {
 	from    string

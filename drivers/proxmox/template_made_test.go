@@ -258,8 +258,8 @@ func TestTemplateThatIsNotOurs(t *testing.T) {
 		name string
 		says string
 	}{
-		"of its VMID": {9000, "hers", `vm 9000 "hers" may be it, but is not ours`},
-		"of its name": {9100, "golden", `vm 9100 "golden" may be it, but is not ours`},
+		"of its VMID": {9000, "hers", `vm 9000 "hers" exists already and is unmanaged`},
+		"of its name": {9100, "golden", `vm 9100 "golden" exists already and is unmanaged`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {

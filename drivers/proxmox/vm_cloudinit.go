@@ -42,7 +42,7 @@ func addressed(v *VM, name string) bool {
 	return ok && (n.IP != "" || n.IP6 != "")
 }
 
-const newInstance = "cloud-init takes the next boot for the first of a new machine: new SSH host keys, and its user is set up again"
+const newInstance = "cloud-init runs again at the next boot, as on a new machine: new SSH host keys, and its user is set up again"
 
 // unread reports whether something was written for cloud-init since PVE started the
 // guest. PVE tells it too (GET cloudinit), but by one more request for every guest of

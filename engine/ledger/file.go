@@ -65,7 +65,7 @@ func get(name string) ([]byte, error) {
 	switch {
 	case err != nil:
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%s is no regular file", filepath.Base(name))
+		err = fmt.Errorf("%s is not a regular file", filepath.Base(name))
 	case info.Size() > longest:
 		err = fmt.Errorf("%s has more than %d MiB", filepath.Base(name), longest>>20)
 	}

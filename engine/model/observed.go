@@ -78,6 +78,9 @@ type Unmanaged struct {
 	Unfinished bool `json:"-"`
 }
 
+// PendingRestart is the Why of a pending change that needs a full restart and nothing else.
+const PendingRestart = "set; takes effect at the next full restart"
+
 // Pending is a change that PVE holds already and applies at the next full restart.
 type Pending struct {
 	Address Address `json:"address"`

@@ -112,7 +112,7 @@ func plainValue(raw json.RawMessage) (any, error) {
 		for i, e := range v {
 			s, ok := e.(string)
 			if !ok {
-				return nil, errors.New("a list holds something else than texts")
+				return nil, errors.New("a list holds something else than strings")
 			}
 			out[i] = s
 		}
@@ -158,7 +158,7 @@ func (p *Plan) check() error {
 	case p.FormatVersion == "":
 		return errors.New("not a plan document: it has no format_version")
 	case major != ours:
-		return fmt.Errorf("its format_version is %q, this program reads %s.x: make the plan anew", p.FormatVersion, ours)
+		return fmt.Errorf("its format_version is %q, this program reads %s.x: make a new plan", p.FormatVersion, ours)
 	case p.Host == "" || p.ID == "":
 		return errors.New("not a plan document: host or id is missing")
 	}
@@ -174,7 +174,7 @@ func (p *Plan) check() error {
 		}
 		for _, a := range s.After {
 			if !seen[a] {
-				return fmt.Errorf("step %s waits for %s, which is no step before it", s.Address, a)
+				return fmt.Errorf("step %s waits for %s, which is not a step before it", s.Address, a)
 			}
 		}
 		seen[s.Address] = true

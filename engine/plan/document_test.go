@@ -70,16 +70,16 @@ func TestReadRefuses(t *testing.T) {
 		ok + ok:                                 "after top-level value",
 		"[]":                                    "read plan: not a plan document: json: cannot unmarshal array",
 		`{"valid":true,"findings":[]}`:          "read plan: not a plan document: it has no format_version",
-		strings.Replace(ok, "1.7", "2.0", 1):    `its format_version is "2.0", this program reads 1.x: make the plan anew`,
+		strings.Replace(ok, "1.7", "2.0", 1):    `its format_version is "2.0", this program reads 1.x: make a new plan`,
 		strings.Replace(ok, `"id":"i",`, "", 1): "host or id is missing",
 		strings.Replace(ok, "vm.a", "vm", 1):    `address "vm" is not of the form kind.name`,
 		strings.Replace(ok, `"address":"vm.a",`, "", 1):                                    "step 1 has no address",
 		strings.Replace(ok, `"address":"vm.b"`, `"address":"vm.a"`, 1):                     "step 2 is the second one of vm.a",
 		strings.Replace(ok, `"create"`, `"format"`, 1):                                     `step vm.a has the unknown action "format"`,
-		strings.Replace(ok, `["vm.a"]`, `["vm.c"]`, 1):                                     "step vm.b waits for vm.c, which is no step before it",
-		strings.Replace(ok, `["vm.a"]`, `["vm.b"]`, 1):                                     "step vm.b waits for vm.b, which is no step before it",
+		strings.Replace(ok, `["vm.a"]`, `["vm.c"]`, 1):                                     "step vm.b waits for vm.c, which is not a step before it",
+		strings.Replace(ok, `["vm.a"]`, `["vm.b"]`, 1):                                     "step vm.b waits for vm.b, which is not a step before it",
 		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","after":{"a":1}}]`, 1):  `change of "x": a value is an object`,
-		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","before":[1,"a"]}]`, 1): `change of "x": a list holds something else than texts`,
+		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","before":[1,"a"]}]`, 1): `change of "x": a list holds something else than strings`,
 	} {
 		_, err := plan.Read(strings.NewReader(doc))
 		require.ErrorContains(t, err, complaint, "%s", doc)

@@ -88,7 +88,7 @@ func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
 		if f.VMID == 0 { // a pool has none
 			what = fmt.Sprintf("%s %q", f.Kind, f.Name)
 		}
-		who = append(who, fmt.Sprintf("%s may be it, but is not ours (%s)", what, f.Why))
+		who = append(who, fmt.Sprintf("%s exists already and is unmanaged (%s)", what, f.Why))
 		if f.Fix != "" && !slices.Contains(fix, f.Fix) {
 			fix = append(fix, f.Fix)
 		}
@@ -375,8 +375,8 @@ func (p *planner) withholdUnseen(s *Step, why string, unknowns []int) {
 	p.withheld[s.Address] = h
 }
 
-func (p *planner) withhold(s *Step, blind bool) {
+func (p *planner) withhold(s *Step, incomplete bool) {
 	delete(p.steps, s.Address)
-	p.withheld[s.Address] = withholding{action: s.Action, incomplete: blind}
+	p.withheld[s.Address] = withholding{action: s.Action, incomplete: incomplete}
 	p.fresh = append(p.fresh, s.Address)
 }

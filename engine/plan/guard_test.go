@@ -31,7 +31,7 @@ func TestGuards(t *testing.T) {
 			},
 			steps: []string{"create vm.other"},
 			findings: []string{
-				`error (guard) vm.a is not created: vm 104 "a" may be it, but is not ours (no ownership tag); vm 105 "a" may be it, but is not ours (its mark names another uuid)`,
+				`error (guard) vm.a is not created: vm 104 "a" exists already and is unmanaged (no ownership tag); vm 105 "a" exists already and is unmanaged (its mark names another uuid)`,
 				"warning (guard) vm.child is not created: it needs vm.a, which is not created",
 				"warning (guard) vm.grandchild is not created: it needs vm.child, which is not created",
 			},
@@ -240,7 +240,7 @@ func TestGuardPointsAtTheLineAndTheWayOn(t *testing.T) {
 	f := plan.Make(in).Findings[0]
 	require.Equal(t, diag.Finding{
 		Severity: diag.Error, Source: diag.FromGuard, Address: "vm.a", At: at(9), Detail: "rename it, or adopt it",
-		Summary: `vm.a is not created: vm 105 "a" may be it, but is not ours (no ownership tag)`,
+		Summary: `vm.a is not created: vm 105 "a" exists already and is unmanaged (no ownership tag)`,
 	}, f)
 }
 

@@ -155,7 +155,7 @@ func (p *planner) breakUp(circle []model.Address) {
 	}
 	p.find(circle[0], diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard,
-		Summary: fmt.Sprintf("%s need each other by their owner marks", who),
+		Summary: fmt.Sprintf("%s need each other by their ownership tags", who),
 		Detail:  "the marks were edited; they are deleted all the same, and their names decide who goes first",
 	})
 }

@@ -51,7 +51,7 @@ func TestOrder(t *testing.T) {
 				guest("vm.child", 103, &VM{}, "vm.b"), object("pool.p", &Pool{}, "vm.self"), guest("vm.self", 104, &VM{}, "vm.self"),
 			),
 			steps:    []string{"delete pool.p", "delete vm.a", "delete vm.child", "delete vm.b after vm.child", "delete vm.c after vm.a", "delete vm.self after pool.p"},
-			findings: []string{"warning (guard) vm.a, vm.b, vm.c need each other by their owner marks"},
+			findings: []string{"warning (guard) vm.a, vm.b, vm.c need each other by their ownership tags"},
 		},
 		"two circles of marks": {
 			have: state(
@@ -60,7 +60,7 @@ func TestOrder(t *testing.T) {
 			),
 			steps: []string{"delete vm.x", "delete vm.y after vm.x", "delete vm.a after vm.y", "delete vm.b after vm.a"},
 			findings: []string{
-				"warning (guard) vm.a, vm.b need each other by their owner marks", "warning (guard) vm.x, vm.y need each other by their owner marks",
+				"warning (guard) vm.a, vm.b need each other by their ownership tags", "warning (guard) vm.x, vm.y need each other by their ownership tags",
 			},
 		},
 		"a wanted circle": {

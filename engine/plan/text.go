@@ -139,16 +139,20 @@ func (p *Plan) lines(all bool) []line {
 	}
 	for _, d := range p.Pending {
 		c := Change{Path: d.Path, Before: d.Before, After: d.After}
-		out = append(out, line{
-			sign: '*', color: yellow, thing: thing(d.Address.String()),
-			detail: func(int) string { return c.text(most) + ": " + clean(d.Why) },
-		})
+		l := line{
+			sign: '·', color: dim, thing: thing(d.Address.String()),
+			detail: func(int) string { return "pending restart: " + c.text(most) },
+		}
+		if d.Why != model.PendingRestart {
+			l.notes = []string{clean(d.Why)}
+		}
+		out = append(out, l)
 	}
 	for _, s := range p.Undeclared {
 		if all {
 			out = append(out, line{
 				sign: '·', color: dim, thing: thing(s.Address.String()),
-				detail: constant(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is no drift", s.Path, valued(s.Value, most))),
+				detail: constant(fmt.Sprintf("%s is %s: set by hand and named in no file, so it is not drift", s.Path, valued(s.Value, most))),
 			})
 		}
 	}

@@ -153,7 +153,7 @@ func TestTextDrivesNoTerminal(t *testing.T) {
 			require.NotContains(t, got, bad)
 		}
 	}
-	require.Equal(t, 9, strings.Count(text(p, plan.TextOptions{}), "\n"), "no text makes a line of its own")
+	require.Equal(t, 10, strings.Count(text(p, plan.TextOptions{}), "\n"), "no text makes a line of its own, but the note of what is pending")
 }
 
 // TestBlocksThatComeAndGo are told as one thing each, with what the files say of them;
@@ -205,10 +205,10 @@ func TestNothingIsLostToTheWidth(t *testing.T) {
 	p.Pending = []model.Pending{{Address: addr("vm.a"), Path: "options.numa0", Before: long + "1", After: long + "2", Why: "set"}, {Address: addr("vm.a"), Path: "options.x", Before: "", After: long, Why: "set"}}
 	b.Reset()
 	p.Text(&b, plan.TextOptions{})
-	require.Contains(t, b.String(), "options.numa0 "+long+"1 → "+long+"2: set", "what is cut off is where they differ")
+	require.Contains(t, b.String(), "pending restart: options.numa0 "+long+"1 → "+long+"2\n          set\n", "what is cut off is where they differ")
 	require.NotContains(t, b.String(), `"" → `+long)
 	p.Text(&b, plan.TextOptions{All: true})
-	require.Contains(t, b.String(), `options.x "" → `+long+": set")
+	require.Contains(t, b.String(), `options.x "" → `+long+"\n          set\n")
 	p.Steps = append(p.Steps, plan.Step{Address: addr("vm.c"), Action: plan.Create, Brief: "small", Changes: []plan.Change{
 		{Path: "cores", After: 2}, {Path: "nic.lan.mac", After: ""}, {Path: "onboot", After: false}, {Path: "tags", After: []string{"a"}}, {Path: "key", After: "x", Sensitive: true},
 	}})

@@ -151,7 +151,7 @@ func (p *planner) guardVMID(s *Step) {
 	case ours:
 		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
 	case used:
-		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; what is not ours is never touched")
+		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; unmanaged guests are never changed")
 	}
 }
 

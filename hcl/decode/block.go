@@ -64,7 +64,7 @@ func (d *Decoder) checkBlock(p Part, at hclv2.Range) {
 	case c.Expect != "" && (c.SSH || c.Agent):
 		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "expect")
-		d.ErrorAt(where, "expect has no meaning in "+d.What, "What %s answers is not compared with a text: remove expect.", set[0])
+		d.ErrorAt(where, "expect has no meaning in "+d.What, "What %s answers is not compared with a string: remove expect.", set[0])
 	case interval > timeout:
 		d.Invalid = true
 		where, _ := d.rangeOf(p.prefix + "interval")

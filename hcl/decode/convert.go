@@ -38,7 +38,7 @@ func (d *Decoder) Assign(dst reflect.Value, v cty.Value) string {
 	case reflect.String:
 		s, err := convert.Convert(v, cty.String)
 		if err != nil {
-			return WrongType("a text", v)
+			return WrongType("a string", v)
 		}
 		dst.SetString(d.Intern(s.AsString()))
 	case reflect.Bool:
@@ -96,17 +96,17 @@ func assignDuration(dst reflect.Value, v cty.Value) string {
 
 func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsListType() && !t.IsSetType() && !t.IsTupleType() {
-		return WrongType("a list of texts", v)
+		return WrongType("a list of strings", v)
 	}
 	list := reflect.MakeSlice(dst.Type(), v.LengthInt(), v.LengthInt())
 	i := 0
 	for it := v.ElementIterator(); it.Next(); i++ {
 		_, e := it.Element()
 		if e.IsNull() {
-			return fmt.Sprintf("must be a list of texts, but element %d is null", i+1)
+			return fmt.Sprintf("must be a list of strings, but element %d is null", i+1)
 		}
 		if problem := d.Assign(list.Index(i), e); problem != "" {
-			return fmt.Sprintf("must be a list of texts, but element %d %s", i+1, problem)
+			return fmt.Sprintf("must be a list of strings, but element %d %s", i+1, problem)
 		}
 	}
 	dst.Set(list)
@@ -116,7 +116,7 @@ func (d *Decoder) assignList(dst reflect.Value, v cty.Value) string {
 // assignMap leaves out entries that are null, as attributes that are null are.
 func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 	if t := v.Type(); !t.IsMapType() && !t.IsObjectType() {
-		return WrongType("a map of texts, such as { key = \"value\" }", v)
+		return WrongType("a map of strings, such as { key = \"value\" }", v)
 	}
 	m := reflect.MakeMap(dst.Type())
 	for it := v.ElementIterator(); it.Next(); {
@@ -126,7 +126,7 @@ func (d *Decoder) assignMap(dst reflect.Value, v cty.Value) string {
 		}
 		text := reflect.New(dst.Type().Elem()).Elem()
 		if problem := d.Assign(text, e); problem != "" {
-			return fmt.Sprintf("must be a map of texts, but %s %s", parse.Quote(k.AsString()), problem)
+			return fmt.Sprintf("must be a map of strings, but %s %s", parse.Quote(k.AsString()), problem)
 		}
 		m.SetMapIndex(reflect.ValueOf(d.Intern(k.AsString())), text)
 	}
@@ -182,7 +182,7 @@ func ValueType(v cty.Value) string {
 	case v.IsNull():
 		return "null"
 	case t == cty.String:
-		return "a text"
+		return "a string"
 	case t == cty.Number:
 		return "a number"
 	case t == cty.Bool:

@@ -202,7 +202,7 @@ func (d *Decoder) checkLabel(at hclv2.Range, rule, what, label string) bool {
 		return d.CheckName(at, what, label)
 	}
 	if problem := check(label); problem != "" || label == "" {
-		d.Errorf(at, parse.Quote(label)+" is no name for a "+what, "It %s.", problem)
+		d.Errorf(at, parse.Quote(label)+" is not a valid name for a "+what, "It %s.", problem)
 		return false
 	}
 	return true

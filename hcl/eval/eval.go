@@ -135,7 +135,7 @@ func tooBig(v cty.Value) string {
 		switch t := v.Type(); {
 		case t == cty.String:
 			if text += len(v.AsString()); text > maxText {
-				return "Its texts have more than 1 MiB."
+				return "Its strings have more than 1 MiB."
 			}
 		case t == cty.Number:
 			n := v.AsBigFloat()

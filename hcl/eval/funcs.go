@@ -144,7 +144,7 @@ func lengthFunc() function.Function {
 			if t == cty.DynamicPseudoType || t == cty.String || t.IsCollectionType() || t.IsTupleType() || t.IsObjectType() {
 				return cty.Number, nil
 			}
-			return cty.NilType, function.NewArgErrorf(0, "a list, a map or a text is needed")
+			return cty.NilType, function.NewArgErrorf(0, "a list, a map or a string is needed")
 		},
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			v := args[0]

@@ -74,7 +74,7 @@ func cidrSubnetFunc() function.Function {
 func network(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		return p, fmt.Errorf("%s is no network such as 10.0.12.0/24", parse.Quote(s))
+		return p, fmt.Errorf("%s is not a network such as 10.0.12.0/24", parse.Quote(s))
 	}
 	return p.Masked(), nil
 }

@@ -58,7 +58,7 @@ func (ev *Evaluator) readText(name string) (string, error) {
 		}
 		return "", errors.New(problem)
 	case parse.Unreadable(data) >= 0:
-		return "", fmt.Errorf("%s is no UTF-8 text", parse.Quote(name))
+		return "", fmt.Errorf("%s is not UTF-8 text", parse.Quote(name))
 	}
 	secret := new(parse.Findings)
 	if secret.FindSecrets(name, data); len(secret.List) > 0 {
@@ -109,7 +109,7 @@ func (ev *Evaluator) renderFile(name string, values cty.Value) (cty.Value, error
 		return cty.UnknownVal(cty.String), nil // a secret whose value is not known
 	}
 	if v.IsNull() || v.Type() != cty.String {
-		return cty.NilVal, fmt.Errorf("%s does not make a text", parse.Quote(name))
+		return cty.NilVal, fmt.Errorf("%s does not make a string", parse.Quote(name))
 	}
 	return v, nil
 }

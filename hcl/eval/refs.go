@@ -78,7 +78,7 @@ func (ev *Evaluator) resolve(t hclv2.Traversal, sc *Scope) bool {
 		}
 		detail := ev.Nearest(root, roots)
 		if len(t) == 1 || plainWords(t) && !strings.HasPrefix(detail, "did you mean") {
-			detail = fmt.Sprintf("A text stands in quotes: %s.", parse.Quote(Spell(t)))
+			detail = fmt.Sprintf("A string is written in quotes: %s.", parse.Quote(Spell(t)))
 			for _, b := range ev.Types { // the name alone, without what it is the name of
 				if len(t) == 1 && b.Named && ev.Named[b.Name][root] != nil {
 					detail = fmt.Sprintf("did you mean %s.%s?", b.Name, root)

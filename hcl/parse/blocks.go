@@ -218,7 +218,7 @@ func (tree *Tree) CheckName(at hclv2.Range, what, name string) bool {
 		valid = hclsyntax.ValidIdentifier(name) && len(name) <= 63
 	}
 	if !valid {
-		tree.Errorf(at, Quote(name)+" is no name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
+		tree.Errorf(at, Quote(name)+" is not a valid name for a "+what, "A name starts with a letter, goes on with letters (a to z), digits and dashes, does not end with a dash, and has at most 63 characters.")
 	}
 	return valid
 }

@@ -134,7 +134,7 @@ func (f *Findings) Finish(secrets []string) diag.List {
 		f.List = rest
 	}
 	if more > 0 {
-		last := diag.Warnf(f.List[0].At, fmt.Sprintf("and %d more findings", more), "Mend the first ones and look again: many of them may have one cause.")
+		last := diag.Warnf(f.List[0].At, fmt.Sprintf("and %d more findings", more), "Fix the first ones and load again: many of them may have one cause.")
 		if bad {
 			last.Severity = diag.Error
 		}

@@ -83,7 +83,7 @@ func ReadSources(fsys fs.FS, f *Findings) (files []Source, whole bool) {
 		}
 		if i := Unreadable(data); i >= 0 {
 			whole = false
-			f.Errorf(OffsetRange(name, data, i), "file is no UTF-8 text", "Byte %d is no character: save the file as UTF-8. If it is no HCL at all, give it another ending than .hcl.", i)
+			f.Errorf(OffsetRange(name, data, i), "file is not UTF-8 text", "Byte %d is not a character: save the file as UTF-8. If it is not HCL at all, give it another ending than .hcl.", i)
 			return nil
 		}
 		files = append(files, Source{Name: name, Data: data, Sum: sha256.Sum256(data)})

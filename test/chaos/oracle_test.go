@@ -38,8 +38,8 @@ const (
 // says is how the program tells of each.
 func says() map[reason]*regexp.Regexp {
 	return map[reason]*regexp.Regexp{
-		claimed: regexp.MustCompile(`may be it, but is not ours`), taken: regexp.MustCompile(`VMID \d+ is (taken by|still that of|that of)`),
-		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|may be it, but is not ours \(one of \d`), locked: regexp.MustCompile(`lock`),
+		claimed: regexp.MustCompile(`exists already and is unmanaged`), taken: regexp.MustCompile(`VMID \d+ is (taken by|still that of|that of)`),
+		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|exists already and is unmanaged \(one of \d`), locked: regexp.MustCompile(`lock`),
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
 		circle: regexp.MustCompile(`wait for each other in a circle`),

@@ -48,7 +48,7 @@ func TestAnSSHKeyThatChangedTakesTheOldOnesPlace(t *testing.T) {
 		p := s.plan()
 		require.ElementsMatch(t, []string{"update vm.web: ssh_keys", "update vm.db: ssh_keys"}, steps(p))
 		for _, step := range p.Steps {
-			require.Contains(t, step.Reason, "cloud-init takes the next boot for the first of a new machine")
+			require.Contains(t, step.Reason, "cloud-init runs again at the next boot, as on a new machine")
 		}
 		requireFinding(t, p.Findings, "ct.cache", "the ssh keys for ct.cache changed since it was made", "takes none out", "/root/.ssh/authorized_keys")
 		s.apply()
