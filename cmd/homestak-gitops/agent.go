@@ -21,11 +21,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
-
-	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 

@@ -7,9 +7,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
-	"github.com/stretchr/testify/require"
 )
 
 // Where something in the folder is another user's, the agent does not begin without it:

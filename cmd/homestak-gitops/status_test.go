@@ -57,7 +57,7 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 		require.Equal(t, exitError, code)
 		require.Contains(t, stderr, "no agent is running here (data folder "+env["HOMESTAK_DATA_DIR"]+")\n  start it: ")
 		_, out, _ = runIn(t, env, append(args, "--json")...)
-		var doc struct{ Error control.Problem }
+		var doc struct{ Error control.ProblemError }
 		require.NoError(t, json.Unmarshal([]byte(out), &doc), out)
 		require.Contains(t, doc.Error.Message, "no agent is running here")
 		require.Contains(t, doc.Error.Hint, "start it: ")

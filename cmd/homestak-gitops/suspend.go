@@ -9,9 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/engine/ledger"
-
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 

@@ -217,9 +217,9 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 		return res, nil
 	}
 	defer res.Body.Close()
-	doc := problemDocument{&Problem{Message: "the agent answered " + res.Status}}
+	doc := problemDocument{&ProblemError{Message: "the agent answered " + res.Status}}
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&doc); err != nil || doc.Error == nil {
-		doc.Error = &Problem{Message: "something that is not an agent answers on " + c.socket + ": " + res.Status}
+		doc.Error = &ProblemError{Message: "something that is not an agent answers on " + c.socket + ": " + res.Status}
 	}
 	doc.Error.Status = res.StatusCode
 	return nil, doc.Error

@@ -96,7 +96,7 @@ func TestControlRefuses(t *testing.T) {
 		{http.MethodPost, "/hold", nil, 400, "bad_request", "who holds?"},
 	} {
 		err := r.Call(t.Context(), c.method, c.path, c.body, nil)
-		p, ok := errors.AsType[*control.Problem](err)
+		p, ok := errors.AsType[*control.ProblemError](err)
 		require.True(t, ok, "%s %s: %v", c.method, c.path, err)
 		require.Equal(t, c.status, p.Status, c.path)
 		require.Equal(t, c.code, p.Code, c.path)

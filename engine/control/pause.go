@@ -94,7 +94,7 @@ func (c *Client) Suspend(ctx context.Context, s ledger.Suspension, span time.Dur
 	return recorded, err
 }
 
-// Resume ends the suspension of a manifest, or of everything for "". It is a *Problem if
+// Resume ends the suspension of a manifest, or of everything for "". It is a *ProblemError if
 // there is none.
 func (c *Client) Resume(ctx context.Context, manifest string) error {
 	return c.post(ctx, "/resume", map[string]string{"manifest": manifest, "by": Whoami()}, nil)

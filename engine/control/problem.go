@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Problem is why a request got no answer.
-type Problem struct {
+// ProblemError is why a request got no answer.
+type ProblemError struct {
 	Status  int    `json:"-"`
 	Code    string `json:"code"`
 	Message string `json:"message"` // what, as an error says it
@@ -17,7 +17,7 @@ type Problem struct {
 }
 
 // Error gives the message, and the hint on the next line.
-func (p *Problem) Error() string {
+func (p *ProblemError) Error() string {
 	if p.Hint == "" {
 		return p.Message
 	}
@@ -26,27 +26,27 @@ func (p *Problem) Error() string {
 
 // ProblemOf is an error as a document.
 func ProblemOf(err error) any {
-	p, ok := errors.AsType[*Problem](err)
+	p, ok := errors.AsType[*ProblemError](err)
 	if !ok {
-		p = &Problem{Code: "failed"}
+		p = &ProblemError{Code: "failed"}
 		p.Message, p.Hint, _ = strings.Cut(err.Error(), "\n")
 	}
 	return problemDocument{p}
 }
 
-// problemDocument is how a Problem is written on the wire.
+// problemDocument is how a ProblemError is written on the wire.
 type problemDocument struct {
-	Error *Problem `json:"error"`
+	Error *ProblemError `json:"error"`
 }
 
-func (p *Problem) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
+func (p *ProblemError) write(w http.ResponseWriter) { writeAnswer(w, p.Status, problemDocument{p}) }
 
-func badRequest(message, hint string) *Problem {
-	return &Problem{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}
+func badRequest(message, hint string) *ProblemError {
+	return &ProblemError{Status: http.StatusBadRequest, Code: "bad_request", Message: message, Hint: hint}
 }
 
-func stoppingProblem() *Problem {
-	return &Problem{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
+func stoppingProblem() *ProblemError {
+	return &ProblemError{Status: http.StatusServiceUnavailable, Code: "stopping", Message: "the agent stops", Hint: "say it again when it runs"}
 }
 
 func writeAnswer(w http.ResponseWriter, status int, doc any) {

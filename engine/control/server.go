@@ -49,7 +49,7 @@ type Receipts interface {
 //	POST /resume           {"manifest": "…"}, "" for everything
 //	POST /hold             pause the agent: who=, verb=; granted when the headers come, until the connection ends
 //
-// Whatever goes wrong is a Problem with a status of 4xx or 5xx.
+// Whatever goes wrong is a ProblemError with a status of 4xx or 5xx.
 type Server struct {
 	Agent    Agent
 	Receipts Receipts
@@ -121,11 +121,11 @@ func (c *Server) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, controlBody)
 			doc, err := answer(w, r)
-			switch p, ok := errors.AsType[*Problem](err); {
+			switch p, ok := errors.AsType[*ProblemError](err); {
 			case ok:
 				p.write(w)
 			case err != nil:
-				(&Problem{Status: http.StatusInternalServerError, Code: "failed", Message: err.Error()}).write(w)
+				(&ProblemError{Status: http.StatusInternalServerError, Code: "failed", Message: err.Error()}).write(w)
 			case doc != nil:
 				writeAnswer(w, http.StatusOK, doc)
 			}
@@ -141,7 +141,7 @@ func (c *Server) routes() http.Handler {
 	handle("POST /resume", c.resume)
 	handle("POST /hold", c.hold)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return nil, &Problem{
+		return nil, &ProblemError{
 			Status: http.StatusNotFound, Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " here",
 			Hint: "the agent that runs is version " + c.Card.Program,
 		}
@@ -260,7 +260,7 @@ func (c *Server) resume(_ http.ResponseWriter, r *http.Request) (any, error) {
 			}
 			hint = fmt.Sprintf("suspended is: %s", strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 		}
-		return nil, &Problem{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + SuspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
+		return nil, &ProblemError{Status: http.StatusNotFound, Code: "not_suspended", Message: "there is nothing to resume: " + SuspendedWhat(what.Manifest) + " is not suspended", Hint: hint}
 	}
 	return struct{}{}, nil
 }
@@ -322,7 +322,7 @@ func readBody(r *http.Request, into any) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
+		return &ProblemError{Status: http.StatusRequestEntityTooLarge, Code: "too_large", Message: "the request is larger than 64 KiB"}
 	}
 	if err != nil || d.More() {
 		return badRequest("the body is not the JSON document that is asked for", fmt.Sprint(err))
