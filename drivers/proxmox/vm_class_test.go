@@ -204,7 +204,7 @@ func TestHotplugThatFailsIsPending(t *testing.T) {
 
 // TestSeedingIsSaid: what makes cloud-init start anew is named, and nothing else is.
 func TestSeedingIsSaid(t *testing.T) {
-	const sentence = "first of a new machine"
+	const sentence = "as on a new machine"
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
 		for name, c := range map[string]struct {
@@ -249,7 +249,7 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 			require.Empty(t, p.Steps)
 			require.Len(t, p.Pending, 1)
 			require.Equal(t, "cloud-init", p.Pending[0].Path)
-			require.Contains(t, p.Pending[0].Why, "first of a new machine")
+			require.Contains(t, p.Pending[0].Why, "as on a new machine")
 			time.Sleep(time.Hour)
 		}
 		w.vm("web-1").Cores = 5 // the mark is written without forgetting it
@@ -258,7 +258,7 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 		p := w.apply()
 		require.Equal(t, []string{"pending"}, paths(p.Steps[0]))
 		require.Equal(t, model.ClassRestart, p.Steps[0].Class)
-		require.Contains(t, p.Steps[0].Reason, "first of a new machine")
+		require.Contains(t, p.Steps[0].Reason, "as on a new machine")
 		w.converged()
 		require.Empty(t, w.plan().Pending)
 		time.Sleep(time.Hour)

@@ -140,7 +140,7 @@ func TestForeignContainersStay(t *testing.T) {
 	s.deploy("web", ct("web-1")+ct("web-2")+ct("fixed", "vmid = 10050")+ct("twin"))
 	r := s.try()
 	require.NotContains(t, steps(r.Plan), "create ct.web-1")
-	requireFinding(t, r.Findings, "ct.web-1", "10000", "not ours")
+	requireFinding(t, r.Findings, "ct.web-1", "10000", "is unmanaged")
 	web2, twin := s.guest("web-2"), s.guest("twin")
 	s.byHand(func(e *pvesim.Edit) {
 		e.Delete(10050)

@@ -27,7 +27,7 @@ func TestGuestsWithoutAMarkAreForeign(t *testing.T) {
 
 	// web-1 may be the guest that already has that name, so no second one is made.
 	require.Equal(t, []string{"create image.debian-12", "create vm.web-2"}, steps(r.Plan))
-	requireFinding(t, r.Findings, "vm.web-1", "10000", "not ours")
+	requireFinding(t, r.Findings, "vm.web-1", "10000", "is unmanaged")
 	require.Equal(t, engine.Refused, r.Outcome, told(r))
 	require.Len(t, r.Plan.Unmanaged, len(before))
 	require.NotContains(t, []int{10000, 10001}, s.vmidOf("web-2"))
