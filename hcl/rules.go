@@ -263,7 +263,7 @@ func (c *claims) add(scope string, r *model.Resource) {
 		}
 		value := parse.Quote(claim.Value)
 		if r.IsSensitive(claim.Path) {
-			value = parse.Sensitive
+			value = model.Sensitive
 		}
 		c.ErrorAt(at, fmt.Sprintf("%s %s is taken by node %s", claim.What, value, parse.Quote(first.by)), "It has it at %s.", first.at)
 	}

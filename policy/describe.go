@@ -9,9 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// hidden stands for a value that rules must not see.
-const hidden = "(sensitive)"
-
 // open is the secrecy of what no secret may stand in: the loader refuses it there.
 func open(string) bool { return false }
 
@@ -72,7 +69,7 @@ func masked(v any, secret bool) any {
 	if v == nil || !secret {
 		return v
 	}
-	return hidden
+	return model.Sensitive
 }
 
 func attribute(f *model.Field, v reflect.Value) any {

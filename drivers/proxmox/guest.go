@@ -144,7 +144,7 @@ func waiting(c view.Config, addr model.Address, path, stuck func(key string) str
 			p.Why += "; " + why
 		}
 		if slices.Contains(secret, k) {
-			p.Before, p.After = "(sensitive)", "(sensitive)"
+			p.Before, p.After = model.Sensitive, model.Sensitive
 		}
 		out = append(out, p)
 	}

@@ -236,12 +236,12 @@ func lateSeed(v *VM, addr model.Address, want *model.Resource) []model.Pending {
 	switch {
 	case is.Volume == "" && now == nil:
 	case is.Volume == "":
-		add("user_data", "", or(now.Data, "(sensitive)"), true)
+		add("user_data", "", or(now.Data, model.Sensitive), true)
 	case now == nil:
-		add("user_data", or(is.Data, "(sensitive)"), "", true)
+		add("user_data", or(is.Data, model.Sensitive), "", true)
 	default:
-		add("user_data", is.Data, or(now.Data, "(sensitive)"), is.Data != "" && is.Data != now.Data)
-		add("network_config", is.Net, or(now.Net, "(sensitive)"), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", seedNetwork(w))))
+		add("user_data", is.Data, or(now.Data, model.Sensitive), is.Data != "" && is.Data != now.Data)
+		add("network_config", is.Net, or(now.Net, model.Sensitive), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", seedNetwork(w))))
 	}
 	return out
 }
@@ -251,7 +251,7 @@ func inWords(sum, words string) any {
 	switch sum {
 	case "":
 		return nil
-	case "(sensitive)":
+	case model.Sensitive:
 		return sum
 	default:
 		return words

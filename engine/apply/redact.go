@@ -11,9 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// sensitive stands where a secret stood.
-const sensitive = "(sensitive)"
-
 // shortest is how long a secret must be to be looked for: shorter ones stand in any
 // text by chance.
 const shortest = 4
@@ -41,7 +38,7 @@ func redact(s plan.Step, err error) error {
 	clean := text
 	for _, v := range secrets(s) {
 		for _, form := range []string{v, url.QueryEscape(v), url.PathEscape(v)} {
-			clean = strings.ReplaceAll(clean, form, sensitive)
+			clean = strings.ReplaceAll(clean, form, model.Sensitive)
 		}
 	}
 	if clean == text {

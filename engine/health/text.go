@@ -31,7 +31,7 @@ func (s *Subject) redact(text string) string {
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	for _, v := range secrets {
 		if len(v) >= minimum {
-			text = strings.ReplaceAll(text, v, "(sensitive)")
+			text = strings.ReplaceAll(text, v, model.Sensitive)
 		}
 	}
 	return text
@@ -50,7 +50,7 @@ func (s *Subject) redactEnd(text string) string {
 	if longest == 0 {
 		return text
 	}
-	return text[:len(text)-longest] + "(sensitive)"
+	return text[:len(text)-longest] + model.Sensitive
 }
 
 // clean makes one line of a text, of characters that only show.

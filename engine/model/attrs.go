@@ -230,3 +230,6 @@ func deepCopy(v reflect.Value) reflect.Value {
 		return v
 	}
 }
+
+// Sensitive is shown in place of a value that must not be shown.
+const Sensitive = "(sensitive)"

@@ -103,7 +103,7 @@ func (p *planner) stillHad(t taking) {
 		return
 	}
 	if p.withheld[t.from].incomplete && t.meet {
-		p.withholdUnseen(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.withheld[t.from].unknowns)
+		p.withholdUnknown(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.withheld[t.from].unknowns)
 		return
 	}
 	f := diag.Finding{

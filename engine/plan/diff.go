@@ -136,13 +136,10 @@ func (p *planner) hide(d *model.Pending) {
 	}
 }
 
-// hidden stands for a value that is never shown.
-const hidden = "(sensitive)"
-
 // masked hides a value, but not that there is none.
 func masked(v any) any {
 	if v == nil {
 		return nil
 	}
-	return hidden
+	return model.Sensitive
 }

@@ -107,7 +107,7 @@ func (p *planner) guardUnknown(s *Step) {
 		}
 	}
 	if why != "" {
-		p.withholdUnseen(s, why, unknowns)
+		p.withholdUnknown(s, why, unknowns)
 	}
 }
 
@@ -270,7 +270,7 @@ func (p *planner) guardNeeded(s *Step) {
 		}
 		switch h, withheld := p.withheld[y]; {
 		case h.incomplete:
-			p.withholdUnseen(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
+			p.withholdUnknown(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
 		case s.Action == Replace:
 			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
 		case p.in.Destroy && !withheld:
@@ -329,7 +329,7 @@ func (p *planner) follow() {
 // because withholds a step for the reason another one was withheld.
 func (p *planner) because(s *Step, h withholding, why string) {
 	if h.incomplete {
-		p.withholdUnseen(s, why, h.unknowns)
+		p.withholdUnknown(s, why, h.unknowns)
 		return
 	}
 	p.warn(s, why, "")
@@ -362,9 +362,9 @@ func (p *planner) warn(s *Step, why, fix string) {
 	p.withhold(s, false)
 }
 
-// withholdUnseen takes a step out because the view is incomplete. Unknowns are indexes into Input.Have.Unknown: each
+// withholdUnknown takes a step out because the view is incomplete. Unknowns are indexes into Input.Have.Unknown: each
 // names what it holds back.
-func (p *planner) withholdUnseen(s *Step, why string, unknowns []int) {
+func (p *planner) withholdUnknown(s *Step, why string, unknowns []int) {
 	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
 	for _, i := range unknowns {
 		p.plan.Unknown[i].Withheld = append(p.plan.Unknown[i].Withheld, s.Address)

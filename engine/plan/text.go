@@ -248,7 +248,7 @@ func (s Step) details() []string {
 		case isNew && !c.Sensitive && empty(c.After) && !s.declares(c.Path), block == "-" && !c.Sensitive && empty(c.Before):
 			continue
 		case isNew && c.Sensitive:
-			text = clean(c.Path) + " " + hidden
+			text = clean(c.Path) + " " + model.Sensitive
 		case isNew:
 			text = clean(c.Path) + " " + valued(c.After, maxWide)
 		}

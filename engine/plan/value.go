@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // maxValue bounds one value in a line of text, in characters.
@@ -89,7 +91,7 @@ func said(changes []Change, block string) string {
 		case blockOf(c.Path) != block:
 			continue
 		case c.Sensitive:
-			val = hidden
+			val = model.Sensitive
 		case empty(val):
 			continue
 		}
@@ -170,7 +172,7 @@ func valued(v any, most int) string {
 		if n := strings.Count(strings.TrimSuffix(v, "\n"), "\n"); n > 0 {
 			return fmt.Sprintf("(%d lines)", n+1)
 		}
-		if v == hidden {
+		if v == model.Sensitive {
 			return v
 		}
 		if v == "" || v == "none" || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"→`, r) }) {

@@ -155,7 +155,7 @@ func (f *Findings) Finish(secrets []string) diag.List {
 		}
 		for _, s := range secrets {
 			for _, text := range []*string{&d.Summary, &d.Detail, &d.Code} {
-				*text = strings.ReplaceAll(*text, s, Sensitive)
+				*text = strings.ReplaceAll(*text, s, model.Sensitive)
 			}
 		}
 		for _, text := range []*string{&d.Summary, &d.Detail} {

@@ -6,10 +6,9 @@ import (
 	"strings"
 
 	hclv2 "github.com/hashicorp/hcl/v2"
-)
 
-// Sensitive stands for a value that must not be shown.
-const Sensitive = "(sensitive)"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
 
 // PlaintextSecret begins the summary of a finding about a secret in the clear.
 const PlaintextSecret = "plaintext secret: "
@@ -67,11 +66,11 @@ func sourceCode(src []byte, offset int, keys bool) string {
 	case offset-start > maxCode:
 		return ""
 	case keys && insideKey(src, start):
-		return Sensitive
+		return model.Sensitive
 	}
 	line = line[:min(len(line), maxCode+512)] // no secret is cut in two at the end of what is shown
-	line = assigned.ReplaceAll(line, []byte(`${1}"`+Sensitive+`"`))
-	line = within.ReplaceAll(line, []byte(`${1}"`+Sensitive+`"`))
+	line = assigned.ReplaceAll(line, []byte(`${1}"`+model.Sensitive+`"`))
+	line = within.ReplaceAll(line, []byte(`${1}"`+model.Sensitive+`"`))
 	code := mask(string(bytes.ToValidUTF8(line, []byte("?"))))
 	return strings.ToValidUTF8(code[:min(len(code), maxCode)], "")
 }
@@ -81,9 +80,9 @@ func mask(s string) string {
 	if !strings.ContainsAny(s, "@!") && !strings.Contains(s, string(ageHint)) {
 		return s
 	}
-	s = ageKey.ReplaceAllString(s, Sensitive)
-	s = pveToken.ReplaceAllString(s, Sensitive)
-	return urlLogin.ReplaceAllString(s, "://"+Sensitive+"@")
+	s = ageKey.ReplaceAllString(s, model.Sensitive)
+	s = pveToken.ReplaceAllString(s, model.Sensitive)
+	return urlLogin.ReplaceAllString(s, "://"+model.Sensitive+"@")
 }
 
 // insideKey reports whether an offset lies behind the first line of a private key

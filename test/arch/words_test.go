@@ -86,9 +86,6 @@ var wordsLeft = map[string][]string{
 	"engine/model": {
 		"unseen",
 	},
-	"engine/plan": {
-		"unseen",
-	},
 	"engine/source": {
 		"bare", "leaves",
 	},
