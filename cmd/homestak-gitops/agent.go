@@ -75,7 +75,7 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	}
 	a.ui.findings(found)
 	if found.HasErrors() {
-		return &ending{exitError, fmt.Errorf("the agent cannot start: %s in what it is told", view.Count(found.Errors(), "mistake"))}
+		return &ending{exitError, fmt.Errorf("the agent cannot start: %s", view.Count(found.Errors(), "configuration error"))}
 	}
 	socket := a.socketOf(&f.agentFlags, cfg)
 	verb := "agent"
@@ -158,13 +158,13 @@ type assembly struct {
 	ledger *ledger.Ledger
 	facts  *control.Facts
 	log    *slog.Logger
-	tell   func(agent.Status) // set before the agent runs; called on its goroutine
+	notify func(agent.Status) // set before the agent runs; called on its goroutine
 }
 
 // assemble makes an agent. With sims its hosts are simulators: those that are in it,
 // and new ones for the others.
 func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Logger) (*assembly, error) {
-	s := &assembly{cfg: c, log: log, facts: control.NewFacts(c.Identity), tell: func(agent.Status) {}}
+	s := &assembly{cfg: c, log: log, facts: control.NewFacts(c.Identity), notify: func(agent.Status) {}}
 	var err error
 	if s.ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
 		return nil, fmt.Errorf("open the receipts: %w", err)
@@ -191,7 +191,7 @@ func (*app) assemble(c *agentConfig, sims map[string]*pvesim.Host, log *slog.Log
 		Identity: c.Identity, Program: buildOf(debug.ReadBuildInfo()).Version, URL: repo.String(), Branch: r.Branch, Path: r.Path,
 		Source: repo, Load: site.load, Open: drivers(site.open).Open, Ledger: s.ledger, Observed: s.facts.Observed,
 		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: s.log,
-		Notify: func(st agent.Status) { s.tell(st) },
+		Notify: func(st agent.Status) { s.notify(st) },
 	}
 	if sims == nil {
 		o.Exclusive = s.exclusive
@@ -238,7 +238,7 @@ func (s *assembly) exclusive(ctx context.Context, h *model.Host, blocked func(ho
 func (a *app) once(ctx context.Context, s *assembly) error {
 	box, done := make(mailbox, 1), make(chan struct{})
 	told, end := context.WithCancel(ctx)
-	s.tell = box.put
+	s.notify = box.put
 	w := &view.PassProgress{Term: a.ui.terminal()}
 	go func() {
 		defer close(done)
@@ -262,7 +262,7 @@ func (a *app) once(ctx context.Context, s *assembly) error {
 	}
 	err := a.report(r)
 	if errors.Is(r.Err, agent.ErrUnknownIdentity) {
-		return &ending{Code: exitError} // a mistake in what the agent is told, if the site is right; a finding says it
+		return &ending{Code: exitError} // an error of the agent's configuration, if the site is right; a finding says it
 	}
 	return err
 }
@@ -277,7 +277,7 @@ func (a *app) daemon(ctx context.Context, s *assembly, socket string) error {
 	if h.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
 		return fmt.Errorf("read what the service manager wants: %w", err)
 	}
-	s.tell = h.statuses.put
+	s.notify = h.statuses.put
 	c := &control.Server{
 		Agent: s.agent, Receipts: s.ledger, Facts: s.facts, Log: s.log,
 		Card: control.Card{Version: 1, Program: buildOf(debug.ReadBuildInfo()).Version, Identity: s.cfg.Identity, DataDir: s.cfg.DataDir, PID: os.Getpid()},

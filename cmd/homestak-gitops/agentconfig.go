@@ -119,7 +119,7 @@ func (a *app) agentFile(f *agentFlags) (name string, data []byte, err error) {
 	case !wanted && f.rest == nil && errors.Is(err, fs.ErrPermission):
 		return "", nil, nil // who may not read it may well use the socket
 	default:
-		return "", nil, fmt.Errorf("read what the agent is told: %w\nname its file with --config or HOMESTAK_CONFIG; without either it is %s/agent.hcl, if there is one", err, etc)
+		return "", nil, fmt.Errorf("read the agent's configuration: %w\nname its file with --config or HOMESTAK_CONFIG; without either it is %s/agent.hcl, if there is one", err, etc)
 	}
 }
 

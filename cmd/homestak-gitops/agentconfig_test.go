@@ -26,7 +26,7 @@ func runIn(t *testing.T, env map[string]string, args ...string) (code int, out, 
 	return code, o.String(), e.String()
 }
 
-// What is told last counts: flags before environment before file before the machine.
+// What is set last counts: flags before environment before file before the machine.
 func TestAgentConfigPrecedence(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,7 +123,7 @@ func values(s string) string {
 	return b.String()
 }
 
-// All that is wrong is told at once, wherever it was said, and no secret with it.
+// All that is wrong is reported at once, wherever it was said, and no secret with it.
 func TestAgentConfigMistakes(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "agent.hcl")
@@ -138,14 +138,14 @@ func TestAgentConfigMistakes(t *testing.T) {
 		`error: --log-level: level = "loud" is not possible`, "known: debug, error, info, warn",
 		"error: HOMESTAK_REPOSITORY_URL: url = ", "name a file in auth { token_file = … }",
 		file + ":2:1: warning: listen has no effect yet", file + ":4:3: warning: parent.url has no effect yet",
-		"error: the agent cannot start: 4 mistakes in what it is told",
+		"error: the agent cannot start: 4 configuration errors",
 	} {
 		require.Contains(t, stderr, want)
 	}
 	require.NotContains(t, stderr, "hunter2")
 
 	_, _, stderr = runIn(t, nil, "agent", "--config", "/nowhere/agent.hcl")
-	require.Contains(t, stderr, "read what the agent is told: open /nowhere/agent.hcl")
+	require.Contains(t, stderr, "read the agent's configuration: open /nowhere/agent.hcl")
 	_, _, stderr = runIn(t, map[string]string{"HOME": t.TempDir()}, "agent", "--identity", "father")
 	require.Contains(t, stderr, "which repository? none is named")
 	_, _, stderr = runIn(t, nil, "agent", "--json", "--identity", "father")

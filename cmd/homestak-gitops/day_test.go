@@ -166,7 +166,7 @@ func (d *day) byHand() {
 	})
 }
 
-// typo is a commit that is not valid. It is mended after a while, with a node more.
+// typo is a commit that is not valid. It is fixed after a while, with a node more.
 func (d *day) typo() {
 	bad := d.repo.Commit(map[string]string{"web.hcl": "manifest \"web\" {\n"}, "A typo")
 	d.byHand()

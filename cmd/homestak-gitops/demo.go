@@ -119,7 +119,7 @@ func (d *demo) set(data string) error {
 	if err != nil {
 		return err
 	}
-	s.tell = d.news.put
+	s.notify = d.news.put
 	d.agent, d.receipts = s.agent, s.ledger
 	d.app.ui.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
 A repository, %s, and a checkout of it with the example site.
@@ -167,7 +167,7 @@ Ctrl-C ends it, and removes all of it.
 
 `, d.bare)
 	last, _ := d.receipt()
-	told := d.agent.Status().Summary
+	reported := d.agent.Status().Summary
 	for {
 		select {
 		case st := <-d.news:
@@ -175,9 +175,9 @@ Ctrl-C ends it, and removes all of it.
 				last = r
 				d.app.ui.printf("%s: %s\n", view.Short(r.Commit), steps(r))
 			}
-			if st.State == agent.Idle && st.Summary != told {
-				told = st.Summary
-				d.app.ui.printf("%s\n", told)
+			if st.State == agent.Idle && st.Summary != reported {
+				reported = st.Summary
+				d.app.ui.printf("%s\n", reported)
 				d.findings(st)
 			}
 		case <-d.app.stopping.once:

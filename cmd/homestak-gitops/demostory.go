@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// The chapters of the demo, in the order in which they are told.
+// The chapters of the demo, in their order.
 
 // birth: a host becomes what the site says.
 func (d *demo) birth(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (d *demo) drift(ctx context.Context) error {
 		e.Set(before["db"].VMID, "name", "database")
 	})
 	_, err := d.until(ctx, "drift is put back", func(s agent.Status) bool {
-		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && mended(d.ours())
+		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && fixed(d.ours())
 	})
 	if err != nil {
 		return err
@@ -124,8 +124,8 @@ func steps(r ledger.Receipt) string {
 	return strings.Join(out, ", ")
 }
 
-// mended reports whether the damage of the chapter drift is undone.
-func mended(ours map[string]pvesim.Guest) bool {
+// fixed reports whether the damage of the chapter drift is undone.
+func fixed(ours map[string]pvesim.Guest) bool {
 	return ours["web-2"].Running && ours["ns-a"].Running && ours["db"].Running
 }
 
@@ -215,8 +215,8 @@ func (d *demo) stranded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	told := slices.ContainsFunc(p.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
-	d.check(told && len(p.Steps) == 0, "it is told as foreign, and nothing is to be done about it")
+	listed := slices.ContainsFunc(p.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
+	d.check(listed && len(p.Steps) == 0, "it is listed as unmanaged, and the plan has no step for it")
 	return d.rest(ctx)
 }
 

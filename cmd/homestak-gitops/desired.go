@@ -140,12 +140,12 @@ func (v judgement) judge(tree fs.FS, now func() time.Time) engine.Judge {
 	}
 }
 
-// siteRequest is what rules are told beside a site.
+// siteRequest is what rules get beside a site.
 func siteRequest(o reading, now time.Time) policy.Request {
 	return policy.Request{Commit: commitOf(o.Commit, now), Now: now, Unattended: o.Unattended}
 }
 
-// planRequest is what rules are told beside site and plan.
+// planRequest is what rules get beside site and plan.
 func planRequest(q engine.Question, now time.Time) policy.Request {
 	r := policy.Request{
 		Commit: commitOf(q.Commit, now), Now: now, Want: q.Want,

@@ -161,7 +161,7 @@ func TestReadingAgain(t *testing.T) {
 	require.Empty(t, again.Judge(t.Context(), engine.Question{Site: again.Site, Plan: p}))
 	require.Equal(t, &plan.Rules{OK: 8}, p.Rules)
 
-	for range 2 { // what is broken stays broken, until it is mended
+	for range 2 { // what is broken stays broken, until it is fixed
 		d := r.read(t.Context(), folder("policy/lib.rego", "package lib\nx :="), reading{})
 		require.Positive(t, d.Findings.Errors())
 		denied := d.Judge(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}})

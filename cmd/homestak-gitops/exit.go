@@ -58,7 +58,7 @@ type ending struct {
 	Err  error
 }
 
-// Error gives what there is to tell, "" if nothing.
+// Error gives what there is to report, "" if nothing.
 func (e *ending) Error() string {
 	if e.Err == nil {
 		return ""
@@ -118,16 +118,16 @@ func endingOf(r engine.Report) error {
 		}
 		return &ending{exitRefused, errors.New("a guard refused something: see the findings above")}
 	case engine.Partly:
-		return &ending{exitPartly, untold(r)}
+		return &ending{exitPartly, unreported(r)}
 	case engine.Interrupted:
-		return &ending{exitInterrupted, untold(r)}
+		return &ending{exitInterrupted, unreported(r)}
 	default:
-		return &ending{max(codeOf(r.Err), exitError), untold(r)}
+		return &ending{max(codeOf(r.Err), exitError), unreported(r)}
 	}
 }
 
-// untold is what of a report's error was not told step by step.
-func untold(r engine.Report) error {
+// unreported is what of a report's error was not reported step by step.
+func unreported(r engine.Report) error {
 	switch {
 	case len(r.Results) == 0:
 		return r.Err

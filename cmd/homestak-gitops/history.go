@@ -27,7 +27,7 @@ only of those that touched it. Each is a receipt, a file in the agent's data fol
 		},
 	}
 	f.find(c)
-	c.Flags().IntVarP(&n, "number", "n", 20, "tell of `N` passes at most; 0: all")
+	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` passes; 0: all")
 	c.Flags().BoolVar(&a.ui.json, "json", false, "print the receipts as JSON lines on stdout")
 	c.ValidArgsFunction = a.completeAddresses(f)
 	c.AddCommand(a.verifyVerb())

@@ -76,7 +76,7 @@ func subscribe(s os.Signal) (<-chan os.Signal, func()) {
 func run(ctx context.Context, args []string, p process) int {
 	ctx, s := watch(ctx, p)
 	defer s.close()
-	a := &app{process: p, stopping: s, ui: &ui{process: p, told: map[string]bool{}}}
+	a := &app{process: p, stopping: s, ui: &ui{process: p, reported: map[string]bool{}}}
 	root := a.root() //nolint:contextcheck // cobra hands the context to the verbs
 	root.SetArgs(args)
 	root.SetIn(p.stdin)
@@ -116,7 +116,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 			return c.Help()
 		},
 	}
-	root.Flags().BoolVar(&version, "version", false, "tell the version of this program")
+	root.Flags().BoolVar(&version, "version", false, "print the version of this program")
 	root.SetHelpCommand(helpVerb())
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())

@@ -49,7 +49,7 @@ policies fails, too. Exits 0 if all passed, else 1.`,
 	fs := c.Flags()
 	fs.StringVar(&f.site, "site", ".", "test the policies of the site in `DIR`")
 	fs.StringVar(&f.run, "run", "", "only tests whose full name, such as data.homestak.site_test.test_x, matches `REGEX`")
-	fs.BoolVar(&f.coverage, "coverage", false, "tell how much of the rules the tests reach")
+	fs.BoolVar(&f.coverage, "coverage", false, "report how much of the rules the tests reach")
 	a.ui.jsonFlag(c)
 	must(c.MarkFlagDirname("site"))
 	return c

@@ -114,7 +114,7 @@ func (a *app) tellSteps(ctx context.Context, r *control.Client, since time.Time)
 }
 
 // tellPass prints how a pass of the agent ended, and ends likewise. Where the newest
-// commit was refused the pass was made with the last good one; that is told, and counts.
+// commit was refused the pass was made with the last good one; that is reported, and counts.
 func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
 	a.ui.findings(l.Findings)
 	if after.Refused != nil {
@@ -125,12 +125,12 @@ func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
 			return err
 		}
 	} else {
-		told := l
-		told.Error, _, _ = strings.Cut(l.Error, "\n")
-		if said := after.Refused == nil && after.Repository.Error == ""; said || refusedFor(after, told.Error) {
-			told.Error = "" // the ending says it, or a finding has
+		shown := l
+		shown.Error, _, _ = strings.Cut(l.Error, "\n")
+		if said := after.Refused == nil && after.Repository.Error == ""; said || refusedFor(after, shown.Error) {
+			shown.Error = "" // the ending says it, or a finding has
 		}
-		a.ui.printf("%s: %s\n", view.Short(l.Commit), view.Printable(view.PassLine(told, time.Now())))
+		a.ui.printf("%s: %s\n", view.Short(l.Commit), view.Printable(view.PassLine(shown, time.Now())))
 	}
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:

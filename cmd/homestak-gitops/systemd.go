@@ -15,7 +15,7 @@ import (
 )
 
 // herald tells the service manager how the agent is (sd_notify(3)), feeds its watchdog,
-// and gives memory back after passes. Without a service manager the telling goes
+// and gives memory back after passes. Without a service manager the notices go
 // nowhere. Its goroutine owns everything in it but the channels.
 type herald struct {
 	statuses mailbox
@@ -29,7 +29,7 @@ type herald struct {
 
 	ready    bool
 	reload   time.Time // of a reload that was not answered yet
-	told     string    // status text that was sent last
+	status   string    // status text that was sent last
 	starving bool      // the watchdog is not fed
 	last     time.Time // end of the pass that memory was given back after
 	spent    uint64    // bytes allocated until then
@@ -77,7 +77,7 @@ func (h *herald) run(ctx context.Context) {
 			h.state(s)
 		case at := <-h.reloads:
 			h.reload = at
-			h.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+			h.send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 			reloaded.Reset(reloadPatience)
 		case <-reloaded.C:
 			h.reloaded()
@@ -87,11 +87,11 @@ func (h *herald) run(ctx context.Context) {
 			h.feed()
 		case <-stopping:
 			stopping = nil
-			h.tell(daemon.SdNotifyStopping)
+			h.send(daemon.SdNotifyStopping)
 		case <-ctx.Done():
 			select {
 			case <-stopping: // the agent ended so soon that both came together
-				h.tell(daemon.SdNotifyStopping)
+				h.send(daemon.SdNotifyStopping)
 			default:
 			}
 			return
@@ -108,9 +108,9 @@ func (h *herald) state(s agent.Status) {
 	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == agent.Looking || looked != nil && looked.After(h.reload)) {
 		h.reloaded()
 	}
-	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != h.told && text != "" {
-		h.told = text
-		h.tell("STATUS=" + text)
+	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != h.status && text != "" {
+		h.status = text
+		h.send("STATUS=" + text)
 	}
 	if s.State == agent.Idle && s.Last != nil && !s.Last.Ended.Equal(h.last) { // not After: clocks are set back
 		h.last = s.Last.Ended
@@ -121,7 +121,7 @@ func (h *herald) state(s agent.Status) {
 func (h *herald) isReady() {
 	if !h.ready {
 		h.ready = true
-		h.tell(daemon.SdNotifyReady)
+		h.send(daemon.SdNotifyReady)
 	}
 }
 
@@ -130,7 +130,7 @@ func (h *herald) isReady() {
 func (h *herald) reloaded() {
 	if !h.reload.IsZero() {
 		h.reload = time.Time{}
-		h.tell(daemon.SdNotifyReady)
+		h.send(daemon.SdNotifyReady)
 	}
 }
 
@@ -139,7 +139,7 @@ func (h *herald) feed() {
 	since := h.stuck()
 	if since.IsZero() {
 		h.starving = false
-		h.tell(daemon.SdNotifyWatchdog)
+		h.send(daemon.SdNotifyWatchdog)
 		return
 	}
 	if !h.starving {
@@ -148,9 +148,9 @@ func (h *herald) feed() {
 	}
 }
 
-func (h *herald) tell(state string) {
+func (h *herald) send(state string) {
 	if err := h.notify(state); err != nil {
-		h.log.Debug("the service manager was not told", "error", err)
+		h.log.Debug("the service manager got no notice", "error", err)
 	}
 }
 

@@ -198,7 +198,7 @@ func (t *trial) create(ctx context.Context) error {
 			return true, nil
 		}
 		if t.report = p.Run(ctx); t.report.Outcome == engine.Partly {
-			return &ending{exitError, untold(t.report)} // what is there is cleaned up, so nothing stays in part
+			return &ending{exitError, unreported(t.report)} // what is there is cleaned up, so nothing stays in part
 		}
 		return because(ctx, endingOf(t.report))
 	})

@@ -36,7 +36,7 @@ type ui struct {
 	verbose   bool
 	data      bool            // stdout carries data, in JSON or another format
 	written   bool            // the document was printed
-	told      map[string]bool // findings that were written
+	reported  map[string]bool // findings that were written
 
 	// document makes what --json prints when the verb ends with an error before
 	// it printed one; set by each verb that has a document.
@@ -50,7 +50,7 @@ func (u *ui) jsonFlag(c *cobra.Command) {
 
 func (u *ui) flags(f *pflag.FlagSet) {
 	f.StringVar(&u.colorFlag, "color", "auto", "`WHEN` to colour the output: auto, always, never")
-	f.BoolVarP(&u.verbose, "verbose", "v", false, "tell more about what is done")
+	f.BoolVarP(&u.verbose, "verbose", "v", false, "report more of what is done")
 }
 
 // settle checks the flags of output, once they are known.
@@ -104,9 +104,9 @@ func (u *ui) ask(question string) { fmt.Fprintf(u.stderr, "%s\nOnly \"yes\" goes
 func (u *ui) findings(l diag.List) {
 	var fresh diag.List
 	for _, f := range l {
-		if text := f.String() + "\n" + f.Detail; !u.told[text] {
+		if text := f.String() + "\n" + f.Detail; !u.reported[text] {
 			fresh = append(fresh, f)
-			u.told[text] = true
+			u.reported[text] = true
 		}
 	}
 	if len(fresh) > 0 {

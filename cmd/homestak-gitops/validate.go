@@ -20,7 +20,7 @@ func (a *app) validateVerb() *cobra.Command {
 	f := &siteFlags{}
 	c := &cobra.Command{
 		Use:   "validate",
-		Short: "Check a site, and tell everything that is wrong with it at once",
+		Short: "Check a site, and report everything that is wrong with it at once",
 		Long: `Loads the site, resolves what every host shall hold, asks the policies, and tells
 everything that is wrong, with file, line and column. It reaches no host and needs
 no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
