@@ -144,5 +144,5 @@ func (rs *rules) reportCircle(circle []*nodeInfo) {
 	if n.Parent == next.Name {
 		path = "parent"
 	}
-	rs.ErrorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s waits for itself", parse.Quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
+	rs.ErrorAt(n.Resource.RangeOf(path), fmt.Sprintf("node %s depends on itself", parse.Quote(n.Name)), "%s: none of them could be created first. Remove one parent or depends_on.", strings.Join(names, " → "))
 }

@@ -135,7 +135,7 @@ func (l *load) decodeHost(b *parse.Block, site *model.Site) {
 	}
 	if h.InsecureTLS {
 		l.Warnf(b.Body.Attributes["insecure_tls"].SrcRange, "host "+parse.Quote(b.Name)+" is trusted blindly",
-			"Whoever stands between can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
+			"A man in the middle can read the API token. Set fingerprint instead: pvenode cert info shows it on the host.")
 	}
 	if h.CA != "" {
 		l.readCA(b, h)

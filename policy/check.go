@@ -61,13 +61,13 @@ func (s *Set) checkPackage(m *ast.Module) diag.List {
 		return nil
 	}
 	if pkg == root || strings.HasPrefix(pkg, root+".") {
-		return diag.List{s.refused(at, "nobody asks package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
+		return diag.List{s.refused(at, "nothing evaluates package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
 			"; what they share, in packages that do not begin with "+root+". "+diag.DidYouMean(pkg, asked()))}
 	}
 	var found diag.List
 	for _, r := range s.rules {
 		if r.at.File == at.File && (r.name == denyRule || r.name == warnRule) {
-			f := s.refused(r.at, fmt.Sprintf("nobody asks rule %s of package %s", r.name, pkg), "Only the rules of "+strings.Join(asked(), ", ")+" are asked.")
+			f := s.refused(r.at, fmt.Sprintf("nothing evaluates rule %s of package %s", r.name, pkg), "Only the rules of "+strings.Join(asked(), ", ")+" are evaluated.")
 			f.Severity = diag.Warning // a library may call its own rules so
 			found = append(found, f)
 		}

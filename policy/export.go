@@ -36,7 +36,7 @@ func Export(dir string) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			changed = append(changed, fmt.Errorf("look at %s: %w", name, err))
+			changed = append(changed, fmt.Errorf("read %s: %w", name, err))
 		case !exported(string(old)):
 			changed = append(changed, fmt.Errorf("%s is there already, and is not what was exported: move it away, or export into another folder", path.Join(dir, name)))
 		}

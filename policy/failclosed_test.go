@@ -170,7 +170,7 @@ func TestSilentPoliciesDeny(t *testing.T) {
 		{"the other document", "package homestak.auth\ndeny contains \"x\" if input.site.name == \"none\"", `policy/x.rego:2:22: error: policy/x.rego asks for a field "site" that the input does not have there`},
 		{"undefined rule", "package homestak.site\ndeny contains \"x\" if data.lib.production", `policy/x.rego:2:22: error: policy/x.rego refers to data.lib.production, and there is no such rule`},
 		{"undefined rule of a package", "package homestak.site\nimport data.homestak.guard\ndeny contains \"x\" if guard.nosuch", `policy/x.rego:3:22: error: policy/x.rego refers to data.homestak.guard.nosuch, and there is no such rule`},
-		{"misspelt package", "package homestak.sites\ndeny contains \"x\" if true", `policy/x.rego:1:1: error: nobody asks package homestak.sites`},
+		{"misspelt package", "package homestak.sites\ndeny contains \"x\" if true", `policy/x.rego:1:1: error: nothing evaluates package homestak.sites`},
 		{"a shipped rule changed", "package homestak.guard\nremovals contains \"x\" if true", `policy/x.rego:2:1: error: policy/x.rego changes the shipped rule removals of package homestak.guard`},
 		{"a shipped set made a value", "package homestak.guard\ndeny := set()", `does not compile: conflicting rules data.homestak.guard.deny found`},
 		{"nothing at all", "# deny contains \"x\" if true", `policy/x.rego:1:1: error: policy/x.rego does not compile: empty module`},
@@ -222,7 +222,7 @@ deny contains "m" if object.get(rego.metadata.rule(), "title", "") == "x"
 
 func TestALibraryMayHaveADenyOfItsOwn(t *testing.T) {
 	s, found := policy.Compile(t.Context(), policy.Options{Site: tree("policy/lib.rego", "package lib\ndeny contains \"x\" if input.version == 1\n")})
-	require.Equal(t, []string{"policy/lib.rego:2:1: warning: nobody asks rule deny of package lib [policy]"}, lines(found))
+	require.Equal(t, []string{"policy/lib.rego:2:1: warning: nothing evaluates rule deny of package lib [policy]"}, lines(found))
 	require.Empty(t, judgeSite(t, s, site()))
 }
 

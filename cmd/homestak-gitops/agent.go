@@ -147,7 +147,7 @@ func (a *app) tellOther(ctx context.Context, c *agentConfig) {
 		if err != nil || r.Card.Identity != c.Identity || r.Card.DataDir == c.DataDir {
 			continue // none, or none that can be asked
 		}
-		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, end one of the two: they do not wait for each other", c.Identity, r.Card.PID, r.Card.DataDir)
+		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", c.Identity, r.Card.PID, r.Card.DataDir)
 	}
 }
 

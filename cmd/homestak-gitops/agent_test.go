@@ -203,7 +203,7 @@ func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	code, _, stderr := runIn(t, s.env, "reconcile")
 	require.Equal(t, exitDone, code, stderr)
 	require.Len(t, s.host.Snapshot().Guests, 2)
-	require.Contains(t, s.err.String(), "the way to the host is made anew")
+	require.Contains(t, s.err.String(), "reconnecting to the host")
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, exitDone, s.end())
 }

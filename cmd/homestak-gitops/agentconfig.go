@@ -40,7 +40,7 @@ func attributeFlags() []agentFlag {
 		{"repository", "repository.url", "`URL` of the repository that holds the site"},
 		{"branch", "repository.branch", "`NAME` of the branch that counts (default: main)"},
 		{"path", "repository.path", "`FOLDER` in the repository that holds the site (default: its top)"},
-		{"poll", "repository.poll", "`TIME` between two looks at the repository (default: 1m)"},
+		{"poll", "repository.poll", "`TIME` between two polls of the repository (default: 1m)"},
 		{"secrets", "secrets_file", "`FILE` of secrets, read again at every look"},
 		{"drift-every", "drift_every", "`TIME` between two full checks of the host (default: 5m)"},
 		{"concurrency", "concurrency", "`NUMBER` of steps at once (default: 8)"},

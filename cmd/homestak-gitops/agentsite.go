@@ -79,7 +79,7 @@ func (s *agentSite) read(ctx context.Context, c model.Commit) engine.Desired {
 // trackedSecrets is the finding about secrets in the repository.
 func trackedSecrets(at diag.Range) diag.Finding {
 	return diag.Errorf(at, secretsName+" is tracked by git",
-		"Whoever can read the repository, now or later, has these secrets.\n"+
+		"Everyone who can read the repository, now or later, has these secrets.\n"+
 			"Take it out:   git rm --cached %[1]s && echo %[1]s >> .gitignore && git commit\n"+
 			"Then change every secret in it: the old values stay in the history.", secretsName)
 }
@@ -122,7 +122,7 @@ func (s *agentSite) open(d engine.Desired, h *model.Host) (engine.Driver, error)
 		return nil, err
 	}
 	if s.way != nil {
-		s.log.Info("the way to the host is made anew, since its block or its token changed", "host", h.Name)
+		s.log.Info("reconnecting to the host: its block or its token changed", "host", h.Name)
 	}
 	s.way = &way{h, d.Site.Name, driver}
 	return driver, nil

@@ -96,7 +96,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		a.ui.planned(p, made)
 		if kept != nil {
 			if moved := kept.Moved(made); len(moved) > 0 {
-				return false, &ending{exitRefused, fmt.Errorf("the plan does not hold any more, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n"))}
+				return false, &ending{exitRefused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n"))}
 			}
 			return true, nil // who kept it has seen it
 		}
@@ -138,11 +138,11 @@ func thisMany(n int) string {
 // Where nobody can answer it refuses.
 func (a *app) confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
 	if !a.inTerminal {
-		wayOn := "look at the plan above, then say --yes"
+		wayOn := "check the plan above, then add --yes"
 		if !p.Destroy {
 			wayOn += "; or keep it with plan --out FILE, and apply that"
 		}
-		return &ending{exitError, errors.New("nobody here to ask, so nothing was done\n" + wayOn)}
+		return &ending{exitError, errors.New("there is no terminal to ask on, so nothing was done\n" + wayOn)}
 	}
 	a.ui.ask(question(p, made))
 	answer := make(chan string, 1)

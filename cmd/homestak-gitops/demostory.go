@@ -29,7 +29,7 @@ func (d *demo) birth(ctx context.Context) error {
 	ours := d.ours()
 	d.check(names(ours) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(ours))
 	d.check(all(ours, isRunning), "all of them run")
-	d.check(all(ours, marked), "each carries its owner mark")
+	d.check(all(ours, marked), "each carries its ownership tag")
 	d.check(d.tasks("download") == 2, "each image was downloaded once")
 	return d.rest(ctx)
 }

@@ -47,7 +47,7 @@ type inputFlags struct {
 func (f *inputFlags) document(a *app, c *cobra.Command) {
 	f.reach(a, c)
 	f.grant(c)
-	c.Flags().BoolVar(&f.plan, "plan", false, "look at the host, and plan: without it the plan is null")
+	c.Flags().BoolVar(&f.plan, "plan", false, "read the host and plan; without it the plan is null")
 }
 
 func (a *app) policyInputVerb() *cobra.Command {

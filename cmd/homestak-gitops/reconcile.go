@@ -22,7 +22,7 @@ func (a *app) reconcileVerb() *cobra.Command {
 	var noWait bool
 	c := &cobra.Command{
 		Use:   "reconcile",
-		Short: "Make the agent look now, and wait for what comes of it",
+		Short: "Make the agent check now, and wait for the result",
 		Long: `Asks the agent of this machine to look at repository and host now, instead of when its
 time has come, and waits for the end of that pass. The exit code is that of the pass, as
 apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,

@@ -81,7 +81,7 @@ func (s *session) secrets(tree *source.Worktree) (*model.Secrets, diag.List) {
 	var found diag.List
 	if tracked {
 		found = diag.List{diag.Errorf(at, secretsName+" is tracked by git",
-			"Whoever can read the repository, now or later, has these secrets.\n"+
+			"Everyone who can read the repository, now or later, has these secrets.\n"+
 				"Take it out:   git rm --cached %[1]s && echo %[1]s >> .gitignore && git commit\n"+
 				"Then change every secret in it: the old values stay in the history.", secretsName)}
 	}

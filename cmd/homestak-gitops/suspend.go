@@ -71,7 +71,7 @@ func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	a.ui.document = control.ProblemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
-		return errors.New("why? whoever finds it suspended wants to know: --reason TEXT")
+		return errors.New("--reason TEXT is required: status shows why the node is suspended")
 	case f.span < 0:
 		return fmt.Errorf("--for %s: a time span cannot be negative", f.span)
 	}

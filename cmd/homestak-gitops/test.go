@@ -43,7 +43,7 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 	return c
 }
 
-// testOwner stands in the owner marks of what tests make: foreign to every agent.
+// testOwner stands in the ownership tags of what tests make: foreign to every agent.
 func testOwner() string { return "cli:" + control.Whoami() }
 
 // bind makes the site of a session one in which only this manifest is deployed.

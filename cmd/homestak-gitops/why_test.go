@@ -89,7 +89,7 @@ last done
       because left the site
 `, tell("vm.old"))
 	for _, name := range []string{"999", "scratch", "vm.scratch"} {
-		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is left alone\n", tell(name))
+		require.Equal(t, name+"\n  unmanaged  vm scratch (999): no ownership tag; it is ignored\n", tell(name))
 	}
 	r := control.ReasonsOf("vm.onne", f.Status(), k, f)
 	require.True(t, r.NotFound)

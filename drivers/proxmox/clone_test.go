@@ -95,7 +95,7 @@ func TestCloneTwice(t *testing.T) {
 			e.Set(10000, "name", "theirs")
 		})
 		theirs := w.guest(10000).Config
-		require.ErrorContains(t, w.run(p)[step.Address], "left alone")
+		require.ErrorContains(t, w.run(p)[step.Address], "not changed")
 		require.Equal(t, theirs, w.guest(10000).Config)
 	})
 }

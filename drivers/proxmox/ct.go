@@ -16,7 +16,7 @@ type CT struct {
 	NICs   []CTNIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
 	Tags        []string `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
-	Description string   `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
+	Description string   `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
 	Power       string   `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool     `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
 	Startup     *Startup `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host."`
@@ -33,14 +33,14 @@ type CT struct {
 
 	Options map[string]string `hcl:"options,optional" cost:"restart" doc:"Further PVE keys, such as cpulimit or tty, as pct.conf has them. One that no file names is left as it is."`
 
-	Terms string `plan:"mark"`                   // what the files decide of the owner mark
+	Terms string `plan:"mark"`                   // what the files decide of the ownership tag
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 
 	*resolution
 	*observation
 }
 
-// CTDisk is the root disk or a mount point. Its slot is remembered in the owner mark.
+// CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.
 type CTDisk struct {
 	Name    string            `hcl:"name,label"`
 	Size    int               `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`

@@ -146,7 +146,7 @@ func (c *CT) stale(want *model.Resource, other guest) diag.List {
 		return nil
 	}
 	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),
-		"PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is made anew")}
+		"PVE puts keys into a container only when it makes it, and takes none out: bring its /root/.ssh/authorized_keys up to date yourself, or remove it so that it is recreated")}
 }
 
 // pending lists what PVE holds back until the next full restart.

@@ -34,8 +34,8 @@ const DefaultConcurrency = api.DefaultConcurrency
 // Config says which host to drive, and as whom.
 type Config struct {
 	Host        *model.Host
-	Site        string            // name of the site, in owner marks
-	Owner       string            // who we are in owner marks: the host's name for its agent and for the command line
+	Site        string            // name of the site, in ownership tags
+	Owner       string            // who we are in ownership tags: the host's name for its agent and for the command line
 	Token       string            // user@realm!name=secret; Host.APIToken if empty
 	Transport   http.RoundTripper // nil: TLS to Host.API; a simulator in process otherwise
 	Files       fs.FS             // the site's files, for images that are uploaded; may be nil

@@ -79,18 +79,18 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
 				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
 			},
-			says: []string{"carries the mark of vm.web-1, but is another machine (its uuid is not the one in the mark): a copy"}, stays: []int{10777}, number: 2,
+			says: []string{"carries the ownership tag of vm.web-1, but is another machine (its uuid is not the one in the tag): a copy"}, stays: []int{10777}, number: 2,
 		},
 		"only a clone of it is left": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
 				e.Delete(10000)
 				e.Add(pvesim.Guest{VMID: 10777, Config: with(ours, "smbios1", "uuid=5ec0dcb1-0000-4000-8000-000000000001")})
 			},
-			says: []string{"vm.web-1 is not created: vm 10777", "remove the mark from the description of the copy, or the copy itself"}, stays: []int{10777}, number: 1,
+			says: []string{"vm.web-1 is not created: vm 10777", "remove the ownership tag from the description of the copy, or the copy itself"}, stays: []int{10777}, number: 1,
 		},
 		"a backup was restored beside it": {
 			hand: func(e *pvesim.Edit, ours map[string]string) { e.Add(pvesim.Guest{VMID: 10900, Config: ours}) },
-			says: []string{"error: 2 guests prove to be vm.web-1: neither is touched", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
+			says: []string{"error: 2 guests carry the identity of vm.web-1: neither is changed", "remove the one that is not wanted"}, stays: []int{10000, 10900}, number: 2,
 		},
 		"it was restored over itself": {
 			hand: func(e *pvesim.Edit, ours map[string]string) {
@@ -207,7 +207,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 				time.Sleep(time.Minute)
 				p := w.plan()
 				require.Empty(t, p.Steps, told(p))
-				require.Contains(t, told(p), "vm.web-1 is not replaced: VM 10900 proves to be it")
+				require.Contains(t, told(p), "vm.web-1 is not replaced: VM 10900 carries its identity")
 				require.Contains(t, told(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
 				n.Resource.Guest.VMID = 10900
@@ -232,7 +232,7 @@ func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 			e.Delete(10000)
 			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): left alone")
+		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): not changed")
 		require.True(t, w.guest(10000).Running)
 	})
 }
@@ -301,7 +301,7 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 		time.Sleep(time.Minute)
 		p := w.plan()
 		require.Empty(t, p.Steps, told(p))
-		require.Contains(t, told(p), "template.golden is not replaced: VM 9900 proves to be it, but was made as 9000")
+		require.Contains(t, told(p), "template.golden is not replaced: VM 9900 carries its identity, but was created as VMID 9000")
 		require.Contains(t, told(p), "set vmid = 9900 to keep it as it is; to have it")
 	})
 }

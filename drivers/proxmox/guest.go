@@ -60,7 +60,7 @@ func (d *Driver) stillOurs(ctx context.Context, at view.GuestRef, addr model.Add
 		return fmt.Errorf("looking at it first: %w", err)
 	}
 	if is := d.id.Check(cfg, at); !is.IsOwnedAs(addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", addr, is.Why())
+		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
 	}
 	return nil
 }

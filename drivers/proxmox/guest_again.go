@@ -49,7 +49,7 @@ func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	}
 	is := d.id.Check(cfg, at)
 	if !is.IsOwnedAs(s.Have.Addr) {
-		return s, fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", s.Have.Addr, is.Why())
+		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
 	now, err := d.readPowerOf(ctx, at)
 	if err == nil && !now.running && d.rebootsNow(ctx, at) { // what has ended was the first half of a restart

@@ -262,7 +262,7 @@ func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
 		return fmt.Errorf("looking at it again: %w", err)
 	}
 	if is := d.id.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
-		return fmt.Errorf("it is not provably %s any more (%s): left alone; plan again", l.addr, is.Why())
+		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", l.addr, is.Why())
 	}
 	if slot != "" && !l.unsure[slot] && volumeOf(cfg.Next[slot]) != volumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)

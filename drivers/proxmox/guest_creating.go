@@ -210,7 +210,7 @@ func abandoned(l *look, out *model.Observed, f *model.Unmanaged, at view.GuestRe
 	if claimed || !inReach(l.want, f.VMID) {
 		return
 	}
-	fix := "if nobody is creating it: " + at.Rescue() + "; then look whether volumes of it are left: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
+	fix := "if nobody is creating it: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
 	out.Findings = append(out.Findings, diag.Finding{
 		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
 		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,

@@ -264,5 +264,5 @@ func (f *farewell) make(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: look at `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.VMID, f.at.Node)
+	return "", fmt.Errorf("the task went well, but storage %s shows no backup of it with anything in it: check `pvesm list %s --vmid %d` on node %s", f.storage, f.storage, f.at.VMID, f.at.Node)
 }

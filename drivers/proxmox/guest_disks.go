@@ -216,7 +216,7 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 		case !there && v.returns(w.name) != "":
 		case !there && volumeOf(v.observe.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
 		case !there && w.name == "root":
-			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is made anew", slot, at)
+			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
 		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.Now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Which one it is its mark does not prove, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",

@@ -147,6 +147,6 @@ func converted(g view.Listed, name string, addr model.Address) model.Unmanaged {
 	return model.Unmanaged{
 		VMID: g.VMID, Name: name, Kind: g.Kind(), Node: g.Node, Claims: addr,
 		Why: "was " + addr.String() + " until somebody converted it to a template",
-		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is made anew", g.VMID, addr),
+		Fix: fmt.Sprintf("clone it back by hand, or remove template %d (its linked clones first) so that %s is recreated", g.VMID, addr),
 	}
 }

@@ -113,7 +113,7 @@ func (j *judge) guest(g view.Listed, cfg view.Config) {
 		f.Claims = or(claims, j.wanted.vmids[g.VMID])
 		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
-		f.Fix = "remove the mark from the description of the copy, or the copy itself"
+		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
 	case found && !m.Readable() && (m.Site == "" || m.Site == j.id.Site): // ours before somebody, or a newer version, wrote in it
 		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.VMID]))
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
@@ -141,12 +141,12 @@ func came(at view.GuestRef, m owner.Tag) model.Renumbered {
 		return model.Renumbered{}
 	case 0:
 		return model.Renumbered{
-			Why: fmt.Sprintf("%s proves to be it, and its mark does not say under which VMID it was made", at),
-			Fix: fmt.Sprintf("%s; to make it anew, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
+			Why: fmt.Sprintf("%s carries its identity, and the ownership tag does not say under which VMID it was created", at),
+			Fix: fmt.Sprintf("%s; to recreate it, remove it first: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	default:
 		return model.Renumbered{
-			Why: fmt.Sprintf("%s proves to be it, but was made as %d: it is a backup that somebody restored under another VMID", at, m.CreationVMID),
+			Why: fmt.Sprintf("%s carries its identity, but was created as VMID %d: a backup restored under another VMID", at, m.CreationVMID),
 			Fix: fmt.Sprintf("%s; to have it under another VMID, restore it under that one and remove this one: `%s destroy %d` on node %s", keep, at.Tool(), at.VMID, at.Node),
 		}
 	}
@@ -171,7 +171,7 @@ func (j *judge) close() {
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
-				Why: fmt.Sprintf("%s proves to be it, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: guestKind(addr) == "ct"}, twin),
+				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: guestKind(addr) == "ct"}, twin),
 			})
 			continue
 		}
@@ -202,7 +202,7 @@ func (j *judge) close() {
 			})
 			who = append(who, placeOf(r).String())
 		}
-		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests prove to be %s: neither is touched (%s)", len(rs), addr, strings.Join(who, ", ")),
+		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
 	}
 	j.inTheirPool()

@@ -89,7 +89,7 @@ func haltedFix(at view.GuestRef, qmp string) string {
 	case "suspended":
 		return fmt.Sprintf("it is not woken by itself, since it would go to sleep again. `qm resume %d` on node %s wakes it; the power settings of its system keep it awake", at.VMID, at.Node)
 	case "internal-error", "guest-panicked", "shutdown":
-		return fmt.Sprintf("look at its console; `qm reset %d` on node %s starts its system anew, and `qm stop %d` stops it", at.VMID, at.Node, at.VMID)
+		return fmt.Sprintf("check its console; `qm reset %d` on node %s restarts its system, and `qm stop %d` stops it", at.VMID, at.Node, at.VMID)
 	default:
 		return fmt.Sprintf("`qm status %d --verbose` on node %s shows more; a task that brought it there (a migration, a backup) may have died", at.VMID, at.Node)
 	}

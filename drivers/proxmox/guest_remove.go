@@ -67,7 +67,7 @@ func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
 // Why a guest is not there to be removed.
 var (
 	errGone    = errors.New("it cannot be read")
-	errNotOurs = errors.New("left alone")
+	errNotOurs = errors.New("not changed")
 )
 
 // departing reads a guest that is to go: it must be provably ours, and nothing must

@@ -207,7 +207,7 @@ func (r *guestResolver) publicKeys(name, value string) []string {
 		r.problems = append(r.problems, model.Problem{Severity: diag.Error, Site: kept, Summary: summary, Detail: how})
 	}
 	if isPrivateKey(value) {
-		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private one stays with whoever logs in")
+		wrong(fmt.Sprintf("ssh key %q is a private key", name), "; the private key stays with its user")
 		return nil
 	}
 	lines := property.KeyLines(value)
@@ -280,10 +280,10 @@ func (r *guestResolver) conduct(power, restart, notes string, st *Startup) {
 		}
 	}
 	if strings.Contains(notes, owner.Prefix) {
-		r.errorf("description", "description holds an owner mark", "the line that starts with %q is added by the program", owner.Prefix)
+		r.errorf("description", "description holds an ownership tag", "the line that starts with %q is added by the program", owner.Prefix)
 	}
 	if len(notes) > 6000 {
-		r.errorf("description", "description too long", "PVE keeps %d characters, and the owner mark needs some: at most 6000", owner.MaxDescription)
+		r.errorf("description", "description too long", "PVE keeps %d characters, and the ownership tag needs some: at most 6000", owner.MaxDescription)
 	}
 }
 
@@ -331,6 +331,6 @@ func (r *guestResolver) owned(g guest, from string, longest owner.Tag) (terms st
 // fits checks that notes and mark have room in a description.
 func (r *guestResolver) fits(notes string, m owner.Tag) {
 	if n := utf8.RuneCountInString(owner.Describe(notes, m)); n > owner.MaxDescription {
-		r.errorf("description", "description too long", "with the owner mark it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
+		r.errorf("description", "description too long", "with the ownership tag it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
 	}
 }

@@ -56,7 +56,7 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 			continue
 		}
 		*waits = false
-		out.Findings = append(out.Findings, seen(addr, fmt.Sprintf("%s is not restarted again for what waits: %s", addr, why),
+		out.Findings = append(out.Findings, seen(addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", addr, why),
 			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
 				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))
 	}

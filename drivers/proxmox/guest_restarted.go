@@ -68,7 +68,7 @@ func (d *Driver) restart(ctx context.Context, at view.GuestRef, m owner.Tag) err
 	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.VMID)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
 		return d.start(ctx, at)
 	case strings.Contains(err.Error(), "powerdown failed"):
-		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: what was written waits for its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.ShutdownSeconds(), err)
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: the changes are pending until its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.ShutdownSeconds(), err)
 	default:
 		return fmt.Errorf("restarting %s: %w", at, err)
 	}
@@ -173,7 +173,7 @@ func (d *Driver) staysDown(ctx context.Context, at view.GuestRef, now power, see
 	case err == nil && missing != "":
 		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, at.Node, at.VMID, at.Node)
 	default:
-		return fmt.Errorf("it has been down for %s, and no task has started it: look at `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.Node)
+		return fmt.Errorf("it has been down for %s, and no task has started it: read `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.Node)
 	}
 }
 

@@ -97,7 +97,7 @@ func (d *Driver) write(ctx context.Context, at view.GuestRef, w, later writing, 
 	}
 	is := d.id.Check(cfg, at)
 	if !is.IsOwnedAs(have.Addr) {
-		return fmt.Errorf("%w; it is not provably %s any more (%s): left alone", err, have.Addr, is.Why())
+		return fmt.Errorf("%w; it is not provably %s any more (%s): not changed", err, have.Addr, is.Why())
 	}
 	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: have.Guest.Running}, cfg, is.Notes, is.Tag)
 	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
@@ -258,7 +258,7 @@ func (d *Driver) bareCopy(ctx context.Context, at view.GuestRef, addr model.Addr
 	}
 	is := d.id.Check(cfg, at)
 	if !is.IsOwnedAs(addr) {
-		return cfg, m, false, fmt.Errorf("the clone %s is not what was ordered (%s): left alone; plan again", at, is.Why())
+		return cfg, m, false, fmt.Errorf("the clone %s is not the requested one (%s): not changed; plan again", at, is.Why())
 	}
 	return cfg, is.Tag, is.Tag.Provisional(), nil
 }
@@ -323,7 +323,7 @@ func (w writing) heldBack(err error) error {
 	if !ok || !slices.ContainsFunc(slices.Collect(maps.Values(api.Params)), func(s string) bool { return strings.HasPrefix(s, "hotplug problem") }) {
 		return err
 	}
-	return fmt.Errorf("the running guest did not take it, so it waits for a restart now: %w", err)
+	return fmt.Errorf("the running guest did not accept it, so it is pending until its next restart: %w", err)
 }
 
 // emptyDrive reports whether a change makes a CD drive without a medium.

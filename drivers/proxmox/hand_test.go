@@ -228,7 +228,7 @@ func TestPoolThatChangedHands(t *testing.T) {
 			_, err := write()
 			require.NoError(t, err)
 		}
-		require.ErrorContains(t, w.run(p)[addr], "not ours any more")
+		require.ErrorContains(t, w.run(p)[addr], "not managed any more")
 		require.Equal(t, "theirs", w.host.Snapshot().Pools[0].Comment)
 	})
 }

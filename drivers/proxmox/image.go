@@ -274,7 +274,7 @@ func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool,
 // removeVolume deletes a file of ours; one that is gone is success.
 func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
 	if !imageFile.MatchString(path.Base(volid)) {
-		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
+		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
 	}
 	return attempt("removing volume "+volid, d.free(ctx, node, volid))
 }

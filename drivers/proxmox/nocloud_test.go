@@ -186,7 +186,7 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestEachMachineIsAnInstanceOfItsOwn, also one that is made anew under its old name: or
+// TestEachMachineIsAnInstanceOfItsOwn, also one that is recreated under its old name: or
 // what cloud-init kept of the other would be taken for its own.
 func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
@@ -297,7 +297,7 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 			require.Equal(t, "as declared now", d.After)
 			require.Equal(t, map[bool]any{true: nil, false: "as at the first boot"}[d.Address.Name == "plain"], d.Before, "and no sums, which tell a reader nothing")
 		}
-		const why = "read at first boot only; takes effect when the machine is made anew"
+		const why = "read at first boot only; takes effect when the machine is recreated"
 		require.Equal(t, map[string]string{"open user_data": why, "open network_config": why, "plain user_data": why}, said,
 			"of what is made from secrets no trace is kept, so nothing can be said")
 		_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])

@@ -111,7 +111,7 @@ func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte)
 func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 	name, ok := parseSeed(volid)
 	if !ok || name.site != d.id.Site || name.owner != ownerSum(d.id.Owner) {
-		return fmt.Errorf("volume %s does not carry our name: left alone", volid)
+		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
 	}
 	err := d.free(ctx, node, volid)
 	if api.ClassOf(err) == api.Denied {
@@ -226,7 +226,7 @@ func lateSeed(v *VM, addr model.Address, want *model.Resource) []model.Pending {
 	if is == nil {
 		is = &owner.NocloudISO{}
 	}
-	const why = "read at first boot only; takes effect when the machine is made anew"
+	const why = "read at first boot only; takes effect when the machine is recreated"
 	var out []model.Pending
 	add := func(path, before, after string, differs bool) {
 		if differs {

@@ -81,7 +81,7 @@ func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed
 // itself its host does.
 func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared string) {
 	o.Address = r.Addr
-	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are made anew as a whole
+	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are recreated as a whole
 	if slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == declared }) {
 		o.At = r.RangeOf(declared)
 	} else {

@@ -55,7 +55,7 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 			runs, same := s.l.guests[g.VMID].Running, p.Values["bridge"] == c.bridge
 			o := model.PreflightProblem{
 				Path: c.path + ".mac", Severity: diag.Warning,
-				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is not ours", c.path, key, g.Ref(), g.Name),
+				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is unmanaged", c.path, key, g.Ref(), g.Name),
 				Detail:  "two guests with one address on one network disturb each other: declare another one, or none and PVE makes one up",
 			}
 			switch {

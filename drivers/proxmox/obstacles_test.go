@@ -90,7 +90,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 				w.node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 				w.at("vm.db", 9, "nic.lan.mac")
 			},
-			[]string{`9 error vm.db is not created: the MAC address of nic.lan is that of net0 of VM 500 "old", which is not ours |`, "stop that first"},
+			[]string{`9 error vm.db is not created: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stop that first"},
 			[]string{"image.debian-12"},
 		},
 		"one of a guest that runs, for one that shall not": {
@@ -100,7 +100,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 					v.Power, v.NICs = "stopped", []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
 				})
 			},
-			[]string{`warning vm.db: the MAC address of nic.lan is that of net0 of VM 500 "old", which is not ours |`, "this one shall not run now"},
+			[]string{`warning vm.db: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "this one shall not run now"},
 			[]string{"image.debian-12", "vm.db"},
 		},
 		"one of a guest that is stopped": {
@@ -108,7 +108,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", false)
 				w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 			},
-			[]string{`warning ct.cache: the MAC address of nic.lan is that of net0 of VM 500 "old", which is not ours |`, "stopped now"},
+			[]string{`warning ct.cache: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stopped now"},
 			[]string{"ct.cache", "template.debian-ct"},
 		},
 	} {

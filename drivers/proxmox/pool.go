@@ -22,7 +22,7 @@ import (
 // it are rights on all of them.
 type Pool struct {
 	Host    string `hcl:"host" ref:"host" plan:"-" doc:"Host or cluster it is on."`
-	Comment string `hcl:"comment,optional" doc:"Comment; the owner mark is added to it."`
+	Comment string `hcl:"comment,optional" doc:"Comment; the ownership tag is added to it."`
 }
 
 var poolKind = kind[Pool]{
@@ -50,7 +50,7 @@ var poolKind = kind[Pool]{
 	},
 	update: func(ctx context.Context, d *Driver, s plan.Step, want, _ *Pool) error {
 		if _, ours, err := d.pool(ctx, s.Address.Name); err != nil || !ours {
-			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not ours any more (no ownership tag in its comment): left alone")))
+			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not managed any more (no ownership tag in its comment): not changed")))
 		}
 		_, err := d.c.Put(ctx, "/pools/"+url.PathEscape(s.Address.Name), api.Params{"comment": d.poolComment(s, want)})
 		return attempt("changing pool "+s.Address.Name, err)
@@ -63,7 +63,7 @@ var poolKind = kind[Pool]{
 		case !there:
 			return nil
 		case !ours:
-			return fmt.Errorf("pool %s is not ours any more (no ownership tag in its comment): left alone", s.Address.Name)
+			return fmt.Errorf("pool %s is not managed any more (no ownership tag in its comment): not changed", s.Address.Name)
 		}
 		_, err = d.c.Delete(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
 		return attempt("removing pool "+s.Address.Name, err)

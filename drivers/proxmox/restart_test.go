@@ -33,7 +33,7 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 			require.False(t, temporary.Temporary(), "trying again at once helps nobody")
 		}
 		for range 10 {
-			require.Contains(t, saidQuietly(w), "vm.db is not restarted again for what waits: the last restart ended with: VM quit/powerdown failed - got timeout")
+			require.Contains(t, saidQuietly(w), "vm.db is not restarted again for its pending changes: the last restart ended with: VM quit/powerdown failed - got timeout")
 			p := w.plan()
 			require.Len(t, p.Pending, 1)
 			require.Equal(t, "cores", p.Pending[0].Path)

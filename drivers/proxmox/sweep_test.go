@@ -222,7 +222,7 @@ func TestEveryRequestOfAChangeMayFail(t *testing.T) {
 	})
 }
 
-// TestEveryRequestOfAReplacementMayFail: backed up, destroyed, and made anew.
+// TestEveryRequestOfAReplacementMayFail: backed up, destroyed, and recreated.
 func TestEveryRequestOfAReplacementMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
 		before: func(w *world) {

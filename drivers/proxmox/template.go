@@ -26,7 +26,7 @@ type Template struct {
 	URL      string `hcl:"url,optional" plan:"-" doc:"Where the host downloads a container template from."`
 	Checksum string `hcl:"checksum,optional" plan:"-" doc:"sha256:… of the download; checked by the host."`
 	VMID     int    `hcl:"vmid,optional" plan:"-" doc:"VMID of the VM or container template to clone; never made or removed unless image is set: then the VMID that the template gets."`
-	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is made anew when the image has other content."`
+	Image    string `hcl:"image,optional" ref:"image" plan:"-" doc:"Disk image that a VM template is made from; it is recreated when the image has other content."`
 	Storage  string `hcl:"storage,optional" plan:"-" doc:"Where a download is kept, the host's images storage unless set; or the disk of a template made from an image, the host's disks storage unless set. It counts when the template is made."`
 
 	Made  string `plan:"made"`                 // from an image: the name of its file, which holds the hash
@@ -56,7 +56,7 @@ var templateKind = kind[Template]{
 			if have.Guest == nil || have.Spec.(*Template).unfinished() {
 				return ""
 			}
-			return "the template is removed and made anew; guests that were copied from it stay as they are"
+			return "the template is removed and recreated; guests that were copied from it stay as they are"
 		},
 		Refuse: func(want, have *model.Resource) []model.Problem {
 			if have.Guest != nil {

@@ -79,7 +79,7 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 }
 
 // remakeTemplate brings a template that is there to its wanted content: one that is
-// not converted yet is converted, any other is made anew.
+// not converted yet is converted, any other is recreated.
 func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
 	if s.Have.Guest != nil && want.Image != "" && have.mark.Content == want.Made && have.unfinished() {
 		return d.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
@@ -114,7 +114,7 @@ func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Addre
 			}
 			continue
 		case cfg.Next[templateSlot] == "":
-			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is made anew", at, templateSlot, addr)
+			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, templateSlot, addr)
 		case failed != nil:
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
@@ -297,7 +297,7 @@ func (v *VM) stale(want *model.Resource, other guest) diag.List {
 	}
 	was := pick(have.mark.Linked, cloneLinked, cloneFull)
 	f := guarded(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
-		"clone counts when a guest is made: remove the guest so that it is made anew, or leave the files as they were")
+		"clone counts when a guest is made: remove the guest so that it is recreated, or leave the files as they were")
 	f.At = want.RangeOf("clone")
 	return diag.List{f}
 }

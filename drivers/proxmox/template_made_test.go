@@ -95,7 +95,7 @@ func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
 }
 
 // TestTemplateInUse: linked clones, be they ours or anybody's, keep a template from
-// being made anew and from being removed; full ones do not.
+// being recreated and from being removed; full ones do not.
 func TestTemplateInUse(t *testing.T) {
 	foreign := func(w *world) {
 		upid, err := w.d.Post(w.t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "hers", "full": false})
@@ -140,7 +140,7 @@ func TestTemplateInUse(t *testing.T) {
 					require.Contains(t, fmt.Sprint(p.Findings), c.remade)
 					return
 				}
-				require.Contains(t, describe(p), "the template is removed and made anew")
+				require.Contains(t, describe(p), "the template is removed and recreated")
 				require.Empty(t, w.run(p))
 				w.converged()
 			})

@@ -54,7 +54,7 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 	p := w.plan()
 	require.Empty(t, p.Steps)
 	require.Len(t, p.Findings, 1)
-	require.Equal(t, "2 guests prove to be vm.web-1: neither is touched (VM 10000, VM 10050)", p.Findings[0].Summary)
+	require.Equal(t, "2 guests carry the identity of vm.web-1: neither is changed (VM 10000, VM 10050)", p.Findings[0].Summary)
 	for _, f := range p.Unmanaged {
 		require.Equal(t, f.Claims == model.Address{Kind: "vm", Name: "web-1"}, f.Duplicate)
 	}

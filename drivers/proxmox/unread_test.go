@@ -71,7 +71,7 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		require.Contains(t, told(w.plan()), "CT 10001 proves to be it, and so may CT 10000 of the same name, which cannot be read")
+		require.Contains(t, told(w.plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
 	})
 }
 
@@ -105,7 +105,7 @@ func unreadable(dark *atomic.Bool, path string) func(*http.Request) (int, bool) 
 }
 
 // TestAnotherVMIDIsARemoval: what keeps a guest from being removed keeps it from being
-// made anew under another VMID.
+// recreated under another VMID.
 func TestAnotherVMIDIsARemoval(t *testing.T) {
 	for word, edit := range map[string]func(*model.Node, *proxmox.VM){
 		"decommission": func(n *model.Node, _ *proxmox.VM) { n.Decomm = &model.Decomm{Policy: "requires_migration_first"} },

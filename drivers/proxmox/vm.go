@@ -19,7 +19,7 @@ type VM struct {
 	NICs    []NIC  `hcl:"nic,block" doc:"Network cards; one named lan on the host's bridge unless any is declared."`
 
 	Tags        []string          `hcl:"tags,optional" pve:"tags" as:"tags" priv:"VM.Config.Options" doc:"Tags beside homestak, which every owned guest carries."`
-	Description string            `hcl:"description,optional" doc:"Notes; the owner mark is added as their last line."`
+	Description string            `hcl:"description,optional" doc:"Notes; the ownership tag is added as their last line."`
 	Power       string            `hcl:"power,optional" default:"running" cost:"restart" doc:"running or stopped."`
 	OnBoot      bool              `hcl:"onboot,optional" pve:"onboot,always" priv:"VM.Config.Options" doc:"Start with the host."`
 	Startup     *Startup          `hcl:"startup,block" pve:"startup" as:"startup" priv:"VM.Config.Options" doc:"Order and delays at boot and shutdown of the host; needs Sys.Modify on /."`
@@ -42,7 +42,7 @@ type VM struct {
 	*observation
 }
 
-// Disk is a disk of a guest. Its slot on the bus is remembered in the owner mark.
+// Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.
 type Disk struct {
 	Name    string `hcl:"name,label"`
 	Size    int    `hcl:"size,optional" cost:"hot" doc:"GiB; required for all but the root disk."`

@@ -194,7 +194,7 @@ func TestHotplugThatFailsIsPending(t *testing.T) {
 		p := w.plan()
 		require.Equal(t, model.ClassHot, p.Steps[0].Class)
 		failed := w.run(p)
-		require.ErrorContains(t, failed[p.Steps[0].Address], "waits for a restart")
+		require.ErrorContains(t, failed[p.Steps[0].Address], "pending until its next restart")
 		require.ErrorContains(t, failed[p.Steps[0].Address], "hotplug problem")
 		p = w.plan()
 		require.Empty(t, p.Steps, "%s", describe(p))

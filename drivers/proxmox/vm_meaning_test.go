@@ -243,7 +243,7 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 	})
 }
 
-// TestStateDrivesAreOrderedOnce, moved with their content, and never made anew.
+// TestStateDrivesAreOrderedOnce, moved with their content, and never recreated.
 func TestStateDrivesAreOrderedOnce(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		w.node("web-1", func(v *proxmox.VM) {
@@ -257,7 +257,7 @@ func TestStateDrivesAreOrderedOnce(t *testing.T) {
 		require.Equal(t, []string{"options.efidisk0"}, paths(p.Steps[0]))
 		require.Equal(t, model.ClassMigrate, p.Steps[0].Class)
 		require.Contains(t, w.guest(10000).Config["efidisk0"], "local-zfs:")
-		require.Len(t, volumesOf(w, 10000), 4, "moved, not made anew")
+		require.Len(t, volumesOf(w, 10000), 4, "moved, not recreated")
 		w.converged()
 		w.vm("web-1").Options["tpmstate0"] = "local-zfs:1,version=v2.0"
 		p = w.plan()

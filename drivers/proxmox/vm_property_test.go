@@ -213,7 +213,7 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 	})
 }
 
-// shape is what the owner mark remembers of a declared guest.
+// shape is what the ownership tag remembers of a declared guest.
 func shape(v *proxmox.VM) string {
 	var out []string
 	for _, d := range v.Disks {

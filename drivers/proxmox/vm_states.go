@@ -71,7 +71,7 @@ func refuseStates(w, h *VM) []model.Problem {
 		if !sameMake(key, order, drive) {
 			out = append(out, model.Problem{
 				Path: "options." + key, Summary: key + " cannot become of another make",
-				Detail: fmt.Sprintf("it is %q, and would be made anew and empty for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
+				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
 			})
 		}
 		if key == "tpmstate0" && storageOf(order) != storageOf(drive) && h.Power == "running" {

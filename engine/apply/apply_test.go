@@ -148,8 +148,8 @@ func TestFailures(t *testing.T) {
 		"stop": {
 			steps: chain, fails: []string{"vm.b"}, width: 1,
 			expect: []string{
-				"vm.a done", "vm.peer done", "vm.b failed: storage is full", "vm.c skipped: it waits for vm.b, which failed",
-				"vm.d skipped: it waits for vm.c, which was not done",
+				"vm.a done", "vm.peer done", "vm.b failed: storage is full", "vm.c skipped: it depends on vm.b, which failed",
+				"vm.d skipped: it depends on vm.c, which was not done",
 			},
 		},
 		"stop before the peer": {
@@ -158,13 +158,13 @@ func TestFailures(t *testing.T) {
 		},
 		"continue": {
 			steps: []plan.Step{create("vm.a"), create("vm.b", "vm.a"), create("vm.peer")}, fails: []string{"vm.a"}, width: 1, policy: apply.Continue,
-			expect: []string{"vm.a failed: storage is full", "vm.b skipped: it waits for vm.a, which failed", "vm.peer done"},
+			expect: []string{"vm.a failed: storage is full", "vm.b skipped: it depends on vm.a, which failed", "vm.peer done"},
 		},
 		"rollback": {
 			steps: append(slices.Clone(chain), create("vm.late"), of("db", create("vm.other"))), fails: []string{"vm.c"}, width: 2, policy: apply.Rollback,
 			expect: []string{
 				"vm.a rolled-back", "vm.peer rolled-back", "vm.b rolled-back", "vm.c failed: storage is full",
-				"vm.d skipped: it waits for vm.c, which failed", "vm.late rolled-back", "vm.other done",
+				"vm.d skipped: it depends on vm.c, which failed", "vm.late rolled-back", "vm.other done",
 			},
 		},
 		"rollback removes only what it made": {
@@ -186,14 +186,14 @@ func TestFailures(t *testing.T) {
 			steps: []plan.Step{create("vm.a"), create("vm.b"), of("db", create("vm.db", "vm.a", "vm.slow")), of("db", create("vm.slow"))},
 			fails: []string{"vm.b"}, width: 1, policy: apply.Rollback,
 			expect: []string{
-				"vm.a rolled-back", "vm.b failed: storage is full", "vm.db skipped: it waits for vm.a, which is rolled back", "vm.slow done",
+				"vm.a rolled-back", "vm.b failed: storage is full", "vm.db skipped: it depends on vm.a, which is rolled back", "vm.slow done",
 			},
 		},
 		"an object fails for all that need it": {
 			steps: []plan.Step{create("image.a"), create("pool.a", "image.a"), create("vm.a", "pool.a"), create("vm.peer"), of("db", create("vm.db"))},
 			fails: []string{"image.a"}, width: 1,
 			expect: []string{
-				"image.a failed: storage is full", "pool.a skipped: it waits for image.a, which failed", "vm.a skipped: it waits for pool.a, which was not done",
+				"image.a failed: storage is full", "pool.a skipped: it depends on image.a, which failed", "vm.a skipped: it depends on pool.a, which was not done",
 				"vm.peer skipped: manifest web stopped when image.a failed", "vm.db done",
 			},
 		},
@@ -204,7 +204,7 @@ func TestFailures(t *testing.T) {
 		"steps in a circle": {
 			steps: []plan.Step{create("vm.a", "vm.b"), create("vm.b", "vm.a"), create("vm.c", "vm.a"), create("vm.d")},
 			expect: []string{
-				"vm.a skipped: it waits for itself", "vm.b skipped: it waits for vm.a, which was not done", "vm.c skipped: it waits for vm.a, which was not done", "vm.d done",
+				"vm.a skipped: it depends on itself", "vm.b skipped: it depends on vm.a, which was not done", "vm.c skipped: it depends on vm.a, which was not done", "vm.d done",
 			},
 		},
 	} {

@@ -81,7 +81,7 @@ func (r *run) skip(t *task, why error) {
 		r.end(t, Skipped, why)
 	}
 	for _, n := range t.then {
-		r.skip(n, fmt.Errorf("it waits for %s, which was not done", t.step.Address))
+		r.skip(n, fmt.Errorf("it depends on %s, which was not done", t.step.Address))
 	}
 }
 
@@ -94,7 +94,7 @@ func (r *run) fail(t *task, err error) {
 		t.dependants(hit)
 	}
 	for _, n := range t.then {
-		r.skip(n, fmt.Errorf("it waits for %s, which failed", t.step.Address))
+		r.skip(n, fmt.Errorf("it depends on %s, which failed", t.step.Address))
 	}
 	delete(hit, "")
 	if r.closed != nil {
@@ -162,7 +162,7 @@ func (r *run) rollBack(m *manifest) {
 				undo[n].then = append(undo[n].then, undo[t])
 				undo[t].waits++
 			default:
-				r.skip(n, fmt.Errorf("it waits for %s, which is rolled back", t.step.Address))
+				r.skip(n, fmt.Errorf("it depends on %s, which is rolled back", t.step.Address))
 			}
 		}
 	}

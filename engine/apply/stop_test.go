@@ -25,7 +25,7 @@ func TestDeadlines(t *testing.T) {
 			},
 		}, lasting(time.Hour))
 		require.Equal(t, []string{
-			"vm.a failed: gave up after 10m0s: context deadline exceeded", "vm.b done", "vm.c skipped: it waits for vm.a, which failed",
+			"vm.a failed: gave up after 10m0s: context deadline exceeded", "vm.b done", "vm.c skipped: it depends on vm.a, which failed",
 		}, told(got))
 		require.ErrorIs(t, got[0].Err, context.DeadlineExceeded)
 		require.Equal(t, 10*time.Minute, got[0].Duration)
@@ -64,7 +64,7 @@ func TestStopAndCancel(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got, took := run(t, time.Minute, 2*time.Minute, apply.Options{}, lasting(time.Hour))
 			require.Equal(t, 2*time.Minute, took)
-			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it waits for vm.a, which failed", "vm.d skipped: stopped before it was begun"}, told(got))
+			require.Equal(t, []string{"vm.a failed: context canceled", "vm.b failed: context canceled", "vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: stopped before it was begun"}, told(got))
 		})
 	})
 	t.Run("cancel", func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestStopAndCancel(t *testing.T) {
 			require.Equal(t, time.Minute, took)
 			require.Equal(t, []string{
 				"vm.a failed: context canceled", "vm.b failed: context canceled",
-				"vm.c skipped: it waits for vm.a, which failed", "vm.d skipped: context canceled",
+				"vm.c skipped: it depends on vm.a, which failed", "vm.d skipped: context canceled",
 			}, told(got), "and nothing is rolled back after that")
 		})
 	})

@@ -226,7 +226,7 @@ func (c *Server) suspend(_ http.ResponseWriter, r *http.Request) (any, error) {
 	_, manifests := c.Facts.host()
 	switch {
 	case s.Reason == "":
-		return nil, badRequest("a suspension needs a reason", "whoever finds it wants to know why: --reason TEXT")
+		return nil, badRequest("a suspension needs a reason", "add --reason TEXT: status shows why the node is suspended")
 	case s.Until != nil && !s.Until.After(s.Since):
 		return nil, badRequest("the end of the suspension is over already", "say --for 2h, or nothing for until it is resumed")
 	case s.Manifest != "" && manifests != nil && !slices.Contains(manifests, s.Manifest):

@@ -32,7 +32,7 @@ type AgentRepository struct {
 	URL    string        `hcl:"url,optional" doc:"https://…, ssh://…, user@host:path, or a folder of this machine. Without credentials: those stand in auth."`
 	Branch string        `hcl:"branch,optional" doc:"The branch that counts."`
 	Path   string        `hcl:"path,optional" doc:"Folder in the repository that holds the site; its top unless set."`
-	Poll   time.Duration `hcl:"poll,optional" doc:"Time between two looks at the repository, give or take a tenth; at least 1s."`
+	Poll   time.Duration `hcl:"poll,optional" doc:"Time between two polls of the repository, plus or minus a tenth; at least 1s."`
 	Auth   *AgentAuth    `hcl:"auth,block" doc:"How the repository is opened."`
 }
 

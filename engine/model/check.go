@@ -104,7 +104,7 @@ func TCPEndpoint(s string) (Endpoint, error) {
 	if strings.Contains(s, ":") {
 		var err error
 		if host, port, err = net.SplitHostPort(s); err != nil {
-			return Endpoint{}, errors.New("is neither a port nor address:port; an IPv6 address stands in brackets")
+			return Endpoint{}, errors.New("is neither a port nor address:port; put an IPv6 address into brackets")
 		}
 	}
 	if strings.ContainsAny(host, " \t/@") {

@@ -24,7 +24,7 @@ func TestWhatIsHeldBackWithARefusedChange(t *testing.T) {
 		"a secret":        {want: VM{Disks: disk(5), Password: "new"}, have: VM{Disks: disk(9), Password: "old"}, finding: shrinks + "; and with it: password (sensitive) → (sensitive)"},
 		"many":            {want: VM{Disks: disk(5), Memory: 2, Cores: 2, Image: "b", Description: "x", Tags: []string{"a"}}, have: VM{Disks: disk(9), Memory: 1, Cores: 1, Image: "b"}, finding: shrinks + `; and with it: cores 1 → 2, memory 1 → 2, tags +a, description "" → x`},
 		"too many":        {want: VM{Disks: disk(5), Memory: 2, Cores: 2, Password: "x", Description: "x", Tags: []string{"a"}}, have: VM{Disks: disk(9), Memory: 1, Cores: 1}, finding: shrinks + "; and with it: cores 1 → 2, memory 1 → 2, tags +a, 2 more"},
-		"made anew":       {want: VM{Disks: disk(5), Machine: "q35", Memory: 2}, have: VM{Disks: disk(9), Machine: "pc", Memory: 1}, finding: "error (guard) vm.a is not replaced: a disk does not shrink"},
+		"recreated":       {want: VM{Disks: disk(5), Machine: "q35", Memory: 2}, have: VM{Disks: disk(9), Machine: "pc", Memory: 1}, finding: "error (guard) vm.a is not replaced: a disk does not shrink"},
 		"for an obstacle": {want: VM{Description: "x", Cores: 2}, have: VM{Cores: 1}, obstacle: &model.PreflightProblem{Path: "description", Severity: diag.Error, Summary: "no room for it"}, finding: "error (guard) vm.a is not changed: no room for it; and with it: cores 1 → 2"},
 		"a warning":       {want: VM{Description: "x", Cores: 2}, have: VM{Cores: 1}, obstacle: &model.PreflightProblem{Path: "description", Severity: diag.Warning, Summary: "no room for it"}, finding: "warning (guard) vm.a: no room for it"},
 	} {

@@ -149,7 +149,7 @@ func (p *planner) overlap(g *graph) {
 			p.find(t.by, diag.Finding{
 				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].RangeOf(t.claim.Path),
 				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), p.standing(t.from)),
-				Detail:  "to wait for that one would close a circle of steps; give it up in a commit of its own to have no moment in which both have it",
+				Detail:  "waiting for that step would close a circle; release it in a commit of its own, so that never both have it",
 			})
 		}
 	}

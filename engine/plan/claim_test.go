@@ -35,7 +35,7 @@ func TestTakingOver(t *testing.T) {
 			have:  state(guest("vm.old", 100, card(x))),
 			steps: []string{"delete vm.old", "create vm.other", "create vm.new after vm.old"},
 		},
-		"from who is changed, and from who is made anew": {
+		"from who is changed, and from who is recreated": {
 			want:  state(guest("vm.a", 0, card(x)), guest("vm.b", 0, card(z)), guest("vm.c", 0, card(y)), guest("vm.d", 0, &VM{Machine: "q35"})),
 			have:  state(guest("vm.a", 100, card("")), guest("vm.b", 101, card(x)), guest("vm.d", 102, &VM{MAC: y, Machine: "pc"})),
 			steps: []string{"update vm.b", "replace vm.d", "update vm.a after vm.b", "create vm.c after vm.d"},
@@ -66,8 +66,8 @@ func TestTakingOver(t *testing.T) {
 			have:  state(guest("vm.old", 100, card(x))),
 			steps: []string{"delete vm.old"},
 			findings: []string{
-				"error (guard) vm.b is not created: vm.b, vm.new wait for each other in a circle",
-				"error (guard) vm.new is not created: vm.b, vm.new wait for each other in a circle",
+				"error (guard) vm.b is not created: vm.b, vm.new depend on each other in a circle",
+				"error (guard) vm.new is not created: vm.b, vm.new depend on each other in a circle",
 			},
 		},
 		"who has it stays": {

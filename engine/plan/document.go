@@ -174,7 +174,7 @@ func (p *Plan) check() error {
 		}
 		for _, a := range s.After {
 			if !seen[a] {
-				return fmt.Errorf("step %s waits for %s, which is not a step before it", s.Address, a)
+				return fmt.Errorf("step %s depends on %s, which is not an earlier step", s.Address, a)
 			}
 		}
 		seen[s.Address] = true

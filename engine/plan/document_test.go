@@ -76,8 +76,8 @@ func TestReadRefuses(t *testing.T) {
 		strings.Replace(ok, `"address":"vm.a",`, "", 1):                                    "step 1 has no address",
 		strings.Replace(ok, `"address":"vm.b"`, `"address":"vm.a"`, 1):                     "step 2 is the second one of vm.a",
 		strings.Replace(ok, `"create"`, `"format"`, 1):                                     `step vm.a has the unknown action "format"`,
-		strings.Replace(ok, `["vm.a"]`, `["vm.c"]`, 1):                                     "step vm.b waits for vm.c, which is not a step before it",
-		strings.Replace(ok, `["vm.a"]`, `["vm.b"]`, 1):                                     "step vm.b waits for vm.b, which is not a step before it",
+		strings.Replace(ok, `["vm.a"]`, `["vm.c"]`, 1):                                     "step vm.b depends on vm.c, which is not an earlier step",
+		strings.Replace(ok, `["vm.a"]`, `["vm.b"]`, 1):                                     "step vm.b depends on vm.b, which is not an earlier step",
 		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","after":{"a":1}}]`, 1):  `change of "x": a value is an object`,
 		strings.Replace(ok, `["vm.a"]`, `[],"changes":[{"path":"x","before":[1,"a"]}]`, 1): `change of "x": a list holds something else than strings`,
 	} {
@@ -193,7 +193,7 @@ func TestMoved(t *testing.T) {
 			},
 			moved: []string{
 				"ct.cache: nothing is to be done now, was delete", "vm.extra: delete is new", "vm.web-3: manifest is other now, was web",
-				"vm.web-3: waits for vm.db-1 now, was nothing",
+				"vm.web-3: depends on vm.db-1 now, was nothing",
 			},
 		},
 		"VMID": {

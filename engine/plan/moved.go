@@ -83,7 +83,7 @@ func (s *Step) moved(now *Step) []string {
 		}
 	}
 	if !slices.Equal(s.After, now.After) {
-		say("waits for %s now, was %s", nameAll(now.After), nameAll(s.After))
+		say("depends on %s now, was %s", nameAll(now.After), nameAll(s.After))
 	}
 	return out
 }

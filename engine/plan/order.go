@@ -144,7 +144,7 @@ func (p *planner) breakUp(circle []model.Address) {
 	if making {
 		for _, a := range circle {
 			if s := p.steps[a]; s.Action != Delete {
-				p.refuse(s, diag.FromGuard, fmt.Sprintf("%s wait for each other in a circle", who),
+				p.refuse(s, diag.FromGuard, fmt.Sprintf("%s depend on each other in a circle", who),
 					"take one need or one VMID out of the circle, and put it back in a later commit")
 			}
 		}

@@ -100,7 +100,7 @@ func parseURL(text string) (*url.URL, error) {
 	switch {
 	case err != nil:
 		// Even the reason may quote a part of it: net/url shows a bad port or host.
-		return nil, errors.New("the URL of the repository cannot be read: look at its host, port and % signs")
+		return nil, errors.New("the URL of the repository cannot be read: check its host, port and % signs")
 	case u.Hostname() == "":
 		return nil, errors.New("the URL of the repository names no host")
 	case strings.HasPrefix(u.Hostname(), "-"):

@@ -110,4 +110,4 @@ func (a address) refused(text string) *RemoteError {
 	return a.fault(kind, "the server says: "+strings.TrimSpace(text), advice, nil)
 }
 
-const adviceNotFound = "look at the path in the URL; many servers say the same where a login is missing or has no right to read it"
+const adviceNotFound = "check the path in the URL; many servers answer the same when a login is missing or may not read it"

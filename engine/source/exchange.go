@@ -108,7 +108,7 @@ func (x *exchange) explain(ctx context.Context, from address, err, otherwise err
 	case x.tooSlow(), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
 		return from.fault(ErrTimeout, "no answer in time", "it is tried again", err)
 	case errors.As(err, &dns):
-		return from.fault(ErrUnreachable, dns.Error(), "look at the name in the URL, and at the name servers", err)
+		return from.fault(ErrUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return from.fault(otherwise, "", "it is tried again", err)
 	}

@@ -168,7 +168,7 @@ var errParts = errors.New("parts of the commit are missing")
 func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvRefs, n need) error {
 	req, err := request(refs, n)
 	if err != nil {
-		return r.from.fault(ErrNotGit, err.Error(), "look at the URL", err)
+		return r.from.fault(ErrNotGit, err.Error(), "check the URL", err)
 	}
 	p, err := r.disk.add(func(w io.Writer) error {
 		to := &limited{w: w, left: r.o.MaxPack}

@@ -80,7 +80,7 @@ func (r *fileRemote) open() (*filesystem.Storage, error) {
 	if _, err := os.Stat(r.from.path); err == nil {
 		return nil, r.from.fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
 	}
-	return nil, r.from.fault(ErrNotFound, "no such folder", "look at the path, and whether the disk it is on is mounted", fs.ErrNotExist)
+	return nil, r.from.fault(ErrNotFound, "no such folder", "check the path, and that its disk is mounted", fs.ErrNotExist)
 }
 
 func (r *fileRemote) failed(err error) error {

@@ -207,7 +207,7 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 	case errors.As(failure, &cert):
 		return c.from.fault(ErrUntrusted, cert.Err.Error(), "if it is your own, name the certificate it is signed with in ca_file", failure)
 	case errors.As(failure, &record), failure != nil && strings.Contains(failure.Error(), "server gave HTTP response to HTTPS client"):
-		return c.from.fault(ErrNotGit, "it does not speak TLS", "look at the port in the URL", failure)
+		return c.from.fault(ErrNotGit, "it does not speak TLS", "check the port in the URL", failure)
 	case failure != nil || c.x.ctx.Err() != nil:
 		if !c.answered {
 			return c.x.explain(ctx, c.from, err, ErrUnreachable)
@@ -220,7 +220,7 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 	case errors.As(err, &line):
 		return c.from.refused(line.Text)
 	case errors.As(err, &odd) && !strings.Contains(odd.Msg, "EOF"):
-		return c.from.fault(ErrNotGit, odd.Msg, "look at the URL", err)
+		return c.from.fault(ErrNotGit, odd.Msg, "check the URL", err)
 	}
 	if said := c.from.refused(err.Error()); said.Kind != ErrUnreachable { //nolint:errorlint // it was made of a kind
 		return said
@@ -245,7 +245,7 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		return r.from.fault(ErrUnreachable, detail, "it is tried again", nil)
 	}
-	return r.from.fault(ErrNotGit, detail, "look at the URL", nil)
+	return r.from.fault(ErrNotGit, detail, "check the URL", nil)
 }
 
 // dumb is how the list of branches begins that is only a file.
@@ -262,5 +262,5 @@ func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
 	if dumb.Match(start[:n]) {
 		return r.from.fault(ErrDumb, "", "serve it by git http-backend, ssh or a host of git repositories", nil)
 	}
-	return r.from.fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "look at the URL; perhaps it shows a page for people there", nil)
+	return r.from.fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
 }

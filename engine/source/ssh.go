@@ -163,7 +163,7 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 			return c.from.refused(text)
 		}
 		if !cutOff && !strings.Contains(odd.Msg, "EOF") {
-			return c.from.fault(ErrNotGit, odd.Msg, "look at the URL; a login that prints something also does this", err)
+			return c.from.fault(ErrNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)
 		}
 	}
 	return c.x.explain(ctx, c.from, err, ErrCut)
@@ -175,7 +175,7 @@ func (c *sshConversation) unconnected(ctx context.Context, err error) error {
 		return c.from.fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
 	}
 	if strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version") {
-		f := c.from.fault(ErrUnreachable, err.Error(), "look at the port in the URL, and at the age of the server", err)
+		f := c.from.fault(ErrUnreachable, err.Error(), "check the port in the URL, and the age of the server", err)
 		f.temporary = false
 		return f
 	}

@@ -76,7 +76,7 @@ func (r *sshRemote) key(file string) (ssh.Signer, error) {
 	}
 	key, err := ssh.ParsePrivateKey(text)
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-		return nil, r.from.fault(ErrLogin, file+" is protected by a passphrase, and nobody is here to type it", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
+		return nil, r.from.fault(ErrLogin, file+" is protected by a passphrase, and there is no terminal to type it on", "use a key of its own for this, without one: ssh-keygen -t ed25519 -N ''", err)
 	}
 	if err != nil {
 		// What the library says may quote what it found; a key is a secret.
@@ -160,5 +160,5 @@ func (r *sshRemote) explainKey(err error, key ssh.PublicKey) error {
 	case errors.As(err, &revoked):
 		return r.from.fault(ErrHostKey, "it was revoked: "+shown, "do not use this server before you know why", err)
 	}
-	return r.from.fault(ErrHostKey, err.Error(), "look at the server's keys", err)
+	return r.from.fault(ErrHostKey, err.Error(), "check the server's keys", err)
 }

@@ -43,7 +43,7 @@ func Why(r control.Reasons) string {
 		row("is", "%s", standing(*r.Node))
 	}
 	for _, g := range r.Unmanaged {
-		row("unmanaged", "%s %s (%d): %s; it is left alone", g.Kind, g.Name, g.VMID, g.Why)
+		row("unmanaged", "%s %s (%d): %s; it is ignored", g.Kind, g.Name, g.VMID, g.Why)
 	}
 	for _, n := range r.Unknown {
 		row("unknown", "%s: %s", n.Scope, n.Why)

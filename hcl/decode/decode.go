@@ -333,7 +333,7 @@ func (d *Decoder) unknownAttributes(b *hclsyntax.Body, extra []string, parts []P
 		case slices.Contains(blocks, a.Name):
 			detail = fmt.Sprintf("It is a block: write %s { … } without =.", a.Name)
 		case len(holders(a.Name, parts)) > 0:
-			detail = fmt.Sprintf("It stands in a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
+			detail = fmt.Sprintf("It needs a block of its own: write %s.", strings.Join(holders(a.Name, parts), ", or "))
 		case d.absentInside(a.Name, parts) != "":
 			d.Errorf(a.NameRange, fmt.Sprintf("%s has no place in %s", parse.Quote(a.Name), d.What), "%s", d.absentInside(a.Name, parts))
 			continue

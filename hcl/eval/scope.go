@@ -175,7 +175,7 @@ func (ev *Evaluator) computeCell(c *cell) bool {
 		ev.circle(c)
 		return false
 	case len(ev.computing) >= maxChainOfLocals:
-		ev.Errorf(c.at, "locals too deep", "More than %d values wait for each other here.", maxChainOfLocals)
+		ev.Errorf(c.at, "locals too deep", "More than %d values depend on each other here.", maxChainOfLocals)
 		return false
 	}
 	c.state = cellBusy

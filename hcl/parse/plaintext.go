@@ -14,7 +14,7 @@ import (
 const PlaintextSecret = "plaintext secret: "
 
 // PlaintextDetail says what to do about it.
-const PlaintextDetail = "Whoever can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
+const PlaintextDetail = "Everyone who can read the repository has it now, and its history keeps it: withdraw it where it is valid, " +
 	"put a new one into the secrets file, and write secret.SECTION.KEY here."
 
 // What a secret looks like wherever it stands, comments included.
@@ -49,7 +49,7 @@ func (f *Findings) FindSecrets(name string, src []byte) {
 		}
 		for _, hit := range pattern.re.FindAllIndex(src, MaxFindings) {
 			at := OffsetRange(name, src, hit[0])
-			f.Errorf(at, PlaintextSecret+pattern.what+" stands in the file", PlaintextDetail)
+			f.Errorf(at, PlaintextSecret+pattern.what+" in the file", PlaintextDetail)
 		}
 	}
 }

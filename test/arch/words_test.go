@@ -59,13 +59,12 @@ var keptWords = map[string]map[string]string{
 var wordsLeft = map[string][]string{
 	"cmd/homestak-gitops": {
 		"bare", "held", "herald", "judge", "judged", "look", "looked",
-		"settle", "sight", "spent", "stranger", "strangers", "tell", "text: anew",
-		"text: mend", "text: owner mark", "text: tell", "told", "unseen",
+		"settle", "sight", "spent", "stranger", "strangers", "tell", "text: mend", "text: tell", "told", "unseen",
 	},
 	"drivers/proxmox": {
 		"anew", "bare", "blind", "born", "came", "dress", "foreign", "held", "judge", "leaves", "leftover", "leftovers", "look", "looked",
 		"mark", "obstacle", "obstacles", "place", "places", "proof", "recall", "settle", "settled", "shelf", "sight", "survey", "tell",
-		"text: anew", "text: is no", "text: mend", "text: not ours", "text: owner mark", "text: tell", "text: waits for a restart", "told",
+		"text: is no", "text: mend", "text: tell", "told",
 		"twin", "unseen",
 	},
 	"drivers/proxmox/pveapi": {

@@ -129,7 +129,7 @@ func handStrip(w *world, r *rand.Rand, g pvesim.Guest) string {
 		now, there := snap.Guest(g.VMID)
 		switch {
 		case !there || !kin(now, g):
-		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was made anew
+		case len(ours(snap)[addr]) > 0: // renamed, too, it was nobody's, and was recreated
 			w.sim.Edit(func(e *pvesim.Edit) { e.Delete(g.VMID) })
 		default:
 			w.sim.Edit(func(e *pvesim.Edit) { e.Set(g.VMID, "description", g.Config["description"]) })

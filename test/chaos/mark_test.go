@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
-// mark is an owner mark, read by rules of this package's own.
+// mark is an ownership tag, read by rules of this package's own.
 type mark struct {
 	Site     string            `json:"site"`
 	Type     string            `json:"type"`

@@ -39,10 +39,10 @@ const (
 func says() map[reason]*regexp.Regexp {
 	return map[reason]*regexp.Regexp{
 		claimed: regexp.MustCompile(`exists already and is unmanaged`), taken: regexp.MustCompile(`VMID \d+ is (taken by|still that of|that of)`),
-		twins: regexp.MustCompile(`guests prove to be .*: neither is touched|exists already and is unmanaged \(one of \d`), locked: regexp.MustCompile(`lock`),
+		twins: regexp.MustCompile(`guests carry the identity of .*: neither is changed|exists already and is unmanaged \(one of \d`), locked: regexp.MustCompile(`lock`),
 		detached: regexp.MustCompile(`was detached by hand|its root disk is gone`), shrinks: regexp.MustCompile(`cannot shrink`),
 		protected: regexp.MustCompile(`protected`), decomm: regexp.MustCompile(`decommission policy`),
-		circle: regexp.MustCompile(`wait for each other in a circle`),
+		circle: regexp.MustCompile(`depend on each other in a circle`),
 		bus:    regexp.MustCompile(`cannot go from bus`), snapped: regexp.MustCompile(`still in use|snapshot`),
 		strayed: regexp.MustCompile(`restored under another VMID`),
 		held:    regexp.MustCompile(`is locked`),
@@ -120,7 +120,7 @@ func tagged(g pvesim.Guest) bool {
 	return slices.Contains(strings.Split(next(g)["tags"], ";"), "homestak")
 }
 
-// shielded reports whether a guest would be made anew that the files protect in the same
+// shielded reports whether a guest would be recreated that the files protect in the same
 // breath: the shipped rule denies all of such a plan.
 func shielded(site *site, have map[string][]pvesim.Guest) bool {
 	return slices.ContainsFunc(site.nodes, func(n *node) bool {
@@ -236,13 +236,13 @@ func (w *world) present(out reasons, n *node, g pvesim.Guest, snap pvesim.Snapsh
 		out.add(addr, strayed)
 	}
 	if n.anew(g) {
-		leaving(out, addr, g) // it would be made anew
+		leaving(out, addr, g) // it would be recreated
 		if other, there := snap.Guest(n.vmid); there && other.VMID != g.VMID {
 			out.add(addr, taken)
 		}
 		for _, list := range ours(snap) {
 			if slices.Contains(needsOf(list[0]), addr) {
-				out.add(addr, needed) // nothing is made anew below others
+				out.add(addr, needed) // nothing is recreated below others
 			}
 		}
 		return

@@ -39,7 +39,7 @@ func why(p *plan.Plan, vmid int) string {
 	return ""
 }
 
-// notes is what people wrote into a description: all but the owner mark.
+// notes is what people wrote into a description: all but the ownership tag.
 func notes(g pvesim.Guest) string {
 	text := strings.TrimRight(g.Config["description"], "\n") // PVE ends those of containers with one
 	return strings.TrimRight(text[:strings.LastIndexByte(text, '\n')+1], "\n")

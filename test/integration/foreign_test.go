@@ -62,7 +62,7 @@ func TestARecycledVMIDIsNotOurs(t *testing.T) {
 	s.unchanged(before)
 }
 
-// ST-12: a copy carries the mark of the guest it was made from, and is another
+// ST-12: a copy carries the ownership tag of the guest it was made from, and is another
 // machine all the same.
 func TestACopiedMarkProvesNothing(t *testing.T) {
 	s := begin(t, pvesim.Config{})

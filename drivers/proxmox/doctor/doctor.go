@@ -172,7 +172,7 @@ func (e *exam) unread(name string, err error) {
 		e.skip(name, "the token may not see it: %s", messageOf(err))
 		return
 	}
-	e.Add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"look at the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
+	e.Add(Check{Name: name, Result: Failed, Seen: err.Error(), Why: "what cannot be read cannot be checked", Denied: api.IsDenied(err), Fix: []string{"read the log of the host: journalctl -u pveproxy -u pvedaemon -n 50"}})
 }
 
 // list reads a list of the API.

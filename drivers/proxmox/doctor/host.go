@@ -42,7 +42,7 @@ func (e *exam) cluster(ctx context.Context) {
 			e.fail("nodes", "node "+name+" is offline", "guests and images are made on it", "on a node of the cluster: pvecm status; then start "+name)
 		case !online:
 			good = false
-			e.warn("nodes", "node "+name+" is offline", "its guests cannot be seen and are left alone", "on a node of the cluster: pvecm status; then start "+name)
+			e.warn("nodes", "node "+name+" is offline", "its guests cannot be seen and are not changed", "on a node of the cluster: pvecm status; then start "+name)
 		}
 	}
 	if good {
@@ -104,7 +104,7 @@ func (e *exam) guests(ctx context.Context) {
 				Fix: []string{"mend that, and run this again"},
 			})
 		case u.Node == "" || e.nodes[u.Node]: // nodes that are down are reported already
-			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is left alone")
+			e.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is not changed")
 		}
 	}
 	for _, f := range have.Unmanaged {
@@ -113,7 +113,7 @@ func (e *exam) guests(ctx context.Context) {
 		case f.Unfinished:
 			e.warn("guests", fmt.Sprintf("%s %d is half made: %s", f.Kind, f.VMID, f.Why), "it keeps its VMID and its disks, and no token can remove it", f.Fix)
 		case f.Claims != (model.Address{}):
-			e.warn("guests", fmt.Sprintf("%s %d %q stands in the way of %s: %s", f.Kind, f.VMID, f.Name, f.Claims, f.Why), "as long as it does, "+f.Claims.String()+" is not made", f.Fix)
+			e.warn("guests", fmt.Sprintf("%s %d %q blocks %s: %s", f.Kind, f.VMID, f.Name, f.Claims, f.Why), "until then "+f.Claims.String()+" is not created", f.Fix)
 		}
 	}
 	e.locks(ctx)
@@ -182,7 +182,7 @@ func (e *exam) ranges() {
 			}
 		}
 		if len(taken) > 0 {
-			e.ok("vmids", "range %s: %s of others; they are left alone and their VMIDs are not used", r.Name, strings.Join(taken, ", "))
+			e.ok("vmids", "range %s: %s unmanaged; they are ignored and their VMIDs are not used", r.Name, strings.Join(taken, ", "))
 		}
 	}
 }

@@ -127,7 +127,7 @@ func (e *exam) judgeCertificate(chain []*x509.Certificate, host, shown string) b
 		}
 		return false
 	case len(h.CAPEM) == 0 && h.InsecureTLS:
-		e.warn("certificate", "insecure_tls: any certificate is accepted", "whoever stands between can read the token and answer instead of the host"+e.at(),
+		e.warn("certificate", "insecure_tls: any certificate is accepted", "a man in the middle can read the token and answer instead of the host"+e.at(),
 			compare, fmt.Sprintf("fingerprint = %q    # instead of insecure_tls", shown))
 		return true
 	}

@@ -232,17 +232,17 @@ func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) 
 	case !found:
 		return false, "no ownership tag", model.Address{}
 	case !m.Readable():
-		return false, "its owner mark cannot be read", model.Address{}
+		return false, "its ownership tag cannot be read", model.Address{}
 	case m.Site != id.Site:
 		return false, "belongs to site " + m.Site, model.Address{}
 	case m.Type == TemplateType && m.Owner != id.Host, m.Type != TemplateType && m.Owner != id.Owner:
 		return false, "belongs to " + m.Owner, m.Addr()
 	case (m.Type == "ct") != at.LXC:
-		return false, fmt.Sprintf("carries the mark of %s, but is a %s: a copied description", m.Addr(), strings.ToUpper(at.Kind())), m.Addr()
+		return false, fmt.Sprintf("carries the ownership tag of %s, but is a %s: a copied description", m.Addr(), strings.ToUpper(at.Kind())), m.Addr()
 	case m.Provisional() && m.VMID == at.VMID:
 		return true, "", m.Addr() // a clone that we started and whose identity we had not written yet
 	case !same:
-		return false, fmt.Sprintf("carries the mark of %s, but is another machine (its %s is not the one in the mark): a copy", m.Addr(), what), m.Addr()
+		return false, fmt.Sprintf("carries the ownership tag of %s, but is another machine (its %s is not the one in the tag): a copy", m.Addr(), what), m.Addr()
 	default:
 		return true, "", m.Addr()
 	}

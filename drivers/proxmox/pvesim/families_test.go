@@ -138,7 +138,7 @@ func TestBackupJobs(t *testing.T) {
 }
 
 // TestSameAnswers: the same seed and the same requests give the same answers, byte for
-// byte but for the certificate, which is made anew for every host.
+// byte but for the certificate, which is recreated for every host.
 func TestSameAnswers(t *testing.T) {
 	answers := func(seed int64) (all []string) {
 		synctest.Test(t, func(t *testing.T) {

@@ -109,7 +109,7 @@ func play(t *testing.T, seed uint64, version string, requests int) (all []string
 			a := c.send(r)
 			require.GreaterOrEqual(t, a.status, 200, said)
 			require.NotContains(t, a.reason, "\n", said)
-			if strings.Contains(a.raw, "CERTIFICATE-----") { // It is made anew for every host.
+			if strings.Contains(a.raw, "CERTIFICATE-----") { // It is recreated for every host.
 				a.raw = "a certificate"
 			}
 			all = append(all, withoutCertificates(fmt.Sprint(said, " ", a.status, " ", a.reason, " ", a.raw)))

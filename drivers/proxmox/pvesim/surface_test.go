@@ -242,7 +242,7 @@ func (s surface) required(m *pveapi.Method) (params form, complete bool) {
 
 // TestSameSurface: the same seed and the same two thousand requests, chosen at random
 // of all that reads and of much that writes, give the same answers, byte for byte but
-// for the certificates, which are made anew for every host.
+// for the certificates, which are recreated for every host.
 func TestSameSurface(t *testing.T) {
 	const requests = 2000
 	play := func(seed int64) (all []string) {

@@ -130,7 +130,7 @@ func withMAC(card, mac string) string {
 	return model + "=" + mac + rest
 }
 
-// remark sets entries of the owner mark, the JSON in the last line of a
+// remark sets entries of the ownership tag, the JSON in the last line of a
 // description.
 func remark(description string, set map[string]string) (string, error) {
 	text := strings.TrimRight(description, "\n")
@@ -142,14 +142,14 @@ func remark(description string, set map[string]string) (string, error) {
 	open += last
 	mark := map[string]any{}
 	if err := json.Unmarshal([]byte(text[open:]), &mark); err != nil {
-		return "", fmt.Errorf("read the owner mark of %q: %w", description, err)
+		return "", fmt.Errorf("read the ownership tag of %q: %w", description, err)
 	}
 	for key, value := range set {
 		mark[key] = value
 	}
 	line, err := json.Marshal(mark)
 	if err != nil {
-		return "", fmt.Errorf("write the owner mark: %w", err)
+		return "", fmt.Errorf("write the ownership tag: %w", err)
 	}
 	return text[:open] + string(line), nil
 }
