@@ -67,12 +67,6 @@ var wordsLeft = map[string][]string{
 		"text: is no", "text: mend", "text: tell", "told",
 		"twin", "unseen",
 	},
-	"drivers/proxmox/pveapi": {
-		"bare", "held", "place",
-	},
-	"drivers/proxmox/pvesim": {
-		"bare", "foreign", "held", "leaves", "look", "mark", "marks", "place", "settle", "tell", "text: is no", "text: tell", "told",
-	},
 	"engine": {
 		"held", "judge", "look", "looking", "place", "places", "prove", "proved", "settle", "settled", "sick", "unseen", "unwell",
 	},

@@ -60,6 +60,6 @@ func isTimeZone(name string) bool {
 	if name == "host" || name == "UTC" {
 		return true
 	}
-	area, place, _ := strings.Cut(name, "/")
-	return place != "" && strings.Contains(" "+zonesByArea[area]+" ", " "+place+" ") && !strings.Contains(place, " ")
+	area, city, _ := strings.Cut(name, "/")
+	return city != "" && strings.Contains(" "+zonesByArea[area]+" ", " "+city+" ") && !strings.Contains(city, " ")
 }

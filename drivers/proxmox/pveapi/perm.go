@@ -199,10 +199,10 @@ func modify(path string, has func(path, priv string) bool) (ok bool, failedPath 
 
 func check(path string, privs []string, anyOf bool, has func(path, priv string) bool) (ok bool, failedPath string, failedPrivs []string) {
 	for _, priv := range privs {
-		switch held := path != "" && has(path, priv); {
-		case held && anyOf:
+		switch granted := path != "" && has(path, priv); {
+		case granted && anyOf:
 			return true, "", nil
-		case !held && !anyOf:
+		case !granted && !anyOf:
 			return false, path, []string{priv}
 		}
 	}

@@ -52,7 +52,7 @@ func (v *Value) members() (map[string]*Value, func(version string, members map[s
 // in front of the members' names in its texts.
 func (c *verifier) parseProperty(members map[string]*Value, s, path string) (map[string]string, error) {
 	parsed := map[string]string{}
-	bare := "" // The member that stood without its name.
+	unnamed := "" // The member that stood without its name.
 	for part := range strings.SplitSeq(s, ",") {
 		if strings.TrimSpace(part) == "" {
 			continue
@@ -60,19 +60,19 @@ func (c *verifier) parseProperty(members map[string]*Value, s, path string) (map
 		key, value, named := strings.Cut(part, "=")
 		switch {
 		case !named:
-			if bare != "" {
-				return nil, duplicate(bare)
+			if unnamed != "" {
+				return nil, duplicate(unnamed)
 			}
-			if bare = defaultKey(members); bare == "" {
+			if unnamed = defaultKey(members); unnamed == "" {
 				return nil, died("value without key, but schema does not define a default key")
 			}
-			if truthy(parsed[bare]) {
-				return nil, duplicate(bare)
+			if truthy(parsed[unnamed]) {
+				return nil, duplicate(unnamed)
 			}
-			if members[bare].Type == "boolean" && !before9(c.version) {
+			if members[unnamed].Type == "boolean" && !before9(c.version) {
 				part = BooleanWord(part) // Since libpve-common-perl 9.0.12.
 			}
-			parsed[bare] = part
+			parsed[unnamed] = part
 		case key == "" || !isOneLine(value):
 			return nil, died("missing key in comma-separated list property")
 		default:

@@ -102,7 +102,7 @@ func faultAnswer(status int) *answer {
 		if !pseudo {
 			reason = "No ticket"
 		}
-		return errorAnswer(&perl.APIError{Status: status, Message: reason, Bare: true})
+		return errorAnswer(&perl.APIError{Status: status, Message: reason, Plain: true})
 	case status < 400:
 		return &answer{status: status, reason: http.StatusText(status), connection: []string{"close"}}
 	default:
@@ -194,7 +194,7 @@ func errorAnswer(err error) *answer {
 		return r
 	}, reason)
 	a := &answer{status: e.Status, reason: reason, connection: []string{"close"}}
-	if e.Bare {
+	if e.Plain {
 		a.body = []byte(e.Text)
 		a.noLength = e.Text == ""
 		return a

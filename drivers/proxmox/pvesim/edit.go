@@ -17,11 +17,11 @@ type Edit struct{ w *core.World }
 
 // Edit lets do change the host, at one moment.
 func (h *Host) Edit(do func(*Edit)) {
-	h.look(func(w *core.World) { do(&Edit{w}) })
+	h.withWorld(func(w *core.World) { do(&Edit{w}) })
 }
 
-// look lets do work on the world of this moment.
-func (h *Host) look(do func(*core.World)) {
+// withWorld lets do work on the world of this moment.
+func (h *Host) withWorld(do func(*core.World)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.w.Advance(h.clock.now())

@@ -97,7 +97,7 @@ func (h *Host) answer(ctx context.Context, req *core.Request) *answer {
 		data, err := handle(h.table, h.w, c)
 		h.mu.Unlock()
 
-		if held, ok := errors.AsType[*perl.LockedError](err); ok && h.clock.wait(ctx, held.Until) == nil {
+		if locked, ok := errors.AsType[*perl.LockedError](err); ok && h.clock.wait(ctx, locked.Until) == nil {
 			continue
 		}
 		a := newAnswer(c, data, err)
@@ -137,12 +137,12 @@ func handle(t *sections.Table, w *core.World, c *core.Call) (data any, err error
 func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 	req := c.Req
 	if req.Format == "" {
-		return nil, &perl.APIError{Status: http.StatusNotFound, Message: "no such file '" + req.Path + "'", Bare: true}
+		return nil, &perl.APIError{Status: http.StatusNotFound, Message: "no such file '" + req.Path + "'", Plain: true}
 	}
 	switch req.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
 	default:
-		return nil, &perl.APIError{Status: http.StatusNotImplemented, Message: "method '" + req.Method + "' not available", Bare: true}
+		return nil, &perl.APIError{Status: http.StatusNotImplemented, Message: "method '" + req.Method + "' not available", Plain: true}
 	}
 	m, vars, handle, known := t.Find(req.Method, req.Path)
 	if m != nil && !m.In(w.Cfg.Version) {
@@ -159,7 +159,7 @@ func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 		return nil, req.Err
 	}
 	if formatters()[req.Format] == nil {
-		return nil, perl.BareError(http.StatusNotImplemented, "no formatter for uri "+req.Shown()+", "+req.Format)
+		return nil, perl.PlainError(http.StatusNotImplemented, "no formatter for uri "+req.Shown()+", "+req.Format)
 	}
 	if root, ok := cluster.RootIndex(req); ok {
 		return root, nil
@@ -176,7 +176,7 @@ func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 	}
 	if err := c.Permitted(); err != nil {
 		if e, ok := errors.AsType[*perl.APIError](err); ok && req.Upload != nil {
-			e.Bare = true // Of an upload the head is enough to refuse it.
+			e.Plain = true // Of an upload the head is enough to refuse it.
 		}
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 	if wrong != nil {
 		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: wrong}
 	}
-	c.Settle()
+	c.Stringify()
 	if handle == nil {
 		return nil, c.Unimplemented("")
 	}
@@ -213,7 +213,7 @@ func reach(w *core.World, c *core.Call) error {
 		// The text is the resolver's, of glibc in English.
 		return perl.Fail("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 	case n.Offline:
-		return &perl.APIError{Status: 595, Message: "No route to host", Bare: true}
+		return &perl.APIError{Status: 595, Message: "No route to host", Plain: true}
 	}
 	return nil
 }

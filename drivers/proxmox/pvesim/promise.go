@@ -18,7 +18,7 @@ var promised = map[string]map[string]string{
 	"GET /nodes/{node}/lxc/{vmid}/interfaces": {"data: null instead of array": "a container that does not run has none"},
 	"GET /nodes/{node}/qemu/{vmid}/migrate":   {"has-dbus-vmstate: missing": "PVE 8 does not know it", "local_disks[].size: missing": "of a disk without a size"},
 	"GET /cluster/options": {
-		"crs: object instead of string": "property strings are told taken apart", "ha: object instead of string": "likewise",
+		"crs: object instead of string": "property strings are shown in their parts", "ha: object instead of string": "likewise",
 		"location: object instead of string": "likewise", "migration: object instead of string": "likewise", "next-id: object instead of string": "likewise",
 		"notify: object instead of string": "likewise", "registered-tags: array instead of string": "likewise", "replication: object instead of string": "likewise",
 		"tag-style: object instead of string": "likewise", "u2f: object instead of string": "likewise", "user-tag-access: object instead of string": "likewise",
@@ -27,18 +27,18 @@ var promised = map[string]map[string]string{
 	"GET /access/users":          {"data[].tokens: null": "a user without tokens has none"},
 	"GET /access/users/{userid}": {"tokens: null": "likewise"},
 	"GET /nodes/{node}/hardware/pci": {
-		"[].class: missing": "without verbose it tells the ids alone", "[].device: missing": "likewise", "[].vendor: missing": "likewise", "[].iommugroup: missing": "likewise",
+		"[].class: missing": "without verbose it lists the ids alone", "[].device: missing": "likewise", "[].vendor: missing": "likewise", "[].iommugroup: missing": "likewise",
 	},
 	"GET /nodes/{node}/status":           {"memory.available: missing": "PVE 8 does not know it"},
-	"GET /nodes/{node}/tasks/{upid}/log": {"data: object instead of array": "of an unknown task it answers one line that is no list"},
+	"GET /nodes/{node}/tasks/{upid}/log": {"data: object instead of array": "of an unknown task it answers one line that is not a list"},
 	"GET /nodes/{node}/vzdump/defaults": {
-		"fleecing: object instead of string":    "property strings are told taken apart",
+		"fleecing: object instead of string":    "property strings are shown in their parts",
 		"performance: object instead of string": "likewise",
 		"notification-policy: not in":           "a parameter that PVE 9 does not have",
 	},
 	"POST /cluster/ha/resources/{sid}/migrate":  {"data: null instead of object": "PVE 8 answers nothing"},
 	"POST /cluster/ha/resources/{sid}/relocate": {"data: null instead of object": "likewise"},
-	"GET /pools/{poolid}":                       {"poolid: not in": "PVE tells it, though it is in the path"},
+	"GET /pools/{poolid}":                       {"poolid: not in": "PVE shows it, though it is in the path"},
 }
 
 // promise holds a good answer against the API table and tells what deviates that is

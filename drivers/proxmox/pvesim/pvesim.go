@@ -173,7 +173,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if conn, buffered, err := hijacker.Hijack(); err == nil {
 				switch {
 				case a.console != nil:
-					consoles.Operator{Look: h.look}.Connect(conn, buffered, r, a.console)
+					consoles.Operator{Ask: h.withWorld}.Connect(conn, buffered, r, a.console)
 				case !a.dropped:
 					_ = a.write(buffered.Writer, r)
 					_ = buffered.Flush()

@@ -96,7 +96,7 @@ func (h *Host) serveConn(ctx context.Context, conn *tls.Conn) {
 		}
 		if a.console != nil {
 			_ = conn.SetDeadline(time.Time{})
-			consoles.Operator{Look: h.look}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
+			consoles.Operator{Ask: h.withWorld}.Connect(conn, bufio.NewReadWriter(reader, writer), r, a.console)
 			return
 		}
 		last := n == requestsPerConnection || r.Close

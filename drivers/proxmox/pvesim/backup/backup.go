@@ -249,9 +249,9 @@ func (d *dump) prune(t *core.Task, st *core.Store, g *core.Guest) {
 			own = append(own, v)
 		}
 	}
-	marks := keeps(d.c, st.Name).Marks(own)
+	verdicts := keeps(d.c, st.Name).Verdicts(own)
 	for _, v := range own {
-		if marks[v] == "remove" {
+		if verdicts[v] == "remove" {
 			t.Logf("INFO: removing backup '%s:%s'", st.Name, v.Name)
 			delete(st.Volumes, st.Key(d.node, v.Name))
 		}

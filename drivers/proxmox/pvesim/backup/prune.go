@@ -59,34 +59,34 @@ var spans = []struct {
 	{"keep-yearly", func(at time.Time) string { return at.Format("2006") }},
 }
 
-// Marks says of each backup of one guest whether it would stay: keep, remove or
+// Verdicts says of each backup of one guest whether it would stay: keep, remove or
 // protected (prune_mark_backup_group in PVE/Storage/Plugin.pm). Of two of one second
 // either counts for itself.
-func (keep Retention) Marks(backups []*core.Volume) map[*core.Volume]string {
+func (keep Retention) Verdicts(backups []*core.Volume) map[*core.Volume]string {
 	list := slices.Clone(backups)
 	slices.SortStableFunc(list, func(a, b *core.Volume) int { return int(b.Ctime - a.Ctime) })
-	marks := map[*core.Volume]string{}
+	verdicts := map[*core.Volume]string{}
 	for _, v := range list {
 		if v.Protected {
-			marks[v] = "protected"
+			verdicts[v] = "protected"
 		} else if len(keep) == 0 {
-			marks[v] = "keep"
+			verdicts[v] = "keep"
 		}
 	}
 	for _, span := range spans {
-		keep.markSpan(list, marks, span.rule, span.name)
+		keep.applyRule(list, verdicts, span.rule, span.name)
 	}
 	for _, v := range list {
-		if marks[v] == "" {
-			marks[v] = "remove"
+		if verdicts[v] == "" {
+			verdicts[v] = "remove"
 		}
 	}
-	return marks
+	return verdicts
 }
 
-// markSpan applies one rule: the newest of each span that no earlier rule has kept one
+// applyRule applies one rule: the newest of each span that no earlier rule has kept one
 // of stays, the others of the span go.
-func (keep Retention) markSpan(list []*core.Volume, marks map[*core.Volume]string, rule string, name func(time.Time) string) {
+func (keep Retention) applyRule(list []*core.Volume, verdicts map[*core.Volume]string, rule string, name func(time.Time) string) {
 	if keep[rule] == 0 {
 		return
 	}
@@ -98,20 +98,20 @@ func (keep Retention) markSpan(list []*core.Volume, marks map[*core.Volume]strin
 	}
 	had, now := map[string]bool{}, map[string]bool{}
 	for _, v := range list {
-		if marks[v] == "keep" {
+		if verdicts[v] == "keep" {
 			had[spanOf(v)] = true
 		}
 	}
 	for _, v := range list {
 		switch span := spanOf(v); {
-		case marks[v] != "" || had[span]:
+		case verdicts[v] != "" || had[span]:
 		case now[span]:
-			marks[v] = "remove"
+			verdicts[v] = "remove"
 		case len(now) >= keep[rule]:
 			return
 		default:
 			now[span] = true
-			marks[v] = "keep"
+			verdicts[v] = "keep"
 		}
 	}
 }

@@ -67,9 +67,9 @@ func pruned(c *core.Call) ([]map[string]any, error) {
 	}
 	keep := backup.RetentionOf(text)
 	for _, guest := range slices.Sorted(maps.Keys(groups)) {
-		marks := keep.Marks(groups[guest])
+		verdicts := keep.Verdicts(groups[guest])
 		for _, v := range groups[guest] {
-			list = append(list, map[string]any{"volid": s.Name + ":" + v.Name, "vmid": v.Vmid, "ctime": v.Ctime, "type": v.Backup.Kind, "mark": marks[v]})
+			list = append(list, map[string]any{"volid": s.Name + ":" + v.Name, "vmid": v.Vmid, "ctime": v.Ctime, "type": v.Backup.Kind, "mark": verdicts[v]})
 		}
 	}
 	return list, nil

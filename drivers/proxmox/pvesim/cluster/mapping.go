@@ -90,7 +90,7 @@ func showMapping(kind string) func(*core.World, *core.Call, string, map[string]a
 			return
 		}
 		checks, found := []map[string]any{}, false
-		tell := func(severity, format string, args ...any) {
+		report := func(severity, format string, args ...any) {
 			checks = append(checks, map[string]any{"severity": severity, "message": fmt.Sprintf(format, args...)})
 		}
 		entries, _ := entry["map"].([]string)
@@ -100,11 +100,11 @@ func showMapping(kind string) func(*core.World, *core.Call, string, map[string]a
 			}
 			found = true
 			if wrong := wrongDevice(kind, id, text); wrong != "" {
-				tell("error", "Invalid configuration: %s\n", wrong)
+				report("error", "Invalid configuration: %s\n", wrong)
 			}
 		}
 		if !found {
-			tell("warning", "No mapping for node %s.", node)
+			report("warning", "No mapping for node %s.", node)
 		}
 		entry[member] = checks
 	}

@@ -78,7 +78,7 @@ func openConsole(w *core.World, c *core.Call, con *Console, kind, id, says strin
 	}
 	consolesOf(w)[con.port], con.ended = con, make(chan struct{})
 	upid = w.Fork(c, con.node, core.Job{
-		Kind: kind, ID: id, Takes: consolePatience, Held: func() bool { return con.taken },
+		Kind: kind, ID: id, Takes: consolePatience, Continues: func() bool { return con.taken },
 		Begin: func(t *core.Task) error {
 			t.Logf("%s %s", says, t.UPID)
 			return nil

@@ -18,7 +18,7 @@ const screenWidth, screenHeight = 720, 400
 // containers and nodes: the caller proves by the password that it knows the ticket.
 func (o Operator) screen(wire io.ReadWriter, con *Console) error {
 	on, name := true, con.node
-	o.Look(func(*core.World) {
+	o.Ask(func(*core.World) {
 		if con.guest != nil {
 			on, name = con.guest.Run != nil, "QEMU ("+hostOf(con.guest)+")"
 		}

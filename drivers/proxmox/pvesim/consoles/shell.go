@@ -27,7 +27,7 @@ type shell struct {
 // shell is the one behind a terminal.
 func (o Operator) shell(con *Console) *shell {
 	s := &shell{}
-	o.Look(func(w *core.World) {
+	o.Ask(func(w *core.World) {
 		g := con.guest
 		switch {
 		case g == nil:

@@ -30,9 +30,9 @@ func (Socket) Refuse(r *http.Request) error {
 	version := r.Header.Get("Sec-WebSocket-Version")
 	switch {
 	case version != "13":
-		return &perl.APIError{Status: http.StatusNotImplemented, Message: "unsupported websocket-version '" + version + "'", Bare: true}
+		return &perl.APIError{Status: http.StatusNotImplemented, Message: "unsupported websocket-version '" + version + "'", Plain: true}
 	case r.Header.Get("Sec-WebSocket-Key") == "":
-		return &perl.APIError{Status: http.StatusNotImplemented, Message: "missing websocket-key", Bare: true}
+		return &perl.APIError{Status: http.StatusNotImplemented, Message: "missing websocket-key", Plain: true}
 	}
 	return nil
 }
@@ -42,8 +42,8 @@ const framePayload = 128 << 10
 
 // Operator connects callers with the consoles of a host.
 type Operator struct {
-	// Look asks the world something while a console is open.
-	Look func(ask func(*core.World))
+	// Ask asks the world something while a console is open.
+	Ask func(ask func(*core.World))
 }
 
 // Connect serves a console over a connection until either side ends it; the end of the
@@ -89,7 +89,7 @@ type hungUpError struct{ error }
 
 // take is the one caller that a console has.
 func (o Operator) take(con *Console) (first bool) {
-	o.Look(func(w *core.World) {
+	o.Ask(func(w *core.World) {
 		first = !con.taken && consolesOf(w)[con.port] == con
 		con.taken = con.taken || first
 	})
@@ -98,7 +98,7 @@ func (o Operator) take(con *Console) (first bool) {
 
 // leave ends the worker of a console.
 func (o Operator) leave(con *Console, err error) {
-	o.Look(func(w *core.World) {
+	o.Ask(func(w *core.World) {
 		if consolesOf(w)[con.port] != con {
 			return // It was stopped.
 		}
@@ -168,7 +168,7 @@ func (o Operator) terminal(wire *frames, con *Console) error {
 	line, err := in.ReadSlice('\n')
 	user, ticket, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
 	allowed := false
-	o.Look(func(w *core.World) { allowed = err == nil && mayCall(w, con, user, ticket) })
+	o.Ask(func(w *core.World) { allowed = err == nil && mayCall(w, con, user, ticket) })
 	if !allowed {
 		return failed
 	}

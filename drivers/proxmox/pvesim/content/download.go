@@ -64,7 +64,7 @@ func (d *Download) set(said map[string]string) (err error) {
 		case "size":
 			n, err := strconv.ParseInt(value, 10, 64)
 			if err != nil || n < 0 {
-				return fmt.Errorf("size %q is no number of bytes, 0 or more", value)
+				return fmt.Errorf("size %q is not a number of bytes, 0 or more", value)
 			}
 			d.Page.Size, d.Sized = n, true
 		case "file":

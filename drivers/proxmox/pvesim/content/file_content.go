@@ -122,7 +122,7 @@ type tarListing struct {
 	left    int64  // Of the data of a member, padding included.
 	members int
 	ended   bool // A block of zeros came, behind which nothing counts.
-	foreign bool // A header that is none.
+	invalid bool // A block that is not a header came.
 	ovf     bool
 }
 
@@ -131,7 +131,7 @@ const tarBlock = 512
 // Write takes the next part of the file.
 func (t *tarListing) Write(p []byte) (int, error) {
 	all := len(p)
-	for len(p) > 0 && !t.ended && !t.foreign {
+	for len(p) > 0 && !t.ended && !t.invalid {
 		if skip := min(t.left, int64(len(p))); skip > 0 {
 			t.left -= skip
 			p = p[skip:]
@@ -160,7 +160,7 @@ func (t *tarListing) header(block []byte) {
 		}
 	}
 	if want != sum {
-		t.foreign = true
+		t.invalid = true
 		return
 	}
 	name, _, _ := bytes.Cut(block[:100], []byte{0})
@@ -182,9 +182,9 @@ func octal(field []byte) int64 {
 func (t *tarListing) broken() []string {
 	const end = "tar: Exiting with failure status due to previous errors"
 	switch {
-	case t.foreign && t.members == 0, t.members == 0 && len(t.block) > 0:
+	case t.invalid && t.members == 0, t.members == 0 && len(t.block) > 0:
 		return []string{"tar: This does not look like a tar archive", end}
-	case t.foreign:
+	case t.invalid:
 		return []string{"tar: Skipping to next header", end}
 	case !t.ended && (t.left > 0 || len(t.block) > 0):
 		return []string{"tar: Unexpected EOF in archive", "tar: Error is not recoverable: exiting now"}

@@ -43,9 +43,9 @@ func (c *Call) Gather(vars map[string]string) error {
 	return nil
 }
 
-// Settle turns checked values into text. A list for what is one string is
+// Stringify turns checked values into text. A list for what is one string is
 // joined by commas, as PVE/RESTHandler.pm does.
-func (c *Call) Settle() {
+func (c *Call) Stringify() {
 	c.In = make(map[string]string, len(c.Values))
 	for name, value := range c.Values {
 		if value == nil {

@@ -91,7 +91,7 @@ func (req *Request) readBody() error {
 	}
 	if r.ContentLength < 0 {
 		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, bodyLimit))
-		return perl.BareError(http.StatusNotImplemented, "chunked transfer encoding not supported")
+		return perl.PlainError(http.StatusNotImplemented, "chunked transfer encoding not supported")
 	}
 	if r.ContentLength == 0 {
 		return nil
@@ -104,22 +104,22 @@ func (req *Request) readBody() error {
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
 	if err != nil {
-		return perl.BareError(http.StatusBadRequest, "reading the body: "+err.Error())
+		return perl.PlainError(http.StatusBadRequest, "reading the body: "+err.Error())
 	}
 	req.Body = body
 	switch {
 	case r.Method != http.MethodPut && r.Method != http.MethodPost:
-		return perl.BareError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
+		return perl.PlainError(http.StatusNotImplemented, fmt.Sprintf("Unexpected content for method '%s'", r.Method))
 	case len(body) > bodyLimit:
 		req.Body = body[:bodyLimit]
-		return perl.BareError(http.StatusNotImplemented, "for data too large")
+		return perl.PlainError(http.StatusNotImplemented, "for data too large")
 	case kind == "application/json":
 		return req.readJSON()
 	case kind == "" || kind == "application/x-www-form-urlencoded":
 		maps.Copy(req.Params, pveapi.DecodeForm(string(body)))
 		return nil
 	default:
-		return perl.BareError(http.StatusHTTPVersionNotSupported+1, // 506, as PVE has it.
+		return perl.PlainError(http.StatusHTTPVersionNotSupported+1, // 506, as PVE has it.
 			fmt.Sprintf("upload 'Content-Type '%s' not implemented", kind))
 	}
 }

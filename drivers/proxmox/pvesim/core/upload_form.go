@@ -26,12 +26,12 @@ type upload struct {
 // PVE/APIServer/AnyEvent.pm). So their order counts, and what stands between is refused.
 func (req *Request) readUpload(body io.Reader, boundary string) (*upload, error) {
 	if boundary == "" {
-		return nil, perl.BareError(http.StatusNotImplemented, "upload without a boundary")
+		return nil, perl.PlainError(http.StatusNotImplemented, "upload without a boundary")
 	}
 	stream := bufio.NewReaderSize(body, fieldsMost)
 	head, err := stream.Peek(fieldsMost)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, perl.BareError(http.StatusBadRequest, "reading the upload: "+err.Error())
+		return nil, perl.PlainError(http.StatusBadRequest, "reading the upload: "+err.Error())
 	}
 	defer func() { _, _ = io.Copy(io.Discard, stream) }()
 	all := len(head)
@@ -51,7 +51,7 @@ func (req *Request) readUpload(body io.Reader, boundary string) (*upload, error)
 		return nil, err
 	}
 	if _, err := stream.Discard(all - len(f.rest)); err != nil {
-		return nil, perl.BareError(http.StatusBadRequest, "reading the upload: "+err.Error())
+		return nil, perl.PlainError(http.StatusBadRequest, "reading the upload: "+err.Error())
 	}
 	// What is left is the data of one part, up to the last boundary.
 	data := multipart.NewReader(io.MultiReader(strings.NewReader("--"+boundary+"\r\n\r\n"), stream), boundary)

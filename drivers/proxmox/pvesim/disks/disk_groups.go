@@ -108,13 +108,13 @@ func apiZpool(_ *core.World, c *core.Call) (any, error) {
 		if g.name != c.In["name"] {
 			continue
 		}
-		leaves := []map[string]any{}
+		devices := []map[string]any{}
 		for _, path := range g.disks {
-			leaves = append(leaves, map[string]any{"name": path, "state": "ONLINE", "read": 0, "write": 0, "cksum": 0, "msg": "", "leaf": 1})
+			devices = append(devices, map[string]any{"name": path, "state": "ONLINE", "read": 0, "write": 0, "cksum": 0, "msg": "", "leaf": 1})
 		}
-		top := leaves
+		top := devices
 		if g.level != "single" {
-			top = []map[string]any{{"name": g.level + "-0", "state": "ONLINE", "read": 0, "write": 0, "cksum": 0, "msg": "", "leaf": 0, "children": leaves}}
+			top = []map[string]any{{"name": g.level + "-0", "state": "ONLINE", "read": 0, "write": 0, "cksum": 0, "msg": "", "leaf": 0, "children": devices}}
 		}
 		whole := map[string]any{"name": g.name, "state": "ONLINE", "read": 0, "write": 0, "cksum": 0, "msg": "", "leaf": 0, "children": top}
 		return map[string]any{"name": g.name, "state": "ONLINE", "errors": "No known data errors", "leaf": 0, "children": []map[string]any{whole}}, nil

@@ -127,13 +127,13 @@ func apiWipeDisk(w *core.World, c *core.Call) (any, error) {
 
 func diskCalls() []sections.PastCall {
 	const at, flags = "/nodes/{node}/disks/", "cleanup-config: boolean\ncleanup-disks: boolean"
-	audit, look := sections.AllOf("/", "Sys.Audit"), sections.AnyOf("/", "Sys.Audit", "Datastore.Audit")
+	audit, read := sections.AllOf("/", "Sys.Audit"), sections.AnyOf("/", "Sys.Audit", "Datastore.Audit")
 	modify, allocate := sections.AllOf("/", "Sys.Modify"), sections.AllOf("/", "Sys.Modify", "Datastore.Allocate")
 	word, list, object := &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
 	const device = "/^\\/dev\\/[a-zA-Z0-9\\/]+$/"
 	calls := []sections.PastCall{
-		{Name: "GET " + at + "list", Perm: look, Params: "include-partitions: boolean\nskipsmart: boolean\ntype: string unused|journal_disks", Returns: list, Handle: apiDisks},
-		{Name: "GET " + at + "smart", Perm: look, Params: "disk: string needed " + device + "\nhealthonly: boolean", Returns: object, Handle: apiSmart},
+		{Name: "GET " + at + "list", Perm: read, Params: "include-partitions: boolean\nskipsmart: boolean\ntype: string unused|journal_disks", Returns: list, Handle: apiDisks},
+		{Name: "GET " + at + "smart", Perm: read, Params: "disk: string needed " + device + "\nhealthonly: boolean", Returns: object, Handle: apiSmart},
 		{Name: "POST " + at + "initgpt", Perm: modify, Params: "disk: string needed " + device + "\nuuid: string <=36", Returns: word, Handle: apiInitDisk},
 		{Name: "PUT " + at + "wipedisk", Perm: modify, Params: "disk: string needed " + device, Returns: word, Handle: apiWipeDisk},
 		{Name: "GET " + at + "zfs/{name}", Perm: audit, Params: "name: string pve-storage-id", Returns: object, Handle: apiZpool},

@@ -102,7 +102,7 @@ func apiAgentExec(w *core.World, c *core.Call) (any, error) {
 	}
 	e, ok := run(w, g, command, c.In["input-data"])
 	if !ok {
-		return nil, &perl.APIError{Status: 596, Message: "Broken pipe", Bare: true}
+		return nil, &perl.APIError{Status: 596, Message: "Broken pipe", Plain: true}
 	}
 	in := system(g)
 	in.Last += 4

@@ -122,7 +122,7 @@ func shownAs(header, name string) string {
 
 // unauthorized is a 401 before the API is reached: it has no body at all.
 func unauthorized(why string) error {
-	return &perl.APIError{Status: http.StatusUnauthorized, Message: why, Bare: true}
+	return &perl.APIError{Status: http.StatusUnauthorized, Message: why, Plain: true}
 }
 
 // ticketLife is how long a ticket is good for ($ticket_lifetime in

@@ -32,7 +32,7 @@ type ctOrder struct {
 	by       *core.Call
 }
 
-var bareSize = regexp.MustCompile(`^\d+(?:\.\d+)?$`)
+var sizeOnly = regexp.MustCompile(`^\d+(?:\.\d+)?$`)
 
 // apiCreateLXC is POST /nodes/{node}/lxc. As with a VM the id is taken when the
 // UPID is back. The secrets go into the system of the container, never into its
@@ -155,7 +155,7 @@ func splitMounts(c *core.Call, order *ctOrder) error {
 	for key, value := range order.set {
 		switch {
 		case property.IsMount(key):
-			if bareSize.MatchString(value) {
+			if sizeOnly.MatchString(value) {
 				value = order.storage + ":" + value
 			}
 			order.mounts[key] = value

@@ -16,8 +16,8 @@ type APIError struct {
 	Status  int
 	Message string
 	Errors  map[string]string
-	Bare    bool   // No JSON: the failure came before the API was reached.
-	Text    string // Body of a bare failure, mostly empty.
+	Plain   bool   // No JSON: the failure came before the API was reached.
+	Text    string // Body of a plain failure, mostly empty.
 }
 
 func (e *APIError) Error() string {
@@ -51,14 +51,14 @@ func Forbidden(what string) error {
 	return &APIError{Status: http.StatusForbidden, Message: message}
 }
 
-// BareError fails before the API is reached, with the text as the body.
-func BareError(status int, text string) error {
-	return &APIError{Status: status, Message: text, Bare: true, Text: text}
+// PlainError fails before the API is reached, with the text as the body.
+func PlainError(status int, text string) error {
+	return &APIError{Status: status, Message: text, Plain: true, Text: text}
 }
 
 // Died is a die inside the HTTP server.
 func Died(text string) error {
-	return &APIError{Status: http.StatusInternalServerError, Message: text, Bare: true, Text: text + "\n"}
+	return &APIError{Status: http.StatusInternalServerError, Message: text, Plain: true, Text: text + "\n"}
 }
 
 // Stringified is a failure as Perl shows it inside of another text: of an exception that

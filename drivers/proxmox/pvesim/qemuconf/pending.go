@@ -350,7 +350,7 @@ func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error
 func PinMachine(w *core.World, value, ostype string) (string, error) {
 	machine := property.ParseProperty("machine", value)
 	kind := machine["type"]
-	if chipset, bare := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; bare && isWindows(ostype) {
+	if chipset, unversioned := map[string]string{"": "i440fx", "pc": "i440fx", "q35": "q35"}[kind]; unversioned && isWindows(ostype) {
 		kind = "pc-" + chipset + "-" + guests.MachineVersion(w)
 	}
 	if err := checkMachine(value); err != nil {

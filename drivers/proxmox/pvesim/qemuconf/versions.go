@@ -27,15 +27,15 @@ func Of84(c *core.Call, wrong map[string]string) map[string]string {
 		found = map[string]string{}
 	}
 	for name, value := range c.Values {
-		place := c.M.Verb + " " + c.M.Path + " " + name
-		if later := laterWords[place]; later != "" {
+		key := c.M.Verb + " " + c.M.Path + " " + name
+		if later := laterWords[key]; later != "" {
 			if perl.Text(value) == later {
 				v, _ := c.M.Param(name)
 				found[name] = "value '" + later + "' " + notInEnumeration + strings.Join(v.Enum, ", ") + "'"
 			}
 			found[name] = strings.Replace(found[name], ", "+later+"'", "'", 1)
 		}
-		if earlier := earlierWords[place]; earlier != "" {
+		if earlier := earlierWords[key]; earlier != "" {
 			if perl.Text(value) == earlier {
 				delete(found, name)
 			} else if said, list, ok := strings.Cut(found[name], notInEnumeration); ok {

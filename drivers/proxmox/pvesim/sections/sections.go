@@ -91,9 +91,9 @@ func (f *SectionFile) methods() []pastMethod {
 	for option, v := range known {
 		required, changes := true, false
 		for kind := range f.Kinds {
-			marks, there := f.Options(kind)[option]
-			required = required && there && !strings.Contains(marks, "?")
-			changes = changes || there && !strings.Contains(marks, "!")
+			flags, there := f.Options(kind)[option]
+			required = required && there && !strings.Contains(flags, "?")
+			changes = changes || there && !strings.Contains(flags, "!")
 		}
 		own := *v
 		own.Optional = !required

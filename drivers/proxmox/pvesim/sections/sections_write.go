@@ -29,7 +29,7 @@ func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property
 		}
 	}
 	for _, option := range slices.Sorted(maps.Keys(c.In)) {
-		marks, there := options[option]
+		flags, there := options[option]
 		switch {
 		case option == f.Key || beside[option] != nil || slices.Contains([]string{f.TypeName(), "digest", "delete"}, option):
 			continue
@@ -38,7 +38,7 @@ func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property
 				continue
 			}
 			return nil, perl.Fail("unexpected property '%s'", option)
-		case !create && strings.Contains(marks, "!"):
+		case !create && strings.Contains(flags, "!"):
 			return nil, perl.Fail("can't change value of fixed parameter '%s'", option)
 		}
 		conf[option] = c.In[option]
@@ -53,13 +53,13 @@ func (f *SectionFile) settings(c *core.Call, kind string, create bool) (property
 func (f *SectionFile) without(c *core.Call, conf, set property.Config) error {
 	options := f.Options(conf["type"])
 	for _, option := range c.List("delete") {
-		marks, there := options[option]
+		flags, there := options[option]
 		switch _, both := set[option]; {
 		case !there:
 			return perl.Fail("no such option '%s'", option)
-		case !strings.Contains(marks, "?"):
+		case !strings.Contains(flags, "?"):
 			return perl.Fail("unable to delete required option '%s'", option)
-		case strings.Contains(marks, "!"):
+		case strings.Contains(flags, "!"):
 			return perl.Fail("unable to delete fixed option '%s'", option)
 		case both:
 			return perl.Fail("cannot set and delete property '%s' at the same time!", option)
@@ -69,10 +69,10 @@ func (f *SectionFile) without(c *core.Call, conf, set property.Config) error {
 	return nil
 }
 
-// told is a failure of a call that writes, as PVE tells it from behind the lock of a
+// reported is a failure of a call that writes, as PVE reports it from behind the lock of a
 // file (lock_sdn_config and its like): it says what failed, and an exception about
 // parameters becomes text there.
-func (f *SectionFile) told(doing string, err error) error {
+func (f *SectionFile) reported(doing string, err error) error {
 	e, ok := errors.AsType[*perl.APIError](err)
 	if !ok || f.Failed == "" && !f.Flat {
 		return err
@@ -125,18 +125,18 @@ func (f *SectionFile) APICreate(w *core.World, c *core.Call) (any, error) {
 		}
 	}
 	if err := f.locked(w); err != nil {
-		return nil, f.told("create", err)
+		return nil, f.reported("create", err)
 	}
 	if _, there := Of(w, f)[id]; there && (wrong == nil || f.Early) {
-		return nil, f.told("create", perl.Fail(f.Twice, id))
+		return nil, f.reported("create", perl.Fail(f.Twice, id))
 	}
 	if wrong != nil {
-		return nil, f.told("create", wrong)
+		return nil, f.reported("create", wrong)
 	}
 	conf["type"] = kind
 	if f.Check != nil {
 		if err := f.Check(w, c, id, conf, nil); err != nil {
-			return nil, f.told("create", err)
+			return nil, f.reported("create", err)
 		}
 	}
 	keep(w, f, id, conf)
@@ -154,7 +154,7 @@ func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
 	}
 	conf, err := f.changed(w, c, id, old, there)
 	if err != nil {
-		return nil, f.told("update", err)
+		return nil, f.reported("update", err)
 	}
 	keep(w, f, id, conf)
 	return nil, nil
@@ -206,7 +206,7 @@ func (f *SectionFile) APIDelete(w *core.World, c *core.Call) (any, error) {
 		err = f.Drop(w, c, id)
 	}
 	if err != nil {
-		return nil, f.told("delete", err)
+		return nil, f.reported("delete", err)
 	}
 	delete(Of(w, f), id)
 	if f.After != nil {

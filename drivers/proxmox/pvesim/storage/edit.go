@@ -39,7 +39,7 @@ func apiCreateStorage(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	if err := foreignOption(c, kind); err != nil {
+	if err := unknownOption(c, kind); err != nil {
 		return nil, err
 	}
 	for _, option := range needed[kind] {
@@ -86,9 +86,9 @@ func setStorage(c *core.Call, s *core.Store) error {
 var dirOptions = strings.Fields("storage type path content-dirs nodes shared disable maxfiles prune-backups max-protected-backups content format mkdir " +
 	"create-base-path create-subdirs is_mountpoint bwlimit preallocation snapshot-as-volume-chain digest delete")
 
-// foreignOption fails for an option that the type of a storage does not know. Of the
+// unknownOption fails for an option that the type of a storage does not know. Of the
 // other types all are taken.
-func foreignOption(c *core.Call, kind string) error {
+func unknownOption(c *core.Call, kind string) error {
 	for _, option := range slices.Sorted(maps.Keys(c.In)) {
 		if kind == "dir" && !slices.Contains(dirOptions, option) {
 			return perl.Fail("unexpected property '%s'", option)
@@ -145,7 +145,7 @@ func mayUpdateStorage(c *core.Call, s *core.Store) error {
 	if err := c.Modified(storageDigest(c.W)); err != nil {
 		return err
 	}
-	if err := foreignOption(c, s.Type); err != nil {
+	if err := unknownOption(c, s.Type); err != nil {
 		return err
 	}
 	for _, option := range c.List("delete") {
