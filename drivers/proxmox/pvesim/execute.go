@@ -54,8 +54,7 @@ func runCommand(t *sections.Table, w *core.World, c *core.Call, command batchCom
 	if wrong := m.CheckFor(w.Cfg.Version, one.Values); wrong != nil {
 		return nil, &perl.APIError{Status: 400, Errors: wrong}
 	}
-	one.Stringify()
-	data, err := h(w, one)
+	data, err := run(h, w, one)
 	if list, ok := data.(core.Paged); ok {
 		data = list.Data
 	}

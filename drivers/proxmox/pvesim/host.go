@@ -191,9 +191,17 @@ func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 	if wrong != nil {
 		return nil, &perl.APIError{Status: http.StatusBadRequest, Errors: wrong}
 	}
-	c.Stringify()
 	if handle == nil {
 		return nil, c.Unimplemented("")
+	}
+	return run(handle, w, c)
+}
+
+// run lets a handler do a call whose parameters were checked.
+func run(handle core.Handler, w *core.World, c *core.Call) (any, error) {
+	c.Stringify()
+	if c.Flag("skiplock") && !c.Root() { // Each method that knows it begins with this.
+		return nil, perl.BadParam("skiplock", "Only root may use this option.")
 	}
 	return handle(w, c)
 }

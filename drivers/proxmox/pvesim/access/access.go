@@ -9,14 +9,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
-func apiAccessIndex(w *core.World, _ *core.Call) (any, error) {
-	names := []string{"users", "groups", "roles", "acl", "domains", "openid", "tfa", "ticket", "password"}
-	if w.V9() {
-		names = append(names, "vncticket")
-	}
-	return core.Subdirs("subdir", names...), nil
-}
-
 // shownUser puts the fields of a user that were ever set into an answer.
 func shownUser(u *core.User, to map[string]any) map[string]any {
 	to["enable"], to["expire"] = perl.BoolInt(u.Enable), u.Expire

@@ -1,3 +1,5 @@
+// Package access is the API for users, tokens, groups, roles, realms, the access list,
+// tickets and pools. What they permit is decided in package core.
 package access
 
 import (
@@ -12,7 +14,6 @@ func Area() sections.Area {
 	routes := realmJobRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"GET /access/tfa":                               core.APINone,
-		"GET /access":                                   apiAccessIndex,
 		"GET /access/ticket":                            apiGetTicket,
 		"POST /access/ticket":                           apiCreateTicket,
 		"GET /access/domains":                           apiDomains,

@@ -1,3 +1,5 @@
+// Package cluster is what concerns the cluster as a whole: its status, options and log,
+// its tasks, its nodes, mappings of devices; and the guests that a host had before.
 package cluster
 
 import (
@@ -11,24 +13,20 @@ func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
 			"GET /version":                                        apiVersion,
-			"GET /cluster":                                        apiClusterIndex,
 			"GET /cluster/resources":                              guests.APIResources,
 			"GET /cluster/status":                                 apiClusterStatus,
 			"GET /cluster/nextid":                                 apiNextID,
 			"GET /cluster/tasks":                                  apiClusterTasks,
 			"GET /cluster/options":                                apiOptions,
 			"GET /nodes":                                          apiNodes,
-			"GET /nodes/{node}":                                   apiNodeIndex,
 			"GET /nodes/{node}/version":                           apiVersion,
 			"GET /nodes/{node}/status":                            apiNodeStatus,
 			"GET /nodes/{node}/tasks":                             apiNodeTasks,
-			"GET /nodes/{node}/tasks/{upid}":                      apiTaskIndex,
 			"DELETE /nodes/{node}/tasks/{upid}":                   apiTaskStop,
 			"GET /nodes/{node}/tasks/{upid}/status":               apiTaskStatus,
 			"GET /nodes/{node}/tasks/{upid}/log":                  apiTaskLog,
 			"PUT /cluster/options":                                apiSetOptions,
 			"GET /cluster/log":                                    apiClusterLog,
-			"GET /cluster/jobs":                                   apiJobsIndex,
 			"GET /cluster/config/nodes":                           apiClusterNodes,
 			"GET /cluster/backup-info/not-backed-up":              apiNotBackedUp,
 			"GET /nodes/{node}/vzdump/defaults":                   apiDumpDefaults,

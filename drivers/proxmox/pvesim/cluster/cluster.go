@@ -54,18 +54,6 @@ func apiNextID(w *core.World, c *core.Call) (any, error) {
 	return nil, perl.Fail("unable to get any free VMID in range [%d, %d]", lower, upper)
 }
 
-// apiClusterIndex is GET /cluster.
-func apiClusterIndex(w *core.World, _ *core.Call) (any, error) {
-	names := []string{
-		"acme", "backup", "backup-info", "ceph", "config", "firewall", "ha", "jobs", "log", "mapping", "metrics",
-		"notifications", "nextid", "options", "replication", "resources", "status", "tasks", "sdn",
-	}
-	if w.V9() {
-		names = append(names, "bulk-action")
-	}
-	return core.Subdirs("name", names...), nil
-}
-
 // partedOptions are property strings that the API shows in their parts
 // (parse_datacenter_config in PVE/DataCenterConfig.pm); bwlimit stays text.
 var partedOptions = []string{"crs", "ha", "migration", "next-id", "notify", "tag-style", "u2f", "user-tag-access", "webauthn"}

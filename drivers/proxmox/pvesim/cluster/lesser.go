@@ -187,8 +187,3 @@ func apiClusterNodes(w *core.World, _ *core.Call) (any, error) {
 	}
 	return list, nil
 }
-
-// apiJobsIndex is GET /cluster/jobs.
-func apiJobsIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("subdir", "schedule-analyze", "realm-sync"), nil
-}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -33,17 +32,6 @@ func apiNodes(w *core.World, c *core.Call) (any, error) {
 		list = append(list, r)
 	}
 	return list, nil
-}
-
-// apiNodeIndex is GET /nodes/{node}.
-func apiNodeIndex(w *core.World, _ *core.Call) (any, error) {
-	names := strings.Fields("aplinfo apt capabilities ceph certificates config disks dns firewall hardware hosts journal " +
-		"lxc migrateall netstat network qemu query-url-metadata replication report rrd rrddata scan services spiceshell startall status " +
-		"stopall storage subscription suspendall syslog tasks termproxy time version vncshell vzdump wakeonlan sdn")
-	if w.V9() {
-		names = append(names, "query-oci-repo-tags")
-	}
-	return core.Subdirs("name", names...), nil
 }
 
 // apiNodeStatus is GET /nodes/{node}/status.

@@ -32,11 +32,6 @@ func taskCall(c *core.Call, priv string) (*core.Task, error) {
 	return t, nil
 }
 
-// apiTaskIndex is GET /nodes/{node}/tasks/{upid}.
-func apiTaskIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("name", "log", "status"), nil
-}
-
 // apiTaskStatus is GET /nodes/{node}/tasks/{upid}/status.
 func apiTaskStatus(_ *core.World, c *core.Call) (any, error) {
 	t, err := taskCall(c, "Sys.Audit")

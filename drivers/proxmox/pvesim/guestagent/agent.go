@@ -31,14 +31,6 @@ func agent(c *core.Call) (*core.Guest, error) {
 	return g, nil
 }
 
-// apiAgentIndex is GET …/agent.
-func apiAgentIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("name", "exec", "exec-status", "file-read", "file-write", "fsfreeze-freeze", "fsfreeze-status",
-		"fsfreeze-thaw", "fstrim", "get-fsinfo", "get-host-name", "get-memory-block-info", "get-memory-blocks", "get-osinfo",
-		"get-time", "get-timezone", "get-users", "get-vcpus", "info", "network-get-interfaces", "ping", "set-user-password",
-		"shutdown", "suspend-disk", "suspend-hybrid", "suspend-ram"), nil
-}
-
 // agentCall makes a handler of what an agent answers.
 func agentCall(answer func(*core.World, *core.Guest) any) core.Handler {
 	return func(w *core.World, c *core.Call) (any, error) {

@@ -1,3 +1,5 @@
+// Package guestagent is the guest agent of VMs: it answers what a small Linux would, keeps
+// files that were written, and runs a few programs.
 package guestagent
 
 import (
@@ -11,7 +13,6 @@ import (
 func Area() sections.Area {
 	routes := agentRoutes()
 	maps.Copy(routes, map[string]core.Handler{
-		"GET /nodes/{node}/qemu/{vmid}/agent":                    apiAgentIndex,
 		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,
 		"POST /nodes/{node}/qemu/{vmid}/agent/exec":              apiAgentExec,
 		"GET /nodes/{node}/qemu/{vmid}/agent/exec-status":        apiAgentExecStatus,

@@ -1,3 +1,6 @@
+// Package guests is what VMs and containers have in common: reading configurations,
+// starting and ending processes, volumes, snapshots, and what status daemons see of them.
+// Packages qemu and lxc are built on it.
 package guests
 
 import (
@@ -9,20 +12,14 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
-			"GET /nodes/{node}/lxc/{vmid}/config":                      apiGetConfig,
-			"GET /nodes/{node}/lxc/{vmid}/pending":                     apiPending,
-			"GET /nodes/{node}/lxc/{vmid}/snapshot":                    apiSnapshots,
-			"POST /nodes/{node}/lxc/{vmid}/snapshot":                   apiCreateSnapshot,
-			"GET /nodes/{node}/lxc/{vmid}/snapshot/{snapname}":         apiSnapshotIndex,
-			"GET /nodes/{node}/lxc/{vmid}/snapshot/{snapname}/config":  apiSnapshotConfig,
-			"PUT /nodes/{node}/lxc/{vmid}/snapshot/{snapname}/config":  apiSetSnapshot,
-			"GET /nodes/{node}/qemu/{vmid}/snapshot":                   apiSnapshots,
-			"POST /nodes/{node}/qemu/{vmid}/snapshot":                  apiCreateSnapshot,
-			"GET /nodes/{node}/qemu/{vmid}/snapshot/{snapname}":        apiSnapshotIndex,
-			"GET /nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config": apiSnapshotConfig,
-			"PUT /nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config": apiSetSnapshot,
-			"GET /nodes/{node}/qemu/{vmid}/config":                     apiGetConfig,
-			"GET /nodes/{node}/qemu/{vmid}/pending":                    apiPending,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot":                  apiCreateSnapshot,
+			"PUT /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/config": apiSetSnapshot,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/config":                     apiGetConfig,
+		},
+		Guests: map[string]sections.GuestHandler{
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/snapshot":                   apiSnapshots,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/config": apiSnapshotConfig,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/pending":                    apiPending,
 		},
 		Begin: beginSamples,
 	}

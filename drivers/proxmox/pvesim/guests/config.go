@@ -154,11 +154,7 @@ func apiGetConfig(_ *core.World, c *core.Call) (any, error) {
 
 // apiPending is GET …/pending: each key with what waits for it
 // (config_with_pending_array in PVE/GuestHelpers.pm).
-func apiPending(_ *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiPending(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	hidden, going := hiddenOfCT(c, g), g.Deletions()
 	list := []map[string]any{{"key": "digest", "value": g.Sum()}}
 	for _, key := range slices.Sorted(maps.Keys(g.Conf)) {

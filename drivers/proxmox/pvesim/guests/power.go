@@ -42,6 +42,12 @@ func PowerOff(w *core.World, g *core.Guest, c *core.Call) {
 	w.HA.Notice(g)
 }
 
+// Failing is the task of a call about a guest that is not there: that it is missing shows
+// only in the task.
+func Failing(kind string, c *core.Call, err error) core.Job {
+	return core.Job{Kind: kind, ID: c.In["vmid"], Begin: func(*core.Task) error { return err }}
+}
+
 // Overrule stops the caller's own attempts to shut a guest down.
 func Overrule(w *core.World, c *core.Call, g *core.Guest, kind string) {
 	for _, t := range w.Tasks.All {

@@ -88,11 +88,7 @@ func Word(g *core.Guest) string {
 }
 
 // apiSnapshots is GET …/snapshot: the snapshots, and the present state.
-func apiSnapshots(_ *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiSnapshots(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	list := []map[string]any{}
 	for _, s := range g.Snapshots {
 		entry := map[string]any{"name": s.Name, "snaptime": perl.Atoi(s.Conf["snaptime"]), "description": s.Conf["description"]}
@@ -251,17 +247,8 @@ func AllocateState(w *core.World, g *core.Guest, of string, section property.Con
 	return storage, nil
 }
 
-// apiSnapshotIndex is GET …/snapshot/{snapname}.
-func apiSnapshotIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("cmd", "rollback", "config"), nil
-}
-
 // apiSnapshotConfig is GET …/snapshot/{snapname}/config.
-func apiSnapshotConfig(_ *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiSnapshotConfig(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	s := g.Snapshot(c.In["snapname"])
 	if s == nil {
 		return nil, perl.Fail("snapshot '%s' does not exist", c.In["snapname"])

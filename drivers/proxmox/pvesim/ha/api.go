@@ -286,8 +286,3 @@ func apiDeleteHARule(w *core.World, c *core.Call) (any, error) {
 	delete(managerOf(w).rules, c.In["rule"])
 	return nil, nil
 }
-
-// apiHAStatusIndex is GET /cluster/ha/status.
-func apiHAStatusIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("name", "current", "manager_status"), nil
-}

@@ -1,3 +1,6 @@
+// Package ha is the manager of high availability. Who manages a guest decides whether it
+// runs: a call that starts or stops a managed guest files a request only, the manager acts
+// every ten seconds.
 package ha
 
 import (
@@ -27,7 +30,6 @@ func Area() sections.Area {
 			"GET /cluster/ha/rules/{rule}":              apiHARule,
 			"PUT /cluster/ha/rules/{rule}":              apiUpdateHARule,
 			"DELETE /cluster/ha/rules/{rule}":           apiDeleteHARule,
-			"GET /cluster/ha/status":                    apiHAStatusIndex,
 			"GET /cluster/ha/status/manager_status":     apiHAManager,
 		},
 		Begin: beginHA,

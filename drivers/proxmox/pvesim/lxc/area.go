@@ -1,3 +1,5 @@
+// Package lxc is containers: configuration, creation and restore, clones, power, volumes
+// and removal.
 package lxc
 
 import (
@@ -12,21 +14,22 @@ func Area() sections.Area {
 			"GET /nodes/{node}/lxc":                         apiNodeLXC,
 			"POST /nodes/{node}/lxc":                        apiCreateLXC,
 			"GET /nodes/{node}/lxc/{vmid}":                  apiLXCIndex,
-			"DELETE /nodes/{node}/lxc/{vmid}":               apiDestroyLXC,
 			"PUT /nodes/{node}/lxc/{vmid}/config":           apiSetLXCConfig,
-			"PUT /nodes/{node}/lxc/{vmid}/resize":           apiResizeCT,
-			"POST /nodes/{node}/lxc/{vmid}/clone":           apiCloneCT,
-			"POST /nodes/{node}/lxc/{vmid}/template":        apiTemplateCT,
 			"GET /nodes/{node}/lxc/{vmid}/interfaces":       apiLXCInterfaces,
 			"GET /nodes/{node}/lxc/{vmid}/status":           apiLXCStatusIndex,
-			"GET /nodes/{node}/lxc/{vmid}/status/current":   apiLXCCurrent,
 			"POST /nodes/{node}/lxc/{vmid}/status/start":    APIStartCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/stop":     apiStopCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/shutdown": APIShutdownCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/reboot":   apiRebootCT,
-			"GET /nodes/{node}/qemu/{vmid}/feature":         apiFeature,
-			"GET /nodes/{node}/lxc/{vmid}/feature":          apiFeature,
 			"POST /nodes/{node}/lxc/{vmid}/move_volume":     apiMoveVolume,
+		},
+		Guests: map[string]sections.GuestHandler{
+			"DELETE /nodes/{node}/lxc/{vmid}":             apiDestroyLXC,
+			"PUT /nodes/{node}/lxc/{vmid}/resize":         apiResizeCT,
+			"POST /nodes/{node}/lxc/{vmid}/clone":         apiCloneCT,
+			"POST /nodes/{node}/lxc/{vmid}/template":      apiTemplateCT,
+			"GET /nodes/{node}/lxc/{vmid}/status/current": apiLXCCurrent,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/feature": apiFeature,
 		},
 		Begin: beginCTs,
 	}

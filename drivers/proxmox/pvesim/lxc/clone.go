@@ -15,11 +15,7 @@ import (
 
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
 // container is there, with a lock, before the answer goes back.
-func apiCloneCT(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	cl := guests.Cloning{
 		Newid: perl.Atoi(c.In["newid"]), Name: c.In["hostname"], Description: c.In["description"], Pool: c.In["pool"],
 		Storage: c.In["storage"], Target: c.In["target"], Full: c.In["full"], Snapshot: c.In["snapname"], Running: g.Run != nil,

@@ -9,11 +9,7 @@ import (
 )
 
 // apiDestroyLXC is DELETE /nodes/{node}/lxc/{vmid}.
-func apiDestroyLXC(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiDestroyLXC(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	force, purge, unreferenced := c.Flag("force"), c.Flag("purge"), c.Flag("destroy-unreferenced-disks")
 	early := func() error {
 		if g.Conf["protection"] == "1" {

@@ -9,11 +9,7 @@ import (
 
 // apiFeature is GET …/feature: whether all disks of a guest can be snapshot, cloned
 // or copied.
-func apiFeature(w *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiFeature(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	conf := g.Conf
 	if name := c.In["snapname"]; name != "" {
 		s := g.Snapshot(name)

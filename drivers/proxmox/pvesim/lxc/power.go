@@ -24,13 +24,10 @@ func beginCTs(w *core.World) {
 
 // APIStartCT is POST …/lxc/{vmid}/status/start.
 func APIStartCT(w *core.World, c *core.Call) (any, error) {
-	if c.Flag("skiplock") && !c.Root() {
-		return nil, perl.BadParam("skiplock", "Only root may use this option.")
-	}
 	node, vmid := c.In["node"], c.Vmid()
 	g := w.Guest(node, "lxc", vmid)
 	if g == nil {
-		return w.Fork(c, node, core.Job{Kind: "vzstart", ID: fmt.Sprint(vmid), Begin: func(*core.Task) error { return core.Missing(node, "lxc", vmid) }}), nil
+		return w.Fork(c, node, guests.Failing("vzstart", c, core.Missing(node, "lxc", vmid))), nil
 	}
 	if g.Run != nil {
 		return nil, perl.Fail("CT %d already running", vmid)
@@ -95,9 +92,6 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 
 // RunningCT begins a call that fails at once unless the container runs.
 func RunningCT(c *core.Call, what string) (*core.Guest, error) {
-	if c.Flag("skiplock") && !c.Root() {
-		return nil, perl.BadParam("skiplock", "Only root may use this option.")
-	}
 	g := c.W.Guest(c.In["node"], "lxc", c.Vmid())
 	if g == nil || g.Run == nil {
 		return nil, perl.Fail("%s %d not running", what, c.Vmid())

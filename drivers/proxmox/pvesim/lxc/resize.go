@@ -12,11 +12,7 @@ import (
 
 // apiResizeCT is PUT /nodes/{node}/lxc/{vmid}/resize. It checks at once, unlike
 // that of a VM.
-func apiResizeCT(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiResizeCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	disk, text, digest := c.In["disk"], c.In["size"], c.In["digest"]
 	check := func() (*core.Volume, int64, error) {
 		if err := g.CheckLock(); err != nil {

@@ -63,11 +63,7 @@ func pressure(w *core.World) any {
 }
 
 // apiLXCCurrent is GET /nodes/{node}/lxc/{vmid}/status/current.
-func apiLXCCurrent(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiLXCCurrent(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	entry := ctStatus(w, g)
 	entry["ha"] = w.HA.Status(g)
 	return entry, nil

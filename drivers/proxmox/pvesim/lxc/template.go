@@ -12,11 +12,7 @@ import (
 
 // apiTemplateCT is POST /nodes/{node}/lxc/{vmid}/template. It starts a task and
 // does not tell its name.
-func apiTemplateCT(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiTemplateCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if err := c.LockFile(g); err != nil {
 		return nil, err
 	}

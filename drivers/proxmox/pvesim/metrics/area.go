@@ -1,3 +1,4 @@
+// Package metrics is servers for metrics, and the history of figures that a host shows.
 package metrics
 
 import (
@@ -11,10 +12,8 @@ func Area() sections.Area {
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/rrd":                       apiGraph,
 			"GET /nodes/{node}/rrddata":                   apiNodeSeries,
-			"GET /nodes/{node}/qemu/{vmid}/rrd":           apiGraph,
-			"GET /nodes/{node}/qemu/{vmid}/rrddata":       apiGuestSeries,
-			"GET /nodes/{node}/lxc/{vmid}/rrd":            apiGraph,
-			"GET /nodes/{node}/lxc/{vmid}/rrddata":        apiGuestSeries,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/rrd":     apiGraph,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/rrddata": apiGuestSeries,
 			"GET /nodes/{node}/storage/{storage}/rrd":     apiGraph,
 			"GET /nodes/{node}/storage/{storage}/rrddata": apiStorageSeries,
 		},

@@ -1,26 +1,31 @@
+// Package migrate moves guests to other nodes, rolls them back to snapshots, and does one
+// thing to many guests at once.
 package migrate
 
 import (
-	"maps"
-
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
 
 // Area is migrations, rollbacks and what is done to many guests at once.
 func Area() sections.Area {
-	routes := bulkRoutes()
-	maps.Copy(routes, map[string]core.Handler{
-		"POST /nodes/{node}/lxc/{vmid}/migrate":                       apiMigrate,
-		"DELETE /nodes/{node}/lxc/{vmid}/snapshot/{snapname}":         apiDeleteSnapshot,
-		"POST /nodes/{node}/lxc/{vmid}/snapshot/{snapname}/rollback":  apiRollback,
-		"DELETE /nodes/{node}/qemu/{vmid}/snapshot/{snapname}":        apiDeleteSnapshot,
-		"POST /nodes/{node}/qemu/{vmid}/snapshot/{snapname}/rollback": apiRollback,
-		"GET /nodes/{node}/qemu/{vmid}/migrate":                       apiMigrateInfo,
-		"POST /nodes/{node}/qemu/{vmid}/migrate":                      apiMigrate,
-		"GET /nodes/{node}/lxc/{vmid}/migrate":                        apiMigrateCTInfo,
-	})
 	return sections.Area{
-		Routes: routes,
+		Routes: map[string]core.Handler{
+			"GET /nodes/{node}/lxc/{vmid}/migrate":         apiMigrateCTInfo,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/migrate": apiMigrate,
+			"POST /nodes/{node}/startall":                  StartAll("startall"),
+			"POST /nodes/{node}/stopall":                   stopAll("stopall"),
+			"POST /nodes/{node}/suspendall":                suspendAll("suspendall"),
+			"POST /nodes/{node}/migrateall":                migrateAll("migrateall"),
+			"POST /cluster/bulk-action/guest/start":        StartAll("bulkstart"),
+			"POST /cluster/bulk-action/guest/shutdown":     stopAll("bulkshutdown"),
+			"POST /cluster/bulk-action/guest/suspend":      suspendAll("bulksuspend"),
+			"POST /cluster/bulk-action/guest/migrate":      migrateAll("bulkmigrate"),
+		},
+		Guests: map[string]sections.GuestHandler{
+			"GET /nodes/{node}/qemu/{vmid}/migrate":                             apiMigrateInfo,
+			"DELETE /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}":        apiDeleteSnapshot,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/snapshot/{snapname}/rollback": apiRollback,
+		},
 	}
 }

@@ -24,99 +24,66 @@ type bulkAction struct {
 	priv string // What it takes on each guest.
 	// skip says whether a guest that nobody named is left alone.
 	skip func(*core.Guest, *core.Call) bool
-	// each is the call for one guest of a kind.
-	each func(*core.Guest) (name string, h core.Handler)
-	// params are what each call gets of the whole one's parameters.
+	path string                  // Of the call for one guest, behind that of the guest.
+	each map[string]core.Handler // That call, by the kind of guest.
+	// params are what each call gets of the whole one's parameters; nil is nothing.
 	params func(*core.Call, *core.Guest) map[string]string
 }
 
-// bulkActions are the calls by their method.
-var bulkActions = map[string]bulkAction{
-	"POST /nodes/{node}/startall":              startAll("startall"),
-	"POST /nodes/{node}/stopall":               stopAll("stopall"),
-	"POST /nodes/{node}/suspendall":            suspendAll("suspendall"),
-	"POST /nodes/{node}/migrateall":            migrateAll("migrateall"),
-	"POST /cluster/bulk-action/guest/start":    startAll("bulkstart"),
-	"POST /cluster/bulk-action/guest/shutdown": stopAll("bulkshutdown"),
-	"POST /cluster/bulk-action/guest/suspend":  suspendAll("bulksuspend"),
-	"POST /cluster/bulk-action/guest/migrate":  migrateAll("bulkmigrate"),
-}
-
-func noParams(*core.Call, *core.Guest) map[string]string { return nil }
-
-func startAll(kind string) bulkAction {
+// StartAll starts the guests of a node or of the cluster.
+func StartAll(kind string) core.Handler {
 	return bulkAction{
-		kind: kind, priv: "VM.PowerMgmt", params: noParams,
+		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *core.Guest, c *core.Call) bool {
 			return g.Run != nil || g.Conf["template"] == "1" || kind == "startall" && !c.Flag("force") && g.Conf["onboot"] != "1"
 		},
-		each: func(g *core.Guest) (string, core.Handler) {
-			if g.Kind == "lxc" {
-				return "POST /nodes/{node}/lxc/{vmid}/status/start", lxc.APIStartCT
-			}
-			return "POST /nodes/{node}/qemu/{vmid}/status/start", qemu.APIStart
-		},
-	}
+		path: "status/start", each: byKind(qemu.APIStart, lxc.APIStartCT),
+	}.handle
 }
 
-func stopAll(kind string) bulkAction {
+func stopAll(kind string) core.Handler {
 	return bulkAction{
 		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *core.Guest, _ *core.Call) bool { return g.Run == nil },
-		each: func(g *core.Guest) (string, core.Handler) {
-			if g.Kind == "lxc" {
-				return "POST /nodes/{node}/lxc/{vmid}/status/shutdown", lxc.APIShutdownCT
-			}
-			return "POST /nodes/{node}/qemu/{vmid}/status/shutdown", qemu.APIShutdown
-		},
+		path: "status/shutdown", each: byKind(qemu.APIShutdown, lxc.APIShutdownCT),
 		params: func(c *core.Call, _ *core.Guest) map[string]string {
 			return map[string]string{"forceStop": cmp.Or(c.In["force-stop"], "1"), "timeout": cmp.Or(c.In["timeout"], "180")}
 		},
-	}
+	}.handle
 }
 
-func suspendAll(kind string) bulkAction {
+func suspendAll(kind string) core.Handler {
 	return bulkAction{
 		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *core.Guest, _ *core.Call) bool { return g.Run == nil || g.Kind == "lxc" },
-		each: func(*core.Guest) (string, core.Handler) {
-			return "POST /nodes/{node}/qemu/{vmid}/status/suspend", qemu.APISuspend
-		},
+		path: "status/suspend", each: byKind(qemu.APISuspend, nil),
 		params: func(c *core.Call, _ *core.Guest) map[string]string {
 			return map[string]string{"todisk": cmp.Or(c.In["to-disk"], "0")}
 		},
-	}
+	}.handle
 }
 
-func migrateAll(kind string) bulkAction {
+func migrateAll(kind string) core.Handler {
 	return bulkAction{
 		kind: kind, priv: "VM.Migrate",
 		skip: func(g *core.Guest, c *core.Call) bool { return g.Node == c.In["target"] },
-		each: func(g *core.Guest) (string, core.Handler) {
-			return "POST /nodes/{node}/" + g.Kind + "/{vmid}/migrate", apiMigrate
-		},
+		path: "migrate", each: byKind(apiMigrate, apiMigrate),
 		params: func(c *core.Call, g *core.Guest) map[string]string {
+			running := strconv.Itoa(perl.BoolInt(g.Run != nil))
 			if g.Kind == "lxc" {
-				return map[string]string{"target": c.In["target"], "restart": strconv.Itoa(perl.BoolInt(g.Run != nil))}
+				return map[string]string{"target": c.In["target"], "restart": running}
 			}
-			return map[string]string{
-				"target": c.In["target"], "online": strconv.Itoa(perl.BoolInt(g.Run != nil)), "with-local-disks": cmp.Or(c.In["with-local-disks"], "0"),
-			}
+			return map[string]string{"target": c.In["target"], "online": running, "with-local-disks": cmp.Or(c.In["with-local-disks"], "0")}
 		},
-	}
+	}.handle
 }
 
-func bulkRoutes() map[string]core.Handler {
-	all := map[string]core.Handler{}
-	for name := range bulkActions {
-		all[name] = APIBulk
-	}
-	return all
+func byKind(vm, ct core.Handler) map[string]core.Handler {
+	return map[string]core.Handler{"qemu": vm, "lxc": ct}
 }
 
-// APIBulk is any of them.
-func APIBulk(w *core.World, c *core.Call) (any, error) {
-	action := bulkActions[c.Req.Method+" "+c.M.Path]
+// handle is the call for all guests.
+func (action bulkAction) handle(w *core.World, c *core.Call) (any, error) {
 	named := c.List("vms")
 	if !c.Can("/", action.priv) {
 		if len(named) == 0 {
@@ -137,13 +104,14 @@ func APIBulk(w *core.World, c *core.Call) (any, error) {
 			if action.skip(g, c) {
 				continue
 			}
-			t.Logf("%s %s %d", action.kind, map[string]string{"qemu": "VM", "lxc": "CT"}[g.Kind], g.Vmid)
+			t.Logf("%s %s %d", action.kind, g.Title(), g.Vmid)
 			one := *c
-			name, h := action.each(g)
-			one.M = property.Method(name)
+			one.M = property.Method("POST /nodes/{node}/" + g.Kind + "/{vmid}/" + action.path)
 			one.In = map[string]string{"node": g.Node, "vmid": fmt.Sprint(g.Vmid)}
-			maps.Copy(one.In, action.params(c, g))
-			if _, err := h(w, &one); err != nil {
+			if action.params != nil {
+				maps.Copy(one.In, action.params(c, g))
+			}
+			if _, err := action.each[g.Kind](w, &one); err != nil {
 				t.Warn(fmt.Sprintf("guest %d: %s", g.Vmid, strings.TrimSpace(err.Error())))
 			}
 		}

@@ -20,11 +20,7 @@ type Migration struct {
 }
 
 // apiMigrateInfo is GET …/qemu/{vmid}/migrate: what speaks against it.
-func apiMigrateInfo(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiMigrateInfo(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	disks := []map[string]any{}
 	for _, key := range qemuconf.DriveOrder(g.Conf) {
 		d := property.ParseDrive(key, g.Conf[key])

@@ -17,11 +17,7 @@ import (
 
 // apiRollback is POST …/snapshot/{snapname}/rollback. A VM runs afterwards if its
 // memory was kept, else it is stopped unless start is asked for.
-func apiRollback(w *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiRollback(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	name, start := c.In["snapname"], c.Flag("start")
 	if start && g.Kind == "qemu" && w.V92() { // The start is made directly and asks no more.
 		if err := c.Need(core.VMPath(g.Vmid), "VM.PowerMgmt"); err != nil {
@@ -102,11 +98,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 }
 
 // apiDeleteSnapshot is DELETE …/snapshot/{snapname}.
-func apiDeleteSnapshot(w *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
-	if err != nil {
-		return nil, err
-	}
+func apiDeleteSnapshot(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	name := c.In["snapname"]
 	unlock := func(*core.Task) {
 		delete(g.Conf, "lock")

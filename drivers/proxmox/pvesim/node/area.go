@@ -1,3 +1,5 @@
+// Package node is what belongs to one node: its settings, services, hardware, package
+// repositories and subscription.
 package node
 
 import (
@@ -18,7 +20,6 @@ func Area() sections.Area {
 			"GET /nodes/{node}/config":                                  apiNodeConfig,
 			"GET /nodes/{node}/netstat":                                 core.APINone,
 			"GET /nodes/{node}/subscription":                            apiSubscription,
-			"POST /nodes/{node}/lxc/{vmid}/status/resume":               apiResumeCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/suspend":              apiSuspendCT,
 			"GET /nodes/{node}/apt/changelog":                           apiChangelog,
 			"POST /nodes/{node}/apt/repositories":                       apiChangeRepository,
@@ -37,8 +38,7 @@ func Area() sections.Area {
 			"GET /nodes/{node}/hosts":                                   apiHosts,
 			"POST /nodes/{node}/hosts":                                  apiSetHosts,
 			"GET /nodes/{node}/firewall/log":                            apiFirewallLog,
-			"GET /nodes/{node}/qemu/{vmid}/firewall/log":                apiFirewallLog,
-			"GET /nodes/{node}/lxc/{vmid}/firewall/log":                 apiFirewallLog,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/firewall/log":          apiFirewallLog,
 			"GET /nodes/{node}/hardware/pci":                            apiPCI,
 			"GET /nodes/{node}/hardware/pci/{pci-id-or-mapping}/mdev":   core.APINone,
 			"GET /nodes/{node}/hardware/usb":                            core.APINone,
@@ -61,8 +61,7 @@ func Area() sections.Area {
 			"POST /cluster/config/join":                                 apiJoinCluster,
 			"POST /cluster/config/nodes/{node}":                         apiAddNode,
 			"DELETE /cluster/config/nodes/{node}":                       apiRemoveNode,
-			"POST /nodes/{node}/lxc/{vmid}/remote_migrate":              apiMigrateAway,
-			"POST /nodes/{node}/qemu/{vmid}/remote_migrate":             apiMigrateAway,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/remote_migrate":       apiMigrateAway,
 			"GET /nodes/{node}/query-oci-repo-tags":                     apiImageTags,
 			"GET /nodes/{node}/scan/pbs":                                apiScanServer,
 			"POST /nodes/{node}/status":                                 apiPowerNode,
@@ -70,6 +69,9 @@ func Area() sections.Area {
 			"PUT /nodes/{node}/subscription":                            apiSetSubscription,
 			"POST /nodes/{node}/subscription":                           apiCheckSubscription,
 			"DELETE /nodes/{node}/subscription":                         apiDropSubscription,
+		},
+		Guests: map[string]sections.GuestHandler{
+			"POST /nodes/{node}/lxc/{vmid}/status/resume": apiResumeCT,
 		},
 	}
 }

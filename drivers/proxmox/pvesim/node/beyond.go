@@ -26,11 +26,7 @@ func apiSuspendCT(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiResumeCT is POST …/lxc/{vmid}/status/resume.
-func apiResumeCT(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil {
-		return nil, err
-	}
+func apiResumeCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if g.Run != nil {
 		return nil, perl.Fail("CT %d already running", g.Vmid)
 	}

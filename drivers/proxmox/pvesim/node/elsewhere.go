@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/migrate"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 )
 
@@ -148,9 +147,8 @@ func apiPowerNode(w *core.World, c *core.Call) (any, error) {
 			}
 			guests.SetOffline(w, name, false)
 			boot := w.RootCall()
-			boot.Req.Method, boot.M = "POST", property.Method("POST /nodes/{node}/startall")
 			boot.In["node"] = name
-			if _, err := migrate.APIBulk(w, boot); err != nil {
+			if _, err := migrate.StartAll("startall")(w, boot); err != nil {
 				panic(fmt.Sprintf("pvesim: starting guests with their node: %v", err)) // Root may.
 			}
 		})

@@ -235,12 +235,7 @@ func apiTestTarget(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-// apiMatcherFields and apiMatcherValues are GET …/matcher-fields and
-// matcher-field-values: what rules may match.
-func apiMatcherFields(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("name", "type", "hostname", "job-id"), nil
-}
-
+// apiMatcherValues is GET …/matcher-field-values: what rules may match.
 func apiMatcherValues(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
 	for _, kind := range []string{"package-updates", "fencing", "replication", "vzdump", "system-mail"} {
@@ -269,7 +264,7 @@ func notificationCalls() []sections.PastCall {
 	use := sections.Either(read, sections.AllOf(notifications, "Mapping.Use"))
 	words := sections.ListOf(sections.Props("name: string\nfield: string\nvalue: string\ncomment: string\ntype: string\ndisable: boolean\norigin: string"))
 	return []sections.PastCall{
-		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: apiMatcherFields},
+		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: sections.Index{Key: "name", Names: "type hostname job-id"}.Handler},
 		{Name: "GET /cluster/notifications/matcher-field-values", Perm: read, Returns: words, Handle: apiMatcherValues},
 		{Name: "GET /cluster/notifications/targets", Perm: use, Returns: words, Handle: apiTargets},
 		{

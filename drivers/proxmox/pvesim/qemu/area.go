@@ -1,3 +1,5 @@
+// Package qemu is the life of VMs: creation and restore, clones, power, moving of disks,
+// templates and removal.
 package qemu
 
 import (
@@ -10,10 +12,8 @@ func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
 			"POST /nodes/{node}/qemu":                        apiCreateVM,
-			"DELETE /nodes/{node}/qemu/{vmid}":               apiDestroyVM,
 			"POST /nodes/{node}/qemu/{vmid}/move_disk":       apiMoveDisk,
 			"POST /nodes/{node}/qemu/{vmid}/clone":           apiCloneVM,
-			"POST /nodes/{node}/qemu/{vmid}/template":        apiTemplate,
 			"POST /nodes/{node}/qemu/{vmid}/status/start":    APIStart,
 			"POST /nodes/{node}/qemu/{vmid}/status/stop":     apiStop,
 			"POST /nodes/{node}/qemu/{vmid}/status/shutdown": APIShutdown,
@@ -21,6 +21,10 @@ func Area() sections.Area {
 			"POST /nodes/{node}/qemu/{vmid}/status/reset":    apiReset,
 			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  APISuspend,
 			"POST /nodes/{node}/qemu/{vmid}/status/resume":   apiResume,
+		},
+		Guests: map[string]sections.GuestHandler{
+			"DELETE /nodes/{node}/qemu/{vmid}":        apiDestroyVM,
+			"POST /nodes/{node}/qemu/{vmid}/template": apiTemplate,
 		},
 		Begin: beginVMs,
 	}

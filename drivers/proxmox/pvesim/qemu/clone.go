@@ -18,9 +18,9 @@ import (
 // new configuration appears only in the task: of two clones to one id the
 // second task fails.
 func apiCloneVM(w *core.World, c *core.Call) (any, error) {
-	g := w.Guest(c.In["node"], "qemu", c.Vmid())
+	g := called(c)
 	if g == nil {
-		return nil, perl.Fail("unable to find configuration file for VM %d on node '%s'", c.Vmid(), c.In["node"])
+		return nil, lost(c)
 	}
 	cl := guests.Cloning{
 		Newid: perl.Atoi(c.In["newid"]), Name: c.In["name"], Description: c.In["description"], Pool: c.In["pool"],

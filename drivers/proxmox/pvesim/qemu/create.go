@@ -133,15 +133,8 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 }
 
 // apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.
-func apiDestroyVM(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiDestroyVM(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	skipLock := c.Flag("skiplock")
-	if skipLock && !c.Root() {
-		return nil, perl.BadParam("skiplock", "Only root may use this option.")
-	}
 	early := func() error {
 		if g.Conf["protection"] == "1" {
 			return perl.Fail("can't remove VM %d - protection mode enabled", g.Vmid)

@@ -11,14 +11,9 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 )
 
-// power begins a call that changes the power state. The guest may be missing:
-// most of these calls find that out only in the task.
-func power(c *core.Call) (g *core.Guest, id string, err error) {
-	if c.Flag("skiplock") && !c.Root() {
-		return nil, "", perl.BadParam("skiplock", "Only root may use this option.")
-	}
-	return c.W.Guest(c.In["node"], "qemu", c.Vmid()), fmt.Sprint(c.Vmid()), nil
-}
+// called is the VM of a call that changes the power state; nil if there is none, which most
+// of these calls find out only in the task.
+func called(c *core.Call) *core.Guest { return c.W.Guest(c.In["node"], "qemu", c.Vmid()) }
 
 // beginVMs makes waiting changes when a process ends, if it was PVE that ended it.
 func beginVMs(w *core.World) {
@@ -32,18 +27,14 @@ func beginVMs(w *core.World) {
 
 // APIStart is POST /nodes/{node}/qemu/{vmid}/status/start.
 func APIStart(w *core.World, c *core.Call) (any, error) {
-	g, id, err := power(c)
-	if err != nil {
-		return nil, err
-	}
-	if g != nil && w.HA.Managed(g) {
+	switch g := called(c); {
+	case g == nil:
+		return w.Fork(c, c.In["node"], guests.Failing("qmstart", c, core.Missing(c.In["node"], "qemu", c.Vmid()))), nil
+	case w.HA.Managed(g):
 		return w.HA.Request(c, g, "started"), nil
+	default:
+		return w.Fork(c, g.Node, StartJob(w, g, c)), nil
 	}
-	if g == nil {
-		node, vmid := c.In["node"], c.Vmid()
-		return w.Fork(c, node, core.Job{Kind: "qmstart", ID: id, Begin: func(*core.Task) error { return core.Missing(node, "qemu", vmid) }}), nil
-	}
-	return w.Fork(c, g.Node, StartJob(w, g, c)), nil
 }
 
 // StartJob starts a VM (vm_start in PVE/QemuServer.pm).
@@ -85,28 +76,24 @@ func StartJob(w *core.World, g *core.Guest, c *core.Call) core.Job {
 
 // lost is what tasks say about a VM whose file they cannot find when they look
 // for its process.
-func lost(node string, vmid int) error {
-	return perl.Fail("unable to find configuration file for VM %d on node '%s'", vmid, node)
+func lost(c *core.Call) error {
+	return perl.Fail("unable to find configuration file for VM %d on node '%s'", c.Vmid(), c.In["node"])
 }
 
 // apiStop is POST …/status/stop: the plug is pulled. Of a stopped VM it is no
 // error.
 func apiStop(w *core.World, c *core.Call) (any, error) {
-	g, id, err := power(c)
-	if err != nil {
-		return nil, err
+	g, skipLock := called(c), c.Flag("skiplock")
+	if g == nil {
+		return w.Fork(c, c.In["node"], guests.Failing("qmstop", c, lost(c))), nil
 	}
-	node, vmid, skipLock := c.In["node"], c.Vmid(), c.Flag("skiplock")
 	if c.Flag("overrule-shutdown") {
 		guests.Overrule(w, c, g, "qmshutdown")
 	}
-	if g != nil && w.HA.Managed(g) {
+	if w.HA.Managed(g) {
 		return w.HA.Request(c, g, "stopped"), nil
 	}
-	return w.Fork(c, node, core.Job{Kind: "qmstop", ID: id, Guest: g, Begin: func(*core.Task) error {
-		if g == nil {
-			return lost(node, vmid)
-		}
+	return w.Fork(c, g.Node, core.Job{Kind: "qmstop", ID: c.In["vmid"], Guest: g, Begin: func(*core.Task) error {
 		if g.Run != nil && !skipLock {
 			return g.CheckLock()
 		}
@@ -122,14 +109,9 @@ func apiStop(w *core.World, c *core.Call) (any, error) {
 // APIShutdown is POST …/status/shutdown: the guest is asked, and has time to
 // obey; then the task fails, or with forceStop it is stopped.
 func APIShutdown(w *core.World, c *core.Call) (any, error) {
-	g, id, err := power(c)
-	if err != nil {
-		return nil, err
-	}
-	force := c.Flag("forceStop")
+	g, force := called(c), c.Flag("forceStop")
 	if g == nil {
-		node, vmid := c.In["node"], c.Vmid()
-		return w.Fork(c, node, core.Job{Kind: "qmshutdown", ID: id, Begin: func(*core.Task) error { return lost(node, vmid) }}), nil
+		return w.Fork(c, c.In["node"], guests.Failing("qmshutdown", c, lost(c))), nil
 	}
 	if g.Run != nil && g.Run.Paused() && !force {
 		return nil, perl.Fail("VM is paused - cannot shutdown")
@@ -210,15 +192,12 @@ func shutdownTime(g *core.Guest, c *core.Call) time.Duration {
 
 // RunningOnly begins a call that fails at once unless the VM runs.
 func RunningOnly(c *core.Call) (*core.Guest, error) {
-	g, id, err := power(c)
-	if err != nil {
-		return nil, err
-	}
-	if g == nil {
-		return nil, lost(c.In["node"], c.Vmid())
-	}
-	if g.Run == nil {
-		return nil, perl.Fail("VM %s not running", id)
+	g := called(c)
+	switch {
+	case g == nil:
+		return nil, lost(c)
+	case g.Run == nil:
+		return nil, perl.Fail("VM %d not running", g.Vmid)
 	}
 	return g, nil
 }

@@ -14,19 +14,17 @@ import (
 // its process, in a task of root (vm_reboot in PVE/QemuServer.pm, cleanup in PVE/CLI/qm.pm).
 // A reboot from inside is none of this: the process goes on.
 func apiReboot(w *core.World, c *core.Call) (any, error) {
-	g, id, err := power(c)
+	g := called(c)
 	switch {
-	case err != nil:
-		return nil, err
 	case g == nil:
-		return nil, lost(c.In["node"], c.Vmid())
+		return nil, lost(c)
 	case g.Run != nil && g.Run.Paused():
 		return nil, perl.Fail("VM is paused - cannot shutdown")
 	case g.Run == nil:
-		return nil, perl.Fail("VM %s not running", id)
+		return nil, perl.Fail("VM %d not running", g.Vmid)
 	}
 	patience, failed := shutdownTime(g, c), false
-	return w.Fork(c, g.Node, core.Job{Kind: "qmreboot", ID: id, Guest: g, Begin: func(t *core.Task) error {
+	return w.Fork(c, g.Node, core.Job{Kind: "qmreboot", ID: c.In["vmid"], Guest: g, Begin: func(t *core.Task) error {
 		if g.Run == nil {
 			return nil // It stopped before its lock was free: nothing starts it again.
 		}

@@ -86,12 +86,9 @@ func APISuspend(w *core.World, c *core.Call) (any, error) {
 
 // apiResume is POST …/status/resume.
 func apiResume(w *core.World, c *core.Call) (any, error) {
-	g, id, err := power(c)
-	if err != nil {
-		return nil, err
-	}
+	g := called(c)
 	if g == nil {
-		return nil, lost(c.In["node"], c.Vmid())
+		return nil, lost(c)
 	}
 	if c.Flag("nocheck") && !c.Root() {
 		return nil, perl.BadParam("nocheck", "Only root may use this option.")
@@ -102,9 +99,9 @@ func apiResume(w *core.World, c *core.Call) (any, error) {
 		return w.Fork(c, g.Node, j), nil
 	}
 	if g.Run == nil {
-		return nil, perl.Fail("VM %s not running", id)
+		return nil, perl.Fail("VM %d not running", g.Vmid)
 	}
-	return w.Fork(c, g.Node, core.Job{Kind: "qmresume", ID: id, Guest: g, Begin: func(*core.Task) error {
+	return w.Fork(c, g.Node, core.Job{Kind: "qmresume", ID: c.In["vmid"], Guest: g, Begin: func(*core.Task) error {
 		if g.Run != nil && g.Run.Qmp == "" || c.Flag("skiplock") || g.Conf["lock"] == "backup" {
 			return nil // Of one that runs nothing is checked (vm_resume in PVE/QemuServer/RunState.pm).
 		}

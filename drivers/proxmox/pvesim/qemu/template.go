@@ -10,11 +10,7 @@ import (
 )
 
 // apiTemplate is POST /nodes/{node}/qemu/{vmid}/template.
-func apiTemplate(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiTemplate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	only := c.In["disk"]
 	check := func() error {
 		if err := g.CheckLock(); err != nil {

@@ -1,3 +1,5 @@
+// Package qemuconf is the configuration of VMs: checks, privileges, volumes that an option
+// makes, pending changes, what is plugged in at once, and cloud-init.
 package qemuconf
 
 import (
@@ -9,16 +11,16 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
-			"GET /nodes/{node}/qemu":                       apiListVMs,
-			"GET /nodes/{node}/qemu/{vmid}":                apiVMIndex,
-			"PUT /nodes/{node}/qemu/{vmid}/config":         apiSetConfig,
-			"POST /nodes/{node}/qemu/{vmid}/config":        apiUpdateConfig,
+			"GET /nodes/{node}/qemu":                apiListVMs,
+			"PUT /nodes/{node}/qemu/{vmid}/config":  apiSetConfig,
+			"POST /nodes/{node}/qemu/{vmid}/config": apiUpdateConfig,
+			"PUT /nodes/{node}/qemu/{vmid}/resize":  apiResize,
+			"PUT /nodes/{node}/qemu/{vmid}/unlink":  apiUnlink,
+		},
+		Guests: map[string]sections.GuestHandler{
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit":      apiGetCloudinit,
 			"PUT /nodes/{node}/qemu/{vmid}/cloudinit":      apiRegenerate,
 			"GET /nodes/{node}/qemu/{vmid}/cloudinit/dump": apiCloudinitDump,
-			"PUT /nodes/{node}/qemu/{vmid}/resize":         apiResize,
-			"PUT /nodes/{node}/qemu/{vmid}/unlink":         apiUnlink,
-			"GET /nodes/{node}/qemu/{vmid}/status":         apiVMStatusIndex,
 			"GET /nodes/{node}/qemu/{vmid}/status/current": apiCurrent,
 		},
 	}

@@ -30,11 +30,7 @@ func checkSSHKeys(value string) error {
 
 // apiGetCloudinit is GET …/cloudinit: the keys of cloud-init, each with what the
 // drive still says where that differs.
-func apiGetCloudinit(_ *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiGetCloudinit(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	list := []map[string]any{}
 	added := map[string]bool{}
 	for _, key := range perl.SplitList(g.Cloud["added"]) {
@@ -61,11 +57,7 @@ func apiGetCloudinit(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiRegenerate is PUT …/cloudinit: the drive is written anew.
-func apiRegenerate(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiRegenerate(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if err := c.LockFile(g); err != nil {
 		return nil, err
 	}

@@ -24,11 +24,7 @@ type cloudDocs struct {
 }
 
 // apiCloudinitDump is GET …/cloudinit/dump: one document of the drive.
-func apiCloudinitDump(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiCloudinitDump(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	asked := core.VMPath(g.Vmid)
 	if !w.V92() {
 		asked = "/vms/{vmid}" // Older ones ask about this very path, so rights on single guests do not count.

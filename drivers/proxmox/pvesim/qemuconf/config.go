@@ -10,21 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
-// apiVMIndex is GET /nodes/{node}/qemu/{vmid}. Not all it names is there, not
-// even in PVE.
-func apiVMIndex(*core.World, *core.Call) (any, error) {
-	names := []string{
-		"config", "cloudinit", "pending", "status", "unlink", "vncproxy", "termproxy", "migrate", "resize", "move",
-		"rrd", "rrddata", "monitor", "agent", "snapshot", "spiceproxy", "sendkey", "firewall", "mtunnel", "remote_migrate",
-	}
-	return core.Subdirs("subdir", names...), nil
-}
-
-// apiVMStatusIndex is GET /nodes/{node}/qemu/{vmid}/status.
-func apiVMStatusIndex(*core.World, *core.Call) (any, error) {
-	return core.Subdirs("subdir", "current", "start", "stop", "reset", "shutdown", "suspend", "reboot"), nil
-}
-
 // apiListVMs is GET /nodes/{node}/qemu. It is fresh, unlike /cluster/resources.
 func apiListVMs(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
@@ -129,11 +114,7 @@ func runningStatus(w *core.World, g *core.Guest, s core.Sample, v map[string]any
 }
 
 // apiCurrent is GET …/status/current.
-func apiCurrent(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err != nil {
-		return nil, err
-	}
+func apiCurrent(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	v := vmStatus(w, g, true)
 	v["ha"] = w.HA.Status(g)
 	if core.AgentEnabled(g) {

@@ -69,9 +69,6 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 	digest := c.Take("digest")
 	c.Take("background_delay")
 	skipLock := c.Take("skiplock") == "1"
-	if skipLock && !c.Root() {
-		return perl.BadParam("skiplock", "Only root may use this option.")
-	}
 	ch := guests.Change{Force: c.Take("force") == "1", Null: c.Null}
 	removed, reverted := c.Take("delete"), c.Take("revert")
 	ch.Set = c.In

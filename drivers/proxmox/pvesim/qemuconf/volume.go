@@ -13,9 +13,6 @@ import (
 // apiResize is PUT /nodes/{node}/qemu/{vmid}/resize. All its checks are the
 // task's, also whether there is such a VM.
 func apiResize(w *core.World, c *core.Call) (any, error) {
-	if c.Flag("skiplock") && !c.Root() {
-		return nil, perl.BadParam("skiplock", "Only root may use this option.")
-	}
 	node, vmid := c.In["node"], c.Vmid()
 	g := w.Guest(node, "qemu", vmid)
 	disk, size, digest := c.In["disk"], c.In["size"], c.In["digest"]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -13,10 +14,25 @@ import (
 // Area is a part of Proxmox VE, as it registers with the front: the methods that it
 // answers, and what is there from the start.
 type Area struct {
-	Routes map[string]core.Handler // Of methods of the API table, by name.
-	Files  []SectionFile           // Files of sections that the API table leaves out, with their methods.
-	Calls  []PastCall              // Single methods that it leaves out.
-	Begin  func(*core.World)       // Makes what the area has in a new host; may be nil.
+	// Routes are methods of the API table, by name; {qemu|lxc} in a name stands for both.
+	// Guests are such methods about a guest that must be there.
+	Routes map[string]core.Handler
+	Guests map[string]GuestHandler
+	Files  []SectionFile     // Files of sections that the API table leaves out, with their methods.
+	Calls  []PastCall        // Single methods that it leaves out.
+	Begin  func(*core.World) // Makes what the area has in a new host; may be nil.
+}
+
+// GuestHandler does what a method about a VM or container is for.
+type GuestHandler func(*core.World, *core.Call, *core.Guest) (any, error)
+
+// handle finds the guest of a call.
+func (h GuestHandler) handle(w *core.World, c *core.Call) (any, error) {
+	g, err := c.GuestCall()
+	if err != nil {
+		return nil, err
+	}
+	return h(w, c, g)
 }
 
 // Table says which handler is for which method of the API. A method that is not here
@@ -36,7 +52,12 @@ func NewTable(areas []Area) *Table {
 		t.add(beyond[name].method(name))
 	}
 	for _, a := range areas {
-		maps.Copy(t.Routes, a.Routes)
+		for name, h := range a.Routes {
+			t.route(name, h)
+		}
+		for name, h := range a.Guests {
+			t.route(name, h.handle)
+		}
 		for i := range a.Files {
 			t.add(a.Files[i].methods()...)
 		}
@@ -45,6 +66,12 @@ func NewTable(areas []Area) *Table {
 		}
 	}
 	return t
+}
+
+func (t *Table) route(name string, h core.Handler) {
+	for _, kind := range []string{"qemu", "lxc"} {
+		t.Routes[strings.Replace(name, "{qemu|lxc}", kind, 1)] = h
+	}
 }
 
 func (t *Table) add(methods ...pastMethod) {

@@ -65,18 +65,6 @@ func holdsAny(s *core.Store, contents []string) bool {
 	return len(contents) == 0 || slices.ContainsFunc(contents, s.Holds)
 }
 
-// apiStorageIndex is GET /nodes/{node}/storage/{storage}.
-func apiStorageIndex(w *core.World, _ *core.Call) (any, error) {
-	names := []string{"content", "download-url", "file-restore", "import-metadata", "prunebackups", "rrd", "rrddata", "status", "upload"}
-	if w.V9() {
-		names = append(names, "oci-registry-pull")
-	}
-	if w.V92() {
-		names = append(names, "identity")
-	}
-	return core.Subdirs("subdir", names...), nil
-}
-
 // apiStorageIdentity is GET …/storage/{storage}/identity, since pve-storage 9.1.3: backup
 // servers alone have one, and none of those is simulated.
 func apiStorageIdentity(w *core.World, c *core.Call) (any, error) {

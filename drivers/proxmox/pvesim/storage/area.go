@@ -1,3 +1,4 @@
+// Package storage is the API for storages and their volumes, with uploads and downloads.
 package storage
 
 import (
@@ -16,7 +17,6 @@ func Area() sections.Area {
 			"GET /storage/{storage}":                                  apiStorageConfig,
 			"GET /nodes/{node}/query-url-metadata":                    apiURLMetadata,
 			"GET /nodes/{node}/storage":                               apiNodeStorages,
-			"GET /nodes/{node}/storage/{storage}":                     apiStorageIndex,
 			"GET /nodes/{node}/storage/{storage}/identity":            apiStorageIdentity,
 			"GET /nodes/{node}/storage/{storage}/status":              apiStorageStatus,
 			"GET /nodes/{node}/storage/{storage}/content":             apiListContent,

@@ -1,3 +1,4 @@
+// Package volumes makes, copies and frees volumes on the storages of a host.
 package volumes
 
 import (

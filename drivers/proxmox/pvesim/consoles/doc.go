@@ -1,2 +1,0 @@
-// Package consoles is terminals and screens of nodes and guests, behind websockets.
-package consoles

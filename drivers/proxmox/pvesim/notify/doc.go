@@ -1,2 +1,0 @@
-// Package notify keeps the targets and matchers of notifications. Nobody is notified.
-package notify

@@ -1,2 +1,0 @@
-// Package replication keeps replication jobs and when they ran. No data moves.
-package replication

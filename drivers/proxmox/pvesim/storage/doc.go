@@ -1,2 +1,0 @@
-// Package storage is the API for storages and their volumes, with uploads and downloads.
-package storage
