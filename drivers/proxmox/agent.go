@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,11 +25,11 @@ import (
 // proved once more that it is the guest of this address. Near are gateways that the
 // files speak of. It sends no request; what it gives is for one goroutine.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) inside.Machine {
-	return &insideGuest{d: d, addr: addr, at: view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near: near}
+	return &insideGuest{d: worker{d.host}, addr: addr, at: view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near: near}
 }
 
 type insideGuest struct {
-	d    *Driver
+	d    worker
 	addr model.Address
 	at   view.GuestRef
 	near []netip.Addr
@@ -44,11 +45,11 @@ func (g *insideGuest) look(ctx context.Context) error {
 	if g.nics != nil {
 		return nil
 	}
-	cfg, err := view.ReadConfig(ctx, g.d.c, g.at)
+	cfg, err := view.ReadConfig(ctx, g.d.API, g.at)
 	if err != nil {
 		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
 	}
-	if is := g.d.id.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
+	if is := g.d.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
 	g.deaf = property.First(cfg.Now["agent"], "enabled") != "1"
@@ -65,7 +66,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 // card itself.
 func cardOf(name, val, ipconfig string) health.NIC {
 	p := property.Parse(val)
-	n := health.NIC{Name: name, MAC: or(cardMAC(p), p.Values["hwaddr"])}
+	n := health.NIC{Name: name, MAC: cmp.Or(cardMAC(p), p.Values["hwaddr"])}
 	for _, values := range []map[string]string{p.Values, property.Parse(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {
@@ -117,18 +118,18 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 	var list []entry
 	if g.at.LXC {
 		by = "its host"
-		err = g.d.c.Get(ctx, g.at.Path("interfaces"), &list) // null while it does not run
+		err = g.d.API.Get(ctx, g.at.Path("interfaces"), &list) // null while it does not run
 	} else {
 		var doc struct{ Result []entry }
 		by = "the guest agent"
-		err = g.d.c.Get(ctx, g.at.Path("agent", "network-get-interfaces"), &doc)
+		err = g.d.API.Get(ctx, g.at.Path("agent", "network-get-interfaces"), &doc)
 		list = doc.Result
 	}
 	if err != nil {
 		return nil, by, g.explain(err)
 	}
 	for _, e := range list {
-		s := health.Interface{MAC: or(e.MAC, e.HWAddr)}
+		s := health.Interface{MAC: cmp.Or(e.MAC, e.HWAddr)}
 		for _, a := range e.Addresses {
 			ip, err := netip.ParseAddr(a.IP)
 			if err != nil {
@@ -155,7 +156,7 @@ func (g *insideGuest) Ping(ctx context.Context) error {
 	if err := g.look(ctx); err != nil {
 		return err
 	}
-	_, err := g.d.c.Post(ctx, g.at.Path("agent", "ping"), nil)
+	_, err := g.d.API.Post(ctx, g.at.Path("agent", "ping"), nil)
 	return g.explain(err)
 }
 
@@ -172,7 +173,7 @@ func (g *insideGuest) Run(ctx context.Context, command []string) (inside.Output,
 		return out, err
 	}
 	var begun struct{ PID json.RawMessage }
-	if err := g.d.c.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
+	if err := g.d.API.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
 		if refused, ok := asAPI(err); ok && refused.Status == 596 {
 			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
 		}
@@ -185,7 +186,7 @@ func (g *insideGuest) Run(ctx context.Context, command []string) (inside.Output,
 			Out                      string `json:"out-data"`
 			Err                      string `json:"err-data"`
 		}
-		if err := g.d.c.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
+		if err := g.d.API.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
 			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -55,7 +56,7 @@ type liveCT struct{ *CT }
 func (c liveCT) plugNIC(w *CT, name, attr string) model.Class {
 	n, wanted := find(w.NICs, name)
 	old, there := find(c.NICs, name)
-	slot := or(c.mark.Slots["nic."+name], name)
+	slot := cmp.Or(c.mark.Slots["nic."+name], name)
 	switch {
 	case !wanted && len(slot) > len("net0"): // PVE unplugs net0 to net9 only (PVE/LXC/Config.pm, vmconfig_hotplug_pending)
 		return model.ClassRestart

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-func (c *CT) create(ctx context.Context, d *Driver, _ plan.Step, at view.GuestRef, m owner.Tag) error {
+func (c *CT) create(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag) error {
 	if c.templateVMID != 0 {
 		return d.cloneCT(ctx, c, at, m)
 	}
@@ -24,15 +24,15 @@ func (c *CT) create(ctx context.Context, d *Driver, _ plan.Step, at view.GuestRe
 }
 
 // finish: what is missing of the copy is done now.
-func (c *CT) finish(ctx context.Context, d *Driver, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest) error {
+func (c *CT) finish(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest) error {
 	return d.dressCT(ctx, c, at, m)
 }
 
-func (*CT) completed(context.Context, *Driver, view.GuestRef, owner.Tag) {}
+func (*CT) completed(context.Context, worker, view.GuestRef, owner.Tag) {}
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
 // made up here and not by PVE, so that the mark proves it from the first moment.
-func (d *Driver) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+func (d worker) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
 	m.Slots, m.Keys = want.slots(view.Config{}, nil), hashKeys(want.rootKeys)
 	p := ctParams(want, &m, view.Config{})
 	for _, disk := range want.Disks {
@@ -44,17 +44,17 @@ func (d *Driver) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m own
 	if len(want.rootKeys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.rootKeys, "\n")
 	}
-	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
-func (d *Driver) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
-	v, err := view.Read(ctx, d.c, d.host)
+func (d worker) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+	v, err := view.Read(ctx, d.API, d.Model)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
 	}
-	from := view.GuestRef{Node: or(v.Guests[want.templateVMID].Node, at.Node), VMID: want.templateVMID, LXC: true}
-	cfg, err := view.ReadConfig(ctx, d.c, from)
+	from := view.GuestRef{Node: cmp.Or(v.Guests[want.templateVMID].Node, at.Node), VMID: want.templateVMID, LXC: true}
+	cfg, err := view.ReadConfig(ctx, d.API, from)
 	if err != nil {
 		return fmt.Errorf("looking at template %s: %w", from, err)
 	}
@@ -70,13 +70,13 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 	if from.Node != at.Node {
 		p["target"] = at.Node // only the node that has the template can copy it
 	}
-	done, err := d.copies.take(ctx, from.VMID)
+	done, err := d.Copies.Take(ctx, from.VMID)
 	if err != nil {
 		return err
 	}
 	copied := func() error {
 		defer done()
-		return d.c.Do(ctx, from.Path("clone"), d.makes(p))
+		return d.API.Do(ctx, from.Path("clone"), d.makes(p))
 	}
 	if err = d.born(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)
@@ -87,48 +87,21 @@ func (d *Driver) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 // withSourceLock adds to the failure of a copy that the container which was to be copied
 // is locked, and what clears that. PVE locks it before the task of the copy begins, and
 // the lock stays where that task does not begin or dies (PVE/API2/LXC.pm, clone_vm).
-func (d *Driver) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
+func (d worker) withSourceLock(ctx context.Context, from view.GuestRef, err error) error {
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
 	tasks, taskErr := d.guestTasks(ctx, from)
-	cfg, readErr := view.ReadConfig(ctx, d.c, from)
+	cfg, readErr := view.ReadConfig(ctx, d.API, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
 		return fmt.Errorf("%w; %s", err, lockText(from, lock, tasks))
 	}
 	return err
 }
 
-// turns lets one at a time copy a container template: PVE locks it for as long as a
-// copy takes (PVE/API2/LXC.pm, clone_vm), and refuses another one meanwhile.
-type turns struct {
-	mu sync.Mutex
-	of map[int]chan struct{} // by VMID; full while a copy is made
-}
-
-// take waits for the turn, which ends by the function that it returns.
-func (t *turns) take(ctx context.Context, vmid int) (done func(), err error) {
-	t.mu.Lock()
-	if t.of == nil {
-		t.of = map[int]chan struct{}{}
-	}
-	turn := t.of[vmid]
-	if turn == nil {
-		turn = make(chan struct{}, 1)
-		t.of[vmid] = turn
-	}
-	t.mu.Unlock()
-	select {
-	case turn <- struct{}{}:
-		return func() { <-turn }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for another copy of CT %d: %w", vmid, context.Cause(ctx))
-	}
-}
-
 // dressCT makes a bare copy of a template what the files say. A copy is either still
 // bare, which its mark tells, or complete.
-func (d *Driver) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+func (d worker) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
 	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
@@ -177,7 +150,7 @@ func ctParams(c *CT, m *owner.Tag, have view.Config) api.Params {
 	}
 	for i, n := range c.NICs {
 		slot := m.Slots["nic."+n.Name]
-		mac := or(n.MAC, or(readCTNIC(n.Name, have.Next[slot]).MAC, newMAC()))
+		mac := cmp.Or(n.MAC, readCTNIC(n.Name, have.Next[slot]).MAC, newMAC())
 		if i == 0 {
 			m.MAC = mac
 		}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,7 +34,7 @@ var (
 // text is a card as PVE takes it. The device inside is eth and the number of its slot;
 // kept are members of the card that is there which the files say nothing of.
 func (n CTNIC) text(slot, mac string, kept map[string]string) string {
-	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + or(n.MAC, mac)}
+	parts := []string{"name=eth" + strings.TrimPrefix(slot, "net"), "bridge=" + n.Bridge, "hwaddr=" + cmp.Or(n.MAC, mac)}
 	for _, m := range [][2]string{
 		{"ip", n.IP},
 		{"gw", n.Gateway},
@@ -115,7 +116,7 @@ func (d CTDisk) attach(volume, _ string) string { return d.text(volume) }
 // keep mounts the volume of an observed mount point. Its size is information only, but
 // PVE shows none of a change that waits unless it is sent along.
 func (d CTDisk) keep(observed string) string {
-	text := d.text(volumeOf(observed))
+	text := d.text(property.VolumeOf(observed))
 	if size := property.Parse(observed).Values["size"]; size != "" {
 		text += ",size=" + size
 	}
@@ -124,13 +125,13 @@ func (d CTDisk) keep(observed string) string {
 
 // Order asks for a new volume; 4 GiB is what PVE makes of a root disk without a size.
 func (d CTDisk) Order(string) string {
-	return d.text(fmt.Sprintf("%s:%d", d.Storage, or(d.Size, 4)))
+	return d.text(fmt.Sprintf("%s:%d", d.Storage, cmp.Or(d.Size, 4)))
 }
 
 func readCTDisk(name, value string) CTDisk {
 	p := property.Parse(value).Values
 	return CTDisk{
-		Name: name, Size: property.GiB(p["size"]), Storage: storageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, mountMembers...),
+		Name: name, Size: property.GiB(p["size"]), Storage: property.StorageOf(value), Path: p["mp"], Backup: p["backup"] == "1", Options: others(p, mountMembers...),
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -76,14 +77,14 @@ func (c *CT) readDevices() {
 	for key, val := range c.observe.Next {
 		name := c.device(key)
 		switch {
-		case isMount(key) && newMount.MatchString(volumeOf(val)):
+		case isMount(key) && newMount.MatchString(property.VolumeOf(val)):
 		case isMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.mark.Removes, d.Name)
-			d.Size = or(c.sizeNow(key), d.Size)
+			d.Size = cmp.Or(c.sizeNow(key), d.Size)
 			c.Disks = append(c.Disks, d)
 		case property.IsNet(key):
-			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(or(name, key), "nic."), val))
+			c.NICs = append(c.NICs, readCTNIC(strings.TrimPrefix(cmp.Or(name, key), "nic."), val))
 		}
 	}
 	byName(c.Disks)

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -64,7 +65,7 @@ func (r *ctResolver) origin() {
 
 func (r *ctResolver) disks() {
 	r.Disks = rootFirst(r.Disks, CTDisk{Name: "root"})
-	r.Disks[0].Size = or(r.Disks[0].Size, r.Disk)
+	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
 	if len(r.Disks) > 257 {
 		r.errorf("disk", "too many disks", "PVE has 256 mount points, the node declares %d disks", len(r.Disks))
 	}
@@ -72,7 +73,7 @@ func (r *ctResolver) disks() {
 	for i := range r.Disks {
 		d := &r.Disks[i]
 		at := "disk." + d.Name
-		d.Storage = or(d.Storage, r.storage())
+		d.Storage = cmp.Or(d.Storage, r.storage())
 		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
 			r.errorf(at+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
 		}
@@ -107,7 +108,7 @@ func (r *ctResolver) nics() {
 	for i := range r.NICs {
 		n := &r.NICs[i]
 		at := "nic." + n.Name
-		n.Bridge = or(n.Bridge, r.bridge())
+		n.Bridge = cmp.Or(n.Bridge, r.bridge())
 		n.MAC = r.card(at, n.VLAN, n.MAC)
 		if i == 0 {
 			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp", "manual")
@@ -171,15 +172,15 @@ func (r *ctResolver) inside() {
 	}
 	zone, own := r.in.Site.Timezone, r.Timezone
 	if spec := r.spec(); spec != nil && spec.Config != nil {
-		own = or(own, spec.Config.Timezone)
-		zone = or(spec.Config.Timezone, zone)
+		own = cmp.Or(own, spec.Config.Timezone)
+		zone = cmp.Or(spec.Config.Timezone, zone)
 	}
 	if own == "" || own == r.in.Site.Timezone {
 		own = ""
 		r.siteZone(r.in.Site.Timezone)
 	}
-	r.Searchdomain, r.Timezone, r.Hostname = or(r.Searchdomain, domain), or(r.Timezone, zone), or(r.Hostname, r.in.Name)
-	r.rootKeys = r.sshKeys(or(r.in.Site.VMUser, "homestak"))
+	r.Searchdomain, r.Timezone, r.Hostname = cmp.Or(r.Searchdomain, domain), cmp.Or(r.Timezone, zone), cmp.Or(r.Hostname, r.in.Name)
+	r.rootKeys = r.sshKeys(cmp.Or(r.in.Site.VMUser, "homestak"))
 	if own != "" {
 		r.check("timezone", "timezone", own)
 	}

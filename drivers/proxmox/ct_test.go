@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -165,7 +166,7 @@ func keysThatDiffer(a, b pvesim.Guest) []string {
 			seen[k] = true
 		}
 	}
-	value := func(g pvesim.Guest, k string) string { return or(g.Pending[k], g.Config[k]) }
+	value := func(g pvesim.Guest, k string) string { return cmp.Or(g.Pending[k], g.Config[k]) }
 	var out []string
 	for k := range seen {
 		if value(a, k) != value(b, k) {

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (c *ctChange) conclude() {
 	c.m.MAC = c.proof()
 }
 
-func (*ctChange) done(context.Context, *Driver) error { return nil }
+func (*ctChange) done(context.Context, worker) error { return nil }
 
 // Add translates the path of one change.
 func (c *ctChange) Add(path string) {
@@ -51,7 +52,7 @@ func (c *ctChange) Add(path string) {
 
 // nic writes a card whole, with the address it has.
 func (c *ctChange) nic(name string) {
-	slot := or(c.m.Slots["nic."+name], or(c.have.mark.Slots["nic."+name], name))
+	slot := cmp.Or(c.m.Slots["nic."+name], c.have.mark.Slots["nic."+name], name)
 	n, wanted := find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
 		c.gone[slot] = true
@@ -59,7 +60,7 @@ func (c *ctChange) nic(name string) {
 	}
 	if c.set[slot] == nil {
 		there := c.have.observe.Current(slot)
-		c.set[slot] = n.text(slot, or(readCTNIC(name, there).MAC, newMAC()), c.have.kept(name, there))
+		c.set[slot] = n.text(slot, cmp.Or(readCTNIC(name, there).MAC, newMAC()), c.have.kept(name, there))
 	}
 }
 
@@ -92,13 +93,13 @@ func (c *ctChange) proof() string {
 // and the next plan would find nothing to do. So the cards from before are written back, and
 // the next plan shows the change again. An answer that was lost, and an error of a later
 // request, say nothing about the cards.
-func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error {
+func (d worker) takeBackCards(ctx context.Context, ch *change, why error) error {
 	at, old := ch.sight.at, ch.from.observe
 	refused, answered := errors.AsType[*api.Error](why)
 	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.sight.wrote || ctx.Err() != nil {
 		return why
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", why, err)
 	}
@@ -117,7 +118,7 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 		}
 	}
 	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
-	if is := d.id.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.sight.addr) {
+	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.sight.addr) {
 		return why
 	} else if m := is.Tag; !keepsCard(cfg, back, m.MAC) {
 		m.MAC = ch.from.mark.MAC // it goes by a card that it has again
@@ -125,8 +126,8 @@ func (d *Driver) takeBackCards(ctx context.Context, ch *change, why error) error
 	}
 	back.settle(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
-		if cfg, err = view.ReadConfig(ctx, d.c, at); err == nil {
-			_, err = d.c.Put(ctx, at.Path("config"), w.body(cfg.Digest))
+		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
+			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 		}
 		if err != nil {
 			return fmt.Errorf("%w; PVE stored it all the same, and to write back what was there failed, so no plan will find it: `pct reboot %d` on node %s applies it: %w", why, at.VMID, at.Node, err)

@@ -26,7 +26,7 @@ func DeriveNeeds(site *model.Site, want *model.Want, major int) *rights.Needs {
 	for _, addr := range want.State.Addresses() {
 		n.From = want.State[addr]
 		if k := kinds[addr.Kind]; k != nil {
-			k.rights(n.From.Spec, n)
+			k.Needs(n.From.Spec, n)
 		}
 		nodeNeeds(n, want.Nodes[addr])
 	}

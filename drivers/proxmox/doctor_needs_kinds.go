@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -147,7 +148,7 @@ func templateNeeds(t *Template, n *rights.Needs) {
 	case t.VMID != 0:
 		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "seeing the template"}, "vmid")
 	case t.Volume != "":
-		storage := storageOf(t.Volume)
+		storage := property.StorageOf(t.Volume)
 		path := "/storage/" + storage
 		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
 		n.Add(rights.Need{

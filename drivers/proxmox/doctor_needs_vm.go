@@ -72,7 +72,7 @@ func optionNeeds(n *rights.Needs, key, value string) {
 		mappingNeeds(n, "dir", property.Parse(value).First("dirid"), key)
 	case "cicustom":
 		for _, file := range slices.Sorted(maps.Values(values)) { // of late qemu-server looks at them, too; for snippets check_volume_access knows no smaller right
-			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + storageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
+			n.Add(rights.Need{Grant: rights.Grant{Path: "/storage/" + property.StorageOf(file), Priv: "Datastore.Allocate"}, Role: rights.RoleImages, Soft: true, For: "the snippets of cicustom, where PVE looks at the right to them"}, attr)
 		}
 	case "cpu":
 		cardModelNeeds(n, property.Parse(value).First("cputype"), attr)

@@ -1,8 +1,8 @@
 // Package proxmox makes a Proxmox VE host hold what a site says: it observes the
 // host, proves what of it is ours, and carries out the steps of a plan.
 //
-// Read kinds.go first (the table of contents), then kind.go (what a kind is),
-// owner.go (how ownership is proved), then any kind's file. Package api holds what
+// Read kinds.go first (the table of contents), then package kind (what a kind is),
+// package owner (how ownership is verified), then any kind's file. Package api holds what
 // makes PVE's answers trustworthy: typed errors, no repeated writes, an own wait for
 // tasks.
 //
@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -45,14 +46,11 @@ type Config struct {
 // Driver drives one host or cluster. Safe for concurrent use; it keeps nothing
 // between two calls but connections.
 type Driver struct {
-	c     *api.Client
-	host  *model.Host
-	id    owner.Identity
-	width int
-	files fs.FS
-
-	copies turns
+	host *kind.Host
 }
+
+// worker does what the kinds of guests, images and templates do on a host.
+type worker struct{ *kind.Host }
 
 // Open makes a driver. It sends no request; errors are those of the configuration.
 func Open(cfg Config) (*Driver, error) {
@@ -60,40 +58,41 @@ func Open(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{c: c, host: cfg.Host, id: owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}, width: c.Width, files: cfg.Files}, nil
+	id := owner.Identity{Site: cfg.Site, Owner: cfg.Owner, Host: cfg.Host.Name}
+	return &Driver{&kind.Host{API: c, Model: cfg.Host, ID: id, Width: c.Width, Files: cfg.Files}}, nil
 }
 
 // Client is the client of the host's API, for whoever only reads.
-func (d *Driver) Client() *api.Client { return d.c }
+func (d *Driver) Client() *api.Client { return d.host.API }
 
 // Observe tells what the host holds. An error means that nothing could be seen;
 // whatever part of the host stayed dark is in Observed.Unknown.
 func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed, error) {
 	all := model.Observed{At: time.Now().UTC(), State: model.State{}, Taken: map[int]string{}}
-	v, err := view.Read(ctx, d.c, d.host)
+	v, err := view.Read(ctx, d.host.API, d.host.Model)
 	if err != nil {
-		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Name, d.host.API, err)
+		return all, fmt.Errorf("observing host %s at %s: %w", d.host.Model.Name, d.host.Model.API, err)
 	}
 	all.Unknown = v.Unknown
 	kinds := table()
 	parts := make([]model.Observed, len(kinds))
 	g, gctx := errgroup.WithContext(ctx)
-	l := newLook(want, v)
+	obs := kind.NewObservation(d.host, want, v)
 	for i, k := range kinds {
 		g.Go(func() error {
 			var err error
-			parts[i], err = k.look(gctx, d, l)
+			parts[i], err = k.Observe(gctx, obs)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return all, fmt.Errorf("observing host %s: %w", d.host.Name, err)
+		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	for _, p := range parts {
 		merge(&all, p)
 	}
-	if err := d.findObstacles(ctx, l, &all); err != nil {
-		return all, fmt.Errorf("observing host %s: %w", d.host.Name, err)
+	if err := findObstacles(ctx, obs, &all); err != nil {
+		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })
 	return all, nil
@@ -115,7 +114,7 @@ func merge(all *model.Observed, p model.Observed) {
 // error the host may hold a part of it; observing again tells which.
 func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 	if k := kindsByName()[s.Address.Kind]; k != nil {
-		return k.apply(ctx, d, s)
+		return k.Apply(ctx, d.host, s)
 	}
 	return fmt.Errorf("no driver for %s", s.Address)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -29,26 +30,28 @@ func SameOption(key, a, b string) bool {
 func Card(old string, n NIC) string { return card(old, n) }
 
 // WaitTask waits for a task as the driver does.
-func (d *Driver) WaitTask(ctx context.Context, upid string) error { return d.c.Tasks.Wait(ctx, upid) }
+func (d *Driver) WaitTask(ctx context.Context, upid string) error {
+	return d.host.API.Tasks.Wait(ctx, upid)
+}
 
 // Post sends a POST as the driver does.
 func (d *Driver) Post(ctx context.Context, path string, p map[string]any) (string, error) {
-	return d.c.Post(ctx, path, p)
+	return d.host.API.Post(ctx, path, p)
 }
 
 // Put sends a PUT as the driver does.
 func (d *Driver) Put(ctx context.Context, path string, p map[string]any) (string, error) {
-	return d.c.Put(ctx, path, p)
+	return d.host.API.Put(ctx, path, p)
 }
 
 // Remove sends a DELETE as the driver does.
 func (d *Driver) Remove(ctx context.Context, path string) (string, error) {
-	return d.c.Delete(ctx, path, nil)
+	return d.host.API.Delete(ctx, path, nil)
 }
 
 // Get sends a GET as the driver does.
 func (d *Driver) Get(ctx context.Context, path string, into any) error {
-	return d.c.Get(ctx, path, into)
+	return d.host.API.Get(ctx, path, into)
 }
 
 // RoundTripFunc is a transport made of a function.
@@ -63,7 +66,7 @@ func SpokenFor(key string) (attribute, refused string) { return typedBy(key), re
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
-	return d.sendSeed(ctx, node, volid, image)
+	return worker{d.host}.sendSeed(ctx, node, volid, image)
 }
 
 // SeedName reads a seed image's name and writes it again, for storage x.
@@ -84,7 +87,7 @@ func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.
 	if err != nil {
 		return nil, err
 	}
-	g := &insideGuest{d: d, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
+	g := &insideGuest{d: worker{d.host}, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
 	seen, _, err := g.interfaces(ctx)
 	return seen, err
 }
@@ -103,7 +106,7 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, view.GuestRef{Node: "father", VMID: 100, LXC: lxc})
+	cfg, err := view.ReadConfig(ctx, d.host.API, view.GuestRef{Node: "father", VMID: 100, LXC: lxc})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,8 +143,8 @@ func OptionPrivilege(key string) string { return optionPrivilege(key) }
 func IsTyped(key string) bool { return isTyped(key) }
 
 // Content lists the volumes of a kind on a storage.
-func (d *Driver) Content(ctx context.Context, node, storage, kind string) ([]map[string]json.RawMessage, error) {
-	return d.content(ctx, node, storage, kind)
+func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[string]json.RawMessage, error) {
+	return storage.List(ctx, d.host.API, view.NodeStorage{Node: node, Storage: on}, content)
 }
 
 // AtOnce reports whether PVE changes a key of a running VM at once.

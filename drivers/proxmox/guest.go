@@ -54,12 +54,12 @@ func leftover(at view.GuestRef, err error) string {
 }
 
 // stillOurs proves once more that the guest at a place is the one of an address.
-func (d *Driver) stillOurs(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+func (d worker) stillOurs(ctx context.Context, at view.GuestRef, addr model.Address) error {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)
 	}
-	if is := d.id.Check(cfg, at); !is.IsOwnedAs(addr) {
+	if is := d.ID.Check(cfg, at); !is.IsOwnedAs(addr) {
 		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", addr, is.Why())
 	}
 	return nil
@@ -70,9 +70,9 @@ func (d *Driver) stillOurs(ctx context.Context, at view.GuestRef, addr model.Add
 // guest is in its pool, of VMs since qemu-server 9.2.0 and of containers ever since
 // (PVE/API2/Qemu.pm, create_vm; pve-guest-common, PVE/GuestHelpers.pm,
 // assert_tag_permissions), and the token may have its privileges through the pool alone.
-func (d *Driver) makes(p api.Params) api.Params {
-	if d.host.Pool != "" {
-		p["pool"] = d.host.Pool
+func (d worker) makes(p api.Params) api.Params {
+	if d.Model.Pool != "" {
+		p["pool"] = d.Model.Pool
 		delete(p, "tags")
 	}
 	return p
@@ -83,7 +83,7 @@ func (d *Driver) makes(p api.Params) api.Params {
 // through, anything else that it did not. An order whose answer was lost may be at
 // work: its task is waited for, which PVE lists under the guest that it works on (of
 // a clone what is copied, else at itself).
-func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
+func (d worker) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -95,14 +95,14 @@ func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Ta
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	cfg, lookErr := view.ReadConfig(ctx, d.c, at)
+	cfg, lookErr := view.ReadConfig(ctx, d.API, at)
 	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
 	if lookErr != nil {
 		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	lock := cfg.Now["lock"]
 	switch {
 	case is.IsOwnedAs(m.Addr()) && lock != "create" && lock != "clone": // a container's copy has its description before its task begins
@@ -117,12 +117,12 @@ func (d *Driver) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Ta
 
 // vacant reports whether no guest has the VMID of one that could not be read, for lookErr.
 // With rights on a pool only, one that is not there and one that is hidden look the same.
-func (d *Driver) vacant(ctx context.Context, at view.GuestRef, lookErr error) bool {
+func (d worker) vacant(ctx context.Context, at view.GuestRef, lookErr error) bool {
 	switch api.ClassOf(lookErr) {
 	case api.NotFound:
 		return true
 	case api.Denied:
-		hidden, err := view.IsTaken(ctx, d.c, at.VMID)
+		hidden, err := view.IsTaken(ctx, d.API, at.VMID)
 		return err == nil && !hidden
 	default:
 		return false

@@ -17,7 +17,7 @@ import (
 // would be ordered twice. It waits once for the end and reads the guest again: what is left
 // of the step is what the plan showed and is not done yet. Where the end cannot be seen, the
 // error says so (OutcomeUnknown), and the engine looks again and repeats.
-func (d *Driver) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, err error) {
+func (d worker) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, err error) {
 	if s.Have == nil || s.Have.Guest == nil {
 		return s, nil
 	}
@@ -37,17 +37,17 @@ func (d *Driver) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, 
 
 // readStep reads the guest of a step again and takes out of the step what is done. Nothing
 // that the plan did not show becomes part of it.
-func (d *Driver) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
+func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	want, ok := s.Want.Spec.(guest)
 	if !ok {
 		return s, errors.New("plan again")
 	}
 	at := placeOf(s.Have)
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(s.Have.Addr) {
 		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}

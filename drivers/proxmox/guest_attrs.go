@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -65,7 +66,7 @@ func formatted[T any](read func(text string) T, write func(T) any) format {
 // are sent as JSON has them.
 func formatFor(t reflect.Type, as, unset string) format {
 	same := func(s string) string { return s }
-	switch or(as, t.Kind().String()) {
+	switch cmp.Or(as, t.Kind().String()) {
 	case "string":
 		return formatted(same, func(s string) any { return s })
 	case "bool":
@@ -118,7 +119,7 @@ func readAttributes(t reflect.Type) attributeTable {
 		}
 		a := attribute{
 			name: f.Name, unset: tag.Get("unset"), created: !f.Compared || f.Cost == model.ClassDataLoss, read: f.Compared, declared: f.Decoded,
-			costs: f.Cost, priv: tag.Get("priv"), words: or(tag.Get("words"), f.Name), index: f.Index,
+			costs: f.Cost, priv: tag.Get("priv"), words: cmp.Or(tag.Get("words"), f.Name), index: f.Index,
 		}
 		_, a.defaulted = tag.Lookup("default")
 		key, when, _ := strings.Cut(pve, ",")
@@ -127,7 +128,7 @@ func readAttributes(t reflect.Type) attributeTable {
 		a.format = formatFor(f.Type, tag.Get("as"), a.unset)
 		switch {
 		case f.Type.Kind() == reflect.Bool, f.Type.Kind() == reflect.Int:
-			a.unset = or(a.unset, "0")
+			a.unset = cmp.Or(a.unset, "0")
 		case f.Block:
 			a.words = "a " + f.Name + " block"
 		}
@@ -166,7 +167,7 @@ func (as attributeTable) observe(spec any, c map[string]string) {
 		if a.member != "" {
 			text = property.First(text, a.member)
 		}
-		a.format.read(v.Field(a.index), or(text, a.unset))
+		a.format.read(v.Field(a.index), cmp.Or(text, a.unset))
 	}
 }
 

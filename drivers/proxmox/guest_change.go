@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -77,7 +78,7 @@ func (c *change) disk(name, attr string) {
 		c.drop[name] = c.from.mark.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
 		c.gone[old] = true
-		c.m.Detached[name] = volumeOf(c.from.observe.Next[old])
+		c.m.Detached[name] = property.VolumeOf(c.from.observe.Next[old])
 		if h.remove {
 			c.drop[name] = c.m.Detached[name]
 		}
@@ -98,13 +99,13 @@ func (c *change) disk(name, attr string) {
 // attach is the value of a disk that is to be there: the volume that it had before,
 // if the guest still has that one, else the order for a new one.
 func (c *change) attach(w volume, slot string) string {
-	id, o := or(c.from.mark.Detached[w.name], c.from.returns(w.name)), c.from.observe
+	id, o := cmp.Or(c.from.mark.Detached[w.name], c.from.returns(w.name)), c.from.observe
 	if id == "" && c.from.mark.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
-		id = volumeOf(o.Now[slot])
+		id = property.VolumeOf(o.Now[slot])
 	}
 	switch {
 	case id == "":
-	case volumeOf(o.Now[slot]) == id: // it would leave with the next restart
+	case property.VolumeOf(o.Now[slot]) == id: // it would leave with the next restart
 		c.back[slot] = w
 		return w.keep(o.Now[slot])
 	case unusedKey(o.Next, id) != "":
@@ -136,7 +137,7 @@ func (c *change) keepDetached(prune bool) {
 	for name, id := range old.Detached {
 		gone := prune && unusedKey(c.from.observe.Next, id) == "" && attachedAt(c.from.observe.Now, id) == ""
 		if !gone && !c.to.has(name) {
-			m.Detached[name] = or(m.Detached[name], id)
+			m.Detached[name] = cmp.Or(m.Detached[name], id)
 		} else if m.Detached[name] == id {
 			delete(m.Detached, name)
 		}
@@ -154,7 +155,7 @@ func (c *change) keepDetached(prune bool) {
 // carryOut writes exactly the keys that the plan shows, in one request that carries
 // the digest of what was observed, then does what is no key of the disks. halted tells
 // that the guest had to be stopped for it, and is.
-func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
+func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
 	at := ch.sight.at
 	// PVE moves no volume of a running container, and what waits for a start would name the old one.
 	// And what boots from one bus must not see its disk leave for another.
@@ -187,7 +188,7 @@ func (d *Driver) carryOut(ctx context.Context, s plan.Step, ch *change) (halted 
 }
 
 // backUp starts a guest again that was stopped for a change, which failed: why.
-func (d *Driver) backUp(ctx context.Context, ch *change, why error) error {
+func (d worker) backUp(ctx context.Context, ch *change, why error) error {
 	if ctx.Err() != nil || d.stillOurs(ctx, ch.sight.at, ch.sight.addr) != nil {
 		return why
 	}
@@ -199,7 +200,7 @@ func (d *Driver) backUp(ctx context.Context, ch *change, why error) error {
 
 // settlePower brings a guest that was changed to the power that is wanted, or restarts it
 // for what waits.
-func (d *Driver) settlePower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
+func (d worker) settlePower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
 	switch at, m := ch.sight.at, ch.from.mark; {
 	case halted && want == "stopped":
@@ -239,7 +240,7 @@ type sight struct {
 // the configuration as it was last seen. After a write of our own, and where PVE
 // says that the configuration moved, it looks again: the guest must still be ours,
 // and the slot hold the volume that it held.
-func (d *Driver) withDigest(ctx context.Context, l *sight, slot string, send func(digest string) error) error {
+func (d worker) withDigest(ctx context.Context, l *sight, slot string, send func(digest string) error) error {
 	for again := false; ; again = true {
 		if err := d.lookAgain(ctx, l, slot); err != nil {
 			return err
@@ -253,18 +254,18 @@ func (d *Driver) withDigest(ctx context.Context, l *sight, slot string, send fun
 }
 
 // lookAgain reads a guest unless nothing was written to it since it was seen.
-func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
+func (d worker) lookAgain(ctx context.Context, l *sight, slot string) error {
 	if l.fresh {
 		return nil
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, l.at)
+	cfg, err := view.ReadConfig(ctx, d.API, l.at)
 	if err != nil {
 		return fmt.Errorf("looking at it again: %w", err)
 	}
-	if is := d.id.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
+	if is := d.ID.Check(cfg, l.at); !is.IsOwnedAs(l.addr) {
 		return fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", l.addr, is.Why())
 	}
-	if slot != "" && !l.unsure[slot] && volumeOf(cfg.Next[slot]) != volumeOf(l.cfg.Next[slot]) {
+	if slot != "" && !l.unsure[slot] && property.VolumeOf(cfg.Next[slot]) != property.VolumeOf(l.cfg.Next[slot]) {
 		return fmt.Errorf("another volume is at %s since the plan was made: plan again", slot)
 	}
 	l.cfg, l.fresh = cfg, true
@@ -274,7 +275,7 @@ func (d *Driver) lookAgain(ctx context.Context, l *sight, slot string) error {
 // settleDisks does what is no key of the configuration: moves volumes, grows them,
 // and frees those that are to go. Those that came back to a guest which is pinned stay
 // where they are: to move them it would have to be stopped, and that is a plan of its own.
-func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error {
+func (d worker) settleDisks(ctx context.Context, ch *change, pinned bool) error {
 	l := &ch.sight
 	if len(ch.back) > 0 { // only now the size of what came back is known
 		if err := d.lookAgain(ctx, l, ""); err != nil {
@@ -282,10 +283,10 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		}
 		for slot, w := range ch.back {
 			value := l.cfg.Next[slot]
-			if volumeOf(l.cfg.Now[slot]) != volumeOf(value) {
+			if property.VolumeOf(l.cfg.Now[slot]) != property.VolumeOf(value) {
 				continue // it waits for a restart, and PVE neither grows nor moves it before
 			}
-			if storageOf(value) != w.storage && !pinned {
+			if property.StorageOf(value) != w.storage && !pinned {
 				ch.move[slot] = w.storage
 			}
 			if size := property.GiB(property.Parse(value).Values["size"]); size != 0 && w.size > size {
@@ -297,7 +298,7 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 		p := api.Params{pick(l.at.LXC, "volume", "disk"): slot, "storage": ch.move[slot], "delete": true}
 		err := d.withDigest(ctx, l, slot, func(digest string) error {
 			p["digest"] = digest
-			return d.c.Do(ctx, l.at.Path(pick(l.at.LXC, "move_volume", "move_disk")), p)
+			return d.API.Do(ctx, l.at.Path(pick(l.at.LXC, "move_volume", "move_disk")), p)
 		})
 		if err != nil {
 			return fmt.Errorf("moving %s of %s to %s: %w", slot, l.at, ch.move[slot], err)
@@ -326,10 +327,10 @@ func (d *Driver) settleDisks(ctx context.Context, ch *change, pinned bool) error
 // PVE grows the volume before it writes the configuration and grows the file system
 // (PVE/API2/LXC.pm, resize_vm): where that died in between it takes the order no second
 // time, and what is missing an administrator has to do.
-func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) error {
+func (d worker) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
-		upid, err := d.c.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
-		return d.c.Settle(ctx, upid, err)
+		upid, err := d.API.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
+		return d.API.Settle(ctx, upid, err)
 	})
 	if err == nil || l.at.LXC && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
 		says := readCTDisk("", l.cfg.Now[slot]).Size
@@ -344,7 +345,7 @@ func (d *Driver) resize(ctx context.Context, l *sight, slot string, size int) er
 
 // dropData frees a detached volume, and takes it out of the mark with the same
 // request. One that is still attached, until the next restart, is left for later.
-func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
+func (d worker) dropData(ctx context.Context, ch *change, name string) error {
 	l := &ch.sight
 	return d.withDigest(ctx, l, "", func(digest string) error {
 		key := unusedKey(l.cfg.Next, ch.drop[name])
@@ -353,19 +354,19 @@ func (d *Driver) dropData(ctx context.Context, ch *change, name string) error {
 		}
 		delete(ch.m.Detached, name)
 		ch.m.Removes = slices.DeleteFunc(ch.m.Removes, func(n string) bool { return n == name })
-		_, err := d.c.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.m), "digest": digest})
+		_, err := d.API.Put(ctx, l.at.Path("config"), api.Params{"delete": key, "description": owner.Describe(ch.notes, ch.m), "digest": digest})
 		return err
 	})
 }
 
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
 // their size, tags, and power. It gives the mark that the guest has.
-func (d *Driver) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, power string) (owner.Tag, error) {
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, power string) (owner.Tag, error) {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(want.addr) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
 		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -29,7 +31,7 @@ type creation struct {
 func (c creation) String() string { return fmt.Sprintf("task %s of %s", c.Type, c.User) }
 
 // sort is what the task creates, vm or ct.
-func (c creation) sort() string { return pick(strings.HasPrefix(c.Type, "vz"), "ct", "vm") }
+func (c creation) sort() string { return view.GuestRef{LXC: strings.HasPrefix(c.Type, "vz")}.Kind() }
 
 // copies reports whether the task clones a guest. It goes by the VMID of the source: that of the copy is not in its id.
 func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclone" }
@@ -52,13 +54,13 @@ func (c creation) makes(want *model.Resource) bool {
 }
 
 // creations are the running tasks of a node that create guests.
-func (d *Driver) creations(ctx context.Context, node string) ([]creation, error) {
-	active, err := d.c.Tasks.Active(ctx, node)
+func (d worker) creations(ctx context.Context, node string) ([]creation, error) {
+	active, err := d.API.Tasks.Active(ctx, node)
 	var out []creation
 	for upid := range active {
 		switch t := api.ParseUPID(upid); t.Type {
 		case "qmcreate", "qmrestore", "qmclone", "qmtunnel", "vzcreate", "vzrestore", "vzclone", "vzmtunnel":
-			out = append(out, creation{t, d.c.StartedByUs(upid)})
+			out = append(out, creation{t, d.API.StartedByUs(upid)})
 		}
 	}
 	slices.SortFunc(out, func(a, b creation) int { return strings.Compare(a.String(), b.String()) })
@@ -113,7 +115,7 @@ func draws(from []model.VMIDRange, vmid int) bool {
 // judgeUnfinished tells apart guests that this token is creating, guests that others are creating, and
 // guests whose creation died. The first are unknown until their task ends. The second are unknown only as far as a
 // wanted guest may come of them, and else nobody's business. The third are reported, and keep their VMID.
-func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observed) error {
+func (d worker) judgeUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	type answer struct {
 		tasks []creation
 		err   error
@@ -133,7 +135,7 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 		if api.EndsPass(ctx, a.err) {
 			return a.err
 		}
-		u, err := d.unfinished(ctx, l, out, &f, a.tasks, a.err)
+		u, err := d.unfinished(ctx, obs, out, &f, a.tasks, a.err)
 		if err != nil {
 			return err
 		}
@@ -149,10 +151,10 @@ func (d *Driver) judgeUnfinished(ctx context.Context, l *look, out *model.Observ
 }
 
 // unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
-func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f *model.Unmanaged, running []creation, unseen error) (*model.Unknown, error) {
+func (d worker) unfinished(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, unseen error) (*model.Unknown, error) {
 	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
-		if only := absent(*f, l.want, out.State, by); len(only) > 0 {
+		if only := absent(*f, obs.Want, out.State, by); len(only) > 0 {
 			return &model.Unknown{Why: why, Only: only, Creating: true, Denied: denied}
 		}
 		f.Why, f.Claims, f.Fix = why, model.Address{}, ""
@@ -164,26 +166,26 @@ func (d *Driver) unfinished(ctx context.Context, l *look, out *model.Observed, f
 	by := creating(*f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })
 	switch {
-	case len(mine) > 0 && (len(mine) == len(by) || inReach(l.want, f.VMID)):
+	case len(mine) > 0 && (len(mine) == len(by) || inReach(obs.Want, f.VMID)):
 		// Ordered by an earlier run, which may have known other ranges than this one.
 		return &model.Unknown{Why: "is being created by a task that runs; look again when it is done"}, nil
 	case len(by) > 0:
 		return others("is being created by "+by[0].String(), by, false), nil
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	switch lock := cfg.Now["lock"]; {
 	case api.EndsPass(ctx, err):
 		return nil, err
 	case err != nil:
 		return others("was being created, and cannot be read any more: "+err.Error(), nil, api.IsDenied(err)), nil
 	case lock == "create" || lock == "clone":
-		abandoned(l, out, f, at)
+		abandoned(obs, out, f, at)
 		return nil, nil
 	}
 	// Its task ended between the two questions.
 	const why = "was being created until a moment ago; look again"
-	f.Name = or(cfg.Next["name"], cfg.Next["hostname"])
-	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.id.Site) {
+	f.Name = cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
+	if _, m, found := owner.ParseDescription(cfg.Description()); found && (m.Site == "" || m.Site == d.ID.Site) {
 		return &model.Unknown{Why: why}, nil
 	}
 	return others(why, nil, false), nil
@@ -201,18 +203,18 @@ func inReach(want *model.Want, vmid int) bool {
 
 // abandoned notes that no task works on an unfinished guest. Where our own guests live it is mostly
 // the rest of a creation of ours, and is reported with what clears it: no token may.
-func abandoned(l *look, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
+func abandoned(obs *kind.Observation, out *model.Observed, f *model.Unmanaged, at view.GuestRef) {
 	f.Why = "unfinished: PVE began to create it, and no task works on it"
-	if !l.view.SeesTasks[f.Node] {
+	if !obs.View.SeesTasks[f.Node] {
 		f.Why = fmt.Sprintf("unfinished: PVE began to create it, and no task of this token works on it (Sys.Audit on /nodes/%s would show those of others)", f.Node)
 	}
 	claimed := f.Claims != (model.Address{}) && out.State[f.Claims] == nil // then the creation is refused with the same words
-	if claimed || !inReach(l.want, f.VMID) {
+	if claimed || !inReach(obs.Want, f.VMID) {
 		return
 	}
 	fix := "if nobody is creating it: " + at.Rescue() + "; then check for volumes that it left behind: `pvesm list STORAGE --vmid " + strconv.Itoa(f.VMID) + "`"
 	out.Findings = append(out.Findings, diag.Finding{
-		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
+		Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 		Summary: fmt.Sprintf("%s on node %s is %s; its VMID is not used meanwhile", at, at.Node, f.Why), Detail: fix,
 	})
 }

@@ -106,13 +106,13 @@ type replication struct {
 // mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
 // while it runs or is replicated. Its health checks are not asked: they can only hold
 // while it runs.
-func (d *Driver) mustBeUnused(ctx context.Context, at view.GuestRef) error {
+func (d worker) mustBeUnused(ctx context.Context, at view.GuestRef) error {
 	now, err := d.readPowerOf(ctx, at)
 	if err != nil {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
 	}
 	var jobs []replication
-	if err := api.ReadList(ctx, d.c, "/cluster/replication", &jobs); err != nil {
+	if err := api.ReadList(ctx, d.API, "/cluster/replication", &jobs); err != nil {
 		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
 	}
 	why := ""
@@ -139,7 +139,7 @@ type archive struct {
 
 // farewell is the final backup of one guest.
 type farewell struct {
-	d       *Driver
+	d       worker
 	at      view.GuestRef
 	storage string
 	notes   string    // which guest this is the last backup of: of this incarnation, by its uuid
@@ -148,8 +148,8 @@ type farewell struct {
 
 // newFarewell looks whether a backup can be made and seen, before the guest is shut
 // down for it: rights that are missing, a storage that is away or keeps no backups.
-func (d *Driver) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) (*farewell, error) {
-	f := &farewell{d: d, at: at, storage: backupStorage(d.host), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
+func (d worker) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) (*farewell, error) {
+	f := &farewell{d: d, at: at, storage: backupStorage(d.Model), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
 	for _, need := range []struct {
 		path  string
 		privs []string
@@ -168,7 +168,7 @@ func (d *Driver) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag)
 		Content string          `json:"content"`
 		Active  json.RawMessage `json:"active"`
 	}
-	if err := d.c.Get(ctx, api.Path("nodes", at.Node, "storage", f.storage, "status"), &st); err != nil {
+	if err := d.API.Get(ctx, api.Path("nodes", at.Node, "storage", f.storage, "status"), &st); err != nil {
 		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
 	}
 	if !slices.Contains(strings.Split(st.Content, ","), "backup") || api.Number(st.Active) != 1 {
@@ -180,9 +180,9 @@ func (d *Driver) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag)
 }
 
 // lacks names the first privilege that the token has not got on a path.
-func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (string, error) {
+func (d worker) lacks(ctx context.Context, path string, privs ...string) (string, error) {
 	var rights map[string]map[string]json.RawMessage
-	if err := d.c.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
+	if err := d.API.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
 		return "", err
 	}
 	for _, p := range privs {
@@ -197,7 +197,7 @@ func (d *Driver) lacks(ctx context.Context, path string, privs ...string) (strin
 func (f *farewell) list(ctx context.Context) ([]archive, error) {
 	var all []archive
 	path := api.Path("nodes", f.at.Node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.VMID)
-	if err := api.ReadList(ctx, f.d.c, path, &all); err != nil {
+	if err := api.ReadList(ctx, f.d.API, path, &all); err != nil {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
@@ -224,7 +224,7 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		}
 		var since []api.TaskEntry
 		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", api.Path("nodes", f.at.Node, "tasks"), f.at.VMID, api.Number(a.CTime))
-		if err := api.ReadList(ctx, f.d.c, path, &since); err != nil {
+		if err := api.ReadList(ctx, f.d.API, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
 		}
 		if !slices.ContainsFunc(since, func(e api.TaskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
@@ -240,11 +240,11 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 // while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
 // not (PVE/VZDump.pm, exec_backup_task).
 func (f *farewell) make(ctx context.Context) (string, error) {
-	upid, err := f.d.c.Post(ctx, api.Path("nodes", f.at.Node, "vzdump"), api.Params{
+	upid, err := f.d.API.Post(ctx, api.Path("nodes", f.at.Node, "vzdump"), api.Params{
 		"vmid": strconv.Itoa(f.at.VMID), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
-	err = f.d.c.Settle(ctx, upid, err)
+	err = f.d.API.Settle(ctx, upid, err)
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
 		if _, _, waitErr := f.d.rejoin(ctx, f.at); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)

@@ -27,8 +27,8 @@ func (o *observation) unused() string {
 	}
 	var out []string
 	for key, val := range o.observe.Next {
-		if strings.HasPrefix(key, "unused") && !slices.Contains(known, volumeOf(val)) {
-			out = append(out, fmt.Sprintf("%s (%s)", key, volumeOf(val)))
+		if strings.HasPrefix(key, "unused") && !slices.Contains(known, property.VolumeOf(val)) {
+			out = append(out, fmt.Sprintf("%s (%s)", key, property.VolumeOf(val)))
 		}
 	}
 	slices.Sort(out)
@@ -214,10 +214,10 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 		slot := v.mark.Slots[path]
 		switch {
 		case !there && v.returns(w.name) != "":
-		case !there && volumeOf(v.observe.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
+		case !there && property.VolumeOf(v.observe.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
 		case !there && w.name == "root":
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
-		case !there && slot != "" && v.unused() != "" && volumeOf(v.observe.Now[slot]) == "": // else it is still in use, and kept
+		case !there && slot != "" && v.unused() != "" && property.VolumeOf(v.observe.Now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
 				"its data may be on what is attached nowhere: %s of %s. Which one it is its mark does not prove, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
 				v.unused(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
@@ -245,7 +245,7 @@ func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
 // unusedKey is the key of a volume that belongs to the guest and is attached nowhere.
 func unusedKey(c map[string]string, id string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if strings.HasPrefix(key, "unused") && volumeOf(c[key]) == id {
+		if strings.HasPrefix(key, "unused") && property.VolumeOf(c[key]) == id {
 			return key
 		}
 	}
@@ -255,22 +255,11 @@ func unusedKey(c map[string]string, id string) string {
 // attachedAt is the slot where a volume is in use, be it until the next restart only.
 func attachedAt(c map[string]string, id string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if (isDrive(key) && !strings.HasPrefix(key, "unused") || isMount(key)) && volumeOf(c[key]) == id {
+		if (isDrive(key) && !strings.HasPrefix(key, "unused") || isMount(key)) && property.VolumeOf(c[key]) == id {
 			return key
 		}
 	}
 	return ""
-}
-
-// storageOf is the storage of a drive's volume, or of the order for one.
-func storageOf(drive string) string {
-	storage, _, _ := strings.Cut(volumeOf(drive), ":")
-	return storage
-}
-
-// volumeOf is the volume of a drive, or of a mount point.
-func volumeOf(drive string) string {
-	return or(property.Value(drive, "file"), property.First(drive, "volume"))
 }
 
 // device is one that has a slot: its name in the mark, and how its slots are called.

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -24,7 +25,7 @@ const (
 // reached waits until a guest really is as the HA manager was asked to make it. The
 // task of the request ends within a second and says nothing of that; the manager may
 // also start the guest on another node.
-func (d *Driver) reached(ctx context.Context, at view.GuestRef, running bool, patience time.Duration) error {
+func (d worker) reached(ctx context.Context, at view.GuestRef, running bool, patience time.Duration) error {
 	what := pick(running, "started", "stopped")
 	deadline := time.Now().Add(patience)
 	for {
@@ -35,7 +36,7 @@ func (d *Driver) reached(ctx context.Context, at view.GuestRef, running bool, pa
 		case err == nil && now.ha == "error":
 			return fmt.Errorf("%s is not %s: %s", at, what, haStuck(at))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, lookErr := view.Read(ctx, d.c, d.host); lookErr == nil && v.Guests[at.VMID].Node != "" {
+			if v, lookErr := view.Read(ctx, d.API, d.Model); lookErr == nil && v.Guests[at.VMID].Node != "" {
 				at.Node = v.Guests[at.VMID].Node
 			}
 		}
@@ -43,7 +44,7 @@ func (d *Driver) reached(ctx context.Context, at view.GuestRef, running bool, pa
 			if err != nil {
 				return fmt.Errorf("whether the HA manager has %s %s cannot be seen: %w", what, at, err)
 			}
-			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, at, patience, or(now.ha, "none"))
+			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, at, patience, cmp.Or(now.ha, "none"))
 		}
 		if err := api.Sleep(ctx, haPoll); err != nil {
 			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, at, err)
@@ -57,8 +58,8 @@ func haStuck(at view.GuestRef) string {
 }
 
 // release takes a guest that shall go out of the HA manager, which could not stop it.
-func (d *Driver) release(ctx context.Context, at view.GuestRef) error {
-	_, err := d.c.Delete(ctx, api.Path("cluster", "ha", "resources", at.HAName()), url.Values{})
+func (d worker) release(ctx context.Context, at view.GuestRef) error {
+	_, err := d.API.Delete(ctx, api.Path("cluster", "ha", "resources", at.HAName()), url.Values{})
 	switch {
 	case err == nil, strings.Contains(fmt.Sprint(err), "no such resource"), strings.Contains(fmt.Sprint(err), "not HA managed"):
 		return nil

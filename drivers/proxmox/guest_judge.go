@@ -1,12 +1,14 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -34,7 +36,7 @@ func observedGuest(g view.Listed, cfg view.Config, notes string, m owner.Tag) *m
 func resource(g view.Listed, cfg view.Config, m owner.Tag, spec any) *model.Resource {
 	return &model.Resource{
 		Addr: m.Addr(), Spec: spec, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
-		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: or(g.Lock, cfg.Now["lock"]), HA: g.HA},
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},
 	}
 }
 
@@ -60,15 +62,15 @@ type judge struct {
 }
 
 // all judges guests by what was read of them.
-func (j *judge) all(guests []view.Listed, read map[view.GuestRef]reading) {
+func (j *judge) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
-		if a.err == nil {
-			j.guest(g, a.cfg)
+		if a.Err == nil {
+			j.guest(g, a.Config)
 			continue
 		}
 		j.unread = append(j.unread, g)
-		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.err)})
+		j.out.Unknown = append(j.out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), g.VMID), Why: a.Err.Error(), VMID: g.VMID, Guest: g.Kind(), Name: j.wanted.nameOf(g), Denied: api.IsDenied(a.Err)})
 	}
 }
 
@@ -83,7 +85,7 @@ func (j *judge) passOver(g view.Listed) {
 }
 
 func (j *judge) guest(g view.Listed, cfg view.Config) {
-	name := or(cfg.Next["name"], cfg.Next["hostname"])
+	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
 	}
@@ -105,17 +107,17 @@ func (j *judge) guest(g view.Listed, cfg view.Config) {
 		return
 	}
 	f := model.Unmanaged{VMID: g.VMID, Name: name, Kind: g.Kind(), Why: why, Node: g.Node, Claims: claims}
-	lock = or(lock, g.Lock)
+	lock = cmp.Or(lock, g.Lock)
 	switch {
 	case lock == "create" || lock == "clone":
 		f.Unfinished = true
 		f.Why = "unfinished: its configuration is locked by a " + lock + " that runs or died"
-		f.Claims = or(claims, j.wanted.vmids[g.VMID])
+		f.Claims = cmp.Or(claims, j.wanted.vmids[g.VMID])
 		f.Fix = "if no task works on it any more: " + g.Ref().Rescue()
 	case claims != (model.Address{}):
 		f.Fix = "remove the ownership tag from the description of the copy, or the copy itself"
 	case found && !m.Readable() && (m.Site == "" || m.Site == j.id.Site): // ours before somebody, or a newer version, wrote in it
-		f.Claims = or(j.wanted.names[m.Node], or(j.wanted.names[name], j.wanted.vmids[g.VMID]))
+		f.Claims = cmp.Or(j.wanted.names[m.Node], j.wanted.names[name], j.wanted.vmids[g.VMID])
 		f.Fix = "put the last line of its description back from a backup; if a newer version of this program wrote it, use that one"
 	case j.wanted.vmids[g.VMID] != (model.Address{}):
 		f.Claims = j.wanted.vmids[g.VMID]

@@ -1,9 +1,11 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -36,11 +38,11 @@ type guest interface {
 	slots(cfg view.Config, old map[string]string) map[string]string
 	// create makes a guest at a place that is free, or goes on with it where an earlier attempt
 	// got only so far.
-	create(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag) error
+	create(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag) error
 	// finish makes a copy of a template what the files say.
-	finish(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error
+	finish(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error
 	// completed is called when a new guest is what is wanted.
-	completed(ctx context.Context, d *Driver, at view.GuestRef, m owner.Tag)
+	completed(ctx context.Context, d worker, at view.GuestRef, m owner.Tag)
 	// change turns the changes of a step into keys of PVE.
 	change(c *change, s plan.Step, have guest) changer
 
@@ -123,9 +125,9 @@ func guestKindOf[S any, G interface {
 	*S
 	guest
 }](name, doc string, absent map[string]string,
-) kind[S] {
-	return kind[S]{
-		model: model.Kind{
+) kind.Of[S] {
+	return kind.Of[S]{
+		Model: model.Kind{
 			Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
 			New: func() any { return withDefaults(new(S)) },
 			Resolve: func(spec any, in model.Scope) []model.Problem {
@@ -143,15 +145,18 @@ func guestKindOf[S any, G interface {
 			Note:   noteGuest,
 			Brief:  func(spec any) string { return spec.(guest).brief() },
 		},
-		create: func(ctx context.Context, d *Driver, s plan.Step, want *S) error {
-			return createGuest(ctx, d, s, G(want))
+		Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *S) error {
+			return createGuest(ctx, worker{h}, s, G(want))
 		},
-		update: func(ctx context.Context, d *Driver, s plan.Step, want, have *S) error {
-			return updateGuest(ctx, d, s, G(want), G(have))
+		Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *S) error {
+			return updateGuest(ctx, worker{h}, s, G(want), G(have))
 		},
-		remove: removeGuest,
-		needs:  func(want *S, n *rights.Needs) { guestNeeds(G(want), n) },
-		anew:   func(want, have *S) bool { return G(want).asksHost(G(have)) },
+		Before: func(ctx context.Context, h *kind.Host, s plan.Step) (plan.Step, error) {
+			return worker{h}.undisturbed(ctx, s)
+		},
+		Remove:     func(ctx context.Context, h *kind.Host, s plan.Step) error { return removeGuest(ctx, worker{h}, s) },
+		Privileges: func(want *S, n *rights.Needs) { guestNeeds(G(want), n) },
+		Requests:   func(want, have *S) bool { return G(want).asksHost(G(have)) },
 	}
 }
 
@@ -189,7 +194,7 @@ func attributePath(g guest, key string) string {
 	if name := c.attributes.nameOf(key); name != "" {
 		return name
 	}
-	if !g.isOption(key, or(c.observe.Next[key], c.observe.Now[key])) {
+	if !g.isOption(key, cmp.Or(c.observe.Next[key], c.observe.Now[key])) {
 		return key
 	}
 	return "options." + key

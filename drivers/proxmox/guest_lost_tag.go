@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,7 +18,7 @@ import (
 // guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
 // otherwise is what to do if it is another guest.
 func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
-	if guestKind(addr) != pick(at.LXC, "ct", "vm") {
+	if guestKind(addr) != at.Kind() {
 		return "it is not " + addr.String() + ": " + otherwise
 	}
 	where := fmt.Sprintf("if it is %s and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`%s set %d --description` would replace all other lines)",
@@ -33,7 +34,7 @@ func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, o
 // identity, or disks and nics in other slots than those that are given to a new guest.
 func (j *judge) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
 	w := j.want.State[addr]
-	if w == nil || or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
+	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
 		return ""
 	}
 	want, ok := w.Spec.(guest)

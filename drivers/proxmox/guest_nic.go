@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -49,7 +50,7 @@ func card(old string, n NIC) string {
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
 		mac = n.MAC
 	}
-	head := or(n.Model, model)
+	head := cmp.Or(n.Model, model)
 	if mac != "" {
 		head += "=" + mac
 	}

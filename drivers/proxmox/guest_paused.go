@@ -15,7 +15,7 @@ import (
 const paused = "paused"
 
 // watchStates finds our guests that are locked, and those that are paused.
-func (d *Driver) watchStates(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
+func (d worker) watchStates(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
 	if err := d.watchLocks(ctx, out); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (d *Driver) watchStates(ctx context.Context, guests map[int]view.Listed, ou
 // One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
 // guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
 // configuration is locked a task is at work, a backup or a migration, and will end it.
-func (d *Driver) watchPaused(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
+func (d worker) watchPaused(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		r := out.State[addr]
 		if r.Guest == nil || guests[r.Guest.VMID].QMP == "" {
@@ -96,8 +96,8 @@ func haltedFix(at view.GuestRef, qmp string) string {
 }
 
 // unpause lets a paused machine run on.
-func (d *Driver) unpause(ctx context.Context, at view.GuestRef) error {
-	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "resume"), nil) })
+func (d worker) unpause(ctx context.Context, at view.GuestRef) error {
+	_, err := d.whenUnlocked(ctx, func() (string, error) { return d.API.Post(ctx, at.Path("status", "resume"), nil) })
 	if err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}

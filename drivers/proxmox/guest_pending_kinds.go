@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func (v *VM) settable(key string) bool {
 	case key == "boot":
 		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
 	case key == "machine": // of Windows PVE pins it when that is declared
-		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(or(now, "pc"), c.Next[key])
+		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
 	case key == "bootdisk": // goes where a boot order is set
 		return len(bootDevices(c.Next["boot"])) == 0
 	default:
@@ -114,7 +115,7 @@ func (c *change) revertOnly(want, have guest, s plan.Step) []plan.Change {
 
 // revertBeforeStop reverts what waits before a guest is stopped for a change: when PVE
 // stops it, it brings into force what waits.
-func (d *Driver) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) error {
+func (d worker) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) error {
 	if len(ch.revert) == 0 {
 		return nil
 	}

@@ -30,7 +30,7 @@ type power struct {
 
 // readPowerOf asks the guest's node. It costs a connection (PVE closes it), so only
 // steps ask, never a look that finds nothing to do.
-func (d *Driver) readPowerOf(ctx context.Context, at view.GuestRef) (power, error) {
+func (d worker) readPowerOf(ctx context.Context, at view.GuestRef) (power, error) {
 	var doc struct {
 		Status string          `json:"status"`
 		QMP    string          `json:"qmpstatus"`
@@ -41,7 +41,7 @@ func (d *Driver) readPowerOf(ctx context.Context, at view.GuestRef) (power, erro
 			State   string          `json:"state"`
 		} `json:"ha"`
 	}
-	if err := d.c.Get(ctx, at.Path("status", "current"), &doc); err != nil {
+	if err := d.API.Get(ctx, at.Path("status", "current"), &doc); err != nil {
 		return power{}, err
 	}
 	if doc.Status == "" {
@@ -59,8 +59,8 @@ func (d *Driver) readPowerOf(ctx context.Context, at view.GuestRef) (power, erro
 // the guest runs, and its task ends well only when QEMU answered its monitor, or LXC reported
 // the container as running (PVE/QemuServer.pm, vm_start_nolock; PVE/LXC.pm, vm_start). So it
 // runs then, with a newer start than before.
-func (d *Driver) start(ctx context.Context, at view.GuestRef) error {
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "start"), nil) })
+func (d worker) start(ctx context.Context, at view.GuestRef) error {
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.API.Post(ctx, at.Path("status", "start"), nil) })
 	switch {
 	case err != nil && strings.Contains(err.Error(), "already running"):
 		now, lookErr := d.readPowerOf(ctx, at)
@@ -83,7 +83,7 @@ func (d *Driver) start(ctx context.Context, at view.GuestRef) error {
 //
 // A VM that is down in the middle of a restart is awaited first: for PVE its shutdown
 // would be done at once, and the start that follows would undo it.
-func (d *Driver) stop(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d worker) stop(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	if !at.LXC {
 		if now, err := d.readPowerOf(ctx, at); err == nil && !now.running {
 			d.rebootsNow(ctx, at)
@@ -92,7 +92,7 @@ func (d *Driver) stop(ctx context.Context, at view.GuestRef, m owner.Tag) error 
 	limit := time.Duration(m.ShutdownSeconds()) * time.Second
 	asked, cancel := context.WithTimeout(ctx, limit+shutdownGrace)
 	upid, err := d.whenUnlocked(asked, func() (string, error) {
-		return d.c.Post(asked, at.Path("status", "shutdown"), api.Params{"timeout": m.ShutdownSeconds(), "forceStop": true})
+		return d.API.Post(asked, at.Path("status", "shutdown"), api.Params{"timeout": m.ShutdownSeconds(), "forceStop": true})
 	})
 	hangs := asked.Err() != nil && ctx.Err() == nil
 	cancel()
@@ -113,13 +113,13 @@ func (d *Driver) stop(ctx context.Context, at view.GuestRef, m owner.Tag) error 
 
 // pullPlug stops a guest that a shutdown did not end; a shutdown task that still
 // hangs holds the guest's lock file, so it is ended first.
-func (d *Driver) pullPlug(ctx context.Context, at view.GuestRef, shutdown string, why error) error {
+func (d worker) pullPlug(ctx context.Context, at view.GuestRef, shutdown string, why error) error {
 	if shutdown != "" {
-		if _, err := d.c.Delete(ctx, api.Path("nodes", at.Node, "tasks", shutdown), nil); err != nil && api.ClassOf(err) == api.NoLogin {
+		if _, err := d.API.Delete(ctx, api.Path("nodes", at.Node, "tasks", shutdown), nil); err != nil && api.ClassOf(err) == api.NoLogin {
 			return fmt.Errorf("shutting %s down: %w", at, err)
 		}
 	}
-	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.c.Post(ctx, at.Path("status", "stop"), nil) })
+	upid, err := d.whenUnlocked(ctx, func() (string, error) { return d.API.Post(ctx, at.Path("status", "stop"), nil) })
 	if err != nil && !strings.Contains(err.Error(), at.String()+" not running") {
 		return fmt.Errorf("stopping %s, which its shutdown did not end (%w): %w", at, why, err)
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +18,11 @@ import (
 // removeGuest destroys a guest after proving once more that it is ours, and after
 // what its mark demands. In this order, so that nothing is shut down for nothing:
 // wait for our own tasks, prove, refuse, shut down, back up, prove again, destroy.
-func removeGuest(ctx context.Context, d *Driver, s plan.Step) error {
+func removeGuest(ctx context.Context, d worker, s plan.Step) error {
 	at := view.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
 	for _, r := range []*model.Resource{s.Want, s.Have} {
 		if r != nil && r.Guest != nil {
-			at.Node, at.VMID = r.Guest.Node, or(r.Guest.VMID, at.VMID)
+			at.Node, at.VMID = r.Guest.Node, cmp.Or(r.Guest.VMID, at.VMID)
 		}
 	}
 	_, others, err := d.rejoin(ctx, at)
@@ -72,15 +73,15 @@ var (
 
 // departing reads a guest that is to go: it must be provably ours, and nothing must
 // speak against its going.
-func (d *Driver) departing(ctx context.Context, at view.GuestRef, addr model.Address) (view.Config, owner.Verdict, error) {
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+func (d worker) departing(ctx context.Context, at view.GuestRef, addr model.Address) (view.Config, owner.Verdict, error) {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
 		return cfg, owner.Verdict{}, errors.Join(errGone, err)
 	}
 	if err != nil {
 		return cfg, owner.Verdict{}, fmt.Errorf("removing %s: looking at it first: %w", at, err)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	switch {
 	case !is.IsOwnedAs(addr):
 		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", at, addr, is.Why(), errNotOurs)
@@ -99,7 +100,7 @@ func (d *Driver) departing(ctx context.Context, at view.GuestRef, addr model.Add
 // takeLeave does what the policy demands and shuts the guest down. A backup is made
 // of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
 // stopped, since the files want it gone and the next pass would stop it again.
-func (d *Driver) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, policy string, cfg view.Config) error {
+func (d worker) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, policy string, cfg view.Config) error {
 	switch policy {
 	case owner.RemoveAtOnce:
 		return d.stopForGood(ctx, at, m)
@@ -146,7 +147,7 @@ func (d *Driver) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, p
 
 // stopForGood stops a guest that shall go. If the HA manager cannot, the guest is
 // taken out of its hands.
-func (d *Driver) stopForGood(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d worker) stopForGood(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	err := d.stop(ctx, at, m)
 	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
 		return err
@@ -167,9 +168,9 @@ func (d *Driver) stopForGood(ctx context.Context, at view.GuestRef, m owner.Tag)
 // destroy gives the order. Only volumes that the configuration names go: PVE's other
 // option also takes every volume that carries the VMID. purge takes the guest out of
 // HA, replication and backup jobs, which else forbid it or outlive it.
-func (d *Driver) destroy(ctx context.Context, at view.GuestRef) error {
-	upid, err := d.c.Delete(ctx, at.Path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
-	err = d.c.Settle(ctx, upid, err)
+func (d worker) destroy(ctx context.Context, at view.GuestRef) error {
+	upid, err := d.API.Delete(ctx, at.Path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
+	err = d.API.Settle(ctx, upid, err)
 	if err == nil {
 		return nil
 	}
@@ -178,7 +179,7 @@ func (d *Driver) destroy(ctx context.Context, at view.GuestRef) error {
 			return fmt.Errorf("removing %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	if _, lookErr := view.ReadConfig(ctx, d.c, at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
+	if _, lookErr := view.ReadConfig(ctx, d.API, at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
 		return d.mustBeGone(ctx, at, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
@@ -191,8 +192,8 @@ func (d *Driver) destroy(ctx context.Context, at view.GuestRef) error {
 // mustBeGone asks the list of guests whether one is gone: an error on the guest
 // itself proves nothing, since with rights on a pool only a missing guest and a
 // hidden one look the same.
-func (d *Driver) mustBeGone(ctx context.Context, at view.GuestRef, why error) error {
-	v, err := view.Read(ctx, d.c, d.host)
+func (d worker) mustBeGone(ctx context.Context, at view.GuestRef, why error) error {
+	v, err := view.Read(ctx, d.API, d.Model)
 	if err != nil {
 		return err
 	}
@@ -207,7 +208,7 @@ func (d *Driver) mustBeGone(ctx context.Context, at view.GuestRef, why error) er
 	if !v.LimitedVisibility {
 		return nil
 	}
-	switch hidden, err := view.IsTaken(ctx, d.c, at.VMID); {
+	switch hidden, err := view.IsTaken(ctx, d.API, at.VMID); {
 	case err != nil:
 		return fmt.Errorf("asking whether %s is gone: %w", at, err)
 	case hidden:

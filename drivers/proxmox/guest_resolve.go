@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -43,7 +44,7 @@ func (r *guestResolver) spec() *model.Spec {
 // sized gives the size that preset and node give together, and checks it.
 func (r *guestResolver) sized(preset string, cores, memory, disk int) (allCores, allMemory, rootDisk int) {
 	if p := r.in.Site.Presets[preset]; p != nil {
-		cores, memory, disk = or(cores, p.Cores), or(memory, p.Memory), or(disk, p.Disk)
+		cores, memory, disk = cmp.Or(cores, p.Cores), cmp.Or(memory, p.Memory), cmp.Or(disk, p.Disk)
 	}
 	missing := []string{}
 	if cores == 0 {
@@ -66,7 +67,7 @@ func (r *guestResolver) sized(preset string, cores, memory, disk int) (allCores,
 
 // bridge is where cards go that name none.
 func (r *guestResolver) bridge() string {
-	bridge := or(r.in.Site.Bridge, "vmbr0")
+	bridge := cmp.Or(r.in.Site.Bridge, "vmbr0")
 	if h := r.in.Host; h != nil && h.Bridge != "" {
 		bridge = h.Bridge
 	}
@@ -97,10 +98,10 @@ func (r *guestResolver) card(path string, vlan int, mac string) string {
 // one that is no word of these leads the site's gateway.
 func (r *guestResolver) first(ip, gateway string, words ...string) (fullIP, fullGateway string) {
 	if spec := r.spec(); spec != nil && spec.Network != nil {
-		ip, gateway = or(ip, spec.Network.IP), or(gateway, spec.Network.Gateway)
+		ip, gateway = cmp.Or(ip, spec.Network.IP), cmp.Or(gateway, spec.Network.Gateway)
 	}
-	if ip = or(ip, "dhcp"); !slices.Contains(words, ip) {
-		gateway = or(gateway, r.in.Site.Gateway)
+	if ip = cmp.Or(ip, "dhcp"); !slices.Contains(words, ip) {
+		gateway = cmp.Or(gateway, r.in.Site.Gateway)
 	}
 	return ip, gateway
 }
@@ -149,7 +150,7 @@ func (r *guestResolver) names() (dns []string, domain string) {
 			dns = spec.Network.DNS
 		}
 		if spec.Identity != nil {
-			domain = or(spec.Identity.Domain, domain)
+			domain = cmp.Or(spec.Identity.Domain, domain)
 		}
 	}
 	return slices.Clone(dns), domain

@@ -37,7 +37,7 @@ func restartable(want, have *model.Resource) *bool {
 // spareRestarts takes the restart out of what is planned for a guest on which it was
 // of no use, and says so. What waits stays listed as pending. Only guests that wait
 // for a restart which the files allow cost a request.
-func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model.Observed) error {
+func (d worker) spareRestarts(ctx context.Context, want *model.Want, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		have, w := out.State[addr], want.State[addr]
 		if w == nil || have.Guest == nil {
@@ -65,14 +65,14 @@ func (d *Driver) spareRestarts(ctx context.Context, want *model.Want, out *model
 
 // restartedInVain tells how our last restarts of a guest went, if that speaks against
 // another one now. The worker of a restart that was killed is no answer of the guest.
-func (d *Driver) restartedInVain(ctx context.Context, at view.GuestRef) (string, error) {
+func (d worker) restartedInVain(ctx context.Context, at view.GuestRef) (string, error) {
 	var list []api.TaskEntry
 	path := fmt.Sprintf("%s?limit=500&source=archive&vmid=%s&since=%d", api.Path("nodes", at.Node, "tasks"), strconv.Itoa(at.VMID), time.Now().Add(-restartPause).Unix())
-	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
+	if err := api.ReadList(ctx, d.API, path, &list); err != nil {
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}
 	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
-		return !d.c.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
+		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
 	})
 	switch {
 	case len(list) == 0:

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ const (
 
 // restart shuts a guest down and starts it, which applies what is pending, and waits until
 // it runs with a newer start than before.
-func (d *Driver) restart(ctx context.Context, at view.GuestRef, m owner.Tag) error {
+func (d worker) restart(ctx context.Context, at view.GuestRef, m owner.Tag) error {
 	before, err := d.readPowerOf(ctx, at)
 	if err != nil {
 		return fmt.Errorf("restarting %s: looking at it first: %w", at, err)
@@ -46,7 +47,7 @@ func (d *Driver) restart(ctx context.Context, at view.GuestRef, m owner.Tag) err
 		return d.start(ctx, at)
 	}
 	upid, err := d.whenUnlocked(ctx, func() (string, error) {
-		return d.c.Post(ctx, at.Path("status", "reboot"), api.Params{"timeout": m.ShutdownSeconds()})
+		return d.API.Post(ctx, at.Path("status", "reboot"), api.Params{"timeout": m.ShutdownSeconds()})
 	})
 	lost := err
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
@@ -90,7 +91,7 @@ func (p power) newerThan(before power) bool {
 // runsAgain waits until a guest runs with a newer start than before. reboot is the task that
 // stopped it, "" where its answer was lost. The later task is looked for as soon as the
 // guest was seen stopped: it says why, where it fails, to a token that may see it.
-func (d *Driver) runsAgain(ctx context.Context, at view.GuestRef, before power, reboot string) error {
+func (d worker) runsAgain(ctx context.Context, at view.GuestRef, before power, reboot string) error {
 	patience := restartPatience
 	if before.managed {
 		patience = haPatience
@@ -109,7 +110,7 @@ func (d *Driver) runsAgain(ctx context.Context, at view.GuestRef, before power, 
 			return d.start(ctx, at)
 		}
 		if upid := d.laterStart(ctx, at, reboot); upid != "" {
-			err := d.c.Tasks.Wait(ctx, upid)
+			err := d.API.Tasks.Wait(ctx, upid)
 			switch {
 			case err == nil, strings.Contains(err.Error(), "already running"):
 				if now, err = d.readPowerOf(ctx, at); err == nil && now.newerThan(before) {
@@ -133,7 +134,7 @@ func (d *Driver) runsAgain(ctx context.Context, at view.GuestRef, before power, 
 // laterStart is the newest start of a VM after a reboot; "" where none can be seen. Both
 // times are those in the ids, of one clock. A token without Sys.Audit on the node sees its
 // own tasks only, and the list says nothing of that.
-func (d *Driver) laterStart(ctx context.Context, at view.GuestRef, reboot string) string {
+func (d worker) laterStart(ctx context.Context, at view.GuestRef, reboot string) string {
 	if at.LXC {
 		return ""
 	}
@@ -142,7 +143,7 @@ func (d *Driver) laterStart(ctx context.Context, at view.GuestRef, reboot string
 		return ""
 	}
 	if reboot == "" {
-		if i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.c.StartedByUs(e.UPID) }); i >= 0 {
+		if i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.API.StartedByUs(e.UPID) }); i >= 0 {
 			reboot = tasks[i].UPID
 		}
 	}
@@ -155,19 +156,19 @@ func (d *Driver) laterStart(ctx context.Context, at view.GuestRef, reboot string
 }
 
 // recentTasks are the last tasks about a guest, running ones first, then the newest.
-func (d *Driver) recentTasks(ctx context.Context, at view.GuestRef) ([]api.TaskEntry, error) {
+func (d worker) recentTasks(ctx context.Context, at view.GuestRef) ([]api.TaskEntry, error) {
 	var list []api.TaskEntry
-	err := api.ReadList(ctx, d.c, api.Path("nodes", at.Node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.VMID), &list)
+	err := api.ReadList(ctx, d.API, api.Path("nodes", at.Node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.VMID), &list)
 	return list, err
 }
 
 // staysDown says that a VM did not come back, what was seen, and what to do.
-func (d *Driver) staysDown(ctx context.Context, at view.GuestRef, now power, seen error, patience time.Duration) error {
+func (d worker) staysDown(ctx context.Context, at view.GuestRef, now power, seen error, patience time.Duration) error {
 	switch missing, err := d.lacks(ctx, "/nodes/"+at.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
 	case now.managed:
-		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, or(now.ha, "none"))
+		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, cmp.Or(now.ha, "none"))
 	case now.running:
 		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.pid, now.uptime)
 	case err == nil && missing != "":
@@ -180,7 +181,7 @@ func (d *Driver) staysDown(ctx context.Context, at view.GuestRef, now power, see
 // rebootsNow waits for a start that is under way, and for the one that follows a reboot
 // which an earlier run ordered, so that the VM is not started a second time beside it. It
 // reports whether the VM runs. No clock tells how old that reboot is, so the wait is short.
-func (d *Driver) rebootsNow(ctx context.Context, at view.GuestRef) bool {
+func (d worker) rebootsNow(ctx context.Context, at view.GuestRef) bool {
 	if at.LXC {
 		return false
 	}
@@ -197,8 +198,8 @@ func (d *Driver) rebootsNow(ctx context.Context, at view.GuestRef) bool {
 	last := tasks[i]
 	switch {
 	case taskType(last.UPID) == "qmstart" && last.Running():
-		return d.c.Tasks.Wait(ctx, last.UPID) == nil
-	case taskType(last.UPID) != "qmreboot" || !d.c.StartedByUs(last.UPID):
+		return d.API.Tasks.Wait(ctx, last.UPID) == nil
+	case taskType(last.UPID) != "qmreboot" || !d.API.StartedByUs(last.UPID):
 		return false
 	}
 	for range 4 {
@@ -209,7 +210,7 @@ func (d *Driver) rebootsNow(ctx context.Context, at view.GuestRef) bool {
 			return true
 		}
 		if upid := d.laterStart(ctx, at, last.UPID); upid != "" {
-			return d.c.Tasks.Wait(ctx, upid) == nil
+			return d.API.Tasks.Wait(ctx, upid) == nil
 		}
 	}
 	return false
@@ -222,11 +223,11 @@ const noLock = "can't lock file"
 // whenUnlocked sends a write and waits for its task; for a while again where it did not
 // get the guest's lock file, and so did nothing. Its last failure is not temporary: the
 // time to wait for that file is over, and who tries a step again must not begin it anew.
-func (d *Driver) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
+func (d worker) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
-		err = d.c.Settle(ctx, upid, err)
+		err = d.API.Settle(ctx, upid, err)
 		switch {
 		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -18,11 +19,11 @@ import (
 
 // inSnapshots maps the volumes that snapshots of a guest hold to one snapshot that does.
 // It costs a request for each snapshot, and one more.
-func (d *Driver) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]string, error) {
+func (d worker) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]string, error) {
 	var list []struct {
 		Name string `json:"name"`
 	}
-	if err := api.ReadList(ctx, d.c, at.Path("snapshot"), &list); err != nil {
+	if err := api.ReadList(ctx, d.API, at.Path("snapshot"), &list); err != nil {
 		return nil, fmt.Errorf("asking for the snapshots of %s: %w", at, err)
 	}
 	out := map[string]string{}
@@ -31,12 +32,12 @@ func (d *Driver) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]
 			continue
 		}
 		var conf map[string]json.RawMessage
-		if err := d.c.Get(ctx, at.Path("snapshot", s.Name, "config"), &conf); err != nil {
+		if err := d.API.Get(ctx, at.Path("snapshot", s.Name, "config"), &conf); err != nil {
 			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
 		}
 		for key, val := range conf {
 			if isDrive(key) || isMount(key) {
-				out[volumeOf(api.Text(val))] = s.Name
+				out[property.VolumeOf(api.Text(val))] = s.Name
 			}
 		}
 	}
@@ -46,7 +47,7 @@ func (d *Driver) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]
 // findSnapshots asks for the snapshots of guests of which a volume is to be moved or
 // freed, so that the plan says what cannot be. All other guests cost no request: that
 // one has snapshots at all, its configuration tells.
-func (d *Driver) findSnapshots(ctx context.Context, want *model.Want, out *model.Observed) error {
+func (d worker) findSnapshots(ctx context.Context, want *model.Want, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		w := want.State[addr]
 		if w == nil {
@@ -90,7 +91,7 @@ func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 		}
 	}
 	for _, h := range v.list {
-		id := volumeOf(v.observe.Next[v.mark.Slots["disk."+h.name]])
+		id := property.VolumeOf(v.observe.Next[v.mark.Slots["disk."+h.name]])
 		switch w, stays := find(want.list, h.name); {
 		case stays && w.storage != "" && w.storage != h.storage:
 			refuse(h.name, id, "moved to "+w.storage)
@@ -108,13 +109,13 @@ func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 
 // mustBeMovable refuses before a container is stopped for a volume to be moved, and PVE
 // would not move it.
-func (d *Driver) mustBeMovable(ctx context.Context, ch *change) error {
+func (d worker) mustBeMovable(ctx context.Context, ch *change) error {
 	held, err := d.inSnapshots(ctx, ch.sight.at)
 	if err != nil {
 		return err
 	}
 	for slot := range ch.move {
-		if s := held[volumeOf(ch.from.observe.Next[slot])]; s != "" {
+		if s := held[property.VolumeOf(ch.from.observe.Next[slot])]; s != "" {
 			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
 		}
 	}

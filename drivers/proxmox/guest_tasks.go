@@ -17,10 +17,10 @@ var watching = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "ter
 
 // guestTasks are the running tasks on one guest that change it. Those of others are
 // in it only as far as the token may see them (Sys.Audit on the node).
-func (d *Driver) guestTasks(ctx context.Context, at view.GuestRef) ([]string, error) {
+func (d worker) guestTasks(ctx context.Context, at view.GuestRef) ([]string, error) {
 	var list []api.TaskEntry
 	path := api.Path("nodes", at.Node, "tasks") + "?limit=500&source=active&vmid=" + strconv.Itoa(at.VMID)
-	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
+	if err := api.ReadList(ctx, d.API, path, &list); err != nil {
 		return nil, fmt.Errorf("asking what works on %s now: %w", at, err)
 	}
 	var out []string
@@ -37,18 +37,18 @@ func (d *Driver) guestTasks(ctx context.Context, at view.GuestRef) ([]string, er
 // matter here. waited tells that there was something; others are tasks of somebody
 // else, which are not waited for. A start that the node itself ordered is: it mostly is
 // the second half of a restart of ours, and it is short.
-func (d *Driver) rejoin(ctx context.Context, at view.GuestRef) (waited bool, others []string, err error) {
+func (d worker) rejoin(ctx context.Context, at view.GuestRef) (waited bool, others []string, err error) {
 	tasks, err := d.guestTasks(ctx, at)
 	if err != nil {
 		return false, nil, err
 	}
 	for _, upid := range tasks {
-		if !d.c.StartedByUs(upid) && !startsAgain(upid) {
+		if !d.API.StartedByUs(upid) && !startsAgain(upid) {
 			others = append(others, upid)
 			continue
 		}
 		waited = true
-		if err := d.c.Tasks.Wait(ctx, upid); err != nil {
+		if err := d.API.Tasks.Wait(ctx, upid); err != nil {
 			if _, ended := errors.AsType[*api.TaskError](err); !ended {
 				return true, others, err
 			}
@@ -83,7 +83,7 @@ func lockText(at view.GuestRef, lock string, tasks []string) string {
 // names those on which no task works: they stay so until somebody clears the lock. For
 // what this token ordered itself a step waits; a hibernated guest can be started, and
 // nothing else. Free guests cost no request.
-func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
+func (d worker) watchLocks(ctx context.Context, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest
 		if g == nil || g.Lock == "" {
@@ -95,7 +95,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 			return err
 		}
 		if len(tasks) == 0 { // what held it may have ended since it was listed
-			cfg, lookErr := view.ReadConfig(ctx, d.c, at)
+			cfg, lookErr := view.ReadConfig(ctx, d.API, at)
 			if api.EndsPass(ctx, lookErr) {
 				return lookErr
 			}
@@ -109,7 +109,7 @@ func (d *Driver) watchLocks(ctx context.Context, out *model.Observed) error {
 		if g.Lock == "suspended" && !g.Running {
 			g.Hibernated = lockText(at, g.Lock, nil)
 		}
-		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.c.StartedByUs) {
+		if g.Lock != "suspended" && !slices.ContainsFunc(tasks, d.API.StartedByUs) {
 			g.Locked = lockText(at, g.Lock, tasks)
 		}
 		if err != nil || len(tasks) > 0 { // one node's list that does not come keeps nothing else from being seen

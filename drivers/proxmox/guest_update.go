@@ -17,15 +17,15 @@ type changer interface {
 	// conclude adds what follows from all of them, and leaves out what only waits.
 	conclude()
 	// done does what a change that was carried out leaves to do, before the power is settled.
-	done(ctx context.Context, d *Driver) error
+	done(ctx context.Context, d worker) error
 }
 
 // updateGuest carries out the changes of a plan; see carryOut for the order of things.
-func updateGuest(ctx context.Context, d *Driver, s plan.Step, want, have guest) error {
+func updateGuest(ctx context.Context, d worker, s plan.Step, want, have guest) error {
 	at := placeOf(s.Have)
 	w, h := want.common(), have.common()
 	m := w.ownerTag
-	m.Owner, m.CreationVMID = d.id.Owner, at.VMID
+	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
 	if h.mark.Provisional() { // a clone whose making was cut off: what is missing of it is done now
 		if err := want.finish(ctx, d, s, at, m, have); err != nil {
 			return err
@@ -74,7 +74,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want, have guest) (*ch
 
 // undo deals with a change that failed: why. What PVE stored of a container's cards all the
 // same is written back, and a guest that was stopped for the change is started again.
-func (d *Driver) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
+func (d worker) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
 	switch {
 	case !halted && ch.sight.at.LXC && s.Have.Guest.Running:
 		return d.takeBackCards(ctx, ch, why)
@@ -87,7 +87,7 @@ func (d *Driver) undo(ctx context.Context, s plan.Step, ch *change, halted bool,
 
 // resume starts a hibernated machine before anything else: its lock keeps PVE from
 // changing it, and goes with that.
-func (d *Driver) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
+func (d worker) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	if err := d.stillOurs(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
 // A disk that somebody detaches by hand is one of perhaps several unused volumes of its
@@ -30,10 +31,10 @@ func (c *change) attached() map[string]string {
 		case moves:
 		case back:
 			if val, ok := c.set[slot].(string); ok {
-				out[w.name] = volumeOf(val)
+				out[w.name] = property.VolumeOf(val)
 			}
 		case there && c.from.observe.Next[slot] != "":
-			out[w.name] = volumeOf(c.from.observe.Next[slot])
+			out[w.name] = property.VolumeOf(c.from.observe.Next[slot])
 		}
 	}
 	return out
@@ -43,7 +44,7 @@ func (c *change) attached() map[string]string {
 // them only as it made them. Without it a disk that is detached by hand is not put
 // back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
 // the same request, and must be.
-func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes string, m *owner.Tag, lacks api.Params) error {
+func (d worker) learn(ctx context.Context, l *sight, want *volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
@@ -64,7 +65,7 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 		known := map[string]string{}
 		for _, w := range want.list {
 			if val := l.cfg.Next[m.Slots["disk."+w.name]]; val != "" {
-				known[w.name] = volumeOf(val)
+				known[w.name] = property.VolumeOf(val)
 			}
 		}
 		m.Volumes = known
@@ -77,7 +78,7 @@ func (d *Driver) learn(ctx context.Context, l *sight, want *volumes, notes strin
 	}
 	return judge(d.withDigest(ctx, l, "", func(digest string) error {
 		p["digest"] = digest
-		_, err := d.c.Put(ctx, l.at.Path("config"), p)
+		_, err := d.API.Put(ctx, l.at.Path("config"), p)
 		return err
 	}))
 }

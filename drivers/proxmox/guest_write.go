@@ -83,19 +83,19 @@ func (w writing) touched(old, now view.Config) bool {
 // moved although nothing we look at changed (PVE renews it also for its own
 // bookkeeping), it is sent once more with the new one. old is what was observed, and
 // later what follows by another request.
-func (d *Driver) write(ctx context.Context, at view.GuestRef, w, later writing, have *model.Resource, old view.Config) error {
+func (d worker) write(ctx context.Context, at view.GuestRef, w, later writing, have *model.Resource, old view.Config) error {
 	if w.empty() {
 		return nil
 	}
-	_, err := d.c.Put(ctx, at.Path("config"), w.body(have.Guest.Digest))
+	_, err := d.API.Put(ctx, at.Path("config"), w.body(have.Guest.Digest))
 	if api.ClassOf(err) != api.Changed {
 		return w.heldBack(err)
 	}
-	cfg, lookErr := view.ReadConfig(ctx, d.c, at)
+	cfg, lookErr := view.ReadConfig(ctx, d.API, at)
 	if lookErr != nil {
 		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(have.Addr) {
 		return fmt.Errorf("%w; it is not provably %s any more (%s): not changed", err, have.Addr, is.Why())
 	}
@@ -103,7 +103,7 @@ func (d *Driver) write(ctx context.Context, at view.GuestRef, w, later writing, 
 	if w.touched(old, cfg) || later.touched(old, cfg) || !reflect.DeepEqual(configured(fresh.Spec), configured(have.Spec)) {
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}
-	_, err = d.c.Put(ctx, at.Path("config"), w.body(cfg.Digest))
+	_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
 	return w.heldBack(err)
 }
 
@@ -211,7 +211,7 @@ func (w writing) ordersMount(key string) bool {
 
 // withVolumes writes a change part by part, as long as nobody else touches what the parts
 // are about.
-func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old view.Config) error {
+func (d worker) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old view.Config) error {
 	split := w.inTurn
 	if l.at.LXC {
 		split = w.oneByOne
@@ -238,7 +238,7 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 			if foreign.touched(old, l.cfg) {
 				return errTouched
 			}
-			_, err := d.c.Put(ctx, l.at.Path("config"), s.body(digest))
+			_, err := d.API.Put(ctx, l.at.Path("config"), s.body(digest))
 			return err
 		})
 		if err = s.heldBack(err); err != nil {
@@ -251,12 +251,12 @@ func (d *Driver) withVolumes(ctx context.Context, l *sight, w writing, have *mod
 // bareCopy reads a copy that has the whole configuration of its template still. bare is
 // false where an earlier run whose answer was lost got further: it keeps what it has.
 // The mark is the one that it carries.
-func (d *Driver) bareCopy(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, bare bool, err error) {
-	cfg, err = view.ReadConfig(ctx, d.c, at)
+func (d worker) bareCopy(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, bare bool, err error) {
+	cfg, err = view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(addr) {
 		return cfg, m, false, fmt.Errorf("the clone %s is not the requested one (%s): not changed; plan again", at, is.Why())
 	}
@@ -275,7 +275,7 @@ type copying struct {
 
 // writeCopy makes a bare copy what the files say. It is bare until all of what it gets
 // by the request with the mark was made, and before that of a container all its volumes.
-func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
+func (d worker) writeCopy(ctx context.Context, c copying, w writing) error {
 	slotted, disc := false, w.discs()
 	for key := range w.set {
 		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key) || w.ordersMount(key)
@@ -299,7 +299,7 @@ func (d *Driver) writeCopy(ctx context.Context, c copying, w writing) error {
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			_, err := d.c.Put(ctx, c.at.Path("config"), step.body(digest))
+			_, err := d.API.Put(ctx, c.at.Path("config"), step.body(digest))
 			return err
 		})
 		if err != nil {
@@ -329,5 +329,5 @@ func (w writing) heldBack(err error) error {
 // emptyDrive reports whether a change makes a CD drive without a medium.
 func (w writing) emptyDrive(key string) bool {
 	val := fmt.Sprint(w.set[key])
-	return isDrive(key) && isDisc(val) && volumeOf(val) == emptyMedium
+	return isDrive(key) && isDisc(val) && property.VolumeOf(val) == emptyMedium
 }

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,28 +18,28 @@ import (
 
 // readGuests reads every VM that may be ours and judges it. All others are
 // foreign, and their configuration is not even asked for.
-func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	d := worker{obs.Host}
 	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
-	wanted := wantedGuests(l.want)
+	wanted := wantedGuests(obs.Want)
 	// What the cluster's list shows is read first: PVE closes the connection after each
 	// of the questions that follow, and so they close some that are open already.
 	var first []view.Listed
-	for _, id := range slices.Sorted(maps.Keys(l.view.Guests)) {
-		if g := l.view.Guests[id]; wanted.may(g) && l.view.Nodes[g.Node] {
+	for _, id := range slices.Sorted(maps.Keys(obs.View.Guests)) {
+		if g := obs.View.Guests[id]; wanted.may(g) && obs.View.Nodes[g.Node] {
 			first = append(first, g)
 		}
 	}
-	read := l.read
-	if err := d.readConfigs(ctx, first, read); err != nil {
+	if err := obs.ReadConfigs(ctx, first); err != nil {
 		return out, err
 	}
-	fresh, unknown, err := d.readPower(ctx, l)
+	fresh, unknown, err := d.readPower(ctx, obs)
 	if err != nil {
 		return out, err
 	}
 	out.Unknown = unknown
-	guests := unite(l.view.Guests, fresh)
-	l.guests = guests
+	guests := unite(obs.View.Guests, fresh)
+	obs.Guests = guests
 	var maybe, unread, rest []view.Listed
 	for _, id := range slices.Sorted(maps.Keys(guests)) {
 		g := guests[id]
@@ -45,7 +47,7 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		switch {
 		case !wanted.may(g):
 			rest = append(rest, g)
-		case !l.view.Nodes[g.Node]:
+		case !obs.View.Nodes[g.Node]:
 			unread = append(unread, g)
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: fmt.Sprintf("%s %d", g.Kind(), id), Why: "its node " + g.Node + " is offline", VMID: id, Guest: g.Kind(), Name: wanted.nameOf(g)})
 		default:
@@ -53,88 +55,57 @@ func readGuests(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 		}
 	}
 	later := slices.DeleteFunc(slices.Clone(maybe), func(g view.Listed) bool {
-		_, done := read[g.Ref()]
+		_, done := obs.Configs[g.Ref()]
 		return done
 	})
-	if err := d.readConfigs(ctx, later, read); err != nil {
+	if err := obs.ReadConfigs(ctx, later); err != nil {
 		return out, err
 	}
-	j := judge{id: d.id, want: l.want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: l.view}
-	j.all(maybe, read)
+	j := judge{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
+	j.all(maybe, obs.Configs)
 	// A guest that shares its name with one that carries our mark may be its copy.
 	var namesakes []view.Listed
 	for _, g := range rest {
-		if !j.names[g.Name] || !l.view.Nodes[g.Node] {
+		if !j.names[g.Name] || !obs.View.Nodes[g.Node] {
 			j.passOver(g)
 			continue
 		}
 		namesakes = append(namesakes, g)
 	}
-	if err := d.readConfigs(ctx, namesakes, read); err != nil {
+	if err := obs.ReadConfigs(ctx, namesakes); err != nil {
 		return out, err
 	}
-	j.all(namesakes, read)
+	j.all(namesakes, obs.Configs)
 	j.close()
-	if err := d.findClones(ctx, l, &out); err != nil {
+	if err := d.findClones(ctx, obs, &out); err != nil {
 		return out, err
 	}
-	if err := d.findSeeds(ctx, l, &out); err != nil {
+	if err := d.findSeeds(ctx, obs, &out); err != nil {
 		return out, err
 	}
 	if err := d.watchStates(ctx, guests, &out); err != nil {
 		return out, err
 	}
-	if err := d.spareRestarts(ctx, l.want, &out); err != nil {
+	if err := d.spareRestarts(ctx, obs.Want, &out); err != nil {
 		return out, err
 	}
-	if err := d.findSnapshots(ctx, l.want, &out); err != nil {
+	if err := d.findSnapshots(ctx, obs.Want, &out); err != nil {
 		return out, err
 	}
-	if err := d.findHidden(ctx, l, &out); err != nil {
+	if err := d.findHidden(ctx, obs, &out); err != nil {
 		return out, err
 	}
-	if err := d.judgeUnfinished(ctx, l, &out); err != nil {
+	if err := d.judgeUnfinished(ctx, obs, &out); err != nil {
 		return out, err
 	}
-	return out, d.findLeftVolumes(ctx, l, &out)
-}
-
-// reading is what came of reading one guest.
-type reading struct {
-	cfg view.Config
-	err error
-}
-
-// readConfigs reads guests side by side. One that cannot be read has its error in its
-// answer; only a refused login ends it all.
-func (d *Driver) readConfigs(ctx context.Context, guests []view.Listed, into map[view.GuestRef]reading) error {
-	answers := make([]reading, len(guests))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(d.width)
-	for i, guest := range guests {
-		g.Go(func() error {
-			cfg, err := view.ReadConfig(gctx, d.c, guest.Ref())
-			answers[i] = reading{cfg, err}
-			if api.ClassOf(err) == api.NoLogin {
-				return err
-			}
-			return gctx.Err()
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	for i, guest := range guests {
-		into[guest.Ref()] = answers[i]
-	}
-	return nil
+	return out, d.findLeftVolumes(ctx, obs, &out)
 }
 
 // readPower lists the guests of each node that is online: fresh names and power,
 // and a second opinion on which guests there are. Containers are asked for only on
 // nodes that show one, or where the site wants some: each such question costs a
 // connection, since PVE closes it after the answer.
-func (d *Driver) readPower(ctx context.Context, l *look) (map[int]view.Listed, []model.Unknown, error) {
+func (d worker) readPower(ctx context.Context, obs *kind.Observation) (map[int]view.Listed, []model.Unknown, error) {
 	type question struct {
 		node string
 		lxc  bool
@@ -142,12 +113,12 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]view.Listed, [
 		err  error
 	}
 	var asked []*question
-	for _, n := range slices.Sorted(maps.Keys(l.view.Nodes)) {
-		if !l.view.Nodes[n] {
+	for _, n := range slices.Sorted(maps.Keys(obs.View.Nodes)) {
+		if !obs.View.Nodes[n] {
 			continue
 		}
 		asked = append(asked, &question{node: n})
-		if l.containers(n) {
+		if containers(obs, n) {
 			asked = append(asked, &question{node: n, lxc: true})
 		}
 	}
@@ -181,9 +152,9 @@ func (d *Driver) readPower(ctx context.Context, l *look) (map[int]view.Listed, [
 }
 
 // readNode lists the VMs of a node, or its containers.
-func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]view.Listed, error) {
+func (d worker) readNode(ctx context.Context, node string, lxc bool) ([]view.Listed, error) {
 	var out []view.Listed
-	there, err := d.c.Rows(ctx, api.Path("nodes", node, pick(lxc, "lxc", "qemu")), func(e api.Row) {
+	there, err := d.API.Rows(ctx, api.Path("nodes", node, pick(lxc, "lxc", "qemu")), func(e api.Row) {
 		g := view.ReadListed(e, node, lxc)
 		g.Uptime = e.Number("uptime")
 		out = append(out, g)
@@ -195,13 +166,13 @@ func (d *Driver) readNode(ctx context.Context, node string, lxc bool) ([]view.Li
 }
 
 // containers reports whether a node holds containers, or shall.
-func (l *look) containers(node string) bool {
-	for _, g := range l.view.Guests {
+func containers(obs *kind.Observation, node string) bool {
+	for _, g := range obs.View.Guests {
 		if g.LXC && g.Node == node {
 			return true
 		}
 	}
-	for addr, r := range l.want.State {
+	for addr, r := range obs.Want.State {
 		if addr.Kind == "ct" && r.Guest != nil && (r.Guest.Node == node || slices.Contains(r.Guest.Nodes, node)) {
 			return true
 		}
@@ -245,7 +216,7 @@ func wantedGuests(w *model.Want) wanted {
 		if r.Guest == nil {
 			continue
 		}
-		out.names[or(r.Node, addr.Name)] = addr
+		out.names[cmp.Or(r.Node, addr.Name)] = addr
 		out.names[r.Spec.(guestSpec).guestName()] = addr // a container's host name may be another
 		if r.Guest.VMID != 0 {
 			out.vmids[r.Guest.VMID] = addr

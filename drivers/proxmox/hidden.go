@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -24,14 +25,14 @@ const (
 // list without a word, and a second one must not be made in its place. Whether a
 // VMID is taken PVE tells everybody (pve-manager, Cluster.pm, nextid). A token that
 // sees all guests is spared the questions, and so is a pass that creates nothing.
-func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) error {
-	if !l.view.LimitedVisibility {
+func (d worker) findHidden(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	if !obs.View.LimitedVisibility {
 		return nil
 	}
-	may, whole := candidates(l.want, out)
+	may, whole := candidates(obs.Want, out)
 	if !whole {
 		out.Unknown = append(out.Unknown, model.Unknown{
-			Scope: "all guests", Only: notFound(l.want, out),
+			Scope: "all guests", Only: notFound(obs.Want, out),
 			Why: "the token sees the guests of its pools only, and there are too many VMIDs where one of ours may hide: give the site a vmid_range of at most 256, or the token VM.Audit on /vms",
 		})
 		return nil
@@ -39,11 +40,11 @@ func (d *Driver) findHidden(ctx context.Context, l *look, out *model.Observed) e
 	ask := slices.Sorted(maps.Keys(may))
 	taken := make([]bool, len(ask))
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(d.width)
+	g.SetLimit(d.Width)
 	for i, id := range ask {
 		g.Go(func() error {
 			var err error
-			taken[i], err = view.IsTaken(gctx, d.c, id)
+			taken[i], err = view.IsTaken(gctx, d.API, id)
 			return err
 		})
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,7 +17,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -36,8 +39,8 @@ type Image struct {
 	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
 }
 
-var imageKind = kind[Image]{
-	model: model.Kind{
+var imageKind = kind.Of[Image]{
+	Model: model.Kind{
 		Name: "image", Block: "image", Doc: "A disk image or ISO image on the host's storage.", Everywhere: true,
 		New: func() any { return &Image{} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
@@ -45,24 +48,24 @@ var imageKind = kind[Image]{
 		},
 		Brief: func(spec any) string {
 			i := spec.(*Image)
-			return or(i.URL, i.File) + " to " + i.Storage
+			return cmp.Or(i.URL, i.File) + " to " + i.Storage
 		},
 	},
-	list:   listImages,
-	needs:  imageNeeds,
-	anew:   func(want, have *Image) bool { return want.Volume != have.Volume },
-	create: createImage,
-	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Image) error {
-		if err := d.ensureImage(ctx, s, want); err != nil {
+	List:       listImages,
+	Privileges: imageNeeds,
+	Requests:   func(want, have *Image) bool { return want.Volume != have.Volume },
+	Create:     createImage,
+	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
+		if err := ensureImage(ctx, h, s, want); err != nil {
 			return err
 		}
-		return d.removeVolume(ctx, d.host.PVENode(), have.Volume)
+		return removeVolume(ctx, h, h.Model.PVENode(), have.Volume)
 	},
-	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {
-			return d.removeVolume(ctx, d.host.PVENode(), s.Want.Spec.(*Image).Volume)
+			return removeVolume(ctx, h, h.Model.PVENode(), s.Want.Spec.(*Image).Volume)
 		}
-		return d.removeVolume(ctx, d.host.PVENode(), s.Have.Spec.(*Image).Volume)
+		return removeVolume(ctx, h, h.Model.PVENode(), s.Have.Spec.(*Image).Volume)
 	},
 }
 
@@ -93,16 +96,16 @@ func (i *Image) resolve(in model.Scope) []model.Problem {
 	} else if !sha256Text.MatchString(i.Checksum) {
 		errorf("checksum", "checksum is no sha256", "write sha256: and 64 hex digits")
 	}
-	i.Format = or(i.Format, formatOf(or(i.URL, i.File)))
+	i.Format = cmp.Or(i.Format, formatOf(cmp.Or(i.URL, i.File)))
 	if !slices.Contains([]string{"qcow2", "raw", "vmdk", "iso"}, i.Format) {
 		errorf("format", fmt.Sprintf("format %q is not possible", i.Format), diag.DidYouMean(i.Format, []string{"qcow2", "raw", "vmdk", "iso"}))
 	}
 	if i.Storage == "" {
 		i.Storage = "local"
 		if h := in.Host; h != nil && h.Storage != nil {
-			i.Storage = or(h.Storage.Images, i.Storage)
+			i.Storage = cmp.Or(h.Storage.Images, i.Storage)
 			if i.Format == "iso" {
-				i.Storage = or(h.Storage.ISO, "local")
+				i.Storage = cmp.Or(h.Storage.ISO, "local")
 			}
 		}
 	}
@@ -148,19 +151,20 @@ var imageFile = regexp.MustCompile(`^` + owner.PVETag + `\.([^.]+)\.([^.]+)\.[0-
 
 // listImages reads the storages where images of the site may lie: those that are
 // wanted, and the host's own, where old ones may be left.
-func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	h := obs.Host
 	out := model.Observed{State: model.State{}}
 	places := map[string]bool{}
-	for addr, r := range l.want.State {
+	for addr, r := range obs.Want.State {
 		if i, ok := r.Spec.(*Image); ok && addr.Kind == "image" {
 			places[i.Storage+" "+i.content()] = true
 		}
 	}
 	def := &Image{}
-	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
+	def.resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
 	places[def.Storage+" import"] = true
-	node := d.host.PVENode()
-	if online, known := l.view.Nodes[node]; !known {
+	node := h.Model.PVENode()
+	if online, known := obs.View.Nodes[node]; !known {
 		return out, nil // the view says so already, and knows nothing at all
 	} else if !online {
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
@@ -168,23 +172,23 @@ func listImages(ctx context.Context, d *Driver, l *look) (model.Observed, error)
 	}
 	for _, p := range slices.Sorted(maps.Keys(places)) {
 		storage, content, _ := strings.Cut(p, " ")
-		list, err := l.content(ctx, d, view.NodeStorage{Node: node, Storage: storage}, content)
+		list, err := obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: storage}, content)
 		if err != nil {
 			if api.EndsPass(ctx, err) {
 				return out, err
 			}
-			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Only: imagesOn(l.want, storage, content), Denied: api.IsDenied(err)})
+			out.Unknown = append(out.Unknown, model.Unknown{Scope: "images on storage " + storage, Why: err.Error(), Kind: "image", Only: imagesOn(obs.Want, storage, content), Denied: api.IsDenied(err)})
 			continue
 		}
 		for _, e := range list {
 			volid := api.Text(e["volid"])
 			m := imageFile.FindStringSubmatch(path.Base(volid))
-			if m == nil || m[1] != d.id.Site {
+			if m == nil || m[1] != h.ID.Site {
 				continue
 			}
 			addr := model.Address{Kind: "image", Name: m[2]}
 			wanted := ""
-			if r := l.want.State[addr]; r != nil {
+			if r := obs.Want.State[addr]; r != nil {
 				wanted = r.Spec.(*Image).Volume
 			}
 			if old := out.State[addr]; old != nil && !leftOver(volid, old.Spec.(*Image).Volume, wanted) {
@@ -216,22 +220,22 @@ func leftOver(volid, than, wanted string) bool {
 
 // ensureImage fetches a file unless it is there: after an earlier order it only
 // remains to remove the old one.
-func (d *Driver) ensureImage(ctx context.Context, s plan.Step, want *Image) error {
-	there, err := d.hasVolume(ctx, d.host.PVENode(), want)
+func ensureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
+	there, err := hasVolume(ctx, h, h.Model.PVENode(), want)
 	switch {
 	case err != nil:
 		return attempt("looking for "+want.Volume, err)
 	case there:
 		return nil
 	default:
-		return createImage(ctx, d, s, want)
+		return createImage(ctx, h, s, want)
 	}
 }
 
 // createImage has the host download the file, or uploads it; the host checks it
 // against the checksum and removes it when it does not agree.
-func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error {
-	node := d.host.PVENode()
+func createImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
+	node := h.Model.PVENode()
 	name := path.Base(want.Volume)
 	p := api.Params{"content": want.content(), "filename": name}
 	if want.Checksum != "" {
@@ -239,64 +243,45 @@ func createImage(ctx context.Context, d *Driver, s plan.Step, want *Image) error
 	}
 	var err error
 	if want.File != "" {
-		err = d.upload(ctx, node, want, p)
+		err = upload(ctx, h, node, want, p)
 	} else {
 		p["url"] = want.URL
-		err = d.c.Do(ctx, api.Path("nodes", node, "storage", want.Storage, "download-url"), p)
+		err = h.API.Do(ctx, api.Path("nodes", node, "storage", want.Storage, "download-url"), p)
 	}
 	if err == nil {
 		return nil
 	}
-	if there, lookErr := d.hasVolume(ctx, node, want); lookErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
+	if there, lookErr := hasVolume(ctx, h, node, want); lookErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
 		return nil
 	}
 	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
 }
 
-// content lists the volumes of a kind that are on a storage; all of them for "".
-func (d *Driver) content(ctx context.Context, node, storage, kind string) (list []map[string]json.RawMessage, err error) {
-	path := api.Path("nodes", node, "storage", storage, "content")
-	if kind != "" {
-		path += "?content=" + kind
-	}
-	err = api.ReadList(ctx, d.c, path, &list)
-	return list, err
-}
-
 // hasVolume reports whether a whole file of that name lies there: PVE downloads
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
-func (d *Driver) hasVolume(ctx context.Context, node string, want *Image) (bool, error) {
-	list, err := d.content(ctx, node, want.Storage, want.content())
+func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (bool, error) {
+	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: want.Storage}, want.content())
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
 // removeVolume deletes a file of ours; one that is gone is success.
-func (d *Driver) removeVolume(ctx context.Context, node, volid string) error {
+func removeVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 	if !imageFile.MatchString(path.Base(volid)) {
 		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
 	}
-	return attempt("removing volume "+volid, d.free(ctx, node, volid))
-}
-
-// free deletes a volume; one that is gone is success.
-func (d *Driver) free(ctx context.Context, node, volid string) error {
-	upid, err := d.c.Delete(ctx, api.Path("nodes", node, "storage", storageOf(volid), "content", volid), nil)
-	if err = d.c.Settle(ctx, upid, err); api.ClassOf(err) == api.NotFound {
-		return nil
-	}
-	return err
+	return attempt("removing volume "+volid, storage.Free(ctx, h.API, node, volid))
 }
 
 // upload sends a file of the site. PVE wants the text fields first, in the order in
 // which it looks for them, and the file last, under the name filename, and a length: it
 // takes no chunked bodies (pve-http-server, AnyEvent.pm, file_upload_multipart). It is
 // streamed and can be cancelled, which the client library's upload cannot.
-func (d *Driver) upload(ctx context.Context, node string, want *Image, fields api.Params) error {
-	if d.files == nil {
+func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields api.Params) error {
+	if h.Files == nil {
 		return errors.New("the site's files are not at hand")
 	}
-	f, err := d.files.Open(want.File)
+	f, err := h.Files.Open(want.File)
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
@@ -305,5 +290,5 @@ func (d *Driver) upload(ctx context.Context, node string, want *Image, fields ap
 	if err != nil {
 		return fmt.Errorf("reading the image: %w", err)
 	}
-	return d.c.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
+	return h.API.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
 }

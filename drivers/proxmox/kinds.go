@@ -1,11 +1,14 @@
 package proxmox
 
-import "github.com/homestak/homestak-gitops/engine/model"
+import (
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
 
 // table is the table of contents: every kind the driver knows, in the order of
 // the reference page. A kind is one value in a file of its own.
-func table() []driverKind {
-	return []driverKind{
+func table() []kind.Kind {
+	return []kind.Kind{
 		&vmKind,
 		&pveKind,
 		&ctKind,
@@ -17,10 +20,10 @@ func table() []driverKind {
 }
 
 // kindsByName is the same by what addresses say.
-func kindsByName() map[string]driverKind {
-	out := map[string]driverKind{}
+func kindsByName() map[string]kind.Kind {
+	out := map[string]kind.Kind{}
 	for _, k := range table() {
-		out[k.schema().Name] = k
+		out[k.Schema().Name] = k
 	}
 	return out
 }
@@ -29,7 +32,7 @@ func kindsByName() map[string]driverKind {
 func Kinds() model.Kinds {
 	var ks model.Kinds
 	for _, k := range table() {
-		ks = append(ks, k.schema())
+		ks = append(ks, k.Schema())
 	}
 	return ks
 }

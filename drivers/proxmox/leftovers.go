@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -28,13 +29,13 @@ const recallVolumes = "volumes"
 
 // LeftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
 // has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
-func (d *Driver) LeftVolumes(ctx context.Context, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
+func LeftVolumes(ctx context.Context, c *api.Client, at view.NodeStorage, want *model.Want, only int, exists map[int]string) ([]string, error) {
 	path := api.Path("nodes", at.Node, "storage", at.Storage, "content") + "?content=images"
 	if only != 0 {
 		path += "&vmid=" + strconv.Itoa(only)
 	}
 	var list []map[string]json.RawMessage
-	if err := api.ReadList(ctx, d.c, path, &list); err != nil {
+	if err := api.ReadList(ctx, c, path, &list); err != nil {
 		return nil, err
 	}
 	free := map[int]bool{}
@@ -45,7 +46,7 @@ func (d *Driver) LeftVolumes(ctx context.Context, at view.NodeStorage, want *mod
 			continue
 		}
 		if _, asked := free[id]; !asked {
-			taken, err := view.IsTaken(ctx, d.c, id)
+			taken, err := view.IsTaken(ctx, c, id)
 			if err != nil {
 				return nil, err
 			}
@@ -70,17 +71,17 @@ func FreeCommands(volids []string) []string {
 
 // findLeftVolumes looks for volumes without a guest, where something speaks for some, on the storages that the token
 // may audit.
-func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observed) error {
-	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && inReach(l.want, f.VMID) })
-	if !died && !slices.Contains(l.want.SweepHints, recallVolumes) {
+func (d worker) findLeftVolumes(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && inReach(obs.Want, f.VMID) })
+	if !died && !slices.Contains(obs.Want.SweepHints, recallVolumes) {
 		return nil
 	}
 	again, done := died, map[string]bool{}
-	for _, at := range slices.SortedFunc(maps.Keys(l.view.Storages), func(a, b view.NodeStorage) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
-		if !l.view.Nodes[at.Node] || !slices.Contains(strings.Split(l.view.Storages[at], ","), "images") || !slices.Contains(diskStorages(l.want), at.Storage) {
+	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
+		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(diskStorages(obs.Want), at.Storage) {
 			continue
 		}
-		left, err := d.LeftVolumes(ctx, at, l.want, 0, out.Taken)
+		left, err := LeftVolumes(ctx, d.API, at, obs.Want, 0, out.Taken)
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
@@ -97,7 +98,7 @@ func (d *Driver) findLeftVolumes(ctx context.Context, l *look, out *model.Observ
 			done[v] = true
 		}
 		out.Findings = append(out.Findings, diag.Finding{
-			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + l.want.Host.Name, At: l.want.Host.At,
+			Severity: diag.Warning, Source: diag.FromSite, Address: "host." + obs.Want.Host.Name, At: obs.Want.Host.At,
 			Summary: fmt.Sprintf("storage %s on node %s has volumes of VMIDs that no guest has: %s", at.Storage, at.Node, strings.Join(left, ", ")),
 			Detail:  fmt.Sprintf("they are left over from a creation or removal that died; on node %s, if nothing uses them: `%s`", at.Node, strings.Join(FreeCommands(left), " && ")),
 		})
@@ -129,17 +130,17 @@ func diskStorages(w *model.Want) []string {
 
 // withLeft adds to the error of a creation which volumes it left, if no guest has the VMID now and the token may see
 // them. A creation that ended badly mostly leaves none: PVE frees them.
-func (d *Driver) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
+func (d worker) withLeft(ctx context.Context, at view.GuestRef, want *model.Resource, err error) error {
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, lookErr := view.ReadConfig(ctx, d.c, at); !d.vacant(ctx, at, lookErr) {
+	if _, lookErr := view.ReadConfig(ctx, d.API, at); !d.vacant(ctx, at, lookErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, storage := range diskStorages(only) {
-		if on, lookErr := d.LeftVolumes(ctx, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
+		if on, lookErr := LeftVolumes(ctx, d.API, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
 			left = append(left, on...)
 		}
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -82,7 +83,7 @@ func (k *keys) meaning(key, value string) string {
 		return value
 	}
 	if value == "" {
-		value = or(k.unsaid[key], defaultText(v))
+		value = cmp.Or(k.unsaid[key], defaultText(v))
 	}
 	if value == "" {
 		return ""
@@ -116,7 +117,7 @@ func (k *keys) member(key, name, text string) string {
 	m := v.Members()[name]
 	said := strings.TrimRight(key, "0123456789") + "." + name
 	if text == "" && m.Alias == "" {
-		text = or(k.unsaid[said], defaultText(m))
+		text = cmp.Or(k.unsaid[said], defaultText(m))
 	}
 	if k.sets[said] {
 		list := strings.Split(text, ";")

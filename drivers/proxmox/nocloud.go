@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -82,7 +83,7 @@ func seedNetwork(v *VM) []string {
 func (r *vmResolver) seed() {
 	r.seedStorage = "local"
 	if h := r.in.Host; h != nil && h.Storage != nil {
-		r.seedStorage = or(h.Storage.ISO, r.seedStorage)
+		r.seedStorage = cmp.Or(h.Storage.ISO, r.seedStorage)
 	}
 	if r.UserData == "" {
 		return
@@ -135,7 +136,7 @@ func bootWithTail(declared string) string {
 func (v vmDrives) swapMedium(cfg view.Config, w writing) {
 	there := false
 	for key, val := range cfg.Next {
-		drive := isDrive(key) && cloudDrive.MatchString(volumeOf(val))
+		drive := isDrive(key) && cloudDrive.MatchString(property.VolumeOf(val))
 		there = there || drive
 		switch {
 		case v.seedVolume == "":
@@ -188,7 +189,7 @@ func alignSeed(v, have *VM) {
 // An image that an earlier attempt left is overwritten, and with it its identity
 // goes on: so there is never a second one, and where that attempt's order got
 // through after all, the machine and its seed still agree.
-func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) (*VM, owner.Tag, error) {
+func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) (*VM, owner.Tag, error) {
 	if m.Seed == nil {
 		return want, m, nil
 	}
@@ -200,7 +201,7 @@ func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 	if len(left) > 0 {
 		m.UUID = left[0].uuid
 	}
-	name := seedName{d.id.Site, m.Node, ownerSum(d.id.Owner), m.UUID}
+	name := seedName{d.ID.Site, m.Node, ownerSum(d.ID.Owner), m.UUID}
 	v, r := *want, *want.resolution
 	v.resolution = &r
 	v.NICs = slices.Clone(want.NICs)
@@ -210,7 +211,7 @@ func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 	}
 	for i := range v.NICs {
 		n := &v.NICs[i]
-		n.MAC = or(n.MAC, nocloud.MAC(m.UUID, n.Name))
+		n.MAC = cmp.Or(n.MAC, nocloud.MAC(m.UUID, n.Name))
 		told := nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
 		if n.MTU > bridgeMTU {
 			told.MTU = n.MTU
@@ -245,36 +246,36 @@ func (d *Driver) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 
 // made reports whether an earlier order of a machine got through whole. Where that
 // cannot be seen the order is given again, and PVE's answer tells.
-func (d *Driver) made(ctx context.Context, at view.GuestRef, addr model.Address) bool {
-	cfg, err := view.ReadConfig(ctx, d.c, at)
+func (d worker) made(ctx context.Context, at view.GuestRef, addr model.Address) bool {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return false
 	}
-	is := d.id.Check(cfg, at)
+	is := d.ID.Check(cfg, at)
 	return is.IsOwnedAs(addr) && is.Tag.UUID != "" && cfg.Now["lock"] == ""
 }
 
 // unseed takes the seed away when a new machine's agent answers: it is started long
 // after cloud-init has read and kept the seed. A machine that has no agent, or takes
 // longer, is complete all the same; its seed is taken away by a later pass.
-func (d *Driver) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) {
+func (d worker) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) {
 	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
 		return
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, at)
-	if err != nil || !d.id.Check(cfg, at).IsOwnedAs(m.Addr()) || attachedSeed(m, cfg.Next) == "" {
+	cfg, err := view.ReadConfig(ctx, d.API, at)
+	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || attachedSeed(m, cfg.Next) == "" {
 		return
 	}
-	if _, err := d.c.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
+	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
 		return // the next pass finds it in the drive
 	}
 	_ = d.removeSeed(ctx, at.Node, m.Seed.Volume) // the next pass finds it on the storage
 }
 
 // answers waits for the agent of a machine that was just started.
-func (d *Driver) answers(ctx context.Context, at view.GuestRef) bool {
+func (d worker) answers(ctx context.Context, at view.GuestRef) bool {
 	for range bootPatience / bootPoll {
-		_, err := d.c.Post(ctx, at.Path("agent", "ping"), nil)
+		_, err := d.API.Post(ctx, at.Path("agent", "ping"), nil)
 		if err == nil {
 			return true
 		}
@@ -290,12 +291,12 @@ func (d *Driver) answers(ctx context.Context, at view.GuestRef) bool {
 
 // dropSeed takes the seed of a machine that is about to be destroyed: PVE leaves
 // images in drives alone, and afterwards nothing would tell that there was one.
-func (d *Driver) dropSeed(ctx context.Context, at view.GuestRef, m owner.Tag, cfg view.Config) error {
+func (d worker) dropSeed(ctx context.Context, at view.GuestRef, m owner.Tag, cfg view.Config) error {
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil
 	}
 	if attachedSeed(m, cfg.Next) != "" {
-		if _, err := d.c.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
+		if _, err := d.API.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
 			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
 		}
 	}

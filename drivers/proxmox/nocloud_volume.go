@@ -15,8 +15,11 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -30,18 +33,18 @@ type Seed struct {
 	node string // of PVE
 }
 
-var seedKind = kind[Seed]{
-	model: model.Kind{
+var seedKind = kind.Of[Seed]{
+	Model: model.Kind{
 		Name: "seed", Doc: "A seed image that was left behind.",
 		New:   func() any { return &Seed{} },
 		Brief: func(spec any) string { return spec.(*Seed).Volume },
 	},
-	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
+	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {
 			return nil // taking back what was never made
 		}
 		left := s.Have.Spec.(*Seed)
-		return d.removeSeed(ctx, left.node, left.Volume)
+		return worker{h}.removeSeed(ctx, left.node, left.Volume)
 	},
 }
 
@@ -77,18 +80,18 @@ type seedVolume struct {
 }
 
 // seedsOn lists our seed images on a storage, by name.
-func (d *Driver) seedsOn(ctx context.Context, node, storage string) ([]seedVolume, error) {
-	list, err := d.content(ctx, node, storage, "iso")
+func (d worker) seedsOn(ctx context.Context, node, on string) ([]seedVolume, error) {
+	list, err := storage.List(ctx, d.API, view.NodeStorage{Node: node, Storage: on}, "iso")
 	return d.seedsAmong(list), err
 }
 
 // seedsAmong finds our seed images in a list of volumes, by name.
-func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
+func (d worker) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 	empty := len(nocloud.Empty())
 	var out []seedVolume
 	for _, e := range list {
 		name, ok := parseSeed(api.Text(e["volid"]))
-		if !ok || name.site != d.id.Site || name.owner != ownerSum(d.id.Owner) {
+		if !ok || name.site != d.ID.Site || name.owner != ownerSum(d.ID.Owner) {
 			continue
 		}
 		size := api.Number(e["size"])
@@ -99,21 +102,21 @@ func (d *Driver) seedsAmong(list []map[string]json.RawMessage) []seedVolume {
 }
 
 // sendSeed uploads an image; a file of that name is overwritten.
-func (d *Driver) sendSeed(ctx context.Context, node, volid string, image []byte) error {
+func (d worker) sendSeed(ctx context.Context, node, volid string, image []byte) error {
 	sum := sha256.Sum256(image)
 	p := api.Params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
-	return d.c.Upload(ctx, api.Path("nodes", node, "storage", storageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
+	return d.API.Upload(ctx, api.Path("nodes", node, "storage", property.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
 }
 
 // removeSeed deletes a seed image of ours; one that is gone is success. Deleting
 // takes Datastore.Allocate; a token with no more than it took to upload overwrites
 // the image with an empty one instead: what must go is what is in it.
-func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
+func (d worker) removeSeed(ctx context.Context, node, volid string) error {
 	name, ok := parseSeed(volid)
-	if !ok || name.site != d.id.Site || name.owner != ownerSum(d.id.Owner) {
+	if !ok || name.site != d.ID.Site || name.owner != ownerSum(d.ID.Owner) {
 		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
 	}
-	err := d.free(ctx, node, volid)
+	err := storage.Free(ctx, d.API, node, volid)
 	if api.ClassOf(err) == api.Denied {
 		err = d.sendSeed(ctx, node, volid, nocloud.Empty())
 	}
@@ -125,15 +128,15 @@ func (d *Driver) removeSeed(ctx context.Context, node, volid string) error {
 // request for each storage in question, and none where no machine has user_data. What
 // lies there after the last such machine left the files is found where the last look is
 // remembered.
-func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) error {
+func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	shelves := map[view.NodeStorage]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
-	for addr, r := range l.want.State {
+	for addr, r := range obs.Want.State {
 		v, ok := r.Spec.(*VM)
 		if !ok || v.UserData == "" {
 			continue
 		}
-		shelves[view.NodeStorage{Node: or(r.Guest.Node, d.host.PVENode()), Storage: v.seedStorage}] = true
+		shelves[view.NodeStorage{Node: cmp.Or(r.Guest.Node, d.Model.PVENode()), Storage: v.seedStorage}] = true
 		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
 	}
 	for addr, r := range out.State {
@@ -141,18 +144,18 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 		if !ok {
 			continue
 		}
-		if w := l.want.State[addr]; w != nil {
+		if w := obs.Want.State[addr]; w != nil {
 			out.Pending = append(out.Pending, lateSeed(v, addr, w)...)
 		}
 		if s := v.mark.Seed; s != nil && s.Volume != "" {
-			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: storageOf(s.Volume)}] = true
+			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
 		} else if v.mark.UUID == "" {
 			coming[addr.Name] = true // a copy whose making goes on
 		}
 	}
 	recall := slices.Collect(maps.Keys(shelves))
-	for _, word := range l.want.SweepHints {
+	for _, word := range obs.Want.SweepHints {
 		if at, ok := parseSweepHint(word); ok {
 			shelves[at] = true
 		}
@@ -165,11 +168,11 @@ func (d *Driver) findSeeds(ctx context.Context, l *look, out *model.Observed) er
 	for _, at := range slices.SortedFunc(maps.Keys(shelves), func(a, b view.NodeStorage) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
 	}) {
-		if !l.view.Nodes[at.Node] {
+		if !obs.View.Nodes[at.Node] {
 			recall = append(recall, at)
 			continue // the view says so, and what is on it is nobody's to judge
 		}
-		list, err := l.content(ctx, d, at, "iso")
+		list, err := obs.Volumes(ctx, at, "iso")
 		if err != nil {
 			if api.EndsPass(ctx, err) {
 				return err
@@ -236,12 +239,12 @@ func lateSeed(v *VM, addr model.Address, want *model.Resource) []model.Pending {
 	switch {
 	case is.Volume == "" && now == nil:
 	case is.Volume == "":
-		add("user_data", "", or(now.Data, model.Sensitive), true)
+		add("user_data", "", cmp.Or(now.Data, model.Sensitive), true)
 	case now == nil:
-		add("user_data", or(is.Data, model.Sensitive), "", true)
+		add("user_data", cmp.Or(is.Data, model.Sensitive), "", true)
 	default:
-		add("user_data", is.Data, or(now.Data, model.Sensitive), is.Data != "" && is.Data != now.Data)
-		add("network_config", is.Net, or(now.Net, model.Sensitive), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", seedNetwork(w))))
+		add("user_data", is.Data, cmp.Or(now.Data, model.Sensitive), is.Data != "" && is.Data != now.Data)
+		add("network_config", is.Net, cmp.Or(now.Net, model.Sensitive), is.Net != "" && is.Net != shortSum(fmt.Sprintf("%q", seedNetwork(w))))
 	}
 	return out
 }

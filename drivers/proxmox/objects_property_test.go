@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -138,9 +139,9 @@ func (o objects) files() map[string][2]string {
 	return out
 }
 
-func storageOr(s string) string { return or(s, "local") }
+func storageOr(s string) string { return cmp.Or(s, "local") }
 
-func contentOf(checksum, from string) string { return strings.ToLower(or(checksum, from)) }
+func contentOf(checksum, from string) string { return strings.ToLower(cmp.Or(checksum, from)) }
 
 // becoming are the writes that make these objects of others, with * for a hash.
 func (o objects) becoming(was objects) []string {

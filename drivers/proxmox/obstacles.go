@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -25,8 +27,7 @@ import (
 
 // survey is what was asked of a host for that, each thing once.
 type survey struct {
-	d   *Driver
-	l   *look
+	obs *kind.Observation
 	out *model.Observed
 
 	shelves map[string]map[string]string // by node, its storages and what they take; nil where it did not say
@@ -36,29 +37,29 @@ type survey struct {
 }
 
 // findObstacles notes what stands in the way of what is not as wanted yet.
-func (d *Driver) findObstacles(ctx context.Context, l *look, out *model.Observed) error {
+func findObstacles(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
 		return nil // nothing is planned there
 	}
-	s := &survey{d, l, out, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
+	s := &survey{obs, out, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
 	kinds := kindsByName()
 	var anew []model.Address
-	for _, addr := range l.want.State.Addresses() {
-		w, k := l.want.State[addr], kinds[addr.Kind]
-		if have := out.State[addr]; k == nil || have != nil && !k.asksAnew(w.Spec, have.Spec) {
+	for _, addr := range obs.Want.State.Addresses() {
+		w, k := obs.Want.State[addr], kinds[addr.Kind]
+		if have := out.State[addr]; k == nil || have != nil && !k.AsksHost(w.Spec, have.Spec) {
 			continue
 		}
 		anew = append(anew, addr)
-		n := rights.New(nil, l.want.Host, 9)
+		n := rights.New(nil, obs.Want.Host, 9)
 		n.From = w
-		k.rights(w.Spec, n)
-		node := d.host.PVENode()
+		k.Needs(w.Spec, n)
+		node := obs.Host.Model.PVENode()
 		if h := out.State[addr]; h != nil && h.Guest != nil {
 			node = h.Guest.Node
 		} else if w.Guest != nil {
-			node = or(w.Guest.Node, node)
+			node = cmp.Or(w.Guest.Node, node)
 		}
-		if !l.view.Nodes[node] {
+		if !obs.View.Nodes[node] {
 			continue
 		}
 		if err := s.storages(ctx, node, n.Uses); err != nil {
@@ -85,7 +86,7 @@ func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared 
 	if slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == declared }) {
 		o.At = r.RangeOf(declared)
 	} else {
-		o.At = s.l.want.Host.At
+		o.At = s.obs.Want.Host.At
 	}
 	s.out.Preflight = append(s.out.Preflight, o)
 }
@@ -112,7 +113,7 @@ func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) e
 		if !there {
 			names := s.names(node, u.Content)
 			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.Storage, node)
-			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.Storage, names), s.l.want.Host.Name)
+			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.Storage, names), s.obs.Want.Host.Name)
 			s.forget(node, u.Storage)
 		} else { // a disk that lies there already stays, and grows
 			if u.Attr != "" {
@@ -120,7 +121,7 @@ func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) e
 			}
 			o.Summary = fmt.Sprintf("storage %q on node %s does not take %s", u.Storage, node, contentWord(u.Content))
 			has := api.ContentTypes(takes)
-			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", or(strings.Join(has, ","), "nothing"), u.Storage, api.AddContentTypes(has, u.Content), s.other(node, u.Content))
+			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", cmp.Or(strings.Join(has, ","), "nothing"), u.Storage, api.AddContentTypes(has, u.Content), s.other(node, u.Content))
 		}
 		s.obstacle(o, u.By, declared)
 	}
@@ -164,7 +165,7 @@ func (s *survey) other(node, content string) string {
 // names are the known storages of a node that take some content.
 func (s *survey) names(node, content string) []string {
 	var out []string
-	for at, takes := range s.l.view.Storages {
+	for at, takes := range s.obs.View.Storages {
 		if at.Node == node && slices.Contains(strings.Split(takes, ","), content) {
 			out = append(out, at.Storage)
 		}
@@ -181,7 +182,7 @@ func (s *survey) names(node, content string) []string {
 // forget takes out what a listing of images or templates, which are on the host's own
 // node, said of a storage that is not there: it is told now.
 func (s *survey) forget(node, storage string) {
-	if node != s.d.host.PVENode() {
+	if node != s.obs.Host.Model.PVENode() {
 		return
 	}
 	s.out.Unknown = slices.DeleteFunc(s.out.Unknown, func(u model.Unknown) bool {
@@ -194,7 +195,7 @@ func (s *survey) forget(node, storage string) {
 // proof: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
 // resources; pve-storage, API2/Storage/Status.pm, index).
 func (s *survey) shelf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
-	if takes, there = s.l.view.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
+	if takes, there = s.obs.View.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
 		return takes, true, true, nil
 	}
 	listed, asked := s.shelves[node]
@@ -214,7 +215,7 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 	if !asked {
 		var rights map[string]map[string]json.RawMessage
 		path := "/storage/" + storage
-		if err := s.d.c.Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &rights); api.EndsPass(ctx, err) {
+		if err := s.obs.Host.API.Get(ctx, "/access/permissions?path="+url.QueryEscape(path), &rights); api.EndsPass(ctx, err) {
 			return "", false, false, err
 		}
 		_, audits := rights[path]["Datastore.Audit"]
@@ -228,7 +229,7 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 // readShelves lists the storages of a node; nil if it does not say.
 func (s *survey) readShelves(ctx context.Context, node string) (map[string]string, error) {
 	var list []map[string]json.RawMessage
-	if err := api.ReadList(ctx, s.d.c, api.Path("nodes", node, "storage"), &list); err != nil {
+	if err := api.ReadList(ctx, s.obs.Host.API, api.Path("nodes", node, "storage"), &list); err != nil {
 		if api.EndsPass(ctx, err) {
 			return nil, err
 		}
@@ -256,7 +257,7 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []rights.Bridge) 
 		}
 		if _, asked := s.bridges[node]; !asked {
 			var list []map[string]json.RawMessage
-			if err := api.ReadList(ctx, s.d.c, api.Path("nodes", node, "network")+"?type=any_bridge", &list); api.EndsPass(ctx, err) {
+			if err := api.ReadList(ctx, s.obs.Host.API, api.Path("nodes", node, "network")+"?type=any_bridge", &list); api.EndsPass(ctx, err) {
 				return err
 			}
 			s.bridges[node] = []string{} // not a word, if it stays so
@@ -297,10 +298,10 @@ func (s *survey) inUse(node string) map[string]bool {
 
 // file looks whether a file that is to be uploaded is in the site.
 func (s *survey) file(name string, r *model.Resource) {
-	if s.d.files == nil {
+	if s.obs.Host.Files == nil {
 		return
 	}
-	if _, err := fs.Stat(s.d.files, name); err != nil {
+	if _, err := fs.Stat(s.obs.Host.Files, name); err != nil {
 		s.obstacle(model.PreflightProblem{
 			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", name),
 			Detail: "put it there (and commit it), correct the path, which is relative to the site's folder, or give a url",

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -63,7 +64,7 @@ func (v *VM) asksHost(other guest) bool {
 	have := other.(*VM)
 	return vmDrives{v}.inserts(have) || equips(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
-			return v.Options[key] != "" && storageOf(v.Options[key]) != storageOf(have.observe.Next[key])
+			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.observe.Next[key])
 		})
 }
 

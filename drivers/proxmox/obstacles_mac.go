@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,7 +26,7 @@ type claimed struct {
 func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 	wants := map[string]claimed{}
 	for _, addr := range anew {
-		claimAddresses(s.l.want.State[addr], s.out.State[addr], wants)
+		claimAddresses(s.obs.Want.State[addr], s.out.State[addr], wants)
 	}
 	if len(wants) == 0 {
 		return nil
@@ -33,26 +34,26 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 	var others, unread []view.Listed
 	for _, f := range s.out.Unmanaged {
 		g := view.Listed{VMID: f.VMID, Node: f.Node, LXC: f.Kind == "ct", Name: f.Name}
-		if f.VMID == 0 || f.Unfinished || !s.l.view.Nodes[f.Node] {
+		if f.VMID == 0 || f.Unfinished || !s.obs.View.Nodes[f.Node] {
 			continue
 		}
 		others = append(others, g)
-		if _, done := s.l.read[g.Ref()]; !done {
+		if _, done := s.obs.Configs[g.Ref()]; !done {
 			unread = append(unread, g)
 		}
 	}
-	if err := s.d.readConfigs(ctx, unread, s.l.read); err != nil {
+	if err := s.obs.ReadConfigs(ctx, unread); err != nil {
 		return err
 	}
 	for _, g := range others {
-		cfg := s.l.read[g.Ref()].cfg
+		cfg := s.obs.Configs[g.Ref()].Config
 		for _, key := range cardKeys(cfg.Next) {
 			p := property.Parse(cfg.Next[key])
-			c, clash := wants[strings.ToUpper(or(p.Values["hwaddr"], cardMAC(p)))]
+			c, clash := wants[strings.ToUpper(cmp.Or(p.Values["hwaddr"], cardMAC(p)))]
 			if !clash {
 				continue
 			}
-			runs, same := s.l.guests[g.VMID].Running, p.Values["bridge"] == c.bridge
+			runs, same := s.obs.Guests[g.VMID].Running, p.Values["bridge"] == c.bridge
 			o := model.PreflightProblem{
 				Path: c.path + ".mac", Severity: diag.Warning,
 				Summary: fmt.Sprintf("the MAC address of %s is that of %s of %s %q, which is unmanaged", c.path, key, g.Ref(), g.Name),

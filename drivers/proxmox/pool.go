@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -25,8 +27,8 @@ type Pool struct {
 	Comment string `hcl:"comment,optional" doc:"Comment; the ownership tag is added to it."`
 }
 
-var poolKind = kind[Pool]{
-	model: model.Kind{
+var poolKind = kind.Of[Pool]{
+	Model: model.Kind{
 		Name: "pool", Block: "pool", Doc: "A resource pool.",
 		New: func() any { return &Pool{} },
 		Resolve: func(spec any, _ model.Scope) []model.Problem {
@@ -36,27 +38,27 @@ var poolKind = kind[Pool]{
 		},
 		Brief: func(spec any) string { return spec.(*Pool).Comment },
 	},
-	list:  listPools,
-	needs: poolNeeds,
-	create: func(ctx context.Context, d *Driver, s plan.Step, want *Pool) error {
-		_, err := d.c.Post(ctx, "/pools", api.Params{"poolid": s.Address.Name, "comment": d.poolComment(s, want)})
+	List:       listPools,
+	Privileges: poolNeeds,
+	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *Pool) error {
+		_, err := h.API.Post(ctx, "/pools", api.Params{"poolid": s.Address.Name, "comment": poolComment(h, s, want)})
 		if c := api.ClassOf(err); c == api.Exists || c == api.OutcomeUnknown {
 			var ours bool
-			if _, ours, _ = d.pool(ctx, s.Address.Name); ours {
+			if _, ours, _ = pool(ctx, h, s.Address.Name); ours {
 				return nil // an earlier order got through
 			}
 		}
 		return attempt("creating pool "+s.Address.Name, err)
 	},
-	update: func(ctx context.Context, d *Driver, s plan.Step, want, _ *Pool) error {
-		if _, ours, err := d.pool(ctx, s.Address.Name); err != nil || !ours {
-			return fmt.Errorf("changing pool %s: %w", s.Address.Name, or(err, errors.New("it is not managed any more (no ownership tag in its comment): not changed")))
+	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, _ *Pool) error {
+		if _, ours, err := pool(ctx, h, s.Address.Name); err != nil || !ours {
+			return fmt.Errorf("changing pool %s: %w", s.Address.Name, cmp.Or(err, errors.New("it is not managed any more (no ownership tag in its comment): not changed")))
 		}
-		_, err := d.c.Put(ctx, "/pools/"+url.PathEscape(s.Address.Name), api.Params{"comment": d.poolComment(s, want)})
+		_, err := h.API.Put(ctx, "/pools/"+url.PathEscape(s.Address.Name), api.Params{"comment": poolComment(h, s, want)})
 		return attempt("changing pool "+s.Address.Name, err)
 	},
-	remove: func(ctx context.Context, d *Driver, s plan.Step) error {
-		there, ours, err := d.pool(ctx, s.Address.Name)
+	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
+		there, ours, err := pool(ctx, h, s.Address.Name)
 		switch {
 		case err != nil:
 			return attempt("looking at pool "+s.Address.Name, err)
@@ -65,7 +67,7 @@ var poolKind = kind[Pool]{
 		case !ours:
 			return fmt.Errorf("pool %s is not managed any more (no ownership tag in its comment): not changed", s.Address.Name)
 		}
-		_, err = d.c.Delete(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
+		_, err = h.API.Delete(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
 		return attempt("removing pool "+s.Address.Name, err)
 	},
 }
@@ -77,33 +79,33 @@ func attempt(what string, err error) error {
 	return nil
 }
 
-func (d *Driver) poolComment(s plan.Step, want *Pool) string {
-	return owner.Describe(want.Comment, d.poolMark(s.Address.Name))
+func poolComment(h *kind.Host, s plan.Step, want *Pool) string {
+	return owner.Describe(want.Comment, poolMark(h, s.Address.Name))
 }
 
-func (d *Driver) poolMark(name string) owner.Tag {
-	return owner.Tag{V: 1, Site: d.id.Site, Type: "pool", Node: name, Owner: d.host.Name}
+func poolMark(h *kind.Host, name string) owner.Tag {
+	return owner.Tag{V: 1, Site: h.ID.Site, Type: "pool", Node: name, Owner: h.Model.Name}
 }
 
-func (d *Driver) pools(ctx context.Context) ([]map[string]json.RawMessage, error) {
+func pools(ctx context.Context, h *kind.Host) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
-	err := api.ReadList(ctx, d.c, "/pools", &list)
+	err := api.ReadList(ctx, h.API, "/pools", &list)
 	return list, err
 }
 
-// ours judges a pool by the mark in its comment. A pool has no identity beside its
-// name, so the mark must name it. Its owner is the host, whoever made it: guests
+// isOurs classifies a pool by the ownership tag in its comment. A pool has no identity beside its
+// name, so the tag must name it. Its owner is the host, whoever made it: guests
 // of a test join it too.
-func (d *Driver) ours(e map[string]json.RawMessage) (comment string, ok bool) {
+func isOurs(h *kind.Host, e map[string]json.RawMessage) (comment string, ok bool) {
 	comment, m, found := owner.ParseDescription(api.Text(e["comment"]))
-	return comment, found && m.Site == d.id.Site && m.Owner == d.host.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
+	return comment, found && m.Site == h.ID.Site && m.Owner == h.Model.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
 }
 
-func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err error) {
-	list, err := d.pools(ctx)
+func pool(ctx context.Context, h *kind.Host, name string) (there, ours bool, err error) {
+	list, err := pools(ctx, h)
 	for _, e := range list {
 		if api.Text(e["poolid"]) == name {
-			_, ours = d.ours(e)
+			_, ours = isOurs(h, e)
 			return true, ours, err
 		}
 	}
@@ -111,9 +113,10 @@ func (d *Driver) pool(ctx context.Context, name string) (there, ours bool, err e
 }
 
 // listPools reads all pools; a foreign one whose name is wanted stands in the way.
-func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	h := obs.Host
 	out := model.Observed{State: model.State{}}
-	list, err := d.pools(ctx)
+	list, err := pools(ctx, h)
 	if err != nil {
 		if api.EndsPass(ctx, err) {
 			return out, err
@@ -123,15 +126,15 @@ func listPools(ctx context.Context, d *Driver, l *look) (model.Observed, error) 
 	}
 	for _, e := range list {
 		addr := model.Address{Kind: "pool", Name: api.Text(e["poolid"])}
-		comment, ok := d.ours(e)
+		comment, ok := isOurs(h, e)
 		switch {
 		case ok:
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
-		case l.want.State[addr] != nil:
+		case obs.Want.State[addr] != nil:
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
 				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
-					d.poolMark(addr.Name).Line(),
+					poolMark(h, addr.Name).Line(),
 			})
 		}
 	}

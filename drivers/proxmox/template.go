@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,7 +11,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -39,8 +42,8 @@ type Template struct {
 	blind  error     // observed: why that cannot be seen
 }
 
-var templateKind = kind[Template]{
-	model: model.Kind{
+var templateKind = kind.Of[Template]{
+	Model: model.Kind{
 		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
 		New: func() any { return &Template{} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
@@ -84,33 +87,38 @@ var templateKind = kind[Template]{
 			}
 		},
 	},
-	list:   listTemplates,
-	create: createTemplate,
-	update: func(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
+	List: listTemplates,
+	Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *Template) error {
+		return createTemplate(ctx, worker{h}, s, want)
+	},
+	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Template) error {
 		if s.Have.Guest != nil || want.Image != "" {
-			return remakeTemplate(ctx, d, s, want, have)
+			return remakeTemplate(ctx, worker{h}, s, want, have)
 		}
 		if want.File != "" {
-			if err := d.ensureImage(ctx, s, want.AsImage()); err != nil {
+			if err := ensureImage(ctx, h, s, want.AsImage()); err != nil {
 				return err
 			}
 		}
-		return removeTemplate(ctx, d, have)
+		return removeTemplate(ctx, worker{h}, have)
 	},
-	remove: leaveTemplate,
-	needs:  templateNeeds,
-	anew:   func(want, have *Template) bool { return want.File != have.File || want.Made != have.Made },
+	Before: func(ctx context.Context, h *kind.Host, s plan.Step) (plan.Step, error) {
+		return worker{h}.undisturbed(ctx, s)
+	},
+	Remove:     func(ctx context.Context, h *kind.Host, s plan.Step) error { return leaveTemplate(ctx, worker{h}, s) },
+	Privileges: templateNeeds,
+	Requests:   func(want, have *Template) bool { return want.File != have.File || want.Made != have.Made },
 }
 
-func createTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
+func createTemplate(ctx context.Context, d worker, s plan.Step, want *Template) error {
 	if want.Image != "" {
 		return makeTemplate(ctx, d, s, want)
 	}
-	return createImage(ctx, d, s, want.AsImage())
+	return createImage(ctx, d.Host, s, want.AsImage())
 }
 
 // leaveTemplate removes what we made: a machine that became a template, or a download.
-func leaveTemplate(ctx context.Context, d *Driver, s plan.Step) error {
+func leaveTemplate(ctx context.Context, d worker, s plan.Step) error {
 	r := s.Have
 	if r == nil {
 		r = s.Want
@@ -122,11 +130,11 @@ func leaveTemplate(ctx context.Context, d *Driver, s plan.Step) error {
 }
 
 // removeTemplate deletes a download; what was never ours stays.
-func removeTemplate(ctx context.Context, d *Driver, t *Template) error {
+func removeTemplate(ctx context.Context, d worker, t *Template) error {
 	if t.File == "" {
 		return nil
 	}
-	return d.removeVolume(ctx, d.host.PVENode(), t.File)
+	return removeVolume(ctx, d.Host, d.Model.PVENode(), t.File)
 }
 
 // templateOf gives the complete form of a declared template; an empty one if there
@@ -163,9 +171,9 @@ func (t *Template) resolve(in model.Scope) []model.Problem {
 	}
 	storage := "local"
 	if h := in.Host; h != nil && h.Storage != nil {
-		storage = or(h.Storage.Images, storage)
+		storage = cmp.Or(h.Storage.Images, storage)
 	}
-	t.Storage = or(t.Storage, storage)
+	t.Storage = cmp.Or(t.Storage, storage)
 	switch {
 	case t.VMID != 0:
 		t.There = fmt.Sprintf("template %d", t.VMID)
@@ -206,14 +214,14 @@ func (t *Template) AsImage() *Image {
 }
 
 // unpacked is the volume that a container is made from; "" for a guest to clone.
-func (t *Template) unpacked() string { return or(t.Volume, t.File) }
+func (t *Template) unpacked() string { return cmp.Or(t.Volume, t.File) }
 
 // archives are the endings of container templates (pve-storage, PVE/Storage.pm).
 var archives = []string{"tar.zst", "tar.xz", "tar.gz", "tar.bz2"}
 
 func archiveOf(name string) string {
 	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
-		name = or(u.Path, name)
+		name = cmp.Or(u.Path, name)
 	}
 	for _, a := range archives {
 		if strings.HasSuffix(name, "."+a) {
@@ -225,31 +233,32 @@ func archiveOf(name string) string {
 
 // listTemplates finds our downloads, be they wanted or left over, and looks whether
 // what the wanted ones only name is there.
-func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, error) {
+func listTemplates(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
+	d := worker{obs.Host}
 	out := model.Observed{State: model.State{}}
-	online, known := l.view.Nodes[d.host.PVENode()]
+	online, known := obs.View.Nodes[d.Model.PVENode()]
 	switch {
 	case !known:
 		return out, nil // the view says so already, and knows nothing at all
 	case !online:
-		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.host.PVENode() + " is offline", Kind: "template"})
+		out.Unknown = append(out.Unknown, model.Unknown{Scope: "templates", Why: "node " + d.Model.PVENode() + " is offline", Kind: "template"})
 		return out, nil
 	}
 	def := &Template{VMID: 1}
-	def.resolve(model.Scope{Site: &model.Site{}, Host: l.want.Host})
+	def.resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
 	storages := map[string]bool{def.Storage: false}
 	wanted := map[model.Address]*Template{}
-	for addr, r := range l.want.State {
+	for addr, r := range obs.Want.State {
 		if t, ok := r.Spec.(*Template); ok {
 			wanted[addr] = t
-			if s := storageOf(t.unpacked()); s != "" {
+			if s := property.StorageOf(t.unpacked()); s != "" {
 				storages[s] = true
 			}
 		}
 	}
 	there := map[string]bool{}
 	for _, storage := range slices.Sorted(maps.Keys(storages)) {
-		volumes, err := d.archivesOn(ctx, l, storage)
+		volumes, err := d.archivesOn(ctx, obs, storage)
 		switch {
 		case err == nil:
 		case api.EndsPass(ctx, err):
@@ -259,7 +268,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		default:
 			only := []model.Address{}
 			for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
-				if storageOf(wanted[addr].unpacked()) == storage {
+				if property.StorageOf(wanted[addr].unpacked()) == storage {
 					only = append(only, addr)
 				}
 			}
@@ -268,7 +277,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		}
 		for _, volid := range volumes {
 			there[volid] = true
-			keepDownload(out.State, d.id.Site, volid, wanted)
+			keepDownload(out.State, d.ID.Site, volid, wanted)
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(wanted), model.Address.Compare) {
@@ -276,7 +285,7 @@ func listTemplates(ctx context.Context, d *Driver, l *look) (model.Observed, err
 		if t.There == "" { // downloaded, or made from an image
 			continue
 		}
-		seen, err := d.lookAt(ctx, l, addr, t, there)
+		seen, err := d.lookAt(ctx, obs, addr, t, there)
 		if err != nil {
 			return out, err
 		}
@@ -307,8 +316,8 @@ func keepDownload(state model.State, site, volid string, wanted map[model.Addres
 }
 
 // archivesOn lists the container templates on a storage.
-func (d *Driver) archivesOn(ctx context.Context, l *look, storage string) ([]string, error) {
-	list, err := l.content(ctx, d, view.NodeStorage{Node: d.host.PVENode(), Storage: storage}, "vztmpl")
+func (d worker) archivesOn(ctx context.Context, obs *kind.Observation, storage string) ([]string, error) {
+	list, err := obs.Volumes(ctx, view.NodeStorage{Node: d.Model.PVENode(), Storage: storage}, "vztmpl")
 	var out []string
 	for _, e := range list {
 		out = append(out, api.Text(e["volid"]))
@@ -318,28 +327,28 @@ func (d *Driver) archivesOn(ctx context.Context, l *look, storage string) ([]str
 
 // lookAt says what there is of a template that is only named, in the words of
 // Template.There: those of the wanted one if it is as it must be.
-func (d *Driver) lookAt(ctx context.Context, l *look, addr model.Address, t *Template, there map[string]bool) (string, error) {
+func (d worker) lookAt(ctx context.Context, obs *kind.Observation, addr model.Address, t *Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
 			return t.There, nil
 		}
-		return "no such volume on " + d.host.PVENode(), nil
+		return "no such volume on " + d.Model.PVENode(), nil
 	}
-	g, ok := l.view.Guests[t.VMID]
+	g, ok := obs.View.Guests[t.VMID]
 	switch {
-	case !ok && l.view.LimitedVisibility:
+	case !ok && obs.View.LimitedVisibility:
 		return fmt.Sprintf("no guest %d that the token may see", t.VMID), nil
 	case !ok:
 		return fmt.Sprintf("no guest %d", t.VMID), nil
-	case !l.view.Nodes[g.Node]:
+	case !obs.View.Nodes[g.Node]:
 		return t.There, nil // nobody can clone it now, and nobody can say that it is gone
 	}
-	for _, r := range l.want.State {
+	for _, r := range obs.Want.State {
 		if r.Guest != nil && slices.Contains(r.Needs, addr) && (r.Addr.Kind == "ct") != g.LXC {
 			return fmt.Sprintf("%s, of which %s cannot be a clone", g.Ref(), r.Addr), nil
 		}
 	}
-	cfg, err := view.ReadConfig(ctx, d.c, g.Ref())
+	cfg, err := view.ReadConfig(ctx, d.API, g.Ref())
 	switch {
 	case api.EndsPass(ctx, err):
 		return "", err

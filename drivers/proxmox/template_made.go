@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -49,7 +52,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 	if h := in.Host; t.Storage == "" && h != nil && h.Storage != nil {
 		t.Storage = h.Storage.Disks
 	}
-	t.Storage = or(t.Storage, "local-lvm")
+	t.Storage = cmp.Or(t.Storage, "local-lvm")
 	if img := imageOf(in, t.Image); img != nil {
 		t.volume, t.Made = img.Volume, path.Base(img.Volume)
 		if img.Format == "iso" {
@@ -63,16 +66,16 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 }
 
 // makeTemplate makes a machine of the image and converts it.
-func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) error {
+func makeTemplate(ctx context.Context, d worker, s plan.Step, want *Template) error {
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
 	m := want.mark
-	m.Owner, m.UUID, m.CreationVMID = d.id.Host, uuid.NewString(), at.VMID
+	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
 	p := api.Params{ // little is said here: a clone gets what its own files say
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
 		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
 		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
 	}
-	if err := d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
+	if err := d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
@@ -80,7 +83,7 @@ func makeTemplate(ctx context.Context, d *Driver, s plan.Step, want *Template) e
 
 // remakeTemplate brings a template that is there to its wanted content: one that is
 // not converted yet is converted, any other is recreated.
-func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Template) error {
+func remakeTemplate(ctx context.Context, d worker, s plan.Step, want, have *Template) error {
 	if s.Have.Guest != nil && want.Image != "" && have.mark.Content == want.Made && have.unfinished() {
 		return d.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
 	}
@@ -93,15 +96,15 @@ func remakeTemplate(ctx context.Context, d *Driver, s plan.Step, want, have *Tem
 // convert makes a template of a machine of ours. PVE notes that it is one before it
 // touches the disk; where it died between the two, the disk alone is done again
 // (qemu-server, PVE/API2/Qemu.pm, template).
-func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
+func (d worker) convert(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	var failed error
 	tried, tagged := false, false
 	for {
-		cfg, err := view.ReadConfig(ctx, d.c, at)
+		cfg, err := view.ReadConfig(ctx, d.API, at)
 		if err != nil {
 			return fmt.Errorf("looking at %s, which is to become a template: %w", at, errors.Join(err, failed))
 		}
-		switch is := d.id.Check(cfg, at); {
+		switch is := d.ID.Check(cfg, at); {
 		case !is.IsOwnedAs(addr):
 			return fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 		case isTemplate(cfg):
@@ -109,7 +112,7 @@ func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Addre
 		case !tagged && !slices.Contains(property.Tags(cfg.Next["tags"]), owner.PVETag): // it was made without, to join a pool
 			tagged = true
 			tags := strings.Join(append(property.Tags(cfg.Next["tags"]), owner.PVETag), ";")
-			if _, err := d.c.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
+			if _, err := d.API.Put(ctx, at.Path("config"), api.Params{"tags": tags, "digest": cfg.Digest}); err != nil {
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}
 			continue
@@ -119,13 +122,13 @@ func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Addre
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
 			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
-				at, cfg.Next[templateSlot], storageOf(cfg.Next[templateSlot]), at.VMID)
+				at, cfg.Next[templateSlot], property.StorageOf(cfg.Next[templateSlot]), at.VMID)
 		}
 		p := api.Params{}
 		if cfg.Now["template"] == "1" {
 			p["disk"] = templateSlot
 		}
-		if failed = d.c.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
+		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
 			if _, _, err := d.rejoin(ctx, at); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
@@ -136,19 +139,19 @@ func (d *Driver) convert(ctx context.Context, at view.GuestRef, addr model.Addre
 
 // isTemplate reports whether a machine is a template as a whole, and can be cloned.
 func isTemplate(cfg view.Config) bool {
-	_, name, _ := strings.Cut(volumeOf(cfg.Now[templateSlot]), ":")
+	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[templateSlot]), ":")
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
 // observedTemplate reads a template of ours.
 func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
-	t := &Template{Made: m.Content, mark: m, volume: volumeOf(cfg.Now[templateSlot])}
+	t := &Template{Made: m.Content, mark: m, volume: property.VolumeOf(cfg.Now[templateSlot])}
 	if !isTemplate(cfg) {
 		t.Made += notConverted
 	}
 	return &model.Resource{
 		Addr: m.Addr(), Spec: t, Needs: m.Needs,
-		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: or(g.Lock, cfg.Now["lock"])},
+		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"])},
 	}
 }
 
@@ -203,7 +206,7 @@ func (t *Template) refuse(want *model.Resource) []model.Problem {
 // the list of the disks on the storage. That one costs a request for each template, and none where there is none; it
 // holds only disks that the token may see (Datastore.Audit, and VM.Config.Disk on their guest: PVE/Storage.pm,
 // check_volume_access), and is empty without a word where that is none. What neither shows PVE knows, and refuses.
-func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) error {
+func (d worker) findClones(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	ours := map[int]*model.Resource{}
 	for _, r := range out.State {
 		if r.Guest != nil {
@@ -221,14 +224,14 @@ func (d *Driver) findClones(ctx context.Context, l *look, out *model.Observed) e
 			return err
 		}
 		t.blind = err
-		for at, a := range l.read {
-			if standsOn(a.cfg, t.volume) {
+		for at, a := range obs.Configs {
+			if standsOn(a.Config, t.volume) {
 				ids = append(ids, at.VMID)
 			}
 		}
 		slices.Sort(ids)
 		for _, id := range slices.Compact(ids) {
-			c := clone{vmid: id, name: l.guests[id].Name}
+			c := clone{vmid: id, name: obs.Guests[id].Name}
 			if o := ours[id]; o != nil {
 				c.addr, c.ours = o.Addr, slices.Contains(o.Needs, addr)
 			}
@@ -245,7 +248,7 @@ func standsOn(c view.Config, base string) bool {
 	}
 	for _, keys := range []map[string]string{c.Now, c.Next} {
 		for _, val := range keys {
-			if strings.Contains(val, base+"/") && strings.HasPrefix(volumeOf(val), base+"/") {
+			if strings.Contains(val, base+"/") && strings.HasPrefix(property.VolumeOf(val), base+"/") {
 				return true
 			}
 		}
@@ -256,14 +259,14 @@ func standsOn(c view.Config, base string) bool {
 // clonesOf lists the VMIDs of guests with a disk on a base volume. PVE writes the
 // base before the name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an
 // LVM thin pool a clone stands for itself and has no such name.
-func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, error) {
-	storage, _, ok := strings.Cut(volume, ":")
+func (d worker) clonesOf(ctx context.Context, node, volume string) ([]int, error) {
+	on, _, ok := strings.Cut(volume, ":")
 	if !ok {
 		return nil, nil // it has no disk
 	}
-	list, err := d.content(ctx, node, storage, "images")
+	list, err := storage.List(ctx, d.API, view.NodeStorage{Node: node, Storage: on}, "images")
 	if err != nil {
-		return nil, fmt.Errorf("listing the disks on storage %s: %w", storage, err)
+		return nil, fmt.Errorf("listing the disks on storage %s: %w", on, err)
 	}
 	var out []int
 	seen := map[int]bool{}
@@ -277,8 +280,8 @@ func (d *Driver) clonesOf(ctx context.Context, node, volume string) ([]int, erro
 
 // mustHaveNoClones asks once more before a template goes. What the token may not see
 // PVE still knows, and refuses itself.
-func (d *Driver) mustHaveNoClones(ctx context.Context, at view.GuestRef, cfg view.Config) error {
-	ids, err := d.clonesOf(ctx, at.Node, volumeOf(cfg.Now[templateSlot]))
+func (d worker) mustHaveNoClones(ctx context.Context, at view.GuestRef, cfg view.Config) error {
+	ids, err := d.clonesOf(ctx, at.Node, property.VolumeOf(cfg.Now[templateSlot]))
 	switch {
 	case err != nil:
 		return fmt.Errorf("removing template %d: %w", at.VMID, err)

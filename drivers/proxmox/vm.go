@@ -1,6 +1,10 @@
 package proxmox
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+)
 
 // VM is a virtual machine. The fields with tags are what the files declare of it, and what
 // is compared. One that is wanted has its resolution, one that was read its observation.
@@ -79,9 +83,9 @@ type Startup struct {
 	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
 }
 
-var vmKind = func() kind[VM] {
+var vmKind = func() kind.Of[VM] {
 	k := guestKindOf[VM]("vm", "A virtual machine.", nil)
-	k.list = readGuests
+	k.List = readGuests
 	return k
 }()
 

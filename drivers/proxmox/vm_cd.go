@@ -41,7 +41,7 @@ func isDisc(value string) bool { return property.Value(value, "media") == "cdrom
 // isCD reports whether a key with a value is a CD drive that the files may declare: any but
 // the one that cloud-init reads.
 func isCD(key, value string) bool {
-	return cdBus(key) && key != seedSlot && isDisc(value) && !cloudDrive.MatchString(volumeOf(value))
+	return cdBus(key) && key != seedSlot && isDisc(value) && !cloudDrive.MatchString(property.VolumeOf(value))
 }
 
 // sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
@@ -88,7 +88,7 @@ var (
 // cd checks the option of a CD drive. It answers false for a key that is none.
 func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	value := strings.TrimSpace(r.Options[key])
-	file := volumeOf(value)
+	file := property.VolumeOf(value)
 	meant := isDisc(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
 	if _, known := m.Param(key); !known || !cdBus(key) || !meant && busOf(key) != "ide" {
 		return false
@@ -140,7 +140,7 @@ func (r *vmResolver) discless() {
 // vmconfig_update_disk and vmconfig_hotplug_pending).
 func (v liveVM) plugCD(key, value string) model.Class {
 	fresh := value != "" && !isDisc(v.observe.Now[key])
-	if file := volumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
+	if file := property.VolumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
 	}
 	if value != "" && !fresh || busOf(key) == "scsi" && v.hotplugs("disk") {
@@ -245,11 +245,11 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 		}
 	}
 	for _, slot := range (vmDrives{w}).cds() {
-		volid := volumeOf(w.Options[slot])
-		if volid == emptyMedium || volid == volumeOf(had[slot]) || s.comes(volid) {
+		volid := property.VolumeOf(w.Options[slot])
+		if volid == emptyMedium || volid == property.VolumeOf(had[slot]) || s.comes(volid) {
 			continue
 		}
-		list, err := s.l.content(ctx, s.d, view.NodeStorage{Node: node, Storage: storageOf(volid)}, "iso")
+		list, err := s.obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: property.StorageOf(volid)}, "iso")
 		if api.EndsPass(ctx, err) {
 			return err
 		}
@@ -266,7 +266,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 		s.obstacle(model.PreflightProblem{
 			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
 			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
-				orElse(volid, names), storageOf(volid)),
+				orElse(volid, names), property.StorageOf(volid)),
 		}, want, "options."+slot)
 	}
 	return nil
@@ -274,7 +274,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 
 // comes reports whether a volume is one of the site's images, which is made before it is needed.
 func (s *survey) comes(volid string) bool {
-	for _, r := range s.l.want.State {
+	for _, r := range s.obs.Want.State {
 		if i, ok := r.Spec.(*Image); ok && i.Volume == volid {
 			return true
 		}
@@ -285,15 +285,15 @@ func (s *survey) comes(volid string) bool {
 // inserts reports whether a machine is to get another medium.
 func (v vmDrives) inserts(have *VM) bool {
 	return slices.ContainsFunc(v.cds(), func(slot string) bool {
-		id := volumeOf(v.Options[slot])
-		return id != emptyMedium && id != volumeOf(have.observe.Next[slot])
+		id := property.VolumeOf(v.Options[slot])
+		return id != emptyMedium && id != property.VolumeOf(have.observe.Next[slot])
 	})
 }
 
 // discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
 func discNeeds(n *rights.Needs, key, value string) {
-	storage := storageOf(value)
-	if volumeOf(value) == emptyMedium {
+	storage := property.StorageOf(value)
+	if property.VolumeOf(value) == emptyMedium {
 		return
 	}
 	attr := "options." + key

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -64,7 +65,7 @@ type liveVM struct{ *VM }
 // "" as its new one takes it away (vmconfig_hotplug_pending).
 func (v liveVM) plug(key, value string) model.Class {
 	old := v.observe.Now[key]
-	if isCD(key, or(value, v.observe.Next[key])) {
+	if isCD(key, cmp.Or(value, v.observe.Next[key])) {
 		return v.plugCD(key, value)
 	}
 	hot := false
@@ -119,7 +120,7 @@ func (v liveVM) plugDisk(w *VM, name, attr string) model.Class {
 	case here && there, !here && !there:
 		return model.ClassHot
 	case there:
-		slot = or(wd.Bus, "scsi")
+		slot = cmp.Or(wd.Bus, "scsi")
 	}
 	if v.hotplugs("disk") && busOf(slot) != "sata" {
 		return model.ClassHot

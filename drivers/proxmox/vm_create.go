@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -16,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-func (v *VM) create(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag) error {
+func (v *VM) create(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag) error {
 	m.UUID, m.Seed = uuid.NewString(), newSeed(s.Want)
 	switch {
 	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
@@ -29,21 +30,21 @@ func (v *VM) create(ctx context.Context, d *Driver, s plan.Step, at view.GuestRe
 }
 
 // finish: what is missing of the copy is done now.
-func (v *VM) finish(ctx context.Context, d *Driver, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error {
+func (v *VM) finish(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error {
 	is := have.common()
-	m.Linked, m.UUID, m.Seed = is.mark.Linked, or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
+	m.Linked, m.UUID, m.Seed = is.mark.Linked, cmp.Or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
 	return d.dress(ctx, v, at, m)
 }
 
 // completed takes its seed away from a machine that has read it.
-func (v *VM) completed(ctx context.Context, d *Driver, at view.GuestRef, m owner.Tag) {
+func (v *VM) completed(ctx context.Context, d worker, at view.GuestRef, m owner.Tag) {
 	if v.Power == "running" {
 		d.unseed(ctx, v, at, m)
 	}
 }
 
 // createWhole orders the whole machine in one request.
-func (d *Driver) createWhole(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) createWhole(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
 	want, m, err := d.seed(ctx, want, at, m)
 	if err != nil {
 		return err
@@ -62,11 +63,11 @@ func (d *Driver) createWhole(ctx context.Context, want *VM, at view.GuestRef, m 
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.source), slot)
 		}
 	}
-	return d.born(ctx, at, at, m, d.c.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
+	return d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
-func (d *Driver) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
 	m.Linked = want.Clone == cloneLinked
 	early := m
 	early.UUID, early.VMID = "", at.VMID // proof enough until the copy has a uuid of its own
@@ -75,15 +76,15 @@ func (d *Driver) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.
 		p["storage"] = root.Storage
 	}
 	from := view.GuestRef{Node: at.Node, VMID: want.templateVMID}
-	err := d.c.Do(ctx, from.Path("clone"), d.makes(p))
+	err := d.API.Do(ctx, from.Path("clone"), d.makes(p))
 	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
-		v, lookErr := view.Read(ctx, d.c, d.host)
+		v, lookErr := view.Read(ctx, d.API, d.Model)
 		if lookErr != nil {
 			return fmt.Errorf("finding template %d: %w", from.VMID, lookErr)
 		}
 		if g, there := v.Guests[from.VMID]; there && g.Node != at.Node {
 			from.Node, p["target"] = g.Node, at.Node
-			err = d.c.Do(ctx, from.Path("clone"), p)
+			err = d.API.Do(ctx, from.Path("clone"), p)
 		}
 	}
 	if err = d.born(ctx, from, at, early, err); err != nil {
@@ -96,17 +97,17 @@ func (d *Driver) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.
 // lacks, and without what only the template has. A copy is either still bare, which its
 // mark tells, or complete. PVE made up a uuid for it, which it keeps: mark and uuid
 // written by one request may not both get there.
-func (d *Driver) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
 	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
 	}
 	for _, slot := range (vmDrives{want}).cds() {
 		if there := cfg.Next[slot]; there != "" && !isCD(slot, there) {
-			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, volumeOf(there), slot)
+			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, property.VolumeOf(there), slot)
 		}
 	}
-	m.UUID = or(owner.UUID(cfg.Next["smbios1"]), m.UUID)
+	m.UUID = cmp.Or(owner.UUID(cfg.Next["smbios1"]), m.UUID)
 	want, m, err = d.seed(ctx, want, at, m)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -59,7 +60,7 @@ func (v *VM) slots(cfg view.Config, old map[string]string) map[string]string {
 func (v *VM) devices() []device {
 	var out []device
 	for _, d := range v.Disks {
-		out = append(out, device{"disk." + d.Name, or(d.Bus, "scsi")})
+		out = append(out, device{"disk." + d.Name, cmp.Or(d.Bus, "scsi")})
 	}
 	for _, n := range v.NICs {
 		out = append(out, device{"nic." + n.Name, "net"})

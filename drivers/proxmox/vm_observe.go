@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -56,7 +57,7 @@ func (o *observation) readDisks() []Disk {
 	for slot, drive := range o.observe.Next {
 		if name, ok := strings.CutPrefix(o.device(slot), "disk."); ok {
 			out = append(out, Disk{
-				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: storageOf(drive),
+				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: property.StorageOf(drive),
 				Bus: busOf(slot), Remove: slices.Contains(o.mark.Removes, name),
 			})
 		}
@@ -73,7 +74,7 @@ func (o *observation) readNICs() []NIC {
 		if !property.IsNet(slot) {
 			continue
 		}
-		n := readNIC(strings.TrimPrefix(or(o.device(slot), slot), "nic."), val)
+		n := readNIC(strings.TrimPrefix(cmp.Or(o.device(slot), slot), "nic."), val)
 		if ip := property.Parse(o.observe.Next[ipconfigOf(slot)]).Values; len(ip) > 0 {
 			n.IP, n.Gateway, n.IP6, n.Gateway6 = ip["ip"], ip["gw"], shortIP6(ip["ip6"]), shortIP6(ip["gw6"])
 		}
@@ -97,7 +98,7 @@ func cardModel(p property.Set) (model, mac string) {
 			return m, v
 		}
 	}
-	return or(p.Values["model"], or(p.Bare, "virtio")), p.Values["macaddr"]
+	return cmp.Or(p.Values["model"], p.Bare, "virtio"), p.Values["macaddr"]
 }
 
 func cardMAC(p property.Set) string {

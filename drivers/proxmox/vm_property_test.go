@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -62,7 +63,7 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 	options := map[string]string{}
 	for _, key := range some("options", slices.Sorted(maps.Keys(everyOption))...) {
 		if val := everyOption[key]; val.declared != "" && key != "boot" { // which names what may not be there
-			options[index(key)] = rapid.SampledFrom([]string{val.declared, or(val.byHand, val.declared)}).Draw(rt, key)
+			options[index(key)] = rapid.SampledFrom([]string{val.declared, cmp.Or(val.byHand, val.declared)}).Draw(rt, key)
 		}
 	}
 	if node := index("numa[n]"); options[node] != "" { // a machine whose topology has another size than its memory does not start
@@ -74,13 +75,6 @@ func drawVM(rt *rapid.T) func(*proxmox.VM) {
 		v.Preset, v.Image, v.Restart = preset, image, "never"
 		v.Options = maps.Clone(options)
 	}
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // TestRandomGuestsConvergeOnce: whatever the files say, one apply is enough, and

@@ -55,8 +55,8 @@ func onBus(value, slot string) string {
 			known[name] = true
 		}
 	}
-	p, ours := property.Parse(value), property.Parse(drive(volumeOf(value), slot))
-	parts := []string{volumeOf(value)}
+	p, ours := property.Parse(value), property.Parse(drive(property.VolumeOf(value), slot))
+	parts := []string{property.VolumeOf(value)}
 	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
 		if known[name] && name != "file" && name != "size" && name != "volume" {
 			parts = append(parts, name+"="+p.Values[name])
@@ -73,14 +73,14 @@ func onBus(value, slot string) string {
 
 // rebus sends the two requests. The first carries all else that changes, and the digest
 // that this was planned on.
-func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
+func (d worker) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	first := writing{api.Params{}, maps.Clone(ch.gone), ch.revert}
 	second := writing{set: api.Params{"description": owner.Describe(ch.notes, ch.m)}}
 	on := ch.m
 	on.Detached = maps.Clone(ch.m.Detached)
 	for name, from := range ch.apart {
 		first.gone[from] = true
-		on.Detached[name] = volumeOf(ch.from.observe.Next[from])
+		on.Detached[name] = property.VolumeOf(ch.from.observe.Next[from])
 	}
 	for key, val := range ch.set {
 		if w, back := ch.back[key]; key == "boot" || back && ch.apart[w.name] != "" {
@@ -106,20 +106,20 @@ func (d *Driver) rebus(ctx context.Context, s plan.Step, ch *change) error {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
-		_, err := d.c.Put(ctx, ch.sight.at.Path("config"), second.body(digest))
+		_, err := d.API.Put(ctx, ch.sight.at.Path("config"), second.body(digest))
 		return err
 	})
 }
 
 // whole reports whether the disks that go to another bus are all attached, in their old
 // place or in their new one. A machine of which one is attached nowhere is not started.
-func (d *Driver) whole(ctx context.Context, ch *change) bool {
-	cfg, err := view.ReadConfig(ctx, d.c, ch.sight.at)
+func (d worker) whole(ctx context.Context, ch *change) bool {
+	cfg, err := view.ReadConfig(ctx, d.API, ch.sight.at)
 	if err != nil {
 		return false
 	}
 	for _, from := range ch.apart {
-		if attachedAt(cfg.Next, volumeOf(ch.from.observe.Next[from])) == "" {
+		if attachedAt(cfg.Next, property.VolumeOf(ch.from.observe.Next[from])) == "" {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -99,11 +100,11 @@ func (r *vmResolver) disks() {
 	storage := r.storage()
 	r.driveStorage = storage
 	r.Disks = rootFirst(r.Disks, Disk{Name: "root"})
-	r.Disks[0].Size = or(r.Disks[0].Size, r.Disk)
+	r.Disks[0].Size = cmp.Or(r.Disks[0].Size, r.Disk)
 	for i := range r.Disks {
 		d := &r.Disks[i]
 		if d.Name != "root" || r.Clone != cloneLinked {
-			d.Storage = or(d.Storage, storage)
+			d.Storage = cmp.Or(d.Storage, storage)
 		}
 		if d.Size < 0 || (d.Size == 0 && d.Name != "root") {
 			r.errorf("disk."+d.Name+".size", fmt.Sprintf("disk %q without a size", d.Name), "set size in GiB, at least 1")
@@ -116,7 +117,7 @@ func (r *vmResolver) disks() {
 		}
 	}
 	for _, d := range r.Disks {
-		bus := or(d.Bus, "scsi")
+		bus := cmp.Or(d.Bus, "scsi")
 		count[bus]++
 		most, known := buses[bus]
 		switch path := "disk." + d.Name; {
@@ -150,7 +151,7 @@ func (r *vmResolver) nics() {
 	for i := range r.NICs {
 		n := &r.NICs[i]
 		path := "nic." + n.Name
-		n.Bridge = or(n.Bridge, bridge)
+		n.Bridge = cmp.Or(n.Bridge, bridge)
 		n.MAC = r.card(path, n.VLAN, n.MAC)
 		if i == 0 {
 			n.IP, n.Gateway = r.first(n.IP, n.Gateway, "dhcp")
@@ -168,7 +169,7 @@ const minMTU, maxMTU, bridgeMTU = 576, 65520, 1
 
 // hardware checks the card that the machine sees.
 func (r *vmResolver) hardware(path string, n *NIC) {
-	n.Model = or(n.Model, defaultModel)
+	n.Model = cmp.Or(n.Model, defaultModel)
 	if !slices.Contains(cardModels, n.Model) {
 		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, cardModels))
 		return
@@ -195,7 +196,7 @@ func (r *vmResolver) hardware(path string, n *NIC) {
 // cloudInit gives the user of the site all its keys, or those that the spec names
 // for that user.
 func (r *vmResolver) cloudInit() {
-	r.User = or(r.in.Site.VMUser, "homestak")
+	r.User = cmp.Or(r.in.Site.VMUser, "homestak")
 	r.DNS, r.Domain = r.names()
 	r.Keys = r.sshKeys(r.User)
 }
@@ -214,14 +215,6 @@ func (r *vmResolver) owned() {
 		from = fromBlank
 	}
 	r.Terms = r.guestResolver.owned(r.VM, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
-}
-
-func or[T comparable](a, b T) T {
-	var zero T
-	if a != zero {
-		return a
-	}
-	return b
 }
 
 // pick is one of two values.

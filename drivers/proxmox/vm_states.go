@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 
@@ -17,7 +18,7 @@ func stateDrive(key string) bool { return key == "efidisk0" || key == "tpmstate0
 
 // sameState reports whether a state drive is what an order asks for.
 func sameState(key, order, drive string) bool {
-	return drive != "" && storageOf(order) == storageOf(drive) && sameMake(key, order, drive)
+	return drive != "" && property.StorageOf(order) == property.StorageOf(drive) && sameMake(key, order, drive)
 }
 
 // sameMake is the same but for the storage. Of what only PVE decides (size, the
@@ -37,7 +38,7 @@ func sameMake(key, order, drive string) bool {
 		if m == nil || (name == "ms-cert" && want[name] == "") {
 			continue
 		}
-		if scalar(m, or(want[name], defaultText(m))) != scalar(m, or(have[name], defaultText(m))) {
+		if scalar(m, cmp.Or(want[name], defaultText(m))) != scalar(m, cmp.Or(have[name], defaultText(m))) {
 			return false
 		}
 	}
@@ -74,7 +75,7 @@ func refuseStates(w, h *VM) []model.Problem {
 				Detail: fmt.Sprintf("it is %q, and would be recreated, empty, for %q: take it out of the files first, let that be applied, then declare the new one", drive, order),
 			})
 		}
-		if key == "tpmstate0" && storageOf(order) != storageOf(drive) && h.Power == "running" {
+		if key == "tpmstate0" && property.StorageOf(order) != property.StorageOf(drive) && h.Power == "running" {
 			out = append(out, model.Problem{
 				Path: "options." + key, Summary: "tpmstate0 cannot be moved while the guest runs",
 				Detail: `set power = "stopped" in the files, let that be applied, then change the storage`,

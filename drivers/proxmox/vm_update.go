@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -32,7 +33,7 @@ func (c *vmChange) conclude() {
 
 // done removes a seed that was taken out of the drive: a machine does not start with an
 // image that is not there, so it went from there first.
-func (c *vmChange) done(ctx context.Context, d *Driver) error {
+func (c *vmChange) done(ctx context.Context, d worker) error {
 	if c.set[seedSlot] == nil {
 		return nil
 	}
@@ -53,7 +54,7 @@ func (c *vmChange) bootable() {
 	old := property.Parse(c.have.observe.Next["boot"]).Values["order"]
 	var order []string
 	for dev := range strings.SplitSeq(old, ";") {
-		if dev = or(moved[dev], dev); dev != "" {
+		if dev = cmp.Or(moved[dev], dev); dev != "" {
 			order = append(order, dev)
 		}
 	}
@@ -80,7 +81,7 @@ func (c *vmChange) followBoot() {
 	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.gone[dev] }
 	disc := func(dev string) bool {
 		set, _ := c.set[dev].(string)
-		return there(dev) && isDisc(or(set, after.Next[dev]))
+		return there(dev) && isDisc(cmp.Or(set, after.Next[dev]))
 	}
 	appends := func(key string, val any) bool {
 		return len(order) > 0 && isCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
@@ -130,7 +131,7 @@ func (c *vmChange) key(path string) {
 			return
 		}
 		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.Next[rest] != "" {
-			c.move[rest] = storageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
+			c.move[rest] = property.StorageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
 		}
 		c.text(rest, c.want.Options[rest])
@@ -146,7 +147,7 @@ func (c *vmChange) key(path string) {
 func (c *vmChange) nic(name, attr string) {
 	n, wanted := find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
-		slot := or(c.have.mark.Slots["nic."+name], name)
+		slot := cmp.Or(c.have.mark.Slots["nic."+name], name)
 		c.gone[slot] = true
 		c.text(ipconfigOf(slot), "")
 		return

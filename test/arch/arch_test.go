@@ -191,14 +191,25 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"drivers/proxmox/vm.go: vmKind is not in the table of kinds.go",
 		},
 		{
+			"kind of a package of its own", kindLaw,
+			map[string]string{
+				"drivers/proxmox/kinds.go":             "package proxmox\nfunc table() []kind.Kind { return []kind.Kind{&objects.Pool} }",
+				"drivers/proxmox/objects/pool.go":      "package objects\nvar Pool = kind.Of[pool]{}",
+				"drivers/proxmox/objects/pool_test.go": "package objects",
+				"drivers/proxmox/objects/mesh.go":      "package objects\nvar Mesh = kind.Of[mesh]{}",
+				"drivers/proxmox/objects/mesh_test.go": "package objects",
+			},
+			"drivers/proxmox/objects/mesh.go: Mesh is not in the table of kinds.go",
+		},
+		{
 			"kind without a test", kindLaw, kindFiles("&poolKind, &vmKind"),
 			"drivers/proxmox/pool.go: poolKind has no test of its own: pool_test.go is missing",
 		},
 		{
 			"two kinds in one file", kindLaw,
 			map[string]string{
-				"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []driverKind { return []driverKind{&vmKind, &ctKind} }",
-				"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind[VM]{}\nvar ctKind = kind[CT]{}",
+				"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []kind.Kind { return []kind.Kind{&vmKind, &ctKind} }",
+				"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind.Of[VM]{}\nvar ctKind = kind.Of[CT]{}",
 				"drivers/proxmox/vm_test.go": "package proxmox",
 			},
 			"drivers/proxmox/vm.go: holds the kinds vmKind, ctKind: a kind is one file",
@@ -221,10 +232,10 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 // kindFiles is a driver with two kinds, of which the table lists some and vm has a test.
 func kindFiles(table string) map[string]string {
 	files := map[string]string{
-		"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []driverKind { return []driverKind{" + table + "} }",
-		"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind[VM]{}",
+		"drivers/proxmox/kinds.go":   "package proxmox\nfunc table() []kind.Kind { return []kind.Kind{" + table + "} }",
+		"drivers/proxmox/vm.go":      "package proxmox\nvar vmKind = kind.Of[VM]{}",
 		"drivers/proxmox/vm_test.go": "package proxmox",
-		"drivers/proxmox/pool.go":    "package proxmox\nvar poolKind = kind[Pool]{}",
+		"drivers/proxmox/pool.go":    "package proxmox\nvar poolKind = kind.Of[Pool]{}",
 	}
 	if !strings.Contains(table, "vmKind") {
 		files["drivers/proxmox/pool_test.go"] = "package proxmox"

@@ -56,8 +56,10 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/api", may: []string{"engine/model"}},                                                     // requests, tasks and errors; what they are for is the driver's
 	{pkg: "drivers/proxmox/view", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "engine/model"}}, // what a host holds
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
+	{pkg: "drivers/proxmox/storage", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/view"}},
+	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/model", "engine/plan"}}, // what a kind is made of
 	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/view"},
+		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view"},
 		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
 	{pkg: "drivers/proxmox/doctor", may: []string{
@@ -118,7 +120,7 @@ var libraries = []library{
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim/consoles"}, tests: true, why: "the simulated host has consoles"},
-	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
+	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/kind", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
 	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},
@@ -234,13 +236,15 @@ func nameLaw(tree []source) []string {
 	return out
 }
 
-// kindLaw looks at the driver's files for values of type kind[…] and compares them
-// with what the function table returns.
+// kindLaw looks at the packages of the driver for values of type kind.Of[…] and compares
+// them with what the function table returns.
 func kindLaw(tree []source) []string {
+	const driver = "drivers/proxmox"
 	var out []string
-	kinds, listed, files := map[string]string{}, map[string]bool{}, map[string]bool{}
+	type value struct{ name, path string }
+	kinds, listed, files := map[string]value{}, map[string]bool{}, map[string]bool{}
 	for _, f := range tree {
-		if f.pkg() != "drivers/proxmox" {
+		if f.pkg() != driver && !strings.HasPrefix(f.pkg(), driver+"/") {
 			continue
 		}
 		files[f.path] = true
@@ -250,30 +254,34 @@ func kindLaw(tree []source) []string {
 		var here []string
 		for _, d := range f.ast.Decls {
 			here = append(here, kindsOf(d)...)
-			for name := range tableOf(d) {
-				listed[name] = true
+			if f.pkg() == driver {
+				maps.Copy(listed, tableOf(d))
 			}
 		}
 		for _, name := range here {
-			kinds[name] = f.path
+			qualified := name
+			if f.pkg() != driver {
+				qualified = path.Base(f.pkg()) + "." + name
+			}
+			kinds[qualified] = value{name, f.path}
 		}
 		if len(here) > 1 {
 			out = append(out, fmt.Sprintf("%s: holds the kinds %s: a kind is one file", f.path, strings.Join(here, ", ")))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(kinds)) {
-		file := kinds[name]
-		if !listed[name] {
-			out = append(out, fmt.Sprintf("%s: %s is not in the table of kinds.go", file, name))
+	for _, qualified := range slices.Sorted(maps.Keys(kinds)) {
+		k := kinds[qualified]
+		if !listed[qualified] {
+			out = append(out, fmt.Sprintf("%s: %s is not in the table of kinds.go", k.path, k.name))
 		}
-		if test := strings.TrimSuffix(file, ".go") + "_test.go"; !files[test] {
-			out = append(out, fmt.Sprintf("%s: %s has no test of its own: %s is missing", file, name, path.Base(test)))
+		if test := strings.TrimSuffix(k.path, ".go") + "_test.go"; !files[test] {
+			out = append(out, fmt.Sprintf("%s: %s has no test of its own: %s is missing", k.path, k.name, path.Base(test)))
 		}
 	}
 	return out
 }
 
-// kindsOf gives the names of the variables that a declaration makes of type kind[…].
+// kindsOf gives the names of the variables that a declaration makes of type kind.Of[…].
 func kindsOf(d ast.Decl) []string {
 	g, ok := d.(*ast.GenDecl)
 	if !ok {
@@ -294,8 +302,10 @@ func kindsOf(d ast.Decl) []string {
 			if !ok {
 				continue
 			}
-			if id, ok := generic.X.(*ast.Ident); ok && id.Name == "kind" && i < len(v.Names) {
-				out = append(out, v.Names[i].Name)
+			if of, ok := generic.X.(*ast.SelectorExpr); ok && of.Sel.Name == "Of" && i < len(v.Names) {
+				if id, ok := of.X.(*ast.Ident); ok && id.Name == "kind" {
+					out = append(out, v.Names[i].Name)
+				}
 			}
 		}
 	}
@@ -311,8 +321,13 @@ func tableOf(d ast.Decl) map[string]bool {
 	}
 	ast.Inspect(fn, func(n ast.Node) bool {
 		if u, ok := n.(*ast.UnaryExpr); ok {
-			if id, ok := u.X.(*ast.Ident); ok {
-				out[id.Name] = true
+			switch x := u.X.(type) {
+			case *ast.Ident:
+				out[x.Name] = true
+			case *ast.SelectorExpr:
+				if pkg, ok := x.X.(*ast.Ident); ok {
+					out[pkg.Name+"."+x.Sel.Name] = true
+				}
 			}
 		}
 		return true

@@ -18,13 +18,13 @@ const (
 // within the limit takes its row out.
 var tooLarge = map[string]int{
 	"cmd/homestak-gitops":         6388,
-	"drivers/proxmox":             11790,
+	"drivers/proxmox":             11612,
 	"engine/source":               4061,
-	"cmd/homestak-gitops.app":     80,  // methods
-	"drivers/proxmox.Driver":      108, // methods
-	"drivers/proxmox/doctor.exam": 55,  // methods
-	"engine/plan.planner":         52,  // methods
-	"policy.Set":                  38,  // methods
+	"cmd/homestak-gitops.app":     80, // methods
+	"drivers/proxmox.worker":      90, // methods
+	"drivers/proxmox/doctor.exam": 55, // methods
+	"engine/plan.planner":         52, // methods
+	"policy.Set":                  38, // methods
 }
 
 // sizes counts the lines of every package, and the methods of every type as package.type.

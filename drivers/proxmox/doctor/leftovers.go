@@ -42,7 +42,7 @@ func (e *exam) leftovers(ctx context.Context) {
 			if e.dark(node) {
 				continue
 			}
-			left, err := e.d.LeftVolumes(ctx, view.NodeStorage{Node: node, Storage: storage}, e.Want, 0, e.have.Taken)
+			left, err := proxmox.LeftVolumes(ctx, e.d.Client(), view.NodeStorage{Node: node, Storage: storage}, e.Want, 0, e.have.Taken)
 			left = slices.DeleteFunc(left, func(v string) bool { return known[v] })
 			if err != nil || len(left) == 0 { // the checks of storages report what is wrong with one
 				continue

@@ -3,6 +3,7 @@
 package property
 
 import (
+	"cmp"
 	"net/url"
 	"regexp"
 	"slices"
@@ -63,6 +64,17 @@ func lookup(s, key string) (val string, ok bool) {
 		}
 	}
 	return val, ok
+}
+
+// VolumeOf is the volume of a drive, or of a mount point.
+func VolumeOf(drive string) string {
+	return cmp.Or(Value(drive, "file"), First(drive, "volume"))
+}
+
+// StorageOf is the storage of a drive's volume, or of the order for one.
+func StorageOf(drive string) string {
+	storage, _, _ := strings.Cut(VolumeOf(drive), ":")
+	return storage
 }
 
 // IsNumber reports whether a text is the number at the end of a key such as net0.

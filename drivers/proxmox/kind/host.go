@@ -1,0 +1,52 @@
+package kind
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Host is a host or cluster as the kinds use it. Safe for concurrent use; it keeps nothing
+// between two calls but connections.
+type Host struct {
+	API   *api.Client
+	Model *model.Host
+	ID    owner.Identity // who we are, in ownership tags
+	Width int            // how many requests of one sort are sent side by side
+	Files fs.FS          // the site's files, for images that are uploaded; may be nil
+
+	Copies Turns
+}
+
+// Turns lets one at a time copy a container template: PVE locks it for as long as a
+// copy takes (PVE/API2/LXC.pm, clone_vm), and refuses another one meanwhile.
+type Turns struct {
+	mu sync.Mutex
+	of map[int]chan struct{} // by VMID; full while a copy is made
+}
+
+// Take waits for the turn, which ends by the function that it returns. The error is that
+// of the context.
+func (t *Turns) Take(ctx context.Context, vmid int) (done func(), err error) {
+	t.mu.Lock()
+	if t.of == nil {
+		t.of = map[int]chan struct{}{}
+	}
+	turn := t.of[vmid]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		t.of[vmid] = turn
+	}
+	t.mu.Unlock()
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for another copy of CT %d: %w", vmid, context.Cause(ctx))
+	}
+}
