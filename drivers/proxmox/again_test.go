@@ -17,7 +17,7 @@ func TestNothingIsLeftToDo(t *testing.T) {
 		"description with blanks at its end": func(_ *world, v *proxmox.VM) { v.Description = "notes\n\n" },
 		"blank description":                  func(_ *world, v *proxmox.VM) { v.Description = " \n" },
 		"two keys in one secret": func(w *world, _ *proxmox.VM) {
-			w.site.Secrets.Values["ssh_keys"]["both"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx x@home\n\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCy y@home\n"
+			w.Site.Secrets.Values["ssh_keys"]["both"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx x@home\n\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCy y@home\n"
 		},
 		"boot order": func(_ *world, v *proxmox.VM) { v.Options = map[string]string{"boot": "order=scsi0;net0"} },
 		"UEFI": func(_ *world, v *proxmox.VM) {
@@ -27,10 +27,10 @@ func TestNothingIsLeftToDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("web-1", func(v *proxmox.VM) { edit(w, v) })
-				w.apply()
-				w.converged()
-				for _, g := range w.host.Snapshot().Guests {
+				w.Node("web-1", func(v *proxmox.VM) { edit(w, v) })
+				w.Apply()
+				w.Converged()
+				for _, g := range w.Host.Snapshot().Guests {
 					require.Empty(t, g.Config["unused0"])
 				}
 			})
@@ -42,8 +42,8 @@ func TestNothingIsLeftToDo(t *testing.T) {
 // or the next plan would show it.
 func TestCloneTakesOverNothing(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(_ *testing.T, w *world) {
-		w.template(9000, "golden")
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Template(9000, "golden")
+		w.Host.Edit(func(e *pvesim.Edit) {
 			for k, v := range map[string]string{
 				"ipconfig0": "ip=dhcp", "ipconfig1": "ip=10.9.9.9/24", "startup": "order=2", "nameserver": "9.9.9.9", "searchdomain": "else.test",
 				"sshkeys": "ssh-rsa%20AAAA%20old", "protection": "1",
@@ -51,13 +51,13 @@ func TestCloneTakesOverNothing(t *testing.T) {
 				e.Set(9000, k, v)
 			}
 		})
-		w.site.DNS, w.site.Domain, w.site.Secrets = nil, "", nil
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Site.DNS, w.Site.Domain, w.Site.Secrets = nil, "", nil
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Template = "golden"
 			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz"}}
 		})
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 	})
 }
 
@@ -71,8 +71,8 @@ func TestOptionsThatAreNoSettings(t *testing.T) {
 		"usb0": "host=1234:5678", "hostpci0": "0000:01:00.0", "serial1": "/dev/ttyS0", "efidisk0": "local-lvm:vm-1-disk-0",
 	} {
 		inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-			w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{key: value} })
-			_, found := w.site.Want("father")
+			w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{key: value} })
+			_, found := w.Site.Want("father")
 			require.NotZero(t, found.Errors(), key)
 		})
 	}

@@ -22,13 +22,13 @@ import (
 const vmid = 10000 // of the first node of a world
 
 func (w *world) inside(name string) guest.Machine {
-	return w.d.Machine(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
+	return w.Driver.Machine(model.Address{Kind: "vm", Name: name}, model.Guest{VMID: vmid, Node: "father"}, nil)
 }
 
 // asked counts the requests whose method and path hold a text.
 func (w *world) asked(text string) int {
 	n := 0
-	for what, count := range w.host.Snapshot().Requests {
+	for what, count := range w.Host.Snapshot().Requests {
 		if strings.Contains(what, text) {
 			n += count
 		}
@@ -39,10 +39,10 @@ func (w *world) asked(text string) int {
 // The agent answers when the guest's system is up, and tells its addresses then.
 func TestTheAgentAnswersLater(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		g := w.inside("web-1")
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(vmid); e.Start(vmid) }) // it boots
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(vmid); e.Start(vmid) }) // it boots
 		require.EqualError(t, g.Ping(t.Context()), "the guest agent of VM 10000 does not answer")
 		_, err := g.Address(t.Context())
 		require.EqualError(t, err, "the guest agent of VM 10000 does not answer")
@@ -59,10 +59,10 @@ func TestTheAgentAnswersLater(t *testing.T) {
 		require.Contains(t, at.Why, " on net0 by the guest agent")
 		require.Equal(t, at.IP.String(), r.IP)
 		require.False(t, at.Declared)
-		require.True(t, w.host.Reaches(at.IP))
+		require.True(t, w.Host.Reaches(at.IP))
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(vmid) })
-		require.False(t, w.host.Reaches(at.IP))
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(vmid) })
+		require.False(t, w.Host.Reaches(at.IP))
 		require.EqualError(t, g.Ping(t.Context()), "VM 10000 does not run")
 	})
 }
@@ -70,10 +70,10 @@ func TestTheAgentAnswersLater(t *testing.T) {
 // A declared address needs no agent, and costs one request.
 func TestADeclaredAddressIsTaken(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}}
 		})
-		w.apply()
+		w.Apply()
 		before := total(w)
 		g := w.inside("web-1")
 		for range 3 {
@@ -94,10 +94,10 @@ func TestADeclaredAddressIsTaken(t *testing.T) {
 // An address in a subnet that the files speak of is preferred, on whichever card.
 func TestAddressInTheDeclaredSubnet(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.NICs = []proxmox.NIC{{Name: "a", IP: "dhcp"}, {Name: "b", IP: "192.0.2.7/24"}}
 		})
-		w.apply()
+		w.Apply()
 		time.Sleep(time.Minute)
 		at, err := w.inside("web-1").Address(t.Context())
 		require.NoError(t, err)
@@ -109,8 +109,8 @@ func TestExec(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(_ int, command []string, _ string) (string, string, int, bool) {
 		return "out of " + command[2], "err", 3, command[0] == "/bin/sh"
 	}}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		time.Sleep(time.Minute)
 		g := w.inside("web-1")
 		out, err := g.Run(t.Context(), []string{"/bin/sh", "-c", "x; y=1"})
@@ -129,8 +129,8 @@ func TestWordsOfAProgram(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: time.Second, Exec: func(int, []string, string) (string, string, int, bool) {
 			return said, said, 0, true
 		}}, func(t *testing.T, w *world) {
-			w.node("web-1", nil)
-			w.apply()
+			w.Node("web-1", nil)
+			w.Apply()
 			time.Sleep(time.Minute)
 			out, err := w.inside("web-1").Run(t.Context(), []string{"/bin/x"})
 			require.NoError(t, err)
@@ -146,9 +146,9 @@ func TestWordsOfAProgram(t *testing.T) {
 // does not answer (QemuServer/Agent.pm, assert_agent_available).
 func TestAnAgentThatIsSwitchedOff(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "agent", "enabled=0") })
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "agent", "enabled=0") })
 		time.Sleep(time.Minute)
 		err := w.inside("web-1").Ping(t.Context())
 		require.ErrorContains(t, err, "has no guest agent configured")
@@ -160,24 +160,24 @@ func TestAnAgentThatIsSwitchedOff(t *testing.T) {
 // answers gives a transport that answers certain requests by itself, n times.
 func (w *world) answers(n int, path, body string, status int) {
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if !strings.HasSuffix(r.URL.Path, path) || n == 0 {
-				return w.host.RoundTrip(r)
+				return w.Host.RoundTrip(r)
 			}
 			n--
 			return &http.Response{StatusCode: status, Status: fmt.Sprint(status, " as told"), Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
 		}),
 	})
-	require.NoError(w.t, err)
-	w.d = d
+	require.NoError(w.T, err)
+	w.Driver = d
 }
 
 // A command that runs on is asked for again; who gives up is told so at once.
 func TestACommandThatRunsOn(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		time.Sleep(time.Minute)
 		w.answers(2, "/exec-status", `{"data":{"exited":0}}`, 200)
 		began := time.Now()
@@ -199,8 +199,8 @@ func TestACommandThatRunsOn(t *testing.T) {
 // The end of a command is told once. Where that answer was lost, it is said and no more.
 func TestALostEndOfACommand(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		time.Sleep(time.Minute)
 		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
 			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
@@ -215,18 +215,18 @@ func TestALostEndOfACommand(t *testing.T) {
 // for where the token lacks the right.
 func TestOnlyTheGuestThatIsMeantIsAsked(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		time.Sleep(time.Minute)
 		_, err := w.inside("web-2").Run(t.Context(), []string{"true"})
 		require.EqualError(t, err, "VM 10000 is not provably vm.web-2 any more (it is vm.web-1): nothing is asked of it")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(vmid, "smbios1", "uuid=11111111-2222-3333-4444-555555555555") })
 		for _, err := range []error{w.inside("web-1").Ping(t.Context()), second(w.inside("web-1").Run(t.Context(), []string{"true"}))} {
 			require.ErrorContains(t, err, "VM 10000 is not provably vm.web-1 any more (carries the ownership tag of vm.web-1, but is another machine")
 		}
 		require.Zero(t, w.asked("agent"))
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Delete(vmid) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(vmid) })
 		r := health.Prober{}.Run(t.Context(), health.Subject{Machine: w.inside("web-1")}, []model.Check{{Name: "agent", Agent: true}})
 		require.ErrorContains(t, r.Err, "looking at VM 10000: ")
 		require.Equal(t, 1, r.Results[0].Tries)

@@ -15,18 +15,18 @@ import (
 // afterWrite has somebody at work right after the first write to a configuration.
 func (w *world) afterWrite(edit func(*pvesim.Edit)) {
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-			res, err := w.host.RoundTrip(r)
+			res, err := w.Host.RoundTrip(r)
 			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config") && edit != nil {
-				w.host.Edit(edit)
+				w.Host.Edit(edit)
 				edit = nil
 			}
 			return res, err
 		}),
 	})
-	require.NoError(w.t, err)
-	w.d = d
+	require.NoError(w.T, err)
+	w.Driver = d
 }
 
 // TestSomebodyIsAtWorkBetweenTwoWrites of one change: what they did stays.
@@ -52,13 +52,13 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-				w.apply()
-				w.vm("db").Disks = c.disks
-				p := w.plan()
+				w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Apply()
+				w.VM("db").Disks = c.disks
+				p := w.Plan()
 				w.afterWrite(c.edit)
-				require.ErrorContains(t, w.run(p)[model.Address{Kind: "vm", Name: "db"}], c.says)
-				require.Equal(t, c.holds, w.guest(vmid).Config[c.slot])
+				require.ErrorContains(t, w.Run(p)[model.Address{Kind: "vm", Name: "db"}], c.says)
+				require.Equal(t, c.holds, w.Guest(vmid).Config[c.slot])
 			})
 		})
 	}
@@ -67,13 +67,13 @@ func TestSomebodyIsAtWorkBetweenTwoWrites(t *testing.T) {
 // TestABootOrderIsDeclaredWithTheBus in which its disk goes: what the files say counts.
 func TestABootOrderIsDeclaredWithTheBus(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
-		w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
-		w.vm("db").Options = map[string]string{"boot": "order=net0;virtio0"}
-		w.apply()
-		w.converged()
-		require.Equal(t, "order=net0;virtio0", w.guest(vmid).Config["boot"])
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Apply()
+		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		w.VM("db").Options = map[string]string{"boot": "order=net0;virtio0"}
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "order=net0;virtio0", w.Guest(vmid).Config["boot"])
 	})
 }
 
@@ -87,13 +87,13 @@ func TestAMachineRunsAgainWhoseDiskStayed(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
-		w.apply()
-		w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
-		p := w.plan()
+		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Apply()
+		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+		p := w.Plan()
 		refuse = true
-		require.Len(t, w.run(p), 1)
-		require.True(t, w.guest(vmid).Running)
-		require.NotEmpty(t, w.guest(vmid).Config["scsi0"])
+		require.Len(t, w.Run(p), 1)
+		require.True(t, w.Guest(vmid).Running)
+		require.NotEmpty(t, w.Guest(vmid).Config["scsi0"])
 	})
 }

@@ -90,11 +90,11 @@ func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 	t.Helper()
 	inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
 		b := &blinded{world: w, bend: func(string) reply { return nil }}
-		w.site.Hosts["father"].Nodes = []string{"father", "mother"}
+		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-				truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if how := b.bend(strings.TrimPrefix(r.URL.Path, "/api2/json")); how != nil {
 					return how(r, truth)
 				}
@@ -102,27 +102,27 @@ func blindSpot(t *testing.T, story func(*testing.T, *blinded)) {
 			}),
 		})
 		require.NoError(t, err)
-		w.d = d
-		w.node("leaves", nil) // 10000
-		w.node("stays", nil)  // 10001
-		w.apply()
+		w.Driver = d
+		w.Node("leaves", nil) // 10000
+		w.Node("stays", nil)  // 10001
+		w.Apply()
 		time.Sleep(time.Minute)
-		w.drop("leaves")
-		w.node("comes", nil)
+		w.Drop("leaves")
+		w.Node("comes", nil)
 		story(t, b)
 	})
 }
 
 // look is a pass up to its plan. An error of observing is a pass that knows nothing.
 func (b *blinded) look() (*plan.Plan, error) {
-	want, _ := b.site.Want("father")
-	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Minute)
+	want, _ := b.Site.Want("father")
+	ctx, cancel := context.WithTimeout(b.T.Context(), 30*time.Minute)
 	defer cancel()
-	have, err := b.d.Observe(ctx, want)
+	have, err := b.Driver.Observe(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	return planOf(b.world, want, have), nil
+	return b.world.PlanFor(want, have), nil
 }
 
 // TestEveryBlindSpot is the list of the ways in which a view of the host can be short
@@ -154,7 +154,7 @@ func TestEveryBlindSpot(t *testing.T) {
 					if steps, ok := c.though[answer]; ok {
 						want = steps
 					}
-					writes := b.host.Snapshot().Writes
+					writes := b.Host.Snapshot().Writes
 					b.bend = func(p string) reply {
 						if p == path {
 							return how
@@ -171,7 +171,7 @@ func TestEveryBlindSpot(t *testing.T) {
 						require.Equal(t, append([]string{}, want...), steps(p), told(p))
 						require.True(t, len(p.Unknown) > 0 || len(want) == 2, told(p))
 					}
-					require.Equal(t, writes, b.host.Snapshot().Writes)
+					require.Equal(t, writes, b.Host.Snapshot().Writes)
 					b.bend = func(string) reply { return nil }
 					p, err = b.look()
 					require.NoError(t, err)
@@ -257,9 +257,9 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			blindSpot(t, func(t *testing.T, b *blinded) {
 				if c.edit != nil {
-					b.host.Edit(c.edit)
+					b.Host.Edit(c.edit)
 				}
-				writes := b.host.Snapshot().Writes
+				writes := b.Host.Snapshot().Writes
 				b.bend = func(p string) reply { return c.bend[p] }
 				p, err := b.look()
 				if err != nil {
@@ -269,7 +269,7 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 					require.Equal(t, append([]string{}, c.steps...), steps(p), told(p))
 					require.Contains(t, told(p), c.says)
 				}
-				require.Equal(t, writes, b.host.Snapshot().Writes)
+				require.Equal(t, writes, b.Host.Snapshot().Writes)
 			})
 		})
 	}
@@ -304,14 +304,14 @@ func TestLostWriteIsLookedAtFirst(t *testing.T) {
 					}
 					for _, s := range p.Steps {
 						lost, next = false, ""
-						_ = b.d.Apply(t.Context(), s)
+						_ = b.Driver.Apply(t.Context(), s)
 						if lost {
 							require.Contains(t, []string{"", http.MethodGet}, next)
 						}
 					}
 					b.bend = func(string) reply { return nil }
 					settle(b.world)
-					require.Len(t, b.host.Snapshot().Guests, 2)
+					require.Len(t, b.Host.Snapshot().Guests, 2)
 				})
 			})
 		}
@@ -325,14 +325,14 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 		pattern string
 		declare func(w *world) *model.Node
 	}{
-		"create": {"POST /nodes/*/qemu", func(w *world) *model.Node { return w.node("db", nil) }},
+		"create": {"POST /nodes/*/qemu", func(w *world) *model.Node { return w.Node("db", nil) }},
 		"clone": {"POST /nodes/*/qemu/*/clone", func(w *world) *model.Node {
-			w.template(9000, "golden")
-			return w.node("db", func(v *proxmox.VM) { v.Template = "golden" })
+			w.Template(9000, "golden")
+			return w.Node("db", func(v *proxmox.VM) { v.Template = "golden" })
 		}},
-		"container": {"POST /nodes/*/lxc", func(w *world) *model.Node { w.ct("db", nil); return w.site.Manifests["web"].Nodes[0] }},
-		"backup":    {"POST /nodes/*/vzdump", func(w *world) *model.Node { return w.node("db", nil) }},
-		"destroy":   {"DELETE /nodes/*/qemu/*", func(w *world) *model.Node { return w.node("db", nil) }},
+		"container": {"POST /nodes/*/lxc", func(w *world) *model.Node { w.ct("db", nil); return w.Site.Manifests["web"].Nodes[0] }},
+		"backup":    {"POST /nodes/*/vzdump", func(w *world) *model.Node { return w.Node("db", nil) }},
+		"destroy":   {"DELETE /nodes/*/qemu/*", func(w *world) *model.Node { return w.Node("db", nil) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule, err := pvesim.ParseFault(c.pattern + " nth=1 status=596 apply")
@@ -346,12 +346,12 @@ func TestALostAnswerOfDoneWorkIsNoFailure(t *testing.T) {
 				return status, apply
 			}}, func(t *testing.T, w *world) {
 				c.declare(w).Decomm = &model.Decomm{Policy: "requires_final_backup"}
-				w.apply()
-				require.True(t, w.guest(10000).Running)
+				w.Apply()
+				require.True(t, w.Guest(10000).Running)
 				time.Sleep(time.Minute)
-				w.drop("db")
-				w.apply()
-				for _, g := range w.host.Snapshot().Guests {
+				w.Drop("db")
+				w.Apply()
+				for _, g := range w.Host.Snapshot().Guests {
 					require.Equal(t, 9000, g.VMID)
 				}
 				require.Len(t, backups(w), 1)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -20,22 +21,22 @@ import (
 
 func TestLockedGuestIsTemporary(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.vm("web-1").Tags = []string{"new"}
-		p := w.plan()
-		w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup") })
-		err := w.d.Apply(t.Context(), p.Steps[0])
+		w.Node("web-1", nil)
+		w.Apply()
+		w.VM("web-1").Tags = []string{"new"}
+		p := w.Plan()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup") })
+		err := w.Driver.Apply(t.Context(), p.Steps[0])
 		require.ErrorContains(t, err, "locked (backup)")
 		var busy interface{ Temporary() bool }
 		require.True(t, errors.As(err, &busy) && busy.Temporary())
 
-		unlock := time.AfterFunc(2*time.Second, func() { w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") }) })
+		unlock := time.AfterFunc(2*time.Second, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") }) })
 		defer unlock.Stop()
-		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Retry(w.d.Apply, apply.Backoff{})) {
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{}, apply.Retry(w.Driver.Apply, apply.Backoff{})) {
 			require.NoError(t, r.Err)
 		}
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -44,22 +45,22 @@ func TestLockedGuestIsTemporary(t *testing.T) {
 func TestALockedGuestIsLeftOut(t *testing.T) {
 	for lock, steps := range map[string]int{"backup": 0, "migrate": 0, "suspended": 1, "": 1} {
 		inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
-			w.node("web-1", nil)
-			w.apply()
-			w.vm("web-1").Tags = []string{"new"}
-			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
-			p := w.plan()
+			w.Node("web-1", nil)
+			w.Apply()
+			w.VM("web-1").Tags = []string{"new"}
+			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			p := w.Plan()
 			require.Len(t, p.Steps, steps, lock)
 			if steps == 0 {
 				require.Len(t, p.Findings, 1)
 				require.Equal(t, diag.Error, p.Findings[0].Severity)
 				require.Contains(t, p.Findings[0].Summary, "vm.web-1 is not changed: VM 10000 is locked ("+lock+"), and no task works on it that can be seen: if it died, `qm unlock 10000` on node father clears it")
-				w.drop("web-1")
-				require.Empty(t, w.plan().Steps)
+				w.Drop("web-1")
+				require.Empty(t, w.Plan().Steps)
 			}
-			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
-			w.apply()
-			w.converged()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+			w.Apply()
+			w.Converged()
 		})
 	}
 }
@@ -67,17 +68,17 @@ func TestALockedGuestIsLeftOut(t *testing.T) {
 // TestALockOfOurOwnTaskIsWaitedFor as before: it ends by itself.
 func TestALockOfOurOwnTaskIsWaitedFor(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.vm("web-1").Tags = []string{"new"}
-		_, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
+		w.Node("web-1", nil)
+		w.Apply()
+		w.VM("web-1").Tags = []string{"new"}
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
-		require.Equal(t, "backup", w.guest(10000).Lock)
-		p := w.plan()
+		require.Equal(t, "backup", w.Guest(10000).Lock)
+		p := w.Plan()
 		require.Len(t, p.Steps, 1)
-		require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]), "it reads the guest again and goes on by itself")
-		w.converged()
+		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "it reads the guest again and goes on by itself")
+		w.Converged()
 	})
 }
 
@@ -94,9 +95,9 @@ func TestHostThatVanishesDuringATaskIsSaid(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{TaskTime: 10 * time.Minute, Fault: fault}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
+		w.Node("web-1", nil)
 		began := time.Now()
-		failed := w.run(w.plan())
+		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "the host has not answered for")
 		require.Less(t, time.Since(began), 20*time.Minute)
 	})
@@ -121,20 +122,20 @@ func TestGuestThatIsMadeMeanwhile(t *testing.T) {
 			}
 			inTime(t, pvesim.Config{TaskTime: 10 * time.Second, Fault: fault}, func(t *testing.T, w *world) {
 				w.ct("cache", nil)
-				p := w.plan()
-				require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]), "its template")
+				p := w.Plan()
+				require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]), "its template")
 				short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
-				require.Error(t, w.d.Apply(short, p.Steps[1]), "whoever ordered it is gone")
+				require.Error(t, w.Driver.Apply(short, p.Steps[1]), "whoever ordered it is gone")
 				looks.Store(true)
-				p = w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p = w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.NotEmpty(t, p.Unknown)
 				require.Contains(t, p.Unknown[0].Why, why)
 				looks.Store(false)
-				w.apply()
-				require.Len(t, w.host.Snapshot().Guests, 1)
-				w.converged()
+				w.Apply()
+				require.Len(t, w.Host.Snapshot().Guests, 1)
+				w.Converged()
 			})
 		})
 	}
@@ -148,22 +149,22 @@ func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
 		looks := false
 		fault := func(r *http.Request) (int, bool) {
 			if looks && strings.HasSuffix(r.URL.Path, before) {
-				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
 			}
 			return 0, false
 		}
 		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, fresh *world) {
 			w = fresh
-			w.node("web-1", nil)
-			w.apply()
-			w.vm("web-1").Tags = []string{"new"}
-			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+			w.Node("web-1", nil)
+			w.Apply()
+			w.VM("web-1").Tags = []string{"new"}
+			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
 			looks = true
-			p := w.plan()
+			p := w.Plan()
 			require.Len(t, p.Steps, 1, lock)
 			require.Empty(t, p.Findings, lock)
-			require.Empty(t, w.run(p))
-			w.converged()
+			require.Empty(t, w.Run(p))
+			w.Converged()
 		})
 	}
 }
@@ -171,17 +172,17 @@ func TestALockThatGoesDuringALookHoldsNothing(t *testing.T) {
 // TestAHibernatedGuestIsResumedFirst: only then PVE changes it.
 func TestAHibernatedGuestIsResumedFirst(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Stop(10000)
 			e.Lock(10000, "suspended")
 		})
-		w.vm("web-1").Tags = []string{"new"}
-		w.apply()
-		require.Empty(t, w.guest(10000).Lock)
-		require.True(t, w.guest(10000).Running)
-		w.converged()
+		w.VM("web-1").Tags = []string{"new"}
+		w.Apply()
+		require.Empty(t, w.Guest(10000).Lock)
+		require.True(t, w.Guest(10000).Running)
+		w.Converged()
 	})
 }
 
@@ -189,33 +190,33 @@ func TestAHibernatedGuestIsResumedFirst(t *testing.T) {
 // pass. The plan says what it is and what the ways on are, one of which costs data.
 func TestAHibernatedGuestThatShallNotRunIsLeftAlone(t *testing.T) {
 	for name, edit := range map[string]func(*world){
-		"edited":   func(w *world) { w.vm("web-1").Tags = []string{"new"} },
-		"replaced": func(w *world) { w.vm("web-1").Image, w.vm("web-1").Template = "", "golden" },
-		"removed":  func(w *world) { w.drop("web-1") },
+		"edited":   func(w *world) { w.VM("web-1").Tags = []string{"new"} },
+		"replaced": func(w *world) { w.VM("web-1").Image, w.VM("web-1").Template = "", "golden" },
+		"removed":  func(w *world) { w.Drop("web-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.template(9000, "golden")
-				w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
-				w.apply()
-				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") })
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				w.Template(9000, "golden")
+				w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Apply()
+				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") })
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Len(t, p.Findings, 1)
 				require.Equal(t, diag.Warning, p.Findings[0].Severity, "as wanted: nothing is refused")
 				edit(w)
-				p = w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p = w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Len(t, p.Findings, 1)
 				require.Equal(t, diag.Error, p.Findings[0].Severity)
 				require.Contains(t, p.Findings[0].Summary, "VM 10000 is hibernated (lock suspended): PVE changes and removes nothing of it until it has run again")
 				require.Contains(t, p.Findings[0].Summary, "`qm unlock 10000` on node father, which loses what it had in memory")
 				if name == "edited" { // the way on
-					w.vm("web-1").Power = "running"
-					w.apply()
-					w.vm("web-1").Power = "stopped"
-					w.apply()
-					w.converged()
+					w.VM("web-1").Power = "running"
+					w.Apply()
+					w.VM("web-1").Power = "stopped"
+					w.Apply()
+					w.Converged()
 				}
 			})
 		})
@@ -228,26 +229,26 @@ func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": 28 * time.Second}}
 	inTime(t, c, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
-		w.apply()
+		w.Apply()
 		ct.Disks[0].Size = 9
 		dying, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		require.Error(t, w.d.Apply(dying, w.plan().Steps[0]))
-		w.reopen()
+		require.Error(t, w.Driver.Apply(dying, w.Plan().Steps[0]))
+		w.Reopen()
 		ct.Swap = 64
-		p := w.plan()
-		require.Equal(t, []string{"swap", "disk.data.size"}, paths(p.Steps[0]))
-		require.Empty(t, w.run(p))
-		require.Contains(t, w.guest(10000).Config["mp0"], "size=9G")
-		require.Equal(t, "64", w.guest(10000).Config["swap"])
+		p := w.Plan()
+		require.Equal(t, []string{"swap", "disk.data.size"}, proxmoxtest.Paths(p.Steps[0]))
+		require.Empty(t, w.Run(p))
+		require.Contains(t, w.Guest(10000).Config["mp0"], "size=9G")
+		require.Equal(t, "64", w.Guest(10000).Config["swap"])
 		grown := 0
-		for _, task := range w.host.Snapshot().Tasks {
+		for _, task := range w.Host.Snapshot().Tasks {
 			if task.Type == "resize" {
 				grown++
 			}
 		}
 		require.Equal(t, 1, grown)
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -255,14 +256,14 @@ func TestGrowthOfAnEarlierRunIsAwaited(t *testing.T) {
 // without another plan.
 func TestWhatSomebodyChangedMeanwhileIsNotPartOfTheStep(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Minute}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.vm("web-1").Tags = []string{"new"}
-		p := w.plan()
-		_, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
+		w.Node("web-1", nil)
+		w.Apply()
+		w.VM("web-1").Tags = []string{"new"}
+		p := w.Plan()
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": 10000, "storage": "local"})
 		require.NoError(t, err)
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cores", "7") })
-		require.ErrorContains(t, w.d.Apply(t.Context(), p.Steps[0]), "plan again")
-		require.NotContains(t, w.guest(10000).Config["tags"], "new")
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cores", "7") })
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), p.Steps[0]), "plan again")
+		require.NotContains(t, w.Guest(10000).Config["tags"], "new")
 	})
 }

@@ -24,16 +24,16 @@ func cloneStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		}
 		return fault(r)
 	}})
-	w.template(9000, "golden")
+	w.Template(9000, "golden")
 	ready = true
-	w.node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *proxmox.VM) {
 		v.Template = "golden"
 		v.Disks = []proxmox.Disk{{Name: "data", Size: 3}}
 	})
 	settle(w)
-	s := w.host.Snapshot()
+	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, 2)
-	g := w.guest(10000)
+	g := w.Guest(10000)
 	require.True(t, g.Running)
 	require.Empty(t, g.Lock)
 	require.Contains(t, g.Config["scsi0"], "size=10G")
@@ -61,14 +61,14 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 	shared := pvesim.Storage{Name: "nas", Type: "nfs", Content: []string{"images"}, Shared: true}
 	c := pvesim.Config{Nodes: []string{"mother"}, Storages: append(pvesim.DefaultStorages(), shared)}
 	inTime(t, c, func(t *testing.T, w *world) {
-		h := w.site.Hosts["father"]
+		h := w.Site.Hosts["father"]
 		h.Nodes, h.Storage = []string{"father", "mother"}, &model.Storage{Disks: "nas"}
-		w.reopen()
-		w.templateOn("mother", "nas", 9000, "golden")
-		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
-		w.apply()
-		require.Equal(t, "father", w.guest(10000).Node)
-		w.converged()
+		w.Reopen()
+		w.TemplateOn("mother", "nas", 9000, "golden")
+		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.Apply()
+		require.Equal(t, "father", w.Guest(10000).Node)
+		w.Converged()
 	})
 }
 
@@ -76,26 +76,26 @@ func TestTemplateOnAnotherNode(t *testing.T) {
 // a clone that another guest took the place of is left alone.
 func TestCloneTwice(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.template(9000, "golden")
-		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
-		p := w.apply()
+		w.Template(9000, "golden")
+		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		p := w.Apply()
 		step := p.Steps[len(p.Steps)-1]
-		before := w.guest(10000).Config
-		require.NoError(t, w.d.Apply(t.Context(), step))
-		require.Equal(t, before, w.guest(10000).Config)
-		w.converged()
+		before := w.Guest(10000).Config
+		require.NoError(t, w.Driver.Apply(t.Context(), step))
+		require.Equal(t, before, w.Guest(10000).Config)
+		w.Converged()
 
 		notes, m, _ := owner.ParseDescription(before["description"])
 		m.UUID, m.VMID, m.Slots = "", 10000, nil // as it was before it got its identity
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+m.Line()) })
-		p = w.plan()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", notes+m.Line()) })
+		p = w.Plan()
 		require.Len(t, p.Steps, 1)
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "description", "somebody else's")
 			e.Set(10000, "name", "theirs")
 		})
-		theirs := w.guest(10000).Config
-		require.ErrorContains(t, w.run(p)[step.Address], "not changed")
-		require.Equal(t, theirs, w.guest(10000).Config)
+		theirs := w.Guest(10000).Config
+		require.ErrorContains(t, w.Run(p)[step.Address], "not changed")
+		require.Equal(t, theirs, w.Guest(10000).Config)
 	})
 }

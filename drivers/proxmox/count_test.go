@@ -16,27 +16,27 @@ import (
 // at once, tasks of 2.2 s, 20 ms a request.
 func TestRequestsPerClone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-		w.template(9000, "golden")
+		w.Template(9000, "golden")
 		for i := range 50 {
-			w.node(fmt.Sprintf("web-%d", i+1), func(v *proxmox.VM) { v.Template = "golden" })
+			w.Node(fmt.Sprintf("web-%d", i+1), func(v *proxmox.VM) { v.Template = "golden" })
 		}
 		before := total(w)
-		p := w.plan()
+		p := w.Plan()
 		began := time.Now()
-		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.d.Apply) {
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.Driver.Apply) {
 			require.NoError(t, r.Err)
 		}
 		took := time.Since(began)
 		n := total(w) - before
-		t.Logf("%d requests, %.1f a VM, %s; %v", n, float64(n)/50, took, w.host.Snapshot().Requests)
+		t.Logf("%d requests, %.1f a VM, %s; %v", n, float64(n)/50, took, w.Host.Snapshot().Requests)
 		require.LessOrEqual(t, n, 10*50)
-		w.converged()
+		w.Converged()
 	})
 }
 
 func total(w *world) int {
 	n := 0
-	for _, c := range w.host.Snapshot().Requests {
+	for _, c := range w.Host.Snapshot().Requests {
 		n += c
 	}
 	return n
@@ -46,16 +46,16 @@ func total(w *world) int {
 func TestRequestsPerImport(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond, Latency: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		for i := range 50 {
-			w.node(fmt.Sprintf("web-%d", i+1), nil)
+			w.Node(fmt.Sprintf("web-%d", i+1), nil)
 		}
-		p := w.plan()
+		p := w.Plan()
 		before := total(w)
-		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.d.Apply) {
+		for _, r := range apply.Run(t.Context(), p.Steps, apply.Options{Width: 10}, w.Driver.Apply) {
 			require.NoError(t, r.Err)
 		}
 		n := total(w) - before
-		t.Logf("%d requests, %.1f a VM; %v", n, float64(n)/50, w.host.Snapshot().Requests)
+		t.Logf("%d requests, %.1f a VM; %v", n, float64(n)/50, w.Host.Snapshot().Requests)
 		require.LessOrEqual(t, n, 8*50)
-		w.converged()
+		w.Converged()
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -28,35 +29,35 @@ func TestDetachedMountComesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(ct *proxmox.CT) { ct.Power, ct.Restart, ct.Disks = c.power, c.restart, srv(5) })
-				w.apply()
-				volume, all := file(w.guest(10000).Config["mp0"]), volumesOf(w, 10000)
+				w.Apply()
+				volume, all := file(w.Guest(10000).Config["mp0"]), volumesOf(w, 10000)
 				require.Len(t, all, 2)
 				ct.Disks = nil
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000), "its data stay")
 				ct.Tags = []string{"a"} // the mark is written without forgetting it
-				w.apply()
+				w.Apply()
 
 				ct.Disks = srv(5)
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000))
-				require.Equal(t, volume, file(w.guest(10000).Config["mp0"]))
-				require.Empty(t, w.guest(10000).Config["unused0"])
-				require.Empty(t, w.guest(10000).Pending)
+				require.Equal(t, volume, file(w.Guest(10000).Config["mp0"]))
+				require.Empty(t, w.Guest(10000).Config["unused0"])
+				require.Empty(t, w.Guest(10000).Pending)
 
 				ct.Disks = nil
-				w.apply()
+				w.Apply()
 				ct.Power = "stopped"
-				w.apply()
+				w.Apply()
 				ct.Disks = srv(8)
 				ct.Disks[0].Storage = "local-zfs" // it may come back bigger, and elsewhere
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				require.Len(t, volumesOf(w, 10000), 2)
-				require.Contains(t, w.guest(10000).Config["mp0"], "local-zfs:")
-				require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
+				require.Contains(t, w.Guest(10000).Config["mp0"], "local-zfs:")
+				require.Contains(t, w.Guest(10000).Config["mp0"], "size=8G")
 			})
 		})
 	}
@@ -73,21 +74,21 @@ func TestDetachedByHandFromARunningGuest(t *testing.T) {
 				if name == "container" {
 					w.ct("db", func(ct *proxmox.CT) { ct.Disks = srv(5) })
 				} else {
-					w.node("db", func(vm *proxmox.VM) { vm.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+					w.Node("db", func(vm *proxmox.VM) { vm.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
 				}
-				w.apply()
-				volume, all := file(w.guest(10000).Config[c.slot]), volumesOf(w, 10000)
+				w.Apply()
+				volume, all := file(w.Guest(10000).Config[c.slot]), volumesOf(w, 10000)
 				require.NotEmpty(t, volume)
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
-				_, err := w.d.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-zfs:vm-10000-disk-9") }) // what it is nobody knows
+				_, err := w.Driver.Put(t.Context(), c.url, map[string]any{"delete": c.slot})
 				require.NoError(t, err)
-				require.NotEmpty(t, w.guest(10000).Pending)
-				w.apply()
-				require.Empty(t, w.guest(10000).Pending)
-				w.converged()
-				require.Equal(t, volume, file(w.guest(10000).Config[c.slot]))
-				w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
-				w.converged()
+				require.NotEmpty(t, w.Guest(10000).Pending)
+				w.Apply()
+				require.Empty(t, w.Guest(10000).Pending)
+				w.Converged()
+				require.Equal(t, volume, file(w.Guest(10000).Config[c.slot]))
+				w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000))
 			})
 		})
@@ -103,26 +104,26 @@ func TestRemovedMountTakesItsData(t *testing.T) {
 					c.Power = power
 					c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs"})
 				})
-				w.apply()
+				w.Apply()
 				ct.Disks[0].Remove = true
-				p := w.apply()
-				require.Equal(t, []string{"disk.data.remove"}, paths(p.Steps[0]))
+				p := w.Apply()
+				require.Equal(t, []string{"disk.data.remove"}, proxmoxtest.Paths(p.Steps[0]))
 				require.Equal(t, model.ClassNone, p.Steps[0].Class)
-				w.converged()
+				w.Converged()
 				ct.Disks = nil
-				p = w.apply()
+				p = w.Apply()
 				require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
 				require.NotContains(t, p.Steps[0].Reason, "disk logs")
-				w.converged()
+				w.Converged()
 				if power == "running" { // both wait for the restart; then the data of the one go
 					require.Len(t, volumesOf(w, 10000), 3)
-					w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-					p = w.apply() // PVE let go of them as it stopped
+					w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					p = w.Apply() // PVE let go of them as it stopped
 					require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
 				}
-				w.converged()
+				w.Converged()
 				require.Len(t, volumesOf(w, 10000), 2, "root and logs")
-				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 				require.NotContains(t, m.Detached, "data")
 				require.Contains(t, m.Detached, "logs")
 			})
@@ -140,13 +141,13 @@ func mountsLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 		c.Disks = append(srv(5), proxmox.CTDisk{Name: "logs", Size: 2, Path: "/logs", Remove: true})
 	})
 	settle(w)
-	volume := file(w.guest(10000).Config["mp0"])
+	volume := file(w.Guest(10000).Config["mp0"])
 	ct.Disks = nil
 	settle(w)
 	require.Len(t, volumesOf(w, 10000), 2, "root and data")
 	ct.Disks = srv(6)
 	settle(w)
-	g := w.guest(10000)
+	g := w.Guest(10000)
 	require.Len(t, volumesOf(w, 10000), 2)
 	require.Equal(t, volume, file(g.Config["mp0"]))
 	require.Contains(t, g.Config["mp0"], "size=6G")
@@ -163,7 +164,7 @@ func TestEveryRequestOfMountsMayFail(t *testing.T) {
 func TestRootOfAContainerCannotLeave(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Remove: true}} })
-		_, found := w.site.Want("father")
+		_, found := w.Site.Want("father")
 		require.Contains(t, fmt.Sprint(found), "the root disk cannot leave the files")
 	})
 }
@@ -173,19 +174,19 @@ func TestRootOfAContainerCannotLeave(t *testing.T) {
 func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = srv(5) })
-		w.apply()
+		w.Apply()
 		ct.Disks[0].Backup = true
-		w.apply()
+		w.Apply()
 		ct.Disks[0].Size = 8
-		w.apply()
-		require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
-		require.Contains(t, w.guest(10000).Pending["mp0"], "size=5G")
-		w.converged()
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		w.apply()
-		require.Contains(t, w.guest(10000).Config["mp0"], "size=8G")
-		require.Contains(t, w.guest(10000).Config["mp0"], "backup=1")
-		w.converged()
+		w.Apply()
+		require.Contains(t, w.Guest(10000).Config["mp0"], "size=8G")
+		require.Contains(t, w.Guest(10000).Pending["mp0"], "size=5G")
+		w.Converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Apply()
+		require.Contains(t, w.Guest(10000).Config["mp0"], "size=8G")
+		require.Contains(t, w.Guest(10000).Config["mp0"], "backup=1")
+		w.Converged()
 	})
 }
 
@@ -194,14 +195,14 @@ func TestMountGrowsWhileItsChangeWaits(t *testing.T) {
 func TestAGrowthThatDiedHalfWayIsNoSuccess(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 8, Path: "/srv"}} })
-		w.apply()
-		mp := w.guest(10000).Config["mp0"]
+		w.Apply()
+		mp := w.Guest(10000).Config["mp0"]
 		require.Contains(t, mp, "size=8G")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", strings.Replace(mp, "size=8G", "size=5G", 1)) })
-		err := w.run(w.plan())[model.Address{Kind: "ct", Name: "cache"}]
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", strings.Replace(mp, "size=8G", "size=5G", 1)) })
+		err := w.Run(w.Plan())[model.Address{Kind: "ct", Name: "cache"}]
 		require.ErrorContains(t, err, "its volume has that size, but its configuration says 5")
 		require.ErrorContains(t, err, "`pct rescan --vmid 10000`")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", mp) }) // what that does
-		w.converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "mp0", mp) }) // what that does
+		w.Converged()
 	})
 }

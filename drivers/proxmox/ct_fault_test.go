@@ -20,22 +20,22 @@ import (
 func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
-	foreign := w.host.Snapshot().Guests
+	foreign := w.Host.Snapshot().Guests
 	ct := w.ct("cache", nil)
 	w.ct("other", nil)
 	settle(w)
 	ct.Nameserver, ct.Restart, ct.Disk = []string{"9.9.9.9"}, "allowed", 12
 	ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
 	ct.NICs = []proxmox.CTNIC{{Name: "wan", VLAN: 7}}
-	w.drop("other")
+	w.Drop("other")
 	settle(w)
 	requireLife(t, w, foreign, "1")
 	ct.Unprivileged = false
 	settle(w)
 	requireLife(t, w, foreign, "")
-	w.drop("cache")
+	w.Drop("cache")
 	settle(w)
-	s := w.host.Snapshot()
+	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, len(foreign))
 	for _, v := range s.Volumes["local-lvm"] {
 		require.Less(t, v.VMID, 10000, v.ID)
@@ -44,10 +44,10 @@ func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 
 func requireLife(t *testing.T, w *world, foreign []pvesim.Guest, unprivileged string) {
 	t.Helper()
-	s := w.host.Snapshot()
+	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, len(foreign)+1)
 	for _, f := range foreign {
-		require.Equal(t, f.Config, w.guest(f.VMID).Config)
+		require.Equal(t, f.Config, w.Guest(f.VMID).Config)
 	}
 	g := s.Guests[len(s.Guests)-1]
 	require.Equal(t, "lxc", g.Kind)
@@ -83,9 +83,9 @@ func containerClone(t *testing.T, fault func(*http.Request) (int, bool)) {
 		c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
 	})
 	settle(w)
-	s := w.host.Snapshot()
+	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, 2)
-	g := w.guest(10000)
+	g := w.Guest(10000)
 	require.True(t, g.Running)
 	require.Empty(t, g.Lock)
 	require.Contains(t, g.Config["rootfs"], "size=10G")
@@ -114,24 +114,24 @@ func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
 			w.ct(name, func(c *proxmox.CT) { c.Template, c.Power = "golden-ct", "stopped" })
 		}
 		g, ctx := errgroup.WithContext(t.Context())
-		for _, s := range w.plan().Steps {
+		for _, s := range w.Plan().Steps {
 			if s.Address.Kind == "ct" {
-				g.Go(func() error { return w.d.Apply(ctx, s) })
+				g.Go(func() error { return w.Driver.Apply(ctx, s) })
 			}
 		}
 		require.NoError(t, g.Wait())
-		w.apply() // the template of the others
-		w.converged()
+		w.Apply() // the template of the others
+		w.Converged()
 
 		w.ct("d", func(c *proxmox.CT) { c.Template = "golden-ct" })
 		w.ct("e", func(c *proxmox.CT) { c.Template = "golden-ct" })
-		steps := w.plan().Steps
+		steps := w.Plan().Steps
 		require.Len(t, steps, 2)
 		short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		errs := make(chan error, 2)
 		for _, s := range steps {
-			go func() { errs <- w.d.Apply(short, s) }()
+			go func() { errs <- w.Driver.Apply(short, s) }()
 		}
 		require.Contains(t, (<-errs).Error()+(<-errs).Error(), "waiting for another copy of CT 9001")
 	})
@@ -139,7 +139,7 @@ func TestCopiesOfOneContainerTakeTurns(t *testing.T) {
 
 // ctTemplate makes a container template to clone as an administrator does.
 func (w *world) ctTemplate(vmid int) {
-	w.t.Helper()
+	w.T.Helper()
 	for _, call := range []struct {
 		path string
 		p    map[string]any
@@ -151,14 +151,14 @@ func (w *world) ctTemplate(vmid int) {
 		}},
 		{fmt.Sprintf("/nodes/father/lxc/%d/template", vmid), map[string]any{}},
 	} {
-		upid, err := w.d.Post(w.t.Context(), call.path, call.p)
-		require.NoError(w.t, err)
+		upid, err := w.Driver.Post(w.T.Context(), call.path, call.p)
+		require.NoError(w.T, err)
 		if upid != "" {
-			require.NoError(w.t, w.d.WaitTask(w.t.Context(), upid))
+			require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
 		}
 	}
 	time.Sleep(10 * time.Second) // PVE tells nobody the task that makes a template of a container
-	require.Equal(w.t, "1", w.guest(vmid).Config["template"])
+	require.Equal(w.T, "1", w.Guest(vmid).Config["template"])
 }
 
 // TestEveryRequestOfAContainerMayFail faults each request of the stories in turn,

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -53,11 +54,11 @@ func TestEveryKeyOfAContainer(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.vlanAware("vmbr0")
 		w.ct("cache", everyKey)
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		time.Sleep(time.Minute)
-		w.converged()
-		whole := w.guest(10000)
+		w.Converged()
+		whole := w.Guest(10000)
 		for family := range m.Params {
 			switch family {
 			case "node", "vmid", "digest", "delete", "revert", // of the request
@@ -87,22 +88,22 @@ func TestEveryKeyOfAContainer(t *testing.T) {
 				if change == "(deleted)" && (key == "rootfs" || key == "mp0" || key == "net0" || key == "description" || key == "unprivileged") {
 					continue // disks lost and proof lost are stories of their own
 				}
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, set) })
-				p := w.plan()
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, set) })
+				p := w.Plan()
 				if meansTheSame(key, value, set) {
-					require.Empty(t, p.Steps, "%s: %s", key, describe(p))
+					require.Empty(t, p.Steps, "%s: %s", key, proxmoxtest.Describe(p))
 					continue
 				}
 				require.Len(t, p.Steps, 1, "%s=%q", key, set)
 				if key == "unprivileged" {
 					require.Equal(t, plan.Replace, p.Steps[0].Action, "it cannot be changed")
-					w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
+					w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
 					continue
 				}
-				require.Len(t, p.Steps[0].Changes, 1, "%s=%q: %s", key, set, describe(p))
-				require.Empty(t, w.run(p), "%s=%q", key, set)
-				w.converged()
-				after := w.guest(10000)
+				require.Len(t, p.Steps[0].Changes, 1, "%s=%q: %s", key, set, proxmoxtest.Describe(p))
+				require.Empty(t, w.Run(p), "%s=%q", key, set)
+				w.Converged()
+				after := w.Guest(10000)
 				require.Empty(t, after.Pending)
 				require.True(t, meansTheSame(key, value, after.Config[key]), "%s: %q, %q", key, value, after.Config[key])
 			}
@@ -204,14 +205,14 @@ func becomes(t *testing.T, first, then proxmox.CT) {
 	}})
 	w.vlanAware("vmbr0")
 	ct := w.ct("any", func(c *proxmox.CT) { *c = first })
-	w.apply()
-	w.converged()
-	before := w.guest(10000)
+	w.Apply()
+	w.Converged()
+	before := w.Guest(10000)
 	written = nil
 	*ct = then
-	w.apply()
-	w.converged()
-	after := w.guest(10000)
+	w.Apply()
+	w.Converged()
+	after := w.Guest(10000)
 	require.Empty(t, after.Pending)
 	differs := keysThatDiffer(before, after)
 	for _, key := range written {

@@ -17,7 +17,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		return func(w *world) { w.ct("web-1", edit) }
 	}
 	edited := func(edit func(*proxmox.CT)) func(*world) {
-		return func(w *world) { edit(w.site.Manifests["web"].Nodes[0].Resource.Spec.(*proxmox.CT)) }
+		return func(w *world) { edit(w.Site.Manifests["web"].Nodes[0].Resource.Spec.(*proxmox.CT)) }
 	}
 	for name, c := range map[string]interrupted{
 		"create": {
@@ -34,7 +34,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			change: edited(func(c *proxmox.CT) { c.Disk = 20 }),
 			once:   []string{"resize"},
 			holds: func(t *testing.T, w *world) {
-				require.Contains(t, w.guest(10000).Config["rootfs"], "size=20G")
+				require.Contains(t, w.Guest(10000).Config["rootfs"], "size=20G")
 			},
 		},
 		"mount": {
@@ -43,7 +43,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 				c.Disks, c.Restart = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}, "allowed"
 			}),
 			holds: func(t *testing.T, w *world) {
-				require.Contains(t, w.guest(10000).Config["mp0"], "mp=/srv")
+				require.Contains(t, w.Guest(10000).Config["mp0"], "mp=/srv")
 				require.Len(t, w.volumesOfContainer("local-lvm"), 2, "root and data: an order repeated would have made another")
 			},
 		},
@@ -52,7 +52,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			change: edited(func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "root", Storage: "local-zfs"}} }),
 			once:   []string{"move_volume"},
 			holds: func(t *testing.T, w *world) {
-				require.Contains(t, w.guest(10000).Config["rootfs"], "local-zfs:")
+				require.Contains(t, w.Guest(10000).Config["rootfs"], "local-zfs:")
 				require.Empty(t, w.volumesOfContainer("local-lvm"), "the old one went, once")
 				require.Len(t, w.volumesOfContainer("local-zfs"), 1)
 			},
@@ -62,8 +62,8 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 			change: edited(func(c *proxmox.CT) { c.Options = map[string]string{"tty": "4"} }),
 			once:   []string{"vzreboot"},
 			holds: func(t *testing.T, w *world) {
-				require.Empty(t, w.guest(10000).Pending)
-				require.Equal(t, "4", w.guest(10000).Config["tty"])
+				require.Empty(t, w.Guest(10000).Pending)
+				require.Equal(t, "4", w.Guest(10000).Config["tty"])
 			},
 		},
 		"stop": {
@@ -78,10 +78,10 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 		},
 		"destroy": {
 			before: made(nil),
-			change: func(w *world) { w.drop("web-1") },
+			change: func(w *world) { w.Drop("web-1") },
 			once:   []string{"vzshutdown", "vzdestroy"},
 			holds: func(t *testing.T, w *world) {
-				require.Empty(t, w.host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Guests)
 				require.Empty(t, w.volumesOfContainer("local-lvm"))
 			},
 		},
@@ -92,15 +92,15 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 				w.ct("web-1", nil)
 			},
 			change: func(w *world) {
-				n := w.site.Manifests["web"].Nodes[0]
+				n := w.Site.Manifests["web"].Nodes[0]
 				n.Decomm, n.Resource.Needs = &model.Decomm{}, []model.Address{{Kind: "template", Name: "golden-ct"}}
 				n.Resource.Spec.(*proxmox.CT).Template = "golden-ct"
 			},
 			once: []string{"vzdestroy", "vzclone"},
 			holds: func(t *testing.T, w *world) {
-				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 				require.Equal(t, "template.golden-ct", m.From)
-				require.True(t, w.guest(10000).Running)
+				require.True(t, w.Guest(10000).Running)
 				require.Len(t, w.volumesOfContainer("local-lvm"), 1)
 			},
 		},
@@ -112,7 +112,7 @@ func TestRestartedInTheMiddleOfATaskOfAContainer(t *testing.T) {
 // volumesOfContainer are those of the container that these stories are about.
 func (w *world) volumesOfContainer(storage string) []string {
 	var out []string
-	for _, v := range w.host.Snapshot().Volumes[storage] {
+	for _, v := range w.Host.Snapshot().Volumes[storage] {
 		if v.VMID == 10000 {
 			out = append(out, v.ID)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -25,7 +26,7 @@ func (w *world) ct(name string, edit func(*proxmox.CT)) *proxmox.CT {
 	if edit != nil {
 		edit(c)
 	}
-	m := w.site.Manifests["web"]
+	m := w.Site.Manifests["web"]
 	r := &model.Resource{
 		Addr: model.Address{Kind: "ct", Name: name}, Spec: c, Manifest: "web", Node: name, Needs: []model.Address{{Kind: "template", Name: c.Template}},
 		Guest: &model.Guest{Choose: []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}},
@@ -36,7 +37,7 @@ func (w *world) ct(name string, edit func(*proxmox.CT)) *proxmox.CT {
 
 func (w *world) declare(name string, t *proxmox.Template) {
 	addr := model.Address{Kind: "template", Name: name}
-	w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
+	w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: t}
 }
 
 func TestCreateContainer(t *testing.T) {
@@ -53,9 +54,9 @@ func TestCreateContainer(t *testing.T) {
 			c.Features, c.Timezone, c.Password = []string{"nesting"}, "Europe/Berlin", "hunter22"
 			c.Options = map[string]string{"cpulimit": "1.5", "console": "false", "tty": "4"}
 		})
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, p.Steps, 2)
-		g := w.guest(10000)
+		g := w.Guest(10000)
 		require.Equal(t, "lxc", g.Kind)
 		require.True(t, g.Running)
 		c := g.Config
@@ -73,12 +74,12 @@ func TestCreateContainer(t *testing.T) {
 		require.Contains(t, c["net0"], "hwaddr="+m.MAC)
 		require.NotContains(t, c["description"], "hunter22")
 		require.NotContains(t, c["description"], "ssh-ed25519")
-		w.converged()
+		w.Converged()
 		time.Sleep(30 * time.Second) // the clock of the bubble: the node's status is sampled
-		w.converged()
-		writes := w.host.Snapshot().Writes
-		w.apply()
-		require.Equal(t, writes, w.host.Snapshot().Writes)
+		w.Converged()
+		writes := w.Host.Snapshot().Writes
+		w.Apply()
+		require.Equal(t, writes, w.Host.Snapshot().Writes)
 	})
 }
 
@@ -130,23 +131,23 @@ func TestContainerEditsWriteExactlyTheEditedKeys(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), fast)}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data(proxmox.CTDisk{}) })
 				w.ct("other", nil)
-				w.apply()
+				w.Apply()
 				time.Sleep(time.Minute) // booted
-				before, other := w.guest(10000), w.guest(10001)
+				before, other := w.Guest(10000), w.Guest(10001)
 				c.edit(ct)
-				p := w.apply()
-				require.Len(t, p.Steps, 1, "%s", describe(p))
+				p := w.Apply()
+				require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 				require.Equal(t, plan.Update, p.Steps[0].Action)
-				require.Equal(t, c.class, p.Steps[0].Class, "%s", describe(p))
-				after := w.guest(10000)
+				require.Equal(t, c.class, p.Steps[0].Class, "%s", proxmoxtest.Describe(p))
+				after := w.Guest(10000)
 				require.Equal(t, c.keys, keysThatDiffer(before, after))
-				require.Equal(t, other, w.guest(10001))
+				require.Equal(t, other, w.Guest(10001))
 				require.Equal(t, ct.Power == "running", after.Running)
 				if n := after.Config["net0"]; n != "" && name != "mac" {
 					require.Contains(t, n, between(before.Config["net0"], "hwaddr=", ","))
 				}
-				left := w.plan()
-				require.Empty(t, left.Steps, "%s", describe(left))
+				left := w.Plan()
+				require.Empty(t, left.Steps, "%s", proxmoxtest.Describe(left))
 				require.Equal(t, c.class == model.ClassPending, len(left.Pending) > 0)
 			})
 		})
@@ -180,25 +181,25 @@ func keysThatDiffer(a, b pvesim.Guest) []string {
 func TestContainerIsRemovedAndReplaced(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", nil)
-		w.apply()
-		mac := between(w.guest(10000).Config["net0"], "hwaddr=", ",")
+		w.Apply()
+		mac := between(w.Guest(10000).Config["net0"], "hwaddr=", ",")
 		ct.Unprivileged = false
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, p.Steps, 1)
 		require.Equal(t, []any{plan.Replace, model.ClassDataLoss}, []any{p.Steps[0].Action, p.Steps[0].Class})
-		require.NotContains(t, w.guest(10000).Config, "unprivileged")
-		require.NotEqual(t, mac, between(w.guest(10000).Config["net0"], "hwaddr=", ","))
-		w.converged()
+		require.NotContains(t, w.Guest(10000).Config, "unprivileged")
+		require.NotEqual(t, mac, between(w.Guest(10000).Config["net0"], "hwaddr=", ","))
+		w.Converged()
 		ct.Protection = true
-		w.apply()
-		w.drop("cache")
-		require.True(t, w.plan().Findings.HasErrors(), "protected")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
-		w.apply()
-		s := w.host.Snapshot()
+		w.Apply()
+		w.Drop("cache")
+		require.True(t, w.Plan().Findings.HasErrors(), "protected")
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.Apply()
+		s := w.Host.Snapshot()
 		require.Empty(t, s.Guests)
 		require.Empty(t, s.Volumes["local-lvm"])
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -211,13 +212,13 @@ func TestVolumesOfAContainerMoveByDigest(t *testing.T) {
 			c.Restart, c.Disk = "allowed", 8
 			c.Disks = []proxmox.CTDisk{{Name: "data", Size: 3, Path: "/srv"}}
 		})
-		w.apply()
+		w.Apply()
 		o := w.tap()
 		ct.Cores, ct.Disk = 3, 12
 		ct.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv", Storage: "fast"}}
-		w.apply()
-		w.converged()
-		require.Contains(t, w.guest(10000).Config["mp0"], "fast:")
+		w.Apply()
+		w.Converged()
+		require.Contains(t, w.Guest(10000).Config["mp0"], "fast:")
 		sent := 0
 		for line := range strings.Lines(o.plain.String()) {
 			if strings.Contains(line, `"disk":`) || strings.Contains(line, `"volume":`) {

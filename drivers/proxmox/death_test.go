@@ -28,10 +28,10 @@ func dying(kind string, nth int, silent bool) pvesim.Config {
 // its VMID meanwhile, and what is wanted is made, once, under another one.
 func TestACreateThatDies(t *testing.T) {
 	for kind, declare := range map[string]func(*world){
-		"qmcreate": func(w *world) { w.node("web-1", nil) },
+		"qmcreate": func(w *world) { w.Node("web-1", nil) },
 		"qmclone": func(w *world) {
-			w.template(9000, "golden")
-			w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+			w.Template(9000, "golden")
+			w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
 		},
 		"vzcreate": func(w *world) { w.ct("web-1", nil) },
 	} {
@@ -42,30 +42,30 @@ func TestACreateThatDies(t *testing.T) {
 					tool := map[bool]string{true: "pct", false: "qm"}[kind == "vzcreate"]
 					clears := fmt.Sprintf("`%s unlock 10000 && %s destroy 10000`", tool, tool)
 					var said []string
-					for _, err := range w.run(w.plan()) {
+					for _, err := range w.Run(w.Plan()) {
 						said = append(said, err.Error())
 					}
 					require.Len(t, said, 1)
 					require.Contains(t, said[0], clears)
-					left := w.guest(10000)
+					left := w.Guest(10000)
 					require.NotEmpty(t, left.Lock)
 					require.False(t, left.Running)
 
 					time.Sleep(time.Minute)
-					w.reopen()
-					p := w.apply()
+					w.Reopen()
+					p := w.Apply()
 					require.Equal(t, 10001, p.Steps[len(p.Steps)-1].VMID)
 					require.Contains(t, told(p), clears)
-					made := w.guest(10001)
+					made := w.Guest(10001)
 					require.True(t, made.Running)
-					require.Equal(t, left, w.guest(10000))
-					p = w.plan()
+					require.Equal(t, left, w.Guest(10000))
+					p = w.Plan()
 					require.Empty(t, p.Steps, told(p))
 					require.Contains(t, told(p), clears)
 
-					w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
-					w.converged()
-					require.Equal(t, made, w.guest(10001))
+					w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+					w.Converged()
+					require.Equal(t, made, w.Guest(10001))
 				})
 			})
 		}
@@ -81,29 +81,29 @@ func TestATaskThatDies(t *testing.T) {
 		holds  func(*testing.T, *world)
 	}{
 		"qmstart": {
-			func(w *world) { w.vm("db").Power = "running" },
-			func(t *testing.T, w *world) { require.True(t, w.guest(10000).Running) },
+			func(w *world) { w.VM("db").Power = "running" },
+			func(t *testing.T, w *world) { require.True(t, w.Guest(10000).Running) },
 		},
 		"resize": {
-			func(w *world) { w.vm("db").Disk = 20 },
-			func(t *testing.T, w *world) { require.Contains(t, w.guest(10000).Config["scsi0"], "size=20G") },
+			func(w *world) { w.VM("db").Disk = 20 },
+			func(t *testing.T, w *world) { require.Contains(t, w.Guest(10000).Config["scsi0"], "size=20G") },
 		},
 		"qmmove": {
-			func(w *world) { w.vm("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
-			func(t *testing.T, w *world) { require.Contains(t, w.guest(10000).Config["scsi0"], "local-zfs:") },
+			func(w *world) { w.VM("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+			func(t *testing.T, w *world) { require.Contains(t, w.Guest(10000).Config["scsi0"], "local-zfs:") },
 		},
 		"vzdump": {
-			func(w *world) { w.drop("db") },
+			func(w *world) { w.Drop("db") },
 			func(t *testing.T, w *world) {
-				require.Empty(t, w.host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Guests)
 				require.Len(t, backups(w), 1)
 				require.True(t, backups(w)[0].Protected)
 			},
 		},
 		"qmdestroy": {
-			func(w *world) { w.drop("db") },
+			func(w *world) { w.Drop("db") },
 			func(t *testing.T, w *world) {
-				require.Empty(t, w.host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Guests)
 				require.Len(t, backups(w), 1)
 			},
 		},
@@ -112,28 +112,28 @@ func TestATaskThatDies(t *testing.T) {
 			t.Run(fmt.Sprintf("%s silent=%v", kind, silent), func(t *testing.T) {
 				nth := map[bool]int{true: 2, false: 1}[kind == "resize"] // the first is of the making: an image is smaller than its disk
 				inTime(t, dying(kind, nth, silent), func(t *testing.T, w *world) {
-					w.node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
-					w.apply()
+					w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+					w.Apply()
 					c.change(w)
-					failed := w.run(w.plan())
+					failed := w.Run(w.Plan())
 					require.Len(t, failed, 1)
 					require.Contains(t, failed[dbAddr].Error(), kind)
 					if kind == "vzdump" {
 						require.NotContains(t, tasksOf(w, 10000), "qmdestroy")
 					}
-					for _, g := range w.host.Snapshot().Guests {
+					for _, g := range w.Host.Snapshot().Guests {
 						if g.Lock == "" {
 							continue
 						}
 						time.Sleep(time.Minute)
-						p := w.plan()
+						p := w.Plan()
 						require.Empty(t, p.Steps, told(p))
 						require.Contains(t, told(p), "`qm unlock 10000` on node father clears it")
-						w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
+						w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
 					}
 					settle(w)
 					c.holds(t, w)
-					for _, g := range w.host.Snapshot().Guests {
+					for _, g := range w.Host.Snapshot().Guests {
 						require.False(t, slices.ContainsFunc(volumesOf(w, 10000), func(id string) bool {
 							return !strings.Contains(fmt.Sprint(g.Config), id)
 						}), "%v of %v", volumesOf(w, 10000), g.Config)
@@ -148,12 +148,12 @@ func TestATaskThatDies(t *testing.T) {
 // it would have liked otherwise, here a firmware without a disk of its own.
 func TestWarningsAreNoFailure(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"bios": "ovmf"} })
-		w.apply()
-		tasks := w.host.Snapshot().Tasks
+		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"bios": "ovmf"} })
+		w.Apply()
+		tasks := w.Host.Snapshot().Tasks
 		last := tasks[len(tasks)-1]
 		require.Equal(t, []string{"qmstart", "WARNINGS: 1"}, []string{last.Type, last.Status})
-		require.True(t, w.guest(10000).Running)
-		w.converged()
+		require.True(t, w.Guest(10000).Running)
+		w.Converged()
 	})
 }

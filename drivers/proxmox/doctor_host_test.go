@@ -18,7 +18,7 @@ import (
 func (w *world) hears(path string, how reply) func(*doctor.Doctor) {
 	return func(d *doctor.Doctor) {
 		d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-			truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+			truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 			if strings.TrimPrefix(r.URL.Path, "/api2/json") == path {
 				return how(r, truth)
 			}
@@ -47,7 +47,7 @@ func TestDoctorJudgesTheVersion(t *testing.T) {
 func TestDoctorMissesTheQuorum(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}})
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "quorum").Result)
-	w.host.Edit(func(e *pvesim.Edit) { e.Quorum(false) })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Quorum(false) })
 	got := said(t, w.examine(nil), "quorum")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "has no quorum")
@@ -58,11 +58,11 @@ func TestDoctorMissesTheQuorum(t *testing.T) {
 // warning where they could only have moved there.
 func TestDoctorFindsNodesThatAreDown(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Nodes: []string{"mother"}, Offline: []string{"mother"}})
-	w.site.Hosts["father"].Nodes = []string{"father", "mother"}
+	w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 	got := said(t, w.examine(nil), "nodes")
 	require.Equal(t, doctor.Warning, got.Result)
 	require.Contains(t, got.Fix[0], "then start mother")
-	w.site.Hosts["father"].Node = "mother"
+	w.Site.Hosts["father"].Node = "mother"
 	got = said(t, w.examine(nil), "nodes")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Equal(t, "node mother is offline", got.Seen)
@@ -81,7 +81,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 	} {
 		t.Run(flags, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
-			n := w.node("inner", nil)
+			n := w.Node("inner", nil)
 			how := w.hears("/nodes/father/status", fixed(http.StatusOK, fmt.Sprintf(`{"data":{"cpuinfo":{"flags":%q}}}`, flags)))
 			for _, c := range w.examine(how) {
 				require.NotEqual(t, "nested virtualisation", c.Name, "nobody needs it")
@@ -101,7 +101,7 @@ func TestDoctorLooksForVirtualisation(t *testing.T) {
 // A storage that the node does not get at is told from one that is not there.
 func TestDoctorFindsAStorageThatIsAway(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web", nil)
+	w.Node("web", nil)
 	got := said(t, w.examine(w.hears("/nodes/father/storage", bent(func(e map[string]any) map[string]any {
 		if e["storage"] == "local-lvm" {
 			e["active"] = 0

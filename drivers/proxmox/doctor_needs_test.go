@@ -41,7 +41,7 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 			value := optionValues[family]
 			require.NotEmpty(t, value, "no value of it is tried")
 			w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
-			w.host.Edit(func(e *pvesim.Edit) {
+			w.Host.Edit(func(e *pvesim.Edit) {
 				e.Add(pvesim.Guest{VMID: 9500, Config: map[string]string{"name": "g"}})
 			})
 			priv := proxmox.OptionPrivilege(key)
@@ -49,15 +49,15 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 			others = slices.DeleteFunc(others, func(p string) bool {
 				return p == priv || priv == "VM.Config.Cloudinit" && p == "VM.Config.Network" // does as well
 			})
-			w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Try"}, "privs": {priv}})
-			w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9500"}, "users": {"ops@pve"}, "roles": {"Try"}})
+			w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Try"}, "privs": {priv}})
+			w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9500"}, "users": {"ops@pve"}, "roles": {"Try"}})
 			set := func(privs ...string) (int, string) {
-				w.root(http.MethodPut, "/access/roles/Try", url.Values{"privs": {strings.Join(privs, ",")}})
+				w.Root(http.MethodPut, "/access/roles/Try", url.Values{"privs": {strings.Join(privs, ",")}})
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://pve.test:8006/api2/json/nodes/father/qemu/9500/config", strings.NewReader(url.Values{key: {value}}.Encode()))
 				require.NoError(t, err)
 				r.Header.Set("Authorization", "PVEAPIToken=ops@pve!agent=secret")
 				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-				res, err := w.host.RoundTrip(r)
+				res, err := w.Host.RoundTrip(r)
 				require.NoError(t, err)
 				body, err := io.ReadAll(res.Body)
 				require.NoError(t, err)
@@ -120,38 +120,38 @@ func TestDoctorLooksAtTemplatesOfContainers(t *testing.T) {
 	w.declare("debian-ct", &proxmox.Template{VMID: 9000})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct list")
 
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
 	require.Equal(t, "it is a VM", said(t, w.examine(nil), "template 9000").Seen)
 
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
 	require.Contains(t, said(t, w.examine(nil), "template 9000").Fix[0], "pct template 9000")
-	w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") })
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
 	w.declare("debian-ct", &proxmox.Template{Volume: "local:vztmpl/x.tar.zst"})
 	missing := said(t, w.examine(nil), "template debian-ct")
 	require.Equal(t, doctor.Failed, missing.Result)
 	require.Equal(t, "no such volume on father", missing.Seen)
-	w.root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"x.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
+	w.Root(http.MethodPost, "/nodes/father/storage/local/download-url", url.Values{"content": {"vztmpl"}, "filename": {"x.tar.zst"}, "url": {"https://images.test/x.tar.zst"}})
 	require.Eventually(t, func() bool { return said(t, w.examine(nil), "template debian-ct").Result == doctor.OK }, 5*time.Second, 20*time.Millisecond)
 }
 
 // Who manages guests by HA hears of the one privilege that only a removal may need.
 func TestDoctorWarnsOfHA(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
-	w.node("web", nil)
-	w.apply()
+	w.Node("web", nil)
+	w.Apply()
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "guests").Result)
-	w.root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
+	w.Root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "guests").Result, "the token may do all")
-	w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {"Sys.Audit,Sys.Modify,Sys.AccessNetwork,SDN.Use,Datastore.Allocate,Datastore.AllocateSpace,Datastore.AllocateTemplate,Datastore.Audit"}})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms"}, "users": {"ops@pve"}, "roles": {"Administrator"}})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+	w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {"Sys.Audit,Sys.Modify,Sys.AccessNetwork,SDN.Use,Datastore.Allocate,Datastore.AllocateSpace,Datastore.AllocateTemplate,Datastore.Audit"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms"}, "users": {"ops@pve"}, "roles": {"Administrator"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
 	require.Eventually(t, func() bool {
 		got := said(t, w.examine(nil), "guests")
 		return got.Result == doctor.Warning && strings.Contains(got.Seen, "vm.web (10000)") && strings.Contains(strings.Join(got.Fix, "\n"), "HomestakHA")

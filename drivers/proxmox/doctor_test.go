@@ -25,11 +25,11 @@ import (
 
 // grants are the needs of the site on its host, as "PRIVILEGE on PATH".
 func (w *world) grants(major int) []string {
-	w.t.Helper()
-	want, found := w.site.Want("father")
-	require.Zero(w.t, found.Errors(), "%v", found)
+	w.T.Helper()
+	want, found := w.Site.Want("father")
+	require.Zero(w.T, found.Errors(), "%v", found)
 	var out []string
-	for _, n := range proxmox.Needs(w.site, want, major) {
+	for _, n := range proxmox.Needs(w.Site, want, major) {
 		text := n.String()
 		if n.Soft {
 			text = "(" + text + ")"
@@ -86,14 +86,14 @@ func TestNeedsFollowTheSite(t *testing.T) {
 			n.Checks = []model.Check{{Name: "up", Agent: true}}
 		}, nil},
 		{"a final backup", 9, func(w *world, _ *proxmox.VM, n *model.Node) {
-			w.site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
+			w.Site.Hosts["father"].Storage = &model.Storage{Backups: "vault"}
 			n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		}, []string{"Datastore.AllocateSpace on /storage/vault", "Datastore.Audit on /storage/vault", "VM.Backup on /vms"}},
 		{"a migration", 9, func(_ *world, _ *proxmox.VM, n *model.Node) {
 			n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
 		}, nil},
 		{"user_data", 9, func(w *world, v *proxmox.VM, _ *model.Node) {
-			w.site.Hosts["father"].Storage = &model.Storage{ISO: "isos"}
+			w.Site.Hosts["father"].Storage = &model.Storage{ISO: "isos"}
 			v.UserData, v.Agent = "#cloud-config\n", true
 		}, []string{"(Datastore.Allocate on /storage/isos)", "Datastore.AllocateTemplate on /storage/isos", "Datastore.Audit on /storage/isos", "(VM.GuestAgent.Audit on /vms)"}},
 		{"a folder of the host", 9, option("virtiofs0", "dirid=share"), []string{"Mapping.Use on /mapping/dir/share"}},
@@ -103,13 +103,13 @@ func TestNeedsFollowTheSite(t *testing.T) {
 		{"documents of the administrator's", 9, option("cicustom", "user=snips:snippets/u.yaml"), []string{"(Datastore.Allocate on /storage/snips)"}},
 		{"where a state is saved", 9, option("vmstatestorage", "fast"), []string{"Datastore.AllocateSpace on /storage/fast"}},
 		{"a cluster", 9, func(w *world, _ *proxmox.VM, _ *model.Node) {
-			w.site.Hosts["father"].Nodes = []string{"father", "uncle"}
+			w.Site.Hosts["father"].Nodes = []string{"father", "uncle"}
 		}, []string{"(Sys.Audit on /)", "(Sys.Audit on /nodes/uncle)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
-			n := w.node("web", nil)
-			w.node("other", nil)
+			n := w.Node("web", nil)
+			w.Node("other", nil)
 			if c.edit != nil {
 				c.edit(w, n.Resource.Spec.(*proxmox.VM), n)
 			}
@@ -122,34 +122,34 @@ func TestNeedsFollowTheSite(t *testing.T) {
 // clone the template instead of any image.
 func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.site.Hosts["father"].Pool = "ours"
-	w.site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &proxmox.Pool{Host: "father"}}
-	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: "images/d.qcow2"}
-	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Site.Hosts["father"].Pool = "ours"
+	w.Site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &proxmox.Pool{Host: "father"}}
+	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: "images/d.qcow2"}
+	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
 	got := w.grants(9)
 	require.Contains(t, got, "VM.Clone on /vms/9000")
 	require.Contains(t, got, "VM.Allocate on /pool/ours")
 	require.Contains(t, got, "Pool.Allocate on /pool/ours")
 	require.Contains(t, got, "Pool.Audit on /pool/ours")
 	require.NotContains(t, strings.Join(got, "\n"), "/storage/local\n")
-	w.node("web", nil)
+	w.Node("web", nil)
 	require.Contains(t, w.grants(9), "Datastore.AllocateTemplate on /storage/local")
 	require.NotContains(t, w.grants(9), "Sys.AccessNetwork on /nodes/father")
 }
 
 // examine lets the doctor look at the host of the world; the edit may change how.
 func (w *world) examine(edit func(*doctor.Doctor)) []doctor.Check {
-	w.t.Helper()
-	want, found := w.site.Want("father")
-	require.Zero(w.t, found.Errors(), "%v", found)
+	w.T.Helper()
+	want, found := w.Site.Want("father")
+	require.Zero(w.T, found.Errors(), "%v", found)
 	d := &doctor.Doctor{
-		Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
-		Want:   want, Of: w.site,
+		Config: proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host},
+		Want:   want, Of: w.Site,
 	}
 	if edit != nil {
 		edit(d)
 	}
-	return d.Examine(w.t.Context())
+	return d.Examine(w.T.Context())
 }
 
 // said finds what was said under a name.
@@ -169,36 +169,23 @@ func said(t *testing.T, checks []doctor.Check, name string) doctor.Check {
 	return doctor.Check{}
 }
 
-// root sends a request as the administrator.
-func (w *world) root(method, path string, values url.Values) {
-	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
-	require.NoError(w.t, err)
-	r.Header.Set("Authorization", "PVEAPIToken="+w.host.Token())
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := w.host.RoundTrip(r)
-	require.NoError(w.t, err)
-	require.Equal(w.t, http.StatusOK, res.StatusCode, res.Status)
-	require.NoError(w.t, res.Body.Close())
-}
-
 func TestDoctorLooksAtStorages(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web", nil)
+	w.Node("web", nil)
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "storage local-lvm").Result)
 
-	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full := said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, full.Result)
 	require.Equal(t, "it is full (0 MiB free), and what is still to be made needs up to 10 GiB", full.Seen)
-	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
-	w.apply()
-	w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+	w.Apply()
+	w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 	full = said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Warning, full.Result, "nothing is to be made there, but nothing can grow either")
 	require.Equal(t, "it is full: 0 MiB free", full.Seen)
 
-	w.root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
+	w.Root(http.MethodPut, "/storage/local-lvm", url.Values{"disable": {"1"}})
 	off := said(t, w.examine(nil), "storage local-lvm")
 	require.Equal(t, doctor.Failed, off.Result)
 	require.Equal(t, []string{"pvesm set local-lvm --disable 0"}, off.Fix)
@@ -206,18 +193,18 @@ func TestDoctorLooksAtStorages(t *testing.T) {
 
 func TestDoctorLooksAtTemplates(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
 	require.Equal(t, "no guest has this VMID", said(t, w.examine(nil), "template 9000").Seen)
 
-	w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden"}}) })
 	plain := said(t, w.examine(nil), "template 9000")
 	require.Equal(t, doctor.Failed, plain.Result)
 	require.Contains(t, plain.Fix[0], "qm template 9000")
 
-	w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
+	w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "template", "1") }) // the cluster's list shows that ten seconds later
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
 
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Kind: "lxc", Config: map[string]string{"hostname": "golden"}})
 	})
 	require.Equal(t, "it is a container", said(t, w.examine(nil), "template 9000").Seen)
@@ -226,12 +213,12 @@ func TestDoctorLooksAtTemplates(t *testing.T) {
 // Who clones a template needs its bridges too, whatever the site plugs the copy into.
 func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret", Bridges: []string{"vmbr0", "vmbr1"}})
-	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}})
 	})
 	require.Equal(t, doctor.OK, said(t, w.examine(nil), "template 9000").Result)
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr1"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
 	got := said(t, w.examine(nil), "template 9000")
 	require.Equal(t, "SDN.Use missing on /sdn/zones/localnetwork/vmbr1", got.Seen)
 	require.True(t, got.Denied)
@@ -240,11 +227,11 @@ func TestDoctorKnowsTheBridgesOfATemplate(t *testing.T) {
 // A template that the token may clone and not see is not taken for missing.
 func TestDoctorKnowsAHiddenTemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{Token: "ops@pve!agent=secret"})
-	w.node("copy", func(v *proxmox.VM) { v.Template = "golden" })
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 9000, Config: map[string]string{"name": "golden", "template": "1"}})
 	})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/vms/9000"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
 	require.Equal(t, doctor.NotChecked, said(t, w.examine(nil), "template 9000").Result)
 }
 
@@ -261,8 +248,8 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
-			w.node("web", nil)
-			w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: c.file, Checksum: c.checksum}
+			w.Node("web", nil)
+			w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: c.file, Checksum: c.checksum}
 			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
 			got := said(t, w.examine(func(d *doctor.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
 			require.Equal(t, c.result, got.Result, got.Seen)
@@ -272,8 +259,8 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 
 func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web", nil)
-	w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.invalid/d.qcow2"}
+	w.Node("web", nil)
+	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.invalid/d.qcow2"}
 	got := said(t, w.examine(nil), "image debian-12")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "http://nowhere.invalid/d.qcow2")
@@ -285,7 +272,7 @@ func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 func TestDoctorDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pvesim.Config{})
-		w.node("web", nil)
+		w.Node("web", nil)
 		began := time.Now()
 		checks := w.examine(func(d *doctor.Doctor) {
 			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
@@ -303,13 +290,13 @@ func TestDoctorDoesNotWaitForEver(t *testing.T) {
 func TestDoctorCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pvesim.Config{Latency: time.Second})
-		w.node("web", nil)
-		want, _ := w.site.Want("father")
+		w.Node("web", nil)
+		want, _ := w.Site.Want("father")
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 		defer cancel()
 		d := &doctor.Doctor{
-			Config: proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host},
-			Want:   want, Of: w.site,
+			Config: proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host},
+			Want:   want, Of: w.Site,
 		}
 		checks := d.Examine(ctx)
 		require.Equal(t, doctor.OK, said(t, checks, "login").Result)
@@ -324,14 +311,14 @@ func TestDoctorCanBeStopped(t *testing.T) {
 func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pvesim.Config{})
-		w.node("web", nil)
+		w.Node("web", nil)
 		checks := w.examine(func(d *doctor.Doctor) {
 			d.Transport = proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if strings.HasSuffix(r.URL.Path, "/nodes/father/storage") {
 					<-r.Context().Done()
 					return nil, r.Context().Err()
 				}
-				return w.host.RoundTrip(r)
+				return w.Host.RoundTrip(r)
 			})
 		})
 		require.Equal(t, doctor.Failed, said(t, checks, "storages").Result)
@@ -343,8 +330,8 @@ func TestDoctorGoesOnBehindWhatHangs(t *testing.T) {
 // A guest whose making died is named, with the command that clears it.
 func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web", nil)
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Node("web", nil)
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 10000, Lock: "create", Config: map[string]string{"name": "web"}})
 	})
 	got := said(t, w.examine(nil), "guests")
@@ -354,18 +341,18 @@ func TestDoctorFindsWhatACrashLeft(t *testing.T) {
 
 // listen serves the host over TLS, and lets the site reach it there.
 func (w *world) listen() *model.Host {
-	w.t.Helper()
+	w.T.Helper()
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(w.t, err)
+	require.NoError(w.T, err)
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- w.host.Serve(ctx, l) }()
-	w.t.Cleanup(func() {
+	go func() { served <- w.Host.Serve(ctx, l) }()
+	w.T.Cleanup(func() {
 		stop()
-		require.NoError(w.t, <-served)
+		require.NoError(w.T, <-served)
 	})
-	h := w.site.Hosts["father"]
-	h.API, h.Fingerprint = "https://"+l.Addr().String(), w.host.Fingerprint()
+	h := w.Site.Hosts["father"]
+	h.API, h.Fingerprint = "https://"+l.Addr().String(), w.Host.Fingerprint()
 	return h
 }
 
@@ -391,7 +378,7 @@ func TestDoctorJudgesByAuthorityAndName(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
-	h := w.site.Hosts["father"]
+	h := w.Site.Hosts["father"]
 	h.CA, h.CAPEM = "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	look := func() doctor.Check {
 		return said(t, w.examine(func(d *doctor.Doctor) { d.Transport = nil }), "certificate")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -18,7 +19,7 @@ import (
 func told(p *plan.Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
-		fmt.Fprintf(&b, "step %s %s %s\n", s.Action, s.Address, strings.Join(paths(s), " "))
+		fmt.Fprintf(&b, "step %s %s %s\n", s.Action, s.Address, strings.Join(proxmoxtest.Paths(s), " "))
 	}
 	for _, f := range p.Unmanaged {
 		fmt.Fprintf(&b, "foreign %s %d %s: %s; %s\n", f.Kind, f.VMID, f.Name, f.Why, f.Fix)
@@ -38,7 +39,7 @@ func steps(p *plan.Plan) []string {
 	for _, s := range p.Steps {
 		line := fmt.Sprintf("%s %s", s.Action, s.Address)
 		if s.Action == plan.Update {
-			line += ": " + strings.Join(paths(s), " ")
+			line += ": " + strings.Join(proxmoxtest.Paths(s), " ")
 		}
 		out = append(out, line)
 	}
@@ -150,37 +151,37 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("web-1", nil)
-				w.apply()
-				ours := w.guest(10000).Config
-				w.host.Edit(func(e *pvesim.Edit) { c.hand(e, ours) })
+				w.Node("web-1", nil)
+				w.Apply()
+				ours := w.Guest(10000).Config
+				w.Host.Edit(func(e *pvesim.Edit) { c.hand(e, ours) })
 				time.Sleep(time.Minute)
 				before := map[int]pvesim.Guest{}
 				for _, id := range c.stays {
-					before[id] = w.guest(id)
+					before[id] = w.Guest(id)
 				}
 				unharmed := func() {
 					t.Helper()
 					for id, g := range before {
-						now := w.guest(id)
+						now := w.Guest(id)
 						require.Equal(t, g, now)
 					}
 				}
-				p := w.plan()
+				p := w.Plan()
 				require.Equal(t, append([]string{}, c.steps...), steps(p), told(p))
 				for _, text := range c.says {
 					require.Contains(t, told(p), text)
 				}
-				require.Empty(t, w.run(p))
-				require.Len(t, w.host.Snapshot().Guests, c.number)
+				require.Empty(t, w.Run(p))
+				require.Len(t, w.Host.Snapshot().Guests, c.number)
 				unharmed()
 				if len(c.stays) == 0 {
-					w.converged()
+					w.Converged()
 				}
-				again := w.plan()
-				require.Empty(t, again.Steps, "%s", describe(again))
-				w.drop("web-1")
-				require.Empty(t, w.run(w.plan()))
+				again := w.Plan()
+				require.Empty(t, again.Steps, "%s", proxmoxtest.Describe(again))
+				w.Drop("web-1")
+				require.Empty(t, w.Run(w.Plan()))
 				unharmed()
 			})
 		})
@@ -194,28 +195,28 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 	for name, old := range map[string]string{"restored": "", "made by a program that wrote no VMID": `"born":10050,`} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				n := w.node("web-1", nil)
+				n := w.Node("web-1", nil)
 				n.Resource.Guest = &model.Guest{VMID: 10050}
-				w.apply()
-				ours := w.guest(10050).Config
+				w.Apply()
+				ours := w.Guest(10050).Config
 				require.Contains(t, ours["description"], `"born":10050,`)
 				ours["description"] = strings.Replace(ours["description"], old, "", 1)
-				w.host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pvesim.Edit) {
 					e.Delete(10050)
 					e.Add(pvesim.Guest{VMID: 10900, Running: true, Config: ours})
 				})
 				time.Sleep(time.Minute)
-				p := w.plan()
+				p := w.Plan()
 				require.Empty(t, p.Steps, told(p))
 				require.Contains(t, told(p), "vm.web-1 is not replaced: VM 10900 carries its identity")
 				require.Contains(t, told(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
 				n.Resource.Guest.VMID = 10900
-				w.converged()
-				w.vm("web-1").Tags = []string{"new"}
-				w.apply()
+				w.Converged()
+				w.VM("web-1").Tags = []string{"new"}
+				w.Apply()
 				n.Resource.Guest.VMID = 10050
-				p = w.plan()
+				p = w.Plan()
 				require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
 				require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
 				require.Equal(t, []plan.Change{{Path: "vmid", Before: int64(10900), After: int64(10050), Class: model.ClassDataLoss}}, p.Steps[0].Changes)
@@ -228,12 +229,12 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 func TestRecycledBetweenPlanAndRemoval(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Delete(10000)
 			e.Add(pvesim.Guest{VMID: 10000, Running: true, Config: map[string]string{"name": "theirs"}})
 		})
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): not changed")
-		require.True(t, w.guest(10000).Running)
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "VM 10000 is not provably vm.db any more (no ownership tag): not changed")
+		require.True(t, w.Guest(10000).Running)
 	})
 }
 
@@ -243,11 +244,11 @@ func TestRecycledDuringTheShutdown(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"vzdump": time.Minute}}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
 		swap := time.AfterFunc(59*time.Second, func() {
-			w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, ""); e.Set(10000, "description", "mine now") })
 		})
 		defer swap.Stop()
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "no ownership tag")
-		require.Equal(t, "mine now", w.guest(10000).Config["description"])
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "no ownership tag")
+		require.Equal(t, "mine now", w.Guest(10000).Config["description"])
 	})
 }
 
@@ -261,28 +262,28 @@ func TestMovedWithinItsCluster(t *testing.T) {
 		{nil, "vm.web-1 is on node mother, which is none of host father (father): it is kept up there"},
 	} {
 		inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second}, func(t *testing.T, w *world) {
-			w.site.Hosts["father"].Nodes = c.nodes
-			w.reopen()
-			w.node("web-1", nil)
-			w.apply()
-			g := w.guest(10000)
+			w.Site.Hosts["father"].Nodes = c.nodes
+			w.Reopen()
+			w.Node("web-1", nil)
+			w.Apply()
+			g := w.Guest(10000)
 			g.Node = "mother"
-			w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000); e.Add(g) })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000); e.Add(g) })
 			time.Sleep(time.Minute)
-			p := w.plan()
+			p := w.Plan()
 			require.Empty(t, p.Steps, told(p))
 			if c.says == "" {
 				require.Empty(t, p.Findings)
 			} else {
 				require.Contains(t, told(p), c.says)
 			}
-			w.vm("web-1").Tags = []string{"new"}
-			w.apply()
-			require.Equal(t, "mother", w.guest(10000).Node)
-			require.Contains(t, w.guest(10000).Config["tags"], "new")
-			w.drop("web-1")
-			w.apply()
-			require.Empty(t, w.host.Snapshot().Guests)
+			w.VM("web-1").Tags = []string{"new"}
+			w.Apply()
+			require.Equal(t, "mother", w.Guest(10000).Node)
+			require.Contains(t, w.Guest(10000).Config["tags"], "new")
+			w.Drop("web-1")
+			w.Apply()
+			require.Empty(t, w.Host.Snapshot().Guests)
 		})
 	}
 }
@@ -292,14 +293,14 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.makes("local-lvm")
 		w.cloned("web-1", "full")
-		w.apply()
-		ours := w.guest(9000).Config
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Apply()
+		ours := w.Guest(9000).Config
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Delete(9000)
 			e.Add(pvesim.Guest{VMID: 9900, Config: ours})
 		})
 		time.Sleep(time.Minute)
-		p := w.plan()
+		p := w.Plan()
 		require.Empty(t, p.Steps, told(p))
 		require.Contains(t, told(p), "template.golden is not replaced: VM 9900 carries its identity, but was created as VMID 9000")
 		require.Contains(t, told(p), "set vmid = 9900 to keep it as it is; to have it")

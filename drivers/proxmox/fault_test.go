@@ -90,17 +90,17 @@ func TestEveryRequestMayFail(t *testing.T) {
 func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
-	foreign := w.host.Snapshot().Guests
-	w.node("web-1", nil)
-	w.node("web-2", nil)
+	foreign := w.Host.Snapshot().Guests
+	w.Node("web-1", nil)
+	w.Node("web-2", nil)
 	settle(w)
-	v := w.vm("web-1")
+	v := w.VM("web-1")
 	v.Memory, v.Restart, v.Disk = 4096, "allowed", 12
 	v.Disks = []proxmox.Disk{{Name: "data", Size: 3}}
-	w.drop("web-2")
+	w.Drop("web-2")
 	settle(w)
 
-	s := w.host.Snapshot()
+	s := w.Host.Snapshot()
 	require.Len(t, s.Guests, len(foreign)+1)
 	names := map[string]int{}
 	for _, g := range s.Guests {
@@ -109,7 +109,7 @@ func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	}
 	require.Equal(t, 1, names["web-1"])
 	for _, f := range foreign {
-		require.Equal(t, f.Config, w.guest(f.VMID).Config)
+		require.Equal(t, f.Config, w.Guest(f.VMID).Config)
 	}
 	for _, g := range s.Guests {
 		if g.Name() != "web-1" {
@@ -128,19 +128,19 @@ func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 }
 
 func settle(w *world) {
-	w.t.Helper()
+	w.T.Helper()
 	for range 8 {
-		want, _ := w.site.Want("father")
-		have, err := w.d.Observe(w.t.Context(), want)
+		want, _ := w.Site.Want("father")
+		have, err := w.Driver.Observe(w.T.Context(), want)
 		if err == nil {
-			p := planOf(w, want, have)
+			p := w.PlanFor(want, have)
 			if len(p.Steps) == 0 && len(p.Unknown) == 0 && !p.Findings.HasErrors() {
 				return
 			}
-			w.run(p)
+			w.Run(p)
 		}
-		w.reopen()
+		w.Reopen()
 		time.Sleep(time.Minute)
 	}
-	w.converged()
+	w.Converged()
 }

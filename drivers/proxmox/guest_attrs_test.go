@@ -128,11 +128,11 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 
 	require.NotEmpty(t, a.Priv, "doctor asks for no privilege")
 	w := newWorld(t, pvesim.Config{})
-	w.node("web-1", nil)
+	w.Node("web-1", nil)
 	w.ct("ct-1", nil)
-	want, found := w.site.Want("father")
+	want, found := w.Site.Want("father")
 	require.Zero(t, found.Errors(), "%v", found)
-	require.True(t, slices.ContainsFunc(proxmox.Needs(w.site, want, 9), func(n rights.Need) bool {
+	require.True(t, slices.ContainsFunc(proxmox.Needs(w.Site, want, 9), func(n rights.Need) bool {
 		return n.Priv == a.Priv && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[kind.Name])
 	}), "doctor does not ask for %s", a.Priv)
 }

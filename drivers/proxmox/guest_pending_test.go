@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -18,38 +19,38 @@ import (
 
 // pend lets something wait of guest 10000.
 func (w *world) pend(key, value string) {
-	w.host.Edit(func(e *pvesim.Edit) { e.Pend(10000, key, value) })
+	w.Host.Edit(func(e *pvesim.Edit) { e.Pend(10000, key, value) })
 }
 
 // reverts checks that one step of class none takes back all that waits: what is in force
 // stays as it is, the guest is not restarted, and nothing is left to plan.
 func (w *world) reverts(what string) *plan.Plan {
-	w.t.Helper()
-	before, boots := w.guest(10000).Config, w.boots()
-	require.NotEmpty(w.t, w.guest(10000).Pending, what)
-	p := w.plan()
-	require.Len(w.t, p.Steps, 1, what)
+	w.T.Helper()
+	before, boots := w.Guest(10000).Config, w.boots()
+	require.NotEmpty(w.T, w.Guest(10000).Pending, what)
+	p := w.Plan()
+	require.Len(w.T, p.Steps, 1, what)
 	for _, c := range p.Steps[0].Changes {
-		require.Equal(w.t, model.ClassNone, c.Class, "%s: %s", what, describe(p))
+		require.Equal(w.T, model.ClassNone, c.Class, "%s: %s", what, proxmoxtest.Describe(p))
 	}
-	require.Contains(w.t, p.Steps[0].Reason, "reverted", what)
-	require.Empty(w.t, p.Pending, "%s: what a step reverts is no longer pending", what)
-	require.Empty(w.t, w.run(p), "%s: %s", what, describe(p))
-	after := w.guest(10000)
-	require.Empty(w.t, after.Pending, what)
+	require.Contains(w.T, p.Steps[0].Reason, "reverted", what)
+	require.Empty(w.T, p.Pending, "%s: what a step reverts is no longer pending", what)
+	require.Empty(w.T, w.Run(p), "%s: %s", what, proxmoxtest.Describe(p))
+	after := w.Guest(10000)
+	require.Empty(w.T, after.Pending, what)
 	for key := range after.Config {
-		require.Equal(w.t, strings.TrimSuffix(before[key], ",size=4M"), strings.TrimSuffix(after.Config[key], ",size=4M"), "%s: %s", what, key) // PVE tells the size of a cloud-init drive that it writes again
+		require.Equal(w.T, strings.TrimSuffix(before[key], ",size=4M"), strings.TrimSuffix(after.Config[key], ",size=4M"), "%s: %s", what, key) // PVE tells the size of a cloud-init drive that it writes again
 	}
-	require.Len(w.t, after.Config, len(before), what)
-	w.converged()
-	require.Equal(w.t, boots, w.boots(), "%s: it was restarted", what)
+	require.Len(w.T, after.Config, len(before), what)
+	w.Converged()
+	require.Equal(w.T, boots, w.boots(), "%s: it was restarted", what)
 	return p
 }
 
 // boots counts what starts and stops guests.
 func (w *world) boots() int {
 	n := 0
-	for call, times := range w.host.Snapshot().Requests {
+	for call, times := range w.Host.Snapshot().Requests {
 		if strings.Contains(call, "/status/") && strings.HasPrefix(call, "POST") {
 			n += times
 		}
@@ -66,16 +67,16 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 		inTime(t, c, func(t *testing.T, w *world) {
 			fullHouse(w)
 			if version == "8.4" {
-				delete(w.vm("web-1").Options, "allow-ksm")
+				delete(w.VM("web-1").Options, "allow-ksm")
 			}
-			w.apply()
-			w.host.Edit(func(e *pvesim.Edit) {
+			w.Apply()
+			w.Host.Edit(func(e *pvesim.Edit) {
 				e.Snippet("local:snippets/x.yaml")
 				e.Start(10000)
 			})
-			w.vm("web-1").Power, w.vm("web-1").Restart = "running", "allowed"
-			w.converged()
-			conf := w.guest(10000).Config
+			w.VM("web-1").Power, w.VM("web-1").Restart = "running", "allowed"
+			w.Converged()
+			conf := w.Guest(10000).Config
 			tried := 0
 			for _, key := range slices.Sorted(maps.Keys(everyOption)) {
 				val, k := everyOption[key], index(key)
@@ -87,11 +88,11 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 						continue
 					}
 					w.pend(k, other)
-					if len(w.guest(10000).Pending) == 0 {
+					if len(w.Guest(10000).Pending) == 0 {
 						continue
 					}
 					p := w.reverts(fmt.Sprintf("%s=%q", k, other))
-					require.Equal(t, []string{"options." + k}, paths(p.Steps[0]))
+					require.Equal(t, []string{"options." + k}, proxmoxtest.Paths(p.Steps[0]))
 					tried++
 				}
 			}
@@ -118,7 +119,7 @@ func TestPendingOfVMIsReverted(t *testing.T) {
 				{"numa3", "cpus=0,memory=512", "options.numa3"},
 			} {
 				w.pend(c.key, c.value)
-				require.Contains(t, paths(w.reverts(c.key + "=" + c.value).Steps[0]), c.path, c.key)
+				require.Contains(t, proxmoxtest.Paths(w.reverts(c.key + "=" + c.value).Steps[0]), c.path, c.key)
 			}
 		})
 	}
@@ -137,9 +138,9 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 					delete(c.Options, "env")
 				}
 			})
-			w.apply()
-			w.converged()
-			conf := w.guest(10000).Config
+			w.Apply()
+			w.Converged()
+			conf := w.Guest(10000).Config
 			for _, c := range []struct{ key, value, path string }{
 				{"tty", "1", "options.tty"},
 				{"tty", "", "options.tty"},
@@ -166,11 +167,11 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 			} {
 				w.pend(c.key, c.value)
 				p := w.reverts(c.key + "=" + c.value)
-				require.Contains(t, paths(p.Steps[0]), c.path, c.key)
+				require.Contains(t, proxmoxtest.Paths(p.Steps[0]), c.path, c.key)
 			}
 			if version != "8.4" {
 				w.pend("entrypoint", "/bin/x")
-				require.Equal(t, []string{"options.entrypoint"}, paths(w.reverts("entrypoint").Steps[0]))
+				require.Equal(t, []string{"options.entrypoint"}, proxmoxtest.Paths(w.reverts("entrypoint").Steps[0]))
 			}
 		})
 	}
@@ -181,12 +182,12 @@ func TestPendingOfContainerIsReverted(t *testing.T) {
 func TestPendingOfUndeclaredKeyIsReverted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
-		w.apply()
+		w.Apply()
 		w.pend("tty", "1")
 		p := w.reverts("tty")
 		require.Equal(t, []plan.Change{{Path: "options.tty", Before: 1, Class: model.ClassNone}}, p.Steps[0].Changes)
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cmode", "shell") })
-		w.converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "cmode", "shell") })
+		w.Converged()
 		w.pend("cmode", "console")
 		p = w.reverts("cmode")
 		require.Equal(t, []plan.Change{{Path: "options.cmode", Before: "console", After: "shell", Class: model.ClassNone}}, p.Steps[0].Changes)
@@ -228,7 +229,7 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 				continue
 			}
 			w.lineComesAndGoes("vm "+key, func(on bool) {
-				w.node("web-1", func(v *proxmox.VM) {
+				w.Node("web-1", func(v *proxmox.VM) {
 					v.Options = map[string]string{"balloon": "512", "tablet": "0", "hotplug": "0"}
 					v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
 					if on && key != "disk grown" && key != "disk gone" {
@@ -242,26 +243,26 @@ func TestLineThatLeavesIsReverted(t *testing.T) {
 
 // lineComesAndGoes applies a declaration with a line and then without.
 func (w *world) lineComesAndGoes(what string, declare func(on bool)) {
-	w.t.Helper()
+	w.T.Helper()
 	declare(false)
-	w.apply()
-	w.converged()
+	w.Apply()
+	w.Converged()
 	time.Sleep(time.Minute)
-	before, boots := w.guest(10000), w.boots()
-	require.Empty(w.t, before.Pending, what)
+	before, boots := w.Guest(10000), w.boots()
+	require.Empty(w.T, before.Pending, what)
 	declare(true)
-	w.apply()
+	w.Apply()
 	declare(false)
-	w.apply()
-	after := w.guest(10000)
-	require.Empty(w.t, after.Pending, what)
-	p := w.plan()
-	require.Empty(w.t, p.Steps, "%s: %s", what, describe(p))
-	require.Empty(w.t, p.Pending, what)
-	require.Equal(w.t, boots, w.boots(), what)
+	w.Apply()
+	after := w.Guest(10000)
+	require.Empty(w.T, after.Pending, what)
+	p := w.Plan()
+	require.Empty(w.T, p.Steps, "%s: %s", what, proxmoxtest.Describe(p))
+	require.Empty(w.T, p.Pending, what)
+	require.Equal(w.T, boots, w.boots(), what)
 	for key, value := range before.Config {
 		if key != "description" {
-			require.Equal(w.t, value, after.Config[key], "%s: %s", what, key)
+			require.Equal(w.T, value, after.Config[key], "%s: %s", what, key)
 		}
 	}
 }
@@ -271,18 +272,18 @@ func (w *world) lineComesAndGoes(what string, declare func(on bool)) {
 func TestRevertThenDelete(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *proxmox.CT) { c.Options = map[string]string{"cmode": "shell"} })
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		w.pend("cmode", "console")
 		ct.Options = map[string]string{}
-		p := w.apply()
-		require.Equal(t, []string{"options.cmode"}, paths(p.Steps[0]))
+		p := w.Apply()
+		require.Equal(t, []string{"options.cmode"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, model.ClassPending, p.Steps[0].Class)
-		require.Equal(t, map[string]string{"delete": "cmode"}, w.guest(10000).Pending)
-		w.converged()
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
-		require.NotContains(t, w.guest(10000).Config, "cmode")
-		w.converged()
+		require.Equal(t, map[string]string{"delete": "cmode"}, w.Guest(10000).Pending)
+		w.Converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+		require.NotContains(t, w.Guest(10000).Config, "cmode")
+		w.Converged()
 	})
 }
 
@@ -290,28 +291,28 @@ func TestRevertThenDelete(t *testing.T) {
 func TestRevertBesideOtherChanges(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(2) })
-		w.apply()
+		w.Apply()
 		w.pend("tty", "1")
 		ct.Disks[0].Storage, ct.Memory = "local-zfs", 1024
-		p := w.apply()
-		require.Contains(t, paths(p.Steps[0]), "options.tty")
-		g := w.guest(10000)
+		p := w.Apply()
+		require.Contains(t, proxmoxtest.Paths(p.Steps[0]), "options.tty")
+		g := w.Guest(10000)
 		require.Empty(t, g.Pending)
 		require.NotContains(t, g.Config, "tty", "it never took effect")
 		require.Equal(t, "1024", g.Config["memory"])
 		require.Contains(t, g.Config["mp0"], "local-zfs:")
-		w.converged()
+		w.Converged()
 	})
 }
 
 // TestPendingThatNoTokenRevertsStays, is listed, and restarts nothing.
 func TestPendingThatNoTokenRevertsStays(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
-		w.apply()
+		w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Apply()
 		w.pend("hostpci0", "0000:01:00.0")
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Len(t, p.Pending, 1)
 		require.Contains(t, p.Pending[0].Why, "qm set VMID --revert hostpci0")
 	})
@@ -320,18 +321,18 @@ func TestPendingThatNoTokenRevertsStays(t *testing.T) {
 // TestDetachedRootDiskIsReverted: it is in use until the next restart, whatever its slot.
 func TestDetachedRootDiskIsReverted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) {
+		w.Node("db", func(v *proxmox.VM) {
 			v.Disks = []proxmox.Disk{{Name: "root", Bus: "sata"}, {Name: "data", Size: 3, Bus: "sata"}}
 		})
-		w.apply()
-		w.converged()
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "sata0,sata1"})
+		w.Apply()
+		w.Converged()
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "sata0,sata1"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.Equal(t, "sata0,sata1", w.guest(10000).Pending["delete"])
-		require.NotEmpty(t, w.guest(10000).Pending["boot"], "PVE takes it out of the order, too")
+		require.Equal(t, "sata0,sata1", w.Guest(10000).Pending["delete"])
+		require.NotEmpty(t, w.Guest(10000).Pending["boot"], "PVE takes it out of the order, too")
 		p := w.reverts("root")
-		require.Contains(t, strings.Join(paths(p.Steps[0]), " "), "disk.root.size")
+		require.Contains(t, strings.Join(proxmoxtest.Paths(p.Steps[0]), " "), "disk.root.size")
 		require.Empty(t, p.Findings)
 		require.Len(t, volumesOf(w, 10000), 3, "root, data and cloud-init")
 	})
@@ -348,27 +349,27 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
-				w.apply()
-				w.converged()
-				before := w.guest(10000).Config
+				w.Apply()
+				w.Converged()
+				before := w.Guest(10000).Config
 				wrong(&ct.NICs[0])
 				if name != "stored" { // where another card fails, too, PVE stores neither
 					ct.NICs = append(ct.NICs, proxmox.CTNIC{Name: "new", Bridge: "vmbr9"})
 				}
-				p := w.plan()
-				shown := paths(p.Steps[0])
-				failed := w.run(p)[p.Steps[0].Address]
+				p := w.Plan()
+				shown := proxmoxtest.Paths(p.Steps[0])
+				failed := w.Run(p)[p.Steps[0].Address]
 				require.ErrorContains(t, failed, "vmbr9")
-				after := w.guest(10000)
+				after := w.Guest(10000)
 				require.Empty(t, after.Pending, "%v", failed)
 				require.Equal(t, before["net0"], after.Config["net0"])
 				require.NotContains(t, after.Config, "net2")
-				p = w.plan()
+				p = w.Plan()
 				require.Len(t, p.Steps, 1, "it is still the same container")
-				require.Equal(t, shown, paths(p.Steps[0]))
+				require.Equal(t, shown, proxmoxtest.Paths(p.Steps[0]))
 				ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}}
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 			})
 		})
 	}
@@ -378,27 +379,27 @@ func TestCardThatCouldNotBePluggedIsShownAgain(t *testing.T) {
 // neither a step nor a request.
 func TestOptionsSetByHandAreShown(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"vga": "virtio"} })
+		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"vga": "virtio"} })
 		w.ct("cache", nil)
-		w.apply()
+		w.Apply()
 		asked := func() int {
 			n := 0
-			for _, times := range w.host.Snapshot().Requests {
+			for _, times := range w.Host.Snapshot().Requests {
 				n += times
 			}
 			return n
 		}
 		start := asked()
-		require.Empty(t, w.plan().Undeclared)
+		require.Empty(t, w.Plan().Undeclared)
 		usual := asked() - start
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "tty", "1")
 			e.Set(10001, "numa", "1")
 			e.Set(10001, "tablet", "1") // its default
 			e.Set(10001, "boot", "order=net0;scsi0")
 		})
 		start = asked()
-		p := w.plan()
+		p := w.Plan()
 		require.Equal(t, usual, asked()-start)
 		require.Empty(t, p.Steps)
 		require.Equal(t, []model.Setting{
@@ -411,7 +412,7 @@ func TestOptionsSetByHandAreShown(t *testing.T) {
 		p.Text(&all, plan.TextOptions{All: true})
 		require.NotContains(t, short.String(), "numa")
 		require.Contains(t, all.String(), "options.numa is 1: set by hand and named in no file, so it is not drift")
-		delete(w.vm("web-1").Options, "vga")
-		require.Equal(t, []string{"options.vga"}, paths(w.apply().Steps[0]), "one that a file named is drift")
+		delete(w.VM("web-1").Options, "vga")
+		require.Equal(t, []string{"options.vga"}, proxmoxtest.Paths(w.Apply().Steps[0]), "one that a file named is drift")
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -28,8 +29,8 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 				var vm *proxmox.VM
 				var ct *proxmox.CT
 				if kind == "qemu" {
-					w.node("web", nil)
-					vm = w.vm("web")
+					w.Node("web", nil)
+					vm = w.VM("web")
 					vm.Disks, _ = disks("old")
 				} else {
 					ct = w.ct("cache", nil)
@@ -46,9 +47,9 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 				to := func(storage string) func(*proxmox.Disk, *proxmox.CTDisk) {
 					return func(vm *proxmox.Disk, ct *proxmox.CTDisk) { vm.Storage, ct.Storage = storage, storage }
 				}
-				w.apply()
-				w.root(http.MethodPost, "/nodes/father/"+kind+"/10000/snapshot", url.Values{"snapname": {"before"}})
-				w.converged()
+				w.Apply()
+				w.Root(http.MethodPost, "/nodes/father/"+kind+"/10000/snapshot", url.Values{"snapname": {"before"}})
+				w.Converged()
 				young := func() {
 					a, b := disks("new")
 					if vm != nil {
@@ -58,18 +59,18 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 					}
 				}
 				young()
-				w.apply()
+				w.Apply()
 
 				set(to("local-zfs"), 1)
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 
 				set(to("local-zfs"), 0)
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be moved to local-zfs: snapshot before holds it")
 				require.Contains(t, p.Findings[0].Detail, "listsnapshot 10000` on node father")
-				require.True(t, w.guest(10000).Running)
+				require.True(t, w.Guest(10000).Running)
 
 				set(to(""), 0)
 				if vm != nil {
@@ -77,16 +78,16 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 				} else {
 					ct.Disks = ct.Disks[1:]
 				}
-				p = w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p = w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Contains(t, fmt.Sprint(p.Findings), "disk old cannot be removed: snapshot before holds it")
 
-				w.root(http.MethodDelete, "/nodes/father/"+kind+"/10000/snapshot/before", nil)
+				w.Root(http.MethodDelete, "/nodes/father/"+kind+"/10000/snapshot/before", nil)
 				for range 3 { // let go of first, at a restart where it must be, and freed then
-					w.apply()
+					w.Apply()
 				}
-				w.converged()
-				require.Len(t, w.host.Snapshot().Volumes["local-zfs"], 1)
+				w.Converged()
+				require.Len(t, w.Host.Snapshot().Volumes["local-zfs"], 1)
 			})
 		})
 	}
@@ -97,22 +98,22 @@ func TestSnapshotsKeepTheirVolumes(t *testing.T) {
 func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 	for name, spoil := range map[string]func(w *world){
 		"snapshot": func(w *world) {
-			w.root(http.MethodPost, "/nodes/father/lxc/10000/snapshot", url.Values{"snapname": {"late"}})
+			w.Root(http.MethodPost, "/nodes/father/lxc/10000/snapshot", url.Values{"snapname": {"late"}})
 		},
-		"full": func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-zfs", true) }) },
+		"full": func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-zfs", true) }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.Restart, c.Disks = "allowed", srv(5) })
-				w.apply()
+				w.Apply()
 				ct.Disks[0].Storage = "local-zfs"
-				p := w.plan()
+				p := w.Plan()
 				require.Len(t, p.Steps, 1)
 				spoil(w)
-				require.Len(t, w.run(p), 1)
-				require.True(t, w.guest(10000).Running)
+				require.Len(t, w.Run(p), 1)
+				require.True(t, w.Guest(10000).Running)
 				if name == "snapshot" {
-					for _, task := range w.host.Snapshot().Tasks {
+					for _, task := range w.Host.Snapshot().Tasks {
 						require.NotEqual(t, "vzshutdown", task.Type)
 					}
 				}
@@ -125,16 +126,16 @@ func TestContainerIsNotStoppedForAMoveThatCannotBe(t *testing.T) {
 // do not say where it lies, so it goes nowhere.
 func TestSnapshotsThatNothingIsInTheWayOfCostNoRequest(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.template(9000, "golden")
+		w.Template(9000, "golden")
 		w.cloned("web", "linked")
-		w.apply()
+		w.Apply()
 		requests := func() int {
 			before := total(w)
-			w.converged()
+			w.Converged()
 			return total(w) - before
 		}
 		without := requests()
-		w.root(http.MethodPost, "/nodes/father/qemu/10000/snapshot", url.Values{"snapname": {"before"}})
+		w.Root(http.MethodPost, "/nodes/father/qemu/10000/snapshot", url.Values{"snapname": {"before"}})
 		require.Equal(t, without, requests())
 	})
 }

@@ -11,26 +11,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // managed makes vm.db and puts it under the HA manager, as an administrator does.
 func managed(w *world, edit func(*proxmox.VM)) {
-	w.t.Helper()
-	w.node("db", edit)
-	w.apply()
-	_, err := w.d.Post(w.t.Context(), "/cluster/ha/resources", map[string]any{"sid": "vm:10000", "state": "started"})
-	require.NoError(w.t, err)
+	w.T.Helper()
+	w.Node("db", edit)
+	w.Apply()
+	_, err := w.Driver.Post(w.T.Context(), "/cluster/ha/resources", map[string]any{"sid": "vm:10000", "state": "started"})
+	require.NoError(w.T, err)
 	time.Sleep(time.Minute)
-	w.converged()
+	w.Converged()
 }
 
 // quietly is a plan without steps; what it says is returned.
 func saidQuietly(w *world) string {
-	w.t.Helper()
-	p := w.plan()
-	require.Empty(w.t, p.Steps, "%s", describe(p))
+	w.T.Helper()
+	p := w.Plan()
+	require.Empty(w.T, p.Steps, "%s", proxmoxtest.Describe(p))
 	var b strings.Builder
 	for _, f := range p.Findings {
 		b.WriteString(f.Summary + "\n" + f.Detail + "\n")
@@ -43,23 +44,23 @@ func saidQuietly(w *world) string {
 func TestManagedGuestIsStartedAndStopped(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		w.vm("db").Power = "stopped"
+		w.VM("db").Power = "stopped"
 		began := time.Now()
-		w.apply()
-		require.False(t, w.guest(10000).Running)
-		require.Equal(t, "stopped", w.guest(10000).HA, "or the manager would start it again")
+		w.Apply()
+		require.False(t, w.Guest(10000).Running)
+		require.Equal(t, "stopped", w.Guest(10000).HA, "or the manager would start it again")
 		require.Greater(t, time.Since(began), 5*time.Second)
 		require.Contains(t, tasksOf(w, 10000), "hastop")
 		time.Sleep(5 * time.Minute)
-		require.False(t, w.guest(10000).Running)
-		w.converged()
+		require.False(t, w.Guest(10000).Running)
+		w.Converged()
 
-		w.vm("db").Power = "running"
-		w.apply()
-		require.True(t, w.guest(10000).Running)
-		require.Equal(t, "started", w.guest(10000).HA)
+		w.VM("db").Power = "running"
+		w.Apply()
+		require.True(t, w.Guest(10000).Running)
+		require.Equal(t, "started", w.Guest(10000).HA)
 		time.Sleep(time.Minute)
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -69,14 +70,14 @@ func TestManagedGuestIsRemoved(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				managed(w, nil)
-				w.drop("db")
-				w.node("db", nil).Decomm = &model.Decomm{Policy: policy}
-				w.apply()
-				w.drop("db")
-				w.apply()
-				require.Empty(t, w.host.Snapshot().Guests)
+				w.Drop("db")
+				w.Node("db", nil).Decomm = &model.Decomm{Policy: policy}
+				w.Apply()
+				w.Drop("db")
+				w.Apply()
+				require.Empty(t, w.Host.Snapshot().Guests)
 				var list []any
-				require.NoError(t, w.d.Get(t.Context(), "/cluster/ha/resources", &list))
+				require.NoError(t, w.Driver.Get(t.Context(), "/cluster/ha/resources", &list))
 				require.Empty(t, list)
 				if policy != "" {
 					require.Len(t, backups(w), 1)
@@ -91,27 +92,27 @@ func TestManagedGuestIsRemoved(t *testing.T) {
 func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		before := w.host.Snapshot().Requests
-		w.converged()
-		after := w.host.Snapshot().Requests
+		before := w.Host.Snapshot().Requests
+		w.Converged()
+		after := w.Host.Snapshot().Requests
 		require.Equal(t, before["GET /nodes/{node}/qemu/{vmid}/status/current"], after["GET /nodes/{node}/qemu/{vmid}/status/current"], "a look at a managed guest asks nothing more")
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 		said := saidQuietly(w)
 		require.Contains(t, said, "vm.db does not run: that is left to the HA manager, which has it (state started)")
 		time.Sleep(time.Minute)
-		require.True(t, w.guest(10000).Running)
-		w.converged()
+		require.True(t, w.Guest(10000).Running)
+		w.Converged()
 
 		// Stopped by hand through the API it stays stopped: that is drift, and is put back.
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/stop", nil)
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/stop", nil)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.False(t, w.guest(10000).Running)
-		p := w.apply()
-		require.Equal(t, []string{"power"}, paths(p.Steps[0]))
-		require.True(t, w.guest(10000).Running)
-		require.Equal(t, "started", w.guest(10000).HA)
+		require.False(t, w.Guest(10000).Running)
+		p := w.Apply()
+		require.Equal(t, []string{"power"}, proxmoxtest.Paths(p.Steps[0]))
+		require.True(t, w.Guest(10000).Running)
+		require.Equal(t, "started", w.Guest(10000).HA)
 	})
 }
 
@@ -121,22 +122,22 @@ func TestWhatTheHAManagerIsDoingIsLeftToIt(t *testing.T) {
 func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		w.vm("db").Power = "stopped"
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.VM("db").Power = "stopped"
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 		require.Empty(t, saidQuietly(w))
 		time.Sleep(time.Minute) // nobody told the manager, which started it again
-		require.True(t, w.guest(10000).Running)
-		require.Equal(t, []string{"power"}, paths(w.apply().Steps[0]))
+		require.True(t, w.Guest(10000).Running)
+		require.Equal(t, []string{"power"}, proxmoxtest.Paths(w.Apply().Steps[0]))
 		require.Empty(t, saidQuietly(w))
 
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/start", nil)
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/start", nil)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/shutdown", nil)
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/shutdown", nil)
 		require.NoError(t, err)
-		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 		time.Sleep(10500 * time.Millisecond)
-		require.True(t, w.guest(10000).Running)
+		require.True(t, w.Guest(10000).Running)
 		require.Contains(t, saidQuietly(w), "vm.db still runs: that is left to the HA manager")
 	})
 }
@@ -145,8 +146,8 @@ func TestStateOfTheHAManagerMayBeOld(t *testing.T) {
 func TestHAManagerThatGaveUp(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		volume, _, _ := strings.Cut(w.guest(10000).Config["scsi0"], ",")
-		w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
+		volume, _, _ := strings.Cut(w.Guest(10000).Config["scsi0"], ",")
+		w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume(volume); e.Stop(10000) })
 		time.Sleep(5 * time.Minute)
 		said := saidQuietly(w)
 		require.Contains(t, said, "vm.db does not run")
@@ -160,7 +161,7 @@ func stuckHA(w *world, denied bool) {
 	const upid = "UPID:father:000003F0:000595FB:386D43BC:hastop:10000:root@pam!sim:"
 	released := false
 	d, err := proxmox.Open(proxmox.Config{
-		Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+		Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 		Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 			switch path := r.URL.Path; {
 			case strings.Contains(path, "/ha/resources/") && denied:
@@ -172,11 +173,11 @@ func stuckHA(w *world, denied bool) {
 			case strings.Contains(path, "/tasks/UPID") && strings.Contains(path, ":hastop:"):
 				return canned(r, http.StatusOK, `{"data":{"status":"stopped","exitstatus":"OK"}}`), nil
 			}
-			return w.host.RoundTrip(r)
+			return w.Host.RoundTrip(r)
 		}),
 	})
-	require.NoError(w.t, err)
-	w.d = d
+	require.NoError(w.T, err)
+	w.Driver = d
 }
 
 // canned is an answer that no host gave.
@@ -191,19 +192,19 @@ func TestStuckHAManagerIsTakenOutOfTheWay(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			managed(w, nil)
 			stuckHA(w, denied)
-			w.vm("db").Power = "stopped"
-			require.ErrorContains(t, w.run(w.plan())[dbAddr], "the HA manager has not stopped VM 10000 within 4m0s (its state there: started): `ha-manager status`")
-			require.Equal(t, "started", w.guest(10000).HA)
+			w.VM("db").Power = "stopped"
+			require.ErrorContains(t, w.Run(w.Plan())[dbAddr], "the HA manager has not stopped VM 10000 within 4m0s (its state there: started): `ha-manager status`")
+			require.Equal(t, "started", w.Guest(10000).HA)
 
-			w.drop("db")
-			err := w.run(w.plan())[dbAddr]
+			w.Drop("db")
+			err := w.Run(w.Plan())[dbAddr]
 			if denied {
 				require.ErrorContains(t, err, "needs Sys.Console on /: grant it, or `ha-manager remove vm:10000`")
-				require.True(t, w.guest(10000).Running)
+				require.True(t, w.Guest(10000).Running)
 				return
 			}
 			require.NoError(t, err)
-			require.Empty(t, w.host.Snapshot().Guests)
+			require.Empty(t, w.Host.Snapshot().Guests)
 		})
 	}
 }
@@ -212,12 +213,12 @@ func TestStuckHAManagerIsTakenOutOfTheWay(t *testing.T) {
 func TestWaitForTheHAManagerEnds(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		managed(w, nil)
-		w.vm("db").Power = "stopped"
-		p := w.plan()
+		w.VM("db").Power = "stopped"
+		p := w.Plan()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		began := time.Now()
-		require.ErrorIs(t, w.d.Apply(ctx, p.Steps[0]), context.DeadlineExceeded)
+		require.ErrorIs(t, w.Driver.Apply(ctx, p.Steps[0]), context.DeadlineExceeded)
 		require.Equal(t, 3*time.Second, time.Since(began))
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -26,13 +27,13 @@ func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("web-1", nil)
-				w.apply()
-				was := w.guest(10000).Config["description"]
+				w.Node("web-1", nil)
+				w.Apply()
+				was := w.Guest(10000).Config["description"]
 				require.NotEqual(t, was, damage(was))
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", damage(was)) })
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", damage(was)) })
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.True(t, p.Findings.HasErrors())
 				require.Contains(t, p.Findings[0].Summary+p.Findings[0].Detail, "10000")
 			})
@@ -45,28 +46,28 @@ func TestDiskDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) {
+				w.Node("db", func(v *proxmox.VM) {
 					v.Power, v.Disks = power, []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2, Bus: "virtio"}}
 				})
-				w.apply()
-				all, root, data, logs := volumesOf(w, 10000), file(w.guest(10000).Config["scsi0"]), file(w.guest(10000).Config["scsi1"]), file(w.guest(10000).Config["virtio0"])
+				w.Apply()
+				all, root, data, logs := volumesOf(w, 10000), file(w.Guest(10000).Config["scsi0"]), file(w.Guest(10000).Config["scsi1"]), file(w.Guest(10000).Config["virtio0"])
 				w.detach(10000, "scsi1", "unused0")
 				w.detach(10000, "virtio0", "unused1")
-				p := w.plan()
+				p := w.Plan()
 				require.Len(t, p.Steps, 1, foundIn(p))
 				require.Contains(t, p.Steps[0].Reason, "disk data was detached by hand, and is attached again with its data ("+data+")")
-				require.Empty(t, w.run(p))
-				w.converged()
+				require.Empty(t, w.Run(p))
+				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000))
-				require.Equal(t, []string{data, logs}, []string{file(w.guest(10000).Config["scsi1"]), file(w.guest(10000).Config["virtio0"])})
+				require.Equal(t, []string{data, logs}, []string{file(w.Guest(10000).Config["scsi1"]), file(w.Guest(10000).Config["virtio0"])})
 
-				w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+				w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 				w.detach(10000, "scsi0", "unused0") // and the disk it boots from, which PVE takes out of the order
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "boot", "order=net0") })
-				w.apply()
-				w.converged()
-				require.Equal(t, root, file(w.guest(10000).Config["scsi0"]))
-				require.Equal(t, "order=scsi0;net0", w.guest(10000).Config["boot"])
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "boot", "order=net0") })
+				w.Apply()
+				w.Converged()
+				require.Equal(t, root, file(w.Guest(10000).Config["scsi0"]))
+				require.Equal(t, "order=scsi0;net0", w.Guest(10000).Config["boot"])
 				require.Equal(t, all, volumesOf(w, 10000))
 			})
 		})
@@ -75,10 +76,10 @@ func TestDiskDetachedByHandComesBack(t *testing.T) {
 
 // detach takes a volume out of a slot as PVE does it at rest.
 func (w *world) detach(vmid int, slot, unused string) {
-	w.t.Helper()
-	volume := file(w.guest(vmid).Config[slot])
-	require.NotEmpty(w.t, volume)
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.T.Helper()
+	volume := file(w.Guest(vmid).Config[slot])
+	require.NotEmpty(w.T, volume)
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Set(vmid, slot, "")
 		e.Set(vmid, unused, volume)
 	})
@@ -89,32 +90,32 @@ func (w *world) detach(vmid int, slot, unused string) {
 func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 	for name, hand := range map[string]func(*world){
 		"another volume beside it": func(w *world) {
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused7", "local-lvm:vm-10000-disk-9") })
 		},
 		"only another volume": func(w *world) {
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "unused0", "local-lvm:vm-10000-disk-9") })
 		},
 		"a mark of old": func(w *world) {
-			notes, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
-			require.Empty(w.t, notes)
+			notes, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
+			require.Empty(w.T, notes)
 			m.Volumes = nil
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", m.Line()) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
-				w.apply()
+				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.Apply()
 				w.detach(10000, "scsi1", "unused0")
 				hand(w)
-				writes := w.host.Snapshot().Writes
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				writes := w.Host.Snapshot().Writes
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.True(t, p.Findings.HasErrors())
 				require.Contains(t, foundIn(p), "disk data was detached by hand")
 				require.Contains(t, foundIn(p), "unused")
 				require.Contains(t, foundIn(p), "`qm set 10000 --scsi1 VOLUME` on node father")
-				require.Equal(t, writes, w.host.Snapshot().Writes)
+				require.Equal(t, writes, w.Host.Snapshot().Writes)
 			})
 		})
 	}
@@ -131,20 +132,20 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 			host := twoStorages()
 			host.TaskTime = time.Second
 			inTime(t, host, func(t *testing.T, w *world) {
-				w.node("web-1", nil)
-				w.apply()
-				edit(w.vm("web-1"))
-				p := w.plan()
+				w.Node("web-1", nil)
+				w.Apply()
+				edit(w.VM("web-1"))
+				p := w.Plan()
 				require.Len(t, p.Steps, 1)
-				w.host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pvesim.Edit) {
 					e.Delete(10000)
 					e.Add(pvesim.Guest{VMID: 10000, Kind: "qemu", Running: true, Config: map[string]string{"name": "stranger", "scsi0": "local-lvm:vm-10000-disk-0,size=4G"}})
 				})
-				writes := w.host.Snapshot().Writes
-				failed := w.run(p)
+				writes := w.Host.Snapshot().Writes
+				failed := w.Run(p)
 				require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "not provably")
-				require.True(t, w.guest(10000).Running)
-				require.Equal(t, writes, w.host.Snapshot().Writes)
+				require.True(t, w.Guest(10000).Running)
+				require.Equal(t, writes, w.Host.Snapshot().Writes)
 			})
 		})
 	}
@@ -153,24 +154,24 @@ func TestStepsWithoutADigestProveAnew(t *testing.T) {
 // TestProtectionSetMeanwhileStopsNothing: a guest that cannot be removed is not shut down first.
 func TestProtectionSetMeanwhileStopsNothing(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.drop("web-1")
-		p := w.plan()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") })
-		failed := w.run(p)
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Drop("web-1")
+		p := w.Plan()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") })
+		failed := w.Run(p)
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "protect")
-		require.True(t, w.guest(10000).Running)
+		require.True(t, w.Guest(10000).Running)
 	})
 }
 
 func TestDisksOfAProtectedGuestStay(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Protection, v.Disks = true, []proxmox.Disk{{Name: "data", Size: 5}} })
-		w.apply()
-		w.vm("db").Disks, w.vm("db").Protection = nil, false // PVE judges by what stands there, not by what is asked along
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Node("db", func(v *proxmox.VM) { v.Protection, v.Disks = true, []proxmox.Disk{{Name: "data", Size: 5}} })
+		w.Apply()
+		w.VM("db").Disks, w.VM("db").Protection = nil, false // PVE judges by what stands there, not by what is asked along
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.True(t, p.Findings.HasErrors())
 		require.Contains(t, p.Findings[0].Summary, "protected")
 	})
@@ -180,15 +181,15 @@ func TestDisksOfAProtectedGuestStay(t *testing.T) {
 // and is not.
 func TestHiddenIsNotGone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.drop("web-1")
-		p := w.plan()
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Drop("web-1")
+		p := w.Plan()
 		answer := func(r *http.Request, status int, body string) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 		}
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch path := r.URL.Path; {
 				case strings.HasSuffix(path, "/access/permissions"):
@@ -198,13 +199,13 @@ func TestHiddenIsNotGone(t *testing.T) {
 				case strings.Contains(path, "/qemu/10000"):
 					return answer(r, http.StatusForbidden, `{"data":null,"message":"Permission check failed (/vms/10000, VM.Audit)\n"}`)
 				default:
-					return w.host.RoundTrip(r)
+					return w.Host.RoundTrip(r)
 				}
 			}),
 		})
 		require.NoError(t, err)
 		require.ErrorContains(t, d.Apply(t.Context(), p.Steps[0]), "may not see it any more")
-		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
 		require.NoError(t, d.Apply(t.Context(), p.Steps[0]), "now it is gone")
 	})
 }
@@ -214,22 +215,22 @@ func TestPoolThatChangedHands(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
 		spec := &proxmox.Pool{Host: "father", Comment: "what pays\n"}
-		w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
-		w.apply()
-		w.converged() // blanks at the end are no difference
+		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
+		w.Apply()
+		w.Converged() // blanks at the end are no difference
 		spec.Comment = "what earns"
-		p := w.plan()
+		p := w.Plan()
 		for _, write := range []func() (string, error){
-			func() (string, error) { return w.d.Remove(t.Context(), "/pools/prod") },
+			func() (string, error) { return w.Driver.Remove(t.Context(), "/pools/prod") },
 			func() (string, error) {
-				return w.d.Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "theirs"})
+				return w.Driver.Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "theirs"})
 			},
 		} {
 			_, err := write()
 			require.NoError(t, err)
 		}
-		require.ErrorContains(t, w.run(p)[addr], "not managed any more")
-		require.Equal(t, "theirs", w.host.Snapshot().Pools[0].Comment)
+		require.ErrorContains(t, w.Run(p)[addr], "not managed any more")
+		require.Equal(t, "theirs", w.Host.Snapshot().Pools[0].Comment)
 	})
 }
 
@@ -237,12 +238,12 @@ func TestPoolThatChangedHands(t *testing.T) {
 // token can lift. It is neither changed nor made a second time.
 func TestCloneThatDiedIsNamed(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "clone") })
-		w.vm("web-1").Cores = 8
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "clone") })
+		w.VM("web-1").Cores = 8
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Len(t, p.Unmanaged, 1)
 		require.True(t, p.Unmanaged[0].Unfinished)
 		require.Contains(t, p.Unmanaged[0].Fix, "qm unlock 10000")
@@ -253,50 +254,50 @@ func TestCloneThatDiedIsNamed(t *testing.T) {
 // somebody wrote it while it means what the files say.
 func TestAddressesStayWhereACardChanges(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
-		w.converged()
-		w.vm("web-1").NICs[0].VLAN = 7
-		w.apply()
-		require.Equal(t, "ip6=FD00:0:0::5/64,ip=dhcp", w.guest(10000).Config["ipconfig0"])
-		require.Contains(t, w.guest(10000).Config["net0"], "tag=7")
-		w.converged()
+		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP6: "fd00::5/64"}} })
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ipconfig0", "ip6=FD00:0:0::5/64,ip=dhcp") })
+		w.Converged()
+		w.VM("web-1").NICs[0].VLAN = 7
+		w.Apply()
+		require.Equal(t, "ip6=FD00:0:0::5/64,ip=dhcp", w.Guest(10000).Config["ipconfig0"])
+		require.Contains(t, w.Guest(10000).Config["net0"], "tag=7")
+		w.Converged()
 	})
 }
 
 func TestNotesBelowTheMarkAreDriftAndNoLoss(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		before := w.guest(10000).Config["description"]
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", before+"\nask Ann before a restart") })
-		p := w.apply()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
-		require.Equal(t, []string{"description"}, paths(p.Steps[0]))
-		require.Equal(t, before, w.guest(10000).Config["description"])
-		w.converged()
+		w.Node("web-1", nil)
+		w.Apply()
+		before := w.Guest(10000).Config["description"]
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "description", before+"\nask Ann before a restart") })
+		p := w.Apply()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
+		require.Equal(t, []string{"description"}, proxmoxtest.Paths(p.Steps[0]))
+		require.Equal(t, before, w.Guest(10000).Config["description"])
+		w.Converged()
 	})
 }
 
 func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.vm("web-1").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
-		p := w.plan()
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi1": "local-lvm:7"})
+		w.Node("web-1", nil)
+		w.Apply()
+		w.VM("web-1").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+		p := w.Plan()
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"scsi1": "local-lvm:7"})
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
-		byHand := w.guest(10000).Config["scsi1"]
+		byHand := w.Guest(10000).Config["scsi1"]
 		require.Contains(t, byHand, "size=7G")
 
-		failed := w.run(p)
+		failed := w.Run(p)
 		require.ErrorContains(t, failed[p.Steps[0].Address], "plan again")
-		require.Equal(t, byHand, w.guest(10000).Config["scsi1"])
-		w.apply()
-		require.Equal(t, byHand, w.guest(10000).Config["scsi1"], "the next pass takes a free slot")
-		w.converged()
+		require.Equal(t, byHand, w.Guest(10000).Config["scsi1"])
+		w.Apply()
+		require.Equal(t, byHand, w.Guest(10000).Config["scsi1"], "the next pass takes a free slot")
+		w.Converged()
 	})
 }
 
@@ -304,27 +305,27 @@ func TestSlotTakenSinceThePlanIsNotOverwritten(t *testing.T) {
 // further one before it: each has a slot of its own, the first the one it had.
 func TestNoTwoCardsInOneSlot(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}} })
+		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan"}} })
 		ct := w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "dmz"}} })
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "net0", "")
 			e.Set(10000, "net1", "")
 			e.Set(10001, "net0", "")
 			e.Set(10001, "net1", "")
 		})
-		for _, g := range w.host.Snapshot().Guests { // of the container the card that proves it stays
+		for _, g := range w.Host.Snapshot().Guests { // of the container the card that proves it stays
 			if g.Kind == "lxc" {
-				w.host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pvesim.Edit) {
 					e.Set(g.VMID, "net0", "name=eth0,bridge=vmbr0,hwaddr="+macOf(g.Config["description"])+",ip=dhcp,type=veth")
 				})
 			}
 		}
-		w.vm("web-1").NICs = []proxmox.NIC{{Name: "wan", VLAN: 7}, {Name: "lan"}}
+		w.VM("web-1").NICs = []proxmox.NIC{{Name: "wan", VLAN: 7}, {Name: "lan"}}
 		ct.NICs = []proxmox.CTNIC{{Name: "lan"}, {Name: "wan", VLAN: 7}, {Name: "dmz", VLAN: 9}}
-		w.apply()
-		w.converged()
-		for _, g := range w.host.Snapshot().Guests {
+		w.Apply()
+		w.Converged()
+		for _, g := range w.Host.Snapshot().Guests {
 			require.NotEmpty(t, g.Config["net0"], g.Name())
 			require.Contains(t, g.Config["net1"]+g.Config["net2"], "tag=7", g.Name())
 			require.NotContains(t, g.Config["net0"], "tag=7", g.Name())

@@ -32,7 +32,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"container templates on one storage": {
 			bend: map[string]reply{"/nodes/father/storage/nas/content": fixed(500, "")},
 			edit: func(w *world) {
-				w.site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "nas"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "nas"
 			},
 			holds: map[string]string{"images on storage nas": "image.nas, vm.nas", "templates on storage nas": "ct.new, template.debian-ct"},
 			steps: []string{"create vm.comes", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},
@@ -40,7 +40,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"an unread VM in our range": {
 			bend: map[string]reply{"/nodes/father/qemu/10020/pending": fixed(403, "")},
 			edit: func(w *world) {
-				w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "renamed"}}) })
+				w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "renamed"}}) })
 			},
 			holds: map[string]string{"vm 10020": "vm.comes, vm.fixed, vm.nas"},
 			steps: []string{"create image.nas", "create ct.new", "delete vm.leaves", "update vm.stays: onboot"},
@@ -48,7 +48,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		"an unread VM of a known name": {
 			bend: map[string]reply{"/nodes/father/qemu/10020/pending": fixed(403, "")},
 			edit: func(w *world) {
-				w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "comes"}}) })
+				w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10020, Config: map[string]string{"name": "comes"}}) })
 			},
 			holds: map[string]string{"vm 10020": "vm.comes"},
 			steps: []string{"create image.nas", "create vm.nas", "create ct.new", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},
@@ -78,12 +78,12 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		},
 		"too many places where one of ours may hide": {
 			bend:  map[string]reply{"/access/permissions": fixed(http.StatusOK, pooled)},
-			edit:  func(w *world) { w.site.Manifests["web"].Nodes[1].Resource.Guest.Choose = nil; w.wide() },
+			edit:  func(w *world) { w.Site.Manifests["web"].Nodes[1].Resource.Guest.Choose = nil; w.wide() },
 			holds: map[string]string{"all guests": "ct.new, vm.comes, vm.fixed, vm.nas"},
 			steps: []string{"create image.nas", "delete vm.leaves", "update vm.stays: onboot"},
 		},
 		"a node that is not in the cluster": {
-			edit:  func(w *world) { w.site.Hosts["father"].Nodes = []string{"father", "mother", "unkle"} },
+			edit:  func(w *world) { w.Site.Hosts["father"].Nodes = []string{"father", "mother", "unkle"} },
 			holds: map[string]string{"node unkle": ""},
 			steps: []string{"create image.nas", "create vm.nas", "create ct.new", "create vm.comes", "create vm.fixed", "delete vm.leaves", "update vm.stays: onboot"},
 		},
@@ -91,12 +91,12 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nas := pvesim.Storage{Name: "nas", Type: "nfs", Content: []string{"import", "vztmpl"}, Shared: true}
 			inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second, Storages: append(pvesim.DefaultStorages(), nas)}, func(t *testing.T, w *world) {
-				w.site.Hosts["father"].Nodes = []string{"father", "mother"}
+				w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 				bent := map[string]reply{}
 				d, err := proxmox.Open(proxmox.Config{
-					Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+					Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 					Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-						truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+						truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 						if how := bent[strings.TrimPrefix(r.URL.Path, "/api2/json")]; how != nil {
 							return how(r, truth)
 						}
@@ -104,32 +104,32 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 					}),
 				})
 				require.NoError(t, err)
-				w.d = d
-				w.node("leaves", nil)
-				w.node("stays", nil)
-				w.apply()
+				w.Driver = d
+				w.Node("leaves", nil)
+				w.Node("stays", nil)
+				w.Apply()
 				time.Sleep(time.Minute)
-				w.drop("leaves")
-				w.vm("stays").OnBoot = true
-				w.node("comes", nil)
-				fixed := w.node("fixed", func(v *proxmox.VM) { v.Image = "other" }).Resource
+				w.Drop("leaves")
+				w.VM("stays").OnBoot = true
+				w.Node("comes", nil)
+				fixed := w.Node("fixed", func(v *proxmox.VM) { v.Image = "other" }).Resource
 				fixed.Guest.VMID, fixed.Needs = 30000, []model.Address{{Kind: "image", Name: "other"}}
-				w.site.Objects[model.Address{Kind: "image", Name: "nas"}] = &model.Resource{
+				w.Site.Objects[model.Address{Kind: "image", Name: "nas"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "nas"},
 					Spec: &proxmox.Image{URL: "https://images.test/nas.qcow2", Checksum: "sha256:" + strings.Repeat("ef", 32), Storage: "nas"},
 				}
-				w.site.Objects[model.Address{Kind: "image", Name: "other"}] = &model.Resource{
+				w.Site.Objects[model.Address{Kind: "image", Name: "other"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "other"},
 					Spec: &proxmox.Image{URL: "https://images.test/other.qcow2", Checksum: "sha256:" + strings.Repeat("ee", 32), Storage: "local"},
 				}
-				w.node("nas", func(v *proxmox.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
+				w.Node("nas", func(v *proxmox.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
 				w.ct("new", nil)
 				if c.edit != nil {
 					c.edit(w)
 					time.Sleep(20 * time.Second)
 				}
 				maps.Copy(bent, c.bend)
-				p := w.plan()
+				p := w.Plan()
 				got := map[string]string{}
 				for _, u := range p.Unknown {
 					if a, err := model.ParseAddress(u.Scope); err == nil && a.Kind != "" && !strings.Contains(u.Scope, " ") {
@@ -155,7 +155,7 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 
 // wide takes the ranges from all guests of ours that are not there.
 func (w *world) wide() {
-	for _, n := range w.site.Manifests["web"].Nodes {
+	for _, n := range w.Site.Manifests["web"].Nodes {
 		n.Resource.Guest.Choose = []model.VMIDRange{{Name: "a", From: 10000, To: 10200}, {Name: "b", From: 20000, To: 20200}}
 	}
 }

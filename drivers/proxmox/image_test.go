@@ -12,18 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 func debian(w *world) *proxmox.Image {
-	return w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+	return w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
 }
 
 func volumes(w *world) []string {
 	var out []string
-	for _, v := range w.host.Snapshot().Volumes["local"] {
+	for _, v := range w.Host.Snapshot().Volumes["local"] {
 		out = append(out, v.ID)
 	}
 	return out
@@ -31,8 +32,8 @@ func volumes(w *world) []string {
 
 func TestImageIsThereBeforeItsGuests(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		p := w.apply()
+		w.Node("web-1", nil)
+		p := w.Apply()
 		require.Equal(t, "image.debian-12", p.Steps[0].Address.String())
 		require.Equal(t, []model.Address{p.Steps[0].Address}, p.Steps[1].After)
 		require.Equal(t, []string{"local:import/homestak.home.debian-12.000000000000.qcow2"}, volumes(w))
@@ -41,31 +42,31 @@ func TestImageIsThereBeforeItsGuests(t *testing.T) {
 
 func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		guest := w.guest(10000)
+		w.Node("web-1", nil)
+		w.Apply()
+		guest := w.Guest(10000)
 		debian(w).Checksum = "sha256:" + strings.Repeat("ab", 32)
-		p := w.apply()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
+		p := w.Apply()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		require.Equal(t, plan.Update, p.Steps[0].Action)
 		require.Equal(t, []string{"local:import/homestak.home.debian-12.abababababab.qcow2"}, volumes(w))
-		require.Equal(t, guest.Config, w.guest(10000).Config)
-		w.converged()
+		require.Equal(t, guest.Config, w.Guest(10000).Config)
+		w.Converged()
 	})
 }
 
 func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.drop("web-1")
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Drop("web-1")
+		w.Apply()
 		require.Len(t, volumes(w), 1, "still declared: kept")
-		clear(w.site.Objects)
-		p := w.apply()
+		clear(w.Site.Objects)
+		p := w.Apply()
 		require.Len(t, p.Steps, 1)
 		require.Empty(t, volumes(w))
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -75,17 +76,17 @@ func TestImageIsUploadedFromTheSite(t *testing.T) {
 		i := debian(w)
 		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host,
+			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host,
 			Files: fstest.MapFS{"images/own.qcow2": {Data: content}},
 		})
 		require.NoError(t, err)
-		w.d = d
-		w.node("web-1", nil)
-		w.apply()
-		for _, v := range w.host.Snapshot().Volumes["local"] {
+		w.Driver = d
+		w.Node("web-1", nil)
+		w.Apply()
+		for _, v := range w.Host.Snapshot().Volumes["local"] {
 			require.Equal(t, "local:import/"+fmt.Sprintf("homestak.home.debian-12.%.12s.qcow2", strings.TrimPrefix(i.Checksum, "sha256:")), v.ID)
 		}
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -97,23 +98,23 @@ func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		failed := w.run(w.plan())
+		w.Node("web-1", nil)
+		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "image", Name: "debian-12"}], "getting image debian-12 onto storage local")
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }
 
 func TestFullStorageIsSaid(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
-		failed := w.run(w.plan())
+		w.Node("web-1", nil)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
+		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "creating VM 10000")
-		require.Empty(t, w.host.Snapshot().Guests)
-		w.host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
-		w.apply()
-		w.converged()
+		require.Empty(t, w.Host.Snapshot().Guests)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", false) })
+		w.Apply()
+		w.Converged()
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -23,24 +24,24 @@ var dbAddr = model.Address{Kind: "vm", Name: "db"}
 
 // leaving brings a host to where vm.db, with a decommission policy, is to go.
 func leaving(w *world, policy string) plan.Step {
-	w.t.Helper()
-	w.node("db", nil).Decomm = &model.Decomm{Policy: policy}
-	w.apply()
+	w.T.Helper()
+	w.Node("db", nil).Decomm = &model.Decomm{Policy: policy}
+	w.Apply()
 	time.Sleep(time.Minute) // it has booted, and obeys
-	w.drop("db")
-	p := w.plan()
-	require.Len(w.t, p.Steps, 1, "%s %v", describe(p), p.Findings)
+	w.Drop("db")
+	p := w.Plan()
+	require.Len(w.T, p.Steps, 1, "%s %v", proxmoxtest.Describe(p), p.Findings)
 	return p.Steps[0]
 }
 
 func backups(w *world) []pvesim.Volume {
-	return slices.DeleteFunc(w.host.Snapshot().Volumes["local"], func(v pvesim.Volume) bool { return v.Content != "backup" })
+	return slices.DeleteFunc(w.Host.Snapshot().Volumes["local"], func(v pvesim.Volume) bool { return v.Content != "backup" })
 }
 
 // tasksOf are the types of the tasks on a guest, in order.
 func tasksOf(w *world, vmid int) []string {
 	var out []string
-	for _, t := range w.host.Snapshot().Tasks {
+	for _, t := range w.Host.Snapshot().Tasks {
 		if t.ID == fmt.Sprint(vmid) {
 			out = append(out, t.Type)
 		}
@@ -54,9 +55,9 @@ func TestFinalBackup(t *testing.T) {
 		require.Equal(t, "left the site; after a final backup to local", step.Reason)
 		before := len(tasksOf(w, 10000))
 		var noted model.Tasks
-		require.NoError(t, w.d.Apply(noted.With(t.Context()), step))
+		require.NoError(t, w.Driver.Apply(noted.With(t.Context()), step))
 
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Host.Snapshot().Guests)
 		kept := backups(w)
 		require.Len(t, kept, 1)
 		require.Equal(t, 10000, kept[0].VMID)
@@ -64,11 +65,11 @@ func TestFinalBackup(t *testing.T) {
 		require.Equal(t, []string{"qmshutdown", "vzdump", "qmdestroy"}, tasksOf(w, 10000)[before:])
 
 		// Whoever gets the VMID next prunes backups, and not this one.
-		w.node("other", nil)
-		w.apply()
-		upid, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local", "prune-backups": "keep-last=1"})
+		w.Node("other", nil)
+		w.Apply()
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local", "prune-backups": "keep-last=1"})
 		require.NoError(t, err)
-		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 		require.Contains(t, backups(w), kept[0])
 	})
 }
@@ -92,7 +93,7 @@ func TestFinalBackupWithLostAnswers(t *testing.T) {
 					leaving(w, "requires_final_backup")
 					armed = true
 					settle(w)
-					require.Empty(t, w.host.Snapshot().Guests)
+					require.Empty(t, w.Host.Snapshot().Guests)
 					require.Len(t, backups(w), 1)
 				})
 			})
@@ -110,18 +111,18 @@ func TestRestartedWhileAGuestLeaves(t *testing.T) {
 				step := leaving(w, "requires_final_backup")
 				dying, cancel := context.WithTimeout(t.Context(), at)
 				defer cancel()
-				if err := w.d.Apply(dying, step); err != nil {
+				if err := w.Driver.Apply(dying, step); err != nil {
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
-				w.reopen()
-				w.apply()
-				s := w.host.Snapshot()
+				w.Reopen()
+				w.Apply()
+				s := w.Host.Snapshot()
 				require.Empty(t, s.Guests)
 				require.Len(t, backups(w), 1)
 				for _, kind := range []string{"vzdump", "qmdestroy"} {
 					require.Len(t, slices.DeleteFunc(tasksOf(w, 10000), func(k string) bool { return k != kind }), 1, kind)
 				}
-				w.converged()
+				w.Converged()
 			})
 		})
 	}
@@ -132,21 +133,21 @@ func TestRestartedWhileAGuestLeaves(t *testing.T) {
 func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		step := leaving(w, "requires_final_backup")
-		unprotect := time.AfterFunc(1500*time.Millisecond, func() { w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
+		unprotect := time.AfterFunc(1500*time.Millisecond, func() { w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "1") }) })
 		defer unprotect.Stop()
-		require.ErrorContains(t, w.d.Apply(t.Context(), step), "protected")
+		require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "protected")
 		require.Len(t, backups(w), 1)
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
-		w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
-		w.apply() // started again
-		require.True(t, w.guest(10000).Running)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "protection", "") })
+		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.Apply() // started again
+		require.True(t, w.Guest(10000).Running)
 		time.Sleep(time.Minute)
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		w.drop("db")
-		w.apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Drop("db")
+		w.Apply()
 		require.Len(t, backups(w), 2)
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }
 
@@ -154,17 +155,17 @@ func TestABackupOfAnEarlierLifeDoesNotCount(t *testing.T) {
 // and however little happened since.
 func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
-		w.apply()
-		upid, err := w.d.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local"})
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+		w.Apply()
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/vzdump", map[string]any{"vmid": "10000", "storage": "local"})
 		require.NoError(t, err)
-		require.NoError(t, w.d.WaitTask(t.Context(), upid))
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 		nightly := backups(w)
 		require.Len(t, nightly, 1)
 		require.False(t, nightly[0].Protected)
-		w.drop("db")
-		w.apply()
-		require.Empty(t, w.host.Snapshot().Guests)
+		w.Drop("db")
+		w.Apply()
+		require.Empty(t, w.Host.Snapshot().Guests)
 		require.Len(t, backups(w), 2)
 		for _, b := range backups(w) {
 			require.Equal(t, b.ID != nightly[0].ID, b.Protected)
@@ -177,17 +178,17 @@ func TestAnOrdinaryBackupIsNoFinalOne(t *testing.T) {
 func TestFinalBackupThatIsNone(t *testing.T) {
 	lie := func(w *world, path string, how reply) {
 		d, err := proxmox.Open(proxmox.Config{
-			Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+			Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 			Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-				truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+				truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 				if !strings.Contains(r.URL.String(), path) {
 					return truth()
 				}
 				return how(r, truth)
 			}),
 		})
-		require.NoError(w.t, err)
-		w.d = d
+		require.NoError(w.T, err)
+		w.Driver = d
 	}
 	for name, c := range map[string]struct {
 		spoil   func(*world)
@@ -207,7 +208,7 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 			lie(w, "storage/local/status", fixed(http.StatusOK, `{"data":{"content":"backup","active":0}}`))
 		}, "not active", true},
 		"list is null":      {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":null}`)) }, "null", true},
-		"storage is full":   {func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
+		"storage is full":   {func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local", true) }) }, "kept, stopped", false},
 		"it cannot be seen": {func(w *world) { lie(w, "storage/local/content", fixed(http.StatusOK, `{"data":[]}`)) }, "shows no backup of it", false},
 		"it is empty": {func(w *world) {
 			lie(w, "storage/local/content", bent(func(e map[string]any) map[string]any { e["size"] = 0; return e }))
@@ -220,8 +221,8 @@ func TestFinalBackupThatIsNone(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				step := leaving(w, "requires_final_backup")
 				c.spoil(w)
-				require.ErrorContains(t, w.d.Apply(t.Context(), step), c.says)
-				require.Equal(t, c.running, w.guest(10000).Running)
+				require.ErrorContains(t, w.Driver.Apply(t.Context(), step), c.says)
+				require.Equal(t, c.running, w.Guest(10000).Running)
 				require.NotContains(t, tasksOf(w, 10000), "qmdestroy")
 			})
 		})
@@ -234,10 +235,10 @@ func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
 	for key, value := range map[string]string{"unused0": "local-lvm:vm-10000-disk-7", "scsi5": "local-lvm:vm-10000-disk-7,backup=0,size=3G"} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			step := leaving(w, "requires_final_backup")
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
-			require.ErrorContains(t, w.d.Apply(t.Context(), step), "no backup would hold its "+key)
-			require.True(t, w.guest(10000).Running)
-			p := w.plan()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, value) })
+			require.ErrorContains(t, w.Driver.Apply(t.Context(), step), "no backup would hold its "+key)
+			require.True(t, w.Guest(10000).Running)
+			p := w.Plan()
 			require.Empty(t, p.Steps)
 			require.Contains(t, told(p), "vm.db is not deleted: no backup would hold its "+key)
 		})
@@ -246,46 +247,46 @@ func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
 
 func TestMigrationFirst(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		n := w.node("db", nil)
+		n := w.Node("db", nil)
 		n.Decomm = &model.Decomm{Policy: "requires_migration_first"}
-		w.apply()
-		w.drop("db")
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Apply()
+		w.Drop("db")
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.True(t, p.Findings.HasErrors())
 		require.Equal(t, "vm.db is not deleted: it runs, and its decommission policy is requires_migration_first", p.Findings[0].Summary)
 		require.Contains(t, p.Findings[0].Detail, `power = "stopped"`)
 
-		m := w.site.Manifests["web"]
+		m := w.Site.Manifests["web"]
 		m.Nodes = append(m.Nodes, n)
-		w.vm("db").Power = "stopped"
-		w.apply()
-		w.drop("db")
-		p = w.plan()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
-		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
-		require.ErrorContains(t, w.run(p)[dbAddr], "it runs")
-		require.True(t, w.guest(10000).Running)
+		w.VM("db").Power = "stopped"
+		w.Apply()
+		w.Drop("db")
+		p = w.Plan()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
+		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		require.ErrorContains(t, w.Run(p)[dbAddr], "it runs")
+		require.True(t, w.Guest(10000).Running)
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		require.NoError(t, w.d.Apply(t.Context(), p.Steps[0]))
-		require.Empty(t, w.host.Snapshot().Guests)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		require.NoError(t, w.Driver.Apply(t.Context(), p.Steps[0]))
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }
 
 // TestAReplicatedGuestIsInUse also while it does not run: another node takes over from it.
 func TestAReplicatedGuestIsInUse(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
-		w.apply()
-		w.drop("db")
-		p := w.plan()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" }).Decomm = &model.Decomm{Policy: "requires_migration_first"}
+		w.Apply()
+		w.Drop("db")
+		p := w.Plan()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 		through := func(how reply) {
 			d, err := proxmox.Open(proxmox.Config{
-				Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(),
+				Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(),
 				Transport: proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-					truth := func() (*http.Response, error) { return w.host.RoundTrip(r) }
+					truth := func() (*http.Response, error) { return w.Host.RoundTrip(r) }
 					if strings.HasSuffix(r.URL.Path, "/cluster/replication") {
 						return how(r, truth)
 					}
@@ -293,26 +294,26 @@ func TestAReplicatedGuestIsInUse(t *testing.T) {
 				}),
 			})
 			require.NoError(t, err)
-			w.d = d
+			w.Driver = d
 		}
-		writes := w.host.Snapshot().Writes
+		writes := w.Host.Snapshot().Writes
 		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100},{"id":"10000-0","guest":10000}]}`))
-		require.ErrorContains(t, w.run(p)[dbAddr], "VM 10000 is in use (replication job 10000-0 copies it)")
+		require.ErrorContains(t, w.Run(p)[dbAddr], "VM 10000 is in use (replication job 10000-0 copies it)")
 		through(fixed(http.StatusInternalServerError, `{"data":null,"message":"unable to read\n"}`))
-		require.ErrorContains(t, w.run(p)[dbAddr], "whether VM 10000 is replicated cannot be seen")
-		require.Equal(t, writes, w.host.Snapshot().Writes)
+		require.ErrorContains(t, w.Run(p)[dbAddr], "whether VM 10000 is replicated cannot be seen")
+		require.Equal(t, writes, w.Host.Snapshot().Writes)
 		through(fixed(http.StatusOK, `{"data":[{"id":"100-0","guest":100}]}`))
-		require.Empty(t, w.run(p))
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Run(p))
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }
 
 func TestUnknownPolicyIsRefused(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_a_signature"}
-		w.apply()
-		w.drop("db")
-		p := w.plan()
+		w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_a_signature"}
+		w.Apply()
+		w.Drop("db")
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, p.Findings[0].Summary, "requires_a_signature")
 	})
@@ -321,18 +322,18 @@ func TestUnknownPolicyIsRefused(t *testing.T) {
 // TestPolicyHoldsForAReplacement too, and goes by the mark, not by the new files.
 func TestPolicyHoldsForAReplacement(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.template(9000, "golden")
-		n := w.node("db", nil)
+		w.Template(9000, "golden")
+		n := w.Node("db", nil)
 		n.Decomm = &model.Decomm{Policy: "requires_final_backup"}
-		w.apply()
+		w.Apply()
 		n.Decomm, n.Resource.Needs = nil, nil
-		w.vm("db").Image, w.vm("db").Template = "", "golden"
-		p := w.plan()
-		require.Len(t, p.Steps, 1, "%s %v", describe(p), p.Findings)
+		w.VM("db").Image, w.VM("db").Template = "", "golden"
+		p := w.Plan()
+		require.Len(t, p.Steps, 1, "%s %v", proxmoxtest.Describe(p), p.Findings)
 		require.Contains(t, p.Steps[0].Reason, "cannot be changed in place; after a final backup to local")
-		require.Empty(t, w.run(p))
+		require.Empty(t, w.Run(p))
 		require.Len(t, backups(w), 1)
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -347,15 +348,15 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 		t.Run(lock, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				step := leaving(w, "")
-				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
-				writes := w.host.Snapshot().Writes
-				err := w.d.Apply(t.Context(), step)
+				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, lock) })
+				writes := w.Host.Snapshot().Writes
+				err := w.Driver.Apply(t.Context(), step)
 				require.ErrorContains(t, err, lock)
 				require.ErrorContains(t, err, says)
 				var busy interface{ Temporary() bool }
 				require.False(t, errors.As(err, &busy) && busy.Temporary(), "or it would be tried again and again")
-				require.Equal(t, writes, w.host.Snapshot().Writes)
-				p := w.plan()
+				require.Equal(t, writes, w.Host.Snapshot().Writes)
+				p := w.Plan()
 				told := fmt.Sprint(p.Unmanaged)
 				for _, f := range p.Findings {
 					told += f.Summary + f.Detail
@@ -370,26 +371,26 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 func TestLockOfATaskThatRuns(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTimes: map[string]time.Duration{"qmsnapshot": time.Hour}}, func(t *testing.T, w *world) {
 		step := leaving(w, "")
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/snapshot", map[string]any{"snapname": "before"})
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/snapshot", map[string]any{"snapname": "before"})
 		require.NoError(t, err)
 		theirs := proxmox.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
-			a, err := w.host.RoundTrip(r)
+			a, err := w.Host.RoundTrip(r)
 			if err != nil || !strings.HasSuffix(r.URL.Path, "/tasks") {
 				return a, err
 			}
 			body, err := io.ReadAll(a.Body)
 			return canned(r, http.StatusOK, strings.ReplaceAll(string(body), "!", "!not-")), err
 		})
-		d, err := proxmox.Open(proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: theirs})
+		d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: theirs})
 		require.NoError(t, err)
 		err = d.Apply(t.Context(), step)
 		require.ErrorContains(t, err, "task UPID:father:")
 		require.ErrorContains(t, err, "works on it")
 		require.NotContains(t, err.Error(), "unlock")
-		require.True(t, w.guest(10000).Running)
+		require.True(t, w.Guest(10000).Running)
 		began := time.Now()
-		require.NoError(t, w.d.Apply(t.Context(), step), "our own task is waited for")
+		require.NoError(t, w.Driver.Apply(t.Context(), step), "our own task is waited for")
 		require.Greater(t, time.Since(began), 50*time.Minute)
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }

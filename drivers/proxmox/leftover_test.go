@@ -34,18 +34,18 @@ func TestAVolumeThatIsLeftIsNamed(t *testing.T) {
 				pvesim.Storage{Name: "files", Type: "dir", Content: []string{"images"}},
 				pvesim.Storage{Name: "ceph", Type: "rbd", Content: []string{"images"}},
 				pvesim.Storage{Name: "tank", Type: "zfspool", Content: []string{"images"}})}, func(t *testing.T, w *world) {
-				_, err := w.d.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
+				_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/"+c.storage+"/content", map[string]any{"vmid": 10000, "filename": c.file, "size": "4M"})
 				require.NoError(t, err)
-				w.site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}
-				w.node("web-1", nil)
-				failed := w.run(w.plan())
+				w.Site.Hosts["father"].Storage = &model.Storage{Disks: c.storage}
+				w.Node("web-1", nil)
+				failed := w.Run(w.Plan())
 				err = failed[model.Address{Kind: "vm", Name: "web-1"}]
 				require.ErrorContains(t, err, c.free)
 				require.ErrorContains(t, err, "no guest has VMID 10000")
 				var left *model.UnusableVMIDError
 				require.ErrorAs(t, err, &left)
 				require.Equal(t, 10000, left.VMID)
-				require.Empty(t, w.host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Guests)
 			})
 		})
 	}

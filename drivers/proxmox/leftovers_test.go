@@ -18,23 +18,23 @@ import (
 
 // leaves allocates a volume as a creation that died left it.
 func (w *world) leaves(storage, name, vmid string) {
-	w.root(http.MethodPost, "/nodes/father/storage/"+storage+"/content", url.Values{"vmid": {vmid}, "filename": {name}, "size": {"4M"}})
+	w.Root(http.MethodPost, "/nodes/father/storage/"+storage+"/content", url.Values{"vmid": {vmid}, "filename": {name}, "size": {"4M"}})
 }
 
 // recalling plans as an agent does that was told something by the pass before.
 func (w *world) recalling(words []string) (*plan.Plan, []string) {
-	want, _ := w.site.Want("father")
+	want, _ := w.Site.Want("father")
 	with := *want
 	with.SweepHints = words
-	have, err := w.d.Observe(w.t.Context(), &with)
-	require.NoError(w.t, err)
-	return planOf(w, &with, have), have.SweepHints
+	have, err := w.Driver.Observe(w.T.Context(), &with)
+	require.NoError(w.T, err)
+	return w.PlanFor(&with, have), have.SweepHints
 }
 
 // disksAsked counts the lists of disks that were asked for.
 func disksAsked(w *world) int {
 	n := 0
-	for what, times := range w.host.Snapshot().Requests {
+	for what, times := range w.Host.Snapshot().Requests {
 		if strings.HasPrefix(what, "GET ") && strings.Contains(what, "/storage/") && strings.HasSuffix(what, "/content") {
 			n += times
 		}
@@ -48,8 +48,8 @@ const leftText = "storage local-lvm on node father has volumes of VMIDs that no 
 // without such a reason asks for no list of disks.
 func TestVolumesOfADeadCreation(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 		w.leaves("local-lvm", "vm-60001-disk-0", "60001") // nobody's VMID by the files
 		asked := disksAsked(w)
@@ -59,9 +59,9 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		steady := disksAsked(w) - asked
 		require.NotZero(t, steady, "of images; so they are counted")
 
-		half := w.guest(10000)
+		half := w.Guest(10000)
 		half.VMID, half.Running, half.Config = 10007, false, map[string]string{"lock": "create"}
-		w.host.Edit(func(e *pvesim.Edit) { e.Add(half) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Add(half) })
 		w.leaves("local-lvm", "vm-10007-disk-0", "10007") // of a guest that is there
 		p, words = w.recalling(nil)
 		require.Equal(t, []string{"volumes"}, words)
@@ -73,13 +73,13 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		require.Contains(t, told(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
 			"if nobody is creating it: `qm unlock 10007 && qm destroy 10007` on node father")
 
-		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
 		p, words = w.recalling(words)
 		require.Equal(t, []string{"volumes"}, words)
 		require.Contains(t, told(p), leftText)
 		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10005-disk-0")
 
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pvesim.Edit) {
 			for _, id := range []string{"10005", "10007"} {
 				e.RemoveVolume("local-lvm:vm-" + id + "-disk-0")
 			}
@@ -88,7 +88,7 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		require.Empty(t, words)
 		require.True(t, p.InSync())
 		asked = disksAsked(w)
-		w.converged()
+		w.Converged()
 		require.Equal(t, steady, disksAsked(w)-asked)
 	})
 }
@@ -100,8 +100,8 @@ func TestFailedCreationNamesWhatItLeft(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: pvesim.Faults(fault)}, func(t *testing.T, w *world) {
 		w.leaves("local-lvm", "vm-10000-disk-0", "10000")
 		w.leaves("local-lvm", "vm-10005-disk-0", "10005")
-		w.node("web-1", nil)
-		err := w.run(w.plan())[model.Address{Kind: "vm", Name: "web-1"}]
+		w.Node("web-1", nil)
+		err := w.Run(w.Plan())[model.Address{Kind: "vm", Name: "web-1"}]
 		require.ErrorContains(t, err, "no guest has VMID 10000 now, and this is left of it: on node father, `pvesm free local-lvm:vm-10000-disk-0` frees it")
 		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10000-disk-0")
 	})
@@ -110,7 +110,7 @@ func TestFailedCreationNamesWhatItLeft(t *testing.T) {
 // TestDoctorOnLeftovers: it lists them, or says which privilege would show them, with the commands that give it.
 func TestDoctorOnLeftovers(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web-1", nil)
+	w.Node("web-1", nil)
 	w.leaves("local-lvm", "vm-10005-disk-0", "10005")
 	token := w.least(true)
 	found := func(token string) []doctor.Check {
@@ -122,12 +122,12 @@ func TestDoctorOnLeftovers(t *testing.T) {
 	require.Equal(t, "the token may not list the disks on storage local-lvm: Datastore.Audit on /storage/local-lvm", list[0].Seen)
 	require.Contains(t, strings.Join(list[0].Fix, "\n"), "--privs \"Datastore.AllocateSpace,Datastore.Audit\"")
 
-	w.root(http.MethodPut, "/access/roles/homestak-storage-local-lvm", url.Values{"privs": {"Datastore.AllocateSpace,Datastore.Audit"}})
+	w.Root(http.MethodPut, "/access/roles/homestak-storage-local-lvm", url.Values{"privs": {"Datastore.AllocateSpace,Datastore.Audit"}})
 	list = found(token)
 	require.Len(t, list, 1)
 	require.Equal(t, doctor.Warning, list[0].Result)
 	require.Equal(t, []string{"pvesm free local-lvm:vm-10005-disk-0"}, list[0].Fix)
 
-	w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
+	w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local-lvm:vm-10005-disk-0") })
 	require.Empty(t, found(token))
 }

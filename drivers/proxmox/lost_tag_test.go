@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -20,43 +21,43 @@ func TestALostTagIsPutBack(t *testing.T) {
 		tool    string
 	}{
 		"vm": {func(w *world) {
-			w.node("web-1", func(v *proxmox.VM) {
+			w.Node("web-1", func(v *proxmox.VM) {
 				v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
 				v.Options = map[string]string{"balloon": "512"}
 			}).Resource.Guest.VMID = 10050
 		}, "qm"},
 		"ct": {func(w *world) {
 			w.ct("web-1", func(c *proxmox.CT) { c.Disks = []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}} })
-			w.site.Manifests["web"].Nodes[0].Resource.Guest.VMID = 10050
+			w.Site.Manifests["web"].Nodes[0].Resource.Guest.VMID = 10050
 		}, "pct"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				c.declare(w)
-				w.apply()
-				was := w.guest(10050)
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first") })
+				w.Apply()
+				was := w.Guest(10050)
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first") })
 
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				advice := p.Findings[0].Detail
 				require.True(t, strings.HasPrefix(advice, "if it is "+name+".web-1 and only lost its ownership tag, put that back as the last line of its Notes in the web interface (`"+
 					c.tool+" set 10050 --description` would replace all other lines):\nhomestak-gitops: {"), advice)
 				require.Contains(t, advice, "\nif it is another guest: give "+name+".web-1 another vmid, or remove this guest")
 				line := strings.Split(advice, "\n")[1]
 
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
-				p = w.apply()
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", "call Anna first\n"+line) })
+				p = w.Apply()
 				for _, s := range p.Steps {
 					require.Equal(t, plan.Update, s.Action)
 					for _, change := range s.Changes {
 						require.Contains(t, []string{"description", "mark"}, change.Path)
 					}
 				}
-				is := w.guest(10050)
+				is := w.Guest(10050)
 				require.Equal(t, was.Config["smbios1"], is.Config["smbios1"])
 				require.Equal(t, was.Config["net0"], is.Config["net0"])
-				w.converged()
+				w.Converged()
 			})
 		})
 	}
@@ -77,10 +78,10 @@ func TestALostTagThatIsNotKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("web-1", nil).Resource.Guest.VMID = 10050
-				w.apply()
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", ""); edit(e) })
-				advice := w.plan().Findings[0].Detail
+				w.Node("web-1", nil).Resource.Guest.VMID = 10050
+				w.Apply()
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10050, "description", ""); edit(e) })
+				advice := w.Plan().Findings[0].Detail
 				require.NotContains(t, advice, "homestak-gitops: {")
 				require.Contains(t, advice, "as its last backup has it (`pvesm extractconfig VOLUME` on the node")
 				require.Contains(t, advice, "if it is another guest: give vm.web-1 another vmid")

@@ -12,18 +12,19 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // vlanAware makes a bridge of the host VLAN aware, as an administrator does.
 func (w *world) vlanAware(bridge string) {
-	w.t.Helper()
-	_, err := w.d.Put(w.t.Context(), "/nodes/father/network/"+bridge, map[string]any{"type": "bridge", "bridge_vlan_aware": true, "autostart": true})
-	require.NoError(w.t, err)
-	upid, err := w.d.Put(w.t.Context(), "/nodes/father/network", nil)
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.d.WaitTask(w.t.Context(), upid))
+	w.T.Helper()
+	_, err := w.Driver.Put(w.T.Context(), "/nodes/father/network/"+bridge, map[string]any{"type": "bridge", "bridge_vlan_aware": true, "autostart": true})
+	require.NoError(w.T, err)
+	upid, err := w.Driver.Put(w.T.Context(), "/nodes/father/network", nil)
+	require.NoError(w.T, err)
+	require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
 }
 
 // versions are those of the hosts that the program was tried on.
@@ -61,13 +62,13 @@ func fullCTNIC() proxmox.CTNIC {
 // and another plan finds nothing.
 func TestEverySettingOfANIC(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{fullNIC(), {Name: "dmz", Model: "e1000", IP6: "auto"}} })
+		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{fullNIC(), {Name: "dmz", Model: "e1000", IP6: "auto"}} })
 		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{fullCTNIC()} })
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		time.Sleep(time.Minute)
-		w.converged()
-		vm, ct := w.guest(10000), w.guest(10001)
+		w.Converged()
+		vm, ct := w.Guest(10000), w.Guest(10001)
 		if vm.Kind == "lxc" {
 			vm, ct = ct, vm
 		}
@@ -87,11 +88,11 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 	const vm = "virtio=BC:24:11:00:00:09,bridge=vmbr0"
 	const ct = "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:08,ip=dhcp,type=veth"
 	onEach(t, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}} })
+		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}} })
 		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", MAC: "BC:24:11:00:00:08"}} })
-		w.apply()
-		w.converged()
-		ids := map[string]int{w.guest(10000).Kind: 10000, w.guest(10001).Kind: 10001}
+		w.Apply()
+		w.Converged()
+		ids := map[string]int{w.Guest(10000).Kind: 10000, w.Guest(10001).Kind: 10001}
 		for _, c := range []struct{ kind, key, byHand, was, path string }{
 			{"qemu", "net0", "e1000=BC:24:11:00:00:09,bridge=vmbr0", vm, "model"},
 			{"qemu", "net0", vm + ",firewall=1", vm, "firewall"},
@@ -109,20 +110,20 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 			{"lxc", "net0", ct + ",ip6=auto", ct, "ip6"},
 		} {
 			id := ids[c.kind]
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(id, c.key, c.byHand) })
-			p := w.plan()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(id, c.key, c.byHand) })
+			p := w.Plan()
 			require.Len(t, p.Steps, 1, "%v", c)
-			require.Equal(t, []string{"nic.lan." + c.path}, paths(p.Steps[0]), "%v", c)
-			require.Empty(t, w.run(p), "%v", c)
-			require.Equal(t, c.was, w.guest(id).Config[c.key])
-			w.converged()
+			require.Equal(t, []string{"nic.lan." + c.path}, proxmoxtest.Paths(p.Steps[0]), "%v", c)
+			require.Empty(t, w.Run(p), "%v", c)
+			require.Equal(t, c.was, w.Guest(id).Config[c.key])
+			w.Converged()
 		}
 		for _, same := range []struct{ kind, key, value string }{ // what PVE may write, and what means the same
 			{"qemu", "net0", vm + ",firewall=0,link_down=0,queues=0,rate=0"},
 			{"lxc", "net0", ct + ",firewall=0,link_down=0,rate=0"},
 		} {
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(ids[same.kind], same.key, same.value) })
-			w.converged()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(ids[same.kind], same.key, same.value) })
+			w.Converged()
 		}
 	})
 }
@@ -131,34 +132,34 @@ func TestNICChangedByHandIsFound(t *testing.T) {
 // version of PVE has and the language has not.
 func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
 	inTime(t, pvesim.Config{Version: "9.2", TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
+		w.Node("web-1", nil)
 		ct := w.ct("cache", nil)
-		w.apply()
-		ids := map[string]int{w.guest(10000).Kind: 10000, w.guest(10001).Kind: 10001}
+		w.Apply()
+		ids := map[string]int{w.Guest(10000).Kind: 10000, w.Guest(10001).Kind: 10001}
 		add := func(kind, member string) {
-			net0 := w.guest(ids[kind]).Config["net0"]
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(ids[kind], "net0", net0+","+member) })
+			net0 := w.Guest(ids[kind]).Config["net0"]
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(ids[kind], "net0", net0+","+member) })
 		}
 		add("qemu", "host-tunnel=1")
 		add("lxc", "host-managed=1")
-		w.converged()
-		w.vm("web-1").NICs, ct.NICs = []proxmox.NIC{{Name: "lan", Rate: 5}}, []proxmox.CTNIC{{Name: "lan", Rate: 5}}
-		p := w.apply()
+		w.Converged()
+		w.VM("web-1").NICs, ct.NICs = []proxmox.NIC{{Name: "lan", Rate: 5}}, []proxmox.CTNIC{{Name: "lan", Rate: 5}}
+		p := w.Apply()
 		require.Len(t, p.Steps, 2)
 		for kind, member := range map[string]string{"qemu": "host-tunnel=1", "lxc": "host-managed=1"} {
-			require.Contains(t, w.guest(ids[kind]).Config["net0"], member)
-			require.Contains(t, w.guest(ids[kind]).Config["net0"], "rate=5")
+			require.Contains(t, w.Guest(ids[kind]).Config["net0"], member)
+			require.Contains(t, w.Guest(ids[kind]).Config["net0"], "rate=5")
 		}
-		w.converged()
+		w.Converged()
 		ct.NICs[0].Options = map[string]string{"host-managed": "1"} // declared from now on
-		w.converged()
+		w.Converged()
 		ct.NICs[0].Rate = 6 // the mark learns of it with the next change
-		w.apply()
+		w.Apply()
 		ct.NICs[0].Options = nil
-		p = w.apply()
-		require.Equal(t, []string{"nic.lan.options.host-managed"}, paths(p.Steps[0]))
-		require.NotContains(t, w.guest(ids["lxc"]).Config["net0"], "host-managed")
-		w.converged()
+		p = w.Apply()
+		require.Equal(t, []string{"nic.lan.options.host-managed"}, proxmoxtest.Paths(p.Steps[0]))
+		require.NotContains(t, w.Guest(ids["lxc"]).Config["net0"], "host-managed")
+		w.Converged()
 	})
 }
 
@@ -186,23 +187,23 @@ func TestNICOfARunningContainer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, w *world) {
 				ct := w.ct("cache", nil)
-				w.apply()
+				w.Apply()
 				time.Sleep(time.Minute)
-				before := w.host.Snapshot().Requests["POST /nodes/{node}/lxc/{vmid}/status/reboot"]
+				before := w.Host.Snapshot().Requests["POST /nodes/{node}/lxc/{vmid}/status/reboot"]
 				c.do(ct)
-				p := w.plan()
-				require.Equal(t, []string{c.path}, paths(p.Steps[0]))
+				p := w.Plan()
+				require.Equal(t, []string{c.path}, proxmoxtest.Paths(p.Steps[0]))
 				require.Equal(t, c.class, p.Steps[0].Class)
 				require.Equal(t, c.class != model.ClassHot, strings.Contains(p.Steps[0].Reason, "which PVE does not list as pending"), p.Steps[0].Reason)
-				require.Empty(t, w.run(p))
-				require.Empty(t, w.guest(10000).Pending)
-				restarts := w.host.Snapshot().Requests["POST /nodes/{node}/lxc/{vmid}/status/reboot"] - before
+				require.Empty(t, w.Run(p))
+				require.Empty(t, w.Guest(10000).Pending)
+				restarts := w.Host.Snapshot().Requests["POST /nodes/{node}/lxc/{vmid}/status/reboot"] - before
 				require.Equal(t, c.class == model.ClassRestart, restarts == 1)
-				w.converged()
+				w.Converged()
 				ct.NICs, ct.Restart = nil, "never" // back to the default
-				w.apply()
-				w.converged()
-				require.NotContains(t, w.guest(10000).Config["net0"], fmt.Sprintf("%s=", name))
+				w.Apply()
+				w.Converged()
+				require.NotContains(t, w.Guest(10000).Config["net0"], fmt.Sprintf("%s=", name))
 			})
 		})
 	}
@@ -216,16 +217,16 @@ func TestTenthNICOfAContainerWaits(t *testing.T) {
 				c.NICs = append(c.NICs, proxmox.CTNIC{Name: fmt.Sprintf("n%d", i)})
 			}
 		})
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		ct.NICs = ct.NICs[:10]
-		p := w.apply()
+		p := w.Apply()
 		require.Equal(t, model.ClassPending, p.Steps[0].Class)
-		require.NotEmpty(t, w.guest(10000).Pending)
+		require.NotEmpty(t, w.Guest(10000).Pending)
 		ct.NICs = ct.NICs[:9]
-		p = w.apply()
+		p = w.Apply()
 		require.Equal(t, model.ClassHot, p.Steps[0].Class)
-		require.NotContains(t, w.guest(10000).Config, "net9")
+		require.NotContains(t, w.Guest(10000).Config, "net9")
 	})
 }
 
@@ -233,14 +234,14 @@ func TestTenthNICOfAContainerWaits(t *testing.T) {
 func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 	for _, v := range versions {
 		inTime(t, pvesim.Config{Version: v}, func(t *testing.T, w *world) {
-			w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Trunks: []string{"7"}}} })
+			w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Trunks: []string{"7"}}} })
 			w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", Trunks: []string{"7"}}} })
-			failed := w.run(w.plan())
+			failed := w.Run(w.Plan())
 			require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-1"}], "start failed")
 			require.ErrorContains(t, failed[model.Address{Kind: "ct", Name: "cache"}], "startup for container")
 			w.vlanAware("vmbr0")
-			w.apply()
-			w.converged()
+			w.Apply()
+			w.Converged()
 		})
 	}
 }
@@ -249,9 +250,9 @@ func TestTrunkNeedsAVLANAwareBridge(t *testing.T) {
 // very many; and doctor finds a bridge that cannot have them.
 func TestTrunksAskForTheirVLANs(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
+		w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-9", "12"}}} })
 		w.ct("cache", func(c *proxmox.CT) { c.NICs = []proxmox.CTNIC{{Name: "lan", Trunks: []string{"20"}}} })
-		w.node("wide", func(v *proxmox.VM) {
+		w.Node("wide", func(v *proxmox.VM) {
 			v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr1", Trunks: []string{"2-4094"}}}
 		})
 		var network []string
@@ -280,18 +281,18 @@ func TestTrunkOfATokenWithItsVLANs(t *testing.T) {
 					w.vlanAware("vmbr0")
 					for _, tag := range []string{"5", "7", "8", "12"} {
 						if tag != lacks {
-							w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr0/" + tag}, "users": {"ops@pve"}, "roles": {"PVESDNUser"}})
+							w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn/zones/localnetwork/vmbr0/" + tag}, "users": {"ops@pve"}, "roles": {"PVESDNUser"}})
 						}
 					}
-					w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
-					w.node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-8", "12"}}} })
+					w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/sdn"}, "users": {"ops@pve"}, "roles": {"NoAccess"}})
+					w.Node("web-1", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", VLAN: 5, Trunks: []string{"7-8", "12"}}} })
 					w.ct("cache", func(c *proxmox.CT) {
 						c.NICs = []proxmox.CTNIC{{Name: "lan", VLAN: 5, Trunks: []string{"7", "8", "12"}}}
 					})
-					failed := w.run(w.plan())
+					failed := w.Run(w.Plan())
 					if lacks == "" {
 						require.Empty(t, failed)
-						w.converged()
+						w.Converged()
 						return
 					}
 					require.Len(t, failed, 2)
@@ -313,18 +314,18 @@ func TestSeededMachineIsToldOfIPv6(t *testing.T) {
 	} {
 		t.Run(edit, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("web-1", func(v *proxmox.VM) {
+				w.Node("web-1", func(v *proxmox.VM) {
 					v.Agent, v.UserData = false, "#cloud-config\n"
 					v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", IP6: "fd00::5/64", Gateway6: "fd00::1", MTU: 1400}}
 				})
-				w.apply()
-				w.converged()
-				require.NotContains(t, w.guest(10000).Config, "ipconfig0")
-				require.Empty(t, w.plan().Pending)
-				do(&w.vm("web-1").NICs[0])
-				w.apply()
-				w.converged()
-				require.Len(t, w.plan().Pending, 1)
+				w.Apply()
+				w.Converged()
+				require.NotContains(t, w.Guest(10000).Config, "ipconfig0")
+				require.Empty(t, w.Plan().Pending)
+				do(&w.VM("web-1").NICs[0])
+				w.Apply()
+				w.Converged()
+				require.Len(t, w.Plan().Pending, 1)
 			})
 		})
 	}

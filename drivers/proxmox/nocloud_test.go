@@ -25,6 +25,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -37,7 +38,7 @@ const (
 
 // seeded declares a machine with user_data that was made from a secret.
 func (w *world) seeded(name string, edit func(*proxmox.VM)) *model.Node {
-	n := w.node(name, func(v *proxmox.VM) {
+	n := w.Node(name, func(v *proxmox.VM) {
 		v.UserData = userData
 		if edit != nil {
 			edit(v)
@@ -57,8 +58,9 @@ type wire struct {
 
 // tap lets all that the driver sends pass by.
 func (w *world) tap() *wire {
-	w.wire = &wire{uploads: map[string][]byte{}}
-	return w.wire
+	o := &wire{uploads: map[string][]byte{}}
+	w.Sees = func(r *http.Request) { o.read(w.T, r) }
+	return o
 }
 
 func (o *wire) read(t *testing.T, r *http.Request) {
@@ -117,7 +119,7 @@ func documents(t *testing.T, image []byte) map[string]string {
 // seeds are the seed images on the host's storages.
 func seeds(w *world) []string {
 	var out []string
-	for _, list := range w.host.Snapshot().Volumes {
+	for _, list := range w.Host.Snapshot().Volumes {
 		for _, v := range list {
 			if strings.Contains(v.ID, "homestak-seed.") {
 				out = append(out, v.ID)
@@ -130,7 +132,7 @@ func seeds(w *world) []string {
 // silent requires that nobody but the machine got to know the secret.
 func silent(t *testing.T, w *world, o *wire, plans ...*plan.Plan) {
 	t.Helper()
-	all, err := json.Marshal(w.host.Snapshot()) // configurations, marks, names, tasks and their logs
+	all, err := json.Marshal(w.Host.Snapshot()) // configurations, marks, names, tasks and their logs
 	require.NoError(t, err)
 	require.NotContains(t, string(all), hush)
 	require.NotContains(t, o.plain.String(), hush)
@@ -147,13 +149,13 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 		w.seeded("web-1", func(v *proxmox.VM) {
 			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", IP: "dhcp", MAC: "bc:24:11:00:00:09"}}
 		})
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, o.order, 1)
 		require.Regexp(t, `^homestak-seed\.home\.web-1\.[0-9a-f]{12}\.[0-9a-f-]{36}\.iso$`, o.order[0])
 		require.Contains(t, o.plain.String(), `"ide2":"local:iso/`+o.order[0]+`,media=cdrom"`)
 		require.NotContains(t, o.plain.String(), "cloudinit", "a second volume of that label")
 
-		g := w.guest(10000)
+		g := w.Guest(10000)
 		require.True(t, g.Running)
 		require.Equal(t, "none,media=cdrom", g.Config["ide2"], "its agent answered, so it was read")
 		require.Empty(t, seeds(w))
@@ -180,9 +182,9 @@ func TestMachineIsSeededByAnImageOfItsOwn(t *testing.T) {
 		require.Contains(t, docs["network-config"], `"via":"10.0.0.1"`)
 		require.Contains(t, docs["vendor-data"], `ops@home`)
 		silent(t, w, o, p)
-		w.converged()
+		w.Converged()
 		time.Sleep(time.Hour)
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -193,9 +195,9 @@ func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
 		o := w.tap()
 		w.seeded("web-1", nil)
 		w.seeded("web-2", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
-		w.apply()
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
+		w.Apply()
 		instances := map[string]bool{}
 		for _, image := range o.uploads {
 			var meta map[string]string
@@ -209,88 +211,88 @@ func TestEachMachineIsAnInstanceOfItsOwn(t *testing.T) {
 func TestWithoutAgentTheSeedGoesAfterTenMinutes(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *proxmox.VM) { v.Agent = false })
-		w.apply()
+		w.Apply()
 		require.Len(t, seeds(w), 1)
-		w.converged()
+		w.Converged()
 		time.Sleep(9 * time.Minute)
-		w.converged()
+		w.Converged()
 		require.Len(t, seeds(w), 1, "it may still be booting")
 		time.Sleep(2 * time.Minute)
 		o := w.tap()
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, p.Steps, 1)
-		require.Equal(t, []string{"seed"}, paths(p.Steps[0]))
+		require.Equal(t, []string{"seed"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, model.ClassNone, p.Steps[0].Class)
-		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["ide2"])
+		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide2"])
 		require.Empty(t, seeds(w))
 		require.Empty(t, o.order)
-		w.converged()
+		w.Converged()
 	})
 }
 
 func TestStoppedMachineKeepsItsSeed(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
+		w.Apply()
 		time.Sleep(time.Hour)
-		w.converged()
+		w.Converged()
 		require.Len(t, seeds(w), 1)
-		require.Contains(t, w.guest(10000).Config["ide2"], seeds(w)[0])
-		w.vm("web-1").Description = "edited" // writes the mark again, which must go on naming the seed
-		w.apply()
-		w.drop("web-1")
-		w.apply()
+		require.Contains(t, w.Guest(10000).Config["ide2"], seeds(w)[0])
+		w.VM("web-1").Description = "edited" // writes the mark again, which must go on naming the seed
+		w.Apply()
+		w.Drop("web-1")
+		w.Apply()
 		require.Empty(t, seeds(w), "PVE leaves images alone when it destroys a machine")
-		require.Empty(t, w.host.Snapshot().Guests)
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }
 
 func TestCloneGetsTheSeedInPlaceOfItsTemplatesDrive(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.template(9000, "golden")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(9000, "ciuser", "somebody") })
-		_, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/config", map[string]any{"sata1": "local-lvm:cloudinit"})
+		w.Template(9000, "golden")
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(9000, "ciuser", "somebody") })
+		_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/9000/config", map[string]any{"sata1": "local-lvm:cloudinit"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.Contains(t, w.guest(9000).Config["sata1"], "cloudinit")
+		require.Contains(t, w.Guest(9000).Config["sata1"], "cloudinit")
 		o := w.tap()
 		w.seeded("web-1", func(v *proxmox.VM) { v.Template, v.Power = "golden", "stopped" })
-		w.apply()
-		c := w.guest(10000).Config
+		w.Apply()
+		c := w.Guest(10000).Config
 		require.Contains(t, c["ide2"], o.order[0])
 		require.NotContains(t, strings.Join(slices.Collect(maps.Values(c)), " "), "cloudinit")
 		require.NotContains(t, c, "ciuser")
 		docs := documents(t, o.uploads[o.order[0]])
 		mac := regexp.MustCompile(`[0-9A-F]{2}(:[0-9A-F]{2}){5}`).FindString(c["net0"])
 		require.Contains(t, docs["network-config"], strings.ToLower(mac))
-		w.converged()
-		w.vm("web-1").Power = "running"
-		w.apply()
+		w.Converged()
+		w.VM("web-1").Power = "running"
+		w.Apply()
 		time.Sleep(time.Hour)
-		w.apply()
+		w.Apply()
 		require.Empty(t, seeds(w))
-		w.converged()
+		w.Converged()
 	})
 }
 
 // TestLateUserDataIsSaidAndNotDone: cloud-init does not listen twice.
 func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.Node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
 		w.seeded("secret", nil)
-		w.node("plain", nil)
-		w.apply()
-		w.converged()
-		require.Empty(t, w.plan().Pending)
-		writes := w.host.Snapshot().Writes
+		w.Node("plain", nil)
+		w.Apply()
+		w.Converged()
+		require.Empty(t, w.Plan().Pending)
+		writes := w.Host.Snapshot().Writes
 
-		w.vm("open").UserData += "# new\n"
-		w.vm("open").NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.77/24"}}
-		w.vm("secret").UserData += "# new\n"
-		w.vm("plain").UserData = "#cloud-config\n{}\n"
-		p := w.apply()
-		require.Empty(t, p.Steps, "%s", describe(p))
-		require.Equal(t, writes, w.host.Snapshot().Writes)
+		w.VM("open").UserData += "# new\n"
+		w.VM("open").NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.77/24"}}
+		w.VM("secret").UserData += "# new\n"
+		w.VM("plain").UserData = "#cloud-config\n{}\n"
+		p := w.Apply()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
+		require.Equal(t, writes, w.Host.Snapshot().Writes)
 		said := map[string]string{}
 		for _, d := range p.Pending {
 			said[d.Address.Name+" "+d.Path] = d.Why
@@ -300,12 +302,12 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 		const why = "read at first boot only; takes effect when the machine is recreated"
 		require.Equal(t, map[string]string{"open user_data": why, "open network_config": why, "plain user_data": why}, said,
 			"of what is made from secrets no trace is kept, so nothing can be said")
-		_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+		_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 		require.NotEmpty(t, m.Seed.Data)
-		_, m, _ = owner.ParseDescription(w.guest(10002).Config["description"])
+		_, m, _ = owner.ParseDescription(w.Guest(10002).Config["description"])
 		require.Empty(t, m.Seed.Data)
-		w.vm("secret").UserData = ""
-		p = w.plan()
+		w.VM("secret").UserData = ""
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Len(t, p.Pending, 4)
 		text, err := json.Marshal(p)
@@ -319,21 +321,21 @@ func TestLateUserDataIsSaidAndNotDone(t *testing.T) {
 // is the first of a new machine.
 func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
-		w.apply()
-		w.converged()
-		w.vm("open").NICs = []proxmox.NIC{{Name: "first", VLAN: 20}, {Name: "lan", IP: "10.0.0.77/24"}}
-		p := w.apply()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
-		require.Equal(t, model.ClassHot, p.Steps[0].Class, "%s", describe(p))
+		w.Node("open", func(v *proxmox.VM) { v.UserData = "#cloud-config\n{}\n" })
+		w.Apply()
+		w.Converged()
+		w.VM("open").NICs = []proxmox.NIC{{Name: "first", VLAN: 20}, {Name: "lan", IP: "10.0.0.77/24"}}
+		p := w.Apply()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
+		require.Equal(t, model.ClassHot, p.Steps[0].Class, "%s", proxmoxtest.Describe(p))
 		require.NotContains(t, p.Steps[0].Reason, "first of a new machine")
-		for key := range w.guest(10000).Config {
+		for key := range w.Guest(10000).Config {
 			require.NotContains(t, key, "ipconfig")
 		}
-		for _, d := range w.plan().Pending {
+		for _, d := range w.Plan().Pending {
 			require.Equal(t, "network_config", d.Path)
 		}
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -342,18 +344,18 @@ func TestNewCardOfASeededMachineHasNoAddressForNobody(t *testing.T) {
 func TestWhereNothingIsSeededNothingIsAsked(t *testing.T) {
 	requests := func(w *world) int {
 		before := total(w)
-		w.converged()
+		w.Converged()
 		return total(w) - before
 	}
 	for more, storages := range map[int][]pvesim.Storage{1: nil, 2: listedByKind()} {
 		inTime(t, pvesim.Config{TaskTime: time.Second, Storages: storages}, func(t *testing.T, w *world) {
-			w.node("web-1", nil)
-			w.node("web-2", nil)
-			w.apply()
+			w.Node("web-1", nil)
+			w.Node("web-2", nil)
+			w.Apply()
 			plain := requests(w)
 			require.LessOrEqual(t, plain, 2+3*1+5)
 			w.seeded("web-3", nil)
-			w.apply()
+			w.Apply()
 			require.Equal(t, plain+more, requests(w), "the guest's configuration, and the list of images")
 			require.LessOrEqual(t, plain+more, 3+3*1+5)
 		})
@@ -372,7 +374,7 @@ func listedByKind() []pvesim.Storage {
 func TestUserDataIsChecked(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		w.seeded("web-1", func(v *proxmox.VM) { v.UserData = "password: " + hush })
-		_, found := w.site.Want("father")
+		_, found := w.Site.Want("father")
 		require.True(t, found.HasErrors())
 		text := fmt.Sprint(found)
 		require.Contains(t, text, "user_data that cloud-init would not read")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -19,8 +20,8 @@ import (
 
 // put uploads a file as anybody may.
 func put(w *world, name string) {
-	w.t.Helper()
-	require.NoError(w.t, w.d.SendSeed(w.t.Context(), "father", "local:iso/"+name, []byte(strings.Repeat("x", 200<<10))))
+	w.T.Helper()
+	require.NoError(w.T, w.Driver.SendSeed(w.T.Context(), "father", "local:iso/"+name, []byte(strings.Repeat("x", 200<<10))))
 }
 
 func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
@@ -34,10 +35,10 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
 		w.seeded("web-1", nil)
 		w.seeded("web-2", nil)
-		require.Len(t, w.run(w.plan()), 2)
+		require.Len(t, w.Run(w.Plan()), 2)
 		require.Len(t, seeds(w), 2)
-		require.Len(t, w.plan().Steps, 2, "those who are still to come go on with theirs")
-		w.drop("web-1")
+		require.Len(t, w.Plan().Steps, 2, "those who are still to come go on with theirs")
+		w.Drop("web-1")
 		foreign := []string{
 			"homestak-seed.other.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso",
 			"homestak-seed.home.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso", // another owner's
@@ -47,7 +48,7 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 			put(w, name)
 		}
 		broken = false
-		p := w.apply()
+		p := w.Apply()
 		gone := 0
 		for _, s := range p.Steps {
 			if s.Address == (model.Address{Kind: "seed", Name: "web-1"}) {
@@ -55,10 +56,10 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 				gone++
 			}
 		}
-		require.Equal(t, 1, gone, "%s", describe(p))
-		require.Len(t, w.host.Snapshot().Guests, 1)
+		require.Equal(t, 1, gone, "%s", proxmoxtest.Describe(p))
+		require.Len(t, w.Host.Snapshot().Guests, 1)
 		require.ElementsMatch(t, []string{"local:iso/" + foreign[0], "local:iso/" + foreign[1], "local:iso/" + foreign[2]}, seeds(w))
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -83,9 +84,9 @@ func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 		inTime(t, pvesim.Config{Fault: fault, Storages: c.storages}, func(t *testing.T, w *world) {
 			blind = false
 			w.seeded("web-1", nil)
-			w.apply()
+			w.Apply()
 			blind = true
-			p := w.plan()
+			p := w.Plan()
 			require.Empty(t, p.Steps)
 			var unknown []string
 			for _, u := range p.Unknown {
@@ -107,15 +108,15 @@ func TestSeedIsEmptiedWhereItMayNotBeDeleted(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", nil)
-		w.apply()
-		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["ide2"])
+		w.Apply()
+		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide2"])
 		require.Len(t, seeds(w), 1)
 		require.Equal(t, []string{o.order[0], o.order[0]}, o.order)
 		require.NotContains(t, string(o.uploads[o.order[0]]), hush, "what is there now says nothing")
-		w.converged()
-		w.drop("web-1")
-		w.apply()
-		w.converged()
+		w.Converged()
+		w.Drop("web-1")
+		w.Apply()
+		w.Converged()
 	})
 }
 
@@ -131,7 +132,7 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 	}})
 	machines := 1
 	if template {
-		w.template(9000, "golden")
+		w.Template(9000, "golden")
 		machines++
 	}
 	ready = true
@@ -144,8 +145,8 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 	settle(w)
 	time.Sleep(15 * time.Minute)
 	settle(w)
-	require.Len(t, w.host.Snapshot().Guests, machines)
-	g := w.guest(10000)
+	require.Len(t, w.Host.Snapshot().Guests, machines)
+	g := w.Guest(10000)
 	require.True(t, g.Running)
 	require.Equal(t, "none,media=cdrom", g.Config["ide2"])
 	require.Empty(t, seeds(w))
@@ -156,9 +157,9 @@ func seedStory(t *testing.T, template bool, fault func(*http.Request) (int, bool
 	require.Contains(t, m.Seed.Volume, last)
 	require.Equal(t, userData, documents(t, o.uploads[last])["user-data"])
 	silent(t, w, o)
-	w.drop("web-1")
+	w.Drop("web-1")
 	settle(w)
-	require.Len(t, w.host.Snapshot().Guests, machines-1)
+	require.Len(t, w.Host.Snapshot().Guests, machines-1)
 	require.Empty(t, seeds(w))
 }
 
@@ -186,7 +187,7 @@ func TestLostUploadIsNotRepeated(t *testing.T) {
 		inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
 			o := w.tap()
 			w.seeded("web-1", nil)
-			failed := w.run(w.plan())
+			failed := w.Run(w.Plan())
 			require.Len(t, o.order, 1)
 			require.Equal(t, !effect, len(failed) == 1, "%v", failed)
 		})
@@ -217,11 +218,11 @@ func TestAStepThatIsTakenTwiceSeedsOnce(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		o := w.tap()
 		w.seeded("web-1", nil)
-		p := w.apply()
-		require.Empty(t, w.run(p))
+		p := w.Apply()
+		require.Empty(t, w.Run(p))
 		require.Len(t, o.order, 1)
 		require.Empty(t, seeds(w))
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -234,17 +235,17 @@ func TestADeclaredBootOrderBearsTheSeed(t *testing.T) {
 		for _, template := range []string{"", "golden"} {
 			t.Run(declared+template, func(t *testing.T) {
 				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-					w.template(9000, "golden")
+					w.Template(9000, "golden")
 					w.seeded("web-1", func(v *proxmox.VM) { v.Options, v.Template = map[string]string{"boot": declared}, template })
-					w.apply()
-					g := w.guest(10000)
+					w.Apply()
+					g := w.Guest(10000)
 					require.Equal(t, want, g.Config["boot"])
 					require.Empty(t, g.Pending)
-					w.converged()
-					w.vm("web-1").Options["boot"] = "order=scsi0"
-					require.Equal(t, []string{"update vm.web-1: options.boot"}, steps(w.plan()))
-					w.apply()
-					w.converged()
+					w.Converged()
+					w.VM("web-1").Options["boot"] = "order=scsi0"
+					require.Equal(t, []string{"update vm.web-1: options.boot"}, steps(w.Plan()))
+					w.Apply()
+					w.Converged()
 				})
 			})
 		}
@@ -262,17 +263,17 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		return 0, false
 	}
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: listedByKind()}, func(t *testing.T, w *world) {
-		w.node("calm", nil)
+		w.Node("calm", nil)
 		var recall []string
 		pass := func() *plan.Plan {
-			want, found := w.site.Want("father")
+			want, found := w.Site.Want("father")
 			require.Zero(t, found.Errors())
 			want.SweepHints = recall
-			have, err := w.d.Observe(t.Context(), want)
+			have, err := w.Driver.Observe(t.Context(), want)
 			require.NoError(t, err)
 			recall = have.SweepHints
-			p := planOf(w, want, have)
-			w.run(p)
+			p := w.PlanFor(want, have)
+			w.Run(p)
 			return p
 		}
 		pass()
@@ -281,7 +282,7 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 		pass()
 		require.Equal(t, []string{"seeds father local"}, recall)
 		require.Len(t, seeds(w), 1)
-		w.drop("web-1")
+		w.Drop("web-1")
 		pass()
 		require.Len(t, seeds(w), 1, "it could not be removed")
 		require.Equal(t, []string{"seeds father local"}, recall)
@@ -312,23 +313,23 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: storages}, func(t *testing.T, w *world) {
 		recall := []string{"seeds father gone"}
 		pass := func() {
-			want, found := w.site.Want("father")
+			want, found := w.Site.Want("father")
 			require.Zero(t, found.Errors())
 			want.SweepHints = recall
-			have, err := w.d.Observe(t.Context(), want)
+			have, err := w.Driver.Observe(t.Context(), want)
 			require.NoError(t, err)
 			require.Empty(t, have.Unknown)
 			recall = have.SweepHints
-			w.run(planOf(w, want, have))
+			w.Run(w.PlanFor(want, have))
 		}
 		w.seeded("web-1", nil)
 		pass()
 		require.Equal(t, []string{"seeds father local"}, recall)
-		w.site.Hosts["father"].Storage = &model.Storage{ISO: "more"}
+		w.Site.Hosts["father"].Storage = &model.Storage{ISO: "more"}
 		pass()
 		require.Equal(t, []string{"seeds father local", "seeds father more"}, recall)
 		require.Len(t, seeds(w), 2)
-		w.drop("web-1")
+		w.Drop("web-1")
 		pass()
 		pass()
 		require.Empty(t, seeds(w))
@@ -341,17 +342,17 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 func TestDocumentsThatTheFilesNameStay(t *testing.T) {
 	for _, named := range []string{"", "user=local:snippets/a.yaml", "user=local:snippets/b.yaml"} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			w.template(9000, "golden")
-			w.root(http.MethodPut, "/nodes/father/qemu/9000/config", url.Values{"cicustom": {"user=local:snippets/a.yaml"}})
+			w.Template(9000, "golden")
+			w.Root(http.MethodPut, "/nodes/father/qemu/9000/config", url.Values{"cicustom": {"user=local:snippets/a.yaml"}})
 			w.seeded("web-1", func(v *proxmox.VM) {
 				v.Template, v.Options = "golden", map[string]string{}
 				if named != "" {
 					v.Options["cicustom"] = named
 				}
 			})
-			w.apply()
-			require.Equal(t, named, w.guest(10000).Config["cicustom"])
-			w.converged()
+			w.Apply()
+			require.Equal(t, named, w.Guest(10000).Config["cicustom"])
+			w.Converged()
 		})
 	}
 }

@@ -84,12 +84,12 @@ func drawObjects(rt *rapid.T, when string) objects {
 // declare puts them into a site, where a guest needs them all: what nothing needs
 // would stay away from the host.
 func (o objects) declare(w *world) {
-	n := w.site.Manifests["web"].Nodes[0]
+	n := w.Site.Manifests["web"].Nodes[0]
 	n.Resource.Needs = nil
-	w.site.Objects = model.State{}
+	w.Site.Objects = model.State{}
 	add := func(kind, name string, spec any, needs ...model.Address) {
 		a := model.Address{Kind: kind, Name: name}
-		w.site.Objects[a] = &model.Resource{Addr: a, Spec: spec, Needs: needs}
+		w.Site.Objects[a] = &model.Resource{Addr: a, Spec: spec, Needs: needs}
 		if kind != "pool" {
 			n.Resource.Needs = append(n.Resource.Needs, a)
 		}
@@ -273,35 +273,35 @@ func TestAnyObjects(t *testing.T) {
 			seen := &orders{}
 			nas := pvesim.Storage{Name: "nas", Type: "dir", Content: []string{"import", "iso", "vztmpl"}}
 			w := newWorld(t, pvesim.Config{TaskTime: time.Second, Record: seen.record, Storages: append(pvesim.DefaultStorages(), nas)})
-			w.template(8000, "golden")
-			_, err := w.d.Post(t.Context(), "/nodes/father/storage/local/download-url", map[string]any{"content": "vztmpl", "filename": "by-hand.tar.zst", "url": "https://images.test/x.tar.zst"})
+			w.Template(8000, "golden")
+			_, err := w.Driver.Post(t.Context(), "/nodes/father/storage/local/download-url", map[string]any{"content": "vztmpl", "filename": "by-hand.tar.zst", "url": "https://images.test/x.tar.zst"})
 			require.NoError(t, err)
 			time.Sleep(time.Minute)
-			w.node("web-1", func(v *proxmox.VM) { v.Image, v.Power = "anchor-local", "stopped" })
+			w.Node("web-1", func(v *proxmox.VM) { v.Image, v.Power = "anchor-local", "stopped" })
 			objects{}.declare(w)
 			makeThem(w)
-			theirs := w.guest(8000)
+			theirs := w.Guest(8000)
 			for _, step := range [][2]objects{{{}, first}, {first, then}, {then, {}}} {
 				seen.taken()
 				step[1].declare(w)
 				makeThem(w)
 				require.Equal(t, step[1].becoming(step[0]), seen.taken(), "%+v became %+v", step[0], step[1])
 			}
-			require.Equal(t, theirs, w.guest(8000))
+			require.Equal(t, theirs, w.Guest(8000))
 			require.Contains(t, volumeIDs(w, "local"), "local:vztmpl/by-hand.tar.zst")
-			require.Len(t, w.host.Snapshot().Guests, 2)
+			require.Len(t, w.Host.Snapshot().Guests, 2)
 		})
 	})
 }
 
 // makeThem applies once, and lets an agent that was just started find nothing to do.
 func makeThem(w *world) {
-	w.t.Helper()
+	w.T.Helper()
 	for range 2 {
-		d, err := proxmox.Open(proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: w.host.Token(), Transport: w.host, Files: uploaded})
-		require.NoError(w.t, err)
-		w.d = d
-		w.apply()
+		d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: w.Host, Files: uploaded})
+		require.NoError(w.T, err)
+		w.Driver = d
+		w.Apply()
 	}
-	w.converged()
+	w.Converged()
 }

@@ -31,12 +31,12 @@ func TestAStorageIsListedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{Storages: []pvesim.Storage{c.storage, disks}}, func(t *testing.T, w *world) {
-				w.node("web", func(v *proxmox.VM) { v.UserData = "#cloud-config\n" })
-				w.apply()
-				w.apply() // what a first boot leaves to do
-				before := w.host.Snapshot().Requests[listing]
-				w.converged()
-				require.Equal(t, c.asked, w.host.Snapshot().Requests[listing]-before, "images, templates and seeds")
+				w.Node("web", func(v *proxmox.VM) { v.UserData = "#cloud-config\n" })
+				w.Apply()
+				w.Apply() // what a first boot leaves to do
+				before := w.Host.Snapshot().Requests[listing]
+				w.Converged()
+				require.Equal(t, c.asked, w.Host.Snapshot().Requests[listing]-before, "images, templates and seeds")
 			})
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -18,15 +19,15 @@ import (
 // one is made or moved.
 func TestADiskThatLiesThereGrows(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "local-zfs"}} })
-		w.apply()
-		w.root(http.MethodPut, "/storage/local-zfs", url.Values{"content": {"rootdir"}})
-		w.vm("db").Disks[0].Size = 4
-		w.vm("db").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
-		w.apply()
-		w.converged()
-		w.vm("db").Disks = append(w.vm("db").Disks, proxmox.Disk{Name: "more", Size: 1, Storage: "local-zfs"})
-		require.Contains(t, foundIn(w.plan()), `vm.db is not changed: storage "local-zfs" on node father does not take disks of VMs`)
+		w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "local-zfs"}} })
+		w.Apply()
+		w.Root(http.MethodPut, "/storage/local-zfs", url.Values{"content": {"rootdir"}})
+		w.VM("db").Disks[0].Size = 4
+		w.VM("db").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr0"}} // so that the host is looked at
+		w.Apply()
+		w.Converged()
+		w.VM("db").Disks = append(w.VM("db").Disks, proxmox.Disk{Name: "more", Size: 1, Storage: "local-zfs"})
+		require.Contains(t, foundIn(w.Plan()), `vm.db is not changed: storage "local-zfs" on node father does not take disks of VMs`)
 	})
 }
 
@@ -45,17 +46,17 @@ func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
 		},
 	}
 	inTime(t, c, func(t *testing.T, w *world) {
-		w.site.Hosts["father"].Nodes = []string{"father", "mother"}
-		w.root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father"}})
-		w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
-		w.root(http.MethodPost, "/nodes/father/qemu/10000/migrate", url.Values{"target": {"mother"}})
-		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "nas"}}
+		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
+		w.Root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father"}})
+		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Apply()
+		w.Root(http.MethodPost, "/nodes/father/qemu/10000/migrate", url.Values{"target": {"mother"}})
+		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 2, Storage: "nas"}}
 		broken = true
-		p := w.plan()
+		p := w.Plan()
 		require.Contains(t, foundIn(p), `there is no storage "nas" on node mother`)
-		require.Empty(t, p.Steps, describe(p))
+		require.Empty(t, p.Steps, proxmoxtest.Describe(p))
 		require.True(t, slices.ContainsFunc(p.Unknown, func(u model.Unknown) bool { return u.Scope == "images on storage nas" }))
 	})
 }

@@ -26,7 +26,7 @@ func foundIn(p *plan.Plan) string {
 }
 
 func (w *world) at(addr string, line int, path string) {
-	for _, n := range w.site.Manifests["web"].Nodes {
+	for _, n := range w.Site.Manifests["web"].Nodes {
 		if n.Resource.Addr.String() == addr {
 			n.Resource.Ranges = append(n.Resource.Ranges, model.AttrRange{Path: path, At: diag.Range{File: "web.hcl", Start: diag.Pos{Line: line, Column: 1}}})
 		}
@@ -43,7 +43,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 	}{
 		"a storage that is not there": {
 			func(w *world) {
-				w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "local-lmv"}} })
+				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "local-lmv"}} })
 				w.at("vm.db", 7, "disk.data.storage")
 			},
 			[]string{`7 error vm.db is not created: there is no storage "local-lmv" on node father | none of that name is switched on there (did you mean "local-lvm"?)`, "pvesm status"},
@@ -51,10 +51,10 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		},
 		"one that does not take disks, said once for all at the host": {
 			func(w *world) {
-				w.site.Hosts["father"].Storage = &model.Storage{Disks: "local"}
-				w.site.Hosts["father"].At = diag.Range{File: "host.hcl", Start: diag.Pos{Line: 3, Column: 1}}
+				w.Site.Hosts["father"].Storage = &model.Storage{Disks: "local"}
+				w.Site.Hosts["father"].At = diag.Range{File: "host.hcl", Start: diag.Pos{Line: 3, Column: 1}}
 				for i := range 5 {
-					w.node(fmt.Sprintf("web-%d", i+1), nil)
+					w.Node(fmt.Sprintf("web-%d", i+1), nil)
 				}
 			},
 			[]string{`3 error vm.web-1, vm.web-2 and 3 more are not created: storage "local" on node father does not take disks of VMs (images) |`, "pvesm set local --content", "such as local-lvm"},
@@ -63,22 +63,22 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one that does not take container templates": {
 			func(w *world) {
 				w.ct("cache", nil)
-				w.site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "local-lvm"
+				w.Site.Objects[model.Address{Kind: "template", Name: "debian-ct"}].Spec.(*proxmox.Template).Storage = "local-lvm"
 			},
 			[]string{`error template.debian-ct is not created: storage "local-lvm" on node father does not take container templates (vztmpl)`, "ct.cache is not created: it needs template.debian-ct"},
 			nil,
 		},
 		"a storage of images that is not there is no unknown": {
 			func(w *world) {
-				w.node("db", nil)
-				w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
+				w.Node("db", nil)
+				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
 			},
 			[]string{`error image.debian-12 is not created: there is no storage "nas" on node father | none of that name is switched on there (known: local)`, "vm.db is not created: it needs image.debian-12"},
 			nil,
 		},
 		"a bridge that is not there": {
 			func(w *world) {
-				w.node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}} })
+				w.Node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}} })
 				w.at("vm.db", 9, "nic.lan.bridge")
 			},
 			[]string{`9 warning vm.db: node father lists no bridge "vmbr7", without which it does not start | correct the name (did you mean "vmbr0"?)`},
@@ -87,7 +87,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"a MAC address of a guest that runs": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
-				w.node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
+				w.Node("db", func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}} })
 				w.at("vm.db", 9, "nic.lan.mac")
 			},
 			[]string{`9 error vm.db is not created: the MAC address of nic.lan is that of net0 of VM 500 "old", which is unmanaged |`, "stop that first"},
@@ -96,7 +96,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"one of a guest that runs, for one that shall not": {
 			func(w *world) {
 				w.foreignCard("virtio=BC:24:11:00:00:07,bridge=vmbr0", true)
-				w.node("db", func(v *proxmox.VM) {
+				w.Node("db", func(v *proxmox.VM) {
 					v.Power, v.NICs = "stopped", []proxmox.NIC{{Name: "lan", MAC: "bc:24:11:00:00:07"}}
 				})
 			},
@@ -115,7 +115,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				c.edit(w)
-				p := w.plan()
+				p := w.Plan()
 				for _, text := range c.want {
 					require.Contains(t, foundIn(p), text)
 				}
@@ -131,7 +131,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 }
 
 func (w *world) foreignCard(card string, running bool) {
-	w.host.Edit(func(e *pvesim.Edit) {
+	w.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 500, Kind: "qemu", Running: running, Config: map[string]string{"name": "old", "net0": card}})
 	})
 }
@@ -140,31 +140,31 @@ func (w *world) foreignCard(card string, running bool) {
 // not asked about: what it stands on may have gone since.
 func TestAnEditIsHeldAgainstTheHost(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.node("web", nil)
-		w.apply()
-		before := w.host.Snapshot().Requests
-		w.converged()
-		for call, n := range w.host.Snapshot().Requests {
+		w.Node("db", nil)
+		w.Node("web", nil)
+		w.Apply()
+		before := w.Host.Snapshot().Requests
+		w.Converged()
+		for call, n := range w.Host.Snapshot().Requests {
 			if strings.Contains(call, "/network") || strings.HasSuffix(call, "/storage") || strings.Contains(call, "permissions") && n-before[call] > 1 {
 				require.Equal(t, before[call], n, call)
 			}
 		}
-		w.vm("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local"}}
-		w.vm("web").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
-		p := w.plan()
+		w.VM("db").Disks = []proxmox.Disk{{Name: "root", Storage: "local"}}
+		w.VM("web").NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", Bridge: "vmbr1"}}
+		p := w.Plan()
 		require.Contains(t, foundIn(p), `error vm.db is not changed: storage "local" on node father does not take disks of VMs`)
 		require.Contains(t, foundIn(p), `warning vm.web: node father lists no bridge "vmbr1"`)
 		require.Len(t, p.Steps, 1)
-		w.vm("db").Disks, w.vm("web").NICs = nil, nil
-		w.converged()
+		w.VM("db").Disks, w.VM("web").NICs = nil, nil
+		w.Converged()
 	})
 }
 
 // TestWhatCannotBeSeenIsNotCalledMissing: where there is no answer, and no right.
 func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	lacking := func(w *world) {
-		w.node("db", func(v *proxmox.VM) {
+		w.Node("db", func(v *proxmox.VM) {
 			v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Storage: "nowhere"}}
 			v.NICs = []proxmox.NIC{{Name: "lan", Bridge: "vmbr7"}}
 		})
@@ -186,7 +186,7 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 				fault := pvesim.Faults(pvesim.Fault{Method: "GET", Pattern: c.path, Nth: c.nth, Status: status})
 				inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
 					lacking(w)
-					p := w.plan()
+					p := w.Plan()
 					require.NotContains(t, foundIn(p), c.silent)
 					require.Contains(t, foundIn(p), map[string]string{"bridge": "nowhere", "nowhere": "vmbr7"}[c.silent])
 				})
@@ -196,12 +196,12 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 	for role, seen := range map[string]bool{"": false, "Datastore.AllocateSpace": true, "Datastore.Audit": true} {
 		t.Run("role "+role, func(t *testing.T) {
 			inTime(t, pvesim.Config{Token: "ops@pve!agent=secret"}, func(t *testing.T, w *world) {
-				w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Try"}, "privs": {role}})
+				w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Try"}, "privs": {role}})
 				for _, name := range []string{"local-lvm", "nowhere"} {
-					w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/storage/" + name}, "users": {"ops@pve"}, "roles": {"Try"}})
+					w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/storage/" + name}, "users": {"ops@pve"}, "roles": {"Try"}})
 				}
 				lacking(w)
-				p := w.plan()
+				p := w.Plan()
 				require.Equal(t, seen, strings.Contains(foundIn(p), `there is no storage "nowhere"`), foundIn(p))
 				require.NotContains(t, foundIn(p), `there is no storage "local-lvm"`)
 			})
@@ -213,19 +213,19 @@ func TestWhatCannotBeSeenIsNotCalledMissing(t *testing.T) {
 // each guest that there is or shall be, three a node, and five.
 func TestLookingForObstaclesIsBounded(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Host.Edit(func(e *pvesim.Edit) {
 			for i := range 40 {
 				e.Add(pvesim.Guest{VMID: 500 + i, Kind: "qemu", Running: true, Config: map[string]string{"name": fmt.Sprintf("old-%d", i), "net0": fmt.Sprintf("virtio=BC:24:11:00:01:%02X,bridge=vmbr0", i)}})
 			}
 		})
 		for i := range 20 {
-			w.node(fmt.Sprintf("web-%d", i), func(v *proxmox.VM) {
+			w.Node(fmt.Sprintf("web-%d", i), func(v *proxmox.VM) {
 				v.Disks = []proxmox.Disk{{Name: "data", Size: 1, Storage: fmt.Sprintf("none-%d", i%2)}}
 				v.NICs = []proxmox.NIC{{Name: "lan", Bridge: fmt.Sprintf("vmbr%d", 1+i), MAC: fmt.Sprintf("BC:24:11:00:01:%02X", i)}}
 			})
 		}
 		before := total(w)
-		p := w.plan()
+		p := w.Plan()
 		require.LessOrEqual(t, total(w)-before, 40+20+3+5)
 		require.Contains(t, foundIn(p), `"old-19"`)
 		require.Len(t, p.Steps, 1, "the image")

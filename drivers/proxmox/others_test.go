@@ -19,31 +19,31 @@ import (
 
 // as sends a request with a token, and gives what PVE answers.
 func (w *world) as(token, method, path string, values url.Values) string {
-	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
-	require.NoError(w.t, err)
+	w.T.Helper()
+	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
+	require.NoError(w.T, err)
 	r.Header.Set("Authorization", "PVEAPIToken="+token)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := w.host.RoundTrip(r)
-	require.NoError(w.t, err)
+	res, err := w.Host.RoundTrip(r)
+	require.NoError(w.T, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	require.NoError(w.t, err)
-	require.Equal(w.t, http.StatusOK, res.StatusCode, "%s %s: %s", method, path, body)
+	require.NoError(w.T, err)
+	require.Equal(w.T, http.StatusOK, res.StatusCode, "%s %s: %s", method, path, body)
 	return string(body)
 }
 
 // tokenOf makes a user with some rights, and a token of that user.
 func (w *world) tokenOf(user string, acl map[string]string) string {
-	w.t.Helper()
-	w.root(http.MethodPost, "/access/users", url.Values{"userid": {user}})
+	w.T.Helper()
+	w.Root(http.MethodPost, "/access/users", url.Values{"userid": {user}})
 	for path, privs := range acl {
 		role := strings.Split(user, "@")[0] + strings.ReplaceAll(path, "/", "-")
-		w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {role}, "privs": {privs}})
-		w.root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {user}, "roles": {role}})
+		w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {role}, "privs": {privs}})
+		w.Root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {user}, "roles": {role}})
 	}
 	var doc struct{ Data struct{ Value string } }
-	require.NoError(w.t, json.Unmarshal([]byte(w.as(w.host.Token(), http.MethodPost, "/access/users/"+user+"/token/gitops", url.Values{"privsep": {"0"}})), &doc))
+	require.NoError(w.T, json.Unmarshal([]byte(w.as(w.Host.Token(), http.MethodPost, "/access/users/"+user+"/token/gitops", url.Values{"privsep": {"0"}})), &doc))
 	return user + "!gitops=" + doc.Data.Value
 }
 
@@ -64,14 +64,14 @@ func (w *world) least(audits bool) string {
 
 // reopenAs makes a new driver with another token.
 func (w *world) reopenAs(token string) {
-	d, err := proxmox.Open(proxmox.Config{Host: w.site.Hosts["father"], Site: "home", Owner: "father", Token: token, Transport: w.host})
-	require.NoError(w.t, err)
-	w.d = d
+	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: token, Transport: w.Host})
+	require.NoError(w.T, err)
+	w.Driver = d
 }
 
 // unowned is a stopped VM of somebody else with a disk.
 func (w *world) unowned(vmid int) {
-	w.root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {strconv.Itoa(vmid)}, "name": {"hers"}, "scsi0": {"tank:2"}})
+	w.Root(http.MethodPost, "/nodes/father/qemu", url.Values{"vmid": {strconv.Itoa(vmid)}, "name": {"hers"}, "scsi0": {"tank:2"}})
 	time.Sleep(2 * time.Second)
 }
 
@@ -120,17 +120,17 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 			times := map[string]time.Duration{}
 			inTime(t, pvesim.Config{Nodes: []string{"mother"}, TaskTime: time.Second, TaskTimes: times, Storages: append(pvesim.DefaultStorages(), tank)}, func(t *testing.T, w *world) {
 				var doc struct{ Data struct{ Value string } }
-				require.NoError(t, json.Unmarshal([]byte(w.as(w.host.Token(), http.MethodPost, "/access/users/root@pam/token/other", url.Values{"privsep": {"0"}})), &doc))
+				require.NoError(t, json.Unmarshal([]byte(w.as(w.Host.Token(), http.MethodPost, "/access/users/root@pam/token/other", url.Values{"privsep": {"0"}})), &doc))
 				colleague := "root@pam!other=" + doc.Data.Value
 				w.unowned(60000)
-				w.root(http.MethodPost, "/nodes/father/vzdump", url.Values{"vmid": {"60000"}, "storage": {"local"}})
+				w.Root(http.MethodPost, "/nodes/father/vzdump", url.Values{"vmid": {"60000"}, "storage": {"local"}})
 				time.Sleep(time.Minute)
 				w.reopenAs(w.least(c.audits))
 				w.ct("cache", nil)
-				w.site.Manifests["web"].Nodes[0].Resource.Guest.Choose = []model.VMIDRange{{Name: "cts", From: 20000, To: 20099}}
-				w.node("leaves", nil)
-				w.node("stays", nil)
-				w.apply()
+				w.Site.Manifests["web"].Nodes[0].Resource.Guest.Choose = []model.VMIDRange{{Name: "cts", From: 20000, To: 20099}}
+				w.Node("leaves", nil)
+				w.Node("stays", nil)
+				w.Apply()
 				time.Sleep(time.Minute)
 
 				for _, kind := range []string{"qmclone", "qmcreate", "qmrestore", "qmigrate"} {
@@ -138,13 +138,13 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 				}
 				begins[c.work](w, colleague, c.vmid)
 				time.Sleep(2 * time.Minute)
-				w.host.Snapshot() // the task is at work by now
+				w.Host.Snapshot() // the task is at work by now
 				clear(times)
-				w.drop("leaves")
-				w.vm("stays").OnBoot = true
-				w.node("comes", nil)
-				w.node("elsewhere", nil).Resource.Guest.VMID = 30000
-				p := w.plan()
+				w.Drop("leaves")
+				w.VM("stays").OnBoot = true
+				w.Node("comes", nil)
+				w.Node("elsewhere", nil).Resource.Guest.VMID = 30000
+				p := w.Plan()
 				require.ElementsMatch(t, c.steps, steps(p), told(p))
 				require.Contains(t, told(p), c.seen)
 				if len(c.steps) == len(all) {
@@ -160,22 +160,22 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 					}
 				}
 				began := time.Now()
-				require.Empty(t, w.run(p))
+				require.Empty(t, w.Run(p))
 				require.Less(t, time.Since(began), 10*time.Minute)
 				if c.vmid != "" {
 					id, err := strconv.Atoi(c.vmid)
 					require.NoError(t, err)
-					require.NotEmpty(t, w.guest(id).Lock, "the colleague's task is still at work")
+					require.NotEmpty(t, w.Guest(id).Lock, "the colleague's task is still at work")
 				} else {
-					require.Equal(t, "migrate", w.guest(60000).Lock)
+					require.Equal(t, "migrate", w.Guest(60000).Lock)
 				}
 				time.Sleep(2 * time.Hour)
 				if c.vmid == "30000" {
-					require.Contains(t, told(w.plan()), `vm 30000 "hers" exists already and is unmanaged`)
+					require.Contains(t, told(w.Plan()), `vm 30000 "hers" exists already and is unmanaged`)
 					return
 				}
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 			})
 		})
 	}

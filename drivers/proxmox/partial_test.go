@@ -45,24 +45,24 @@ func TestDisksOfAHalfMadeChangeAreNotMadeTwice(t *testing.T) {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
 				for i := range machines {
-					w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) { v.Power = power })
+					w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) { v.Power = power })
 				}
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				before := len(w.volumesOf("local-lvm", 10000))
 				for i := range machines {
-					w.vm(fmt.Sprintf("db-%d", i)).Disks = someDisks()
+					w.VM(fmt.Sprintf("db-%d", i)).Disks = someDisks()
 				}
 				for range 3 {
-					require.Len(t, w.run(w.plan()), machines)
+					require.Len(t, w.Run(w.Plan()), machines)
 				}
 				for i := range machines {
-					mended(w.vm(fmt.Sprintf("db-%d", i)))
+					mended(w.VM(fmt.Sprintf("db-%d", i)))
 				}
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				for i := range machines {
-					require.Len(t, w.volumesOf("local-lvm", 10000+i), before+3, "%v", w.guest(10000+i).Config)
+					require.Len(t, w.volumesOf("local-lvm", 10000+i), before+3, "%v", w.Guest(10000+i).Config)
 				}
 			})
 		})
@@ -75,9 +75,9 @@ func TestHalfMadeClones(t *testing.T) {
 	for _, sort := range []string{"plain", "seeded"} {
 		t.Run(sort, func(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
-				w.template(9000, "golden")
+				w.Template(9000, "golden")
 				for i := range machines {
-					w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
+					w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
 						v.Template, v.Disks = "golden", someDisks()
 						if sort == "seeded" {
 							v.UserData = "#cloud-config\n{}\n"
@@ -85,20 +85,20 @@ func TestHalfMadeClones(t *testing.T) {
 					})
 				}
 				for range 3 {
-					require.Len(t, w.run(w.plan()), machines)
+					require.Len(t, w.Run(w.Plan()), machines)
 				}
-				require.Len(t, w.host.Snapshot().Guests, machines+1)
+				require.Len(t, w.Host.Snapshot().Guests, machines+1)
 				for i := range machines {
-					mended(w.vm(fmt.Sprintf("db-%d", i)))
+					mended(w.VM(fmt.Sprintf("db-%d", i)))
 				}
-				w.apply()
+				w.Apply()
 				if sort == "seeded" {
 					time.Sleep(15 * time.Minute) // of made-up time: their first boots are over
-					w.apply()
+					w.Apply()
 				}
-				w.converged()
+				w.Converged()
 				for i := range machines {
-					g := w.guest(10000 + i)
+					g := w.Guest(10000 + i)
 					require.Len(t, w.volumesOf("local-lvm", 10000+i), map[string]int{"plain": 5, "seeded": 4}[sort], "%v", g.Config)
 					require.Contains(t, g.Config["ide2"], map[string]string{"plain": "-cloudinit,media=cdrom", "seeded": "none,media=cdrom"}[sort])
 					require.True(t, g.Running)
@@ -116,19 +116,19 @@ func TestMountPointThatFindsNoRoom(t *testing.T) {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, withFull(), func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.Power = power })
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				before := len(w.volumesOf("local-lvm", 10000))
 				ct.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b", Storage: "full"}, {Name: "c", Size: 5, Path: "/c"}}
 				for range 3 {
-					require.Len(t, w.run(w.plan()), 1, "%v %v", w.guest(10000).Config, w.guest(10000).Pending)
+					require.Len(t, w.Run(w.Plan()), 1, "%v %v", w.Guest(10000).Config, w.Guest(10000).Pending)
 				}
 				ct.Disks[1].Storage = "local-lvm"
-				if p := w.plan(); len(w.run(p)) > 0 {
-					w.apply()
+				if p := w.Plan(); len(w.Run(p)) > 0 {
+					w.Apply()
 				}
-				w.converged()
-				require.Len(t, w.volumesOf("local-lvm", 10000), before+3, "%v", w.guest(10000).Config)
+				w.Converged()
+				require.Len(t, w.volumesOf("local-lvm", 10000), before+3, "%v", w.Guest(10000).Config)
 			})
 		})
 	}
@@ -145,12 +145,12 @@ func TestCopyOfAContainerThatFindsNoRoom(t *testing.T) {
 			c.Disks = []proxmox.CTDisk{{Name: "a", Size: 3, Path: "/a"}, {Name: "b", Size: 4, Path: "/b"}, {Name: "c", Size: 5, Path: "/c", Storage: "full"}}
 		})
 		for range 3 {
-			require.Len(t, w.run(w.plan()), 1)
+			require.Len(t, w.Run(w.Plan()), 1)
 		}
 		ct.Disks[2].Storage = "local-lvm"
-		w.apply()
-		w.converged()
-		require.Len(t, w.volumesOf("local-lvm", 10000), 4, "%v", w.guest(10000).Config)
+		w.Apply()
+		w.Converged()
+		require.Len(t, w.volumesOf("local-lvm", 10000), 4, "%v", w.Guest(10000).Config)
 	})
 }
 
@@ -163,34 +163,34 @@ func TestDiskThatLeavesBesideWhatIsRefused(t *testing.T) {
 			t.Run(data+" "+power, func(t *testing.T) {
 				inTime(t, withFull(), func(t *testing.T, w *world) {
 					for i := range machines {
-						w.node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
+						w.Node(fmt.Sprintf("db-%d", i), func(v *proxmox.VM) {
 							v.Power, v.Disks = power, []proxmox.Disk{{Name: "a", Size: 3, Remove: data == "removed"}}
 						})
 					}
-					w.apply()
-					w.converged()
+					w.Apply()
+					w.Converged()
 					volume := map[int]string{}
 					for i := range machines {
-						volume[i] = w.guest(10000 + i).Config["scsi1"]
-						v := w.vm(fmt.Sprintf("db-%d", i))
+						volume[i] = w.Guest(10000 + i).Config["scsi1"]
+						v := w.VM(fmt.Sprintf("db-%d", i))
 						v.Disks, v.Cores, v.OnBoot = nil, 3, true
 						v.Options = map[string]string{"boot": "order=scsi0;net5"} // a card that is not there
 					}
-					require.Len(t, w.run(w.plan()), machines)
+					require.Len(t, w.Run(w.Plan()), machines)
 					for i := range machines {
-						v := w.vm(fmt.Sprintf("db-%d", i))
+						v := w.VM(fmt.Sprintf("db-%d", i))
 						v.Options = nil
 						if data == "kept" {
 							v.Disks = []proxmox.Disk{{Name: "a", Size: 3}}
 						}
 					}
-					w.apply()
-					w.converged()
+					w.Apply()
+					w.Converged()
 					for i := range machines {
 						left := w.volumesOf("local-lvm", 10000+i)
-						require.Len(t, left, map[string]int{"kept": 3, "removed": 2}[data], "%v", w.guest(10000+i).Config)
+						require.Len(t, left, map[string]int{"kept": 3, "removed": 2}[data], "%v", w.Guest(10000+i).Config)
 						if data == "kept" {
-							require.Equal(t, volume[i], w.guest(10000 + i).Config["scsi1"])
+							require.Equal(t, volume[i], w.Guest(10000 + i).Config["scsi1"])
 						}
 					}
 				})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -20,9 +21,9 @@ import (
 
 // restartable makes vm.db, which may be restarted, and lets it come up.
 func restartable(w *world) {
-	w.t.Helper()
-	w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
-	w.apply()
+	w.T.Helper()
+	w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+	w.Apply()
 	time.Sleep(time.Minute)
 }
 
@@ -30,24 +31,24 @@ const opsToken = "ops@pve!agent=secret"
 
 // lessAudit takes from the driver's token the right to see other people's tasks.
 func lessAudit(w *world) {
-	w.t.Helper()
+	w.T.Helper()
 	privs := "VM.Audit,VM.PowerMgmt,VM.Allocate,VM.Config.CPU,VM.Config.Disk,VM.Config.Memory,VM.Config.Options,VM.Config.HWType,VM.Config.Network,VM.Config.Cloudinit,VM.Config.CDROM"
-	w.root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {privs + ",Datastore.AllocateSpace,Datastore.Audit,SDN.Use"}})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
-	w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+	w.Root(http.MethodPost, "/access/roles", url.Values{"roleid": {"Less"}, "privs": {privs + ",Datastore.AllocateSpace,Datastore.Audit,SDN.Use"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Less"}})
+	w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
 }
 
 // process is the id of a VM's process; 0 while it does not run.
 func (w *world) process(vmid int) int {
-	w.t.Helper()
+	w.T.Helper()
 	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("https://pve/api2/json/nodes/father/qemu/%d/status/current", vmid), http.NoBody)
-	require.NoError(w.t, err)
-	r.Header.Set("Authorization", "PVEAPIToken="+w.host.Token())
-	res, err := w.host.RoundTrip(r)
-	require.NoError(w.t, err)
-	defer func() { require.NoError(w.t, res.Body.Close()) }()
+	require.NoError(w.T, err)
+	r.Header.Set("Authorization", "PVEAPIToken="+w.Host.Token())
+	res, err := w.Host.RoundTrip(r)
+	require.NoError(w.T, err)
+	defer func() { require.NoError(w.T, res.Body.Close()) }()
 	var doc struct{ Data struct{ PID int } }
-	require.NoError(w.t, json.NewDecoder(res.Body).Decode(&doc))
+	require.NoError(w.T, json.NewDecoder(res.Body).Decode(&doc))
 	return doc.Data.PID
 }
 
@@ -59,7 +60,7 @@ func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
 			"plain":    func(*world) {},
 			"no audit": lessAudit,
 			"under HA": func(w *world) {
-				w.root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
+				w.Root(http.MethodPost, "/cluster/ha/resources", url.Values{"sid": {"vm:10000"}})
 				time.Sleep(time.Minute)
 			},
 		} {
@@ -68,16 +69,16 @@ func TestRestartIsDoneWhenItRunsAgain(t *testing.T) {
 					restartable(w)
 					arrange(w)
 					before := w.process(10000)
-					w.vm("db").Cores = 4
-					p := w.plan()
+					w.VM("db").Cores = 4
+					p := w.Plan()
 					requests, began := total(w), time.Now()
-					require.Empty(t, w.run(p))
+					require.Empty(t, w.Run(p))
 					t.Logf("%d requests, %s", total(w)-requests, time.Since(began))
 					require.LessOrEqual(t, total(w)-requests, 30)
-					require.True(t, w.guest(10000).Running)
+					require.True(t, w.Guest(10000).Running)
 					require.NotEqual(t, before, w.process(10000))
-					require.Equal(t, "4", w.guest(10000).Config["cores"])
-					w.converged()
+					require.Equal(t, "4", w.Guest(10000).Config["cores"])
+					w.Converged()
 				})
 			})
 		}
@@ -102,10 +103,10 @@ func TestRestartThatFails(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second, Token: opsToken}, func(t *testing.T, w *world) {
 				restartable(w)
 				c.arrange(w)
-				w.vm("db").Options = map[string]string{"numa": "1", "numa0": "cpus=0,memory=5"}
-				p := w.plan()
+				w.VM("db").Options = map[string]string{"numa": "1", "numa0": "cpus=0,memory=5"}
+				p := w.Plan()
 				began := time.Now()
-				failed := w.run(p)
+				failed := w.Run(p)
 				require.Less(t, time.Since(began), c.atMost)
 				require.Len(t, failed, 1)
 				for _, err := range failed {
@@ -113,14 +114,14 @@ func TestRestartThatFails(t *testing.T) {
 						require.ErrorContains(t, err, part)
 					}
 				}
-				p = w.plan()
-				require.Equal(t, []string{"power"}, paths(p.Steps[0]))
-				for _, err := range w.run(p) {
+				p = w.Plan()
+				require.Equal(t, []string{"power"}, proxmoxtest.Paths(p.Steps[0]))
+				for _, err := range w.Run(p) {
 					require.ErrorContains(t, err, "starting VM 10000: task qmstart ended with: total memory for NUMA nodes")
 				}
-				w.vm("db").Options = nil
+				w.VM("db").Options = nil
 				settle(w)
-				require.True(t, w.guest(10000).Running)
+				require.True(t, w.Guest(10000).Running)
 			})
 		})
 	}
@@ -141,17 +142,17 @@ func TestRestartWhoseAnswerIsLost(t *testing.T) {
 			}}, func(t *testing.T, w *world) {
 				restartable(w)
 				before := w.process(10000)
-				w.vm("db").Cores = 4
-				failed := w.run(w.plan())
+				w.VM("db").Cores = 4
+				failed := w.Run(w.Plan())
 				require.True(t, hit)
 				if lose {
 					require.Empty(t, failed)
 				} else {
 					require.Len(t, failed, 1)
-					w.apply()
+					w.Apply()
 				}
 				require.NotEqual(t, before, w.process(10000))
-				w.converged()
+				w.Converged()
 			})
 		})
 	}
@@ -161,27 +162,27 @@ func TestRestartWhoseAnswerIsLost(t *testing.T) {
 // for half a minute on 9.2. What we order of it waits for that.
 func TestLockFileOfTheCleanup(t *testing.T) {
 	for verb, change := range map[string]func(*world){
-		"reboot":   func(w *world) { w.vm("db").Cores = 4 },
-		"shutdown": func(w *world) { w.vm("db").Power = "stopped" },
+		"reboot":   func(w *world) { w.VM("db").Cores = 4 },
+		"shutdown": func(w *world) { w.VM("db").Power = "stopped" },
 	} {
 		t.Run(verb, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				restartable(w)
 				if verb == "reboot" { // what it writes itself would wait as well, so it is there already
-					_, err := w.d.Put(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"cores": 4})
+					_, err := w.Driver.Put(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"cores": 4})
 					require.NoError(t, err)
 				}
 				change(w)
-				p := w.plan()
+				p := w.Plan()
 				for _, verb := range []string{"stop", "start"} {
-					upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+					upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
 					require.NoError(t, err)
-					require.NoError(t, w.d.WaitTask(t.Context(), upid))
+					require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 				}
 				time.Sleep(6 * time.Second)
-				require.Empty(t, w.run(p))
-				require.Contains(t, fmt.Sprint(w.host.Snapshot().Tasks), "can't lock file")
-				w.converged()
+				require.Empty(t, w.Run(p))
+				require.Contains(t, fmt.Sprint(w.Host.Snapshot().Tasks), "can't lock file")
+				w.Converged()
 			})
 		})
 	}
@@ -195,23 +196,23 @@ func TestLockFileIsAwaitedOnce(t *testing.T) {
 	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": time.Hour}, Fault: func(r *http.Request) (int, bool) {
 		if strings.HasSuffix(r.URL.Path, "/status/shutdown") && !held {
 			held = true
-			_, err := w.d.Put(r.Context(), "/nodes/father/qemu/10000/resize", map[string]any{"disk": "scsi0", "size": "90G"})
-			require.NoError(w.t, err)
+			_, err := w.Driver.Put(r.Context(), "/nodes/father/qemu/10000/resize", map[string]any{"disk": "scsi0", "size": "90G"})
+			require.NoError(w.T, err)
 		}
 		return 0, false
 	}}
 	inTime(t, c, func(t *testing.T, fresh *world) {
 		w = fresh
 		w.windows(func(v *proxmox.VM) { v.Options = nil }) // its disk is made in its size
-		w.apply()
-		w.vm("win").Power = "stopped"
-		p := w.plan()
+		w.Apply()
+		w.VM("win").Power = "stopped"
+		p := w.Plan()
 		require.Len(t, p.Steps, 1)
 		began := time.Now()
 		tries := 0
 		err := apply.Retry(func(ctx context.Context, s plan.Step) error {
 			tries++
-			return w.d.Apply(ctx, s)
+			return w.Driver.Apply(ctx, s)
 		}, apply.Backoff{})(t.Context(), p.Steps[0])
 		require.ErrorContains(t, err, "can't lock file")
 		require.Equal(t, 1, tries)
@@ -227,22 +228,22 @@ func TestPausedIsDrift(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second, Version: version, Token: opsToken}, func(t *testing.T, w *world) {
 				restartable(w)
 				requests := total(w)
-				w.converged()
+				w.Converged()
 				steady := total(w) - requests
 				process := w.process(10000)
-				_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/suspend", nil)
+				_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/suspend", nil)
 				require.NoError(t, err)
 				time.Sleep(12 * time.Second)
 				requests = total(w)
-				p := w.plan()
+				p := w.Plan()
 				require.Equal(t, steady+1, total(w)-requests, "one request for the one that is paused")
-				require.Equal(t, "update vm.db (none, power differs from the site): power paused → running;\n", describe(p))
-				require.Empty(t, w.run(p))
+				require.Equal(t, "update vm.db (none, power differs from the site): power paused → running;\n", proxmoxtest.Describe(p))
+				require.Empty(t, w.Run(p))
 				require.Equal(t, process, w.process(10000), "resumed, not restarted")
-				w.converged()
+				w.Converged()
 				time.Sleep(12 * time.Second)
 				requests = total(w)
-				w.converged()
+				w.Converged()
 				require.Equal(t, steady, total(w)-requests)
 			})
 		})
@@ -255,26 +256,26 @@ func TestPausedIsChanged(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		restartable(w)
 		pause := func() {
-			w.host.Edit(func(e *pvesim.Edit) { e.QMP(10000, "paused") })
+			w.Host.Edit(func(e *pvesim.Edit) { e.QMP(10000, "paused") })
 			time.Sleep(12 * time.Second)
 		}
 		pause()
-		w.vm("db").Cores = 4
-		require.ElementsMatch(t, []string{"cores", "power"}, paths(w.apply().Steps[0]))
-		require.Equal(t, "4", w.guest(10000).Config["cores"])
+		w.VM("db").Cores = 4
+		require.ElementsMatch(t, []string{"cores", "power"}, proxmoxtest.Paths(w.Apply().Steps[0]))
+		require.Equal(t, "4", w.Guest(10000).Config["cores"])
 		time.Sleep(12 * time.Second)
-		w.converged()
+		w.Converged()
 		pause()
-		w.vm("db").Power = "stopped"
-		w.apply()
-		require.False(t, w.guest(10000).Running)
-		w.converged()
-		w.vm("db").Power = "running"
-		p := w.plan()
-		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000); e.QMP(10000, "paused") })
-		require.Empty(t, w.run(p), "started and paused since the plan was made")
+		w.VM("db").Power = "stopped"
+		w.Apply()
+		require.False(t, w.Guest(10000).Running)
+		w.Converged()
+		w.VM("db").Power = "running"
+		p := w.Plan()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000); e.QMP(10000, "paused") })
+		require.Empty(t, w.Run(p), "started and paused since the plan was made")
 		time.Sleep(12 * time.Second)
-		w.converged()
+		w.Converged()
 	})
 }
 
@@ -291,20 +292,20 @@ func TestHaltedIsReported(t *testing.T) {
 		t.Run(state, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				restartable(w)
-				w.host.Edit(func(e *pvesim.Edit) { e.QMP(10000, state) })
+				w.Host.Edit(func(e *pvesim.Edit) { e.QMP(10000, state) })
 				time.Sleep(12 * time.Second)
 				require.Contains(t, saidQuietly(w), says)
-				w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "migrate") })
+				w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "migrate") })
 				require.NotContains(t, saidQuietly(w), "vm.db does not run")
 			})
 		})
 	}
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "backup"); e.Start(10000); e.QMP(10000, "prelaunch") })
 		time.Sleep(12 * time.Second)
-		p := w.plan()
-		require.Empty(t, p.Steps, "a backup of a stopped machine gives it a process: %s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "a backup of a stopped machine gives it a process: %s", proxmoxtest.Describe(p))
 	})
 }

@@ -12,22 +12,22 @@ import (
 
 func TestPVENodeIsBornAsAVMThatCanHaveGuests(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		n := w.node("inner", nil)
+		n := w.Node("inner", nil)
 		n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
-		child := w.node("app", nil)
+		child := w.Node("app", nil)
 		child.Parent = "inner"
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, p.Steps, 2)
-		require.Equal(t, "host", w.guest(10000).Config["cpu"])
-		require.Len(t, w.host.Snapshot().Guests, 1, "children are not made here")
+		require.Equal(t, "host", w.Guest(10000).Config["cpu"])
+		require.Len(t, w.Host.Snapshot().Guests, 1, "children are not made here")
 		require.Equal(t, "vm.app", p.Deferred[0].Address)
-		w.converged()
+		w.Converged()
 
-		_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+		_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 		require.Equal(t, "pve", m.Type)
-		w.drop("inner")
-		w.drop("app")
-		w.apply()
-		require.Empty(t, w.host.Snapshot().Guests)
+		w.Drop("inner")
+		w.Drop("app")
+		w.Apply()
+		require.Empty(t, w.Host.Snapshot().Guests)
 	})
 }

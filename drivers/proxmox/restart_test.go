@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
 
@@ -17,14 +18,14 @@ import (
 // stays listed, and restarted when it obeys again.
 func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
-		w.apply()
+		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Apply()
 		time.Sleep(time.Minute)
-		w.host.Edit(func(e *pvesim.Edit) { e.Hang(10000) })
-		w.vm("db").Cores = 4
+		w.Host.Edit(func(e *pvesim.Edit) { e.Hang(10000) })
+		w.VM("db").Cores = 4
 
 		var temporary interface{ Temporary() bool }
-		failed := w.run(w.plan())
+		failed := w.Run(w.Plan())
 		require.Len(t, failed, 1)
 		for _, err := range failed {
 			require.ErrorContains(t, err, "restarting VM 10000: it did not shut down within 60 s")
@@ -34,18 +35,18 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 		}
 		for range 10 {
 			require.Contains(t, saidQuietly(w), "vm.db is not restarted again for its pending changes: the last restart ended with: VM quit/powerdown failed - got timeout")
-			p := w.plan()
+			p := w.Plan()
 			require.Len(t, p.Pending, 1)
 			require.Equal(t, "cores", p.Pending[0].Path)
 			time.Sleep(time.Minute)
 		}
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000); e.Start(10000) })
 		time.Sleep(time.Hour)
-		p := w.apply()
-		require.Equal(t, []string{"pending"}, paths(p.Steps[0]))
-		require.Equal(t, "4", w.guest(10000).Config["cores"])
-		w.converged()
-		require.Empty(t, w.plan().Pending)
+		p := w.Apply()
+		require.Equal(t, []string{"pending"}, proxmoxtest.Paths(p.Steps[0]))
+		require.Equal(t, "4", w.Guest(10000).Config["cores"])
+		w.Converged()
+		require.Empty(t, w.Plan().Pending)
 	})
 }
 
@@ -53,17 +54,17 @@ func TestGuestThatDoesNotObeyIsNotRestartedForEver(t *testing.T) {
 // value does which PVE cannot bring into force.
 func TestRestartsThatChangeNothingEnd(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
-		w.apply()
+		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Apply()
 		restarts := 0
 		for range 8 {
 			time.Sleep(time.Minute)
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "keyboard", "de") })
-			_, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "keyboard"})
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "keyboard", "de") })
+			_, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/config", map[string]any{"delete": "keyboard"})
 			require.NoError(t, err)
 			time.Sleep(time.Minute)
-			p := w.plan()
-			require.Empty(t, w.run(p))
+			p := w.Plan()
+			require.Empty(t, w.Run(p))
 			restarts += len(p.Steps)
 		}
 		require.Equal(t, 3, restarts)
@@ -76,16 +77,16 @@ func TestRestartsThatChangeNothingEnd(t *testing.T) {
 func TestContainerIsLeftToTheHAManager(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
-		w.apply()
-		_, err := w.d.Post(t.Context(), "/cluster/ha/resources", map[string]any{"sid": "ct:10000", "state": "started"})
+		w.Apply()
+		_, err := w.Driver.Post(t.Context(), "/cluster/ha/resources", map[string]any{"sid": "ct:10000", "state": "started"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		w.converged()
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
 		require.Contains(t, saidQuietly(w), "ct.cache does not run: that is left to the HA manager, which has it (state started)")
 		time.Sleep(time.Minute)
-		require.True(t, w.guest(10000).Running)
-		w.converged()
+		require.True(t, w.Guest(10000).Running)
+		w.Converged()
 	})
 }
 
@@ -93,18 +94,18 @@ func TestContainerIsLeftToTheHAManager(t *testing.T) {
 // that is none of ours, while the guest waits for a restart. The step goes on.
 func TestWhatWaitsIsNoEditOfSomebody(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.apply()
+		w.Node("db", nil)
+		w.Apply()
 		time.Sleep(time.Minute)
-		w.site.Secrets = nil // the keys leave: written for cloud-init, read at the next start
-		w.apply()
-		require.NotEmpty(t, w.plan().Pending)
-		w.vm("db").Tags = []string{"new"}
-		p := w.plan()
-		require.Equal(t, []string{"tags"}, paths(p.Steps[0]))
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "meta", "creation-qemu=10.1.2,ctime=1") })
-		require.Empty(t, w.run(p))
-		require.Equal(t, "homestak;new", w.guest(10000).Config["tags"])
+		w.Site.Secrets = nil // the keys leave: written for cloud-init, read at the next start
+		w.Apply()
+		require.NotEmpty(t, w.Plan().Pending)
+		w.VM("db").Tags = []string{"new"}
+		p := w.Plan()
+		require.Equal(t, []string{"tags"}, proxmoxtest.Paths(p.Steps[0]))
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "meta", "creation-qemu=10.1.2,ctime=1") })
+		require.Empty(t, w.Run(p))
+		require.Equal(t, "homestak;new", w.Guest(10000).Config["tags"])
 	})
 }
 
@@ -119,21 +120,21 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 		return 0, false
 	}}
 	inTime(t, c, func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.apply()
-		w.node("web", nil)
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Node("db", nil)
+		w.Apply()
+		w.Node("web", nil)
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Lock(10000, "backup")
 			e.Add(pvesim.Guest{VMID: 10050, Node: "father", Kind: "qemu", Config: map[string]string{"lock": "create"}})
 		})
 		broken = true
-		p := w.plan()
+		p := w.Plan()
 		require.Empty(t, p.Steps, "the one that is being made may be vm.web")
 		require.Len(t, p.Unknown, 2, "%v", p.Unknown)
 		require.Contains(t, p.Unknown[0].Why, "may be being created, but the tasks of node father cannot be seen")
 		require.Contains(t, p.Unknown[1].Why, "may be it")
 		broken = false
-		require.NotEmpty(t, w.plan().Unmanaged)
+		require.NotEmpty(t, w.Plan().Unmanaged)
 	})
 }
 
@@ -141,20 +142,20 @@ func TestTasksThatCannotBeSeenHideNothingElse(t *testing.T) {
 // brings into force what waits. PVE calls a container a VM there (LXC/Status.pm, vm_reboot).
 func TestStoppedBeforeItsRestart(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
+		w.Node("db", func(v *proxmox.VM) { v.Restart = "allowed" })
 		ct := w.ct("cache", func(c *proxmox.CT) { c.Restart = "allowed" })
-		w.apply()
+		w.Apply()
 		time.Sleep(time.Minute)
-		w.vm("db").Cores = 4
+		w.VM("db").Cores = 4
 		ct.Options = map[string]string{"tty": "3"}
-		p := w.plan()
+		p := w.Plan()
 		for vmid := range 2 {
-			w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000 + vmid) })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000 + vmid) })
 		}
-		require.Empty(t, w.run(p))
+		require.Empty(t, w.Run(p))
 		for vmid := range 2 {
-			require.True(t, w.guest(10000+vmid).Running)
+			require.True(t, w.Guest(10000+vmid).Running)
 		}
-		w.converged()
+		w.Converged()
 	})
 }

@@ -28,22 +28,22 @@ func (c interrupted) atAnyMoment(t *testing.T) {
 		inTime(t, pvesim.Config{TaskTime: 4 * time.Second, Storages: append(pvesim.DefaultStorages(), zfs)}, func(t *testing.T, w *world) {
 			if c.before != nil {
 				c.before(w)
-				w.apply()
+				w.Apply()
 				time.Sleep(time.Minute)
 			}
 			c.change(w)
-			done := len(w.host.Snapshot().Tasks)
+			done := len(w.Host.Snapshot().Tasks)
 			dying, cancel := context.WithTimeout(t.Context(), at)
 			defer cancel()
-			for _, s := range w.plan().Steps {
-				if w.d.Apply(dying, s) != nil {
+			for _, s := range w.Plan().Steps {
+				if w.Driver.Apply(dying, s) != nil {
 					break
 				}
 			}
-			w.reopen()
+			w.Reopen()
 			settle(w)
 			var started []string
-			for _, task := range w.host.Snapshot().Tasks[done:] {
+			for _, task := range w.Host.Snapshot().Tasks[done:] {
 				started = append(started, task.Type)
 				require.Equal(t, "OK", task.Status, "%s: %s", at, task.Type)
 			}
@@ -59,11 +59,11 @@ func (c interrupted) atAnyMoment(t *testing.T) {
 			if c.holds != nil {
 				c.holds(t, w)
 			}
-			for _, g := range w.host.Snapshot().Guests {
+			for _, g := range w.Host.Snapshot().Guests {
 				require.Empty(t, g.Lock)
 				require.Empty(t, g.Config["unused0"])
 			}
-			require.LessOrEqual(t, len(slices.DeleteFunc(w.host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
+			require.LessOrEqual(t, len(slices.DeleteFunc(w.Host.Snapshot().Guests, func(g pvesim.Guest) bool { return g.Name() != "web-1" })), 1)
 		})
 	}
 }
@@ -74,62 +74,62 @@ func (c interrupted) atAnyMoment(t *testing.T) {
 func TestRestartedInTheMiddleOfATask(t *testing.T) {
 	for name, c := range map[string]interrupted{
 		"create": {
-			change: func(w *world) { w.node("web-1", nil) },
+			change: func(w *world) { w.Node("web-1", nil) },
 			once:   []string{"qmcreate"},
 		},
 		"clone": {
-			before: func(w *world) { w.template(9000, "golden") },
-			change: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" }) },
+			before: func(w *world) { w.Template(9000, "golden") },
+			change: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" }) },
 			once:   []string{"qmclone"},
 		},
 		"resize": {
-			before: func(w *world) { w.node("web-1", nil) },
-			change: func(w *world) { w.vm("web-1").Disk = 20 },
+			before: func(w *world) { w.Node("web-1", nil) },
+			change: func(w *world) { w.VM("web-1").Disk = 20 },
 			once:   []string{"resize"},
 			holds: func(t *testing.T, w *world) {
-				require.Contains(t, w.guest(10000).Config["scsi0"], "size=20G")
+				require.Contains(t, w.Guest(10000).Config["scsi0"], "size=20G")
 			},
 		},
 		"move": {
-			before: func(w *world) { w.node("web-1", nil) },
-			change: func(w *world) { w.vm("web-1").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
+			before: func(w *world) { w.Node("web-1", nil) },
+			change: func(w *world) { w.VM("web-1").Disks = []proxmox.Disk{{Name: "root", Storage: "local-zfs"}} },
 			once:   []string{"qmmove"},
 			holds: func(t *testing.T, w *world) {
-				require.Contains(t, w.guest(10000).Config["scsi0"], "local-zfs:")
-				for _, v := range w.host.Snapshot().Volumes["local-lvm"] {
+				require.Contains(t, w.Guest(10000).Config["scsi0"], "local-zfs:")
+				for _, v := range w.Host.Snapshot().Volumes["local-lvm"] {
 					require.NotContains(t, v.ID, "disk-0", "the old one went, once")
 				}
 			},
 		},
 		"restart": {
-			before: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" }) },
-			change: func(w *world) { w.vm("web-1").Cores = 4 },
+			before: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" }) },
+			change: func(w *world) { w.VM("web-1").Cores = 4 },
 			once:   []string{"qmreboot"},
 			holds: func(t *testing.T, w *world) {
-				require.Empty(t, w.guest(10000).Pending)
+				require.Empty(t, w.Guest(10000).Pending)
 			},
 		},
 		"stop": {
-			before: func(w *world) { w.node("web-1", nil) },
-			change: func(w *world) { w.vm("web-1").Power = "stopped" },
+			before: func(w *world) { w.Node("web-1", nil) },
+			change: func(w *world) { w.VM("web-1").Power = "stopped" },
 			once:   []string{"qmshutdown"},
 		},
 		"start": {
-			before: func(w *world) { w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" }) },
-			change: func(w *world) { w.vm("web-1").Power = "running" },
+			before: func(w *world) { w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" }) },
+			change: func(w *world) { w.VM("web-1").Power = "running" },
 			once:   []string{"qmstart"},
 		},
 		"destroy": {
-			before: func(w *world) { w.node("web-1", nil) },
-			change: func(w *world) { w.drop("web-1") },
+			before: func(w *world) { w.Node("web-1", nil) },
+			change: func(w *world) { w.Drop("web-1") },
 			once:   []string{"qmdestroy"},
 		},
 		"replace": {
-			before: func(w *world) { w.template(9000, "golden"); w.node("web-1", nil) },
+			before: func(w *world) { w.Template(9000, "golden"); w.Node("web-1", nil) },
 			change: func(w *world) {
-				n := w.site.Manifests["web"].Nodes[0]
+				n := w.Site.Manifests["web"].Nodes[0]
 				n.Decomm, n.Resource.Needs = &model.Decomm{}, nil
-				w.vm("web-1").Image, w.vm("web-1").Template = "", "golden"
+				w.VM("web-1").Image, w.VM("web-1").Template = "", "golden"
 			},
 			once: []string{"qmdestroy", "qmclone"},
 		},
@@ -143,33 +143,33 @@ func TestRestartedInTheMiddleOfATask(t *testing.T) {
 // does not undo that.
 func TestStoppedInTheMiddleOfARestart(t *testing.T) {
 	for name, change := range map[string]func(*world){
-		"stopped": func(w *world) { w.vm("web-1").Power = "stopped" },
-		"removed": func(w *world) { w.drop("web-1") },
+		"stopped": func(w *world) { w.VM("web-1").Power = "stopped" },
+		"removed": func(w *world) { w.Drop("web-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for at := 500 * time.Millisecond; at < 14*time.Second; at += time.Second {
 				inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
-					w.node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
-					w.apply()
+					w.Node("web-1", func(v *proxmox.VM) { v.Restart = "allowed" })
+					w.Apply()
 					time.Sleep(time.Minute)
-					w.vm("web-1").Cores = 4
+					w.VM("web-1").Cores = 4
 					dying, cancel := context.WithTimeout(t.Context(), at)
 					defer cancel()
-					_ = w.d.Apply(dying, w.plan().Steps[0]) // at some moments it is done
-					w.reopen()
+					_ = w.Driver.Apply(dying, w.Plan().Steps[0]) // at some moments it is done
+					w.Reopen()
 					change(w)
-					p := w.plan()
+					p := w.Plan()
 					if len(p.Steps) == 0 { // it looked while the VM was down, as wanted; the next pass sees it run
 						time.Sleep(time.Minute)
-						p = w.plan()
+						p = w.Plan()
 					}
 					require.Len(t, p.Steps, 1, "%s", at)
-					require.Empty(t, w.run(p), "%s", at)
+					require.Empty(t, w.Run(p), "%s", at)
 					time.Sleep(time.Minute)
-					for _, g := range w.host.Snapshot().Guests {
+					for _, g := range w.Host.Snapshot().Guests {
 						require.False(t, g.Running, "%s", at)
 					}
-					w.converged()
+					w.Converged()
 				})
 			}
 		})

@@ -29,20 +29,20 @@ func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}}
-				n := w.node("web", nil)
+				w.Site.Secrets = &model.Secrets{Values: map[string]map[string]string{"ssh_keys": c.keys}}
+				n := w.Node("web", nil)
 				if c.named == nil {
-					w.node("web-2", nil)
+					w.Node("web-2", nil)
 				}
 				if c.named != nil {
-					w.site.Specs = map[string]*model.Spec{"s": {Name: "s", Access: &model.Access{Users: []model.User{{Name: "homestak", SSHKeys: &c.named}}}}}
+					w.Site.Specs = map[string]*model.Spec{"s": {Name: "s", Access: &model.Access{Users: []model.User{{Name: "homestak", SSHKeys: &c.named}}}}}
 					n.Spec = "s"
 				}
-				_, found := w.site.Want("father")
+				_, found := w.Site.Want("father")
 				if c.says == "" {
 					require.False(t, found.HasErrors(), "%v", found)
-					w.apply()
-					require.NotContains(t, w.guest(10000).Config["sshkeys"], "PRIVATE")
+					w.Apply()
+					require.NotContains(t, w.Guest(10000).Config["sshkeys"], "PRIVATE")
 					return
 				}
 				found = found.Sorted()

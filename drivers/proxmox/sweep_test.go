@@ -64,34 +64,34 @@ func (l *life) fault(r *http.Request) (int, bool) {
 
 // settle runs passes until nothing is left to do. Any of them may fail or die.
 func (l *life) settle() {
-	l.t.Helper()
+	l.T.Helper()
 	for range 8 {
-		ctx, die := context.WithCancel(l.t.Context())
+		ctx, die := context.WithCancel(l.T.Context())
 		l.die.Store(&die)
 		done := l.pass(ctx)
 		die()
 		if done {
 			return
 		}
-		l.reopen()
+		l.Reopen()
 		time.Sleep(time.Minute)
 	}
-	l.converged()
+	l.Converged()
 }
 
 func (l *life) pass(ctx context.Context) (done bool) {
-	want, _ := l.site.Want("father")
-	have, err := l.d.Observe(ctx, want)
+	want, _ := l.Site.Want("father")
+	have, err := l.Driver.Observe(ctx, want)
 	if err != nil || ctx.Err() != nil {
 		return false
 	}
-	p := planOf(l.world, want, have)
+	p := l.world.PlanFor(want, have)
 	failed := map[model.Address]bool{}
 	for _, s := range p.Steps {
 		if ctx.Err() != nil {
 			return false
 		}
-		failed[s.Address] = slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] }) || l.d.Apply(ctx, s) != nil
+		failed[s.Address] = slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] }) || l.Driver.Apply(ctx, s) != nil
 	}
 	return len(p.Steps) == 0 && len(p.Unknown) == 0 && !p.Findings.HasErrors()
 }
@@ -106,26 +106,26 @@ func live(t *testing.T, l *life, c chapters) {
 		l.settle()
 		time.Sleep(time.Minute) // what was started has booted, and obeys
 	}
-	l.host.Edit(func(e *pvesim.Edit) {
+	l.Host.Edit(func(e *pvesim.Edit) {
 		e.Add(pvesim.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
 		e.Add(pvesim.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
 	})
-	foreign := []pvesim.Guest{l.guest(400), l.guest(401)}
+	foreign := []pvesim.Guest{l.Guest(400), l.Guest(401)}
 	l.on.Store(true)
 	for _, chapter := range c.then {
 		chapter(l.world)
 		l.settle()
 	}
 	l.on.Store(false)
-	l.converged()
+	l.Converged()
 
 	for _, f := range foreign {
-		is := l.guest(f.VMID)
+		is := l.Guest(f.VMID)
 		require.Equal(t, []any{f.Config, f.Digest, f.Running}, []any{is.Config, is.Digest, is.Running})
 	}
 	var names []string
 	held := map[string]bool{} // all that the configurations name
-	for _, g := range l.host.Snapshot().Guests {
+	for _, g := range l.Host.Snapshot().Guests {
 		if g.VMID < 9000 {
 			continue
 		}
@@ -141,7 +141,7 @@ func live(t *testing.T, l *life, c chapters) {
 		}
 	}
 	require.ElementsMatch(t, c.names, names)
-	for storage, list := range l.host.Snapshot().Volumes {
+	for storage, list := range l.Host.Snapshot().Volumes {
 		for _, v := range list {
 			if v.VMID >= 10000 && v.Content != "backup" {
 				require.True(t, held[v.ID], "volume %s on %s belongs to no configuration", v.ID, storage)
@@ -197,22 +197,22 @@ func sweepChapters(t *testing.T, c chapters) {
 // TestEveryRequestOfAChangeMayFail: all that can be changed of a guest in place.
 func TestEveryRequestOfAChangeMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
-		before: func(w *world) { w.node("db", nil) },
+		before: func(w *world) { w.Node("db", nil) },
 		then: []func(*world){
 			func(w *world) {
-				v := w.vm("db")
+				v := w.VM("db")
 				v.Memory, v.Cores, v.Restart, v.Tags = 4096, 4, "allowed", []string{"new"}
 				v.Disks = []proxmox.Disk{{Name: "root", Size: 12, Storage: "local-zfs"}, {Name: "data", Size: 3}}
 				v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", VLAN: 7}}
 			},
-			func(w *world) { w.vm("db").Power = "stopped" },
+			func(w *world) { w.VM("db").Power = "stopped" },
 			func(w *world) {
-				w.vm("db").Power, w.vm("db").NICs = "running", nil
+				w.VM("db").Power, w.VM("db").NICs = "running", nil
 			},
 		},
 		names: []string{"db"},
 		holds: func(t *testing.T, w *world) {
-			g := w.guest(10000)
+			g := w.Guest(10000)
 			require.True(t, g.Running)
 			require.Equal(t, []string{"4096", "4", "homestak;new", ""}, []string{g.Config["memory"], g.Config["cores"], g.Config["tags"], g.Config["net1"]})
 			require.Contains(t, g.Config["scsi0"], "local-zfs:")
@@ -226,19 +226,19 @@ func TestEveryRequestOfAChangeMayFail(t *testing.T) {
 func TestEveryRequestOfAReplacementMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
 		before: func(w *world) {
-			w.template(9000, "golden")
-			w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+			w.Template(9000, "golden")
+			w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		},
 		then: []func(*world){func(w *world) {
-			n := w.site.Manifests["web"].Nodes[0]
+			n := w.Site.Manifests["web"].Nodes[0]
 			n.Decomm, n.Resource.Needs = nil, nil
-			w.vm("db").Image, w.vm("db").Template = "", "golden"
+			w.VM("db").Image, w.VM("db").Template = "", "golden"
 		}},
 		names:   []string{"db"},
 		backups: 1,
 		holds: func(t *testing.T, w *world) {
-			require.True(t, w.guest(10000).Running)
-			_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+			require.True(t, w.Guest(10000).Running)
+			_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 			require.Equal(t, "template.golden", m.From)
 		},
 	})
@@ -248,11 +248,11 @@ func TestEveryRequestOfAReplacementMayFail(t *testing.T) {
 func TestEveryRequestOfALeaveMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
 		before: func(w *world) {
-			w.node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
+			w.Node("db", nil).Decomm = &model.Decomm{Policy: "requires_final_backup"}
 			w.ct("cache", nil)
-			w.site.Manifests["web"].Nodes[1].Decomm = &model.Decomm{Policy: "requires_final_backup"}
+			w.Site.Manifests["web"].Nodes[1].Decomm = &model.Decomm{Policy: "requires_final_backup"}
 		},
-		then:    []func(*world){func(w *world) { w.drop("db"); w.drop("cache") }},
+		then:    []func(*world){func(w *world) { w.Drop("db"); w.Drop("cache") }},
 		backups: 2,
 	})
 }
@@ -264,28 +264,28 @@ func TestEveryRequestOfObjectsMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
 		then: []func(*world){
 			func(w *world) {
-				w.site.Objects[pool] = &model.Resource{Addr: pool, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
-				w.site.Hosts["father"].Pool = "prod"
-				n := w.node("inner", nil)
+				w.Site.Objects[pool] = &model.Resource{Addr: pool, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
+				w.Site.Hosts["father"].Pool = "prod"
+				n := w.Node("inner", nil)
 				n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
 				w.ct("cache", nil)
 			},
 			func(w *world) {
-				w.site.Objects[pool].Spec.(*proxmox.Pool).Comment = "what earns"
+				w.Site.Objects[pool].Spec.(*proxmox.Pool).Comment = "what earns"
 				debian(w).Checksum = "sha256:" + strings.Repeat("ab", 32)
 				w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
 			},
 			func(w *world) {
-				require.Contains(w.t, w.host.Snapshot().Pools[0].Comment, "what earns")
-				require.ElementsMatch(w.t, []string{"local:import/homestak.home.debian-12.abababababab.qcow2", "local:vztmpl/homestak.home.debian-ct.cdcdcdcdcdcd.tar.zst"}, volumeIDs(w, "local"))
-				w.drop("inner")
-				w.drop("cache")
-				maps.DeleteFunc(w.site.Objects, func(a model.Address, _ *model.Resource) bool { return a.Name != "golden" })
-				w.site.Hosts["father"].Pool = ""
+				require.Contains(w.T, w.Host.Snapshot().Pools[0].Comment, "what earns")
+				require.ElementsMatch(w.T, []string{"local:import/homestak.home.debian-12.abababababab.qcow2", "local:vztmpl/homestak.home.debian-ct.cdcdcdcdcdcd.tar.zst"}, volumeIDs(w, "local"))
+				w.Drop("inner")
+				w.Drop("cache")
+				maps.DeleteFunc(w.Site.Objects, func(a model.Address, _ *model.Resource) bool { return a.Name != "golden" })
+				w.Site.Hosts["father"].Pool = ""
 			},
 		},
 		holds: func(t *testing.T, w *world) {
-			require.Empty(t, w.host.Snapshot().Pools)
+			require.Empty(t, w.Host.Snapshot().Pools)
 			require.Empty(t, volumeIDs(w, "local"))
 		},
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -28,13 +29,13 @@ func inPool(t *testing.T, version string, refused func(*http.Request) bool, stor
 		return 0, false
 	}}
 	inTime(t, c, func(t *testing.T, w *world) {
-		w.root(http.MethodPost, "/pools", url.Values{"poolid": {"ours"}})
+		w.Root(http.MethodPost, "/pools", url.Values{"poolid": {"ours"}})
 		for _, path := range []string{"/pool/ours", "/storage", "/sdn/zones", "/nodes"} {
-			w.root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {"ops@pve"}, "roles": {"Administrator"}})
+			w.Root(http.MethodPut, "/access/acl", url.Values{"path": {path}, "users": {"ops@pve"}, "roles": {"Administrator"}})
 		}
-		w.root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
-		w.site.Hosts["father"].Pool = "ours"
-		w.reopen()
+		w.Root(http.MethodPut, "/access/acl", url.Values{"path": {"/"}, "users": {"ops@pve"}, "roles": {"Administrator"}, "delete": {"1"}})
+		w.Site.Hosts["father"].Pool = "ours"
+		w.Reopen()
 		ready = true
 		story(t, w)
 	})
@@ -47,16 +48,16 @@ func TestCreateWithPrivilegesThroughAPool(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			inPool(t, version, nil, func(t *testing.T, w *world) {
 				w.declare("tmpl", &proxmox.Template{Image: "debian-12", VMID: 9100})
-				w.node("one", func(v *proxmox.VM) { v.Tags = []string{"web"} })
-				w.node("two", func(v *proxmox.VM) { v.Tags, v.Disks = []string{"web"}, []proxmox.Disk{{Name: "data", Size: 2}} })
-				w.node("copy", func(v *proxmox.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
+				w.Node("one", func(v *proxmox.VM) { v.Tags = []string{"web"} })
+				w.Node("two", func(v *proxmox.VM) { v.Tags, v.Disks = []string{"web"}, []proxmox.Disk{{Name: "data", Size: 2}} })
+				w.Node("copy", func(v *proxmox.VM) { v.Tags, v.Template = []string{"web"}, "tmpl" })
 				w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"web"} })
 				w.ct("boxes", func(c *proxmox.CT) {
 					c.Tags, c.Disks = []string{"web"}, []proxmox.CTDisk{{Name: "data", Size: 2, Path: "/srv"}}
 				})
-				w.apply()
-				w.converged()
-				guests := w.host.Snapshot().Guests
+				w.Apply()
+				w.Converged()
+				guests := w.Host.Snapshot().Guests
 				require.Len(t, guests, 6)
 				for _, g := range guests {
 					require.Equal(t, map[bool]string{true: "homestak", false: "homestak;web"}[g.VMID == 9100], g.Config["tags"], "%d", g.VMID)
@@ -73,17 +74,17 @@ func TestTagsOfACreateCostOneRequest(t *testing.T) {
 	count := func(pool string, disks ...proxmox.Disk) (puts, all int) {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			if pool != "" {
-				w.root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
-				w.site.Hosts["father"].Pool = pool
-				w.reopen()
+				w.Root(http.MethodPost, "/pools", url.Values{"poolid": {pool}})
+				w.Site.Hosts["father"].Pool = pool
+				w.Reopen()
 			}
-			w.node("first", nil) // with which the image is downloaded
-			w.apply()
-			w.node("web-1", func(v *proxmox.VM) { v.Disks = disks })
-			p := w.plan()
-			before := w.host.Snapshot().Requests
-			require.Empty(t, w.run(p))
-			for call, n := range w.host.Snapshot().Requests {
+			w.Node("first", nil) // with which the image is downloaded
+			w.Apply()
+			w.Node("web-1", func(v *proxmox.VM) { v.Disks = disks })
+			p := w.Plan()
+			before := w.Host.Snapshot().Requests
+			require.Empty(t, w.Run(p))
+			for call, n := range w.Host.Snapshot().Requests {
 				all += n - before[call]
 				if strings.HasPrefix(call, "PUT ") && strings.HasSuffix(call, "/config") {
 					puts += n - before[call]
@@ -112,32 +113,32 @@ func TestCrashBeforeTheTags(t *testing.T) {
 				inPool(t, version, func(r *http.Request) bool {
 					return down && r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/config")
 				}, func(t *testing.T, w *world) {
-					w.node("web-1", nil)
+					w.Node("web-1", nil)
 					w.ct("box", nil)
-					failed := w.run(w.plan())
+					failed := w.Run(w.Plan())
 					require.Len(t, failed, 2)
-					require.Len(t, w.host.Snapshot().Guests, 2)
-					for _, g := range w.host.Snapshot().Guests {
+					require.Len(t, w.Host.Snapshot().Guests, 2)
+					for _, g := range w.Host.Snapshot().Guests {
 						require.Empty(t, g.Config["tags"])
 					}
 					down = false
-					w.reopen()
+					w.Reopen()
 					time.Sleep(time.Minute)
 					if leaves {
-						w.drop("web-1")
-						w.drop("box")
-						w.node("other", nil)
+						w.Drop("web-1")
+						w.Drop("box")
+						w.Node("other", nil)
 					}
-					p := w.plan()
+					p := w.Plan()
 					for _, s := range p.Steps {
 						if !leaves {
-							require.ElementsMatch(t, []string{"power", "tags"}, paths(s))
+							require.ElementsMatch(t, []string{"power", "tags"}, proxmoxtest.Paths(s))
 						}
 					}
-					require.Empty(t, w.run(p))
-					w.converged()
-					require.Len(t, w.host.Snapshot().Guests, map[bool]int{false: 2, true: 1}[leaves])
-					for _, g := range w.host.Snapshot().Guests {
+					require.Empty(t, w.Run(p))
+					w.Converged()
+					require.Len(t, w.Host.Snapshot().Guests, map[bool]int{false: 2, true: 1}[leaves])
+					for _, g := range w.Host.Snapshot().Guests {
 						require.Equal(t, "homestak", g.Config["tags"])
 						require.True(t, g.Running)
 					}
@@ -155,11 +156,11 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 			t.Run(version+" "+style, func(t *testing.T) {
 				inTime(t, pvesim.Config{Version: version}, func(t *testing.T, w *world) {
 					if style != "" {
-						w.root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
+						w.Root(http.MethodPut, "/cluster/options", url.Values{"tag-style": {style}})
 					}
-					w.node("web-1", func(v *proxmox.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
+					w.Node("web-1", func(v *proxmox.VM) { v.Tags = []string{"zeta", "Prod", "web", "web"} })
 					w.ct("box", func(c *proxmox.CT) { c.Tags = []string{"zeta", "Prod", "prod"} })
-					_, found := w.site.Want("father")
+					_, found := w.Site.Want("father")
 					var said []string
 					for _, f := range found {
 						require.Equal(t, diag.Warning, f.Severity)
@@ -167,18 +168,18 @@ func TestTagsThatPVEWouldChange(t *testing.T) {
 					}
 					slices.Sort(said)
 					require.Equal(t, []string{`tag "Prod" is kept as "prod"`, `tag "Prod" is kept as "prod"`, `tag "prod" is there twice`, `tag "web" is there twice`}, said)
-					w.apply()
-					w.converged()
-					for _, g := range w.host.Snapshot().Guests {
+					w.Apply()
+					w.Converged()
+					for _, g := range w.Host.Snapshot().Guests {
 						require.Equal(t, strings.Fields(map[string]string{"qemu": "homestak prod web zeta", "lxc": "homestak prod zeta"}[g.Kind]), strings.Split(g.Config["tags"], ";"))
 					}
-					w.vm("web-1").Tags = []string{"Other"}
-					require.Equal(t, []string{"tags"}, paths(w.apply().Steps[0]))
-					w.converged()
-					id := w.host.Snapshot().Guests[0].VMID
-					was := w.guest(id).Config["tags"]
-					w.host.Edit(func(e *pvesim.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
-					w.converged()
+					w.VM("web-1").Tags = []string{"Other"}
+					require.Equal(t, []string{"tags"}, proxmoxtest.Paths(w.Apply().Steps[0]))
+					w.Converged()
+					id := w.Host.Snapshot().Guests[0].VMID
+					was := w.Guest(id).Config["tags"]
+					w.Host.Edit(func(e *pvesim.Edit) { e.Set(id, "tags", strings.ToUpper(was)) }) // as a create on 8.4 left it
+					w.Converged()
 				})
 			})
 		}
@@ -192,20 +193,20 @@ func TestSimulatedHostRefusesTagsOfANewGuest(t *testing.T) {
 		inPool(t, version, nil, func(t *testing.T, w *world) {
 			post := func(kind string, p map[string]any) error {
 				p["pool"], p["tags"] = "ours", "B;a;b"
-				upid, err := w.d.Post(t.Context(), "/nodes/father/"+kind, p)
+				upid, err := w.Driver.Post(t.Context(), "/nodes/father/"+kind, p)
 				if err != nil {
 					return err
 				}
-				return w.d.WaitTask(t.Context(), upid)
+				return w.Driver.WaitTask(t.Context(), upid)
 			}
 			err := post("qemu", map[string]any{"vmid": 100, "scsi0": "local-lvm:1"})
 			if version == "9.2" {
 				require.ErrorContains(t, err, "unable to create VM 100 - 403 Permission check failed (/vms/100, VM.Config.Options)")
-				require.Empty(t, w.host.Snapshot().Guests)
-				require.Empty(t, w.host.Snapshot().Volumes["local-lvm"])
+				require.Empty(t, w.Host.Snapshot().Guests)
+				require.Empty(t, w.Host.Snapshot().Volumes["local-lvm"])
 			} else {
 				require.NoError(t, err)
-				require.Equal(t, "B;a;b", w.guest(100).Config["tags"], "as it was sent")
+				require.Equal(t, "B;a;b", w.Guest(100).Config["tags"], "as it was sent")
 			}
 			err = post("lxc", map[string]any{"vmid": 101, "ostemplate": "local:vztmpl/none.tar.zst", "rootfs": "local-lvm:1"})
 			require.ErrorContains(t, err, "Permission check failed (/vms/101, VM.Config.Options)")

@@ -24,10 +24,10 @@ func after(t *testing.T, p *plan.Plan, a model.Address) []model.Address {
 func TestARenameTakesItsAddressOver(t *testing.T) {
 	for name, makes := range map[string]func(w *world, name string){
 		"vm, address": func(w *world, name string) {
-			w.node(name, func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}} })
+			w.Node(name, func(v *proxmox.VM) { v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.7/24"}} })
 		},
 		"vm, MAC": func(w *world, name string) {
-			w.node(name, func(v *proxmox.VM) {
+			w.Node(name, func(v *proxmox.VM) {
 				v.NICs = []proxmox.NIC{{Name: "lan", IP: "dhcp", MAC: "bc:24:11:00:00:07"}}
 			})
 		},
@@ -38,25 +38,25 @@ func TestARenameTakesItsAddressOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				makes(w, "homeassistant")
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				kind := name[:2]
-				w.drop("homeassistant")
+				w.Drop("homeassistant")
 				makes(w, "hass")
-				p := w.plan()
+				p := w.Plan()
 				require.Empty(t, p.Findings)
 				require.Contains(t, after(t, p, model.Address{Kind: kind, Name: "hass"}), model.Address{Kind: kind, Name: "homeassistant"})
 
-				w.site.Suspended = []string{"web"} // of which it is left now
-				m := w.site.Manifests["web"]
+				w.Site.Suspended = []string{"web"} // of which it is left now
+				m := w.Site.Manifests["web"]
 				other := *m
 				other.Name = "db"
-				delete(w.site.Manifests, "web")
-				w.site.Manifests["db"] = &other
+				delete(w.Site.Manifests, "web")
+				w.Site.Manifests["db"] = &other
 				for _, n := range other.Nodes {
 					n.Manifest, n.Resource.Manifest = &other, "db"
 				}
-				p = w.plan()
+				p = w.Plan()
 				require.Contains(t, foundIn(p), "error "+kind+".hass is not created: the ")
 				require.Contains(t, foundIn(p), " of nic.lan is that of "+kind+".homeassistant (VMID 10000), which stays and runs | two guests")
 				require.NotContains(t, kindsOf(p), "hass")

@@ -27,14 +27,14 @@ func TestTheLogOfATaskSaysWhy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.config)
-			w.node("web-1", func(v *proxmox.VM) {
+			w.Node("web-1", func(v *proxmox.VM) {
 				v.NICs = []proxmox.NIC{c.nic}
 				v.Options = map[string]string{"tpmstate0": "local-lvm:1,version=v2.0"}
 			})
 			if c.dark {
 				w.answers(1, "/log", `{"data":null}`, http.StatusForbidden)
 			}
-			failed := w.run(w.plan())
+			failed := w.Run(w.Plan())
 			require.Len(t, failed, 1)
 			for _, err := range failed {
 				require.ErrorContains(t, err, c.says)

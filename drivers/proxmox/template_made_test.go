@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -28,23 +29,23 @@ func withTank() pvesim.Config {
 // makes declares the template golden, made from the image debian-12.
 func (w *world) makes(storage string) {
 	w.declare("golden", &proxmox.Template{Image: "debian-12", VMID: 9000, Storage: storage})
-	w.site.Objects[goldenAddr].Needs = []model.Address{{Kind: "image", Name: "debian-12"}}
+	w.Site.Objects[goldenAddr].Needs = []model.Address{{Kind: "image", Name: "debian-12"}}
 }
 
 func (w *world) cloned(name, how string) *proxmox.VM {
-	w.node(name, func(v *proxmox.VM) { v.Template, v.Clone = "golden", how })
-	return w.vm(name)
+	w.Node(name, func(v *proxmox.VM) { v.Template, v.Clone = "golden", how })
+	return w.VM(name)
 }
 
 // newImage gives the image another content, and so another file.
 func (w *world) newImage() {
-	i := w.site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+	i := w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
 	i.Checksum = "sha256:" + strings.Repeat("cd", 32)
 }
 
 func (w *world) volumesOf(storage string, vmid int) []string {
 	var out []string
-	for _, v := range w.host.Snapshot().Volumes[storage] {
+	for _, v := range w.Host.Snapshot().Volumes[storage] {
 		if v.VMID == vmid && v.Content == "images" {
 			out = append(out, v.ID)
 		}
@@ -59,32 +60,32 @@ func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	c := withTank()
 	c.Guests, c.Fault = 2, fault
 	w := newWorld(t, c)
-	foreign := w.host.Snapshot().Guests
+	foreign := w.Host.Snapshot().Guests
 	w.makes("tank")
 	w.cloned("whole", "")
 	w.cloned("light", "linked")
 	settle(w)
 	require.Equal(t, []string{"tank:base-9000-disk-0"}, w.volumesOf("tank", 9000))
-	require.Equal(t, "1", w.guest(9000).Config["template"])
+	require.Equal(t, "1", w.Guest(9000).Config["template"])
 	require.Equal(t, []string{"tank:base-9000-disk-0/vm-10000-disk-0"}, w.volumesOf("tank", 10000), "vm.light draws its VMID first")
-	require.True(t, w.guest(10000).Running)
-	require.Contains(t, w.guest(10000).Config["scsi0"], "size=10G")
+	require.True(t, w.Guest(10000).Running)
+	require.Contains(t, w.Guest(10000).Config["scsi0"], "size=10G")
 	require.Len(t, w.volumesOf("local-lvm", 10001), 2, "root and cloud-init: nothing is ordered twice")
-	require.True(t, w.guest(10001).Running)
-	w.drop("light")
+	require.True(t, w.Guest(10001).Running)
+	w.Drop("light")
 	settle(w)
-	before := w.guest(10001)
+	before := w.Guest(10001)
 	w.newImage()
 	settle(w)
-	require.Equal(t, before, w.guest(10001), "a full clone stays as it is")
-	_, m, _ := owner.ParseDescription(w.guest(9000).Config["description"])
+	require.Equal(t, before, w.Guest(10001), "a full clone stays as it is")
+	_, m, _ := owner.ParseDescription(w.Guest(9000).Config["description"])
 	require.Equal(t, "homestak.home.debian-12.cdcdcdcdcdcd.qcow2", m.Content)
 	require.Equal(t, []string{"tank:base-9000-disk-0"}, w.volumesOf("tank", 9000))
-	w.drop("whole")
-	w.site.Objects = model.State{}
+	w.Drop("whole")
+	w.Site.Objects = model.State{}
 	settle(w)
-	require.Equal(t, foreign, w.host.Snapshot().Guests)
-	require.Empty(t, w.host.Snapshot().Volumes["tank"])
+	require.Equal(t, foreign, w.Host.Snapshot().Guests)
+	require.Empty(t, w.Host.Snapshot().Volumes["tank"])
 	require.NotContains(t, strings.Join(volumeIDs(w, "local"), " "), "homestak.")
 }
 
@@ -98,9 +99,9 @@ func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
 // being recreated and from being removed; full ones do not.
 func TestTemplateInUse(t *testing.T) {
 	foreign := func(w *world) {
-		upid, err := w.d.Post(w.t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "hers", "full": false})
-		require.NoError(w.t, err)
-		require.NoError(w.t, w.d.WaitTask(w.t.Context(), upid))
+		upid, err := w.Driver.Post(w.T.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "hers", "full": false})
+		require.NoError(w.T, err)
+		require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
 	}
 	for name, c := range map[string]struct {
 		clone          string // ours
@@ -115,34 +116,34 @@ func TestTemplateInUse(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {
 				w.makes("tank")
 				w.cloned("web-1", c.clone)
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
 				if c.foreign {
 					foreign(w)
-					w.drop("web-1")
-					w.apply()
+					w.Drop("web-1")
+					w.Apply()
 				}
-				objects := w.site.Objects
-				w.site.Manifests["web"].Suspend = true
-				w.site.Objects = model.State{}
-				p := w.plan()
-				require.NotContains(t, describe(p), "template.golden")
+				objects := w.Site.Objects
+				w.Site.Manifests["web"].Suspend = true
+				w.Site.Objects = model.State{}
+				p := w.Plan()
+				require.NotContains(t, proxmoxtest.Describe(p), "template.golden")
 				require.Contains(t, fmt.Sprint(p.Findings), c.remove)
-				w.site.Objects = objects
-				w.site.Manifests["web"].Suspend = false
+				w.Site.Objects = objects
+				w.Site.Manifests["web"].Suspend = false
 				w.newImage()
 				if c.foreign {
 					w.cloned("web-2", "")
 				}
-				p = w.plan()
+				p = w.Plan()
 				if c.remade != "" {
-					require.NotContains(t, describe(p), "update template.golden")
+					require.NotContains(t, proxmoxtest.Describe(p), "update template.golden")
 					require.Contains(t, fmt.Sprint(p.Findings), c.remade)
 					return
 				}
-				require.Contains(t, describe(p), "the template is removed and recreated")
-				require.Empty(t, w.run(p))
-				w.converged()
+				require.Contains(t, proxmoxtest.Describe(p), "the template is removed and recreated")
+				require.Empty(t, w.Run(p))
+				w.Converged()
 			})
 		})
 	}
@@ -159,24 +160,24 @@ func TestTemplateInUseWithTheLeastRole(t *testing.T) {
 				w.makes(storage)
 				w.cloned("web-1", "linked")
 				w.cloned("web-2", "full")
-				w.apply()
-				w.converged()
-				list, err := w.d.Content(t.Context(), "father", storage, "images")
+				w.Apply()
+				w.Converged()
+				list, err := w.Driver.Content(t.Context(), "father", storage, "images")
 				require.NoError(t, err)
 				require.Empty(t, list)
 				w.newImage()
-				p := w.plan()
+				p := w.Plan()
 				if storage == "local-lvm" {
-					require.Contains(t, describe(p), "update template.golden")
+					require.Contains(t, proxmoxtest.Describe(p), "update template.golden")
 					return
 				}
-				require.NotContains(t, describe(p), "template.golden")
+				require.NotContains(t, proxmoxtest.Describe(p), "template.golden")
 				require.Contains(t, told(p), "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000);")
 				require.Contains(t, told(p), "remove them first, or move their disks with PVE, which makes them whole; or declare a second template")
-				w.drop("web-1")
-				w.apply()
-				w.apply()
-				w.converged()
+				w.Drop("web-1")
+				w.Apply()
+				w.Apply()
+				w.Converged()
 			})
 		})
 	}
@@ -188,17 +189,17 @@ func TestTemplateInUseByWhatTheTokenCannotSee(t *testing.T) {
 		w.reopenAs(w.least(true))
 		w.makes("tank")
 		w.cloned("web-1", "full")
-		w.apply()
-		w.root(http.MethodPost, "/nodes/father/qemu/9000/clone", url.Values{"newid": {"777"}, "name": {"hers"}, "full": {"0"}})
+		w.Apply()
+		w.Root(http.MethodPost, "/nodes/father/qemu/9000/clone", url.Values{"newid": {"777"}, "name": {"hers"}, "full": {"0"}})
 		time.Sleep(time.Minute)
 		w.newImage()
-		require.Contains(t, told(w.plan()), "in use by linked clones: VM 777 hers", "it took our tag along, so it is read")
-		w.root(http.MethodPut, "/nodes/father/qemu/777/config", url.Values{"delete": {"tags"}})
+		require.Contains(t, told(w.Plan()), "in use by linked clones: VM 777 hers", "it took our tag along, so it is read")
+		w.Root(http.MethodPut, "/nodes/father/qemu/777/config", url.Values{"delete": {"tags"}})
 		time.Sleep(time.Minute)
-		err := w.run(w.plan())[goldenAddr]
+		err := w.Run(w.Plan())[goldenAddr]
 		require.ErrorContains(t, err, "guests that this token cannot see are linked clones of it")
 		require.ErrorContains(t, err, "with Datastore.Audit on the storage the plan does")
-		require.Equal(t, "1", w.guest(9000).Config["template"])
+		require.Equal(t, "1", w.Guest(9000).Config["template"])
 		require.Equal(t, []string{"tank:base-9000-disk-0/vm-777-disk-0"}, w.volumesOf("tank", 777))
 	})
 }
@@ -208,15 +209,15 @@ func TestTemplateCloneThatCameLate(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")
 		w.cloned("web-1", "full")
-		w.apply()
-		w.drop("web-1")
-		w.site.Objects = model.State{}
-		p := w.plan()
-		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "full": false})
+		w.Apply()
+		w.Drop("web-1")
+		w.Site.Objects = model.State{}
+		p := w.Plan()
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "full": false})
 		require.NoError(t, err)
-		require.NoError(t, w.d.WaitTask(t.Context(), upid))
-		require.ErrorContains(t, w.run(p)[goldenAddr], "VM 777 is a linked clone and stands on its disk")
-		require.Equal(t, "1", w.guest(9000).Config["template"])
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
+		require.ErrorContains(t, w.Run(p)[goldenAddr], "VM 777 is a linked clone and stands on its disk")
+		require.Equal(t, "1", w.Guest(9000).Config["template"])
 	})
 }
 
@@ -233,18 +234,18 @@ func TestHalfATemplate(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {
 				w.makes("tank")
 				w.cloned("web-1", "full")
-				w.apply()
-				upid, err := w.d.Post(t.Context(), "/nodes/father/qemu", map[string]any{"vmid": 600, "scsi0": "tank:2"})
+				w.Apply()
+				upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu", map[string]any{"vmid": 600, "scsi0": "tank:2"})
 				require.NoError(t, err)
-				require.NoError(t, w.d.WaitTask(t.Context(), upid))
-				disk := w.guest(600).Config["scsi0"]
-				w.host.Edit(func(e *pvesim.Edit) { half(e, disk) })
-				p := w.apply()
-				require.Len(t, p.Steps, 1, "%s", describe(p))
-				require.Equal(t, []string{"made"}, paths(p.Steps[0]))
-				require.Equal(t, "1", w.guest(9000).Config["template"])
-				require.Contains(t, w.guest(9000).Config["scsi0"], "tank:base-600-disk-0")
-				w.converged()
+				require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
+				disk := w.Guest(600).Config["scsi0"]
+				w.Host.Edit(func(e *pvesim.Edit) { half(e, disk) })
+				p := w.Apply()
+				require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
+				require.Equal(t, []string{"made"}, proxmoxtest.Paths(p.Steps[0]))
+				require.Equal(t, "1", w.Guest(9000).Config["template"])
+				require.Contains(t, w.Guest(9000).Config["scsi0"], "tank:base-600-disk-0")
+				w.Converged()
 			})
 		})
 	}
@@ -263,16 +264,16 @@ func TestTemplateThatIsNotOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, withTank(), func(t *testing.T, w *world) {
-				w.template(c.vmid, c.name)
-				before := w.guest(c.vmid)
+				w.Template(c.vmid, c.name)
+				before := w.Guest(c.vmid)
 				w.makes("tank")
 				w.cloned("web-1", "linked")
-				p := w.plan()
-				require.NotContains(t, describe(p), "template.golden")
-				require.NotContains(t, describe(p), "vm.web-1", "who needs it waits")
+				p := w.Plan()
+				require.NotContains(t, proxmoxtest.Describe(p), "template.golden")
+				require.NotContains(t, proxmoxtest.Describe(p), "vm.web-1", "who needs it waits")
 				require.Contains(t, fmt.Sprint(p.Findings), c.says)
-				w.run(p)
-				require.Equal(t, []pvesim.Guest{before}, w.host.Snapshot().Guests)
+				w.Run(p)
+				require.Equal(t, []pvesim.Guest{before}, w.Host.Snapshot().Guests)
 			})
 		})
 	}
@@ -283,39 +284,39 @@ func TestCopyOfATemplateIsNotOurs(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")
 		w.cloned("web-1", "full")
-		w.apply()
-		upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "copy", "full": true})
+		w.Apply()
+		upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "copy", "full": true})
 		require.NoError(t, err)
-		require.NoError(t, w.d.WaitTask(t.Context(), upid))
-		w.converged()
-		w.drop("web-1")
-		w.site.Objects = model.State{}
-		w.apply()
-		require.Len(t, w.host.Snapshot().Guests, 1)
-		require.Equal(t, "copy", w.guest(777).Config["name"])
+		require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
+		w.Converged()
+		w.Drop("web-1")
+		w.Site.Objects = model.State{}
+		w.Apply()
+		require.Len(t, w.Host.Snapshot().Guests, 1)
+		require.Equal(t, "copy", w.Guest(777).Config["name"])
 	})
 }
 
 // TestLinkedCloneOfANamedTemplate lies where that lies, whatever the host's storage is.
 func TestLinkedCloneOfANamedTemplate(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
-		w.templateOn("father", "tank", 9000, "golden")
+		w.TemplateOn("father", "tank", 9000, "golden")
 		v := w.cloned("web-1", "linked")
-		w.apply()
+		w.Apply()
 		require.Equal(t, []string{"tank:base-9000-disk-0/vm-10000-disk-0"}, w.volumesOf("tank", 10000)[:1])
-		w.converged()
+		w.Converged()
 		v.Clone = "full"
 		v.Disks = []proxmox.Disk{{Name: "root", Storage: "tank"}}
 		place := diag.Range{File: "web.hcl", Start: diag.Pos{Line: 7, Column: 5}}
-		w.site.Manifests["web"].Nodes[0].Resource.Ranges = []model.AttrRange{{Path: "clone", At: place}}
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Site.Manifests["web"].Nodes[0].Resource.Ranges = []model.AttrRange{{Path: "clone", At: place}}
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Contains(t, fmt.Sprint(p.Findings), "vm.web-1 is a linked clone and stays one")
 		require.Equal(t, place, p.Findings[0].At)
 		v.Clone, v.Disks = "linked", nil
 		v.Tags = []string{"more"}
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 	})
 }
 
@@ -333,8 +334,8 @@ func TestClonesAndTemplatesThatCannotBe(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				w.makes("tank")
 				v := w.cloned("web-1", "linked")
-				edit(v, w.site.Objects[goldenAddr].Spec.(*proxmox.Template))
-				_, found := w.site.Want("father")
+				edit(v, w.Site.Objects[goldenAddr].Spec.(*proxmox.Template))
+				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 				require.Contains(t, fmt.Sprint(found), says)
 			})
@@ -347,12 +348,12 @@ func TestTemplateBelongsToTheHost(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")
 		w.cloned("web-1", "full")
-		w.apply()
-		want, _ := w.site.Want("father")
+		w.Apply()
+		want, _ := w.Site.Want("father")
 		for owner, host := range map[string]string{"cli:me": "father", "mother": "mother"} {
-			h := *w.site.Hosts["father"]
+			h := *w.Site.Hosts["father"]
 			h.Name, h.Node = host, "father"
-			d, err := proxmox.Open(proxmox.Config{Host: &h, Site: "home", Owner: owner, Token: w.host.Token(), Transport: w.host})
+			d, err := proxmox.Open(proxmox.Config{Host: &h, Site: "home", Owner: owner, Token: w.Host.Token(), Transport: w.Host})
 			require.NoError(t, err)
 			have, err := d.Observe(t.Context(), want)
 			require.NoError(t, err)

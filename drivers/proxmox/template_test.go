@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -17,7 +18,7 @@ import (
 
 func volumeIDs(w *world, storage string) []string {
 	var out []string
-	for _, v := range w.host.Snapshot().Volumes[storage] {
+	for _, v := range w.Host.Snapshot().Volumes[storage] {
 		out = append(out, v.ID)
 	}
 	return out
@@ -43,35 +44,35 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.template(9000, "golden")
+				w.Template(9000, "golden")
 				w.ctTemplate(9001)
-				w.host.Edit(func(e *pvesim.Edit) {
+				w.Host.Edit(func(e *pvesim.Edit) {
 					e.Add(pvesim.Guest{VMID: 9002, Kind: "lxc", Config: map[string]string{"hostname": "plain"}})
 				})
 				w.declare("x", &c.template)
 				if c.vm {
-					w.node("n", func(v *proxmox.VM) { v.Template = "x" })
+					w.Node("n", func(v *proxmox.VM) { v.Template = "x" })
 				} else {
 					w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
 				}
 				before := volumeIDs(w, "local")
-				p := w.plan()
+				p := w.Plan()
 				if c.says != "" {
-					require.Empty(t, p.Steps, "%s", describe(p))
+					require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 					require.True(t, p.Findings.HasErrors())
 					require.Contains(t, fmt.Sprint(p.Findings), c.says)
 					return
 				}
-				w.apply()
-				w.converged()
-				require.True(t, w.guest(10000).Running)
-				w.drop("n")
-				w.apply()
-				delete(w.site.Objects, model.Address{Kind: "template", Name: "x"})
-				w.apply()
-				w.converged()
+				w.Apply()
+				w.Converged()
+				require.True(t, w.Guest(10000).Running)
+				w.Drop("n")
+				w.Apply()
+				delete(w.Site.Objects, model.Address{Kind: "template", Name: "x"})
+				w.Apply()
+				w.Converged()
 				require.Equal(t, before, volumeIDs(w, "local"), "what was only named is never removed")
-				require.Len(t, w.host.Snapshot().Guests, 3)
+				require.Len(t, w.Host.Snapshot().Guests, 3)
 			})
 		})
 	}
@@ -82,22 +83,22 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 func TestTemplateInUseStays(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
-		w.node("web-1", nil)
-		w.apply()
+		w.Node("web-1", nil)
+		w.Apply()
 		require.Contains(t, volumeIDs(w, "local"), "local:vztmpl/homestak.home.debian-ct.000000000000.tar.zst")
-		w.site.Manifests["web"].Suspend = true
-		objects := w.site.Objects
-		w.site.Objects = model.State{}
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Site.Manifests["web"].Suspend = true
+		objects := w.Site.Objects
+		w.Site.Objects = model.State{}
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Contains(t, fmt.Sprint(p.Findings), "template.debian-ct is not deleted: ct.cache still needs it")
 		require.Contains(t, fmt.Sprint(p.Findings), "image.debian-12 is not deleted: vm.web-1 still needs it")
-		w.site.Objects, w.site.Manifests["web"].Suspend = objects, false
-		w.converged()
-		w.drop("cache")
-		w.drop("web-1")
-		w.site.Objects = model.State{}
-		w.apply()
+		w.Site.Objects, w.Site.Manifests["web"].Suspend = objects, false
+		w.Converged()
+		w.Drop("cache")
+		w.Drop("web-1")
+		w.Site.Objects = model.State{}
+		w.Apply()
 		require.NotContains(t, strings.Join(volumeIDs(w, "local"), " "), "homestak.")
 	})
 }
@@ -107,16 +108,16 @@ func TestTemplateInUseStays(t *testing.T) {
 func TestTemplateWithNewContent(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
-		w.apply()
-		before := w.guest(10000)
+		w.Apply()
+		before := w.Guest(10000)
 		url := "https://images.test/debian-12-standard.tar.zst"
 		w.declare("debian-ct", &proxmox.Template{URL: url, Checksum: "sha256:" + strings.Repeat("ab", 32)})
-		p := w.apply()
-		require.Len(t, p.Steps, 1, "%s", describe(p))
-		require.Equal(t, []string{"file"}, paths(p.Steps[0]))
+		p := w.Apply()
+		require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
+		require.Equal(t, []string{"file"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, []string{"local:vztmpl/homestak.home.debian-ct.abababababab.tar.zst"}, volumeIDs(w, "local"))
-		require.Equal(t, before, w.guest(10000))
-		w.converged()
+		require.Equal(t, before, w.Guest(10000))
+		w.Converged()
 	})
 }
 
@@ -135,7 +136,7 @@ func TestTemplatesThatCannotBe(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				w.declare("x", &c)
 				w.ct("n", func(v *proxmox.CT) { v.Template = "x" })
-				_, found := w.site.Want("father")
+				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 			})
 		})
@@ -194,7 +195,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 				w.ct("n", edit)
-				_, found := w.site.Want("father")
+				_, found := w.Site.Want("father")
 				require.NotZero(t, found.Errors())
 				require.Contains(t, fmt.Sprint(found), says)
 			})
@@ -206,22 +207,22 @@ func TestContainersThatCannotBe(t *testing.T) {
 // containers there are, and none where there are only machines.
 func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.site.Timezone, w.site.At = "Etc/UTC", diag.Range{File: "site.hcl"}
-		w.node("web-1", nil)
-		_, found := w.site.Want("father")
+		w.Site.Timezone, w.Site.At = "Etc/UTC", diag.Range{File: "site.hcl"}
+		w.Node("web-1", nil)
+		_, found := w.Site.Want("father")
 		require.Zero(t, found.Errors())
 		w.ct("cache", nil)
 		own := w.ct("own", func(c *proxmox.CT) { c.Timezone = "Europe/Berlin" })
 		w.ct("other", nil)
-		_, found = w.site.Want("father")
+		_, found = w.Site.Want("father")
 		found = found.Sorted()
 		require.Equal(t, 1, found.Errors(), "%v", found)
 		i := slices.IndexFunc(found, func(f diag.Finding) bool { return f.Severity == diag.Error })
 		require.Equal(t, "site.hcl", found[i].At.File)
 		require.Contains(t, found[i].Summary, `timezone = "Etc/UTC"`)
 		own.Timezone = "Etc/UTC"
-		w.site.Timezone = "UTC"
-		_, found = w.site.Want("father")
+		w.Site.Timezone = "UTC"
+		_, found = w.Site.Want("father")
 		require.Equal(t, 1, found.Errors())
 		require.Equal(t, "ct.own", found.Sorted()[0].Address)
 	})
@@ -231,10 +232,10 @@ func TestSiteTimezoneThatNoContainerTakes(t *testing.T) {
 func TestKeysOfAContainerAreOfItsBirth(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
-		w.apply()
-		require.Empty(t, w.plan().Findings)
-		w.site.Secrets.Values["ssh_keys"]["new"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx new@home"
-		p := w.plan()
+		w.Apply()
+		require.Empty(t, w.Plan().Findings)
+		w.Site.Secrets.Values["ssh_keys"]["new"] = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCx new@home"
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.Len(t, p.Findings, 1)
 		require.Contains(t, p.Findings[0].Summary, "the ssh keys for ct.cache changed since it was made")
@@ -248,13 +249,13 @@ func TestAMountPointDetachedByHandComesBack(t *testing.T) {
 			w.ct("cache", func(c *proxmox.CT) {
 				c.Power, c.Disks = power, []proxmox.CTDisk{{Name: "data", Size: 5, Path: "/srv"}, {Name: "logs", Size: 2, Path: "/var/log"}}
 			})
-			w.apply()
-			all, mp := volumesOf(w, 10000), w.guest(10000).Config["mp0"]
+			w.Apply()
+			all, mp := volumesOf(w, 10000), w.Guest(10000).Config["mp0"]
 			w.detach(10000, "mp0", "unused0")
-			p := w.apply()
+			p := w.Apply()
 			require.Contains(t, p.Steps[0].Reason, "disk data was detached by hand, and is attached again with its data ("+file(mp)+")")
-			w.converged()
-			require.Equal(t, mp, w.guest(10000).Config["mp0"])
+			w.Converged()
+			require.Equal(t, mp, w.Guest(10000).Config["mp0"])
 			require.Equal(t, all, volumesOf(w, 10000))
 		})
 	}
@@ -284,16 +285,16 @@ func TestDisksOfAContainerAreSafe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, twoStorages(), func(t *testing.T, w *world) {
 				ct := w.ct("cache", func(c *proxmox.CT) { c.Disks = data })
-				w.apply()
-				volume, _, _ := strings.Cut(w.guest(10000).Config["mp0"], ",")
+				w.Apply()
+				volume, _, _ := strings.Cut(w.Guest(10000).Config["mp0"], ",")
 				if c.hand != nil {
-					w.host.Edit(func(e *pvesim.Edit) { c.hand(e, volume) })
+					w.Host.Edit(func(e *pvesim.Edit) { c.hand(e, volume) })
 				}
 				if c.file != nil {
 					c.file(ct)
 				}
-				p := w.plan()
-				require.Empty(t, p.Steps, "%s", describe(p))
+				p := w.Plan()
+				require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 				require.Contains(t, fmt.Sprint(p.Findings)+p.Findings[0].Detail, c.says)
 			})
 		})

@@ -18,11 +18,11 @@ import (
 func TestOneCore(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	for name, cores := range map[string]int{"one": 1, "two": 2} {
-		w.node(name, func(v *proxmox.VM) { v.Preset, v.Cores, v.Memory = "", cores, 512 })
+		w.Node(name, func(v *proxmox.VM) { v.Preset, v.Cores, v.Memory = "", cores, 512 })
 		w.ct("ct-"+name, func(c *proxmox.CT) { c.Preset, c.Cores, c.Memory = "", cores, 512 })
 	}
 	brief := map[string]string{}
-	for _, s := range w.plan().Steps {
+	for _, s := range w.Plan().Steps {
 		brief[s.Address.String()] = s.Brief
 	}
 	require.Contains(t, brief["vm.one"], "1 core, 512 MiB")
@@ -36,8 +36,8 @@ func TestContentIsSorted(t *testing.T) {
 		w := newWorld(t, pvesim.Config{Storages: []pvesim.Storage{
 			{Name: "local", Type: "dir", Content: order}, {Name: "local-lvm", Type: "lvmthin", Content: []string{"rootdir"}},
 		}})
-		w.node("web-1", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "local"}} })
-		require.Contains(t, foundIn(w.plan()), "it takes backup,import,iso,vztmpl: allow it with `pvesm set local --content backup,images,import,iso,vztmpl`")
+		w.Node("web-1", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "root", Storage: "local"}} })
+		require.Contains(t, foundIn(w.Plan()), "it takes backup,import,iso,vztmpl: allow it with `pvesm set local --content backup,images,import,iso,vztmpl`")
 		check := said(t, w.examine(nil), "storage local")
 		require.Equal(t, "it does not take images, only backup, import, iso, vztmpl", check.Seen)
 		require.Equal(t, "pvesm set local --content backup,images,import,iso,vztmpl", check.Fix[0])
@@ -47,11 +47,11 @@ func TestContentIsSorted(t *testing.T) {
 // TestDuplicatesAreReportedOnce: by one finding that names both.
 func TestDuplicatesAreReportedOnce(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web-1", nil)
-	w.apply()
-	restored := w.guest(10000).Config
-	w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Config: restored}) })
-	p := w.plan()
+	w.Node("web-1", nil)
+	w.Apply()
+	restored := w.Guest(10000).Config
+	w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Config: restored}) })
+	p := w.Plan()
 	require.Empty(t, p.Steps)
 	require.Len(t, p.Findings, 1)
 	require.Equal(t, "2 guests carry the identity of vm.web-1: neither is changed (VM 10000, VM 10050)", p.Findings[0].Summary)
@@ -67,7 +67,7 @@ func TestDuplicatesAreReportedOnce(t *testing.T) {
 // that is full.
 func TestDoctorWithoutASize(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
-	w.node("web", nil)
+	w.Node("web", nil)
 	answers := w.hears("/nodes/father/storage", fixed(http.StatusOK, `{"data":[`+
 		`{"storage":"local","content":"import,iso","enabled":1,"active":1,"avail":1099511627776},{"storage":"local-lvm","content":"images,rootdir","enabled":1,"active":1}]}`))
 	check := said(t, w.examine(answers), "storage local-lvm")

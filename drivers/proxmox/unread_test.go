@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -19,18 +20,18 @@ import (
 func TestRenamedAndUnreadIsNotMadeAgain(t *testing.T) {
 	var dark atomic.Bool // the agent's requests run side by side
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.NotEmpty(t, p.Unknown)
 		dark.Store(false)
-		w.apply()
-		require.Equal(t, "web-1", w.guest(10000).Config["name"])
-		require.Len(t, w.host.Snapshot().Guests, 1)
+		w.Apply()
+		require.Equal(t, "web-1", w.Guest(10000).Config["name"])
+		require.Len(t, w.Host.Snapshot().Guests, 1)
 	})
 }
 
@@ -39,24 +40,24 @@ func TestRenamedAndUnreadIsNotMadeAgain(t *testing.T) {
 func TestCopyBesideAnUnreadOriginalIsNotStarted(t *testing.T) {
 	var dark atomic.Bool // as above
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/qemu/10000/")}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		copied := w.guest(10000)
+		w.Node("web-1", nil)
+		w.Apply()
+		copied := w.Guest(10000)
 		copied.VMID, copied.Running = 10001, false
-		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.NotEmpty(t, p.Unknown)
-		w.drop("web-1")
-		require.Empty(t, w.plan().Steps, "nor is it removed")
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Drop("web-1")
+		require.Empty(t, w.Plan().Steps, "nor is it removed")
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "name", "renamed")
 			e.Set(10001, "name", "renamed")
 		})
 		time.Sleep(20 * time.Second)
-		require.Empty(t, w.plan().Steps, "whatever both are called")
+		require.Empty(t, w.Plan().Steps, "whatever both are called")
 	})
 }
 
@@ -65,13 +66,13 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 	var dark atomic.Bool // as above
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: unreadable(&dark, "/lxc/10000/")}, func(t *testing.T, w *world) {
 		w.ct("cache", nil)
-		w.apply()
-		copied := w.guest(10000)
+		w.Apply()
+		copied := w.Guest(10000)
 		copied.VMID, copied.Running = 10001, false
-		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		require.Contains(t, told(w.plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
+		require.Contains(t, told(w.Plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
 	})
 }
 
@@ -79,17 +80,17 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 // site's ranges, of a guest that left the files. Only its name says that it is to be read.
 func TestCopyThatNothingTellsButItsName(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.node("web-2", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "tags", "") })
-		copied := w.guest(10000)
+		w.Node("web-1", nil)
+		w.Node("web-2", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "tags", "") })
+		copied := w.Guest(10000)
 		copied.VMID, copied.Running = 30000, false
-		w.host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
-		w.drop("web-1")
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Drop("web-1")
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Len(t, p.Unmanaged, 2)
 		require.Contains(t, p.Unmanaged[0].Why, "one of 2 guests with the identity of vm.web-1")
 	})
@@ -112,12 +113,12 @@ func TestAnotherVMIDIsARemoval(t *testing.T) {
 		"protected":    func(_ *model.Node, v *proxmox.VM) { v.Protection = true },
 	} {
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-			n := w.node("web-1", nil)
-			edit(n, w.vm("web-1"))
-			w.apply()
+			n := w.Node("web-1", nil)
+			edit(n, w.VM("web-1"))
+			w.Apply()
 			n.Resource.Guest.VMID = 10050
-			p := w.plan()
-			require.Empty(t, p.Steps, "%s", describe(p))
+			p := w.Plan()
+			require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 			require.Contains(t, p.Findings[0].Summary, word)
 		})
 	}

@@ -14,19 +14,19 @@ import (
 // logs of PVE.
 func TestResultsNameTheTasksThatTheHostRan(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.node("web-2", nil)
+		w.Node("web-1", nil)
+		w.Node("web-2", nil)
 		seen := 0
-		for _, change := range []func(){func() {}, func() { w.drop("web-2") }} {
+		for _, change := range []func(){func() {}, func() { w.Drop("web-2") }} {
 			change()
 			var noted []string
-			for _, r := range apply.Run(t.Context(), w.plan().Steps, apply.Options{}, w.d.Apply) {
+			for _, r := range apply.Run(t.Context(), w.Plan().Steps, apply.Options{}, w.Driver.Apply) {
 				require.NoError(t, r.Err)
 				require.NotEmpty(t, r.Tasks, r.Step.Address)
 				noted = append(noted, r.Tasks...)
 			}
 			var ran []string
-			for _, task := range w.host.Snapshot().Tasks[seen:] {
+			for _, task := range w.Host.Snapshot().Tasks[seen:] {
 				ran = append(ran, task.UPID)
 			}
 			require.ElementsMatch(t, ran, noted)

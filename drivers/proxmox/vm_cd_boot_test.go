@@ -48,21 +48,21 @@ func TestBootOrderOfDrivesThatGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				w.iso("local:iso/a.iso", "local:iso/b.iso")
-				w.node("win", func(v *proxmox.VM) { v.Restart = c.restart })
+				w.Node("win", func(v *proxmox.VM) { v.Restart = c.restart })
 				for _, options := range c.lives {
-					w.vm("win").Options = options
-					w.apply()
-					w.converged()
+					w.VM("win").Options = options
+					w.Apply()
+					w.Converged()
 				}
 				for _, verb := range []string{"stop", "start"} {
-					upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+					upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
 					require.NoError(t, err)
-					require.NoError(t, w.d.WaitTask(t.Context(), upid))
+					require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 				}
-				g := w.guest(10000)
+				g := w.Guest(10000)
 				require.Empty(t, g.Config["ide0"])
 				require.Equal(t, c.boot, g.Config["boot"])
-				w.converged()
+				w.Converged()
 			})
 		})
 	}

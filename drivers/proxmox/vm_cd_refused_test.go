@@ -41,8 +41,8 @@ func TestCDDrivesThatCannotBe(t *testing.T) {
 		{"boot", "order=scsi0;ide0", "options.boot names ide0, where no drive is"},
 	} {
 		w := newWorld(t, pvesim.Config{})
-		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
-		_, found := w.site.Want("father")
+		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{c.slot: c.value, "machine": "q35"} })
+		_, found := w.Site.Want("father")
 		require.NotZero(t, found.Errors(), "%v", c)
 		require.Contains(t, everyWord(found), c.want, "%v", c)
 	}
@@ -60,7 +60,7 @@ func TestBlankIsSaid(t *testing.T) {
 	} {
 		w := newWorld(t, pvesim.Config{})
 		w.windows(edit)
-		_, found := w.site.Want("father")
+		_, found := w.Site.Want("father")
 		require.Contains(t, everyWord(found), want)
 	}
 }
@@ -71,18 +71,18 @@ func TestMissingISOIsToldByThePlan(t *testing.T) {
 		w.iso("local:iso/win11.iso")
 		w.windows(nil)
 		w.at("vm.win", 9, "options.sata0")
-		p := w.plan()
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, foundIn(p), "9 error vm.win is not created: there is no ISO image local:iso/virtio.iso on node father |")
-		w.vm("win").Options["sata0"] = "local-lvm:iso/virtio.iso,media=cdrom"
-		require.Contains(t, foundIn(w.plan()), `storage "local-lvm" on node father does not take ISO images (iso)`)
-		w.vm("win").Options["sata0"] = "none,media=cdrom"
-		w.apply()
-		w.converged()
-		w.host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local:iso/win11.iso") })
-		w.converged()
-		w.vm("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
-		p = w.plan()
+		w.VM("win").Options["sata0"] = "local-lvm:iso/virtio.iso,media=cdrom"
+		require.Contains(t, foundIn(w.Plan()), `storage "local-lvm" on node father does not take ISO images (iso)`)
+		w.VM("win").Options["sata0"] = "none,media=cdrom"
+		w.Apply()
+		w.Converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.RemoveVolume("local:iso/win11.iso") })
+		w.Converged()
+		w.VM("win").Options["sata0"] = "local:iso/win11.iso,media=cdrom"
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, foundIn(p), "9 error vm.win is not changed: there is no ISO image local:iso/win11.iso on node father")
 	})

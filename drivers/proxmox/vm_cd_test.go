@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -21,18 +22,18 @@ import (
 
 // iso puts an ISO image onto a storage, as an administrator does.
 func (w *world) iso(volids ...string) {
-	w.t.Helper()
+	w.T.Helper()
 	image, err := nocloud.Seed{Instance: "i", Name: "n", UserData: "#cloud-config\n"}.Image()
-	require.NoError(w.t, err)
+	require.NoError(w.T, err)
 	for _, volid := range volids {
-		require.NoError(w.t, w.d.SendSeed(w.t.Context(), "father", volid, image))
+		require.NoError(w.T, w.Driver.SendSeed(w.T.Context(), "father", volid, image))
 	}
 }
 
 // windows declares a machine that is installed by hand: a blank disk, an ISO to install
 // from, and a second one with drivers.
 func (w *world) windows(edit func(*proxmox.VM)) {
-	w.node("win", func(v *proxmox.VM) {
+	w.Node("win", func(v *proxmox.VM) {
 		v.Image, v.Agent = "", false
 		v.Disks = []proxmox.Disk{{Name: "root", Size: 64, Blank: true}}
 		v.Options = map[string]string{
@@ -43,7 +44,7 @@ func (w *world) windows(edit func(*proxmox.VM)) {
 			edit(v)
 		}
 	})
-	n := w.site.Manifests["web"].Nodes
+	n := w.Site.Manifests["web"].Nodes
 	n[len(n)-1].Resource.Needs = nil
 }
 
@@ -52,9 +53,9 @@ func TestMachineInstalledByHand(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/win11.iso", "local:iso/virtio.iso")
 		w.windows(nil)
-		w.apply()
-		w.converged()
-		g := w.guest(10000)
+		w.Apply()
+		w.Converged()
+		g := w.Guest(10000)
 		require.True(t, g.Running)
 		require.Equal(t, "order=scsi0;ide0;sata0;net0", g.Config["boot"])
 		require.Contains(t, g.Config["scsi0"], "size=64G")
@@ -62,35 +63,35 @@ func TestMachineInstalledByHand(t *testing.T) {
 		require.Contains(t, g.Config["sata0"], "local:iso/virtio.iso,media=cdrom,size=")
 		require.Contains(t, g.Config["ide2"], "cloudinit")
 
-		v := w.vm("win")
+		v := w.VM("win")
 		v.Options["ide0"], v.Options["sata0"] = "none,media=cdrom", "none,media=cdrom"
-		p := w.apply()
-		require.Equal(t, []string{"options.ide0", "options.sata0"}, paths(p.Steps[0]))
+		p := w.Apply()
+		require.Equal(t, []string{"options.ide0", "options.sata0"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, model.ClassHot, p.Steps[0].Class, "another medium goes in while it runs")
-		w.converged()
-		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["ide0"])
-		require.Empty(t, w.guest(10000).Pending)
+		w.Converged()
+		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["ide0"])
+		require.Empty(t, w.Guest(10000).Pending)
 
 		delete(v.Options, "ide0")
 		delete(v.Options, "sata0")
-		p = w.apply()
+		p = w.Apply()
 		require.Equal(t, model.ClassPending, p.Steps[0].Class, "the drive itself goes with a restart")
-		w.converged()
+		w.Converged()
 		for _, verb := range []string{"stop", "start"} {
-			upid, err := w.d.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
+			upid, err := w.Driver.Post(t.Context(), "/nodes/father/qemu/10000/status/"+verb, nil)
 			require.NoError(t, err)
-			require.NoError(t, w.d.WaitTask(t.Context(), upid))
+			require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 		}
-		w.converged()
-		require.Empty(t, w.guest(10000).Config["ide0"])
-		require.Equal(t, "order=scsi0;net0", w.guest(10000).Config["boot"])
+		w.Converged()
+		require.Empty(t, w.Guest(10000).Config["ide0"])
+		require.Equal(t, "order=scsi0;net0", w.Guest(10000).Config["boot"])
 
-		w.drop("win")
-		w.apply()
-		w.converged()
-		require.Empty(t, w.host.Snapshot().Guests)
+		w.Drop("win")
+		w.Apply()
+		w.Converged()
+		require.Empty(t, w.Host.Snapshot().Guests)
 		var left []string
-		for _, vol := range w.host.Snapshot().Volumes["local"] {
+		for _, vol := range w.Host.Snapshot().Volumes["local"] {
 			left = append(left, vol.ID)
 		}
 		require.Subset(t, left, []string{"local:iso/virtio.iso", "local:iso/win11.iso"}, "an image in a drive is nobody's to remove")
@@ -105,7 +106,7 @@ func TestMediumChangesHot(t *testing.T) {
 			t.Run(slot+" "+boot, func(t *testing.T) {
 				inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 					w.iso("local:iso/a.iso", "local:iso/b.iso")
-					w.node("web-1", func(v *proxmox.VM) {
+					w.Node("web-1", func(v *proxmox.VM) {
 						v.Restart, v.Options = "allowed", map[string]string{slot: "local:iso/a.iso,media=cdrom"}
 						if boot != "" {
 							v.Options["boot"] = boot
@@ -114,21 +115,21 @@ func TestMediumChangesHot(t *testing.T) {
 							v.Options["boot"] = "order=scsi1"
 						}
 					})
-					w.apply()
-					w.converged()
+					w.Apply()
+					w.Converged()
 					for _, volume := range []string{"local:iso/b.iso", "none"} {
-						w.vm("web-1").Options[slot] = "file=" + volume + ",media=cdrom"
-						p := w.apply()
-						require.Equal(t, []string{"options." + slot}, paths(p.Steps[0]))
+						w.VM("web-1").Options[slot] = "file=" + volume + ",media=cdrom"
+						p := w.Apply()
+						require.Equal(t, []string{"options." + slot}, proxmoxtest.Paths(p.Steps[0]))
 						require.Equal(t, model.ClassHot, p.Steps[0].Class)
-						require.Equal(t, volume, file(w.guest(10000).Config[slot]))
-						w.converged()
+						require.Equal(t, volume, file(w.Guest(10000).Config[slot]))
+						w.Converged()
 					}
-					delete(w.vm("web-1").Options, slot)
-					w.apply()
-					w.converged()
-					require.Empty(t, w.guest(10000).Config[slot])
-					require.True(t, w.guest(10000).Running)
+					delete(w.VM("web-1").Options, slot)
+					w.Apply()
+					w.Converged()
+					require.Empty(t, w.Guest(10000).Config[slot])
+					require.True(t, w.Guest(10000).Running)
 				})
 			})
 		}
@@ -140,27 +141,27 @@ func TestMediumChangesHot(t *testing.T) {
 func TestForeignCDDriveIsLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso", "local:iso/b.iso")
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Power, v.Disks = "stopped", []proxmox.Disk{{Name: "data", Size: 1, Bus: "sata"}}
 		})
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ide1", "local:iso/a.iso,media=cdrom,size=374K") })
-		w.converged()
-		v := w.vm("web-1")
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "ide1", "local:iso/a.iso,media=cdrom,size=374K") })
+		w.Converged()
+		v := w.VM("web-1")
 		v.Options = map[string]string{"ide1": "local:iso/a.iso,media=cdrom"}
-		w.converged()
+		w.Converged()
 		v.Options["ide1"] = "local:iso/b.iso,media=cdrom"
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 
 		v.Options["sata0"] = "none,media=cdrom"
-		p := w.plan()
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, foundIn(p), "slot sata0 has no room for a CD drive: it is that of disk data")
 		delete(v.Options, "sata0")
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "scsi9", "local-lvm:vm-10000-disk-0,size=1G") })
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "scsi9", "local-lvm:vm-10000-disk-0,size=1G") })
 		v.Options["scsi9"] = "none,media=cdrom"
-		p = w.plan()
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, foundIn(p), "it is that of a drive that was attached by hand")
 	})
@@ -172,16 +173,16 @@ func TestDiskBesideCDDrives(t *testing.T) {
 		w.windows(func(v *proxmox.VM) {
 			v.Power, v.Options = "stopped", map[string]string{"scsi0": "none,media=cdrom", "sata0": "none,media=cdrom"}
 		})
-		w.apply()
-		require.Equal(t, "order=scsi1;sata0;scsi0;net0", w.guest(10000).Config["boot"])
-		w.converged()
-		v := w.vm("win")
+		w.Apply()
+		require.Equal(t, "order=scsi1;sata0;scsi0;net0", w.Guest(10000).Config["boot"])
+		w.Converged()
+		v := w.VM("win")
 		v.Options["sata1"] = "none,media=cdrom"
 		v.Disks = append(v.Disks, proxmox.Disk{Name: "data", Size: 1, Bus: "sata"})
-		w.apply()
-		w.converged()
-		require.Equal(t, "none,media=cdrom", w.guest(10000).Config["sata1"])
-		require.Contains(t, w.guest(10000).Config["sata2"], "size=1G")
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "none,media=cdrom", w.Guest(10000).Config["sata1"])
+		require.Contains(t, w.Guest(10000).Config["sata2"], "size=1G")
 	})
 }
 
@@ -191,20 +192,20 @@ func TestImageInADrive(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "image", Name: "drivers"}
 		iso := &proxmox.Image{URL: "https://images.test/virtio-win.iso", Checksum: "sha256:" + strings.Repeat("a", 64)}
-		w.site.Objects[addr] = &model.Resource{Addr: addr, Spec: iso}
+		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: iso}
 		w.windows(func(v *proxmox.VM) { v.Options = map[string]string{"sata0": "drivers,media=cdrom"} })
-		_, found := w.site.Want("father")
+		_, found := w.Site.Want("father")
 		require.Contains(t, fmt.Sprint(found), "named without a reference")
-		w.site.Manifests["web"].Nodes[0].Resource.Needs = []model.Address{addr}
-		w.apply()
-		w.converged()
-		require.Equal(t, "local:iso/homestak.home.drivers.aaaaaaaaaaaa.iso", file(w.guest(10000).Config["sata0"]))
+		w.Site.Manifests["web"].Nodes[0].Resource.Needs = []model.Address{addr}
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "local:iso/homestak.home.drivers.aaaaaaaaaaaa.iso", file(w.Guest(10000).Config["sata0"]))
 
 		iso.Checksum = "sha256:" + strings.Repeat("b", 64)
-		w.apply()
-		w.converged()
-		require.Equal(t, "local:iso/homestak.home.drivers.bbbbbbbbbbbb.iso", file(w.guest(10000).Config["sata0"]))
-		require.Len(t, w.host.Snapshot().Volumes["local"], 1)
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "local:iso/homestak.home.drivers.bbbbbbbbbbbb.iso", file(w.Guest(10000).Config["sata0"]))
+		require.Len(t, w.Host.Snapshot().Volumes["local"], 1)
 	})
 }
 
@@ -223,7 +224,7 @@ func TestCDDriveSurvivesEveryFault(t *testing.T) {
 		ready = true
 		w.windows(func(v *proxmox.VM) { v.Power = "stopped" })
 		settle(w)
-		v := w.vm("win")
+		v := w.VM("win")
 		v.Options["ide0"] = "none,media=cdrom"
 		delete(v.Options, "sata0")
 		v.Disks = append(v.Disks, proxmox.Disk{Name: "data", Size: 1, Bus: "sata"})
@@ -232,11 +233,11 @@ func TestCDDriveSurvivesEveryFault(t *testing.T) {
 		settle(w)
 		v.Options["ide0"] = "none,media=cdrom"
 		settle(w)
-		g := w.guest(10000)
+		g := w.Guest(10000)
 		require.Equal(t, "none,media=cdrom", g.Config["ide0"])
 		require.False(t, slices.Contains(strings.Split(g.Config["sata0"], ","), "media=cdrom"), g.Config["sata0"])
-		require.Len(t, w.host.Snapshot().Volumes["local-lvm"], 5, "root, data, firmware, TPM, cloud-init")
-		require.Len(t, w.host.Snapshot().Volumes["local"], 2)
+		require.Len(t, w.Host.Snapshot().Volumes["local-lvm"], 5, "root, data, firmware, TPM, cloud-init")
+		require.Len(t, w.Host.Snapshot().Volumes["local"], 2)
 	})
 }
 
@@ -262,17 +263,17 @@ func TestRandomCDDrivesConverge(t *testing.T) {
 		running := rapid.Bool().Draw(rt, "running")
 		inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 			w.iso("local:iso/a.iso", "local:iso/b.iso")
-			w.node("win", func(v *proxmox.VM) {
+			w.Node("win", func(v *proxmox.VM) {
 				v.Restart = "allowed"
 				if !running {
 					v.Power = "stopped"
 				}
 			})
 			for _, options := range lives {
-				w.vm("win").Options = options
-				w.apply()
-				w.converged()
-				g := w.guest(10000)
+				w.VM("win").Options = options
+				w.Apply()
+				w.Converged()
+				g := w.Guest(10000)
 				for slot, value := range options {
 					if slot != "boot" {
 						require.Equal(t, file(value), file(g.Config[slot]), "%s of %v", slot, g.Config)
@@ -291,13 +292,13 @@ func TestMachineOfWindowsIsPinned(t *testing.T) {
 			w.windows(func(v *proxmox.VM) {
 				v.Power, v.Options = "stopped", map[string]string{"machine": declared, "ostype": "win11"}
 			})
-			w.apply()
-			require.Regexp(t, `^pc-(q35|i440fx)-\d`, w.guest(10000).Config["machine"])
-			w.converged()
-			w.vm("win").Options["machine"] = other
-			p := w.apply()
-			require.Equal(t, []string{"options.machine"}, paths(p.Steps[0]))
-			w.converged()
+			w.Apply()
+			require.Regexp(t, `^pc-(q35|i440fx)-\d`, w.Guest(10000).Config["machine"])
+			w.Converged()
+			w.VM("win").Options["machine"] = other
+			p := w.Apply()
+			require.Equal(t, []string{"options.machine"}, proxmoxtest.Paths(p.Steps[0]))
+			w.Converged()
 		})
 	}
 }
@@ -307,17 +308,17 @@ func TestMachineOfWindowsIsPinned(t *testing.T) {
 func TestCDDriveOfATemplate(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.iso("local:iso/a.iso")
-		w.template(9000, "golden")
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Template(9000, "golden")
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Template, v.Options = "golden", map[string]string{"ide0": "local:iso/a.iso,media=cdrom", "boot": "order=scsi0;ide0;net0"}
 		})
-		w.apply()
-		w.converged()
-		require.Equal(t, "local:iso/a.iso", file(w.guest(10000).Config["ide0"]))
-		w.node("web-2", func(v *proxmox.VM) {
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "local:iso/a.iso", file(w.Guest(10000).Config["ide0"]))
+		w.Node("web-2", func(v *proxmox.VM) {
 			v.Template, v.Options = "golden", map[string]string{"scsi0": "none,media=cdrom"}
 		})
-		failed := w.run(w.plan())
+		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "vm", Name: "web-2"}], "the template has another drive at scsi0")
 	})
 }
@@ -328,10 +329,10 @@ func TestCDDrivesAskForLittle(t *testing.T) {
 	w.windows(func(v *proxmox.VM) {
 		v.Options = map[string]string{"ide0": "isos:iso/x.iso,media=cdrom", "sata0": "none,media=cdrom"}
 	})
-	want, found := w.site.Want("father")
+	want, found := w.Site.Want("father")
 	require.Zero(t, found.Errors(), "%v", found)
 	var asked []string
-	for _, n := range proxmox.Needs(w.site, want, 9) {
+	for _, n := range proxmox.Needs(w.Site, want, 9) {
 		asked = append(asked, n.String())
 		if n.Path == "/storage/isos" {
 			require.Equal(t, [][]rights.Grant{{{Path: "/storage/isos", Priv: "Datastore.AllocateSpace"}}}, n.Or)

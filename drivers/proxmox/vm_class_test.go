@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -80,7 +81,7 @@ func edits() map[string]edit {
 func edited(w *world, hotplug, restart, power string) {
 	w.vlanAware("vmbr0")
 	w.iso("local:iso/a.iso")
-	w.node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *proxmox.VM) {
 		v.Power, v.Restart = power, restart
 		v.Disks, v.NICs = []proxmox.Disk{{Name: "data", Size: 5}}, []proxmox.NIC{{Name: "lan", MAC: "BC:24:11:00:00:09"}}
 		v.Options = map[string]string{"cpulimit": "1", "balloon": "512", "tablet": "0", "usb1": "spice", "vga": "virtio"}
@@ -91,8 +92,8 @@ func edited(w *world, hotplug, restart, power string) {
 			v.Options["numa"] = "1"
 		}
 	})
-	w.apply()
-	w.converged()
+	w.Apply()
+	w.Converged()
 }
 
 // waiting reports whether PVE holds back any of the keys.
@@ -111,14 +112,14 @@ func TestClassIsWhatPVEDoes(t *testing.T) {
 					inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 						edited(w, hotplug, "never", power)
 						time.Sleep(time.Minute) // it runs for a while
-						e.do(w.vm("web-1"))
-						p := w.plan()
+						e.do(w.VM("web-1"))
+						p := w.Plan()
 						if len(p.Steps) == 0 {
 							return // it is so already
 						}
 						class := p.Steps[0].Class
-						require.Empty(t, w.run(p))
-						held := waiting(w.guest(10000), e.keys)
+						require.Empty(t, w.Run(p))
+						held := waiting(w.Guest(10000), e.keys)
 						switch {
 						case power == "stopped":
 							require.Equal(t, model.ClassNone, class)
@@ -126,10 +127,10 @@ func TestClassIsWhatPVEDoes(t *testing.T) {
 						case e.seed && !held:
 							require.Equal(t, model.ClassPending, class)
 						default:
-							require.Equal(t, held, class == model.ClassPending, describe(p)+"class %s, pending %v", class, w.guest(10000).Pending)
+							require.Equal(t, held, class == model.ClassPending, proxmoxtest.Describe(p)+"class %s, pending %v", class, w.Guest(10000).Pending)
 						}
-						q := w.plan()
-						require.Empty(t, q.Steps, "%s", describe(q))
+						q := w.Plan()
+						require.Empty(t, q.Steps, "%s", proxmoxtest.Describe(q))
 						require.Equal(t, held || e.seed && power == "running", len(q.Pending) > 0, "what waits is listed")
 					})
 				})
@@ -145,28 +146,28 @@ func TestRestartAllowedAppliesIt(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 				edited(w, "", "allowed", "running")
 				time.Sleep(time.Minute)
-				before := w.host.Snapshot().Requests
-				e.do(w.vm("web-1"))
-				p := w.plan()
+				before := w.Host.Snapshot().Requests
+				e.do(w.VM("web-1"))
+				p := w.Plan()
 				if len(p.Steps) == 0 {
 					return
 				}
 				require.NotEqual(t, model.ClassPending, p.Steps[0].Class)
-				require.Empty(t, w.run(p))
+				require.Empty(t, w.Run(p))
 				restarts := 0
-				for call, n := range w.host.Snapshot().Requests {
+				for call, n := range w.Host.Snapshot().Requests {
 					if strings.Contains(call, "reboot") {
 						restarts += n - before[call]
 					}
 				}
 				require.Equal(t, p.Steps[0].Class == model.ClassRestart, restarts == 1, "%d restarts for class %s", restarts, p.Steps[0].Class)
-				require.True(t, w.guest(10000).Running)
-				left := w.guest(10000).Pending
+				require.True(t, w.Guest(10000).Running)
+				left := w.Guest(10000).Pending
 				if p.Steps[0].Class == model.ClassHot {
 					delete(left, "boot") // PVE puts a new disc at its end, which is worth no restart
 				}
 				require.Empty(t, left)
-				w.converged()
+				w.Converged()
 			})
 		})
 	}
@@ -177,11 +178,11 @@ func TestRestartAllowedAppliesIt(t *testing.T) {
 func TestRestartBesideAMove(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		edited(w, "", "allowed", "running")
-		w.vm("web-1").Cores, w.vm("web-1").Disks[0].Storage = 5, "local-zfs"
-		p := w.apply()
+		w.VM("web-1").Cores, w.VM("web-1").Disks[0].Storage = 5, "local-zfs"
+		p := w.Apply()
 		require.Equal(t, model.ClassMigrate, p.Steps[0].Class)
-		w.converged()
-		require.Equal(t, "5", w.guest(10000).Config["cores"])
+		w.Converged()
+		require.Equal(t, "5", w.Guest(10000).Config["cores"])
 	})
 }
 
@@ -190,14 +191,14 @@ func TestRestartBesideAMove(t *testing.T) {
 func TestHotplugThatFailsIsPending(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
-		w.vm("web-1").NICs[0].Bridge = "vmbr9" // which the host does not have
-		p := w.plan()
+		w.VM("web-1").NICs[0].Bridge = "vmbr9" // which the host does not have
+		p := w.Plan()
 		require.Equal(t, model.ClassHot, p.Steps[0].Class)
-		failed := w.run(p)
+		failed := w.Run(p)
 		require.ErrorContains(t, failed[p.Steps[0].Address], "pending until its next restart")
 		require.ErrorContains(t, failed[p.Steps[0].Address], "hotplug problem")
-		p = w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p = w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Len(t, p.Pending, 1)
 	})
 }
@@ -211,28 +212,28 @@ func TestSeedingIsSaid(t *testing.T) {
 			do   func()
 			said bool
 		}{
-			"keys":   {func() { delete(w.site.Secrets.Values["ssh_keys"], "dev") }, true},
-			"dns":    {func() { w.site.DNS = []string{"9.9.9.9"} }, true},
-			"domain": {func() { w.site.Domain = "else.test" }, true},
-			"user":   {func() { w.site.VMUser = "ops" }, true},
-			"ip":     {func() { w.vm("web-1").NICs[0].IP = "10.0.0.8/24" }, true},
-			"tags":   {func() { w.vm("web-1").Tags = []string{"a"} }, false},
-			"notes":  {func() { w.vm("web-1").Description = "n" }, false},
-			"onboot": {func() { w.vm("web-1").OnBoot = true }, false},
-			"cores":  {func() { w.vm("web-1").Cores = 3 }, false},
+			"keys":   {func() { delete(w.Site.Secrets.Values["ssh_keys"], "dev") }, true},
+			"dns":    {func() { w.Site.DNS = []string{"9.9.9.9"} }, true},
+			"domain": {func() { w.Site.Domain = "else.test" }, true},
+			"user":   {func() { w.Site.VMUser = "ops" }, true},
+			"ip":     {func() { w.VM("web-1").NICs[0].IP = "10.0.0.8/24" }, true},
+			"tags":   {func() { w.VM("web-1").Tags = []string{"a"} }, false},
+			"notes":  {func() { w.VM("web-1").Description = "n" }, false},
+			"onboot": {func() { w.VM("web-1").OnBoot = true }, false},
+			"cores":  {func() { w.VM("web-1").Cores = 3 }, false},
 		} {
 			c.do()
-			p := w.plan()
+			p := w.Plan()
 			require.Len(t, p.Steps, 1, name)
 			require.Equal(t, c.said, strings.Contains(p.Steps[0].Reason, sentence), "%s: %s", name, p.Steps[0].Reason)
 			if c.said {
 				require.Equal(t, model.ClassPending, p.Steps[0].Class)
 			}
-			require.Empty(t, w.run(p))
-			w.converged()
+			require.Empty(t, w.Run(p))
+			w.Converged()
 		}
-		w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
-		require.Contains(t, w.plan().Steps[0].Reason, sentence)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, "name", "renamed") })
+		require.Contains(t, w.Plan().Steps[0].Reason, sentence)
 	})
 }
 
@@ -242,27 +243,27 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		edited(w, "", "never", "running")
 		time.Sleep(time.Hour)
-		w.site.DNS = []string{"9.9.9.9"}
-		w.apply()
+		w.Site.DNS = []string{"9.9.9.9"}
+		w.Apply()
 		for range 2 {
-			p := w.plan()
+			p := w.Plan()
 			require.Empty(t, p.Steps)
 			require.Len(t, p.Pending, 1)
 			require.Equal(t, "cloud-init", p.Pending[0].Path)
 			require.Contains(t, p.Pending[0].Why, "as on a new machine")
 			time.Sleep(time.Hour)
 		}
-		w.vm("web-1").Cores = 5 // the mark is written without forgetting it
-		w.apply()
-		w.vm("web-1").Restart = "allowed"
-		p := w.apply()
-		require.Equal(t, []string{"pending"}, paths(p.Steps[0]))
+		w.VM("web-1").Cores = 5 // the mark is written without forgetting it
+		w.Apply()
+		w.VM("web-1").Restart = "allowed"
+		p := w.Apply()
+		require.Equal(t, []string{"pending"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, model.ClassRestart, p.Steps[0].Class)
 		require.Contains(t, p.Steps[0].Reason, "as on a new machine")
-		w.converged()
-		require.Empty(t, w.plan().Pending)
+		w.Converged()
+		require.Empty(t, w.Plan().Pending)
 		time.Sleep(time.Hour)
-		require.Empty(t, w.plan().Pending)
+		require.Empty(t, w.Plan().Pending)
 	})
 }
 
@@ -298,21 +299,21 @@ func TestMovedDigestMeansLookAgain(t *testing.T) {
 				}
 				inTime(t, conf, func(t *testing.T, w *world) {
 					edited(w, "", "never", "running")
-					of.do(w.vm("web-1"))
-					p := w.plan()
+					of.do(w.VM("web-1"))
+					p := w.Plan()
 					require.Len(t, p.Steps, 1)
 					sent.Store(0)
-					w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.value) })
-					before := w.guest(10000).Config
-					failed := w.run(p)
+					w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.value) })
+					before := w.Guest(10000).Config
+					failed := w.Run(p)
 					if c.goesOn {
 						require.Empty(t, failed)
 						require.EqualValues(t, 2, sent.Load(), "once with the old digest, once with the new")
-						w.converged()
+						w.Converged()
 						return
 					}
 					require.Len(t, failed, 1)
-					require.Equal(t, before, w.guest(10000).Config, "nothing was written")
+					require.Equal(t, before, w.Guest(10000).Config, "nothing was written")
 				})
 			})
 		}

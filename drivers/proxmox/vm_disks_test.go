@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -29,37 +30,37 @@ func TestDetachedDiskComesBack(t *testing.T) {
 		for _, hotplug := range []string{"disk", "network"} { // without disk a running guest lets go at its restart only
 			t.Run(power+" "+hotplug, func(t *testing.T) {
 				inTime(t, twoStorages(), func(t *testing.T, w *world) {
-					w.node("db", func(v *proxmox.VM) {
+					w.Node("db", func(v *proxmox.VM) {
 						v.Power, v.Options = power, map[string]string{"hotplug": hotplug}
 						v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
 					})
-					w.apply()
-					volume, all := file(w.guest(10000).Config["scsi1"]), volumesOf(w, 10000)
-					w.vm("db").Disks = nil
-					w.apply()
-					w.converged()
+					w.Apply()
+					volume, all := file(w.Guest(10000).Config["scsi1"]), volumesOf(w, 10000)
+					w.VM("db").Disks = nil
+					w.Apply()
+					w.Converged()
 					require.Equal(t, all, volumesOf(w, 10000), "its data stay")
-					w.vm("db").Tags = []string{"a"} // the mark is written without forgetting it
-					w.apply()
+					w.VM("db").Tags = []string{"a"} // the mark is written without forgetting it
+					w.Apply()
 
-					w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
-					w.apply()
-					w.converged()
+					w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 5}}
+					w.Apply()
+					w.Converged()
 					require.Equal(t, all, volumesOf(w, 10000))
-					require.Equal(t, volume, file(w.guest(10000).Config["scsi1"]))
-					require.Empty(t, w.guest(10000).Config["unused0"])
-					require.Empty(t, w.guest(10000).Pending)
+					require.Equal(t, volume, file(w.Guest(10000).Config["scsi1"]))
+					require.Empty(t, w.Guest(10000).Config["unused0"])
+					require.Empty(t, w.Guest(10000).Pending)
 
-					w.vm("db").Disks = nil
-					w.apply()
-					w.vm("db").Power = "stopped"
-					w.apply()
-					w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Storage: "local-zfs"}} // and it may come back bigger, elsewhere
-					w.apply()
-					w.converged()
+					w.VM("db").Disks = nil
+					w.Apply()
+					w.VM("db").Power = "stopped"
+					w.Apply()
+					w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Storage: "local-zfs"}} // and it may come back bigger, elsewhere
+					w.Apply()
+					w.Converged()
 					require.Len(t, volumesOf(w, 10000), len(all))
-					require.Contains(t, w.guest(10000).Config["scsi1"], "local-zfs:")
-					require.Contains(t, w.guest(10000).Config["scsi1"], "size=8G")
+					require.Contains(t, w.Guest(10000).Config["scsi1"], "local-zfs:")
+					require.Contains(t, w.Guest(10000).Config["scsi1"], "size=8G")
 				})
 			})
 		}
@@ -71,40 +72,40 @@ func TestRemovedDiskTakesItsData(t *testing.T) {
 	for _, hotplug := range []string{"disk", "network"} {
 		t.Run(hotplug, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) {
+				w.Node("db", func(v *proxmox.VM) {
 					v.Options = map[string]string{"hotplug": hotplug}
 					v.Disks = []proxmox.Disk{{Name: "data", Size: 5}, {Name: "logs", Size: 2}}
 				})
-				w.apply()
-				w.vm("db").Disks[0].Remove = true
-				p := w.apply()
-				require.Equal(t, []string{"disk.data.remove"}, paths(p.Steps[0]))
+				w.Apply()
+				w.VM("db").Disks[0].Remove = true
+				p := w.Apply()
+				require.Equal(t, []string{"disk.data.remove"}, proxmoxtest.Paths(p.Steps[0]))
 				require.Equal(t, model.ClassNone, p.Steps[0].Class)
-				w.converged()
+				w.Converged()
 				require.Len(t, volumesOf(w, 10000), 4)
 
-				w.vm("db").Disks = nil
-				p = w.apply()
+				w.VM("db").Disks = nil
+				p = w.Apply()
 				require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
 				require.NotContains(t, p.Steps[0].Reason, "disk logs")
-				w.converged()
+				w.Converged()
 				if hotplug == "network" { // both wait for the restart; then the data of the one go
 					require.Len(t, volumesOf(w, 10000), 4)
-					w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-					w.apply() // PVE lets go of them as it starts the guest
-					p = w.apply()
+					w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+					w.Apply() // PVE lets go of them as it starts the guest
+					p = w.Apply()
 					require.Equal(t, []string{"disk.data.remove"}, nonZero(p.Steps[0]))
 					require.Contains(t, p.Steps[0].Reason, "the data of disk data are removed")
 				}
-				w.converged()
+				w.Converged()
 				require.Len(t, volumesOf(w, 10000), 3, "root, cloud-init, logs")
-				_, m, _ := owner.ParseDescription(w.guest(10000).Config["description"])
+				_, m, _ := owner.ParseDescription(w.Guest(10000).Config["description"])
 				require.NotContains(t, m.Detached, "data")
 				require.Contains(t, m.Detached, "logs")
-				before := w.guest(10000).Config["description"]
-				w.vm("db").OnBoot = true
-				w.apply()
-				require.Equal(t, before, w.guest(10000).Config["description"])
+				before := w.Guest(10000).Config["description"]
+				w.VM("db").OnBoot = true
+				w.Apply()
+				require.Equal(t, before, w.Guest(10000).Config["description"])
 			})
 		})
 	}
@@ -124,22 +125,22 @@ func nonZero(s plan.Step) []string {
 // TestBusesOfDisks: each has its own slots, and a disk stays where it is.
 func TestBusesOfDisks(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) {
+		w.Node("db", func(v *proxmox.VM) {
 			v.Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "a", Size: 1, Bus: "sata"}, {Name: "b", Size: 2}}
 		})
-		w.apply()
-		w.converged()
-		c := w.guest(10000).Config
+		w.Apply()
+		w.Converged()
+		c := w.Guest(10000).Config
 		require.Contains(t, c["virtio0"], "size=10G")
 		require.Equal(t, "order=virtio0", c["boot"])
 		require.Contains(t, c["sata0"], "size=1G")
 		require.Contains(t, c["scsi0"], "size=2G")
-		w.vm("db").Disks[1].Bus = "virtio"
-		p := w.plan()
+		w.VM("db").Disks[1].Bus = "virtio"
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, fmt.Sprint(p.Findings), "disk a cannot go from bus sata to virtio while the machine runs")
-		w.vm("db").Disks[1].Bus = "floppy"
-		_, found := w.site.Want("father")
+		w.VM("db").Disks[1].Bus = "floppy"
+		_, found := w.Site.Want("father")
 		require.NotZero(t, found.Errors())
 	})
 }
@@ -163,7 +164,7 @@ func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		return fault(r)
 	}
 	w := newWorld(t, c)
-	w.node("db", nil)
+	w.Node("db", nil)
 	settle(w)
 	made = true
 	for i, chapter := range []struct {
@@ -176,31 +177,31 @@ func diskStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		{nil, 3},
 		{[]proxmox.Disk{{Name: "data", Size: 5}}, 3},
 	} {
-		w.vm("db").Disks = chapter.disks
+		w.VM("db").Disks = chapter.disks
 		settle(w)
 		require.Len(t, volumesOf(w, 10000), chapter.volumes, "chapter %d", i)
 	}
-	require.Contains(t, w.guest(10000).Config["scsi1"], "size=5G")
+	require.Contains(t, w.Guest(10000).Config["scsi1"], "size=5G")
 }
 
 // TestDiskThatWaitsForARestartIsLeftAlone: PVE neither grows nor moves a disk that a
 // running guest does not have yet. Once it has it, that is made up for.
 func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.apply()
-		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}}
-		w.apply()
-		require.NotContains(t, w.guest(10000).Config, "sata0", "it can only be plugged in while the guest is off")
-		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 9, Bus: "sata"}}
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Node("db", nil)
+		w.Apply()
+		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}}
+		w.Apply()
+		require.NotContains(t, w.Guest(10000).Config, "sata0", "it can only be plugged in while the guest is off")
+		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 9, Bus: "sata"}}
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.NotEmpty(t, p.Pending)
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		w.apply()
-		w.apply()
-		require.Contains(t, w.guest(10000).Config["sata0"], "size=9G")
-		w.converged()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Apply()
+		w.Apply()
+		require.Contains(t, w.Guest(10000).Config["sata0"], "size=9G")
+		w.Converged()
 	})
 }
 
@@ -208,24 +209,24 @@ func TestDiskThatWaitsForARestartIsLeftAlone(t *testing.T) {
 // until then PVE neither grows nor moves it.
 func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
-		w.apply()
+		w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5, Bus: "sata"}} })
+		w.Apply()
 		all := volumesOf(w, 10000)
-		w.vm("db").Disks = nil
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		w.apply() // PVE lets go of it as it starts the guest
-		w.vm("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
-		w.apply()
-		require.Contains(t, w.guest(10000).Pending, "sata0")
+		w.VM("db").Disks = nil
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Apply() // PVE lets go of it as it starts the guest
+		w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 8, Bus: "sata", Storage: "local-zfs"}}
+		w.Apply()
+		require.Contains(t, w.Guest(10000).Pending, "sata0")
 		require.Equal(t, all, volumesOf(w, 10000))
-		require.Empty(t, w.plan().Steps)
-		w.host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
-		w.apply()
-		w.apply()
-		require.Contains(t, w.guest(10000).Config["sata0"], "local-zfs:")
-		require.Contains(t, w.guest(10000).Config["sata0"], "size=8G")
-		w.converged()
+		require.Empty(t, w.Plan().Steps)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Stop(10000) })
+		w.Apply()
+		w.Apply()
+		require.Contains(t, w.Guest(10000).Config["sata0"], "local-zfs:")
+		require.Contains(t, w.Guest(10000).Config["sata0"], "size=8G")
+		w.Converged()
 	})
 }
 
@@ -233,12 +234,12 @@ func TestDiskThatComesBackBiggerWaitsForARestart(t *testing.T) {
 // order that is not there.
 func TestABootOrderMayNameADiskThatIsMade(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
-		w.vm("db").Disks = []proxmox.Disk{{Name: "root"}, {Name: "data", Size: 3}}
-		w.vm("db").Options = map[string]string{"boot": "order=scsi0;scsi1"}
-		w.apply()
-		w.converged()
-		require.Equal(t, "order=scsi0;scsi1", w.guest(10000).Config["boot"])
+		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Apply()
+		w.VM("db").Disks = []proxmox.Disk{{Name: "root"}, {Name: "data", Size: 3}}
+		w.VM("db").Options = map[string]string{"boot": "order=scsi0;scsi1"}
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "order=scsi0;scsi1", w.Guest(10000).Config["boot"])
 	})
 }

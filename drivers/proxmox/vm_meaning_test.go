@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -46,7 +47,7 @@ func index(key string) string {
 // fullHouse declares a stopped guest that has every option and every attribute.
 func fullHouse(w *world) {
 	order := 3
-	w.node("web-1", func(v *proxmox.VM) {
+	w.Node("web-1", func(v *proxmox.VM) {
 		v.Power, v.Options = "stopped", map[string]string{}
 		v.Tags, v.Description, v.OnBoot, v.Startup = []string{"Web", "prod"}, "notes \n", true, &proxmox.Startup{Order: &order}
 		v.Disks = []proxmox.Disk{{Name: "a", Size: 1}, {Name: "b", Size: 1, Bus: "virtio"}, {Name: "c", Size: 1, Bus: "sata", Remove: true}}
@@ -88,21 +89,21 @@ func TestEveryDocumentedKeyIsSpokenFor(t *testing.T) {
 func TestEveryKeyConvergesOnce(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		fullHouse(w)
-		w.apply()
-		c := w.guest(10000).Config
-		for key := range w.vm("web-1").Options {
+		w.Apply()
+		c := w.Guest(10000).Config
+		for key := range w.VM("web-1").Options {
 			require.Contains(t, c, key)
 		}
 		for _, key := range []string{"name", "cores", "memory", "tags", "description", "onboot", "startup", "agent", "ciuser", "sshkeys", "nameserver", "searchdomain", "net1", "ipconfig1", "scsi1", "virtio0", "sata0"} {
 			require.Contains(t, c, key)
 		}
-		w.converged()
-		writes := w.host.Snapshot().Writes
-		w.apply()
-		require.Equal(t, writes, w.host.Snapshot().Writes)
-		w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
-		w.vm("web-1").Power = "running"
-		w.converged()
+		w.Converged()
+		writes := w.Host.Snapshot().Writes
+		w.Apply()
+		require.Equal(t, writes, w.Host.Snapshot().Writes)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+		w.VM("web-1").Power = "running"
+		w.Converged()
 	})
 }
 
@@ -110,24 +111,24 @@ func TestEveryKeyConvergesOnce(t *testing.T) {
 func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		fullHouse(w)
-		w.apply()
+		w.Apply()
 		for _, key := range slices.Sorted(maps.Keys(everyOption)) {
 			val, k := everyOption[key], index(key)
 			if val.byHand == "" {
 				continue
 			}
-			was := w.guest(10000).Config[k]
+			was := w.Guest(10000).Config[k]
 			for _, other := range []string{val.byHand, ""} {
 				if proxmox.SameOption(k, val.declared, other) {
 					continue
 				}
-				w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, k, other) })
-				p := w.plan()
+				w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, k, other) })
+				p := w.Plan()
 				require.Len(t, p.Steps, 1, k)
-				require.Equal(t, []string{"options." + k}, paths(p.Steps[0]))
-				require.Empty(t, w.run(p), k)
-				require.Equal(t, was, w.guest(10000).Config[k])
-				w.converged()
+				require.Equal(t, []string{"options." + k}, proxmoxtest.Paths(p.Steps[0]))
+				require.Empty(t, w.Run(p), k)
+				require.Equal(t, was, w.Guest(10000).Config[k])
+				w.Converged()
 			}
 		}
 	})
@@ -137,11 +138,11 @@ func TestEveryKeyChangedByHandIsFound(t *testing.T) {
 func TestAttributesChangedByHandAreFound(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
 		order := 2
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Power, v.OnBoot, v.Protection, v.Tags, v.Startup = "stopped", true, true, []string{"web"}, &proxmox.Startup{Order: &order}
 			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "BC:24:11:00:00:09", VLAN: 5}}
 		})
-		w.apply()
+		w.Apply()
 		for _, c := range []struct{ key, byHand, path string }{
 			{"name", "other", "name"},
 			{"cores", "7", "cores"},
@@ -162,12 +163,12 @@ func TestAttributesChangedByHandAreFound(t *testing.T) {
 			{"ipconfig0", "ip=10.0.0.6/24,gw=10.0.0.1", "nic.lan.ip"},
 			{"ipconfig0", "ip=10.0.0.5/24", "nic.lan.gateway"},
 		} {
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.byHand) })
-			p := w.plan()
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, c.key, c.byHand) })
+			p := w.Plan()
 			require.Len(t, p.Steps, 1, "%v", c)
-			require.Equal(t, []string{c.path}, paths(p.Steps[0]))
-			require.Empty(t, w.run(p))
-			w.converged()
+			require.Equal(t, []string{c.path}, proxmoxtest.Paths(p.Steps[0]))
+			require.Empty(t, w.Run(p))
+			w.Converged()
 		}
 	})
 }
@@ -221,13 +222,13 @@ func TestOtherSpellingsAreNoChange(t *testing.T) {
 func TestOtherSpellingsOnTheHost(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		order, down := 3, 20
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Description, v.Tags, v.Startup = "notes", []string{"web", "prod"}, &proxmox.Startup{Order: &order, Down: &down}
 			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24", MAC: "bc:24:11:00:00:09"}}
 		})
-		w.site.DNS = []string{"10.0.0.1", "10.0.0.2"}
-		w.apply()
-		was := w.guest(10000).Config
+		w.Site.DNS = []string{"10.0.0.1", "10.0.0.2"}
+		w.Apply()
+		was := w.Guest(10000).Config
 		keys := property.DecodeKeys(was["sshkeys"])
 		slices.Reverse(keys)
 		for key, other := range map[string]string{
@@ -236,9 +237,9 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 			"nameserver": "10.0.0.1,10.0.0.2", "sshkeys": property.EncodeKeys(append(keys, "", keys[0])), "smbios1": was["smbios1"] + ",manufacturer=YWNtZQ==,base64=1",
 			"scsi0": strings.Replace(was["scsi0"], "10G", "10240M", 1), "meta": "creation-qemu=1", "vmgenid": "11111111-1111-4111-8111-111111111111",
 		} {
-			w.host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, other) })
-			p := w.plan()
-			require.Empty(t, p.Steps, "%s: %s", key, describe(p))
+			w.Host.Edit(func(e *pvesim.Edit) { e.Set(10000, key, other) })
+			p := w.Plan()
+			require.Empty(t, p.Steps, "%s: %s", key, proxmoxtest.Describe(p))
 		}
 	})
 }
@@ -246,26 +247,26 @@ func TestOtherSpellingsOnTheHost(t *testing.T) {
 // TestStateDrivesAreOrderedOnce, moved with their content, and never recreated.
 func TestStateDrivesAreOrderedOnce(t *testing.T) {
 	inTime(t, twoStorages(), func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Options = map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m", "tpmstate0": "local-lvm:1,version=v2.0"}
 		})
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		require.Len(t, volumesOf(w, 10000), 4)
-		w.vm("web-1").Options["efidisk0"] = "local-zfs:1,efitype=4m"
-		p := w.apply()
-		require.Equal(t, []string{"options.efidisk0"}, paths(p.Steps[0]))
+		w.VM("web-1").Options["efidisk0"] = "local-zfs:1,efitype=4m"
+		p := w.Apply()
+		require.Equal(t, []string{"options.efidisk0"}, proxmoxtest.Paths(p.Steps[0]))
 		require.Equal(t, model.ClassMigrate, p.Steps[0].Class)
-		require.Contains(t, w.guest(10000).Config["efidisk0"], "local-zfs:")
+		require.Contains(t, w.Guest(10000).Config["efidisk0"], "local-zfs:")
 		require.Len(t, volumesOf(w, 10000), 4, "moved, not recreated")
-		w.converged()
-		w.vm("web-1").Options["tpmstate0"] = "local-zfs:1,version=v2.0"
-		p = w.plan()
+		w.Converged()
+		w.VM("web-1").Options["tpmstate0"] = "local-zfs:1,version=v2.0"
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, fmt.Sprint(p.Findings), "cannot be moved while the guest runs")
-		w.vm("web-1").Options["tpmstate0"] = "local-lvm:1,version=v2.0"
-		w.vm("web-1").Options["efidisk0"] = "local-zfs:1,efitype=2m"
-		p = w.plan()
+		w.VM("web-1").Options["tpmstate0"] = "local-lvm:1,version=v2.0"
+		w.VM("web-1").Options["efidisk0"] = "local-zfs:1,efitype=2m"
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Contains(t, fmt.Sprint(p.Findings), "efidisk0")
 	})
@@ -277,18 +278,18 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		golden := map[string]any{"vmid": 9000, "name": "golden", "scsi0": "local-lvm:2", "bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		for _, path := range []string{"/nodes/father/qemu", "/nodes/father/qemu/9000/template"} {
-			upid, err := w.d.Post(t.Context(), path, golden)
+			upid, err := w.Driver.Post(t.Context(), path, golden)
 			require.NoError(t, err)
-			require.NoError(t, w.d.WaitTask(t.Context(), upid))
+			require.NoError(t, w.Driver.WaitTask(t.Context(), upid))
 			golden = map[string]any{}
 		}
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Template, v.Options = "golden", map[string]string{"bios": "ovmf", "efidisk0": "local-lvm:1,efitype=4m"}
 		})
-		w.apply()
-		w.converged()
+		w.Apply()
+		w.Converged()
 		require.Len(t, volumesOf(w, 10000), 3, "root, firmware state, cloud-init")
-		require.Empty(t, w.guest(10000).Config["unused0"])
+		require.Empty(t, w.Guest(10000).Config["unused0"])
 	})
 }
 
@@ -296,28 +297,28 @@ func TestCloneKeepsItsStateDrives(t *testing.T) {
 // set writes its own part only.
 func TestOtherPartsOfAKeyStay(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
-		w.apply()
-		card := w.guest(10000).Config["net0"] // with the address that PVE made up
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Node("web-1", func(v *proxmox.VM) { v.Power = "stopped" })
+		w.Apply()
+		card := w.Guest(10000).Config["net0"] // with the address that PVE made up
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "agent", "enabled=1,fstrim_cloned_disks=1")
 			e.Set(10000, "net0", card+",firewall=0,host-tunnel=1")
 		})
-		w.converged()
-		v := w.vm("web-1")
+		w.Converged()
+		v := w.VM("web-1")
 		v.Agent, v.NICs = false, []proxmox.NIC{{Name: "lan", IP: "10.0.0.9/24", VLAN: 7}}
-		w.apply()
-		w.converged()
-		require.Equal(t, "enabled=0,fstrim_cloned_disks=1", w.guest(10000).Config["agent"])
-		require.Equal(t, "ip=10.0.0.9/24,gw=10.0.0.1", w.guest(10000).Config["ipconfig0"])
-		require.ElementsMatch(t, strings.Split(card+",firewall=0,host-tunnel=1,tag=7", ","), strings.Split(w.guest(10000).Config["net0"], ","))
+		w.Apply()
+		w.Converged()
+		require.Equal(t, "enabled=0,fstrim_cloned_disks=1", w.Guest(10000).Config["agent"])
+		require.Equal(t, "ip=10.0.0.9/24,gw=10.0.0.1", w.Guest(10000).Config["ipconfig0"])
+		require.ElementsMatch(t, strings.Split(card+",firewall=0,host-tunnel=1,tag=7", ","), strings.Split(w.Guest(10000).Config["net0"], ","))
 	})
 }
 
 // volumesOf lists the volumes that carry a VMID, on all storages.
 func volumesOf(w *world, vmid int) []string {
 	var out []string
-	for _, list := range w.host.Snapshot().Volumes {
+	for _, list := range w.Host.Snapshot().Volumes {
 		for _, v := range list {
 			if v.VMID == vmid {
 				out = append(out, v.ID)

@@ -86,23 +86,23 @@ func TestRandomGuestsConvergeOnce(t *testing.T) {
 		story := func(_ *testing.T, w *world) {
 			w.vlanAware("vmbr0")
 			w.iso("local:iso/x.iso")
-			w.host.Edit(func(e *pvesim.Edit) { // A start reads them.
+			w.Host.Edit(func(e *pvesim.Edit) { // A start reads them.
 				e.Snippet("local:snippets/x.yaml")
 				e.Snippet("local:snippets/y.yaml")
 			})
-			w.node("web-1", edit)
-			w.apply()
-			w.converged()
-			v := w.vm("web-1")
+			w.Node("web-1", edit)
+			w.Apply()
+			w.Converged()
+			v := w.VM("web-1")
 			v.Tags, v.Disks, v.NICs = rotated(v.Tags, turn(len(v.Tags))), rotated(v.Disks, turn(len(v.Disks))), rotated(v.NICs, turn(len(v.NICs)))
 			for key, val := range v.Options {
 				v.Options[key] = reordered(key, val)
 			}
-			w.converged()
+			w.Converged()
 			edit(v)
-			w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
+			w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) })
 			v.Power = "running"
-			w.converged()
+			w.Converged()
 		}
 		inTime(t, twoStorages(), story)
 	})
@@ -180,7 +180,7 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 		c.Record = seen.record
 		inTime(t, c, func(t *testing.T, w *world) {
 			edited(w, "", restart, power)
-			v := w.vm("web-1")
+			v := w.VM("web-1")
 			before := shape(v)
 			expect := map[string]bool{}
 			clear(seen.keys)
@@ -200,9 +200,9 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 			if shape(v) != before && (grown || len(expect) > 0) {
 				expect["description"] = true // the mark names slots and options, and is written along with any step
 			}
-			w.apply()
+			w.Apply()
 			require.Equal(t, slices.Sorted(maps.Keys(expect)), slices.Sorted(maps.Keys(seen.keys)), "%v", chosen)
-			w.converged()
+			w.Converged()
 		})
 	})
 }

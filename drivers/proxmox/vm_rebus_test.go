@@ -19,26 +19,26 @@ func TestADiskGoesToAnotherBus(t *testing.T) {
 	for power, class := range map[string]model.Class{"running": model.ClassRestart, "stopped": model.ClassNone} {
 		t.Run(power, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) {
+				w.Node("db", func(v *proxmox.VM) {
 					v.Power, v.Restart, v.Disks = power, "allowed", []proxmox.Disk{{Name: "data", Size: 5}}
 				})
-				w.apply()
-				was := w.guest(10000).Config["scsi1"]
-				w.host.Edit(func(e *pvesim.Edit) {
+				w.Apply()
+				was := w.Guest(10000).Config["scsi1"]
+				w.Host.Edit(func(e *pvesim.Edit) {
 					e.Set(10000, "scsi1", was+",cache=writeback,serial=abc")
 					e.Set(10000, "boot", "order=net0;scsi0;scsi1")
 				})
-				w.converged()
-				all, root, data := volumesOf(w, 10000), file(w.guest(10000).Config["scsi0"]), file(w.guest(10000).Config["scsi1"])
-				w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
-				p := w.plan()
+				w.Converged()
+				all, root, data := volumesOf(w, 10000), file(w.Guest(10000).Config["scsi0"]), file(w.Guest(10000).Config["scsi1"])
+				w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 7, Bus: "sata"}}
+				p := w.Plan()
 				require.Len(t, p.Steps, 1, foundIn(p))
 				require.Equal(t, class, p.Steps[0].Class)
 				require.Contains(t, p.Steps[0].Reason, "the machine sees disk root under another name")
-				require.Empty(t, w.run(p))
-				w.converged()
-				c := w.guest(10000).Config
-				require.Equal(t, power == "running", w.guest(10000).Running)
+				require.Empty(t, w.Run(p))
+				w.Converged()
+				c := w.Guest(10000).Config
+				require.Equal(t, power == "running", w.Guest(10000).Running)
 				require.Equal(t, []string{root, data, "", "", "order=net0;virtio0;sata0"}, []string{file(c["virtio0"]), file(c["sata0"]), c["scsi0"], c["scsi1"], c["boot"]})
 				require.Contains(t, c["sata0"], "cache=writeback")
 				require.Contains(t, c["sata0"], "serial=abc")
@@ -63,12 +63,12 @@ func TestABusThatMustNotChange(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
-				w.apply()
-				edit(w.vm("db"))
-				w.apply()
-				w.vm("db").Disks[0].Bus = "virtio"
-				p := w.plan()
+				w.Node("db", func(v *proxmox.VM) { v.Disks = []proxmox.Disk{{Name: "data", Size: 5}} })
+				w.Apply()
+				edit(w.VM("db"))
+				w.Apply()
+				w.VM("db").Disks[0].Bus = "virtio"
+				p := w.Plan()
 				require.Empty(t, p.Steps)
 				require.Contains(t, foundIn(p), says)
 			})
@@ -91,7 +91,7 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		}
 		return fault(r)
 	}})
-	w.node("db", func(v *proxmox.VM) { v.Restart, v.Disks = "allowed", []proxmox.Disk{{Name: "data", Size: 2}} })
+	w.Node("db", func(v *proxmox.VM) { v.Restart, v.Disks = "allowed", []proxmox.Disk{{Name: "data", Size: 2}} })
 	settle(w)
 	all := volumesOf(w, 10000)
 	made = true
@@ -100,11 +100,11 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 		{{Name: "root", Bus: "virtio"}, {Name: "data", Size: 2, Bus: "sata"}},
 		{{Name: "root", Bus: "scsi"}, {Name: "data", Size: 3, Bus: "virtio"}},
 	} {
-		w.vm("db").Disks = disks
+		w.VM("db").Disks = disks
 		settle(w)
 		require.Equal(t, all, volumesOf(w, 10000))
-		require.True(t, w.guest(10000).Running)
-		c := w.guest(10000).Config
+		require.True(t, w.Guest(10000).Running)
+		c := w.Guest(10000).Config
 		_, m, _ := owner.ParseDescription(c["description"])
 		slots = m.Slots
 		for _, d := range disks {
@@ -116,7 +116,7 @@ func busStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	w.detach(10000, slots["disk.data"], "unused0") // and by hand
 	settle(w)
 	require.Equal(t, all, volumesOf(w, 10000))
-	require.Empty(t, w.guest(10000).Config["unused0"])
+	require.Empty(t, w.Guest(10000).Config["unused0"])
 }
 
 // TestNoDiskIsPulledOutOfWhatRuns: neither of a machine that wakes from hibernation, and
@@ -127,31 +127,31 @@ func TestNoDiskIsPulledOutOfWhatRuns(t *testing.T) {
 		says            string
 	}{
 		"hibernated": {
-			before:  func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
+			before:  func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "suspended") }) },
 			between: func(*world) {},
 			says:    "the machine is hibernated, and knows disk root by its place; and with it: power stopped → running | leave the bus as it was and let it run first",
 		},
 		"started": {
-			before:  func(w *world) { w.vm("db").Power = "stopped" },
-			between: func(w *world) { w.host.Edit(func(e *pvesim.Edit) { e.Start(10000) }) },
+			before:  func(w *world) { w.VM("db").Power = "stopped" },
+			between: func(w *world) { w.Host.Edit(func(e *pvesim.Edit) { e.Start(10000) }) },
 			says:    "it runs, and a disk goes to another bus only while it is stopped: plan again",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("db", func(v *proxmox.VM) { v.Power = "stopped" })
-				w.apply()
-				w.vm("db").Power, w.vm("db").Restart = "running", "allowed"
-				w.vm("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
+				w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
+				w.Apply()
+				w.VM("db").Power, w.VM("db").Restart = "running", "allowed"
+				w.VM("db").Disks = []proxmox.Disk{{Name: "root", Bus: "virtio"}}
 				c.before(w)
-				p := w.plan()
+				p := w.Plan()
 				c.between(w)
 				says := foundIn(p)
-				if failed := w.run(p); len(failed) > 0 {
+				if failed := w.Run(p); len(failed) > 0 {
 					says += failed[model.Address{Kind: "vm", Name: "db"}].Error()
 				}
 				require.Contains(t, says, c.says)
-				require.NotEmpty(t, w.guest(10000).Config["scsi0"])
+				require.NotEmpty(t, w.Guest(10000).Config["scsi0"])
 			})
 		})
 	}

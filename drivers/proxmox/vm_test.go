@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -27,7 +28,7 @@ func inTime(t *testing.T, c pvesim.Config, story func(*testing.T, *world)) {
 
 func TestCreateFromImage(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2 * time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			order, down := 3, 20
 			v.Tags, v.Description, v.OnBoot, v.Protection = []string{"Prod", "web"}, "the front\nsecond line ü 100%", true, true
 			v.Startup = &proxmox.Startup{Order: &order, Down: &down}
@@ -35,9 +36,9 @@ func TestCreateFromImage(t *testing.T) {
 			v.NICs = []proxmox.NIC{{Name: "lan", IP: "10.0.0.5/24"}, {Name: "dmz", VLAN: 12, MAC: "bc:24:11:00:00:09"}}
 			v.Options = map[string]string{"balloon": "0", "numa": "true", "hotplug": "network,disk"}
 		})
-		p := w.apply()
+		p := w.Apply()
 		require.Len(t, p.Steps, 2)
-		g := w.guest(10000)
+		g := w.Guest(10000)
 		require.True(t, g.Running)
 		require.Empty(t, g.Lock)
 		c := g.Config
@@ -57,29 +58,29 @@ func TestCreateFromImage(t *testing.T) {
 		require.True(t, found)
 		require.Equal(t, "uuid="+m.UUID, c["smbios1"])
 		require.NotContains(t, c["description"], "ssh-ed25519")
-		w.converged()
+		w.Converged()
 		time.Sleep(30 * time.Second) // the clock of the bubble: the node's status is sampled
-		w.converged()
+		w.Converged()
 	})
 }
 
 func TestSecondApplyWritesNothing(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		for i := range 5 {
-			w.node(fmt.Sprintf("web-%d", i+1), nil)
+			w.Node(fmt.Sprintf("web-%d", i+1), nil)
 		}
-		w.apply()
-		writes := w.host.Snapshot().Writes
-		w.converged()
-		w.apply()
-		require.Equal(t, writes, w.host.Snapshot().Writes)
+		w.Apply()
+		writes := w.Host.Snapshot().Writes
+		w.Converged()
+		w.Apply()
+		require.Equal(t, writes, w.Host.Snapshot().Writes)
 		require.Equal(t, []int{10000, 10001, 10002, 10003, 10004}, vmids(w))
 	})
 }
 
 func vmids(w *world) []int {
 	var ids []int
-	for _, g := range w.host.Snapshot().Guests {
+	for _, g := range w.Host.Snapshot().Guests {
 		ids = append(ids, g.VMID)
 	}
 	return ids
@@ -109,24 +110,24 @@ func TestEditsWriteExactlyTheEditedKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-				w.node("web-1", nil)
-				w.node("web-2", nil)
-				w.apply()
+				w.Node("web-1", nil)
+				w.Node("web-2", nil)
+				w.Apply()
 				time.Sleep(time.Minute) // booted
-				before, other := w.guest(10000), w.guest(10001)
-				c.edit(w.vm("web-1"))
-				p := w.apply()
-				require.Len(t, p.Steps, 1, "%s", describe(p))
+				before, other := w.Guest(10000), w.Guest(10001)
+				c.edit(w.VM("web-1"))
+				p := w.Apply()
+				require.Len(t, p.Steps, 1, "%s", proxmoxtest.Describe(p))
 				require.Equal(t, plan.Update, p.Steps[0].Action)
 				require.Equal(t, c.class, p.Steps[0].Class)
 				for _, path := range c.paths {
-					require.Contains(t, paths(p.Steps[0]), path)
+					require.Contains(t, proxmoxtest.Paths(p.Steps[0]), path)
 				}
-				after := w.guest(10000)
+				after := w.Guest(10000)
 				keys := changedKeys(merged(before), merged(after))
 				require.Equal(t, c.keys, keys)
-				require.Equal(t, other.Config, w.guest(10001).Config)
-				w.converged()
+				require.Equal(t, other.Config, w.Guest(10001).Config)
+				w.Converged()
 			})
 		})
 	}
@@ -156,124 +157,124 @@ func changedKeys(a, b map[string]string) []string {
 
 func TestPendingIsListedAndNoStep(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("db", nil)
-		w.apply()
-		w.vm("db").Cores = 8
-		p := w.apply()
+		w.Node("db", nil)
+		w.Apply()
+		w.VM("db").Cores = 8
+		p := w.Apply()
 		require.Equal(t, model.ClassPending, p.Steps[0].Class)
-		p = w.plan()
+		p = w.Plan()
 		require.Empty(t, p.Steps)
 		require.Len(t, p.Pending, 1)
 		require.Equal(t, "cores", p.Pending[0].Path)
 		require.EqualValues(t, 2, p.Pending[0].Before)
 		require.EqualValues(t, 8, p.Pending[0].After)
-		require.Equal(t, "2", w.guest(10000).Config["cores"])
+		require.Equal(t, "2", w.Guest(10000).Config["cores"])
 	})
 }
 
 func TestWithdrawalTakesAway(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) {
+		w.Node("web-1", func(v *proxmox.VM) {
 			v.Tags, v.OnBoot = []string{"web"}, true
 			v.Options = map[string]string{"balloon": "512"}
 			v.NICs = []proxmox.NIC{{Name: "lan"}, {Name: "dmz", IP: "dhcp"}}
 			v.Disks = []proxmox.Disk{{Name: "data", Size: 5}}
 		})
-		w.node("web-2", nil)
-		w.apply()
-		v := w.vm("web-1")
+		w.Node("web-2", nil)
+		w.Apply()
+		v := w.VM("web-1")
 		v.Tags, v.OnBoot, v.Options, v.NICs, v.Disks = nil, false, nil, nil, nil
-		w.drop("web-2")
-		w.apply()
+		w.Drop("web-2")
+		w.Apply()
 		require.Equal(t, []int{10000}, vmids(w))
-		c := w.guest(10000).Config
+		c := w.Guest(10000).Config
 		require.Equal(t, "homestak", c["tags"])
 		require.Empty(t, c["balloon"])
 		require.Empty(t, c["net1"])
 		require.Empty(t, c["ipconfig1"])
 		require.Empty(t, c["scsi1"])
 		require.NotEmpty(t, c["unused0"], "data of a detached disk are kept")
-		w.converged()
+		w.Converged()
 	})
 }
 
 func TestCloneOfATemplate(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: 2200 * time.Millisecond}, func(t *testing.T, w *world) {
-		w.template(9000, "golden")
-		w.node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
-		w.apply()
-		g := w.guest(10000)
+		w.Template(9000, "golden")
+		w.Node("web-1", func(v *proxmox.VM) { v.Template = "golden" })
+		w.Apply()
+		g := w.Guest(10000)
 		require.True(t, g.Running)
 		require.Equal(t, "web-1", g.Config["name"])
 		_, m, _ := owner.ParseDescription(g.Config["description"])
 		require.Equal(t, "uuid="+m.UUID, g.Config["smbios1"])
 		require.Zero(t, m.VMID)
-		w.converged()
+		w.Converged()
 	})
 }
 
 func TestDriftIsPutBack(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.node("web-2", nil)
-		w.node("web-3", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Node("web-1", nil)
+		w.Node("web-2", nil)
+		w.Node("web-3", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "memory", "512")
 			e.Set(10000, "tags", "")
 			e.Set(10000, "name", "renamed")
 			e.Delete(10001)
 			e.Stop(10002)
 		})
-		p := w.apply()
+		p := w.Apply()
 		got := map[string][]string{}
 		for _, s := range p.Steps {
-			got[string(s.Action)+" "+s.Address.String()] = paths(s)
+			got[string(s.Action)+" "+s.Address.String()] = proxmoxtest.Paths(s)
 		}
 		require.ElementsMatch(t, []string{"memory", "name", "tags"}, got["update vm.web-1"])
 		require.Contains(t, got, "create vm.web-2")
 		require.Equal(t, []string{"power"}, got["update vm.web-3"])
-		w.converged()
+		w.Converged()
 		require.Equal(t, []int{10000, 10001, 10002}, vmids(w))
 	})
 }
 
 func TestForeignGuestsAreNeverTouched(t *testing.T) {
 	inTime(t, pvesim.Config{Guests: 6}, func(t *testing.T, w *world) {
-		before := w.host.Snapshot().Guests
-		w.node("web-1", nil)
-		w.apply()
-		mine := w.guest(10000)
-		w.host.Edit(func(e *pvesim.Edit) {
+		before := w.Host.Snapshot().Guests
+		w.Node("web-1", nil)
+		w.Apply()
+		mine := w.Guest(10000)
+		w.Host.Edit(func(e *pvesim.Edit) {
 			copied := maps.Clone(mine.Config) // mark and all, but a clone gets a uuid of its own
 			copied["name"], copied["smbios1"] = "copy", "uuid=00000000-0000-4000-8000-000000000001"
 			e.Add(pvesim.Guest{VMID: 10001, Kind: "qemu", Config: copied})
 			e.Add(pvesim.Guest{VMID: 10002, Kind: "qemu", Config: map[string]string{"name": "stranger", "tags": "homestak"}})
 		})
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.Len(t, p.Unmanaged, len(before)+2)
-		w.drop("web-1")
-		w.apply()
+		w.Drop("web-1")
+		w.Apply()
 		ids := vmids(w)
 		require.NotContains(t, ids, 10000)
 		require.Subset(t, ids, []int{10001, 10002})
 		for _, g := range before {
-			require.Equal(t, g.Config, w.guest(g.VMID).Config)
-			require.Equal(t, g.Running, w.guest(g.VMID).Running)
+			require.Equal(t, g.Config, w.Guest(g.VMID).Config)
+			require.Equal(t, g.Running, w.Guest(g.VMID).Running)
 		}
 	})
 }
 
 func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		mine := w.guest(10000)
-		w.host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Kind: "qemu", Config: maps.Clone(mine.Config)}) }) // a restored backup
-		w.vm("web-1").Cores = 8
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Node("web-1", nil)
+		w.Apply()
+		mine := w.Guest(10000)
+		w.Host.Edit(func(e *pvesim.Edit) { e.Add(pvesim.Guest{VMID: 10050, Kind: "qemu", Config: maps.Clone(mine.Config)}) }) // a restored backup
+		w.VM("web-1").Cores = 8
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.True(t, p.Findings.HasErrors())
 		require.Len(t, p.Unmanaged, 2)
 		require.Contains(t, p.Unmanaged[0].Why, "identity of vm.web-1")
@@ -282,14 +283,14 @@ func TestTwoOfOneIdentityAreLeftAlone(t *testing.T) {
 
 func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.host.Edit(func(e *pvesim.Edit) {
+		w.Node("web-1", nil)
+		w.Apply()
+		w.Host.Edit(func(e *pvesim.Edit) {
 			e.Set(10000, "description", "")
 			e.Set(10000, "tags", "")
 		})
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.True(t, p.Findings.HasErrors())
 		require.Contains(t, p.Findings[0].Summary+p.Findings[0].Detail, "10000")
 	})
@@ -297,10 +298,10 @@ func TestStrippedDescriptionMakesNoSecondGuest(t *testing.T) {
 
 func TestShrinkIsRefused(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", nil)
-		w.apply()
-		w.vm("web-1").Disk = 5
-		p := w.plan()
+		w.Node("web-1", nil)
+		w.Apply()
+		w.VM("web-1").Disk = 5
+		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.True(t, p.Findings.HasErrors())
 		require.Contains(t, p.Findings[0].Summary, "shrink")
@@ -309,26 +310,26 @@ func TestShrinkIsRefused(t *testing.T) {
 
 func TestProtectedGuestIsNotDeleted(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Protection = true })
-		w.apply()
-		w.drop("web-1")
-		p := w.plan()
-		require.Empty(t, p.Steps, "%s", describe(p))
+		w.Node("web-1", func(v *proxmox.VM) { v.Protection = true })
+		w.Apply()
+		w.Drop("web-1")
+		p := w.Plan()
+		require.Empty(t, p.Steps, "%s", proxmoxtest.Describe(p))
 		require.True(t, p.Findings.HasErrors())
 	})
 }
 
 func TestMovingACableIsHotEvenWithoutHotplug(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		w.node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"hotplug": "disk"} })
-		w.apply()
-		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
-		p := w.apply()
+		w.Node("web-1", func(v *proxmox.VM) { v.Options = map[string]string{"hotplug": "disk"} })
+		w.Apply()
+		w.VM("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}}
+		p := w.Apply()
 		require.Equal(t, model.ClassHot, p.Steps[0].Class)
-		w.converged()
-		require.Empty(t, w.guest(10000).Pending)
-		w.vm("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}, {Name: "dmz"}}
-		require.Equal(t, model.ClassPending, w.plan().Steps[0].Class)
+		w.Converged()
+		require.Empty(t, w.Guest(10000).Pending)
+		w.VM("web-1").NICs = []proxmox.NIC{{Name: "lan", VLAN: 7}, {Name: "dmz"}}
+		require.Equal(t, model.ClassPending, w.Plan().Steps[0].Class)
 	})
 }
 

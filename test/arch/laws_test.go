@@ -60,8 +60,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/model", "engine/plan"}}, // what a kind is made of
 	{
 		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view"},
-		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
+		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
 	},
+	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}}, // a site on a simulated host, for tests
 	{pkg: "drivers/proxmox/doctor", may: []string{
 		"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model",
 	}}, // a user of the driver, as the command is
@@ -121,7 +122,7 @@ var libraries = []library{
 	{path: "github.com/go-json-experiment/json", owners: []string{"drivers/proxmox/api"}, why: "the long lists of a host are read token by token; what is short goes through encoding/json"},
 	{path: "github.com/gorilla/websocket", owners: []string{"drivers/proxmox/pvesim/consoles"}, tests: true, why: "the simulated host has consoles"},
 	{path: "golang.org/x/sync", owners: []string{"drivers/proxmox", "drivers/proxmox/kind", "drivers/proxmox/view", "hcl/parse"}, tests: true, why: "groups of requests, or of files to parse; steps are run by engine/apply, which has an owner goroutine instead"},
-	{path: "github.com/stretchr/testify/require", tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
+	{path: "github.com/stretchr/testify/require", owners: []string{"drivers/proxmox/proxmoxtest"}, tests: true, why: "for tests, and of testify nothing else: a test stops at its first surprise"},
 	{path: "pgregory.net/rapid", tests: true, why: "for tests"},
 	{path: "github.com/rogpeppe/go-internal", tests: true, why: "for tests"},
 }

@@ -1,0 +1,253 @@
+// Package proxmoxtest is a site in memory for tests: a simulated host, a driver that works on
+// it, and the verbs of a story. Every request of the driver is checked against the API table.
+package proxmoxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// World is a site in memory, a simulated host, and a driver between them. Every
+// request of the driver is checked against the API table.
+type World struct {
+	T      *testing.T
+	Site   *model.Site
+	Host   *pvesim.Host
+	Driver *proxmox.Driver
+	// Sees is called with every request of the driver, where it is set.
+	Sees func(*http.Request)
+}
+
+// kept are the good answers of all simulated hosts here: a sweep tells one story a thousand
+// times, in which most answers are the same.
+var kept pvesim.KeptPromises
+
+// New is a site with one host, which has an image and a template.
+func New(t *testing.T, c pvesim.Config) *World {
+	t.Helper()
+	c.Promise, c.Kept = func(deviation string) { t.Error("the simulator answers otherwise than the API promises:", deviation) }, &kept
+	w := &World{T: t, Host: pvesim.New(c), Site: &model.Site{
+		Name: "home", Domain: "home.test", Gateway: "10.0.0.1", DNS: []string{"10.0.0.1"}, Kinds: proxmox.Kinds(),
+		Hosts:     map[string]*model.Host{"father": {Name: "father", API: "https://pve.test:8006"}},
+		Presets:   map[string]*model.Preset{"small": {Name: "small", Cores: 2, Memory: 2048, Disk: 10}},
+		Specs:     map[string]*model.Spec{},
+		Manifests: map[string]*model.Manifest{"web": {Name: "web", Host: "father"}},
+		Objects: model.State{
+			{Kind: "image", Name: "debian-12"}: {
+				Addr: model.Address{Kind: "image", Name: "debian-12"},
+				Spec: &proxmox.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
+			},
+			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &proxmox.Template{VMID: 9000}},
+		},
+		Secrets: &model.Secrets{Values: map[string]map[string]string{"ssh_keys": {"ops": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCd ops@home", "dev": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm2vTt0Yt2bV8m0nq0Zk2l5s7cD4pXy1hJr9uQwAbCe dev+1@home"}}},
+	}}
+	w.Reopen()
+	return w
+}
+
+// Reopen makes a new driver, as a restarted agent has.
+func (w *World) Reopen() {
+	w.T.Helper()
+	check := RoundTrip(func(r *http.Request) (*http.Response, error) {
+		if err := pveapitest.ValidateRequest(r); err != nil {
+			w.T.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		if w.Sees != nil {
+			w.Sees(r)
+		}
+		return w.Host.RoundTrip(r)
+	})
+	d, err := proxmox.Open(proxmox.Config{Host: w.Site.Hosts["father"], Site: "home", Owner: "father", Token: w.Host.Token(), Transport: check})
+	require.NoError(w.T, err)
+	w.Driver = d
+}
+
+// Node declares a VM.
+func (w *World) Node(name string, edit func(*proxmox.VM)) *model.Node {
+	vm := proxmox.Kinds().Get("vm").New().(*proxmox.VM)
+	vm.Preset, vm.Image = "small", "debian-12"
+	addr := model.Address{Kind: "vm", Name: name}
+	r := &model.Resource{
+		Addr: addr, Spec: vm, Manifest: "web", Node: name, Needs: []model.Address{{Kind: "image", Name: "debian-12"}},
+		Guest: &model.Guest{Choose: []model.VMIDRange{{Name: "all", From: 10000, To: 10099}}},
+	}
+	if edit != nil {
+		edit(vm)
+	}
+	if vm.Template != "" {
+		vm.Image, r.Needs = "", []model.Address{{Kind: "template", Name: vm.Template}}
+	}
+	m := w.Site.Manifests["web"]
+	n := &model.Node{Name: name, Block: name, Type: "vm", Resource: r, Manifest: m, Mode: "push"}
+	m.Nodes = append(m.Nodes, n)
+	return n
+}
+
+// VM is a declared VM.
+func (w *World) VM(name string) *proxmox.VM {
+	for _, n := range w.Site.Manifests["web"].Nodes {
+		if n.Name == name {
+			return n.Resource.Spec.(*proxmox.VM)
+		}
+	}
+	w.T.Fatalf("no node %s", name)
+	return nil
+}
+
+// Drop takes a node out of the files.
+func (w *World) Drop(name string) {
+	m := w.Site.Manifests["web"]
+	for i, n := range m.Nodes {
+		if n.Name == name {
+			m.Nodes = append(m.Nodes[:i:i], m.Nodes[i+1:]...)
+			return
+		}
+	}
+	w.T.Fatalf("no node %s", name)
+}
+
+// Plan observes and plans.
+func (w *World) Plan() *plan.Plan {
+	w.T.Helper()
+	want, found := w.Site.Want("father")
+	require.Zero(w.T, found.Errors(), "%v", found)
+	have, err := w.Driver.Observe(w.T.Context(), want)
+	require.NoError(w.T, err)
+	return w.PlanFor(want, have)
+}
+
+// PlanFor plans what brings a host from what was observed to what is wanted.
+func (w *World) PlanFor(want *model.Want, have model.Observed) *plan.Plan {
+	return plan.Make(plan.Input{Site: "home", Host: "father", Kinds: w.Site.Kinds, Want: want, Have: have})
+}
+
+// Apply plans and converges; every step must succeed.
+func (w *World) Apply() *plan.Plan {
+	w.T.Helper()
+	p := w.Plan()
+	require.Empty(w.T, w.Run(p))
+	return p
+}
+
+// Run carries out the steps one by one; what waits for a failed one is left out.
+func (w *World) Run(p *plan.Plan) map[model.Address]error {
+	failed := map[model.Address]error{}
+	for _, s := range p.Steps {
+		if slices.ContainsFunc(s.After, func(a model.Address) bool { return failed[a] != nil }) {
+			failed[s.Address] = errors.New("waits for what went wrong")
+			continue
+		}
+		ctx, cancel := context.WithTimeout(w.T.Context(), time.Hour)
+		if err := w.Driver.Apply(ctx, s); err != nil {
+			failed[s.Address] = err
+		}
+		cancel()
+	}
+	return failed
+}
+
+// Converged requires that nothing is left to do.
+func (w *World) Converged() {
+	w.T.Helper()
+	p := w.Plan()
+	require.Empty(w.T, p.Steps, "%s", Describe(p))
+	require.Empty(w.T, p.Unknown)
+	require.False(w.T, p.Findings.HasErrors(), "%v", p.Findings)
+}
+
+// Describe is a plan as text.
+func Describe(p *plan.Plan) string {
+	out := ""
+	for _, s := range p.Steps {
+		out += fmt.Sprintf("%s %s (%s, %s):", s.Action, s.Address, s.Class, s.Reason)
+		for _, c := range s.Changes {
+			out += fmt.Sprintf(" %s %v → %v;", c.Path, c.Before, c.After)
+		}
+		out += "\n"
+	}
+	return out
+}
+
+// Guest is a guest of the simulated host.
+func (w *World) Guest(vmid int) pvesim.Guest {
+	w.T.Helper()
+	for _, g := range w.Host.Snapshot().Guests {
+		if g.VMID == vmid {
+			return g
+		}
+	}
+	w.T.Fatalf("no guest %d", vmid)
+	return pvesim.Guest{}
+}
+
+// Paths are the attributes that a step changes.
+func Paths(s plan.Step) []string {
+	var out []string
+	for _, c := range s.Changes {
+		out = append(out, c.Path)
+	}
+	return out
+}
+
+// Template makes a VM template as an administrator does.
+func (w *World) Template(vmid int, name string) {
+	w.T.Helper()
+	w.TemplateOn("father", "local-lvm", vmid, name)
+}
+
+// TemplateOn is Template for a node and a storage.
+func (w *World) TemplateOn(node, storage string, vmid int, name string) {
+	w.T.Helper()
+	for _, call := range []struct {
+		path string
+		p    map[string]any
+	}{
+		{"/nodes/" + node + "/qemu", map[string]any{"vmid": vmid, "name": name, "scsi0": storage + ":2", "boot": "order=scsi0", "net0": "virtio,bridge=vmbr0", "net1": "virtio,bridge=vmbr0"}},
+		{fmt.Sprintf("/nodes/%s/qemu/%d/template", node, vmid), map[string]any{}},
+	} {
+		upid, err := w.Driver.Client().Post(w.T.Context(), call.path, call.p)
+		require.NoError(w.T, err)
+		require.NoError(w.T, w.Driver.Client().Tasks.Wait(w.T.Context(), upid))
+	}
+}
+
+// Root sends a request as the administrator.
+func (w *World) Root(method, path string, values url.Values) {
+	w.T.Helper()
+	r, err := http.NewRequestWithContext(w.T.Context(), method, "https://pve.test:8006/api2/json"+path, strings.NewReader(values.Encode()))
+	require.NoError(w.T, err)
+	r.Header.Set("Authorization", "PVEAPIToken="+w.Host.Token())
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := w.Host.RoundTrip(r)
+	require.NoError(w.T, err)
+	require.Equal(w.T, http.StatusOK, res.StatusCode, res.Status)
+	require.NoError(w.T, res.Body.Close())
+}
+
+// InTime tells a story in a bubble of synctest, where hours pass at once.
+func InTime(t *testing.T, c pvesim.Config, story func(*testing.T, *World)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { story(t, New(t, c)) })
+}
+
+// RoundTrip is a transport made of a function.
+type RoundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f RoundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
