@@ -11,7 +11,7 @@ import (
 // path and verb.
 func PastTable() []*pveapi.Method {
 	var all []*pveapi.Method
-	for _, methods := range calls().Past {
+	for _, methods := range calls().Extra {
 		for _, m := range methods {
 			all = append(all, m.Method)
 		}

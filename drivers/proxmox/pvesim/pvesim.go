@@ -9,7 +9,7 @@
 // # One world, one mutex, a lazy clock
 //
 // All state is one value, the [core.World], and every request works on it alone: a
-// request is let in (workers.go), the world is brought up to date, one handler
+// request is let in (host.go), the world is brought up to date, one handler
 // runs, the answer is written. Nothing happens between requests, for there is
 // no goroutine that could do it: what is due later (the end of a task, the
 // sample of the status daemon every ten seconds) is kept as an event and done
@@ -23,7 +23,7 @@
 // in the API table ([sections.Table]), knows who asks (package logins), checks
 // privileges (core/rights.go) and parameters by that table, and calls the handler.
 // The checks that PVE makes in code, and all effects, are the handlers'. What a handler
-// returns is encoded, with PVE's header lines, by answer.go and formatter.go; promise.go
+// returns is encoded, with PVE's header lines, by answer.go; promise.go
 // compares it with the API table.
 //
 // # Where to look
@@ -39,7 +39,7 @@
 //   - the areas: access, storage, bridges, firewall, sdn, notify, certs, acme, disks,
 //     consoles, cluster, node, metrics, replication
 //
-// A package with an Area registers its routes with it, in its file area.go. It keeps its
+// A package with an Area registers its routes with it. It keeps its
 // state in [core.Parts], and learns of guests by [core.Hooks]. A new area is a package and
 // a line in areas.
 //

@@ -1,3 +1,5 @@
+// Package acme is accounts with authorities that issue certificates automatically, and the
+// orders of nodes.
 package acme
 
 import (
@@ -17,6 +19,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is ACME accounts and certificates.
+func Area() sections.Area {
+	return sections.Area{
+		Files: acmeFiles(),
+		Calls: acmeCalls(),
+		Begin: beginACME,
+	}
+}
 
 // ACME (PVE/API2/ACMEAccount.pm, ACMEPlugin.pm, ACME.pm): the authority is one that
 // grants whatever is asked.
@@ -203,13 +214,13 @@ func apiAcmeSchema(*core.World, *core.Call) (any, error) {
 	return list, nil
 }
 
-func acmeCalls() []sections.PastCall {
+func acmeCalls() []sections.ExtraCall {
 	word, list, object := &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
 	const name, contact = "name: string pve-configid\n", "contact: string email-list"
 	const directory = "directory: string /^https?://.*/"
 	const at = "/nodes/{node}/certificates/acme"
 	modify := sections.AllOf("/nodes/{node}", "Sys.Modify")
-	return []sections.PastCall{
+	return []sections.ExtraCall{
 		{Name: "GET /cluster/acme/account", Returns: list, Handle: apiAcmeAccounts},
 		{
 			Name: "POST /cluster/acme/account", Root: true, Returns: word, Handle: apiAcmeRegister,

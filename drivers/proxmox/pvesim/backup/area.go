@@ -10,6 +10,12 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
+			"GET /cluster/jobs/schedule-analyze":                   apiAnalyzeSchedule,
+			"GET /cluster/backup-info/not-backed-up":               apiNotBackedUp,
+			"GET /cluster/backup/{id}/included_volumes":            apiIncluded,
+			"DELETE /nodes/{node}/storage/{storage}/prunebackups":  apiPrune,
+			"GET /nodes/{node}/storage/{storage}/prunebackups":     apiPruneInfo,
+			"GET /nodes/{node}/vzdump/defaults":                    apiDumpDefaults,
 			"GET /cluster/backup":                                  apiBackupJobs,
 			"POST /cluster/backup":                                 apiCreateBackupJob,
 			"GET /cluster/backup/{id}":                             apiBackupJob,

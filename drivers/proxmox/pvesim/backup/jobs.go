@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -256,4 +259,47 @@ func apiDeleteBackupJob(w *core.World, c *core.Call) (any, error) {
 	}
 	delete(w.Sections["jobs"], c.In["id"])
 	return nil, nil
+}
+
+// apiDumpDefaults is GET /nodes/{node}/vzdump/defaults.
+func apiDumpDefaults(w *core.World, c *core.Call) (any, error) {
+	defaults := map[string]any{
+		"all": 0, "bwlimit": 0, "compress": "0", "fleecing": map[string]any{"enabled": 0}, "ionice": 7, "lockwait": 180, "mode": "snapshot",
+		"notification-mode": "auto", "performance": map[string]any{"max-workers": 16, "pbs-entries-max": 1048576}, "pigz": 0,
+		"prune-backups": "keep-all=1", "quiet": 0, "remove": 1, "stdexcludes": 1, "stop": 0, "stopwait": 10, "zstd": 1,
+	}
+	if !w.V9() {
+		defaults["mailnotification"], defaults["notification-policy"] = "always", "always"
+	}
+	name := c.In["storage"]
+	if name == "" {
+		return defaults, nil
+	}
+	if !storage.Sees(c, name) {
+		return nil, perl.Forbidden("/storage/" + name + ", Datastore.Audit|Datastore.AllocateSpace")
+	}
+	s, err := w.Store(name)
+	if err != nil {
+		return nil, err
+	}
+	defaults["storage"], defaults["dumpdir"] = name, s.Path+"/dump"
+	return defaults, nil
+}
+
+// apiAnalyzeSchedule is GET /cluster/jobs/schedule-analyze: the next times of an event.
+func apiAnalyzeSchedule(w *core.World, c *core.Call) (any, error) {
+	at := w.Now
+	if c.Has("starttime") {
+		at = time.Unix(int64(c.Num("starttime", 0)), 0)
+	}
+	list := []map[string]any{}
+	for range c.Num("iterations", 10) {
+		next, ok := calendar.NextRun(c.In["schedule"], at)
+		if !ok {
+			break
+		}
+		at = next
+		list = append(list, map[string]any{"timestamp": at.Unix(), "utc": at.UTC().Format("Mon Jan _2 15:04:05 2006")})
+	}
+	return list, nil
 }

@@ -2,9 +2,12 @@ package backup
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
@@ -114,4 +117,66 @@ func (keep Retention) applyRule(list []*core.Volume, verdicts map[*core.Volume]s
 			verdicts[v] = "keep"
 		}
 	}
+}
+
+// pruned are the backups of a storage with what a rule says of each: of every guest
+// the newest are kept.
+func pruned(c *core.Call) ([]map[string]any, error) {
+	s, err := c.W.Store(c.In["storage"])
+	if err != nil {
+		return nil, err
+	}
+	text := c.In["prune-backups"]
+	switch {
+	case !s.Holds("backup"):
+		return nil, perl.Fail("storage '%s' does not support backups", s.Name)
+	case text == "":
+		if text = s.Extra["prune-backups"]; text == "" {
+			return nil, perl.Fail("no prune-backups options configured for storage '%s'", s.Name)
+		}
+	}
+	groups, list := map[string][]*core.Volume{}, []map[string]any{}
+	for _, v := range s.List(c.In["node"]) {
+		if v.Backup == nil || c.Has("vmid") && v.Vmid != c.Vmid() || c.Has("type") && v.Backup.Kind != c.In["type"] {
+			continue
+		}
+		guest := fmt.Sprint(v.Backup.Kind, v.Vmid)
+		groups[guest] = append(groups[guest], v)
+	}
+	keep := RetentionOf(text)
+	for _, guest := range slices.Sorted(maps.Keys(groups)) {
+		verdicts := keep.Verdicts(groups[guest])
+		for _, v := range groups[guest] {
+			list = append(list, map[string]any{"volid": s.Name + ":" + v.Name, "vmid": v.Vmid, "ctime": v.Ctime, "type": v.Backup.Kind, "mark": verdicts[v]})
+		}
+	}
+	return list, nil
+}
+
+// apiPruneInfo is GET …/prunebackups: what a pruning would do.
+func apiPruneInfo(_ *core.World, c *core.Call) (any, error) {
+	return pruned(c)
+}
+
+// apiPrune is DELETE …/prunebackups.
+func apiPrune(w *core.World, c *core.Call) (any, error) {
+	id := c.In["storage"]
+	if c.Has("vmid") {
+		id = c.In["vmid"] + "@" + id
+	}
+	return w.Fork(c, c.In["node"], core.Job{Kind: "prunebackups", ID: id, End: func(t *core.Task) error {
+		list, err := pruned(c)
+		if err != nil {
+			return err
+		}
+		for _, entry := range list {
+			if entry["mark"] == "remove" {
+				t.Logf("removing backup '%s'", entry["volid"])
+				if err := volumes.Free(w, t.Node, perl.Text(entry["volid"])); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}}), nil
 }

@@ -3,12 +3,9 @@ package cluster
 import (
 	"fmt"
 	"net/http"
-	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/backup"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
 // apiJoinVersion is GET /cluster/config/apiversion.
@@ -93,82 +90,17 @@ func apiMacros(*core.World, *core.Call) (any, error) {
 	return list, nil
 }
 
-// apiIncluded is GET /cluster/backup/{id}/included_volumes: the drives of the guests
-// that a job backs up, and whether each goes along.
-func apiIncluded(w *core.World, c *core.Call) (any, error) {
-	job, err := backup.JobOf(w, c)
-	if err != nil {
-		return nil, err
+// apiClusterNodes is GET /cluster/config/nodes: none without a cluster.
+func apiClusterNodes(w *core.World, _ *core.Call) (any, error) {
+	list := []map[string]any{}
+	if len(w.Nodes) == 1 {
+		return list, nil
 	}
-	children := []map[string]any{}
-	for _, word := range perl.SplitList(job["vmid"]) { // Of one that is gone there is no more to say.
-		if vmid := perl.Atoi(word); w.Guests[vmid] == nil && job["pool"] == "" && c.Can(core.VMPath(vmid), "VM.Audit") {
-			children = append(children, map[string]any{"id": vmid, "type": "unknown", "leaf": 1})
-		}
+	for _, name := range w.NodeNames() {
+		index := w.Nodes[name].Index
+		list = append(list, map[string]any{
+			"node": name, "name": name, "nodeid": fmt.Sprint(index), "quorum_votes": "1", "ring0_addr": fmt.Sprintf("192.0.2.%d", 1+index),
+		})
 	}
-	for _, vmid := range w.Vmids {
-		g := w.Guests[vmid]
-		if !coveredBy(w, job, vmid) || job["node"] != "" && job["node"] != g.Node || !c.Can(core.VMPath(vmid), "VM.Audit") {
-			continue
-		}
-		drives := []map[string]any{}
-		for _, key := range property.DriveNames(g.Conf) {
-			if g.Kind == "qemu" {
-				d := property.ParseDrive(key, g.Conf[key])
-				if d.Cdrom() {
-					continue
-				}
-				_, said := d.Opts["backup"]
-				reason := map[bool]string{true: "backup=no", false: "backup=yes"}[said]
-				if strings.HasPrefix(key, "efidisk") && g.Conf["bios"] != "ovmf" {
-					d.Opts["backup"], reason = "0", "efidisk but no OVMF BIOS"
-				}
-				drives = append(drives, includedDrive(vmid, key, d.File, d.Opts["backup"] != "0", reason))
-			}
-		}
-		if g.Kind == "lxc" {
-			for _, key := range property.MountNames(g.Conf) {
-				m := property.ParseMount(key, g.Conf[key])
-				included, reason := perl.OptionOf(g.Conf[key], "backup") == "1", "disabled"
-				switch {
-				case key == "rootfs":
-					included, reason = true, "rootfs"
-				case m.Kind() != "volume":
-					included, reason = false, "not a volume"
-				case included:
-					reason = "enabled"
-				}
-				drives = append(drives, includedDrive(vmid, key, m.Volume, included, reason))
-			}
-		}
-		name := any(g.Conf["name"])
-		if name == "" {
-			name = nil
-		}
-		if g.Kind == "lxc" {
-			name = g.Conf["hostname"]
-		}
-		children = append(children, map[string]any{"id": vmid, "type": g.Kind, "name": name, "children": drives, "leaf": perl.BoolInt(len(drives) == 0)})
-	}
-	return map[string]any{"children": children}, nil
-}
-
-// includedDrive tells of a drive whether a backup has it, and why
-// (get_volume_backup_included in PVE/API2/Backup.pm).
-func includedDrive(vmid int, key, volume string, included bool, reason string) map[string]any {
-	return map[string]any{"id": fmt.Sprint(vmid, ":", key), "name": volume, "included": perl.BoolInt(included), "reason": reason, "leaf": 1}
-}
-
-// coveredBy says whether a backup job has a guest.
-func coveredBy(w *core.World, job property.Config, vmid int) bool {
-	named := perl.SplitList(job["vmid"])
-	pool := w.Access.Pools[job["pool"]]
-	switch {
-	case strings.Contains(","+strings.Join(perl.SplitList(job["exclude"]), ",")+",", fmt.Sprintf(",%d,", vmid)):
-		return false
-	case job["all"] == "1", pool != nil && pool.Vms[vmid]:
-		return true
-	default:
-		return strings.Contains(","+strings.Join(named, ",")+",", fmt.Sprintf(",%d,", vmid))
-	}
+	return list, nil
 }

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -67,4 +69,45 @@ func apiNodeStatus(w *core.World, c *core.Call) (any, error) {
 		"ksm":    map[string]any{"shared": 0},
 	}
 	return status, nil
+}
+
+// apiClusterStatus is GET /cluster/status.
+func apiClusterStatus(w *core.World, _ *core.Call) (any, error) {
+	list := []map[string]any{}
+	if len(w.Nodes) > 1 {
+		list = append(list, map[string]any{
+			"type": "cluster", "id": "cluster", "name": "simulated", "nodes": len(w.Nodes), "version": len(w.Nodes), "quorate": perl.BoolInt(w.Quorum),
+		})
+	}
+	for _, name := range w.NodeNames() {
+		n := w.Nodes[name]
+		entry := map[string]any{
+			"type": "node", "id": "node/" + name, "name": name, "nodeid": 0, "ip": fmt.Sprintf("192.0.2.%d", 1+n.Index),
+			"level": "", "local": perl.BoolInt(name == w.Cfg.Node), "online": perl.BoolInt(!n.Offline),
+		}
+		if len(w.Nodes) > 1 {
+			entry["nodeid"] = n.Index
+		}
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// apiNextID is GET /cluster/nextid: the lowest free id, or whether one is free.
+// Nothing is reserved.
+func apiNextID(w *core.World, c *core.Call) (any, error) {
+	if c.Has("vmid") {
+		vmid := c.Vmid()
+		if w.Guests[vmid] != nil {
+			return nil, perl.BadParam("vmid", fmt.Sprintf("VM %d already exists", vmid))
+		}
+		return strconv.Itoa(vmid), nil
+	}
+	lower, upper := idRange(w.Options["next-id"])
+	for vmid := lower; vmid < upper; vmid++ {
+		if w.Guests[vmid] == nil {
+			return strconv.Itoa(vmid), nil
+		}
+	}
+	return nil, perl.Fail("unable to get any free VMID in range [%d, %d]", lower, upper)
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -173,4 +174,28 @@ func apiClusterTasks(w *core.World, c *core.Call) (any, error) {
 		recent = append(recent, entry)
 	}
 	return recent, nil
+}
+
+// apiClusterLog is GET /cluster/log: what tasks did, the newest first.
+func apiClusterLog(w *core.World, c *core.Call) (any, error) {
+	list := []map[string]any{}
+	note := func(t *core.Task, at int64, message string) {
+		n := fmt.Sprint(len(list) + 1)
+		list = append(list, map[string]any{
+			"uid": n, "id": n + ":" + t.Node, "node": t.Node, "user": t.Who.String(), "tag": "pvedaemon", "pri": 6, "pid": t.Pid, "time": at, "msg": message,
+		})
+	}
+	all := c.Can("/", "Sys.Syslog")
+	for _, t := range w.Tasks.All {
+		if !all && !c.Who.Owns(t.Who) {
+			continue
+		}
+		note(t, t.Start.Unix(), "starting task "+t.UPID)
+		if !t.Running() {
+			note(t, t.Stopped.Unix(), "end task "+t.UPID+" "+t.Status)
+		}
+	}
+	slices.Reverse(list)
+	most := c.Num("max", 50)
+	return list[:min(most, len(list))], nil
 }

@@ -1,3 +1,4 @@
+// Package consoles is terminals and screens of nodes and guests, behind websockets.
 package consoles
 
 import (
@@ -20,8 +21,26 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
 
+// Area is consoles.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/termproxy":   apiConsole,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/vncproxy":    apiConsole,
+			"GET /nodes/{node}/{qemu|lxc}/{vmid}/vncwebsocket": apiConsoleSocket,
+			"PUT /nodes/{node}/qemu/{vmid}/sendkey":            apiSendKey,
+			"POST /nodes/{node}/qemu/{vmid}/monitor":           apiMonitor,
+			"POST /access/vncticket":                           apiConsoleLogin,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/spiceproxy":  apiSpice,
+			"POST /nodes/{node}/qemu/{vmid}/dbus-vmstate":      apiStateHelper,
+		},
+		Calls: consoleCalls(),
+		Begin: beginConsoles,
+	}
+}
+
 // Consoles: a call opens one, whose worker waits for whoever calls; the caller comes by
-// the websocket that names its port. What is behind it is in console_socket.go.
+// the websocket that names its port. What is behind it is in socket.go.
 
 // consolePatience is how long the worker of a console waits for a caller.
 const consolePatience = 10 * time.Second
@@ -189,11 +208,11 @@ func apiConsoleSocket(w *core.World, c *core.Call) (any, error) {
 }
 
 // consoleCalls are those of nodes, which the API table leaves out.
-func consoleCalls() []sections.PastCall {
+func consoleCalls() []sections.ExtraCall {
 	object := &pveapi.Value{Type: "object"}
 	console := &pveapi.Rule{Kind: "perm", Path: "/nodes/{node}", Privs: []string{"Sys.Console"}}
 	const shell = "cmd: string login|upgrade|ceph_install\ncmd-opts: string"
-	return []sections.PastCall{
+	return []sections.ExtraCall{
 		{Name: "POST /nodes/{node}/termproxy", Perm: console, Params: shell, Returns: object, Handle: apiNodeConsole},
 		{Name: "POST /nodes/{node}/vncshell", Perm: console, Params: shell + "\nwebsocket: boolean\nwidth: integer\nheight: integer", Returns: object, Handle: apiNodeConsole},
 		{Name: "GET /nodes/{node}/vncwebsocket", Perm: console, Params: "vncticket: string needed <=512\nport: integer needed 5900..5999", Returns: object, Handle: apiConsoleSocket},
@@ -256,4 +275,67 @@ func apiMonitor(w *core.World, c *core.Call) (any, error) {
 	default:
 		return nil, c.Unimplemented("the command '" + command + "' of QEMU's monitor")
 	}
+}
+
+// What looks at consoles from aside: who asks whether a ticket is good, and viewers of
+// SPICE, whose pictures are not simulated.
+
+// apiConsoleLogin is POST /access/vncticket: what stands between a browser and a console
+// asks whether a ticket is good, and whether its owner may (PVE/API2/AccessControl.pm).
+func apiConsoleLogin(w *core.World, c *core.Call) (any, error) {
+	who, path := c.In["authid"], c.In["path"]
+	if !goodConsoleTicket(w, c.In["vncticket"], who, path, c.Num("port", firstConsolePort)) {
+		return nil, badConsoleTicket()
+	}
+	user, token, _ := strings.Cut(who, "!")
+	for _, priv := range c.List("privs") {
+		if !w.Access.Allowed(core.Identity{User: user, Token: token}, path, priv) {
+			return nil, &perl.APIError{Status: http.StatusUnauthorized, Message: "permission denied"}
+		}
+	}
+	return nil, nil
+}
+
+// apiSpice is POST …/spiceproxy of a guest: what a viewer needs (remote_viewer_config in
+// PVE/AccessControl.pm). A VM has to run, with a display for it.
+func apiSpice(w *core.World, c *core.Call) (any, error) {
+	node, kind, vmid := c.In["node"], perl.Segments(c.M.Path)[2], c.Vmid()
+	g := w.Guest(node, kind, vmid)
+	if g == nil {
+		return nil, core.Missing(node, kind, vmid)
+	}
+	title, port := fmt.Sprintf("VM %d - %s", vmid, guests.Sample(w, g).Name), 61000
+	switch {
+	case kind == "lxc":
+		title = fmt.Sprintf("CT %d - %s", vmid, guests.Sample(w, g).Name)
+		w.Fork(c, node, core.Job{Kind: "spiceproxy", ID: fmt.Sprint(vmid), Takes: consolePatience, End: func(*core.Task) error { return nil }})
+	case g.Run == nil:
+		return nil, perl.Fail("VM %d not running", vmid)
+	case !strings.HasPrefix(g.Present()["vga"], "qxl"):
+		return nil, perl.Fail("no spice port")
+	}
+	proxy := c.In["proxy"]
+	if proxy == "" {
+		proxy = node
+	}
+	answer := map[string]any{
+		"secure-attention": "Ctrl+Alt+Ins", "toggle-fullscreen": "Shift+F11", "release-cursor": "Ctrl+Alt+R", "type": "spice", "title": title,
+		"host": fmt.Sprintf("pvespiceproxy:%08X:%d:%s:%d::%s", w.Now.Unix(), vmid, strings.ToLower(node), port, w.Rng.Hex(40)), "proxy": "http://" + proxy + ":3128",
+		"tls-port": port, "password": w.Rng.Hex(40), "delete-this-file": 1,
+	}
+	if cert := w.Certificate; cert != nil {
+		answer["host-subject"] = "OU=PVE Cluster Node,O=Proxmox Virtual Environment,CN=" + cert.Subject.CommonName
+		answer["ca"] = strings.ReplaceAll(certs.AsPEM(w.Authority), "\n", "\\n")
+	}
+	return answer, nil
+}
+
+// apiStateHelper is POST …/dbus-vmstate: a helper of migrations, which a VM that runs
+// can have.
+func apiStateHelper(_ *core.World, c *core.Call) (any, error) {
+	g, err := c.VM()
+	if err == nil && g.Run == nil {
+		err = perl.Fail("VM %d not running", g.Vmid)
+	}
+	return nil, err
 }

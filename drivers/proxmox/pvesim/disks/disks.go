@@ -1,3 +1,5 @@
+// Package disks is the disks of nodes and what is made of them: volume groups, thin pools,
+// directories, ZFS pools. Ceph is not installed.
 package disks
 
 import (
@@ -11,6 +13,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is the disks of nodes.
+func Area() sections.Area {
+	return sections.Area{
+		Calls: slices.Concat(diskCalls(), cephCalls()),
+	}
+}
 
 // Disks of a node (PVE/API2/Disks*.pm of pve-storage): one holds the system, three are
 // free and can become a pool, a volume group, a thin pool or a folder.
@@ -125,13 +134,13 @@ func apiWipeDisk(w *core.World, c *core.Call) (any, error) {
 	}}), nil
 }
 
-func diskCalls() []sections.PastCall {
+func diskCalls() []sections.ExtraCall {
 	const at, flags = "/nodes/{node}/disks/", "cleanup-config: boolean\ncleanup-disks: boolean"
 	audit, read := sections.AllOf("/", "Sys.Audit"), sections.AnyOf("/", "Sys.Audit", "Datastore.Audit")
 	modify, allocate := sections.AllOf("/", "Sys.Modify"), sections.AllOf("/", "Sys.Modify", "Datastore.Allocate")
 	word, list, object := &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
 	const device = "/^\\/dev\\/[a-zA-Z0-9\\/]+$/"
-	calls := []sections.PastCall{
+	calls := []sections.ExtraCall{
 		{Name: "GET " + at + "list", Perm: read, Params: "include-partitions: boolean\nskipsmart: boolean\ntype: string unused|journal_disks", Returns: list, Handle: apiDisks},
 		{Name: "GET " + at + "smart", Perm: read, Params: "disk: string needed " + device + "\nhealthonly: boolean", Returns: object, Handle: apiSmart},
 		{Name: "POST " + at + "initgpt", Perm: modify, Params: "disk: string needed " + device + "\nuuid: string <=36", Returns: word, Handle: apiInitDisk},
@@ -153,9 +162,9 @@ func diskCalls() []sections.PastCall {
 			drop += "\nvolume-group: string pve-storage-id needed"
 		}
 		calls = append(calls,
-			sections.PastCall{Name: "GET " + at + kind, Perm: audit, Returns: shown, Handle: apiDiskGroups},
-			sections.PastCall{Name: "POST " + at + kind, Perm: allocate, Params: params[kind], Returns: word, Handle: apiMakeGroup},
-			sections.PastCall{Name: "DELETE " + at + kind + "/{name}", Perm: allocate, Params: drop, Returns: word, Handle: apiDropGroup},
+			sections.ExtraCall{Name: "GET " + at + kind, Perm: audit, Returns: shown, Handle: apiDiskGroups},
+			sections.ExtraCall{Name: "POST " + at + kind, Perm: allocate, Params: params[kind], Returns: word, Handle: apiMakeGroup},
+			sections.ExtraCall{Name: "DELETE " + at + kind + "/{name}", Perm: allocate, Params: drop, Returns: word, Handle: apiDropGroup},
 		)
 	}
 	return calls
@@ -169,4 +178,39 @@ func HasLVM(w *core.World) bool {
 		}
 	}
 	return false
+}
+
+// cephReadings and cephWritings are the calls about Ceph (PVE/API2/Cluster/Ceph.pm,
+// PVE/API2/Ceph.pm), by where they stand.
+var (
+	cephReadings = map[string]string{
+		"/cluster/ceph/":      "status metadata flags flags/{flag}",
+		"/nodes/{node}/ceph/": "status osd mon mds mgr pool pool/{name} pool/{name}/status fs rules crush log cmd-safety cfg/raw cfg/db cfg/value osd/{osdid}",
+	}
+	cephWritings = map[string]string{"/nodes/{node}/ceph/": "init osd pool start stop restart mon/{monid} mds/{name} mgr/{id} fs/{name}"}
+)
+
+// apiCeph is any of them: nothing of Ceph is installed (check_ceph_installed in
+// PVE/Ceph/Tools.pm).
+func apiCeph(*core.World, *core.Call) (any, error) {
+	return nil, perl.Fail("binary not installed: /usr/bin/ceph-mon")
+}
+
+func cephCalls() []sections.ExtraCall {
+	audit, modify := sections.AnyOf("/", "Sys.Audit", "Datastore.Audit"), sections.AllOf("/", "Sys.Modify")
+	calls := []sections.ExtraCall{{
+		Name: "GET /nodes/{node}/ceph", Perm: sections.AnyOf("/nodes/{node}/ceph", "Sys.Audit", "Datastore.Audit"), Returns: &pveapi.Value{Type: "array"},
+		Handle: sections.Index{Key: "name", Names: "cmd-safety cfg crush fs init log mds mgr mon osd pool restart rules start status stop"}.Handler,
+	}}
+	for at, paths := range cephReadings {
+		for path := range strings.FieldsSeq(paths) {
+			calls = append(calls, sections.ExtraCall{Name: "GET " + at + path, Perm: audit, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
+		}
+	}
+	for at, paths := range cephWritings {
+		for path := range strings.FieldsSeq(paths) {
+			calls = append(calls, sections.ExtraCall{Name: "POST " + at + path, Perm: modify, Returns: &pveapi.Value{}, More: true, Handle: apiCeph})
+		}
+	}
+	return calls
 }

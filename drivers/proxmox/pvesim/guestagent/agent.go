@@ -1,7 +1,10 @@
+// Package guestagent is the guest agent of VMs: it answers what a small Linux would, keeps
+// files that were written, and runs a few programs.
 package guestagent
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -10,7 +13,24 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is the guest agent of VMs.
+func Area() sections.Area {
+	routes := agentRoutes()
+	maps.Copy(routes, map[string]core.Handler{
+		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,
+		"POST /nodes/{node}/qemu/{vmid}/agent/exec":              apiAgentExec,
+		"GET /nodes/{node}/qemu/{vmid}/agent/exec-status":        apiAgentExecStatus,
+		"GET /nodes/{node}/qemu/{vmid}/agent/file-read":          apiAgentRead,
+		"POST /nodes/{node}/qemu/{vmid}/agent/file-write":        apiAgentWrite,
+		"POST /nodes/{node}/qemu/{vmid}/agent/set-user-password": apiAgentPassword,
+	})
+	return sections.Area{
+		Routes: routes,
+	}
+}
 
 // agent finds the VM of an agent call whose agent answers (qga_check_running in
 // PVE/QemuServer/Agent.pm). A guest answers when it has a system on its disks

@@ -11,6 +11,7 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
+			"POST /nodes/{node}/lxc/{vmid}/status/suspend":  apiSuspendCT,
 			"GET /nodes/{node}/lxc":                         apiNodeLXC,
 			"POST /nodes/{node}/lxc":                        apiCreateLXC,
 			"GET /nodes/{node}/lxc/{vmid}":                  apiLXCIndex,
@@ -24,6 +25,7 @@ func Area() sections.Area {
 			"POST /nodes/{node}/lxc/{vmid}/move_volume":     apiMoveVolume,
 		},
 		Guests: map[string]sections.GuestHandler{
+			"POST /nodes/{node}/lxc/{vmid}/status/resume": apiResumeCT,
 			"DELETE /nodes/{node}/lxc/{vmid}":             apiDestroyLXC,
 			"PUT /nodes/{node}/lxc/{vmid}/resize":         apiResizeCT,
 			"POST /nodes/{node}/lxc/{vmid}/clone":         apiCloneCT,

@@ -167,3 +167,30 @@ func apiRebootCT(w *core.World, c *core.Call) (any, error) {
 	}
 	return w.Fork(c, g.Node, j), nil
 }
+
+// apiSuspendCT is POST …/lxc/{vmid}/status/suspend. PVE calls it experimental, and
+// without CRIU it fails.
+func apiSuspendCT(w *core.World, c *core.Call) (any, error) {
+	g, err := RunningCT(c, "CT")
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint(w, c, g, "vzsuspend", "-s -D"), nil
+}
+
+// apiResumeCT is POST …/lxc/{vmid}/status/resume.
+func apiResumeCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+	if g.Run != nil {
+		return nil, perl.Fail("CT %d already running", g.Vmid)
+	}
+	return checkpoint(w, c, g, "vzresume", "-r --foreground -D"), nil
+}
+
+func checkpoint(w *core.World, c *core.Call, g *core.Guest, kind, options string) string {
+	return w.Fork(c, g.Node, core.Job{Kind: kind, ID: fmt.Sprint(g.Vmid), Guest: g, End: func(*core.Task) error {
+		if err := g.CheckLock(); err != nil {
+			return err
+		}
+		return perl.Fail("command 'lxc-checkpoint -n %d %s /var/lib/vz/dump' failed: exit code 1", g.Vmid, options)
+	}})
+}

@@ -1,3 +1,4 @@
+// Package replication keeps replication jobs and when they ran. No data moves.
 package replication
 
 import (
@@ -12,6 +13,20 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is replication jobs.
+func Area() sections.Area {
+	return sections.Area{
+		Routes: map[string]core.Handler{
+			"GET /cluster/replication":         apiReplications,
+			"POST /cluster/replication":        apiCreateReplication,
+			"GET /cluster/replication/{id}":    apiReplicationJob,
+			"PUT /cluster/replication/{id}":    apiSetReplicationJob,
+			"DELETE /cluster/replication/{id}": apiDropReplicationJob,
+		},
+		Calls: replicationCalls(),
+	}
+}
 
 // Replication jobs (PVE/API2/ReplicationConfig.pm, PVE/API2/Replication.pm): they are
 // kept and shown, and run when somebody says so; what a run copies is not.
@@ -240,10 +255,10 @@ func replicatedOf(w *core.World) map[string]time.Time {
 	return all.at
 }
 
-func replicationCalls() []sections.PastCall {
+func replicationCalls() []sections.ExtraCall {
 	const id = "id: string /[1-9][0-9]{2,8}-\\d{1,9}/"
 	list, object := &pveapi.Value{Type: "array"}, &pveapi.Value{Type: "object"}
-	return []sections.PastCall{
+	return []sections.ExtraCall{
 		{Name: "GET /nodes/{node}/replication", Params: "guest: integer 100..999999999", Returns: list, Handle: apiNodeReplications},
 		{Name: "GET /nodes/{node}/replication/{id}", Params: id, Returns: list, Handle: sections.Index{Key: "name", Names: "schedule_now log status"}.Handler},
 		{Name: "GET /nodes/{node}/replication/{id}/status", Params: id, Returns: object, Handle: apiNodeReplication},

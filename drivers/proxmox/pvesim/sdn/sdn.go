@@ -1,3 +1,5 @@
+// Package sdn is software networks: zones, virtual networks, subnets, controllers, fabrics.
+// What is written is pending until it is applied as a whole.
 package sdn
 
 import (
@@ -14,6 +16,15 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is software networks.
+func Area() sections.Area {
+	return sections.Area{
+		Files: slices.Concat(sdnFiles(), fabricFiles()),
+		Calls: slices.Concat(sdnCalls(), fabricCalls()),
+		Begin: beginSDN,
+	}
+}
 
 // Software networks (PVE/API2/Network/SDN*.pm and PVE/Network/SDN of pve-network):
 // what is written is pending until it is applied as a whole.

@@ -340,11 +340,11 @@ func apiIpamStatus(w *core.World, c *core.Call) (any, error) {
 }
 
 // sdnCalls are the other calls on software networks.
-func sdnCalls() []sections.PastCall {
+func sdnCalls() []sections.ExtraCall {
 	allocate := sections.AllOf("/sdn", "SDN.Allocate")
 	null, word, list := &pveapi.Value{Type: "null"}, &pveapi.Value{Type: "string"}, &pveapi.Value{Type: "array"}
 	const release = "lock-token: string\nrelease-lock: boolean"
-	return []sections.PastCall{
+	return []sections.ExtraCall{
 		{Name: "PUT /cluster/sdn", Perm: allocate, Params: strings.ReplaceAll(release, "\n", " @9.0\n") + " @9.0", Returns: word, Handle: apiSDNApply},
 		{Name: "POST /cluster/sdn/lock", Perm: allocate, Params: "allow-pending: boolean", Returns: word, Since: "9.0", Handle: apiSDNLock},
 		{Name: "DELETE /cluster/sdn/lock", Perm: allocate, Params: "lock-token: string\nforce: boolean", Returns: null, Since: "9.0", Handle: apiSDNUnlock},

@@ -64,8 +64,8 @@ var indexes = map[string]Index{
 	"/nodes/{node}/services/{service}": {"subdir", "reload restart start state stop"},
 }
 
-// beyond are directories that the API table leaves out with their families.
-var beyond = map[string]folder{
+// untabled are directories that the API table leaves out with their families.
+var untabled = map[string]folder{
 	"/cluster/acme":                    {Index: Index{"name", "plugins account tos 9:meta directories challenge-schema"}},
 	"/cluster/ceph":                    {Index: Index{"name", "metadata status flags"}},
 	"/cluster/mapping":                 {Index: Index{"name", "dir pci usb"}},
@@ -83,10 +83,10 @@ type folder struct {
 	path, privs string // What it takes to read it; empty is nothing.
 }
 
-func (f folder) method(path string) pastMethod {
+func (f folder) method(path string) extraMethod {
 	m := &pveapi.Method{Verb: "GET", Path: path, Perm: pveapi.Perm{User: "all"}, Returns: &pveapi.Value{Type: "array"}, Params: map[string]*pveapi.Value{}}
 	if f.privs != "" {
 		m.Perm = pveapi.Perm{Check: AnyOf(f.path, strings.Fields(f.privs)...)}
 	}
-	return past(m, f.Handler)
+	return extra(m, f.Handler)
 }

@@ -30,7 +30,7 @@ type SectionFile struct {
 	Only  string
 	// typeKey is what calls name the type by, if not "type".
 	TypeKey string
-	Props   string // What the options are, see props in past.go.
+	Props   string // What the options are, see Props.
 	Extra   string // Parameters of calls that write which no section keeps.
 	Since   string
 
@@ -84,7 +84,7 @@ func (f *SectionFile) Options(kind string) map[string]string {
 }
 
 // methods are the five calls, with the parameters of createSchema and updateSchema.
-func (f *SectionFile) methods() []pastMethod {
+func (f *SectionFile) methods() []extraMethod {
 	known := Props(f.Props)
 	name := &pveapi.Value{Type: "string", Format: f.ID}
 	create, update := Props(f.Extra), Props(f.Extra)
@@ -152,12 +152,12 @@ func (f *SectionFile) methods() []pastMethod {
 		one = pveapi.Perm{Check: f.Read}
 	}
 	none := &pveapi.Value{Type: "null"}
-	return []pastMethod{
-		past(&pveapi.Method{Verb: "GET", Path: f.Path, Perm: read, Params: listing, Returns: ListOf(shown), Since: f.Since}, f.APIList),
-		past(&pveapi.Method{Verb: "GET", Path: below, Perm: one, Params: reading, Returns: objectOf(shown), Since: f.Since}, f.APIRead),
-		past(&pveapi.Method{Verb: "POST", Path: at, Perm: permit(f.Write), Params: create, Returns: none, Protected: true, Since: f.Since}, f.APICreate),
-		past(&pveapi.Method{Verb: "PUT", Path: below, Perm: permit(change), Params: update, Returns: none, Protected: true, Since: f.Since}, f.APIUpdate),
-		past(&pveapi.Method{Verb: "DELETE", Path: below, Perm: permit(change), Params: remove, Returns: none, Protected: true, Since: f.Since}, f.APIDelete),
+	return []extraMethod{
+		extra(&pveapi.Method{Verb: "GET", Path: f.Path, Perm: read, Params: listing, Returns: ListOf(shown), Since: f.Since}, f.APIList),
+		extra(&pveapi.Method{Verb: "GET", Path: below, Perm: one, Params: reading, Returns: objectOf(shown), Since: f.Since}, f.APIRead),
+		extra(&pveapi.Method{Verb: "POST", Path: at, Perm: permit(f.Write), Params: create, Returns: none, Protected: true, Since: f.Since}, f.APICreate),
+		extra(&pveapi.Method{Verb: "PUT", Path: below, Perm: permit(change), Params: update, Returns: none, Protected: true, Since: f.Since}, f.APIUpdate),
+		extra(&pveapi.Method{Verb: "DELETE", Path: below, Perm: permit(change), Params: remove, Returns: none, Protected: true, Since: f.Since}, f.APIDelete),
 	}
 }
 

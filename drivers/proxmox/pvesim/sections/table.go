@@ -1,3 +1,10 @@
+// Package sections describes what a simulated host answers: an [Area] is a part of
+// Proxmox VE with its routes, and a [Table] finds the method and the handler of a request.
+//
+// The API table leaves whole families out (software networks, mappings, metrics,
+// notifications, ACME, disks). Their methods are described here by what the Perl code of
+// Proxmox VE registers: a [ExtraCall] is one method, a [SectionFile] is a file with sections
+// and the five calls on it (PVE/SectionConfig.pm).
 package sections
 
 import (
@@ -19,7 +26,7 @@ type Area struct {
 	Routes map[string]core.Handler
 	Guests map[string]GuestHandler
 	Files  []SectionFile     // Files of sections that the API table leaves out, with their methods.
-	Calls  []PastCall        // Single methods that it leaves out.
+	Calls  []ExtraCall       // Single methods that it leaves out.
 	Begin  func(*core.World) // Makes what the area has in a new host; may be nil.
 }
 
@@ -39,17 +46,17 @@ func (h GuestHandler) handle(w *core.World, c *core.Call) (any, error) {
 // answers 501.
 type Table struct {
 	Routes map[string]core.Handler
-	Past   map[string][]pastMethod // What the API table leaves out, by verb and number of segments.
+	Extra  map[string][]extraMethod // What the API table leaves out, by verb and number of segments.
 }
 
 // NewTable puts the methods of all areas together.
 func NewTable(areas []Area) *Table {
-	t := &Table{Routes: map[string]core.Handler{}, Past: map[string][]pastMethod{}}
+	t := &Table{Routes: map[string]core.Handler{}, Extra: map[string][]extraMethod{}}
 	for path, at := range indexes {
 		t.Routes["GET "+path] = at.Handler
 	}
-	for _, name := range slices.Sorted(maps.Keys(beyond)) {
-		t.add(beyond[name].method(name))
+	for _, name := range slices.Sorted(maps.Keys(untabled)) {
+		t.add(untabled[name].method(name))
 	}
 	for _, a := range areas {
 		for name, h := range a.Routes {
@@ -61,8 +68,8 @@ func NewTable(areas []Area) *Table {
 		for i := range a.Files {
 			t.add(a.Files[i].methods()...)
 		}
-		for _, extra := range a.Calls {
-			t.add(extra.method())
+		for _, call := range a.Calls {
+			t.add(call.method())
 		}
 	}
 	return t
@@ -74,14 +81,14 @@ func (t *Table) route(name string, h core.Handler) {
 	}
 }
 
-func (t *Table) add(methods ...pastMethod) {
+func (t *Table) add(methods ...extraMethod) {
 	for _, m := range methods {
-		key := pastKey(m.Verb, m.Path)
-		t.Past[key] = append(t.Past[key], m)
+		key := extraKey(m.Verb, m.Path)
+		t.Extra[key] = append(t.Extra[key], m)
 	}
 }
 
-func pastKey(verb, path string) string { return fmt.Sprint(verb, len(perl.Segments(path))) }
+func extraKey(verb, path string) string { return fmt.Sprint(verb, len(perl.Segments(path))) }
 
 // Find looks a method up by the path of a request. known says whether there is anything at
 // the path; a method without a handler is not simulated.
@@ -92,8 +99,8 @@ func (t *Table) Find(verb, path string) (m *pveapi.Method, vars map[string]strin
 	}
 	plain := (&core.Request{Path: path}).Shown()
 	parts := perl.Segments(plain)
-	var found pastMethod
-	for _, m := range t.Past[pastKey(verb, plain)] {
+	var found extraMethod
+	for _, m := range t.Extra[extraKey(verb, plain)] {
 		if at, ok := match(perl.Segments(m.Path), parts); ok && (found.Method == nil || len(at) < len(vars)) {
 			found, vars = m, at
 		}

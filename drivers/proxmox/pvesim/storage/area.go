@@ -10,6 +10,11 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
+			"GET /nodes/{node}/query-oci-repo-tags":                     apiImageTags,
+			"POST /nodes/{node}/storage/{storage}/oci-registry-pull":    apiPullImage,
+			"GET /nodes/{node}/storage/{storage}/import-metadata":       apiImportMetadata,
+			"GET /nodes/{node}/storage/{storage}/file-restore/list":     apiRestoreFiles,
+			"GET /nodes/{node}/storage/{storage}/file-restore/download": apiRestoreFiles,
 			"GET /storage":                                            apiStorageConfigs,
 			"POST /storage":                                           apiCreateStorage,
 			"PUT /storage/{storage}":                                  apiUpdateStorage,

@@ -1,0 +1,162 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+)
+
+// nodeSettings are the files of one node that the API edits.
+type nodeSettings struct {
+	subscription string       // Its key.
+	repositories []repository // Nil are those of a fresh installation.
+	hosts        string       // /etc/hosts; empty as it was installed.
+	zone         string       // Of time; empty is Etc/UTC.
+}
+
+func settingsOf(n *core.Node) *nodeSettings { return core.PartOf[nodeSettings](&n.Parts) }
+
+// settings are those of the node of a call.
+func settings(c *core.Call) *nodeSettings { return settingsOf(c.Node()) }
+
+// hostsFile is /etc/hosts.
+func hostsFile(n *core.Node) string {
+	if settingsOf(n).hosts != "" {
+		return settingsOf(n).hosts
+	}
+	return fmt.Sprintf("127.0.0.1 localhost.localdomain localhost\n192.0.2.%d %s.example.test %s\n", 1+n.Index, n.Name, n.Name)
+}
+
+// apiHosts is GET /nodes/{node}/hosts.
+func apiHosts(w *core.World, c *core.Call) (any, error) {
+	text := hostsFile(w.Nodes[c.In["node"]])
+	return map[string]any{"data": text, "digest": perl.SumOf(text)}, nil
+}
+
+// apiSetHosts is POST /nodes/{node}/hosts.
+func apiSetHosts(w *core.World, c *core.Call) (any, error) {
+	if err := c.Modified(perl.SumOf(hostsFile(w.Nodes[c.In["node"]]))); err != nil {
+		return nil, err
+	}
+	settings(c).hosts = c.In["data"]
+	return nil, nil
+}
+
+// apiNodeDNS is GET /nodes/{node}/dns.
+func apiNodeDNS(_ *core.World, c *core.Call) (any, error) {
+	return property.Section(c.Node().DNS, map[string]any{}), nil
+}
+
+// apiSetNodeDNS is PUT /nodes/{node}/dns: all of it at once.
+func apiSetNodeDNS(_ *core.World, c *core.Call) (any, error) {
+	conf := property.Config{}
+	c.Update(conf, "node")
+	c.Node().DNS = conf
+	return nil, nil
+}
+
+// apiNodeTime is GET /nodes/{node}/time: the local time is a count of seconds too.
+func apiNodeTime(w *core.World, c *core.Call) (any, error) {
+	name := settings(c).zone
+	if name == "" {
+		name = "Etc/UTC"
+	}
+	local := w.Now.Unix()
+	if zone, err := time.LoadLocation(name); err == nil {
+		_, offset := w.Now.In(zone).Zone()
+		local += int64(offset)
+	}
+	return map[string]any{"time": w.Now.Unix(), "localtime": local, "timezone": name}, nil
+}
+
+// apiSetNodeTime is PUT /nodes/{node}/time.
+func apiSetNodeTime(_ *core.World, c *core.Call) (any, error) {
+	if _, err := time.LoadLocation(c.In["timezone"]); err != nil {
+		return nil, perl.BadParam("timezone", "No such timezone '"+c.In["timezone"]+"'")
+	}
+	settings(c).zone = c.In["timezone"]
+	return nil, nil
+}
+
+// apiNodeConfig is GET /nodes/{node}/config.
+func apiNodeConfig(_ *core.World, c *core.Call) (any, error) {
+	conf := c.Node().Conf
+	entry := property.TypedBy("PUT /nodes/{node}/config", conf)
+	if len(conf) > 0 {
+		entry["digest"] = perl.SumOf(configText(conf))
+	}
+	if text := conf["description"]; text != "" {
+		entry["description"] = strings.TrimRight(text, "\n") + "\n"
+	}
+	if only := c.In["property"]; only != "" {
+		maps.DeleteFunc(entry, func(key string, _ any) bool { return key != only && key != "digest" })
+	}
+	return entry, nil
+}
+
+// apiSetNodeConfig is PUT /nodes/{node}/config.
+func apiSetNodeConfig(w *core.World, c *core.Call) (any, error) {
+	s := c.Node()
+	if err := w.NeedQuorum(); err != nil {
+		return nil, err
+	}
+	if err := c.Modified(perl.SumOf(configText(s.Conf))); err != nil {
+		return nil, err
+	}
+	if s.Conf == nil {
+		s.Conf = property.Config{}
+	}
+	c.Update(s.Conf, "node")
+	return nil, nil
+}
+
+func configText(conf property.Config) string {
+	var b strings.Builder
+	property.WriteSection(&b, conf, false)
+	return b.String()
+}
+
+// Subscriptions (PVE/API2/Subscription.pm): a key is kept, and stays as new as it is,
+// for the shop that knows it is not asked.
+
+func serverID(w *core.World) string { return strings.ToUpper(w.Fingerprint[:32]) }
+
+// apiSubscription is GET /nodes/{node}/subscription.
+func apiSubscription(w *core.World, c *core.Call) (any, error) {
+	entry := map[string]any{"status": "new", "url": "https://www.proxmox.com/en/proxmox-virtual-environment/pricing"}
+	key := settings(c).subscription
+	if key == "" {
+		entry["status"], entry["message"] = "notfound", "There is no subscription key"
+	}
+	if !c.Can("/nodes/"+c.In["node"], "Sys.Audit") {
+		return entry, nil
+	}
+	if entry["serverid"] = serverID(w); key != "" { // Its level shows once the shop knew it.
+		entry["key"], entry["sockets"] = key, 1
+	}
+	return entry, nil
+}
+
+// apiSetSubscription is PUT of a key.
+func apiSetSubscription(_ *core.World, c *core.Call) (any, error) {
+	settings(c).subscription = strings.TrimSpace(c.In["key"])
+	return nil, perl.Fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
+}
+
+// apiCheckSubscription is POST: what is known is looked at again.
+func apiCheckSubscription(_ *core.World, c *core.Call) (any, error) {
+	if settings(c).subscription == "" {
+		return nil, nil
+	}
+	return nil, perl.Fail("Subscription check failed: %s", noRoute("shop.proxmox.com:443"))
+}
+
+func apiDropSubscription(_ *core.World, c *core.Call) (any, error) {
+	settings(c).subscription = ""
+	return nil, nil
+}

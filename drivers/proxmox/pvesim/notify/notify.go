@@ -1,0 +1,285 @@
+// Package notify keeps the targets and matchers of notifications. Nobody is notified.
+package notify
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+)
+
+// Area is notifications.
+func Area() sections.Area {
+	return sections.Area{
+		Files: notificationFiles(),
+		Calls: notificationCalls(),
+		Begin: func(w *core.World) { restoreBuiltin(w) },
+	}
+}
+
+// Notifications (PVE/API2/Cluster/Notifications.pm; what it calls is Rust, the crate
+// proxmox-notify): endpoints that could be told, matchers that say which. Nobody is told.
+
+const notifications = "/mapping/notifications"
+
+// targetKinds are the types of endpoints.
+var targetKinds = []string{"gotify", "sendmail", "smtp", "webhook"}
+
+// builtinTargets is what is there from the start, and again when it is deleted
+// (PVE/Notify.pm).
+func builtinTargets() map[string]map[string]property.Config {
+	return map[string]map[string]property.Config{
+		"notifications/sendmail": {"mail-to-root": {"type": "sendmail", "mailto-user": "root@pam", "comment": "Send mails to root@pam's email address"}},
+		"notifications/matchers": {"default-matcher": {"type": "matchers", "mode": "all", "target": "mail-to-root", "comment": "Route all notifications to mail-to-root"}},
+	}
+}
+
+func notificationFiles() []sections.SectionFile {
+	const mail = " mailto? mailto-user? author? comment? disable?"
+	options := map[string]string{
+		"sendmail": "from-address?" + mail,
+		"gotify":   "server token comment? disable?",
+		"smtp":     "server from-address port? mode? username? password?" + mail,
+		"webhook":  "url method header? body? secret? comment? disable?",
+		"matchers": "match-field? match-severity? match-calendar? target? mode? invert-match? comment? disable?",
+	}
+	modify := sections.AllOf(notifications, "Mapping.Modify")
+	reach := sections.Both(modify, sections.Either(sections.AllOf("/", "Sys.Audit", "Sys.Modify"), sections.AllOf("/", "Sys.AccessNetwork")))
+	var all []sections.SectionFile
+	for _, kind := range slices.Sorted(maps.Keys(options)) {
+		mode := "insecure|starttls|tls"
+		f := sections.SectionFile{
+			Name: "notifications/" + kind, Family: "notifications/", Lock: "notifications_cfg", Path: "/cluster/notifications/endpoints/" + kind, Key: "name", ID: "pve-configid",
+			Only: kind, Untyped: true, Kinds: map[string]string{kind: options[kind]}, Secret: []string{"token", "password"},
+			Read:  sections.Either(modify, sections.AllOf(notifications, "Mapping.Audit")),
+			Write: reach, Change: reach,
+			Twice: "400 Cannot create '%s', an entity with the same name already exists", Missing: "404 endpoint '%s' not found",
+			Check: checkTarget(kind), Show: showTarget(kind), Drop: dropTarget(kind), After: func(w *core.World) { restoreBuiltin(w) },
+		}
+		if kind == "matchers" {
+			f.Path, f.Missing, mode = "/cluster/notifications/matchers", "404 matcher '%s' not found", "all|any"
+			f.Write, f.Change = modify, modify
+			f.Read = sections.Either(modify, sections.AllOf(notifications, "Mapping.Audit"), sections.AllOf(notifications, "Mapping.Use"))
+		}
+		f.Props = `mailto: array
+			mailto-user: array pve-userid
+			from-address: string
+			author: string
+			comment: string
+			disable: boolean
+			server: string
+			token: string
+			port: integer
+			username: string
+			password: string
+			url: string
+			method: string post|put|get
+			header: array
+			body: string
+			secret: array
+			match-field: array
+			match-severity: array
+			match-calendar: array
+			target: array pve-configid
+			invert-match: boolean
+			mode: string ` + mode
+		known := f.Options(kind)
+		var lines []string
+		for line := range strings.Lines(f.Props) {
+			if name, _, _ := strings.Cut(strings.TrimSpace(line), ":"); known[name] != "" || strings.Contains(" "+options[kind]+" ", " "+name+" ") {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		f.Props = strings.Join(lines, "\n")
+		all = append(all, f)
+	}
+	return all
+}
+
+// matchField is what a matcher may say of a field (FieldMatcher in the crate).
+var matchField = regexp.MustCompile(`^(?:exact|regex):[A-Za-z0-9_][A-Za-z0-9._\-]*=`)
+
+func noEndpoint(name string) error {
+	return &perl.APIError{Status: http.StatusNotFound, Message: "endpoint '" + name + "' does not exist"}
+}
+
+// BadRequest is a failure of the crate with a status of its own.
+func BadRequest(format string, args ...any) error {
+	return &perl.APIError{Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// checkTarget is what add_… and update_… of the crate look at.
+func checkTarget(kind string) func(*core.World, *core.Call, string, property.Config, property.Config) error {
+	return func(w *core.World, _ *core.Call, id string, conf, old property.Config) error {
+		if old == nil {
+			for name, sections := range w.Sections {
+				if strings.HasPrefix(name, "notifications/") && sections[id] != nil {
+					return BadRequest("Cannot create '%s', an entity with the same name already exists", id)
+				}
+			}
+		}
+		switch kind {
+		case "sendmail", "smtp":
+			if conf["mailto"] == "" && conf["mailto-user"] == "" {
+				return BadRequest("must at least provide one recipient, either in mailto or in mailto-user")
+			}
+		case "matchers":
+			for target := range strings.SplitSeq(conf["target"], "\n") {
+				if target != "" && targetOf(w, target) == nil {
+					return noEndpoint(target)
+				}
+			}
+			for field := range strings.SplitSeq(conf["match-field"], "\n") {
+				if field != "" && !matchField.MatchString(field) {
+					return perl.Fail("could not apply filter: invalid match-field statement: %s", field)
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// targetOf finds an endpoint of whatever type.
+func targetOf(w *core.World, name string) property.Config {
+	for _, kind := range targetKinds {
+		if conf := w.Sections["notifications/"+kind][name]; conf != nil {
+			return conf
+		}
+	}
+	return nil
+}
+
+// dropTarget: what a matcher names stays, unless it was there from the start and so
+// comes back as it was (ensure_safe_to_delete in the crate).
+func dropTarget(kind string) func(*core.World, *core.Call, string) error {
+	return func(w *core.World, _ *core.Call, id string) error {
+		if kind == "matchers" || originOf(w, "notifications/"+kind, id) != "user-created" {
+			return nil
+		}
+		var users []string
+		for name, matcher := range w.Sections["notifications/matchers"] {
+			if slices.Contains(strings.Split(matcher["target"], "\n"), id) {
+				users = append(users, name)
+			}
+		}
+		if slices.Sort(users); len(users) > 0 {
+			return BadRequest("cannot delete '%s', referenced by: %s", id, strings.Join(users, ", "))
+		}
+		return nil
+	}
+}
+
+// showTarget says where an entry comes from.
+func showTarget(kind string) func(*core.World, *core.Call, string, map[string]any) {
+	return func(w *core.World, c *core.Call, id string, entry map[string]any) {
+		delete(entry, "type")
+		if secrets, ok := entry["secret"].([]string); ok { // Their values are not told.
+			for i, secret := range secrets {
+				secrets[i] = "name=" + perl.OptionOf(secret, "name")
+			}
+		}
+		if c.In["name"] == "" {
+			entry["origin"] = originOf(w, "notifications/"+kind, id)
+		}
+	}
+}
+
+func originOf(w *core.World, file, id string) string {
+	switch builtin := builtinTargets()[file][id]; {
+	case builtin == nil:
+		return "user-created"
+	case maps.Equal(builtin, w.Sections[file][id]):
+		return "builtin"
+	default:
+		return "modified-builtin"
+	}
+}
+
+// restoreBuiltin brings back what cannot be away.
+func restoreBuiltin(w *core.World) {
+	for file, sections := range builtinTargets() {
+		for id, conf := range sections {
+			if w.Sections[file] == nil {
+				w.Sections[file] = map[string]property.Config{}
+			}
+			if w.Sections[file][id] == nil {
+				w.Sections[file][id] = conf
+			}
+		}
+	}
+}
+
+// apiTargets is GET /cluster/notifications/targets.
+func apiTargets(w *core.World, _ *core.Call) (any, error) {
+	list := []map[string]any{}
+	for _, kind := range targetKinds {
+		file := "notifications/" + kind
+		for _, name := range slices.Sorted(maps.Keys(w.Sections[file])) {
+			entry := map[string]any{"name": name, "type": kind, "origin": originOf(w, file, name)}
+			conf := w.Sections[file][name]
+			if conf["comment"] != "" {
+				entry["comment"] = conf["comment"]
+			}
+			if conf["disable"] != "" {
+				entry["disable"] = perl.Atoi(conf["disable"])
+			}
+			list = append(list, entry)
+		}
+	}
+	return list, nil
+}
+
+// apiTestTarget is POST /cluster/notifications/targets/{name}/test.
+func apiTestTarget(w *core.World, c *core.Call) (any, error) {
+	if targetOf(w, c.In["name"]) == nil {
+		return nil, noEndpoint(c.In["name"])
+	}
+	return nil, nil
+}
+
+// apiMatcherValues is GET …/matcher-field-values: what rules may match.
+func apiMatcherValues(w *core.World, c *core.Call) (any, error) {
+	list := []map[string]any{}
+	for _, kind := range []string{"package-updates", "fencing", "replication", "vzdump", "system-mail"} {
+		list = append(list, map[string]any{"field": "type", "value": kind})
+	}
+	add := func(field, value, comment string) {
+		entry := map[string]any{"field": field, "value": value}
+		if comment != "" {
+			entry["comment"] = comment
+		}
+		list = append(list, entry)
+	}
+	if c.Can("/", "Sys.Audit") {
+		for _, id := range slices.Sorted(maps.Keys(w.Sections["jobs"])) {
+			add("job-id", id, w.Sections["jobs"][id]["comment"])
+		}
+	}
+	for _, name := range w.NodeNames() {
+		add("hostname", name, "")
+	}
+	return list, nil
+}
+
+func notificationCalls() []sections.ExtraCall {
+	read := sections.Either(sections.AllOf(notifications, "Mapping.Modify"), sections.AllOf(notifications, "Mapping.Audit"))
+	use := sections.Either(read, sections.AllOf(notifications, "Mapping.Use"))
+	words := sections.ListOf(sections.Props("name: string\nfield: string\nvalue: string\ncomment: string\ntype: string\ndisable: boolean\norigin: string"))
+	return []sections.ExtraCall{
+		{Name: "GET /cluster/notifications/matcher-fields", Perm: read, Returns: words, Handle: sections.Index{Key: "name", Names: "type hostname job-id"}.Handler},
+		{Name: "GET /cluster/notifications/matcher-field-values", Perm: read, Returns: words, Handle: apiMatcherValues},
+		{Name: "GET /cluster/notifications/targets", Perm: use, Returns: words, Handle: apiTargets},
+		{
+			Name: "POST /cluster/notifications/targets/{name}/test", Perm: use, Params: "name: string pve-configid",
+			Returns: &pveapi.Value{Type: "null"}, Handle: apiTestTarget,
+		},
+	}
+}

@@ -1,0 +1,48 @@
+package storage
+
+import (
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
+)
+
+// volumeName is the volume of a call that may be named without its storage.
+func volumeName(c *core.Call) string {
+	if volume := c.In["volume"]; strings.Contains(volume, ":") {
+		return volume
+	}
+	return c.In["storage"] + ":" + c.In["volume"]
+}
+
+// apiRestoreFiles is GET …/file-restore/list and download, for a backup server's
+// backups alone (PVE/API2/Storage/FileRestore.pm).
+func apiRestoreFiles(w *core.World, c *core.Call) (any, error) {
+	if _, err := w.Store(c.In["storage"]); err != nil {
+		return nil, err
+	}
+	if _, err := guests.MayReadVolume(c, 0, volumeName(c), "backup"); err != nil {
+		return nil, err
+	}
+	return nil, perl.BadParam("storage", "Only PBS storages supported for file-restore.")
+}
+
+// apiImportMetadata is GET …/import-metadata, of the machines of other hypervisors
+// (get_import_metadata in PVE/Storage.pm and PVE/Storage/DirPlugin.pm). There are none.
+func apiImportMetadata(w *core.World, c *core.Call) (any, error) {
+	s, err := w.Store(c.In["storage"])
+	if err != nil {
+		return nil, err
+	}
+	kind, err := guests.MayReadVolume(c, 0, s.Name+":"+c.In["volume"], "")
+	switch {
+	case err != nil:
+		return nil, err
+	case !s.Files():
+		return nil, perl.Fail("storage does not support the importer API")
+	case kind != "import":
+		return nil, perl.Fail("invalid content type '%s'", kind)
+	}
+	return nil, perl.Fail("invalid format")
+}
