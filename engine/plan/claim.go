@@ -21,19 +21,19 @@ type taking struct {
 // one gives it up in this plan the step waits for it; where it stays the step is
 // withheld if both would run with it on one network. The files of a site name each
 // such thing once, so this is about what leaves the files or is left as it is.
-func (p *planner) guardClaims() {
+func (g *guard) guardClaims() {
 	type thing struct{ what, value string }
 	name := func(c model.Claim) thing { return thing{c.What, strings.ToLower(c.Value)} }
 	wants := map[thing]taking{}
-	p.each(func(s *Step) {
+	g.each(func(s *Step) {
 		if s.Want == nil {
 			return
 		}
 		var has []model.Claim
 		if s.Have != nil {
-			has = p.claims(s.Have)
+			has = g.claims(s.Have)
 		}
-		for _, c := range p.claims(s.Want) {
+		for _, c := range g.claims(s.Want) {
 			if !slices.ContainsFunc(has, func(h model.Claim) bool { return name(h) == name(c) }) {
 				wants[name(c)] = taking{by: s.Address, claim: c}
 			}
@@ -42,30 +42,30 @@ func (p *planner) guardClaims() {
 	if len(wants) == 0 {
 		return
 	}
-	for _, from := range p.addrs {
-		have := p.have[from]
+	for _, from := range g.addrs {
+		have := g.have[from]
 		if have == nil {
 			continue
 		}
-		for _, h := range p.claims(have) {
+		for _, h := range g.claims(have) {
 			t, wanted := wants[name(h)]
 			if !wanted || t.by == from {
 				continue
 			}
 			t.from = from
-			t.meet = h.On == t.claim.On && have.Guest != nil && have.Guest.Running && powered(p.want[t.by])
-			if !p.givesUp(from, h) {
-				p.stillHad(t)
+			t.meet = h.On == t.claim.On && have.Guest != nil && have.Guest.Running && powered(g.want[t.by])
+			if !g.givesUp(from, h) {
+				g.stillHad(t)
 				continue
 			}
-			p.gives[from] = append(p.gives[from], t)
-			p.takes[t.by] = append(p.takes[t.by], t)
+			g.gives[from] = append(g.gives[from], t)
+			g.takes[t.by] = append(g.takes[t.by], t)
 		}
 	}
 }
 
-func (p *planner) claims(r *model.Resource) []model.Claim {
-	if kind := p.kind(r); kind.Claims != nil {
+func (d *draft) claims(r *model.Resource) []model.Claim {
+	if kind := d.kind(r); kind.Claims != nil {
 		return kind.Claims(r.Spec)
 	}
 	return nil
@@ -78,8 +78,8 @@ func powered(r *model.Resource) bool {
 
 // givesUp reports whether a step of this plan takes from a resource what it has. One
 // that is changed keeps what the files do not speak of, such as a MAC that was made up.
-func (p *planner) givesUp(from model.Address, c model.Claim) bool {
-	s := p.steps[from]
+func (d *draft) givesUp(from model.Address, c model.Claim) bool {
+	s := d.steps[from]
 	switch {
 	case s == nil:
 		return false
@@ -90,41 +90,41 @@ func (p *planner) givesUp(from model.Address, c model.Claim) bool {
 			return d.Path == c.Path || strings.EqualFold(was, c.Value)
 		})
 	default:
-		return s.Want == nil || !slices.ContainsFunc(p.claims(s.Want), func(w model.Claim) bool {
+		return s.Want == nil || !slices.ContainsFunc(d.claims(s.Want), func(w model.Claim) bool {
 			return w.What == c.What && strings.EqualFold(w.Value, c.Value)
 		})
 	}
 }
 
 // stillHad deals with a step that would take what another resource keeps.
-func (p *planner) stillHad(t taking) {
-	s := p.steps[t.by]
+func (g *guard) stillHad(t taking) {
+	s := g.steps[t.by]
 	if s == nil {
 		return
 	}
-	if p.withheld[t.from].incomplete && t.meet {
-		p.withholdUnknown(s, fmt.Sprintf("%s has the %s", p.standing(t.from), t.what()), p.withheld[t.from].unknowns)
+	if g.withheld[t.from].incomplete && t.meet {
+		g.withholdUnknown(s, fmt.Sprintf("%s has the %s", g.standing(t.from), t.what()), g.withheld[t.from].unknowns)
 		return
 	}
 	f := diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard, At: s.Want.RangeOf(t.claim.Path),
-		Summary: fmt.Sprintf("%s: the %s is that of %s as well, which stays", t.by, t.what(), p.standing(t.from)),
+		Summary: fmt.Sprintf("%s: the %s is that of %s as well, which stays", t.by, t.what(), g.standing(t.from)),
 		Detail:  "two guests with one address on one network disturb each other: take it from that one first, or declare another one here",
 	}
 	if !t.meet {
 		f.Detail += "; they do not both run on one bridge, so this may be meant"
-		p.find(t.by, f)
+		g.find(t.by, f)
 		return
 	}
 	f.Severity = diag.Error
-	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs%s", t.by, s.Action.not(), t.what(), p.standing(t.from), s.alsoWithheld(t.claim.Path))
-	p.find(t.by, f)
-	p.withhold(s, false)
+	f.Summary = fmt.Sprintf("%s is %s: the %s is that of %s, which stays and runs%s", t.by, s.Action.not(), t.what(), g.standing(t.from), s.alsoWithheld(t.claim.Path))
+	g.find(t.by, f)
+	g.withhold(s, false)
 }
 
 // standing names a resource that is there, and where.
-func (p *planner) standing(a model.Address) string {
-	if g := p.have[a].Guest; g != nil {
+func (d *draft) standing(a model.Address) string {
+	if g := d.have[a].Guest; g != nil {
 		return fmt.Sprintf("%s (VMID %d)", a, g.VMID)
 	}
 	return a.String()
@@ -140,15 +140,15 @@ func (t taking) what() string {
 
 // overlap warns of what is taken before it was given up, since to wait for that would
 // have closed a circle.
-func (p *planner) overlap(g *graph) {
+func (o *ordering) overlap(g *graph) {
 	for i, addr := range g.addrs {
-		for _, t := range p.takes[addr] {
-			if p.steps[t.from] == nil || !t.meet || slices.ContainsFunc(g.before[i], func(j int) bool { return g.addrs[j] == t.from }) {
+		for _, t := range o.takes[addr] {
+			if o.steps[t.from] == nil || !t.meet || slices.ContainsFunc(g.before[i], func(j int) bool { return g.addrs[j] == t.from }) {
 				continue
 			}
-			p.find(t.by, diag.Finding{
-				Severity: diag.Warning, Source: diag.FromGuard, At: p.want[t.by].RangeOf(t.claim.Path),
-				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), p.standing(t.from)),
+			o.find(t.by, diag.Finding{
+				Severity: diag.Warning, Source: diag.FromGuard, At: o.want[t.by].RangeOf(t.claim.Path),
+				Summary: fmt.Sprintf("%s gets the %s while %s still has it", t.by, t.what(), o.standing(t.from)),
 				Detail:  "waiting for that step would close a circle; release it in a commit of its own, so that never both have it",
 			})
 		}

@@ -12,7 +12,7 @@ import (
 // changes lists what must change of an existing resource, in the order of the
 // kind's struct: blocks and map entries are paired by their keys, and what only
 // one side has is nil on the other. attrs are those of want.
-func (p *planner) changes(want, have *model.Resource, attrs []model.Attr) []Change {
+func (p *proposal) changes(want, have *model.Resource, attrs []model.Attr) []Change {
 	kind := p.kind(want)
 	seen := have.Spec
 	if kind.Align != nil {
@@ -95,7 +95,7 @@ func equal(a, b any) bool {
 
 // isPending reports whether PVE holds this very change already and waits for a
 // restart with it: it is in Pending then, and ordering it again does nothing.
-func (p *planner) isPending(addr model.Address, path string, after any) bool {
+func (p *proposal) isPending(addr model.Address, path string, after any) bool {
 	return slices.ContainsFunc(p.pending[addr], func(d model.Pending) bool {
 		return d.Path == path && same(d.After, after)
 	})
@@ -121,18 +121,18 @@ func sensitive(r *model.Resource, path string) bool {
 }
 
 // hide takes the values out of a pending change that is made from a secret.
-func (p *planner) hide(d *model.Pending) {
+func (d *draft) hide(p *model.Pending) {
 	secret := false
-	for _, r := range []*model.Resource{p.want[d.Address], p.have[d.Address]} {
+	for _, r := range []*model.Resource{d.want[p.Address], d.have[p.Address]} {
 		if r == nil || secret {
 			continue
 		}
-		secret = sensitive(r, d.Path) || slices.ContainsFunc(model.Attrs(r.Spec), func(a model.Attr) bool {
-			return a.Secret && a.Path == d.Path
+		secret = sensitive(r, p.Path) || slices.ContainsFunc(model.Attrs(r.Spec), func(a model.Attr) bool {
+			return a.Secret && a.Path == p.Path
 		})
 	}
 	if secret {
-		d.Before, d.After = masked(d.Before), masked(d.After)
+		p.Before, p.After = masked(p.Before), masked(p.After)
 	}
 }
 

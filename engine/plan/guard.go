@@ -10,45 +10,62 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// holding is a step that was taken out of the plan.
+// withholding is a step that was taken out of the plan.
 type withholding struct {
 	action     Action
 	not        string // what it is not, in words of its kind; "" for those of the action
 	stuck      bool   // because nothing can be done to the guest for now
 	incomplete bool   // because something could not be seen; else because somebody must fix something
-	unknowns   []int  // what could not be seen, by its place in Input.Have.Unknown
+	unknowns   []int  // what could not be seen, as indexes into Input.Have.Unknown
 }
 
-// guard takes out the steps that must not be done: of what may exist already, what
-// is not ours, what could not be seen, what misses a secret, what others still
-// need; and then those that would depend on a step taken out.
-func (p *planner) guard() {
-	if len(p.steps) == 0 {
-		return
+// guard takes steps out of the draft, and keeps which and why, and what hangs together.
+type guard struct {
+	*draft
+	ids        vmids
+	withheld   map[model.Address]withholding     // taken out of steps, and why
+	fresh      []model.Address                   // withheld, but what follows from it is not drawn yet
+	wantedBy   map[model.Address][]model.Address // who shall need it
+	observedBy map[model.Address][]model.Address // who needs it now, by its ownership tag
+	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
+	reusedBy   map[model.Address]model.Address   // the same, the other way round
+	gives      map[model.Address][]taking        // who gives something up in this plan → who takes it over
+	takes      map[model.Address][]taking        // the same, the other way round
+	full       map[string][]*Step                // ranges of VMIDs, in words → those for whom nothing is left there
+}
+
+func newGuard(d *draft, ids vmids) *guard {
+	return &guard{
+		draft: d, ids: ids, withheld: map[model.Address]withholding{},
+		wantedBy: needers(d.want), observedBy: needers(d.have),
+		reuse: map[model.Address]model.Address{}, reusedBy: map[model.Address]model.Address{},
+		gives: map[model.Address][]taking{}, takes: map[model.Address][]taking{}, full: map[string][]*Step{},
 	}
-	p.wantedBy, p.observedBy = needers(p.want), needers(p.have)
-	p.reuse, p.reusedBy = map[model.Address]model.Address{}, map[model.Address]model.Address{}
-	p.gives, p.takes = map[model.Address][]taking{}, map[model.Address][]taking{}
-	p.circle, p.full = map[model.Address]model.Address{}, map[string][]*Step{}
+}
+
+// check takes out the steps that must not be done: of what may exist already, what is
+// unmanaged, what could not be seen, what misses a secret, what others still need; and
+// then those that would depend on a step taken out.
+func (g *guard) check() {
 	claims := map[model.Address][]model.Unmanaged{}
-	for _, f := range p.plan.Unmanaged {
+	for _, f := range g.plan.Unmanaged {
 		claims[f.Claims] = append(claims[f.Claims], f)
 	}
-	p.each(func(s *Step) { p.guardIdentity(s, claims[s.Address]) })
-	p.checkPreflight()
-	p.each(p.guardUnknown)
-	p.each(p.guardSite)
-	p.each(p.guardKind)
-	p.each(p.guardLocked)
-	p.each(func(s *Step) {
+	g.each(func(s *Step) { g.guardIdentity(s, claims[s.Address]) })
+	g.checkPreflight()
+	g.each(g.guardUnknown)
+	g.each(g.guardSite)
+	g.each(g.guardKind)
+	g.each(g.guardLocked)
+	g.each(func(s *Step) {
 		if s.Want != nil {
-			p.guardVMID(s)
+			g.guardVMID(s)
 		}
 	})
-	p.guardRanges()
-	p.guardClaims()
-	p.each(p.guardNeeded)
-	p.follow()
+	g.guardRanges()
+	g.guardClaims()
+	g.each(g.guardNeeded)
+	g.follow()
 }
 
 func needers(s model.State) map[model.Address][]model.Address {
@@ -64,9 +81,9 @@ func needers(s model.State) map[model.Address][]model.Address {
 }
 
 // each calls a check for every step that is still planned, by address.
-func (p *planner) each(check func(*Step)) {
-	for _, addr := range p.addrs {
-		if s := p.steps[addr]; s != nil {
+func (d *draft) each(check func(*Step)) {
+	for _, addr := range d.addrs {
+		if s := d.steps[addr]; s != nil {
 			check(s)
 		}
 	}
@@ -74,12 +91,12 @@ func (p *planner) each(check func(*Step)) {
 
 // guardIdentity creates nothing a second time: an unmanaged guest that stands where
 // the new one would is first to be explained by its owner.
-func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
+func (g *guard) guardIdentity(s *Step, claims []model.Unmanaged) {
 	if s.Action != Create || len(claims) == 0 {
 		return
 	}
 	if !slices.ContainsFunc(claims, func(f model.Unmanaged) bool { return !f.Duplicate }) {
-		p.withhold(s, false) // the observation reports them
+		g.withhold(s, false) // the observation reports them
 		return
 	}
 	var who, fix []string
@@ -93,26 +110,26 @@ func (p *planner) guardIdentity(s *Step, claims []model.Unmanaged) {
 			fix = append(fix, f.Fix)
 		}
 	}
-	p.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
+	g.refuse(s, diag.FromGuard, strings.Join(who, "; "), strings.Join(fix, "\n"))
 }
 
 // guardUnknown keeps the law that an incomplete view is never evidence of absence.
-func (p *planner) guardUnknown(s *Step) {
+func (g *guard) guardUnknown(s *Step) {
 	var unknowns []int
 	why := ""
-	for i, u := range p.in.Have.Unknown {
-		if text := p.hides(u, s); text != "" {
+	for i, u := range g.in.Have.Unknown {
+		if text := g.hides(u, s); text != "" {
 			why = cmp.Or(why, text)
 			unknowns = append(unknowns, i)
 		}
 	}
 	if why != "" {
-		p.withholdUnknown(s, why, unknowns)
+		g.withholdUnknown(s, why, unknowns)
 	}
 }
 
 // hides says why a step cannot be taken while a part of the host cannot be seen; "" if it can.
-func (p *planner) hides(u model.Unknown, s *Step) string {
+func (d *draft) hides(u model.Unknown, s *Step) string {
 	guest := s.Want != nil && s.Want.Guest != nil || s.Have != nil && s.Have.Guest != nil
 	ofGuests := u.VMID > 0 || u.Only != nil && u.Kind == ""
 	switch {
@@ -125,7 +142,7 @@ func (p *planner) hides(u model.Unknown, s *Step) string {
 		return fmt.Sprintf("%s %s, and may be it", u.Scope, u.Why)
 	case ofGuests && guest && s.Action == Create && mayBe(u, s.Want):
 		return fmt.Sprintf("%s cannot be read (%s) and may be it", u.Scope, u.Why)
-	case ofGuests && !guest && s.Action != Create && (!u.Creating || p.neededBy(s.Address, u.Only)):
+	case ofGuests && !guest && s.Action != Create && (!u.Creating || d.neededBy(s.Address, u.Only)):
 		return fmt.Sprintf("%s cannot be read (%s) and may need it", u.Scope, u.Why)
 	}
 	return ""
@@ -142,9 +159,9 @@ func (s *Step) on(node string) bool {
 }
 
 // neededBy reports whether one of some wanted resources needs another one.
-func (p *planner) neededBy(addr model.Address, by []model.Address) bool {
+func (d *draft) neededBy(addr model.Address, by []model.Address) bool {
 	return slices.ContainsFunc(by, func(b model.Address) bool {
-		w := p.want[b]
+		w := d.want[b]
 		return w != nil && slices.Contains(w.Needs, addr)
 	})
 }
@@ -161,28 +178,28 @@ func mayBe(u model.Unknown, want *model.Resource) bool {
 }
 
 // guardSite holds what the site itself keeps from being done.
-func (p *planner) guardSite(s *Step) {
+func (g *guard) guardSite(s *Step) {
 	if s.Want == nil {
 		return
 	}
-	node := p.in.Want.Nodes[s.Address]
+	node := g.in.Want.Nodes[s.Address]
 	switch {
 	case s.Have != nil && node != nil && node.Drift == "report":
-		p.find(s.Address, diag.Finding{
+		g.find(s.Address, diag.Finding{
 			Severity: diag.Warning, Source: diag.FromGuard,
 			Summary: fmt.Sprintf("drift: %s: %s is left as it is (drift = report)", s.Address, shown(s.Changes)),
 		})
-		p.withhold(s, false)
+		g.withhold(s, false)
 	case len(s.Want.Missing) > 0:
-		p.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE")
-	case s.Action == Replace && p.in.Manifest != "" && s.Want.Manifest != p.in.Manifest:
-		p.warn(s, fmt.Sprintf("a plan for manifest %s replaces nothing outside of it", p.in.Manifest), "plan the whole host to do that")
+		g.refuse(s, diag.FromSite, "the value of "+strings.Join(s.Want.Missing, ", ")+" is not known here", "give it with --secrets FILE")
+	case s.Action == Replace && g.in.Manifest != "" && s.Want.Manifest != g.in.Manifest:
+		g.warn(s, fmt.Sprintf("a plan for manifest %s replaces nothing outside of it", g.in.Manifest), "plan the whole host to do that")
 	}
 }
 
 // guardKind holds what the kind itself knows to be impossible or dangerous.
-func (p *planner) guardKind(s *Step) {
-	kind := p.kinds[s.Address.Kind]
+func (g *guard) guardKind(s *Step) {
+	kind := g.kinds[s.Address.Kind]
 	if s.Have == nil || kind == nil || kind.Refuse == nil {
 		return
 	}
@@ -202,12 +219,12 @@ func (p *planner) guardKind(s *Step) {
 		if s.Want != nil {
 			f.At = s.Want.RangeOf(problem.Path)
 		}
-		p.find(s.Address, f)
-		if p.steps[s.Address] != nil {
-			p.withhold(s, false)
-			h := p.withheld[s.Address]
+		g.find(s.Address, f)
+		if g.steps[s.Address] != nil {
+			g.withhold(s, false)
+			h := g.withheld[s.Address]
 			h.not = problem.Not
-			p.withheld[s.Address] = h
+			g.withheld[s.Address] = h
 		}
 	}
 }
@@ -236,7 +253,7 @@ func (s *Step) alsoWithheld(refused ...string) string {
 
 // guardLocked leaves out what is to be done to a guest that is locked. It would fail, and
 // with it the rest of its manifest would stop, or be made and taken back in every pass.
-func (p *planner) guardLocked(s *Step) {
+func (g *guard) guardLocked(s *Step) {
 	if s.Have == nil || s.Have.Guest == nil {
 		return
 	}
@@ -247,11 +264,11 @@ func (p *planner) guardLocked(s *Step) {
 	if why == "" {
 		return
 	}
-	p.plan.Findings = slices.DeleteFunc(p.plan.Findings, func(f diag.Finding) bool { // it is said here
+	g.plan.Findings = slices.DeleteFunc(g.plan.Findings, func(f diag.Finding) bool { // it is said here
 		return f.Address == s.Address.String() && f.Severity == diag.Warning && f.Detail == why
 	})
-	p.refuse(s, diag.FromGuard, why, "")
-	p.withheld[s.Address] = withholding{action: s.Action, stuck: true}
+	g.refuse(s, diag.FromGuard, why, "")
+	g.withheld[s.Address] = withholding{action: s.Action, stuck: true}
 }
 
 // wakes reports whether a step starts its guest before it changes it.
@@ -260,23 +277,23 @@ func wakes(s *Step) bool {
 }
 
 // guardNeeded keeps what others still need when its turn to go would come.
-func (p *planner) guardNeeded(s *Step) {
+func (g *guard) guardNeeded(s *Step) {
 	if s.Action != Delete && s.Action != Replace {
 		return
 	}
-	for _, y := range p.observedBy[s.Address] {
-		if p.releases(y, s.Address) {
+	for _, y := range g.observedBy[s.Address] {
+		if g.releases(y, s.Address) {
 			continue
 		}
-		switch h, withheld := p.withheld[y]; {
+		switch h, withheld := g.withheld[y]; {
 		case h.incomplete:
-			p.withholdUnknown(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
+			g.withholdUnknown(s, fmt.Sprintf("%s still needs it", y), h.unknowns)
 		case s.Action == Replace:
-			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
-		case p.in.Destroy && !withheld:
-			p.refuse(s, diag.FromGuard, fmt.Sprintf("%s still needs it", y), "destroy that first")
+			g.refuse(s, diag.FromGuard, fmt.Sprintf("%s lives on it", y), "remove what needs it first, or declare the new one under another name")
+		case g.in.Destroy && !withheld:
+			g.refuse(s, diag.FromGuard, fmt.Sprintf("%s still needs it", y), "destroy that first")
 		default:
-			p.warn(s, fmt.Sprintf("%s still needs it", y), "")
+			g.warn(s, fmt.Sprintf("%s still needs it", y), "")
 		}
 		return
 	}
@@ -284,99 +301,99 @@ func (p *planner) guardNeeded(s *Step) {
 
 // releases reports whether y, which needs x by its ownership tag, will do so no more once
 // the steps of this plan that x waits for are done.
-func (p *planner) releases(y, x model.Address) bool {
-	if s := p.steps[y]; s != nil && s.Action == Delete {
+func (g *guard) releases(y, x model.Address) bool {
+	if s := g.steps[y]; s != nil && s.Action == Delete {
 		return true
 	}
-	_, withheld := p.withheld[y]
-	w := p.want[y]
-	return w != nil && !withheld && p.within(y) && !slices.Contains(w.Needs, x)
+	_, withheld := g.withheld[y]
+	w := g.want[y]
+	return w != nil && !withheld && g.within(y) && !slices.Contains(w.Needs, x)
 }
 
 // follow withholds what depends on the steps withheld so far, and on those that
 // follow, until nothing does. Every turn takes a step out, so it ends.
-func (p *planner) follow() {
-	for len(p.fresh) > 0 {
-		addr := p.fresh[0]
-		p.fresh = p.fresh[1:]
-		h := p.withheld[addr]
-		for _, y := range p.wantedBy[addr] {
-			s := p.steps[y]
+func (g *guard) follow() {
+	for len(g.fresh) > 0 {
+		addr := g.fresh[0]
+		g.fresh = g.fresh[1:]
+		h := g.withheld[addr]
+		for _, y := range g.wantedBy[addr] {
+			s := g.steps[y]
 			if s == nil || s.Action == Delete || h.action == Replace && s.Action != Create {
 				continue
 			}
 			if h.action == Update && (!h.stuck || s.Action != Create) {
 				continue
 			}
-			p.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, cmp.Or(h.not, h.action.not())))
+			g.because(s, h, fmt.Sprintf("it needs %s, which is %s", addr, cmp.Or(h.not, h.action.not())))
 		}
-		if r := p.have[addr]; r != nil {
+		if r := g.have[addr]; r != nil {
 			for _, x := range r.Needs {
-				if s := p.steps[x]; s != nil && x != addr {
-					p.guardNeeded(s)
+				if s := g.steps[x]; s != nil && x != addr {
+					g.guardNeeded(s)
 				}
 			}
 		}
-		if s := p.steps[p.reusedBy[addr]]; s != nil {
-			p.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr), "")
+		if s := g.steps[g.reusedBy[addr]]; s != nil {
+			g.refuse(s, diag.FromGuard, fmt.Sprintf("VMID %d is still that of %s", s.VMID, addr), "")
 		}
-		for _, t := range p.gives[addr] {
-			p.stillHad(t)
+		for _, t := range g.gives[addr] {
+			g.stillHad(t)
 		}
 	}
 }
 
 // because withholds a step for the reason another one was withheld.
-func (p *planner) because(s *Step, h withholding, why string) {
+func (g *guard) because(s *Step, h withholding, why string) {
 	if h.incomplete {
-		p.withholdUnknown(s, why, h.unknowns)
+		g.withholdUnknown(s, why, h.unknowns)
 		return
 	}
-	p.warn(s, why, "")
+	g.warn(s, why, "")
 }
 
 // refuse takes a step out with an error: somebody has to fix something.
-func (p *planner) refuse(s *Step, source, why, fix string) {
-	p.refused(s, source, diag.Range{}, why, fix)
+func (g *guard) refuse(s *Step, source, why, fix string) {
+	g.refused(s, source, diag.Range{}, why, fix)
 }
 
 // refuseAt is refuse for what stands at an attribute of a wanted resource.
-func (p *planner) refuseAt(s *Step, path, why, fix string) {
-	p.refused(s, diag.FromGuard, s.Want.RangeOf(path), why, fix)
+func (g *guard) refuseAt(s *Step, path, why, fix string) {
+	g.refused(s, diag.FromGuard, s.Want.RangeOf(path), why, fix)
 }
 
-func (p *planner) refused(s *Step, source string, at diag.Range, why, fix string) {
-	p.find(s.Address, diag.Finding{
+func (g *guard) refused(s *Step, source string, at diag.Range, why, fix string) {
+	g.find(s.Address, diag.Finding{
 		Severity: diag.Error, Source: source, Detail: fix, At: at,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
 	})
-	p.withhold(s, false)
+	g.withhold(s, false)
 }
 
 // warn takes a step out with a warning: it is so on purpose, or follows from an error.
-func (p *planner) warn(s *Step, why, fix string) {
-	p.find(s.Address, diag.Finding{
+func (g *guard) warn(s *Step, why, fix string) {
+	g.find(s.Address, diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard, Detail: fix,
 		Summary: fmt.Sprintf("%s is %s: %s", s.Address, s.Action.not(), why),
 	})
-	p.withhold(s, false)
+	g.withhold(s, false)
 }
 
 // withholdUnknown takes a step out because the view is incomplete. Unknowns are indexes into Input.Have.Unknown: each
-// names what it holds back.
-func (p *planner) withholdUnknown(s *Step, why string, unknowns []int) {
-	p.plan.Unknown = append(p.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
+// names what it withholds.
+func (g *guard) withholdUnknown(s *Step, why string, unknowns []int) {
+	g.plan.Unknown = append(g.plan.Unknown, model.Unknown{Scope: s.Address.String(), Why: s.Action.not() + ": " + why})
 	for _, i := range unknowns {
-		p.plan.Unknown[i].Withheld = append(p.plan.Unknown[i].Withheld, s.Address)
+		g.plan.Unknown[i].Withheld = append(g.plan.Unknown[i].Withheld, s.Address)
 	}
-	p.withhold(s, true)
-	h := p.withheld[s.Address]
+	g.withhold(s, true)
+	h := g.withheld[s.Address]
 	h.unknowns = unknowns
-	p.withheld[s.Address] = h
+	g.withheld[s.Address] = h
 }
 
-func (p *planner) withhold(s *Step, incomplete bool) {
-	delete(p.steps, s.Address)
-	p.withheld[s.Address] = withholding{action: s.Action, incomplete: incomplete}
-	p.fresh = append(p.fresh, s.Address)
+func (g *guard) withhold(s *Step, incomplete bool) {
+	delete(g.steps, s.Address)
+	g.withheld[s.Address] = withholding{action: s.Action, incomplete: incomplete}
+	g.fresh = append(g.fresh, s.Address)
 }

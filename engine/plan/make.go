@@ -15,19 +15,25 @@ import (
 // left out of the steps and said in Findings (somebody can fix it) or in Unknown
 // (it could not be seen); so is everything that would depend on it.
 func Make(in Input) *Plan {
-	p := newPlanner(in)
-	if p.mayPlan() {
-		p.limit()
-		p.chooseVMIDs()
+	d := newDraft(in)
+	p := newProposal(d)
+	if d.mayPlan() {
+		d.limit()
+		ids := d.chooseVMIDs()
 		p.compare()
-		p.guard()
-		p.order()
+		if len(d.steps) > 0 {
+			g := newGuard(d, ids)
+			g.check()
+			o := ordering{guard: g, circle: map[model.Address]model.Address{}}
+			o.order()
+		}
 	}
-	return p.document()
+	return d.document(p.id.sum(in))
 }
 
-// planner is the state of one call of Make and belongs to it alone.
-type planner struct {
+// draft is the plan in the making: what is wanted and observed, and the steps between them
+// that are still planned. It belongs to one call of Make.
+type draft struct {
 	in    Input
 	plan  *Plan
 	kinds map[string]*model.Kind
@@ -35,26 +41,10 @@ type planner struct {
 	have  model.State            // as observed
 	addrs []model.Address        // of both, in order
 	scope map[model.Address]bool // what the plan is limited to; nil for everything
-	ids   vmids
-	id    fingerprint
-	attrs []model.Attr // of the resource that is being compared; the list is made once
-
-	pending map[model.Address][]model.Pending
-	steps   map[model.Address]*Step
-
-	withheld   map[model.Address]withholding     // taken out of steps, and why
-	fresh      []model.Address                   // held, but what follows from it is not drawn yet
-	wantedBy   map[model.Address][]model.Address // who shall need it
-	observedBy map[model.Address][]model.Address // who needs it now, by its ownership tag
-	reuse      map[model.Address]model.Address   // step → the step that frees its VMID
-	reusedBy   map[model.Address]model.Address   // the same, the other way round
-	gives      map[model.Address][]taking        // who gives something up in this plan → who takes it over
-	takes      map[model.Address][]taking        // the same, the other way round
-	circle     map[model.Address]model.Address   // deletions whose ownership tags need each other → the first of them
-	full       map[string][]*Step                // ranges of VMIDs, in words → those for whom nothing is left there
+	steps map[model.Address]*Step
 }
 
-func newPlanner(in Input) *planner {
+func newDraft(in Input) *draft {
 	in.Have.Unmanaged = slices.SortedStableFunc(slices.Values(in.Have.Unmanaged), func(a, b model.Unmanaged) int {
 		return cmp.Or(cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name))
 	})
@@ -62,9 +52,8 @@ func newPlanner(in Input) *planner {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Path, b.Path))
 	})
 	in.Have.Unknown = slices.SortedStableFunc(slices.Values(in.Have.Unknown), byScope)
-	p := &planner{
-		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State,
-		pending: map[model.Address][]model.Pending{}, steps: map[model.Address]*Step{}, withheld: map[model.Address]withholding{},
+	d := &draft{
+		in: in, kinds: make(map[string]*model.Kind, len(in.Kinds)), have: in.Have.State, steps: map[model.Address]*Step{},
 		plan: &Plan{
 			FormatVersion: FormatVersion, Site: in.Site, Commit: in.Commit, Host: in.Host,
 			ObservedAt: in.Have.At.UTC().Truncate(time.Second),
@@ -73,52 +62,66 @@ func newPlanner(in Input) *planner {
 		},
 	}
 	for _, k := range in.Kinds {
-		p.kinds[k.Name] = k
-	}
-	for _, d := range in.Have.Pending {
-		p.pending[d.Address] = append(p.pending[d.Address], d)
+		d.kinds[k.Name] = k
 	}
 	if in.Want != nil {
-		p.plan.Deferred = slices.Clone(in.Want.Deferred)
-		p.want = in.Want.State
+		d.plan.Deferred = slices.Clone(in.Want.Deferred)
+		d.want = in.Want.State
 	}
-	for a := range p.have {
-		p.addrs = append(p.addrs, a)
+	for a := range d.have {
+		d.addrs = append(d.addrs, a)
 	}
-	for a := range p.want {
-		if p.have[a] == nil {
-			p.addrs = append(p.addrs, a)
+	for a := range d.want {
+		if d.have[a] == nil {
+			d.addrs = append(d.addrs, a)
 		}
 	}
-	slices.SortFunc(p.addrs, model.Address.Compare)
-	return p
+	slices.SortFunc(d.addrs, model.Address.Compare)
+	return d
 }
 
 // mayPlan reports whether the input allows any step at all. A host that the site
 // does not know has nothing wanted, which must never be read as "remove it all".
-func (p *planner) mayPlan() bool {
+func (d *draft) mayPlan() bool {
 	switch {
-	case p.in.Want == nil || p.in.Want.Host == nil:
-		p.find(model.Address{}, diag.Finding{
+	case d.in.Want == nil || d.in.Want.Host == nil:
+		d.find(model.Address{}, diag.Finding{
 			Severity: diag.Error, Source: diag.FromSite,
-			Summary: fmt.Sprintf("the site says nothing about host %q, so nothing is planned there", p.in.Host),
+			Summary: fmt.Sprintf("the site says nothing about host %q, so nothing is planned there", d.in.Host),
 			Detail:  "declare it in a host block, or name another with --host",
 		})
 		return false
-	case p.in.Destroy && p.in.Manifest == "":
-		p.find(model.Address{}, diag.Finding{
+	case d.in.Destroy && d.in.Manifest == "":
+		d.find(model.Address{}, diag.Finding{
 			Severity: diag.Error, Source: diag.FromGuard,
 			Summary: "destroy needs the name of a manifest", Detail: "name it with -M",
 		})
 		return false
 	default:
-		return !slices.ContainsFunc(p.in.Have.Unknown, func(u model.Unknown) bool { return u.All })
+		return !slices.ContainsFunc(d.in.Have.Unknown, func(u model.Unknown) bool { return u.All })
 	}
+}
+
+// proposal makes the steps by which the host becomes what the site says, and names the plan
+// by what it was made from.
+type proposal struct {
+	*draft
+	id      fingerprint
+	attrs   []model.Attr // of the resource that is being compared; the list is made once
+	pending map[model.Address][]model.Pending
+}
+
+func newProposal(d *draft) *proposal {
+	p := &proposal{draft: d, pending: map[model.Address][]model.Pending{}}
+	for _, w := range d.in.Have.Pending {
+		p.pending[w.Address] = append(p.pending[w.Address], w)
+	}
+	return p
 }
 
 // compare makes a step for every difference within the limits, be it allowed or
 // not: guard takes out again what must not be done.
-func (p *planner) compare() {
+func (p *proposal) compare() {
 	for _, addr := range p.addrs {
 		if !p.within(addr) {
 			continue
@@ -139,7 +142,7 @@ func (p *planner) compare() {
 	}
 }
 
-func (p *planner) create(want *model.Resource) {
+func (p *proposal) create(want *model.Resource) {
 	kind := p.kind(want)
 	attrs := model.Attrs(want.Spec)
 	p.id.wanted(want, attrs)
@@ -156,7 +159,7 @@ func (p *planner) create(want *model.Resource) {
 	p.steps[want.Addr] = s
 }
 
-func (p *planner) update(want, have *model.Resource) {
+func (p *proposal) update(want, have *model.Resource) {
 	p.attrs = model.AppendAttrs(p.attrs[:0], want.Spec)
 	attrs := p.attrs
 	changes := p.changes(want, have, attrs)
@@ -190,7 +193,7 @@ func (p *planner) update(want, have *model.Resource) {
 	p.steps[want.Addr] = s
 }
 
-func (p *planner) remove(have *model.Resource, reason string) {
+func (p *proposal) remove(have *model.Resource, reason string) {
 	p.id.observed(have, nil)
 	p.id.attrs(have, model.Attrs(have.Spec))
 	s := stepOf(have, Delete, withRemovalNote(have, reason))
@@ -254,8 +257,8 @@ func differs(changes []Change) string {
 
 // kind finds what is known of a resource's sort; of an unknown one nothing is, and
 // its attributes alone decide.
-func (p *planner) kind(r *model.Resource) *model.Kind {
-	if k := p.kinds[r.Addr.Kind]; k != nil {
+func (d *draft) kind(r *model.Resource) *model.Kind {
+	if k := d.kinds[r.Addr.Kind]; k != nil {
 		return k
 	}
 	return &model.Kind{Name: r.Addr.Kind}
@@ -263,52 +266,52 @@ func (p *planner) kind(r *model.Resource) *model.Kind {
 
 // find adds a finding about an address (the zero one for none), with its place in
 // the files where it has one.
-func (p *planner) find(addr model.Address, f diag.Finding) {
+func (d *draft) find(addr model.Address, f diag.Finding) {
 	if addr != (model.Address{}) {
 		f.Address = addr.String()
 	}
-	if r := p.want[addr]; r != nil && f.At.IsZero() {
+	if r := d.want[addr]; r != nil && f.At.IsZero() {
 		f.At = r.At
 	}
-	p.plan.Findings = append(p.plan.Findings, f)
+	d.plan.Findings = append(d.plan.Findings, f)
 }
 
 // document finishes the plan: everything counted, and each list in its order.
-func (p *planner) document() *Plan {
-	d := p.plan
+func (d *draft) document(id string) *Plan {
+	p := d.plan
 	gone := map[model.Address]bool{}
-	for i := range d.Steps {
-		switch d.Steps[i].Action {
+	for i := range p.Steps {
+		switch p.Steps[i].Action {
 		case Create:
-			d.Summary.Create++
+			p.Summary.Create++
 		case Update:
-			d.Summary.Update++
+			p.Summary.Update++
 		case Replace:
-			d.Summary.Replace++
+			p.Summary.Replace++
 		case Delete:
-			d.Summary.Delete++
-			gone[d.Steps[i].Address] = true
+			p.Summary.Delete++
+			gone[p.Steps[i].Address] = true
 		default: // Make plans nothing else
 		}
 	}
 	// What goes as a whole waits for no restart any more, nor does what a step reverts.
-	d.Pending = slices.DeleteFunc(d.Pending, func(w model.Pending) bool { return gone[w.Address] || d.reverts(w) })
-	for _, s := range p.in.Have.Undeclared {
-		if p.want[s.Address] != nil && p.within(s.Address) && !gone[s.Address] {
-			d.Undeclared = append(d.Undeclared, s)
+	p.Pending = slices.DeleteFunc(p.Pending, func(w model.Pending) bool { return gone[w.Address] || p.reverts(w) })
+	for _, s := range d.in.Have.Undeclared {
+		if d.want[s.Address] != nil && d.within(s.Address) && !gone[s.Address] {
+			p.Undeclared = append(p.Undeclared, s)
 		}
 	}
-	d.Summary.Unmanaged = len(d.Unmanaged)
-	for i := range d.Unknown {
-		slices.SortFunc(d.Unknown[i].Withheld, model.Address.Compare)
+	p.Summary.Unmanaged = len(p.Unmanaged)
+	for i := range p.Unknown {
+		slices.SortFunc(p.Unknown[i].Withheld, model.Address.Compare)
 	}
-	slices.SortStableFunc(d.Unknown, byScope)
-	for i := range d.Pending {
-		p.hide(&d.Pending[i])
+	slices.SortStableFunc(p.Unknown, byScope)
+	for i := range p.Pending {
+		d.hide(&p.Pending[i])
 	}
-	d.Findings = d.Findings.Sorted()
-	d.ID = p.id.sum(p.in)
-	return d.listed()
+	p.Findings = p.Findings.Sorted()
+	p.ID = id
+	return p.listed()
 }
 
 // reverts reports whether a step of the plan takes back what waits for a restart: such a

@@ -13,30 +13,33 @@ import (
 // address:
 //
 //   - making and changing go parents first: behind the making or changing of what is needed;
-//   - removing goes children first: behind the removal of those that need it by their marks,
+//   - removing goes children first: behind the removal of those that need it by their ownership tags,
 //     and behind the changes by which others stop needing it;
 //   - who takes over a VMID waits for the one that gives it up;
 //   - so does who takes over a MAC or an address, unless that would close a circle.
-func (p *planner) order() {
-	if len(p.steps) == 0 {
-		return
-	}
-	g := p.graph()
+func (o *ordering) order() {
+	g := o.graph()
 	for circles := g.circles(); len(circles) > 0; circles = g.circles() {
 		for _, c := range circles {
-			p.breakUp(c)
+			o.breakUp(c)
 		}
-		p.follow()
-		g = p.graph()
+		o.follow()
+		g = o.graph()
 	}
-	p.overlap(g)
+	o.overlap(g)
 	for _, i := range g.waves() {
-		s := p.steps[g.addrs[i]]
+		s := o.steps[g.addrs[i]]
 		for _, j := range g.before[i] {
 			s.After = append(s.After, g.addrs[j])
 		}
-		p.plan.Steps = append(p.plan.Steps, *s)
+		o.plan.Steps = append(o.plan.Steps, *s)
 	}
+}
+
+// ordering lists the steps that the guard has left.
+type ordering struct {
+	*guard
+	circle map[model.Address]model.Address // deletions whose ownership tags need each other → the first of them
 }
 
 // graph says which step waits for which; steps are numbered by address.
@@ -46,25 +49,25 @@ type graph struct {
 	after  [][]int // direct successors
 }
 
-func (p *planner) graph() *graph {
+func (o *ordering) graph() *graph {
 	g := &graph{}
-	number := make(map[model.Address]int, len(p.steps))
-	p.each(func(s *Step) {
+	number := make(map[model.Address]int, len(o.steps))
+	o.each(func(s *Step) {
 		number[s.Address] = len(g.addrs)
 		g.addrs = append(g.addrs, s.Address)
 	})
 	g.before, g.after = make([][]int, len(g.addrs)), make([][]int, len(g.addrs))
 	for i, addr := range g.addrs {
-		for _, b := range p.waitsFor(p.steps[addr]) {
+		for _, b := range o.waitsFor(o.steps[addr]) {
 			j, ok := number[b]
-			first, inCircle := p.circle[addr]
-			if !ok || j == i || (inCircle && first == p.circle[b] && j > i) {
+			first, inCircle := o.circle[addr]
+			if !ok || j == i || (inCircle && first == o.circle[b] && j > i) {
 				continue
 			}
 			g.before[i] = append(g.before[i], j)
 		}
 	}
-	p.soften(g, number)
+	o.soften(g, number)
 	for i := range g.before {
 		slices.Sort(g.before[i])
 		g.before[i] = slices.Compact(g.before[i])
@@ -78,14 +81,14 @@ func (p *planner) graph() *graph {
 // soften makes who takes over an address wait for who gives it up, as far as the two
 // are in no circle then. Circles that are there without that stay as they are. It
 // looks at every edge of the graph once or twice, however it hangs together.
-func (p *planner) soften(g *graph, number map[model.Address]int) {
-	if len(p.takes) == 0 {
+func (o *ordering) soften(g *graph, number map[model.Address]int) {
+	if len(o.takes) == 0 {
 		return
 	}
 	hard := make([]int, len(g.addrs)) // how many of before are no such wish
 	for i, addr := range g.addrs {
 		hard[i] = len(g.before[i])
-		for _, t := range p.takes[addr] {
+		for _, t := range o.takes[addr] {
 			if j, ok := number[t.from]; ok {
 				g.before[i] = append(g.before[i], j)
 			}
@@ -106,21 +109,21 @@ func (p *planner) soften(g *graph, number map[model.Address]int) {
 }
 
 // waitsFor lists the steps that must come first; it may name addresses without one.
-func (p *planner) waitsFor(s *Step) []model.Address {
+func (o *ordering) waitsFor(s *Step) []model.Address {
 	var out []model.Address
 	if s.Want != nil {
 		for _, n := range s.Want.Needs {
-			if b := p.steps[n]; b != nil && b.Action != Delete {
+			if b := o.steps[n]; b != nil && b.Action != Delete {
 				out = append(out, n)
 			}
 		}
-		if b, ok := p.reuse[s.Address]; ok {
+		if b, ok := o.reuse[s.Address]; ok {
 			out = append(out, b)
 		}
 	}
 	if s.Action == Delete || s.Action == Replace {
-		for _, y := range p.observedBy[s.Address] {
-			b := p.steps[y]
+		for _, y := range o.observedBy[s.Address] {
+			b := o.steps[y]
 			if b != nil && (b.Action == Delete || !slices.Contains(b.Want.Needs, s.Address)) {
 				out = append(out, y)
 			}
@@ -130,33 +133,33 @@ func (p *planner) waitsFor(s *Step) []model.Address {
 }
 
 // breakUp deals with steps that wait for each other in a circle. Deletions do so
-// when somebody edited their marks; they go in the order of their names then, for
+// when somebody edited their ownership tags; they go in the order of their names then, for
 // nothing else would ever free them. In any other circle at least one step would
 // have to be done on what is not there, so its makings and changes are refused.
-func (p *planner) breakUp(circle []model.Address) {
+func (o *ordering) breakUp(circle []model.Address) {
 	names := make([]string, len(circle))
 	making := false
 	for i, a := range circle {
 		names[i] = a.String()
-		making = making || p.steps[a].Action != Delete
+		making = making || o.steps[a].Action != Delete
 	}
 	who := strings.Join(names, ", ")
 	if making {
 		for _, a := range circle {
-			if s := p.steps[a]; s.Action != Delete {
-				p.refuse(s, diag.FromGuard, fmt.Sprintf("%s depend on each other in a circle", who),
+			if s := o.steps[a]; s.Action != Delete {
+				o.refuse(s, diag.FromGuard, fmt.Sprintf("%s depend on each other in a circle", who),
 					"take one need or one VMID out of the circle, and put it back in a later commit")
 			}
 		}
 		return
 	}
 	for _, a := range circle {
-		p.circle[a] = circle[0]
+		o.circle[a] = circle[0]
 	}
-	p.find(circle[0], diag.Finding{
+	o.find(circle[0], diag.Finding{
 		Severity: diag.Warning, Source: diag.FromGuard,
 		Summary: fmt.Sprintf("%s need each other by their ownership tags", who),
-		Detail:  "the marks were edited; they are deleted all the same, and their names decide who goes first",
+		Detail:  "the tags were edited; they are deleted all the same, and their names decide who goes first",
 	})
 }
 

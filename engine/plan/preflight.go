@@ -12,7 +12,7 @@ import (
 // checkPreflight reports what of the host is in the way of a step, at the line that
 // asks for it, and takes out what is sure to fail: it would in every pass, and with
 // it its manifest would stop, or be made and taken back, again and again.
-func (p *planner) checkPreflight() {
+func (g *guard) checkPreflight() {
 	type line struct {
 		at      diag.Range
 		by      model.Address // where no line is known
@@ -22,8 +22,8 @@ func (p *planner) checkPreflight() {
 	shared, who := map[line]*diag.Finding{}, map[*diag.Finding][]model.Address{}
 	failing := map[model.Address]bool{}
 	wrong := map[model.Address][]string{} // attributes that ask for what is amiss
-	for _, o := range p.in.Have.Preflight {
-		s := p.steps[o.Address]
+	for _, o := range g.in.Have.Preflight {
+		s := g.steps[o.Address]
 		if s == nil || s.Want == nil || !concerns(o, s) {
 			continue
 		}
@@ -50,17 +50,17 @@ func (p *planner) checkPreflight() {
 	for _, f := range found {
 		not := ""
 		if f.Severity == diag.Error {
-			not = p.steps[who[f][0]].Action.not()
+			not = g.steps[who[f][0]].Action.not()
 		}
 		f.Summary = those(who[f], not) + ": " + f.Summary
-		if s := p.steps[who[f][0]]; not != "" && len(who[f]) == 1 {
+		if s := g.steps[who[f][0]]; not != "" && len(who[f]) == 1 {
 			f.Summary += s.alsoWithheld(wrong[s.Address]...)
 		}
-		p.find(who[f][0], *f)
+		g.find(who[f][0], *f)
 	}
-	p.each(func(s *Step) {
+	g.each(func(s *Step) {
 		if failing[s.Address] {
-			p.withhold(s, false)
+			g.withhold(s, false)
 		}
 	})
 }

@@ -19,7 +19,7 @@ const (
 // vmids says who has, and who shall have, which VMID.
 type vmids struct {
 	used     map[int]string        // on the host or its cluster, and by what
-	owner    map[int]model.Address // of those, which are ours
+	owner    map[int]model.Address // of those, which are managed
 	explicit map[int]model.Address // declared; of two the first by address
 	next     map[model.VMIDRange]int
 	avoid    []int
@@ -29,44 +29,45 @@ type vmids struct {
 // one gets it, the others draw the lowest free one in the order of their
 // addresses. It looks beyond the limits of the plan, so that a limited plan and a
 // full one choose alike. A VMID that this plan frees is not free within it.
-func (p *planner) chooseVMIDs() {
-	p.ids = vmids{used: maps.Clone(p.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}, avoid: p.in.Avoid}
-	if p.ids.used == nil {
-		p.ids.used = map[int]string{}
+func (d *draft) chooseVMIDs() vmids {
+	ids := vmids{used: maps.Clone(d.in.Have.Taken), owner: map[int]model.Address{}, explicit: map[int]model.Address{}, next: map[model.VMIDRange]int{}, avoid: d.in.Avoid}
+	if ids.used == nil {
+		ids.used = map[int]string{}
 	}
-	for _, f := range p.in.Have.Unmanaged {
-		p.ids.takenBy(f.VMID, strings.TrimSpace(f.Kind+" "+f.Name))
+	for _, f := range d.in.Have.Unmanaged {
+		ids.takenBy(f.VMID, strings.TrimSpace(f.Kind+" "+f.Name))
 	}
-	for _, u := range p.in.Have.Unknown {
-		p.ids.takenBy(u.VMID, u.Scope)
+	for _, u := range d.in.Have.Unknown {
+		ids.takenBy(u.VMID, u.Scope)
 	}
-	for _, addr := range p.addrs {
-		if r := p.have[addr]; r != nil && r.Guest != nil {
-			p.ids.takenBy(r.Guest.VMID, addr.String())
-			p.ids.owner[r.Guest.VMID] = addr
+	for _, addr := range d.addrs {
+		if r := d.have[addr]; r != nil && r.Guest != nil {
+			ids.takenBy(r.Guest.VMID, addr.String())
+			ids.owner[r.Guest.VMID] = addr
 		}
-		if r := p.want[addr]; r != nil && r.Guest != nil && r.Guest.VMID != 0 {
-			if _, twice := p.ids.explicit[r.Guest.VMID]; !twice {
-				p.ids.explicit[r.Guest.VMID] = addr
+		if r := d.want[addr]; r != nil && r.Guest != nil && r.Guest.VMID != 0 {
+			if _, twice := ids.explicit[r.Guest.VMID]; !twice {
+				ids.explicit[r.Guest.VMID] = addr
 			}
 		}
 	}
-	chosen := make(model.State, len(p.want))
-	for _, addr := range p.addrs {
-		r := p.want[addr]
+	chosen := make(model.State, len(d.want))
+	for _, addr := range d.addrs {
+		r := d.want[addr]
 		if r == nil {
 			continue
 		}
 		if r.Guest != nil && r.Guest.VMID == 0 {
-			if have := p.have[addr]; have != nil && have.Guest != nil {
+			if have := d.have[addr]; have != nil && have.Guest != nil {
 				r = numbered(r, have.Guest.VMID)
 			} else {
-				r = numbered(r, p.ids.draw(addr, r.Guest.Choose))
+				r = numbered(r, ids.draw(addr, r.Guest.Choose))
 			}
 		}
 		chosen[addr] = r
 	}
-	p.want = chosen
+	d.want = chosen
+	return ids
 }
 
 // numbered copies a guest with a VMID; the spec is shared.
@@ -119,64 +120,64 @@ func (v *vmids) free(id int) bool {
 	return !used && !promised
 }
 
-// guardVMID holds a step back whose VMID cannot be had, and notes which step must
+// guardVMID withholds a step whose VMID cannot be had, and notes which step must
 // free it first.
-func (p *planner) guardVMID(s *Step) {
+func (g *guard) guardVMID(s *Step) {
 	guest := s.Want.Guest
 	if guest == nil || (s.Have != nil && s.Have.Guest != nil && s.Have.Guest.VMID == guest.VMID) {
 		return
 	}
-	declared := p.in.Want.State[s.Address].Guest
+	declared := g.in.Want.State[s.Address].Guest
 	if s.Have != nil && s.Have.Guest != nil && s.Have.Guest.Renumbered.Why != "" {
-		p.refuse(s, diag.FromGuard, s.Have.Guest.Renumbered.Why, s.Have.Guest.Renumbered.Fix) // it may be all that is left of it
+		g.refuse(s, diag.FromGuard, s.Have.Guest.Renumbered.Why, s.Have.Guest.Renumbered.Fix) // it may be all that is left of it
 		return
 	}
 	if guest.VMID == 0 {
 		full := ranges(declared.Choose)
-		p.full[full] = append(p.full[full], s) // told together
+		g.full[full] = append(g.full[full], s) // reported together
 		return
 	}
 	if declared.VMID == 0 {
 		return // drawn from what is free
 	}
-	if first := p.ids.explicit[guest.VMID]; first != s.Address {
-		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is declared for %s as well", guest.VMID, first), "declare another vmid, or none")
+	if first := g.ids.explicit[guest.VMID]; first != s.Address {
+		g.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is declared for %s as well", guest.VMID, first), "declare another vmid, or none")
 		return
 	}
-	owner, ours := p.ids.owner[guest.VMID]
-	what, used := p.ids.used[guest.VMID]
+	owner, ours := g.ids.owner[guest.VMID]
+	what, used := g.ids.used[guest.VMID]
 	switch {
-	case ours && p.frees(owner, guest.VMID):
-		p.reuse[s.Address], p.reusedBy[owner] = owner, s.Address
+	case ours && g.frees(owner, guest.VMID):
+		g.reuse[s.Address], g.reusedBy[owner] = owner, s.Address
 	case ours:
-		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
+		g.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is that of %s, which stays", guest.VMID, owner), "declare another vmid, or none")
 	case used:
-		p.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; unmanaged guests are never changed")
+		g.refuseAt(s, "vmid", fmt.Sprintf("VMID %d is taken by %s", guest.VMID, what), "declare another vmid, or none; unmanaged guests are never changed")
 	}
 }
 
-// guardRanges holds back those for which no VMID is left, and says so once for each range.
-func (p *planner) guardRanges() {
-	for _, full := range slices.Sorted(maps.Keys(p.full)) {
+// guardRanges withholds those for which no VMID is left, and says so once for each range.
+func (g *guard) guardRanges() {
+	for _, full := range slices.Sorted(maps.Keys(g.full)) {
 		var who []model.Address
-		for _, s := range p.full[full] {
+		for _, s := range g.full[full] {
 			who = append(who, s.Address)
 		}
-		first := p.full[full][0]
-		p.find(first.Address, diag.Finding{
+		first := g.full[full][0]
+		g.find(first.Address, diag.Finding{
 			Severity: diag.Error, Source: diag.FromSite, At: first.Want.RangeOf("vmid_range"),
 			Summary: those(who, first.Action.not()) + ": no VMID is free in " + full,
 			Detail:  "widen the range in the site block, or name another with vmid_range",
 		})
-		for _, s := range p.full[full] {
-			p.withhold(s, false)
+		for _, s := range g.full[full] {
+			g.withhold(s, false)
 		}
 	}
 }
 
 // frees reports whether a step of this plan makes the owner of a VMID give it up.
-func (p *planner) frees(owner model.Address, vmid int) bool {
-	s := p.steps[owner]
+func (d *draft) frees(owner model.Address, vmid int) bool {
+	s := d.steps[owner]
 	if s == nil {
 		return false
 	}

@@ -23,7 +23,6 @@ var tooLarge = map[string]int{
 	"cmd/homestak-gitops.app":     80, // methods
 	"drivers/proxmox.worker":      90, // methods
 	"drivers/proxmox/doctor.exam": 55, // methods
-	"engine/plan.planner":         52, // methods
 	"policy.Set":                  38, // methods
 }
 
