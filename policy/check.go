@@ -26,48 +26,54 @@ func extensible(pkg string) []string {
 	return []string{denyRule, warnRule}
 }
 
+// checker holds compiled rules against what is asked, and what the input has.
+type checker struct {
+	*ruleset
+	compiler *ast.Compiler
+}
+
 // check finds rules of the site that would compile and be silent: in packages that
 // nobody asks, under names of shipped ones, about fields that no input has, by other
 // rules that do not exist.
-func (s *Set) check(known shapes) diag.List {
+func (c *checker) check(known shapes) diag.List {
 	var found diag.List
 	ours := map[string]bool{}
-	for _, r := range s.rules {
+	for _, r := range c.rules {
 		if r.shipped {
 			ours[r.pkg+"."+r.name] = true
 		}
 	}
-	for _, name := range sortedKeys(s.compiler.Modules) {
-		m := s.compiler.Modules[name]
-		if s.shipped(name) {
+	for _, name := range sortedKeys(c.compiler.Modules) {
+		m := c.compiler.Modules[name]
+		if c.shipped(name) {
 			continue
 		}
-		found = append(found, s.checkPackage(m)...)
-		for _, r := range s.rules {
+		found = append(found, c.checkPackage(m)...)
+		for _, r := range c.rules {
 			if r.at.File == name && ours[r.pkg+"."+r.name] && !slices.Contains(extensible(r.pkg), r.name) {
-				found = append(found, s.refused(r.at, fmt.Sprintf("%s changes the shipped rule %s of package %s", name, r.name, r.pkg),
+				found = append(found, c.refused(r.at, fmt.Sprintf("%s changes the shipped rule %s of package %s", name, r.name, r.pkg),
 					"What it adds would change what shipped rules say: give it another name."))
 			}
 		}
 	}
-	found = append(found, s.checkReferences()...)
-	return append(found, s.checkFields(known)...)
+	found = append(found, c.checkReferences()...)
+	return append(found, c.checkFields(known)...)
 }
 
 // checkPackage holds a module against the packages that are asked.
-func (s *Set) checkPackage(m *ast.Module) diag.List {
+func (c *checker) checkPackage(m *ast.Module) diag.List {
 	pkg, at := packageOf(m), m.Package.Location
 	if slices.Contains(asked(), pkg) {
 		return nil
 	}
 	if pkg == root || strings.HasPrefix(pkg, root+".") {
-		return diag.List{s.refused(at, "nothing evaluates package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
+		return diag.List{c.refused(at, "nothing evaluates package "+pkg, "Rules of a site are in "+strings.Join(asked(), ", ")+
 			"; what they share, in packages that do not begin with "+root+". "+diag.DidYouMean(pkg, asked()))}
 	}
 	var found diag.List
-	for _, r := range s.rules {
+	for _, r := range c.rules {
 		if r.at.File == at.File && (r.name == denyRule || r.name == warnRule) {
-			f := s.refused(r.at, fmt.Sprintf("nothing evaluates rule %s of package %s", r.name, pkg), "Only the rules of "+strings.Join(asked(), ", ")+" are evaluated.")
+			f := c.refused(r.at, fmt.Sprintf("nothing evaluates rule %s of package %s", r.name, pkg), "Only the rules of "+strings.Join(asked(), ", ")+" are evaluated.")
 			f.Severity = diag.Warning // a library may call its own rules so
 			found = append(found, f)
 		}
@@ -77,18 +83,18 @@ func (s *Set) checkPackage(m *ast.Module) diag.List {
 
 // checkReferences finds references to rules that do not exist. There are no data beside
 // the rules, so such a reference can only be a mistake.
-func (s *Set) checkReferences() diag.List {
+func (c *checker) checkReferences() diag.List {
 	var found diag.List
-	for _, name := range sortedKeys(s.compiler.Modules) {
-		if s.shipped(name) {
+	for _, name := range sortedKeys(c.compiler.Modules) {
+		if c.shipped(name) {
 			continue
 		}
-		ast.WalkTerms(s.compiler.Modules[name], func(t *ast.Term) bool {
+		ast.WalkTerms(c.compiler.Modules[name], func(t *ast.Term) bool {
 			ref, ok := t.Value.(ast.Ref)
-			if !ok || !ref.HasPrefix(ast.DefaultRootRef) || len(ref) < 2 || s.exists(ref) {
+			if !ok || !ref.HasPrefix(ast.DefaultRootRef) || len(ref) < 2 || c.exists(ref) {
 				return false
 			}
-			found = append(found, s.refused(t.Location, fmt.Sprintf("%s refers to %s, and there is no such rule", name, ref), "A condition on it can never hold."))
+			found = append(found, c.refused(t.Location, fmt.Sprintf("%s refers to %s, and there is no such rule", name, ref), "A condition on it can never hold."))
 			return false
 		})
 	}
@@ -96,12 +102,12 @@ func (s *Set) checkReferences() diag.List {
 }
 
 // exists reports whether a reference can lead to a rule or a package with rules.
-func (s *Set) exists(ref ast.Ref) bool {
+func (c *checker) exists(ref ast.Ref) bool {
 	ground := ref.GroundPrefix()
-	if len(s.compiler.GetRulesForVirtualDocument(ground)) > 0 || len(s.compiler.GetRulesWithPrefix(ground)) > 0 {
+	if len(c.compiler.GetRulesForVirtualDocument(ground)) > 0 || len(c.compiler.GetRulesWithPrefix(ground)) > 0 {
 		return true
 	}
-	node := s.compiler.RuleTree
+	node := c.compiler.RuleTree
 	for _, t := range ground {
 		if node = node.Child(t.Value); node == nil {
 			return false
@@ -110,8 +116,8 @@ func (s *Set) exists(ref ast.Ref) bool {
 	return true
 }
 
-// refused is a denial at a place in a policy of the site.
-func (s *Set) refused(at *ast.Location, summary, detail string) diag.Finding {
+// refused is a denial with a location in a policy of the site.
+func (s sources) refused(at *ast.Location, summary, detail string) diag.Finding {
 	f := denial(diag.FromPolicy, summary, detail)
 	f.At, f.Code = s.locate(at)
 	return f

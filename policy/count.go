@@ -23,9 +23,9 @@ type spoken struct{ pkg, name, label string }
 // unnamed are rules of one package and name that write no name into what they say.
 type unnamed struct{ rules, denied, warned int }
 
-func (s *Set) counter(packages []string) *counter {
+func (rs *ruleset) counter(packages []string) *counter {
 	n := &counter{map[spoken]diag.Severity{}, map[spoken]*unnamed{}}
-	for _, r := range s.rules {
+	for _, r := range rs.rules {
 		switch {
 		case !slices.Contains(packages, r.pkg) || r.name != denyRule && r.name != warnRule:
 		case r.label != "":

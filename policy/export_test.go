@@ -86,8 +86,9 @@ func UntoldToShipped(site *model.Site) []string {
 	known := shapesOf(nil)
 	known.pass.fields["site"].fields["nodes"] = listOf(object(fields))
 	var out []string
-	w := s.walker(known)
-	s.eachRule(func(m *ast.Module, r *ast.Rule) {
+	c := checker{&s.ruleset, s.compiler}
+	w := c.walker(known)
+	c.eachRule(func(m *ast.Module, r *ast.Rule) {
 		w.misses(m, r, func(t *ast.Term, field string, _ *shape) {
 			out = append(out, fmt.Sprintf("%s: %s", t.Location, field))
 		})

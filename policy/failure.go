@@ -14,7 +14,7 @@ import (
 
 // failure is the denial by policies that could not be evaluated, in the name of the
 // rule that was at work.
-func (s *Set) failure(packages []string, err error) diag.Finding {
+func (rs *ruleset) failure(packages []string, err error) diag.Finding {
 	why := firstLine(err)
 	stop, isStopped := errors.AsType[*stopped](err)
 	if isStopped {
@@ -27,25 +27,25 @@ func (s *Set) failure(packages []string, err error) diag.Finding {
 			first, rest, _ := strings.Cut(clip(failed.Message), "\n") // of a conflict, the values follow
 			why, fix = clean(strings.TrimSuffix(first, ":")), strings.TrimLeft(cleanLines(rest)+"\n"+fix, "\n")
 		}
-		culprit, at = s.culprit(failed, culprit)
+		culprit, at = rs.culprit(failed, culprit)
 	}
 	source := diag.FromPolicy
 	if slices.Contains(packages, culprit.pkg) {
 		source = sourceOf(culprit.pkg)
 	}
 	if culprit.at == nil {
-		return s.unlocated(packages, source, why, fix)
+		return rs.unlocated(packages, source, why, fix)
 	}
 	f := denial(source, fmt.Sprintf("%s denies (rule %s): %s", culprit.at.File, culprit.title(), why), fix+"\n("+culprit.String()+")")
-	f.At, f.Code = s.locate(at)
+	f.At, f.Code = rs.locate(at)
 	return f
 }
 
 // unlocated is the denial by rules of which nobody knows which one it was: they did
 // not even notice that they were stopped. It names the files it may be.
-func (s *Set) unlocated(packages []string, source, why, fix string) diag.Finding {
+func (rs *ruleset) unlocated(packages []string, source, why, fix string) diag.Finding {
 	var names []string
-	for _, r := range s.rules {
+	for _, r := range rs.rules {
 		if !r.shipped && slices.Contains(packages, r.pkg) && !slices.Contains(names, r.at.File) {
 			names = append(names, r.at.File)
 		}
@@ -57,13 +57,13 @@ func (s *Set) unlocated(packages []string, source, why, fix string) diag.Finding
 	}
 	f := denial(source, who+" denies: "+why, fix)
 	if len(names) == 1 {
-		f.At, f.Code = s.locate(ast.NewLocation(nil, names[0], 1, 1))
+		f.At, f.Code = rs.locate(ast.NewLocation(nil, names[0], 1, 1))
 	}
 	return f
 }
 
 // culprit finds the rule that began what failed, and the place where it failed.
-func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location) {
+func (rs *ruleset) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location) {
 	locations := []*ast.Location{failed.Location} // innermost first
 	for _, frame := range failed.StackTrace {
 		locations = append(locations, frame.Location)
@@ -73,7 +73,7 @@ func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location)
 		if l == nil {
 			continue
 		}
-		for _, r := range s.rules {
+		for _, r := range rs.rules {
 			if r.at.File == l.File && r.at.Row <= l.Row && l.Row <= r.end {
 				found = r // the outermost stays
 				if at == nil && !r.shipped {
@@ -83,7 +83,7 @@ func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location)
 		}
 	}
 	if found.shipped && failed.Code == topdown.ConflictErr {
-		for _, r := range s.rules {
+		for _, r := range rs.rules {
 			if !r.shipped && r.pkg == found.pkg && r.name == found.name {
 				return r, r.at // shipped rules do not contradict each other
 			}
@@ -96,7 +96,7 @@ func (s *Set) culprit(failed *topdown.Error, unknown rule) (rule, *ast.Location)
 }
 
 // findingsOf makes denials of errors of the compiler.
-func (s *Set) findingsOf(errs ast.Errors) diag.List {
+func (s sources) findingsOf(errs ast.Errors) diag.List {
 	var out diag.List
 	for _, e := range errs {
 		name := "a policy"

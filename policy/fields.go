@@ -17,12 +17,12 @@ import (
 //
 // It reads the compiled rules: there "some k, v in xs" is v = xs[k], and a variable has
 // one name in one rule.
-func (s *Set) checkFields(known shapes) diag.List {
-	w := s.walker(known)
+func (c *checker) checkFields(known shapes) diag.List {
+	w := c.walker(known)
 	var found diag.List
-	s.eachRule(func(m *ast.Module, r *ast.Rule) {
+	c.eachRule(func(m *ast.Module, r *ast.Rule) {
 		asked := slices.Contains(asked(), packageOf(m)) && slices.Contains(extensible(packageOf(m)), headName(r))
-		if s.shipped(r.Loc().File) || replaces(r) || w.replaced && !asked {
+		if c.shipped(r.Loc().File) || replaces(r) || w.replaced && !asked {
 			return
 		}
 		w.misses(m, r, func(t *ast.Term, field string, has *shape) {
@@ -30,15 +30,15 @@ func (s *Set) checkFields(known shapes) diag.List {
 			if hint := diag.DidYouMean(field, slices.Collect(maps.Keys(has.fields))); hint != "" {
 				detail += "\n" + strings.ToUpper(hint[:1]) + hint[1:]
 			}
-			found = append(found, s.refused(t.Location, fmt.Sprintf("%s asks for a field %q that the input does not have there", r.Loc().File, clean(clip(field))), detail))
+			found = append(found, c.refused(t.Location, fmt.Sprintf("%s asks for a field %q that the input does not have there", r.Loc().File, clean(clip(field))), detail))
 		})
 	})
 	return found
 }
 
-func (s *Set) eachRule(f func(*ast.Module, *ast.Rule)) {
-	for _, name := range sortedKeys(s.compiler.Modules) {
-		m := s.compiler.Modules[name]
+func (c *checker) eachRule(f func(*ast.Module, *ast.Rule)) {
+	for _, name := range sortedKeys(c.compiler.Modules) {
+		m := c.compiler.Modules[name]
 		for _, r := range m.Rules {
 			for ; r != nil; r = r.Else {
 				f(m, r)
@@ -56,12 +56,12 @@ type walker struct {
 }
 
 // walker gives one that knows what functions are called with.
-func (s *Set) walker(known shapes) *walker {
+func (c *checker) walker(known shapes) *walker {
 	w := &walker{known: known, params: map[string][]*shape{}}
-	s.eachRule(func(_ *ast.Module, r *ast.Rule) { w.replaced = w.replaced || replaces(r) })
+	c.eachRule(func(_ *ast.Module, r *ast.Rule) { w.replaced = w.replaced || replaces(r) })
 	const rounds = 4 // as deep as calls are followed
 	for range rounds {
-		s.eachRule(func(m *ast.Module, r *ast.Rule) { w.calls(m, r) })
+		c.eachRule(func(m *ast.Module, r *ast.Rule) { w.calls(m, r) })
 		w.nextRound()
 	}
 	return w

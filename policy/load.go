@@ -38,9 +38,12 @@ type file struct {
 	shipped bool
 }
 
+// sources are all files that were read.
+type sources []file
+
 // load reads the shipped files and the site's. Any file of policies that cannot be
 // read is an error: nobody knows what it denies.
-func load(site fs.FS) ([]file, diag.List) {
+func load(site fs.FS) (sources, diag.List) {
 	l := &loader{}
 	l.walk(shippedFiles, shippedFolder, true)
 	if site != nil {
@@ -60,7 +63,7 @@ func Shipped() map[string]string {
 }
 
 type loader struct {
-	files []file
+	files sources
 	found diag.List
 	size  int
 }
@@ -125,11 +128,11 @@ func (l *loader) unreadable(name string, err error) {
 }
 
 // parse parses the files that are asked for. Metadata is read too: rules can look at it.
-func (s *Set) parse(wanted func(file) bool) (map[string]*ast.Module, diag.List) {
+func (s sources) parse(wanted func(file) bool) (map[string]*ast.Module, diag.List) {
 	modules := map[string]*ast.Module{}
 	var found diag.List
 	options := ast.ParserOptions{RegoVersion: ast.RegoV1, Capabilities: capabilities(), ProcessAnnotation: true}
-	for _, f := range s.files {
+	for _, f := range s {
 		if !wanted(f) {
 			continue
 		}
@@ -151,14 +154,14 @@ func (s *Set) parse(wanted func(file) bool) (map[string]*ast.Module, diag.List) 
 	return modules, found
 }
 
-// shipped reports whether a file is one of ours.
-func (s *Set) shipped(name string) bool {
-	return slices.ContainsFunc(s.files, func(f file) bool { return f.name == name && f.shipped })
+// shipped reports whether a file is shipped.
+func (s sources) shipped(name string) bool {
+	return slices.ContainsFunc(s, func(f file) bool { return f.name == name && f.shipped })
 }
 
 // line gives a line of a file of the site, for showing it.
-func (s *Set) line(name string, number int) string {
-	for _, f := range s.files {
+func (s sources) line(name string, number int) string {
+	for _, f := range s {
 		if f.name != name || f.shipped {
 			continue
 		}
@@ -172,9 +175,9 @@ func (s *Set) line(name string, number int) string {
 	return ""
 }
 
-// place makes a range of the site's files from a location of OPA; of a shipped file
+// locate makes a range of the site's files from a location of OPA; of a shipped file
 // there is none.
-func (s *Set) locate(l *ast.Location) (diag.Range, string) {
+func (s sources) locate(l *ast.Location) (diag.Range, string) {
 	if l == nil || l.File == "" || s.shipped(l.File) {
 		return diag.Range{}, ""
 	}

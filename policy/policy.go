@@ -67,10 +67,9 @@ type Options struct {
 // Set is all rules of a commit, ready to be asked. It may be used by several
 // goroutines. The zero Set denies everything, and so does one that did not compile.
 type Set struct {
+	ruleset
 	limits   limits
-	files    []file
 	compiler *ast.Compiler
-	rules    []rule
 	queries  map[string]rego.PreparedEvalQuery // by the package that is asked; guard is asked with plan
 	broken   diag.List                         // why it does not work
 	found    diag.List                         // what was found when it was compiled
@@ -91,11 +90,11 @@ func Compile(ctx context.Context, o Options) (*Set, diag.List) {
 	again := false
 	found, err := within(ctx, &s.limits, func(ctx context.Context, _ topdown.Cancel) (diag.List, error) {
 		files, found := load(o.Site)
-		if again = o.Last.works() && !found.HasErrors() && slices.Equal(files, o.Last.files); again {
+		if again = o.Last.works() && !found.HasErrors() && slices.Equal(files, o.Last.sources); again {
 			return nil, nil
 		}
 		install()
-		s.files = files
+		s.sources = files
 		return s.compile(ctx, o, found), nil
 	})
 	if err == nil && again {
@@ -125,7 +124,7 @@ func (s *Set) compile(ctx context.Context, o Options, found diag.List) diag.List
 	if s.compiler.Failed() {
 		return append(found, s.findingsOf(s.compiler.Errors)...).Sorted()
 	}
-	found = append(found, s.check(shapesOf(o.Kinds))...).Sorted()
+	found = append(found, (&checker{&s.ruleset, s.compiler}).check(shapesOf(o.Kinds))...).Sorted()
 	if found.HasErrors() {
 		return found
 	}
@@ -176,11 +175,11 @@ func (s *Set) prepare(ctx context.Context, query string) (rego.PreparedEvalQuery
 }
 
 // question asks packages for all they deny and warn of.
-func (s *Set) question(packages ...string) string {
+func (rs *ruleset) question(packages ...string) string {
 	var asked []string
 	for _, p := range packages {
 		var said []string
-		for _, name := range s.said(p) {
+		for _, name := range rs.said(p) {
 			said = append(said, fmt.Sprintf("%q: data.%s.%s", name, p, name))
 		}
 		asked = append(asked, fmt.Sprintf("%q: {%s}", p, strings.Join(said, ", ")))
@@ -190,9 +189,9 @@ func (s *Set) question(packages ...string) string {
 
 // said lists which of deny and warn a package has: what has no rule at all would make
 // the whole question undefined.
-func (s *Set) said(pkg string) []string {
+func (rs *ruleset) said(pkg string) []string {
 	names := map[string]bool{}
-	for _, r := range s.rules {
+	for _, r := range rs.rules {
 		if r.pkg == pkg && (r.name == denyRule || r.name == warnRule) {
 			names[r.name] = true
 		}
@@ -206,12 +205,12 @@ func (s *Set) Constant() bool {
 	return s.works() && !slices.ContainsFunc(s.rules, func(r rule) bool { return r.pkg == sitePackage && !r.shipped })
 }
 
-// Site judges a site that loaded without errors, and counts the rules that did.
+// Site checks a site that loaded without errors, and counts the rules that did.
 func (s *Set) Site(ctx context.Context, site *model.Site, r Request) (diag.List, plan.Rules) {
 	return s.evaluate(ctx, []string{sitePackage}, site, nil, r)
 }
 
-// Plan judges a plan, and the accidents it may be. A denial by a guard has the source
+// Plan checks a plan, and the accidents it may be. A denial by a guard has the source
 // guard, any other the source policy.
 func (s *Set) Plan(ctx context.Context, site *model.Site, p *plan.Plan, r Request) (diag.List, plan.Rules) {
 	if p == nil {

@@ -17,6 +17,13 @@ type rule struct {
 	shipped   bool
 }
 
+// ruleset is all rules and the files that they stand in. It puts questions to the rules, and
+// says of what they answer, or of how they failed, which one it was.
+type ruleset struct {
+	sources
+	rules []rule
+}
+
 // title is what people call it.
 func (r rule) title() string {
 	if r.label != "" {

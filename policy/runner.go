@@ -56,7 +56,7 @@ func (t Tally) OK() bool { return t.Failed+t.Errors == 0 }
 // memory of one. An error means that the tests could not be run: they do not compile,
 // or a limit ended them.
 func (s *Set) Test(ctx context.Context, w io.Writer, o TestOptions) (Tally, error) {
-	if s == nil || len(s.files) == 0 {
+	if s == nil || len(s.sources) == 0 {
 		return Tally{}, errors.New("run tests of policies: no policies were read")
 	}
 	l := limits{time: math.MaxInt64, memory: s.limits.memory} // time is limited for each test instead
@@ -189,7 +189,7 @@ func (s *Set) result(r *tester.Result) TestResult {
 	return out
 }
 
-// tell writes how a test went, with what it printed.
+// printResult writes how a test went, with what it printed.
 func printResult(w io.Writer, r *tester.Result, verbose bool) {
 	if r.Pass() && !verbose {
 		return

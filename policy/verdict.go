@@ -35,19 +35,19 @@ func stringOf(t *ast.Term) (string, bool) {
 }
 
 // verdict reads the answer to a question, and counts the rules that gave it.
-func (s *Set) verdict(packages []string, answer *ast.Term) (diag.List, plan.Rules) {
+func (rs *ruleset) verdict(packages []string, answer *ast.Term) (diag.List, plan.Rules) {
 	var found diag.List
-	n := s.counter(packages)
+	n := rs.counter(packages)
 	for _, pkg := range packages {
-		for _, name := range s.said(pkg) {
+		for _, name := range rs.said(pkg) {
 			set, ok := at(answer, pkg, name).(ast.Set)
 			if !ok {
-				f := s.misshapen(pkg, name, nil, "it is not a set: write "+name+" contains … if { … }")
+				f := rs.misshapen(pkg, name, nil, "it is not a set: write "+name+" contains … if { … }")
 				found = append(found, f)
 				n.said(pkg, name, "", f.Severity)
 				continue
 			}
-			found = append(found, s.entries(pkg, name, set, n)...)
+			found = append(found, rs.entries(pkg, name, set, n)...)
 		}
 	}
 	return found, n.rules()
@@ -67,14 +67,14 @@ func at(t *ast.Term, path ...string) ast.Value {
 	return t.Value
 }
 
-func (s *Set) entries(pkg, name string, set ast.Set, n *counter) diag.List {
+func (rs *ruleset) entries(pkg, name string, set ast.Set, n *counter) diag.List {
 	var found diag.List
 	seen := 0
 	set.Until(func(t *ast.Term) bool {
 		if seen++; seen > maxEntries {
 			return true
 		}
-		f, label := s.entry(pkg, name, t)
+		f, label := rs.entry(pkg, name, t)
 		found = append(found, f)
 		n.said(pkg, name, label, f.Severity)
 		return false
@@ -91,21 +91,21 @@ func (s *Set) entries(pkg, name string, set ast.Set, n *counter) diag.List {
 
 // entry makes a finding of what a rule says: a text, or an object with the message and
 // perhaps the name of the rule, an address, and what to do. It gives that name, too.
-func (s *Set) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string) {
+func (rs *ruleset) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string) {
 	f = denial(sourceOf(pkg), "", "")
 	if name == warnRule {
 		f.Severity = diag.Warning
 	}
 	if message, ok := stringOf(t); ok {
 		if strings.TrimSpace(message) == "" {
-			return s.misshapen(pkg, name, t, "its finding is an empty string"), ""
+			return rs.misshapen(pkg, name, t, "its finding is an empty string"), ""
 		}
-		say(&f, message, s.who(pkg, name, ""), "")
+		say(&f, message, rs.who(pkg, name, ""), "")
 		return f, ""
 	}
 	o, ok := t.Value.(ast.Object)
 	if !ok {
-		return s.misshapen(pkg, name, t, "its finding is neither a string nor an object with a message"), ""
+		return rs.misshapen(pkg, name, t, "its finding is neither a string nor an object with a message"), ""
 	}
 	said := map[string]string{"rule": "", "message": "", "address": "", "fix": ""}
 	problem := ""
@@ -131,10 +131,10 @@ func (s *Set) entry(pkg, name string, t *ast.Term) (f diag.Finding, label string
 		}
 	}
 	if problem != "" {
-		return s.misshapen(pkg, name, t, problem), said["rule"]
+		return rs.misshapen(pkg, name, t, problem), said["rule"]
 	}
 	f.Address = clean(clip(said["address"]))
-	say(&f, said["message"], s.who(pkg, name, said["rule"]), said["fix"])
+	say(&f, said["message"], rs.who(pkg, name, said["rule"]), said["fix"])
 	return f, said["rule"]
 }
 
@@ -154,10 +154,10 @@ func say(f *diag.Finding, message, who, fix string) {
 
 // who names the rules that may have said something: the one that writes this label,
 // else the site's of that name. Shipped rules all have labels.
-func (s *Set) who(pkg, name, label string) string {
+func (rs *ruleset) who(pkg, name, label string) string {
 	label = clean(clip(label))
 	var named, others []string
-	for _, r := range s.rules {
+	for _, r := range rs.rules {
 		switch {
 		case r.pkg != pkg || r.name != name:
 		case label != "" && r.label == label:
@@ -181,23 +181,23 @@ func (s *Set) who(pkg, name, label string) string {
 }
 
 // misshapen is the denial by a rule that says what nobody understands.
-func (s *Set) misshapen(pkg, name string, t *ast.Term, problem string) diag.Finding {
+func (rs *ruleset) misshapen(pkg, name string, t *ast.Term, problem string) diag.Finding {
 	f := denial(sourceOf(pkg), fmt.Sprintf("%s.%s denies: %s", pkg, name, problem), "")
 	var lines []string
 	if t != nil {
 		lines = append(lines, "It says: "+shown(t))
 	}
 	lines = append(lines, `A finding is a string, or {"rule": "kebab-name", "message": "…", "address": "vm.web-1", "fix": "…"} with at least the message.`,
-		"("+s.who(pkg, name, "")+")")
+		"("+rs.who(pkg, name, "")+")")
 	f.Detail = strings.Join(lines, "\n")
 	var own []rule
-	for _, r := range s.rules {
+	for _, r := range rs.rules {
 		if r.pkg == pkg && r.name == name && !r.shipped {
 			own = append(own, r)
 		}
 	}
 	if len(own) == 1 {
-		f.At, f.Code = s.locate(own[0].at)
+		f.At, f.Code = rs.locate(own[0].at)
 	}
 	return f
 }
