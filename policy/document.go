@@ -19,28 +19,16 @@ import (
 // rule written for an older one would misread it; further fields do not change it.
 const Version = 1
 
-// Commit is where a site comes from.
-type Commit struct {
-	ID         string // "" for a folder that is no checkout
-	Parents    []string
-	Author     Person
-	Signer     *string // whose verified signature it carries; nil: none
-	Trailers   map[string]string
-	AgeSeconds int
-}
-
-// Person is the author of a commit.
-type Person struct{ Name, Email string }
-
 // Request is what rules know beside site and plan.
 type Request struct {
-	Commit       Commit
+	Commit       model.Commit // its ID is "" for a folder that is not a checkout
+	Signer       *string      // whose verified signature the commit carries; nil: none
 	Now          time.Time
 	Unattended   bool // nobody watches: an agent's pass
 	Destroy      bool // the removal was asked for by name, by destroy or at the end of test
 	AllowDeletes int  // so many removals are granted by flag or trailer
 	Untraced     bool // no trailer of a commit grants any: since when they would count is not known
-	OwnedCount   int  // guests on the host that are ours; known only where there is a plan
+	OwnedCount   int  // managed guests on the host; known only where there is a plan
 
 	// Want is what one host shall hold, if that was resolved already: its nodes are then not resolved again.
 	Want *model.Want
@@ -64,8 +52,12 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 		owned = r.OwnedCount
 	}
 	var signer any
-	if r.Commit.Signer != nil {
-		signer = *r.Commit.Signer
+	if r.Signer != nil {
+		signer = *r.Signer
+	}
+	age := 0
+	if at := r.Commit.At; !at.IsZero() {
+		age = max(int(r.Now.Sub(at).Seconds()), 0)
 	}
 	trailers := make(map[string]any, len(r.Commit.Trailers))
 	for k, v := range r.Commit.Trailers {
@@ -82,7 +74,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 			"author":      map[string]any{"name": text(r.Commit.Author.Name), "email": text(r.Commit.Author.Email)},
 			"signer":      signer,
 			"trailers":    trailers,
-			"age_seconds": r.Commit.AgeSeconds,
+			"age_seconds": age,
 		},
 		"now":           r.Now.UTC().Format(time.RFC3339),
 		"unattended":    r.Unattended,

@@ -176,12 +176,13 @@ func planned(t testing.TB, s *model.Site, have ...*model.Resource) *plan.Plan {
 }
 
 func request() policy.Request {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return policy.Request{
-		Commit: policy.Commit{
-			ID: "3f2c1a9", Parents: []string{"77aa001"}, Author: policy.Person{Name: "Ana", Email: "ana@home.example"}, Signer: new("ana"),
-			Trailers: map[string]string{"Ticket": "HOME-7"}, AgeSeconds: 5,
+		Commit: model.Commit{
+			ID: "3f2c1a9", Parents: []string{"77aa001"}, Author: model.Person{Name: "Ana", Email: "ana@home.example"},
+			Trailers: map[string]string{"Ticket": "HOME-7"}, At: now.Add(-5 * time.Second),
 		},
-		Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Unattended: true, OwnedCount: 12,
+		Signer: new("ana"), Now: now, Unattended: true, OwnedCount: 12,
 	}
 }
 

@@ -142,13 +142,13 @@ func (v judgement) judge(tree fs.FS, now func() time.Time) engine.Judge {
 
 // siteRequest is what rules get beside a site.
 func siteRequest(o reading, now time.Time) policy.Request {
-	return policy.Request{Commit: commitOf(o.Commit, now), Now: now, Unattended: o.Unattended}
+	return policy.Request{Commit: o.Commit, Now: now, Unattended: o.Unattended}
 }
 
 // planRequest is what rules get beside site and plan.
 func planRequest(q engine.Question, now time.Time) policy.Request {
 	r := policy.Request{
-		Commit: commitOf(q.Commit, now), Now: now, Want: q.Want,
+		Commit: q.Commit, Now: now, Want: q.Want,
 		Unattended: q.Unattended, Destroy: q.Destroy, AllowDeletes: q.AllowDeletes, Untraced: q.Untraced,
 	}
 	for _, have := range q.Have.State {
@@ -157,17 +157,6 @@ func planRequest(q engine.Question, now time.Time) policy.Request {
 		}
 	}
 	return r
-}
-
-func commitOf(c model.Commit, now time.Time) policy.Commit {
-	out := policy.Commit{
-		ID: c.ID, Parents: c.Parents, Trailers: c.Trailers,
-		Author: policy.Person{Name: c.Author.Name, Email: c.Author.Email},
-	}
-	if !c.At.IsZero() {
-		out.AgeSeconds = max(int(now.Sub(c.At).Seconds()), 0)
-	}
-	return out
 }
 
 // quoted adds to findings the source lines that they are about, as the loader does to

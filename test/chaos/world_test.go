@@ -217,7 +217,7 @@ func (w *world) load(reader *hcl.Loader, c model.Commit) engine.Desired {
 	if w.rules == nil {
 		return d
 	}
-	by := policy.Commit{ID: c.ID}
+	by := model.Commit{ID: c.ID}
 	if s != nil && !found.HasErrors() {
 		said, _ := w.rules.Site(w.ctx, s, policy.Request{Commit: by, Now: time.Now(), Unattended: true})
 		d.Findings = append(d.Findings, said...)
