@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -17,27 +18,27 @@ import (
 // their own check that is waited for or that of what they need.
 func TestGuestsThatAreWaitedForHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
+		i := enginetest.NewInn()
 		sizes := map[string]int{"db": 1}
 		for n := range 6 {
 			sizes[fmt.Sprint("ill-", n)], sizes[fmt.Sprint("on-", n)] = 1, 1
 			i.Set(fmt.Sprint("ill-", n), true)
 		}
-		s := site(sizes)
+		s := enginetest.Site(sizes)
 		m := s.Manifests["web"]
 		m.OnError = "stop"
 		web := model.Manifest{Name: "other", Host: "father", OnError: "stop"}
 		for _, n := range m.Nodes {
 			n.Checks = []model.Check{{Name: "up", Agent: true, Timeout: 5 * time.Minute, Interval: 10 * time.Second}}
 			if n.Name[:2] == "on" {
-				n.Resource.Needs = append(n.Resource.Needs, addr("box", "db"))
+				n.Resource.Needs = append(n.Resource.Needs, enginetest.Addr("box", "db"))
 			}
 		}
 		for n := range 30 {
 			r := *m.Nodes[0].Resource
 			name := fmt.Sprint("z-", n)
-			r.Addr, r.Node, r.Manifest, r.Guest, r.Needs = addr("box", name), name, "other", &model.Guest{}, nil
-			r.Spec = &box{Size: 1, IP: ipOf(name)}
+			r.Addr, r.Node, r.Manifest, r.Guest, r.Needs = enginetest.Addr("box", name), name, "other", &model.Guest{}, nil
+			r.Spec = &enginetest.Box{Size: 1, IP: enginetest.IPOf(name)}
 			web.Nodes = append(web.Nodes, &model.Node{Name: name, Type: "box", Manifest: &web, Resource: &r})
 		}
 		s.Manifests["other"] = &web

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -19,11 +20,11 @@ import (
 
 func TestAGuestIsDoneWhenItsChecksHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
+		i := enginetest.NewInn()
 		i.Set("db", true)
 		time.AfterFunc(25*time.Second, func() { i.Set("db", false) })
 		var order []string
-		p := i.Pass(checkedSite("stop"))
+		p := i.Pass(enginetest.CheckedSite("stop"))
 		p.Notify = func(e apply.Event) {
 			if e.What == apply.Finished {
 				order = append(order, e.Step.Address.Name)
@@ -36,7 +37,7 @@ func TestAGuestIsDoneWhenItsChecksHold(t *testing.T) {
 		require.Equal(t, []health.Result{{Name: "up", OK: true, Detail: "the guest agent answered in 0 ms", Tries: 4, Seconds: 30}}, r.Nodes[0].Checks)
 
 		i.Asked = map[string]int{}
-		r = i.Pass(checkedSite("stop")).Run(t.Context())
+		r = i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome)
 		require.Empty(t, i.Asked, "while nothing changes no guest is asked how it is")
 	})
@@ -52,13 +53,13 @@ func TestAFailingCheckFailsTheStep(t *testing.T) {
 	} {
 		t.Run(onError, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				i := newInn()
+				i := enginetest.NewInn()
 				i.Set("db", true)
 				began := time.Now()
-				r := i.Pass(checkedSite(onError)).Run(t.Context())
+				r := i.Pass(enginetest.CheckedSite(onError)).Run(t.Context())
 				require.Equal(t, engine.Partly, r.Outcome)
 				require.Equal(t, 50*time.Second, time.Since(began))
-				require.Equal(t, want.nodes, statuses(r))
+				require.Equal(t, want.nodes, enginetest.Statuses(r))
 				require.ElementsMatch(t, strings.Split(want.applied, ", "), i.Applied)
 				text := "check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times since " + began.UTC().Format("15:04:05 UTC")
 				require.EqualError(t, r.Err, "create box.db: "+text)
@@ -74,40 +75,40 @@ func TestAFailingCheckFailsTheStep(t *testing.T) {
 // The next pass remembers nothing, and yet what needs an unwell guest waits for it.
 func TestTheNextPassGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
+		i := enginetest.NewInn()
 		i.Set("db", true)
-		require.Equal(t, engine.Partly, i.Pass(checkedSite("stop")).Run(t.Context()).Outcome)
+		require.Equal(t, engine.Partly, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
 
 		i.Applied = nil
-		r := i.Pass(checkedSite("stop")).Run(t.Context())
+		r := i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
 		require.ErrorContains(t, r.Err, "create box.web: it needs box.db, which is not well: check up (db.hcl:7:3) does not hold: db does not answer; tried 6 times")
 		require.Empty(t, i.Applied)
-		require.Equal(t, "db:failed lone:completed web:failed", statuses(r))
+		require.Equal(t, "db:failed lone:completed web:failed", enginetest.Statuses(r))
 
 		time.AfterFunc(15*time.Second, func() { i.Set("db", false) })
-		r = i.Pass(checkedSite("stop")).Run(t.Context())
+		r = i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
 		require.Equal(t, []string{"create box.web"}, i.Applied)
-		require.Equal(t, "db:completed lone:completed web:completed", statuses(r))
+		require.Equal(t, "db:completed lone:completed web:completed", enginetest.Statuses(r))
 	})
 }
 
 // The guests of Unwell are tried once more, also where nothing else is to be done.
 func TestUnwellGuestsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
-		require.Equal(t, engine.Done, i.Pass(checkedSite("stop")).Run(t.Context()).Outcome)
+		i := enginetest.NewInn()
+		require.Equal(t, engine.Done, i.Pass(enginetest.CheckedSite("stop")).Run(t.Context()).Outcome)
 		i.Set("db", true)
 		i.Asked = map[string]int{}
-		p := i.Pass(checkedSite("stop"))
-		p.Failing = []model.Address{addr("box", "db"), addr("box", "lone"), addr("box", "gone")}
+		p := i.Pass(enginetest.CheckedSite("stop"))
+		p.Failing = []model.Address{enginetest.Addr("box", "db"), enginetest.Addr("box", "lone"), enginetest.Addr("box", "gone")}
 		began := time.Now()
 		r := p.Run(t.Context())
 		require.Zero(t, time.Since(began))
 		require.Equal(t, engine.Partly, r.Outcome)
 		require.EqualError(t, r.Err, "box.db: check up (db.hcl:7:3) does not hold: db does not answer")
-		require.Equal(t, "db:failed lone:completed web:completed", statuses(r))
+		require.Equal(t, "db:failed lone:completed web:completed", enginetest.Statuses(r))
 		require.Equal(t, map[string]int{"db": 1, "lone": 1}, i.Asked)
 	})
 }
@@ -115,11 +116,11 @@ func TestUnwellGuestsAreTriedAgain(t *testing.T) {
 // A guest without checks is asked for its address only where that is wanted.
 func TestLocatingGuestsWithoutChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
-		s := site(map[string]int{"a": 1})
+		i := enginetest.NewInn()
+		s := enginetest.Site(map[string]int{"a": 1})
 		for _, wanted := range []bool{false, true} {
 			p := i.Pass(s)
-			p.Failing, p.Locate = []model.Address{addr("box", "a")}, wanted
+			p.Failing, p.Locate = []model.Address{enginetest.Addr("box", "a")}, wanted
 			r := p.Run(t.Context())
 			require.Equal(t, engine.Done, r.Outcome)
 			for _, res := range i.Holds {
@@ -127,7 +128,7 @@ func TestLocatingGuestsWithoutChecks(t *testing.T) {
 					res.Guest = &model.Guest{VMID: 100, Running: true}
 				}
 			}
-			want := ipOf("a") // as declared
+			want := enginetest.IPOf("a") // as declared
 			if wanted {
 				want = "192.0.2.99"
 			}
@@ -139,11 +140,11 @@ func TestLocatingGuestsWithoutChecks(t *testing.T) {
 // What shall not run has no checks to pass, and neither has what is removed.
 func TestStepsWithoutChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
-		r := i.Pass(checkedSite("stop")).Run(t.Context())
+		i := enginetest.NewInn()
+		r := i.Pass(enginetest.CheckedSite("stop")).Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome)
 		i.Asked = map[string]int{}
-		p := i.Pass(checkedSite("stop"))
+		p := i.Pass(enginetest.CheckedSite("stop"))
 		p.Manifest, p.Destroy = "web", true
 		r = p.Run(t.Context())
 		require.Equal(t, engine.Done, r.Outcome, "%v", r.Err)
@@ -155,8 +156,8 @@ func TestStepsWithoutChecks(t *testing.T) {
 // their own.
 func TestChecksDoNotUseUpTheTimeOfAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
-		s := checkedSite("stop")
+		i := enginetest.NewInn()
+		s := enginetest.CheckedSite("stop")
 		s.Manifests["web"].Settings = &model.Settings{Timeout: 30 * time.Second}
 		i.During = func(ctx context.Context, _ plan.Step) error {
 			select {
@@ -177,13 +178,13 @@ func TestChecksDoNotUseUpTheTimeOfAStep(t *testing.T) {
 // seen until then.
 func TestCancellingAWaitForChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
+		i := enginetest.NewInn()
 		i.Set("db", true)
 		errLeave := errors.New("asked to leave")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(12*time.Second, func() { cancel(errLeave) })
 		began := time.Now()
-		r := i.Pass(checkedSite("rollback")).Run(ctx)
+		r := i.Pass(enginetest.CheckedSite("rollback")).Run(ctx)
 		require.Equal(t, 12*time.Second, time.Since(began))
 		require.ErrorIs(t, r.Err, errLeave)
 		require.Contains(t, r.Nodes[0].Error, "does not hold: db does not answer; tried 2 times")
@@ -195,17 +196,17 @@ func TestCancellingAWaitForChecks(t *testing.T) {
 // that may take minutes, and changes nothing. Nobody may want a removal then.
 func TestStoppingEndsTheWaitForACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newInn()
+		i := enginetest.NewInn()
 		i.Set("db", true)
 		stop := make(chan struct{})
-		p := i.Pass(checkedSite("rollback"))
+		p := i.Pass(enginetest.CheckedSite("rollback"))
 		p.Stop = stop
 		time.AfterFunc(5*time.Second, func() { close(stop) })
 		began := time.Now()
 		r := p.Run(t.Context())
 		require.Equal(t, 5*time.Second, time.Since(began))
 		require.Equal(t, engine.Interrupted, r.Outcome)
-		require.Equal(t, "db:failed lone:completed web:skipped", statuses(r))
+		require.Equal(t, "db:failed lone:completed web:skipped", enginetest.Statuses(r))
 		require.ErrorContains(t, r.Err, "db does not answer; given up: interrupted")
 		require.NotContains(t, strings.Join(i.Applied, ","), "delete")
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -66,10 +67,10 @@ func (h *innHost) Apply(ctx context.Context, s plan.Step) error {
 
 func newJoinedWorld() *joinedWorld {
 	w := &joinedWorld{}
-	w.inn = &innHost{newInn(), w}
+	w.inn = &innHost{enginetest.NewInn(), w}
 	w.zone = &zone{names: model.State{}, steps: &w.steps}
 	w.all = engine.Join(
-		engine.Provider{Name: "host", Kinds: site(nil).Kinds, Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.inn, nil }},
+		engine.Provider{Name: "host", Kinds: enginetest.Site(nil).Kinds, Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.inn, nil }},
 		engine.Provider{
 			Name: "zone", Kinds: model.Kinds{{Name: "record", Block: "record", Everywhere: true, New: func() any { return &record{} }}},
 			Open: func(engine.Desired, *model.Host) (engine.Driver, error) { return w.zone, nil },
@@ -81,10 +82,10 @@ func newJoinedWorld() *joinedWorld {
 // pass wants the boxes, and of box a that it has a name: the box needs its disk and its
 // record, and the record of www needs that of a.
 func (w *joinedWorld) pass(sizes map[string]int, names ...string) *engine.Pass {
-	s := site(sizes)
+	s := enginetest.Site(sizes)
 	s.Kinds = w.all.Kinds
 	for _, name := range names {
-		r := &model.Resource{Addr: addr("record", name), Spec: &record{Target: "a"}}
+		r := &model.Resource{Addr: enginetest.Addr("record", name), Spec: &record{Target: "a"}}
 		s.Objects[r.Addr] = r
 		for _, n := range s.Manifests["web"].Nodes {
 			n.Resource.Needs = append(n.Resource.Needs, r.Addr)
@@ -159,10 +160,10 @@ func TestJoining(t *testing.T) {
 	w := newJoinedWorld()
 	d, err := w.all.Open(engine.Desired{}, &model.Host{Name: "father"})
 	require.NoError(t, err)
-	require.NotNil(t, d.Machine(addr("box", "a"), model.Guest{}, nil), "the way into a guest is that of its driver")
-	require.Nil(t, d.Machine(addr("record", "a"), model.Guest{}, nil))
-	require.Nil(t, d.Machine(addr("moon", "a"), model.Guest{}, nil))
-	require.ErrorContains(t, d.Apply(t.Context(), plan.Step{Address: addr("moon", "a")}), "no driver has the kind moon")
+	require.NotNil(t, d.Machine(enginetest.Addr("box", "a"), model.Guest{}, nil), "the way into a guest is that of its driver")
+	require.Nil(t, d.Machine(enginetest.Addr("record", "a"), model.Guest{}, nil))
+	require.Nil(t, d.Machine(enginetest.Addr("moon", "a"), model.Guest{}, nil))
+	require.ErrorContains(t, d.Apply(t.Context(), plan.Step{Address: enginetest.Addr("moon", "a")}), "no driver has the kind moon")
 	require.Len(t, w.all.Kinds, 3)
 
 	one := engine.Provider{Name: "one", Kinds: w.all.Kinds}

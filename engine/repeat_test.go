@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -29,40 +30,43 @@ func once(address string, do func(s plan.Step) error) func(context.Context, plan
 // TestAPassGoesOn: a step whose answer was lost is looked at and gone on with, as far as
 // that is what the plan showed.
 func TestAPassGoesOn(t *testing.T) {
-	held := func(h *host, s plan.Step, size int) {
+	held := func(h *enginetest.Host, s plan.Step, size int) {
 		made := *s.Want
-		made.Spec = &box{Size: size, IP: s.Want.Spec.(*box).IP}
+		made.Spec = &enginetest.Box{Size: size, IP: s.Want.Spec.(*enginetest.Box).IP}
 		h.Holds[s.Address] = &made
 	}
 	for name, c := range map[string]struct {
-		there   bool                            // box.a is there, of another size
-		happens func(h *host, s plan.Step)      // with the first try, whose answer is lost
-		judge   func(engine.Question) diag.List // from the second question on
-		applied []string                        // to box.a, after the first try
+		there   bool                                  // box.a is there, of another size
+		happens func(h *enginetest.Host, s plan.Step) // with the first try, whose answer is lost
+		judge   func(engine.Question) diag.List       // from the second question on
+		applied []string                              // to box.a, after the first try
 		err     string
 		vmid    int
 	}{
-		"nothing was done":        {happens: func(*host, plan.Step) {}, applied: []string{"create box.a"}, vmid: 100},
-		"all was done":            {happens: func(h *host, s plan.Step) { held(h, s, 1) }, vmid: 100},
-		"a part was done":         {happens: func(h *host, s plan.Step) { held(h, s, 7) }, applied: []string{"update box.a"}, vmid: 100},
-		"an update, nothing done": {there: true, happens: func(*host, plan.Step) {}, applied: []string{"update box.a"}, vmid: 100},
-		"an update, all done":     {there: true, happens: func(h *host, s plan.Step) { held(h, s, 1) }, vmid: 100},
+		"nothing was done":        {happens: func(*enginetest.Host, plan.Step) {}, applied: []string{"create box.a"}, vmid: 100},
+		"all was done":            {happens: func(h *enginetest.Host, s plan.Step) { held(h, s, 1) }, vmid: 100},
+		"a part was done":         {happens: func(h *enginetest.Host, s plan.Step) { held(h, s, 7) }, applied: []string{"update box.a"}, vmid: 100},
+		"an update, nothing done": {there: true, happens: func(*enginetest.Host, plan.Step) {}, applied: []string{"update box.a"}, vmid: 100},
+		"an update, all done":     {there: true, happens: func(h *enginetest.Host, s plan.Step) { held(h, s, 1) }, vmid: 100},
 		"an update, and more to do than was shown": {
 			there: true, vmid: 100, err: "ip 10.9.9.9 → ",
-			happens: func(h *host, s plan.Step) { held(h, s, 7); h.Holds[s.Address].Spec.(*box).IP = "10.9.9.9" },
+			happens: func(h *enginetest.Host, s plan.Step) {
+				held(h, s, 7)
+				h.Holds[s.Address].Spec.(*enginetest.Box).IP = "10.9.9.9"
+			},
 		},
 		"an update, and the guest is gone": {
 			there: true, vmid: 100, err: "the plan showed update, and what is left of it is create: plan again",
-			happens: func(h *host, s plan.Step) { delete(h.Holds, s.Address) },
+			happens: func(h *enginetest.Host, s plan.Step) { delete(h.Holds, s.Address) },
 		},
 		"its VMID is taken": {
-			happens: func(h *host, s plan.Step) {
+			happens: func(h *enginetest.Host, s plan.Step) {
 				h.Unmanaged = append(h.Unmanaged, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true, Fix: "qm unlock"})
 			},
 			applied: []string{"create box.a"}, vmid: 102,
 		},
 		"its VMID is taken, and a rule denies the other one": {
-			happens: func(h *host, s plan.Step) {
+			happens: func(h *enginetest.Host, s plan.Step) {
 				h.Unmanaged = append(h.Unmanaged, model.Unmanaged{VMID: s.VMID, Name: "VM 100", Kind: "box", Unfinished: true})
 			},
 			judge: func(q engine.Question) diag.List {
@@ -74,13 +78,13 @@ func TestAPassGoesOn(t *testing.T) {
 			err: "with VMID 102 it is denied: not 102", vmid: 100,
 		},
 		"it cannot be seen": {
-			happens: func(h *host, s plan.Step) {
+			happens: func(h *enginetest.Host, s plan.Step) {
 				h.Unknown = []model.Unknown{{Scope: "box 100", Why: "dark", VMID: s.VMID}}
 			},
 			err: "box 100 cannot be read (dark) and may be it", vmid: 100,
 		},
 		"another one that is being made cannot be seen": {
-			happens: func(h *host, _ plan.Step) {
+			happens: func(h *enginetest.Host, _ plan.Step) {
 				h.Unknown = []model.Unknown{{Scope: "box 101", Why: "is being created", VMID: 101}}
 			},
 			applied: []string{"create box.a"}, vmid: 100,
@@ -88,14 +92,14 @@ func TestAPassGoesOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := site(map[string]int{"a": 1, "b": 2})
-				h := &host{Holds: model.State{}}
+				s := enginetest.Site(map[string]int{"a": 1, "b": 2})
+				h := &enginetest.Host{Holds: model.State{}}
 				if c.there {
 					a := *s.Manifests["web"].Nodes[0].Resource
 					if a.Addr.Name != "a" {
 						a = *s.Manifests["web"].Nodes[1].Resource
 					}
-					a.Spec = &box{Size: 7, IP: ipOf("a")}
+					a.Spec = &enginetest.Box{Size: 7, IP: enginetest.IPOf("a")}
 					a.Guest = &model.Guest{VMID: 100}
 					h.Holds[a.Addr] = &a
 				}
@@ -104,9 +108,9 @@ func TestAPassGoesOn(t *testing.T) {
 					defer h.Mu.Unlock()
 					c.happens(h, s)
 					h.Applied = append(h.Applied, "first")
-					return lost("596")
+					return enginetest.LostError("596")
 				})
-				p := pass(s, h)
+				p := enginetest.Pass(s, h)
 				p.Width = 1
 				if c.judge != nil {
 					load := p.Load
@@ -150,14 +154,14 @@ func TestAPassGoesOn(t *testing.T) {
 // TestAPassThatCannotLook: a host that went dark ends the pass after a few looks.
 func TestAPassThatCannotLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &host{}
+		h := &enginetest.Host{}
 		h.During = func(context.Context, plan.Step) error {
 			h.Mu.Lock()
 			defer h.Mu.Unlock()
 			h.Blind = errors.New("connection refused")
-			return lost("EOF")
+			return enginetest.LostError("EOF")
 		}
-		r := pass(site(map[string]int{"a": 1}), h).Run(t.Context())
+		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 		require.Equal(t, engine.Failed, r.Outcome)
 		require.ErrorContains(t, r.Err, "tried 4 times, looking at the host before each further one, and how it ended is still not known: EOF; and it cannot be seen: connection refused")
 	})

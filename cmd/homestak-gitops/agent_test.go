@@ -20,6 +20,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -211,8 +212,8 @@ func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 // Between two passes connections are kept: the way to the host stays the same one.
 func TestTheWayToTheHostIsKept(t *testing.T) {
 	t.Parallel()
-	site := load(t, twoNodes)
-	other := load(t, strings.Replace(twoNodes, "192.0.2.10", "192.0.2.11", 1))
+	site := load(t, enginetest.TwoNodes)
+	other := load(t, strings.Replace(enginetest.TwoNodes, "192.0.2.10", "192.0.2.11", 1))
 	s := &agentSite{files: filesOfNothing, facts: control.NewFacts("father"), sims: map[string]*pvesim.Host{}}
 	s.log = (&app{process: process{stderr: &stream{}, env: func(string) string { return "" }}}).logger("info", "text")
 	open := func(site *model.Site, commit string) *way {
@@ -221,7 +222,7 @@ func TestTheWayToTheHostIsKept(t *testing.T) {
 		return s.way
 	}
 	first := open(site, "a")
-	require.Same(t, first, open(load(t, "\n\n"+twoNodes), "b"), "where a block stands makes no difference")
+	require.Same(t, first, open(load(t, "\n\n"+enginetest.TwoNodes), "b"), "where a block stands makes no difference")
 	require.NotSame(t, first, open(other, "c"))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -44,7 +45,7 @@ func aPast(t *testing.T) (*controltest.Agent, *control.Facts) {
 	}
 	f.List[2].Verb, f.List[2].By = "apply", "cli:me@here"
 	k := control.NewFacts("father")
-	k.Site(engine.Desired{Site: load(t, twoNodes), Commit: "3f2c1a9d00"})
+	k.Site(engine.Desired{Site: load(t, enginetest.TwoNodes), Commit: "3f2c1a9d00"})
 	k.Observed(model.Observed{Unmanaged: []model.Unmanaged{{VMID: 999, Name: "scratch", Kind: "vm", Why: "no ownership tag"}}})
 	return f, k
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -59,7 +60,7 @@ func TestABadCommitLeavesTheLastGoodOneInForce(t *testing.T) {
 		require.False(t, s.Healthy)
 		require.Equal(t, "commit bad refused: a.hcl:7:3: no such thing; good stays in force", s.Summary)
 
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s = w.pass(6 * time.Minute)
 		require.Equal(t, "a=1", w.holds(), "drift is put back all the same")
 		require.Equal(t, "good", s.Last.Commit)

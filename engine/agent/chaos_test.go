@@ -16,6 +16,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -119,7 +120,7 @@ func (c *chaos) anything() {
 	case 9:
 		c.agent.CheckNow()
 	case 10:
-		c.byHand(func(s model.State) { delete(s, addr("box", "a")) })
+		c.byHand(func(s model.State) { delete(s, enginetest.Addr("box", "a")) })
 	case 11:
 		if c.held.Load() == 0 { // a hold ends with the agent; the lock file, which does not, is not here
 			c.life.Add(1)

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -36,7 +37,7 @@ func TestAnIdleCheckIsCheap(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			return (after.TotalAlloc - before.TotalAlloc) / 5
 		}
-		pure := cost(func() { pass(d.Site, w.host.host).Run(w.t.Context()) })
+		pure := cost(func() { enginetest.Pass(d.Site, w.host.Host).Run(w.t.Context()) })
 		all := cost(func() { w.look() })
 		t.Logf("a pass %d KiB, with the agent %d KiB", pure>>10, all>>10)
 		require.Less(t, all, pure+pure/4)

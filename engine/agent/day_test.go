@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -104,7 +105,7 @@ func (d *day) event() string {
 		d.byHand(func(h model.State) {
 			for _, a := range h.Addresses() {
 				if a.Kind == "box" && d.dice.IntN(2) == 0 {
-					h[a].Spec.(*box).Size = 77
+					h[a].Spec.(*enginetest.Box).Size = 77
 				} else if d.dice.IntN(2) == 0 {
 					delete(h, a)
 				}

@@ -10,24 +10,25 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Who takes a check out of the files hears of it no more.
 func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 	live(t, func(w *world) {
-		i := newInn()
+		i := enginetest.NewInn()
 		w.options = func(o *agent.Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		i.Set("lone", true)
-		w.repo.push("c1", engine.Desired{Site: checkedSite("continue")})
+		w.repo.push("c1", engine.Desired{Site: enginetest.CheckedSite("continue")})
 		w.start()
 		s := w.pass(65 * time.Second)
 		require.Equal(t, "box.db:true box.lone:false box.web:true", ready(s))
 		require.Equal(t, []string{"box.lone"}, w.state().Failing)
 
-		without := checkedSite("continue")
+		without := enginetest.CheckedSite("continue")
 		for _, n := range without.Manifests["web"].Nodes {
 			n.Checks = nil
 		}
@@ -43,12 +44,12 @@ func TestAnAgentForgetsChecksThatLeftTheFiles(t *testing.T) {
 // does, also after a restart, and asks nobody from then on.
 func TestAnAgentRemembersWhoWasUnwell(t *testing.T) {
 	live(t, func(w *world) {
-		i := newInn()
+		i := enginetest.NewInn()
 		w.options = func(o *agent.Options) {
 			o.Open = func(engine.Desired, *model.Host) (engine.Driver, error) { return i, nil }
 		}
 		i.Set("lone", true)
-		w.repo.push("c1", engine.Desired{Site: checkedSite("continue")})
+		w.repo.push("c1", engine.Desired{Site: enginetest.CheckedSite("continue")})
 		w.start()
 		s := w.pass(15 * time.Second)
 		require.Equal(t, "waiting for check up of box.lone: lone does not answer (10 s of 1m)", s.Running.Now[0].Waits)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -21,7 +22,7 @@ func TestARepositoryThatDoesNotAnswerLeavesTheGoodCommitInForce(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.repo.fault(errors.New("no route to host\nask your network"))
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s := w.pass(6 * time.Minute)
 		require.Equal(t, "a=1", w.holds())
 		require.Equal(t, "no route to host\nask your network", s.Repository.Error)
@@ -99,7 +100,7 @@ func TestAFailureIsTriedAgainAlsoWhereHeadIsRefused(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
-		w.repo.push("bad", engine.Desired{Findings: said("error", "site")})
+		w.repo.push("bad", engine.Desired{Findings: enginetest.Said("error", "site")})
 		w.set(func() { w.host.Blind = errors.New("connection refused") })
 		s := w.look()
 		require.Equal(t, "commit bad refused: not on a Friday; good stays in force; host could not be seen: connection refused", s.Summary)
@@ -127,10 +128,10 @@ func TestAfterARestartTheStateIsKnown(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
-		w.repo.push("bad", engine.Desired{Findings: said("error", "site")})
+		w.repo.push("bad", engine.Desired{Findings: enginetest.Said("error", "site")})
 		w.pass(67 * time.Second)
 		w.end()
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s := w.start().Status()
 		require.Equal(t, "a=1", w.holds(), "head is bad, and the good one is still known")
 		require.Equal(t, "good", s.InForce.ID)
@@ -139,7 +140,7 @@ func TestAfterARestartTheStateIsKnown(t *testing.T) {
 		w.end()
 
 		w.repo.fault(errors.New("down")) // now the repository is away as well
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s = w.start().Status()
 		require.Equal(t, "a=1", w.holds())
 		require.Equal(t, "bad", s.Refused.Commit)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -138,7 +139,10 @@ func TestDriftIsToldAndPutBack(t *testing.T) {
 	live(t, func(w *world) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1, "b": 1}))
 		w.start()
-		w.byHand(func(h model.State) { h[addr("box", "a")].Spec.(*box).Size = 5; delete(h, addr("box", "b")) })
+		w.byHand(func(h model.State) {
+			h[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 5
+			delete(h, enginetest.Addr("box", "b"))
+		})
 		s := w.pass(6 * time.Minute)
 		require.Equal(t, "a=1 b=1", w.holds())
 		require.True(t, s.Last.Drift)
@@ -161,7 +165,7 @@ func TestDriftThatIsOnlyReportedIsSeen(t *testing.T) {
 		}
 		w.repo.push("c1", d)
 		w.start()
-		w.byHand(func(h model.State) { h[addr("box", "a")].Spec.(*box).Size = 5 })
+		w.byHand(func(h model.State) { h[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 5 })
 		s := w.pass(6 * time.Minute)
 		require.Equal(t, "a=5 b=1", w.holds())
 		require.Equal(t, []int{1, 0}, []int{s.Nodes[0].Drift, s.Nodes[1].Drift})

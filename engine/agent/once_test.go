@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -29,21 +30,21 @@ func TestOnceIsOneCycle(t *testing.T) {
 		require.Equal(t, engine.Done, r.Outcome)
 		require.Equal(t, "agent", r.Verb)
 		require.True(t, r.Success)
-		require.Equal(t, "a:completed", statuses(r))
+		require.Equal(t, "a:completed", enginetest.Statuses(r))
 		require.Equal(t, 1, w.looks())
 		require.Equal(t, 1, w.repo.asked())
 		require.Equal(t, agent.Stopping, w.agent.Status().State)
 		require.Zero(t, w.agent.Stuck())
 
 		w.repo.push("bad", engine.Desired{Findings: diag.List{diag.Errorf(diag.Range{}, "no good", "")}})
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		r = w.once()
 		require.Equal(t, "a=1", w.holds(), "the good one is converged to")
 		require.Equal(t, engine.Invalid, r.Outcome, "and the report says what is wrong with the other")
 		require.False(t, r.Success)
 		require.Equal(t, "no good", r.Findings[0].Summary)
 		require.Equal(t, "c1", r.Commit)
-		require.Equal(t, "a:completed", statuses(r))
+		require.Equal(t, "a:completed", enginetest.Statuses(r))
 
 		w.repo.push("denied", denied(map[string]int{"a": 2}, diag.FromGuard, func() bool { return true }))
 		r = w.once()
@@ -67,7 +68,7 @@ func TestOnceWithoutARepository(t *testing.T) {
 		require.Equal(t, engine.Failed, r.Outcome, "all is as the last known commit says, but who knows of newer ones")
 		require.EqualError(t, r.Err, "no route")
 		require.Equal(t, "repository does not answer: no route", r.Findings[0].Summary)
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		require.Equal(t, engine.Partly, w.once().Outcome)
 		require.Equal(t, "a=1", w.holds())
 	})

@@ -11,19 +11,20 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
 func TestAReceiptTellsWhatWasDone(t *testing.T) {
-	h := &host{Fail: map[string]error{"box.b": errors.New("storage is full")}, During: func(ctx context.Context, s plan.Step) error {
+	h := &enginetest.Host{Fail: map[string]error{"box.b": errors.New("storage is full")}, During: func(ctx context.Context, s plan.Step) error {
 		model.RecordTask(ctx, "UPID:"+s.Address.Name)
 		return nil
 	}}
-	s := site(map[string]int{"a": 1, "b": 2})
+	s := enginetest.Site(map[string]int{"a": 1, "b": 2})
 	s.Manifests["web"].OnError = "continue"
-	p := pass(s, h)
+	p := enginetest.Pass(s, h)
 	p.Commit = &model.Commit{ID: "c0ffee", Subject: "more boxes", Author: model.Person{Name: "Ada", Email: "ada@example.org"}}
 	r := p.Run(t.Context())
 	got, ok := agent.Receipt(&r, "cli:ops@pve", true)
@@ -34,7 +35,7 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 		got.Steps[i].Began, got.Steps[i].Seconds = r.Results[i].Started, 0
 	}
 	size := func(n int64) []ledger.Change {
-		return []ledger.Change{{Path: "size", After: n}, {Path: "ip", After: ipOf("a")}}
+		return []ledger.Change{{Path: "size", After: n}, {Path: "ip", After: enginetest.IPOf("a")}}
 	}
 	require.ElementsMatch(t, size(1), got.Steps[1].Changes)
 	for i := range got.Steps {
@@ -50,7 +51,7 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 		},
 	}, got)
 
-	r = pass(s, &host{}).Run(t.Context())
+	r = enginetest.Pass(s, &enginetest.Host{}).Run(t.Context())
 	_, ok = agent.Receipt(&r, "x", false)
 	require.True(t, ok)
 	r = engine.Failure("apply", "c0ffee", nil)
@@ -62,11 +63,11 @@ func TestAReceiptTellsWhatWasDone(t *testing.T) {
 // the files have no place in it.
 func TestAReceiptHoldsNoSecret(t *testing.T) {
 	const secret = "correct horse"
-	h := &host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no ownership tag"}}}
-	s := site(map[string]int{"a": 1})
+	h := &enginetest.Host{Unmanaged: []model.Unmanaged{{VMID: 500, Name: "not ours", Kind: "vm", Why: "no ownership tag"}}}
+	s := enginetest.Site(map[string]int{"a": 1})
 	a := s.Manifests["web"].Nodes[0].Resource
-	a.Spec.(*box).IP, a.Sensitive = secret, []string{"ip"}
-	p := pass(s, h)
+	a.Spec.(*enginetest.Box).IP, a.Sensitive = secret, []string{"ip"}
+	p := enginetest.Pass(s, h)
 	p.Load = func(context.Context) engine.Desired {
 		return engine.Desired{Site: s, Findings: diag.List{{Severity: diag.Warning, Summary: "a plain password", Code: "ip = " + secret}}}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -33,7 +34,7 @@ func TestADeniedCommitIsAskedAgainAndAcceptedAtOnce(t *testing.T) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.repo.push("late", denied(map[string]int{"a": 2}, diag.FromGuard, w.shut.Load))
-		w.byHand(func(h model.State) { h[addr("box", "a")].Spec.(*box).Size = 9 })
+		w.byHand(func(h model.State) { h[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 9 })
 		s := w.pass(67 * time.Second)
 		require.Equal(t, "a=1", w.holds(), "the good one is converged to in the same cycle")
 		require.Equal(t, engine.Refused, s.Refused.Outcome)
@@ -62,7 +63,7 @@ func TestWhatDeniesACommitIsToldFirst(t *testing.T) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.set(func() {
-			w.host.Unmanaged = []model.Unmanaged{{VMID: 100, Name: "b", Kind: "box", Why: "no ownership tag", Claims: addr("box", "b")}}
+			w.host.Unmanaged = []model.Unmanaged{{VMID: 100, Name: "b", Kind: "box", Why: "no ownership tag", Claims: enginetest.Addr("box", "b")}}
 		})
 		w.repo.push("late", denied(map[string]int{"a": 2, "b": 1}, diag.FromGuard, func() bool { return true }))
 		s := w.pass(67 * time.Second)
@@ -103,7 +104,7 @@ func TestACommitInForceMayBeDeniedLater(t *testing.T) {
 		w.repo.push("only", denied(map[string]int{"a": 1}, diag.FromGuard, w.shut.Load))
 		w.start()
 		w.shut.Store(true)
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s := w.pass(6 * time.Minute)
 		require.Empty(t, w.holds())
 		require.Equal(t, "only", s.InForce.ID)
@@ -124,7 +125,7 @@ func TestAnIdentityThatTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
 		renamed := boxes(map[string]int{"a": 2})
 		renamed.Site.Hosts = map[string]*model.Host{"fathers": {Name: "fathers"}}
 		w.repo.push("renamed", renamed)
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		s := w.pass(67 * time.Second)
 		require.Empty(t, w.holds(), "not even the last good commit")
 		require.Contains(t, s.Summary, `identity is not in the site: father is not a host of site home at commit renamed: did you mean "fathers"?`)

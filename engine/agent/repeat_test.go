@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -22,7 +23,7 @@ func TestAnAgentDoesNotInsist(t *testing.T) {
 					return nil
 				}
 				tries.Add(1)
-				return lost("596")
+				return enginetest.LostError("596")
 			}
 		})
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
@@ -52,7 +53,7 @@ func TestALookOfAStepKeepsItsTime(t *testing.T) {
 					return nil
 				}
 				if first.Swap(false) {
-					return lost("596")
+					return enginetest.LostError("596")
 				}
 				<-gate
 				return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -68,7 +69,7 @@ func TestASuspendedManifestIsLeftAsItIs(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		require.NoError(t, w.agent.Suspend(ledger.Suspension{Manifest: "web", By: "ops", Reason: "by hand"}))
-		w.byHand(func(h model.State) { h[addr("box", "a")].Spec.(*box).Size = 7 })
+		w.byHand(func(h model.State) { h[enginetest.Addr("box", "a")].Spec.(*enginetest.Box).Size = 7 })
 		s := w.pass(6 * time.Minute)
 		require.Equal(t, "a=7", w.holds())
 		require.Equal(t, engine.Done, s.Last.Outcome)

@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -192,7 +193,7 @@ func TestSomebodyElseMayBeTheOneWriter(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		require.Equal(t, agent.Idle, w.agent.Status().State)
-		w.byHand(func(h model.State) { delete(h, addr("box", "a")) })
+		w.byHand(func(h model.State) { delete(h, enginetest.Addr("box", "a")) })
 		w.look()
 		w.pass(2 * time.Minute)
 		require.Equal(t, "a=2", w.holds())

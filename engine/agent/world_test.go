@@ -18,6 +18,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -141,7 +142,7 @@ func (r *repo) load(ctx context.Context, c model.Commit) engine.Desired {
 
 // eye is a host that counts how often it is looked at.
 type eye struct {
-	*host
+	*enginetest.Host
 	mu    sync.Mutex
 	looks int
 	look  func(ctx context.Context) // before every observation
@@ -155,7 +156,7 @@ func (e *eye) Observe(ctx context.Context, w *model.Want) (model.Observed, error
 	if look != nil {
 		look(ctx)
 	}
-	return e.host.Observe(ctx, w)
+	return e.Host.Observe(ctx, w)
 }
 
 // world is all that an agent of these tests lives in.
@@ -197,7 +198,7 @@ func live(t *testing.T, story func(w *world)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, repo: newRepo(), host: &eye{host: &host{Holds: model.State{}}}, dir: dir, log: &lines{}}
+		w := &world{t: t, repo: newRepo(), host: &eye{Host: &enginetest.Host{Holds: model.State{}}}, dir: dir, log: &lines{}}
 		defer w.end()
 		story(w)
 	})
@@ -279,7 +280,7 @@ func (w *world) holds() string {
 	var out []string
 	for _, a := range w.host.Holds.Addresses() {
 		if a.Kind == "box" {
-			out = append(out, fmt.Sprintf("%s=%d", a.Name, w.host.Holds[a].Spec.(*box).Size))
+			out = append(out, fmt.Sprintf("%s=%d", a.Name, w.host.Holds[a].Spec.(*enginetest.Box).Size))
 		}
 	}
 	return strings.Join(out, " ")
@@ -308,4 +309,4 @@ func (w *world) looks() int {
 }
 
 // boxes is a commit that wants boxes of these sizes.
-func boxes(sizes map[string]int) engine.Desired { return engine.Desired{Site: site(sizes)} }
+func boxes(sizes map[string]int) engine.Desired { return engine.Desired{Site: enginetest.Site(sizes)} }

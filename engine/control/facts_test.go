@@ -10,12 +10,13 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
 func TestFactsKeepsTwoCommits(t *testing.T) {
-	site := load(t, twoNodes)
+	site := load(t, enginetest.TwoNodes)
 	k := NewFacts("father")
 	_, manifests := k.host()
 	require.Nil(t, manifests, "nothing is known before a site was read")
@@ -31,7 +32,7 @@ func TestFactsKeepsTwoCommits(t *testing.T) {
 	api, manifests = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
 	require.Equal(t, []string{"web"}, manifests)
-	k.Site(engine.Desired{Site: load(t, strings.ReplaceAll(twoNodes, "192.0.2.10", "192.0.2.11")), Commit: "e", Findings: bad})
+	k.Site(engine.Desired{Site: load(t, strings.ReplaceAll(enginetest.TwoNodes, "192.0.2.10", "192.0.2.11")), Commit: "e", Findings: bad})
 	k.Site(engine.Desired{})
 	api, _ = k.host()
 	require.Equal(t, "https://192.0.2.10:8006", api)
@@ -54,40 +55,3 @@ func load(t *testing.T, text string) *model.Site {
 	require.Zero(t, found.Errors(), "%v", found)
 	return site
 }
-
-const twoNodes = `
-site "home" {
-}
-host "father" {
-  api = "https://192.0.2.10:8006"
-}
-image "debian" {
-  url = "https://example.org/debian.qcow2"
-}
-manifest "web" {
-  pattern = "flat"
-  host    = "father"
-
-  node "one" {
-    type   = "vm"
-    cores  = 1
-    memory = 512
-    image  = image.debian
-  }
-  node "two" {
-    type   = "vm"
-    cores  = 1
-    memory = 512
-    image  = image.debian
-  }
-}
-manifest "recipe" {
-  pattern = "flat"
-  node "three" {
-    type   = "vm"
-    cores  = 1
-    memory = 512
-    image  = image.debian
-  }
-}
-`

@@ -155,3 +155,41 @@ func (l LostError) Error() string { return string(l) }
 
 // OutcomeUnknown says that the step may have been done; see apply.OutcomeUnknown.
 func (LostError) OutcomeUnknown() bool { return true }
+
+// TwoNodes is a site in the language, with a manifest of two nodes on the host father and a recipe.
+const TwoNodes = `
+site "home" {
+}
+host "father" {
+  api = "https://192.0.2.10:8006"
+}
+image "debian" {
+  url = "https://example.org/debian.qcow2"
+}
+manifest "web" {
+  pattern = "flat"
+  host    = "father"
+
+  node "one" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+  node "two" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+manifest "recipe" {
+  pattern = "flat"
+  node "three" {
+    type   = "vm"
+    cores  = 1
+    memory = 512
+    image  = image.debian
+  }
+}
+`

@@ -78,7 +78,7 @@ var layers = append(simulatorLayers(), []layer{
 	},
 	{
 		pkg: "engine/control", may: []string{"engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model"},
-		tests: []string{"drivers/proxmox", "engine/control/controltest", "hcl"}, // a site that declares something
+		tests: []string{"drivers/proxmox", "engine/control/controltest", "engine/enginetest", "hcl"}, // a site that declares something
 	},
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
@@ -86,7 +86,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "cmd/homestak-gitops", may: []string{
 		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger",
 		"engine/model", "engine/plan", "engine/source", "engine/source/author", "engine/view", "examples", "hcl", "policy",
-	}, tests: []string{"drivers/proxmox/pveapi/pveapitest", "engine/control/controltest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
+	}, tests: []string{"drivers/proxmox/pveapi/pveapitest", "engine/control/controltest", "engine/enginetest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
