@@ -18,27 +18,27 @@ import (
 // checker tries the checks of one pass. Steps call it from many goroutines: the lock
 // is for what was found, and proofs has one at a time for each guest.
 type checker struct {
-	prober health.Prober
-	driver Driver
-	site   *model.Site
-	want   *model.Want
-	have   model.State
-	steps  map[model.Address]bool // guests that this pass itself makes or changes
-	hurry  bool                   // nobody waits for just this pass, and others wait for its end
-	sick   []model.Address        // guests that had their time in an earlier pass: one try is enough
-	stop   <-chan struct{}        // closed: nothing is waited for any more
+	prober  health.Prober
+	driver  Driver
+	site    *model.Site
+	want    *model.Want
+	have    model.State
+	steps   map[model.Address]bool // guests that this pass itself makes or changes
+	hurry   bool                   // nobody waits for just this pass, and others wait for its end
+	failing []model.Address        // guests that had their time in an earlier pass: one try is enough
+	stop    <-chan struct{}        // closed: nothing is waited for any more
 
 	now func(plan.Step) plan.Step // a step with the VMID that its guest has by now
 
-	mu      sync.Mutex
-	found   map[model.Address]health.Report
-	proving map[model.Address]chan struct{} // of length 1, full while the guest is proved
+	mu        sync.Mutex
+	found     map[model.Address]health.Report
+	verifying map[model.Address]chan struct{} // of length 1, full while the guest is checked
 }
 
 func (p *Pass) checker(of course, d Driver) *checker {
 	c := &checker{
-		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, sick: p.Failing, hurry: p.Unattended, stop: p.Stop,
-		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, proving: map[model.Address]chan struct{}{},
+		prober: p.Health, driver: d, site: of.desired.Site, want: of.want, have: of.have.State, failing: p.Failing, hurry: p.Unattended, stop: p.Stop,
+		steps: map[model.Address]bool{}, found: map[model.Address]health.Report{}, verifying: map[model.Address]chan struct{}{},
 	}
 	for _, st := range of.plan.Steps {
 		c.steps[st.Address] = true
@@ -57,10 +57,10 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if s.Action == plan.Delete {
 			return do(ctx, s)
 		}
-		looking, release := until(ctx, c.stop)
+		stoppable, release := until(ctx, c.stop)
 		defer release()
 		if s.Action != plan.Update && s.Action != plan.Adopt {
-			if err := c.needs(looking, s); err != nil {
+			if err := c.needs(stoppable, s); err != nil {
 				return err
 			}
 		}
@@ -72,7 +72,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 			at = *s.Have.Guest
 		}
 		apply.YieldForever(ctx)
-		return c.prove(looking, s.Address, at, c.prober.Run)
+		return c.verify(stoppable, s.Address, at, c.prober.Run)
 	}
 }
 
@@ -101,8 +101,8 @@ func textOf(spec any, path string) string {
 }
 
 // needs waits for the checks of what a step needs and this pass does not touch. Of a
-// guest that was unwell before there is one try: an agent must not spend each of its
-// passes, and every push that waits for them, on one sick guest.
+// guest that failed before there is one try: an agent must not spend each of its
+// passes, and every push that waits for them, on one failing guest.
 func (c *checker) needs(ctx context.Context, s plan.Step) error {
 	back := func(context.Context) error { return nil }
 	rests := false
@@ -121,19 +121,19 @@ func (c *checker) needs(ctx context.Context, s plan.Step) error {
 			}
 		}
 		run := p.Run
-		if slices.Contains(c.sick, addr) {
+		if slices.Contains(c.failing, addr) {
 			run = p.Once
 		}
-		if err := c.prove(ctx, addr, *have.Guest, run); err != nil {
+		if err := c.verify(ctx, addr, *have.Guest, run); err != nil {
 			return fmt.Errorf("it needs %s, which is not well: %w", addr, err)
 		}
 	}
 	return back(ctx)
 }
 
-// prove tries the checks of a guest, unless this pass knows already what comes of
+// verify tries the checks of a guest, unless this pass knows already what comes of
 // that. Who comes while somebody tries waits for its turn, and not for all of it again.
-func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest, run func(context.Context, health.Subject, []model.Check) health.Report) error {
+func (c *checker) verify(ctx context.Context, addr model.Address, at model.Guest, run func(context.Context, health.Subject, []model.Check) health.Report) error {
 	turn := c.turn(addr)
 	select {
 	case turn <- struct{}{}:
@@ -158,10 +158,10 @@ func (c *checker) prove(ctx context.Context, addr model.Address, at model.Guest,
 func (c *checker) turn(addr model.Address) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.proving[addr] == nil {
-		c.proving[addr] = make(chan struct{}, 1)
+	if c.verifying[addr] == nil {
+		c.verifying[addr] = make(chan struct{}, 1)
 	}
-	return c.proving[addr]
+	return c.verifying[addr]
 }
 
 func (c *checker) tried(addr model.Address) bool {
@@ -182,7 +182,7 @@ func (c *checker) known(addr model.Address) (known bool, err error) {
 	return tried && !cut, r.Err
 }
 
-// subject says who is proved, and what is known of it.
+// subject says who is checked, and what is known of it.
 func (c *checker) subject(addr model.Address, at model.Guest) health.Subject {
 	return health.Subject{
 		Address: addr, Machine: c.driver.Machine(addr, at, near(c.site, c.want.Nodes[addr])),
@@ -244,18 +244,18 @@ func (c *checker) secrets() []string {
 	return out
 }
 
-// againFor is how long an agent goes on to the next guest that was unwell.
+// againFor is how long an agent goes on to the next guest that failed.
 const againFor = time.Minute
 
 // again tries each check of these guests once, all guests side by side, as far as
-// they stand there and this pass did not try them. A guest that stays unwell costs
+// they stand there and this pass did not try them. A guest that keeps failing costs
 // a pass no waiting but for the time of a try; many that do not even refuse a
 // connection cost an agent a minute, and whoever was not reached in that keeps its note.
 func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 	if width <= 0 {
 		width = 8
 	}
-	places := make(chan struct{}, width)
+	slots := make(chan struct{}, width)
 	end := time.Now().Add(againFor)
 	var all sync.WaitGroup
 	for _, addr := range list {
@@ -264,13 +264,13 @@ func (c *checker) again(ctx context.Context, list []model.Address, width int) {
 			continue
 		}
 		at := *have.Guest
-		places <- struct{}{}
+		slots <- struct{}{}
 		if ctx.Err() != nil || c.hurry && time.Now().After(end) {
 			break // the others stay noted
 		}
 		all.Go(func() {
-			defer func() { <-places }()
-			_ = c.prove(ctx, addr, at, c.prober.Once) // stands in found
+			defer func() { <-slots }()
+			_ = c.verify(ctx, addr, at, c.prober.Once) // stands in found
 		})
 	}
 	all.Wait()
@@ -311,9 +311,9 @@ func (c *checker) all() map[model.Address]health.Report {
 	return c.found
 }
 
-// unwell lists the checks that do not hold of guests without a step in this pass: with
+// failedChecks lists the checks that do not hold of guests without a step in this pass: with
 // one, that is what went wrong with the step.
-func (r *Report) unwell() []error {
+func (r *Report) failedChecks() []error {
 	var errs []error
 	for _, addr := range sortedReports(r.Checks) {
 		if err := r.Checks[addr].Err; err != nil && !slices.ContainsFunc(r.Results, func(res apply.Result) bool { return res.Step.Address == addr }) {

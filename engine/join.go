@@ -84,7 +84,7 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 			if slices.ContainsFunc(p.Kinds, func(k *model.Kind) bool { return k.Guest }) {
 				return model.Observed{}, errors.Join(errs...)
 			}
-			o = unseenKinds(j.host, p, errs[i])
+			o = unobservedKinds(j.host, p, errs[i])
 		}
 		if have.At.IsZero() || !o.At.IsZero() && o.At.Before(have.At) {
 			have.At = o.At
@@ -107,8 +107,8 @@ func (j *joined) Observe(ctx context.Context, w *model.Want) (model.Observed, er
 // hintSeparator separates the driver of a hint in Observed.SweepHints from the hint.
 const hintSeparator = ": "
 
-// unseenKinds is what a driver saw that saw nothing.
-func unseenKinds(host string, p Provider, err error) model.Observed {
+// unobservedKinds is what a driver observed that could observe nothing.
+func unobservedKinds(host string, p Provider, err error) model.Observed {
 	var o model.Observed
 	for _, k := range p.Kinds {
 		o.Unknown = append(o.Unknown, model.Unknown{Scope: fmt.Sprintf("%s of host %s", k.Name, host), Why: err.Error(), Kind: k.Name})

@@ -94,11 +94,11 @@ func (r *Report) nodes() []Node {
 	for _, f := range r.facts(r.scope()) {
 		n := f.node()
 		if f.result != nil {
-			n.settle(f.result)
+			n.setResult(f.result)
 		} else if f.step != nil {
 			n.Status = NodeSkipped
 		}
-		n.proved(f.checks, f.result == nil)
+		n.setChecks(f.checks, f.result == nil)
 		out = append(out, n)
 	}
 	return out
@@ -165,8 +165,8 @@ func (f *nodeFacts) withheld() string {
 	return ""
 }
 
-// settle writes down the result of the node's step.
-func (n *Node) settle(res *apply.Result) {
+// setResult records the result of the node's step.
+func (n *Node) setResult(res *apply.Result) {
 	n.Seconds = seconds(res.Duration)
 	switch res.Status {
 	case apply.Done:
@@ -186,9 +186,9 @@ func (n *Node) settle(res *apply.Result) {
 	}
 }
 
-// proved writes down what became of the node's checks; without a step a check that
+// setChecks records what became of the node's checks; without a step a check that
 // does not hold is what is wrong with it.
-func (n *Node) proved(checks health.Report, alone bool) {
+func (n *Node) setChecks(checks health.Report, alone bool) {
 	n.Checks = checks.Results
 	if checks.IP != "" {
 		n.IP = checks.IP

@@ -15,8 +15,8 @@ const (
 	phaseDestroy = "destroy" // there, and to go
 )
 
-// NodeStatus tells how every node stands after the pass, in the order of addresses;
-// nil for a pass that did not see the host. Before is what was told last: a node
+// NodeStatus says how every node stands after the pass, in the order of addresses;
+// nil for a pass that did not see the host. Before is what was reported last: a node
 // that is as ready as then keeps its Since.
 func (r *Report) NodeStatus(before []NodeStatus, now time.Time) []NodeStatus {
 	if r.Plan == nil || r.Have.NothingSeen() {
@@ -83,7 +83,7 @@ func (f *nodeFacts) status() (NodeStatus, bool) {
 		n.Phase = phaseCreate
 	}
 	if have != nil && have.Guest != nil {
-		n.Place = have.Guest.Node
+		n.PVENode = have.Guest.Node
 	}
 	withheld := ""
 	if s == nil && n.Error == "" {
@@ -121,7 +121,7 @@ type NodeStatus struct {
 	Address string    `json:"address"`
 	Node    string    `json:"name"`
 	VMID    int       `json:"vmid"`
-	Place   string    `json:"place"` // PVE node that it is on, "" where it is not
+	PVENode string    `json:"place"` // PVE node that it is on, "" where it is not
 	Phase   string    `json:"phase"` // create, run, destroy
 	Ready   bool      `json:"ready"` // is as the commit in force says
 	Drift   int       `json:"drift"` // attributes that differ

@@ -56,10 +56,10 @@ type Driver interface {
 
 // Desired is what a commit, or a folder, says.
 type Desired struct {
-	Site     *model.Site // nil if nothing could be read
-	Commit   string      // "" if the folder is no checkout
-	Findings diag.List   // an error among them: it must not converge
-	Judge    Judge       // holds plans against the rules of the commit; nil: nothing is ever denied
+	Site        *model.Site // nil if nothing could be read
+	Commit      string      // "" if the folder is no checkout
+	Findings    diag.List   // an error among them: it must not converge
+	PolicyCheck PolicyCheck // holds plans against the rules of the commit; nil: nothing is ever denied
 }
 
 // Question is what the rules of a commit are asked about a plan.
@@ -76,9 +76,9 @@ type Question struct {
 	Untraced     bool // no trailer grants any: no commit is known that the host converged to
 }
 
-// Judge checks a plan against the rules. An error among the findings forbids all of
+// PolicyCheck checks a plan against the rules. An error among the findings forbids all of
 // the plan: of source guard it is a guard's, of any other a policy's.
-type Judge func(ctx context.Context, q Question) diag.List
+type PolicyCheck func(ctx context.Context, q Question) diag.List
 
 // ErrInterrupted is why a pass ends when Pass.Stop is closed. Who cancels the
 // context for the same reason gives it as the cause.
@@ -93,7 +93,7 @@ type Pass struct {
 	Manifest    string
 	Targets     []model.Address
 	Destroy     bool // want nothing of the manifest
-	RefreshOnly bool // only look: a difference is told, and no step made of it
+	RefreshOnly bool // only look: a difference is reported, and no step made of it
 
 	Load func(context.Context) Desired
 	Open func(*model.Host) (Driver, error)
@@ -170,7 +170,7 @@ type course struct {
 	have     model.Observed
 	plan     *plan.Plan
 	aside    int       // steps that are left, since only looking was asked for
-	ruled    diag.List // what the rules found: it holds no single step back
+	ruled    diag.List // what the rules found: it withholds no single step
 	accepted bool
 	thinking time.Duration // that a person took for the verdict, which is no work of ours
 	results  []apply.Result
@@ -193,7 +193,7 @@ func onlyPlanned() error         { return &ending{outcome: Planned} }
 func sound(found diag.List) bool { return !found.HasErrors() }
 
 // Run makes the pass. Cancelling ctx ends it as soon as the work in progress can be
-// left; the report tells how far it came.
+// left; the report says how far it came.
 func (p *Pass) Run(ctx context.Context) Report {
 	began := time.Now()
 	c, err := p.run(ctx)
@@ -202,40 +202,40 @@ func (p *Pass) Run(ctx context.Context) Report {
 
 // run is the pipeline.
 func (p *Pass) run(ctx context.Context) (c course, err error) {
-	looking, release := until(ctx, p.Stop)
+	stoppable, release := until(ctx, p.Stop)
 	defer release()
 
-	if c.desired, c.findings, err = p.load(looking); err != nil {
+	if c.desired, c.findings, err = p.load(stoppable); err != nil {
 		return c, err
 	}
 	want, found, err := p.resolve(c.desired, c.findings)
 	if c.findings = found; err != nil {
 		return c, err
 	}
-	driver, err := p.open(looking, want)
+	driver, err := p.open(stoppable, want)
 	if err != nil {
 		return c, err
 	}
-	have, unseen := p.observe(looking, driver, want)
-	if unseen != nil {
-		have = model.Unseen(p.Host, unseen)
+	have, errObserve := p.observe(stoppable, driver, want)
+	if errObserve != nil {
+		have = model.NotObserved(p.Host, errObserve)
 	}
 	c.want, c.have = want, have
 	c.plan, c.aside = p.plan(c.desired, want, have, c.findings)
-	if c.findings = c.plan.Findings; unseen != nil {
-		return c, failed(why(looking, unseen))
+	if c.findings = c.plan.Findings; errObserve != nil {
+		return c, failed(why(stoppable, errObserve))
 	}
-	c.ruled = p.check(looking, c)
+	c.ruled = p.check(stoppable, c)
 	c.findings = distinct(c.findings, c.ruled).Sorted()
 	c.plan.Findings = c.findings
-	if by := Held(c.ruled); by != "" && looking.Err() == nil && !p.RefreshOnly {
+	if by := OutcomeOf(c.ruled); by != "" && stoppable.Err() == nil && !p.RefreshOnly {
 		return c, denied(by)
 	}
-	c.accepted = looking.Err() == nil && !have.NothingSeen()
-	if c.thinking, err = p.grant(looking, c.plan); err != nil {
+	c.accepted = stoppable.Err() == nil && !have.NothingSeen()
+	if c.thinking, err = p.grant(stoppable, c.plan); err != nil {
 		return c, err
 	}
-	return p.apply(ctx, looking, driver, c), nil
+	return p.apply(ctx, stoppable, driver, c), nil
 }
 
 // load reads the site, with what was found in it.
@@ -305,10 +305,10 @@ func (p *Pass) plan(d Desired, w *model.Want, have model.Observed, found diag.Li
 	if p.RefreshOnly {
 		aside = setAside(made)
 	}
-	settled := func(f diag.Finding) bool {
-		return f.Severity == diag.Warning && f.Source == diag.FromSite && isSettled(f.Address, made, have)
+	unchanged := func(f diag.Finding) bool {
+		return f.Severity == diag.Warning && f.Source == diag.FromSite && isUnchanged(f.Address, made, have)
 	}
-	made.Findings = append(slices.DeleteFunc(slices.Clone(found), settled), made.Findings...).Sorted()
+	made.Findings = append(slices.DeleteFunc(slices.Clone(found), unchanged), made.Findings...).Sorted()
 	return made, aside
 }
 
@@ -332,10 +332,10 @@ func setAside(p *plan.Plan) int {
 // check holds the plan against the rules of its commit.
 func (p *Pass) check(ctx context.Context, c course) diag.List {
 	p.enter(Checking)
-	if c.desired.Judge == nil {
+	if c.desired.PolicyCheck == nil {
 		return nil
 	}
-	return c.desired.Judge(ctx, p.question(c.desired, c.want, c.have, c.plan))
+	return c.desired.PolicyCheck(ctx, p.question(c.desired, c.want, c.have, c.plan))
 }
 
 func (p *Pass) question(d Desired, w *model.Want, have model.Observed, made *plan.Plan) Question {
@@ -366,9 +366,9 @@ func (p *Pass) grant(ctx context.Context, made *plan.Plan) (took time.Duration, 
 	return took, nil
 }
 
-// apply carries the plan out, and tries the checks of guests. Looking ends at a stop, ctx
+// apply carries the plan out, and tries the checks of guests. Stoppable ends at a stop, ctx
 // does not: what runs is finished.
-func (p *Pass) apply(ctx, looking context.Context, driver Driver, c course) course {
+func (p *Pass) apply(ctx, stoppable context.Context, driver Driver, c course) course {
 	checks := p.checker(c, driver)
 	again := p.repeater(c, driver)
 	options := p.options(c.desired.Site, c.want)
@@ -377,9 +377,9 @@ func (p *Pass) apply(ctx, looking context.Context, driver Driver, c course) cour
 	c.results = again.renumbered(apply.Run(ctx, c.plan.Steps, options, do))
 	c.plan = again.renumberedPlan()
 	c.findings = append(distinct(c.findings, again.found), beside(c.results)...)
-	checks.again(looking, p.Failing, p.Width)
+	checks.again(stoppable, p.Failing, p.Width)
 	if p.Locate {
-		checks.locate(looking, p.Failing)
+		checks.locate(stoppable, p.Failing)
 	}
 	c.checks = checks.all()
 	return c

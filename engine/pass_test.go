@@ -110,7 +110,7 @@ func TestAHostTheSiteDoesNotKnowConvergesNothing(t *testing.T) {
 
 func TestABlindHostIsUnknownAndNotEmpty(t *testing.T) {
 	lost := errors.New("no route to host")
-	h := &enginetest.Host{Blind: lost}
+	h := &enginetest.Host{ObserveErr: lost}
 	r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())
 	require.Equal(t, engine.Failed, r.Outcome)
 	require.ErrorIs(t, r.Err, lost)

@@ -111,7 +111,7 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if err := r.look(ctx, since); err != nil {
+	if err := r.observe(ctx, since); err != nil {
 		return nil, err
 	}
 	have := r.seen
@@ -137,8 +137,8 @@ func (r *repeater) left(ctx context.Context, s plan.Step, since time.Time) (*pla
 	return &next, nil
 }
 
-// look observes the host, unless somebody else began to after that moment.
-func (r *repeater) look(ctx context.Context, since time.Time) error {
+// observe observes the host, unless somebody else began to after that moment.
+func (r *repeater) observe(ctx context.Context, since time.Time) error {
 	if r.began.After(since) {
 		return nil
 	}
@@ -150,23 +150,23 @@ func (r *repeater) look(ctx context.Context, since time.Time) error {
 		}
 	}
 	if err != nil {
-		return &unseenError{err}
+		return &notObservedError{err}
 	}
 	r.seen, r.began = have, began
 	return nil
 }
 
-// unseenError is a look at the host that did not show how a step ended.
-type unseenError struct{ err error }
+// notObservedError is a look at the host that did not show how a step ended.
+type notObservedError struct{ err error }
 
 // Error says what could not be seen.
-func (e *unseenError) Error() string { return e.err.Error() }
+func (e *notObservedError) Error() string { return e.err.Error() }
 
 // Unwrap gives the cause.
-func (e *unseenError) Unwrap() error { return e.err }
+func (e *notObservedError) Unwrap() error { return e.err }
 
 // OutcomeUnknown says that another look may show it; see apply.OutcomeUnknown.
-func (*unseenError) OutcomeUnknown() bool { return true }
+func (*notObservedError) OutcomeUnknown() bool { return true }
 
 // unknownTo is what of the host could not be seen and may matter to a step: not what
 // the other steps of the pass are making at this moment.
@@ -215,11 +215,11 @@ func withVMID(res *model.Resource, vmid int) *model.Resource {
 	return &c
 }
 
-// ended judges a step of which the new plan has none: nil where all of it is done.
+// ended classifies a step of which the new plan has none: nil where all of it is done.
 func (r *repeater) ended(s plan.Step, made *plan.Plan) error {
 	for _, u := range made.Unknown {
 		if u.Scope == s.Address.String() {
-			return &unseenError{errors.New(u.Why)}
+			return &notObservedError{errors.New(u.Why)}
 		}
 	}
 	var why []string
@@ -272,12 +272,12 @@ func agreed(s plan.Step, c plan.Change) bool {
 
 // denied asks the rules about a guest that gets another VMID than the plan showed.
 func (r *repeater) denied(ctx context.Context, made *plan.Plan, next plan.Step) error {
-	if r.desired.Judge == nil {
+	if r.desired.PolicyCheck == nil {
 		return nil
 	}
 	one := *made
 	one.Steps = []plan.Step{next}
-	found := r.desired.Judge(ctx, r.pass.question(r.desired, r.want, r.seen, &one))
+	found := r.desired.PolicyCheck(ctx, r.pass.question(r.desired, r.want, r.seen, &one))
 	for _, f := range found {
 		if f.Severity == diag.Error {
 			return fmt.Errorf("with VMID %d it is denied: %s", next.VMID, f.Summary)

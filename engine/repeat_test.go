@@ -116,7 +116,7 @@ func TestAPassGoesOn(t *testing.T) {
 					load := p.Load
 					p.Load = func(ctx context.Context) engine.Desired {
 						d := load(ctx)
-						d.Judge = func(_ context.Context, q engine.Question) diag.List { return c.judge(q) }
+						d.PolicyCheck = func(_ context.Context, q engine.Question) diag.List { return c.judge(q) }
 						return d
 					}
 				}
@@ -158,7 +158,7 @@ func TestAPassThatCannotLook(t *testing.T) {
 		h.During = func(context.Context, plan.Step) error {
 			h.Mu.Lock()
 			defer h.Mu.Unlock()
-			h.Blind = errors.New("connection refused")
+			h.ObserveErr = errors.New("connection refused")
 			return enginetest.LostError("EOF")
 		}
 		r := enginetest.Pass(enginetest.Site(map[string]int{"a": 1}), h).Run(t.Context())

@@ -54,7 +54,7 @@ type Report struct {
 	Unchecked []model.Address `json:"-"`
 
 	// Denied: the site, or a rule about the plan, forbids all of it; nothing was changed. Without it an Outcome
-	// of Invalid or Refused means that single steps were kept back, and everything else was done.
+	// of Invalid or Refused means that single steps were withheld, and everything else was done.
 	Denied bool `json:"-"`
 
 	Accepted bool          `json:"-"` // a plan was made of what could be seen, and no rule denies it
@@ -64,7 +64,7 @@ type Report struct {
 
 	pass  *Pass
 	kinds model.Kinds
-	ruled diag.List // what the rules said: it holds no single step back
+	ruled diag.List // what the rules said: it withholds no single step
 }
 
 // Failure is the report of a verb that could not even begin its pass.
@@ -113,10 +113,10 @@ func same(f, g diag.Finding) bool {
 	return f.At.String() == g.At.String() && f.Severity == g.Severity && f.Summary == g.Summary && f.Detail == g.Detail
 }
 
-// isSettled reports whether an address is that of an object beside the guests which is on
+// isUnchanged reports whether an address is that of an object beside the guests which is on
 // the host, and has nothing done to it. What the site warns of such a one (an image without a
-// checksum) is about the getting of it: validate goes on telling, a plan without that does not.
-func isSettled(address string, p *plan.Plan, have model.Observed) bool {
+// checksum) is about the getting of it: validate goes on to warn, a plan without that does not.
+func isUnchanged(address string, p *plan.Plan, have model.Observed) bool {
 	addr, err := model.ParseAddress(address)
 	if h := have.State[addr]; err != nil || h == nil || h.Guest != nil {
 		return false
@@ -139,11 +139,11 @@ func beside(results []apply.Result) diag.List {
 	return found
 }
 
-// UnseenError ends a pass that did all it could on a host of which not all could be seen.
-type UnseenError struct{ Parts []model.Unknown }
+// NotObservedError ends a pass that did all it could on a host of which not all could be seen.
+type NotObservedError struct{ Parts []model.Unknown }
 
 // Error names the parts, but no more of them than a line bears.
-func (e *UnseenError) Error() string {
+func (e *NotObservedError) Error() string {
 	const most = 3
 	var parts []string
 	for _, u := range e.Parts[:min(len(e.Parts), most)] {
@@ -161,9 +161,9 @@ func (e *UnseenError) Error() string {
 	return "not all of the host could be seen, so nothing is said about the rest: " + strings.Join(parts, "; ")
 }
 
-// unseen lists what of the host could not be seen, without the steps that were left
+// notObserved lists what of the host could not be seen, without the steps that were left
 // out for it, unless that is all that is known.
-func (r *Report) unseen() []model.Unknown {
+func (r *Report) notObserved() []model.Unknown {
 	var out []model.Unknown
 	for _, u := range r.Plan.Unknown {
 		if slices.ContainsFunc(r.Have.Unknown, func(h model.Unknown) bool { return h.Scope == u.Scope && h.Why == u.Why }) {
@@ -177,7 +177,7 @@ func (r *Report) unseen() []model.Unknown {
 }
 
 // Decisive are the findings, those by which rules deny all of the plan before those that
-// only keep single steps back.
+// only withhold single steps.
 func (r *Report) Decisive() diag.List {
 	denies := func(f diag.Finding) bool {
 		return f.Severity == diag.Error && slices.ContainsFunc(r.ruled, func(g diag.Finding) bool { return same(f, g) })
@@ -193,7 +193,7 @@ func (r *Report) Decisive() diag.List {
 	return append(out, rest...)
 }
 
-// outcome judges the results of a plan that was carried out.
+// outcome classifies the results of a plan that was carried out.
 func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	done := 0
 	var errs []error
@@ -206,20 +206,20 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 		default: // skipped or rolled back, because of another
 		}
 	}
-	unwell := r.unwell()
-	errs = append(errs, unwell...)
+	failedChecks := r.failedChecks()
+	errs = append(errs, failedChecks...)
 	unfinished := done < len(r.Results)
-	switch refused := Held(r.Plan.Findings); {
+	switch refused := OutcomeOf(r.Plan.Findings); {
 	case isClosed(r.pass.Stop):
 		return Interrupted, errors.Join(append([]error{ErrInterrupted}, errs...)...)
 	case ctx.Err() != nil && unfinished:
 		errs = append([]error{context.Cause(ctx)}, errs...)
-	case !unfinished && len(unwell) > 0:
+	case !unfinished && len(failedChecks) > 0:
 		return Partly, errors.Join(errs...) // it is there, and that is not all that was asked for
 	case !unfinished && refused != "":
 		return refused, nil
 	case !unfinished && len(r.Plan.Unknown) > 0:
-		errs = []error{&UnseenError{r.unseen()}}
+		errs = []error{&NotObservedError{r.notObserved()}}
 	case !unfinished:
 		return Done, nil
 	}
@@ -229,9 +229,9 @@ func (r *Report) outcome(ctx context.Context) (Outcome, error) {
 	return Failed, errors.Join(errs...)
 }
 
-// Held tells by the errors among findings how a pass must end that did all it
+// OutcomeOf says by the errors among findings how a pass must end that did all it
 // could: Refused by a guard, or Invalid by the site; "" if there are none.
-func Held(l diag.List) Outcome {
+func OutcomeOf(l diag.List) Outcome {
 	var out Outcome
 	for _, f := range l {
 		switch {

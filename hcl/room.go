@@ -47,7 +47,7 @@ func onHost(m *manifest, n *model.Node) string {
 	}
 }
 
-// checkRoomOn tells of the first range that is too small for the nodes of one host.
+// checkRoomOn reports the first range that is too small for the nodes of one host.
 func (rs *rules) checkRoomOn(on string, nodes []*model.Node) {
 	reported := map[string]bool{}
 	for _, n := range nodes {

@@ -24,7 +24,7 @@ const (
 	maxList   = 1_000_000      // elements of a list made by one call
 )
 
-// bound tells why a call must not be made; nil lets it be made.
+// bound says why a call must not be made; nil lets it be made.
 type bound func(args []*ast.Term) error
 
 // bounds are the functions whose result may be much larger than their arguments, or

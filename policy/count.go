@@ -17,7 +17,7 @@ type counter struct {
 	unnamed map[spoken]*unnamed // by package and name of the rules, without label
 }
 
-// spoken is a rule, as far as what it says tells.
+// spoken is a rule, as far as what it says shows.
 type spoken struct{ pkg, name, label string }
 
 // unnamed are rules of one package and name that write no name into what they say.

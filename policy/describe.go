@@ -12,7 +12,7 @@ import (
 // open is the secrecy of what no secret may stand in: the loader refuses it there.
 func open(string) bool { return false }
 
-// secretsOf tells which attributes were made from secrets: those named, what is in
+// secretsOf says which attributes were made from secrets: those named, what is in
 // them, and what holds them.
 func secretsOf(sensitive []string) func(path string) bool {
 	if len(sensitive) == 0 {

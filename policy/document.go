@@ -41,7 +41,7 @@ func Input(site *model.Site, p *plan.Plan, r Request) (map[string]any, error) {
 	return document(site, p, r, nodeDocuments)
 }
 
-// document is Input with the nodes as the function tells them.
+// document is Input with the nodes as the function describes them.
 func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site, *model.Want) map[string]any) (map[string]any, error) {
 	planned, err := planDocument(p)
 	if err != nil {
@@ -83,7 +83,7 @@ func document(site *model.Site, p *plan.Plan, r Request, nodes func(*model.Site,
 	}, nil
 }
 
-// siteDocument tells the site block, hosts, postures, nodes, and what stands beside them.
+// siteDocument describes the site block, hosts, postures, nodes, and what stands beside them.
 func siteDocument(s *model.Site, nodes func() map[string]any) any {
 	if s == nil {
 		return nil
@@ -117,7 +117,7 @@ func beside(kinds model.Kinds) iter.Seq2[string, *model.Kind] {
 	}
 }
 
-// besideDocuments tells what is declared beside the manifests, by kind and name, as it is
+// besideDocuments says what is declared beside the manifests, by kind and name, as it is
 // declared: where it lives it has a host's defaults, and it may live on several.
 func besideDocuments(s *model.Site) map[string]any {
 	out := map[string]any{}
@@ -136,7 +136,7 @@ func besideDocuments(s *model.Site) map[string]any {
 	return out
 }
 
-// nodeDocuments tells the nodes of all deployed manifests, each resolved on its host.
+// nodeDocuments describes the nodes of all deployed manifests, each resolved on its host.
 func nodeDocuments(s *model.Site, w *model.Want) map[string]any {
 	nodes := map[string]any{}
 	specs := map[string]map[string]any{}
@@ -156,7 +156,7 @@ func nodeDocuments(s *model.Site, w *model.Want) map[string]any {
 	return nodes
 }
 
-// shippedNodes tells of the same nodes what shipped rules ask for, which is little: a
+// shippedNodes gives of the same nodes what shipped rules ask for, which is little: a
 // large site without rules of its own need not be described at length.
 func shippedNodes(s *model.Site, _ *model.Want) map[string]any {
 	nodes := map[string]any{}
@@ -183,7 +183,7 @@ func deployed(s *model.Site) iter.Seq2[*model.Manifest, *model.Node] {
 	}
 }
 
-// nodeDocument tells of a node what all node types have in common.
+// nodeDocument describes of a node what all node types have in common.
 func nodeDocument(m *model.Manifest, n *model.Node) map[string]any {
 	d := describe(reflect.ValueOf(n).Elem(), "", open)
 	delete(d, "execution") // its outcome is the mode
@@ -306,7 +306,7 @@ func fill(d map[string]any, names ...string) {
 	}
 }
 
-// protected tells whether the guest that a step works on is protected against
+// protected reports whether the guest that a step works on is protected against
 // removal: true as soon as either side has it, null if the host's side is not known.
 func protected(s *plan.Step) any {
 	var known any

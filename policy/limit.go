@@ -154,7 +154,7 @@ func within[T any](ctx context.Context, l *limits, run func(context.Context, top
 	}
 }
 
-// exceeded tells which limit an evaluation has passed, nil for none.
+// exceeded says which limit an evaluation has passed, nil for none.
 func (l *limits) exceeded(took time.Duration, base uint64, stop *brake) error {
 	if took > l.time {
 		return &stopped{why: fmt.Sprintf("it did not end within %s", l.time)}

@@ -76,7 +76,7 @@ type Set struct {
 	decided  decisions
 }
 
-// Compile compiles the shipped rules and those of a site. The findings tell what is
+// Compile compiles the shipped rules and those of a site. The findings say what is
 // wrong with the site's; they are errors, and the Set then denies everything with the
 // same findings. Reading and compiling are limited as evaluations are.
 func Compile(ctx context.Context, o Options) (*Set, diag.List) {

@@ -113,7 +113,7 @@ func (r *reader) judged(ctx context.Context, tree fs.FS, d engine.Desired, o rea
 		d.Findings = append(d.Findings, v.found...)
 	}
 	d.Findings = d.Findings.Sorted()
-	d.Judge = v.judge(tree, now)
+	d.PolicyCheck = v.judge(tree, now)
 	return d
 }
 
@@ -131,7 +131,7 @@ func (r *reader) ask(ctx context.Context, tree fs.FS, s *model.Site, q policy.Re
 
 // judge gives the function that asks about plans of the site. It notes in a plan how
 // many rules plan and site were held against.
-func (v judgement) judge(tree fs.FS, now func() time.Time) engine.Judge {
+func (v judgement) judge(tree fs.FS, now func() time.Time) engine.PolicyCheck {
 	return func(ctx context.Context, q engine.Question) diag.List {
 		found, asked := v.by.Plan(ctx, q.Site, q.Plan, planRequest(q, now()))
 		asked = asked.Plus(v.asked)

@@ -69,7 +69,7 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 		{Kind: "image", Name: "c"}: {Addr: model.Address{Kind: "image", Name: "c"}},
 	}
 	p := &plan.Plan{}
-	found := d.Judge(t.Context(), engine.Question{
+	found := d.PolicyCheck(t.Context(), engine.Question{
 		Site: d.Site, Plan: p, Have: model.Observed{State: have}, Commit: commit, AllowDeletes: 4, Destroy: true, Unattended: true,
 	})
 	require.Len(t, found, 1)
@@ -158,13 +158,13 @@ func TestReadingAgain(t *testing.T) {
 	require.Same(t, set, r.set, "not compiled again")
 	require.Equal(t, summaries(first), summaries(again))
 	p := &plan.Plan{}
-	require.Empty(t, again.Judge(t.Context(), engine.Question{Site: again.Site, Plan: p}))
+	require.Empty(t, again.PolicyCheck(t.Context(), engine.Question{Site: again.Site, Plan: p}))
 	require.Equal(t, &plan.Rules{OK: 8}, p.Rules)
 
 	for range 2 { // what is broken stays broken, until it is fixed
 		d := r.read(t.Context(), folder("policy/lib.rego", "package lib\nx :="), reading{})
 		require.Positive(t, d.Findings.Errors())
-		denied := d.Judge(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}})
+		denied := d.PolicyCheck(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}})
 		require.Equal(t, d.Findings.Errors(), denied.Errors(), "who judges a plan all the same is denied")
 	}
 	require.Zero(t, r.read(t.Context(), tree, reading{}).Findings.Errors())

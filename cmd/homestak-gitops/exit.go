@@ -97,7 +97,7 @@ func codeOf(err error) int {
 
 // deniedSight reports whether a part of a host could not be seen for want of a privilege.
 func deniedSight(err error) bool {
-	unseen, ok := errors.AsType[*engine.UnseenError](err)
+	unseen, ok := errors.AsType[*engine.NotObservedError](err)
 	return ok && slices.ContainsFunc(unseen.Parts, func(u model.Unknown) bool { return u.Denied })
 }
 
@@ -136,7 +136,7 @@ func unreported(r engine.Report) error {
 	case errors.Is(r.Err, errTimeout):
 		return errTimeout
 	default:
-		if unseen, ok := errors.AsType[*engine.UnseenError](r.Err); ok {
+		if unseen, ok := errors.AsType[*engine.NotObservedError](r.Err); ok {
 			return unseen
 		}
 		return nil

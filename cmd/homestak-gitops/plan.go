@@ -175,7 +175,7 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 	if r.Outcome != engine.Planned {
 		return endingOf(r)
 	}
-	held := engine.Held(r.Findings)
+	held := engine.OutcomeOf(r.Findings)
 	switch {
 	case held != "":
 		r.Outcome = held
@@ -199,7 +199,7 @@ func endingOfPlan(r engine.Report, detailed bool) error {
 
 // unseen ends the plan of a host that was not seen as a whole as apply would end on it.
 func unseen(r engine.Report, text string) error {
-	return &ending{codeOf(&engine.UnseenError{Parts: r.Plan.Unknown}), errors.New(text)}
+	return &ending{codeOf(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
 }
 
 // scope is what a plan was limited to, and what was granted to it. It stands in the plan document beside the

@@ -105,7 +105,7 @@ func (h *herald) state(s agent.Status) {
 	if tried {
 		h.isReady()
 	}
-	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == agent.Looking || looked != nil && looked.After(h.reload)) {
+	if looked := s.Repository.Checked; !h.reload.IsZero() && (s.State == agent.Checking || looked != nil && looked.After(h.reload)) {
 		h.reloaded()
 	}
 	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != h.status && text != "" {

@@ -121,7 +121,7 @@ func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		g.reloads <- time.Now()
 		require.Equal(t, []string{"RELOADING=1"}, g.heard())
-		g.statuses.put(agent.Status{State: agent.Looking, Repository: agent.RepositoryStatus{Checked: &now}})
+		g.statuses.put(agent.Status{State: agent.Checking, Repository: agent.RepositoryStatus{Checked: &now}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(time.Minute)
 		require.Empty(t, g.heard(), "once")

@@ -192,7 +192,7 @@ func (a *Agent) Status() Status { return a.published.Load().at(time.Now()) }
 //   - while it waits for its next check, when that begins;
 //   - 30 minutes after it asked the repository (which has deadlines of its own);
 //   - 10 minutes after it began to load a site, to open or observe a host, to ask the
-//     rules, to record a pass, or to take the write lock without being told who holds it;
+//     rules, to record a pass, or to take the write lock without a report of who holds it;
 //   - when the first of the steps that run has outlived the time that its manifest
 //     gives it, or 10 minutes after the last one ended;
 //

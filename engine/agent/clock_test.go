@@ -20,8 +20,8 @@ func TestNobodyWaitsByAClockThatCanBeSet(t *testing.T) {
 		l.schedule()
 		require.Contains(t, l.nextFetch.String(), " m=", "the monotonic clock")
 		require.Contains(t, l.nextCheck.String(), " m=", "the monotonic clock")
-		require.Equal(t, time.UTC, l.status.NextLook.Location())
-		require.WithinDuration(t, l.nextFetch, *l.status.NextLook, 0)
+		require.Equal(t, time.UTC, l.status.NextCheck.Location())
+		require.WithinDuration(t, l.nextFetch, *l.status.NextCheck, 0)
 		require.WithinDuration(t, l.nextCheck, *l.status.NextFull, 0)
 	}
 }

@@ -101,7 +101,7 @@ func (u *upstream) keep(ctx context.Context, ids []string) {
 	if err := u.ask(ctx, func(context.Context) error { return u.source.Keep(ids...) }); err != nil {
 		if text := err.Error(); u.keepLogged != text { // it is tried again at every check
 			u.keepLogged = text
-			u.log.Warn("the copy of the repository could not be told what to keep", "error", err)
+			u.log.Warn("the copy of the repository does not know which commits to keep", "error", err)
 		}
 		return
 	}
@@ -151,7 +151,7 @@ const deletesTrailer = "Allow-Deletes"
 type allowance struct {
 	removals int
 	untraced bool     // no trailer counts, for it is not known since when
-	by       []string // commits whose trailers are void once the pass has used them, or converged
+	by       []string // commits whose trailers are used up once the pass has used them, or converged
 }
 
 // grant says how many removals a pass with a commit may make beyond what the rules
@@ -215,7 +215,7 @@ func sumOf(commits []model.Commit, s *ledger.State) (allowance, diag.List) {
 }
 
 // mostVoid bounds how many used trailers are remembered, the newest.
-const mostVoid = 1000
+const mostUsedTrailers = 1000
 
 // union is a new list of all that are in one of two, in their order.
 func union(a, b []string) []string {

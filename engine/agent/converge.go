@@ -91,7 +91,7 @@ type lockedBy string
 
 func (b lockedBy) serve(l *loop) {
 	if l.lockedBy = string(b); b == "" {
-		l.enter(Looking, phaseTime)
+		l.enter(Checking, phaseTime)
 		return
 	}
 	l.enter(Waiting, 0)
@@ -200,7 +200,7 @@ func (l *loop) startPass(c model.Commit) {
 		l.haltPass()
 	}
 	l.progress = &progress{commit: c.ID, since: time.Now().UTC(), width: l.o.Width}
-	l.enter(Looking, phaseTime)
+	l.enter(Checking, phaseTime)
 }
 
 // prepareSite makes of what a commit says what this pass is about: without what is

@@ -52,7 +52,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 		w.options = func(o *agent.Options) {
 			o.Load = func(context.Context, model.Commit) engine.Desired {
 				d := boxes(map[string]int{"a": 1})
-				d.Judge = func(_ context.Context, q engine.Question) diag.List {
+				d.PolicyCheck = func(_ context.Context, q engine.Question) diag.List {
 					plans = append(plans, weak.Make(q.Plan))
 					return nil
 				}

@@ -84,12 +84,12 @@ func (d *day) event() string {
 		if d.blind = !d.blind; d.blind {
 			d.host.Mu.Lock()
 			defer d.host.Mu.Unlock()
-			d.host.Blind = errors.New("connection refused")
+			d.host.ObserveErr = errors.New("connection refused")
 			return "the host goes"
 		}
 		d.host.Mu.Lock()
 		defer d.host.Mu.Unlock()
-		d.host.Blind = nil
+		d.host.ObserveErr = nil
 		return "the host comes back"
 	case 7:
 		until := in(2 * time.Hour)

@@ -74,7 +74,7 @@ func TestAHostThatFailsIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 			pauses = append(pauses, time.Since(last))
 			last = time.Now()
 		}
-		w.set(func() { w.host.Blind = errors.New("connection refused") })
+		w.set(func() { w.host.ObserveErr = errors.New("connection refused") })
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		s := w.start().Status()
 		require.Nil(t, s.InForce, "no plan was made, so nobody knows whether it is good")
@@ -88,7 +88,7 @@ func TestAHostThatFailsIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 
 		w.repo.push("c2", boxes(map[string]int{"a": 1})) // a new commit is tried soon again
 		w.pass(67 * time.Second)
-		w.set(func() { w.host.Blind = nil })
+		w.set(func() { w.host.ObserveErr = nil })
 		require.Equal(t, engine.Done, w.pass(90*time.Second).Last.Outcome)
 		require.Equal(t, "c2", w.agent.Status().InForce.ID)
 		require.Empty(t, w.receipts()[1:])
@@ -101,10 +101,10 @@ func TestAFailureIsTriedAgainAlsoWhereHeadIsRefused(t *testing.T) {
 		w.repo.push("good", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.repo.push("bad", engine.Desired{Findings: enginetest.Said("error", "site")})
-		w.set(func() { w.host.Blind = errors.New("connection refused") })
+		w.set(func() { w.host.ObserveErr = errors.New("connection refused") })
 		s := w.look()
 		require.Equal(t, "commit bad refused: not on a Friday; good stays in force; host could not be seen: connection refused", s.Summary)
-		w.set(func() { w.host.Blind = nil })
+		w.set(func() { w.host.ObserveErr = nil })
 		require.Equal(t, engine.Done, w.pass(12*time.Second).Last.Outcome)
 	})
 }

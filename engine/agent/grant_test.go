@@ -18,7 +18,7 @@ import (
 // asking is a commit that writes down what was granted to each of its passes.
 func asking(sizes map[string]int, grants *[]int) engine.Desired {
 	d := boxes(sizes)
-	d.Judge = func(_ context.Context, q engine.Question) diag.List {
+	d.PolicyCheck = func(_ context.Context, q engine.Question) diag.List {
 		*grants = append(*grants, q.AllowDeletes)
 		if !q.Unattended {
 			return diag.List{diag.Errorf(diag.Range{}, "nobody watches an agent", "")}
@@ -77,7 +77,7 @@ func TestAGrantIsSpentByThePassThatUsesIt(t *testing.T) {
 		require.Equal(t, []int{5, 3}, grants[:2])
 		require.Equal(t, 2, w.state().Consumed)
 
-		// A later commit adds to what is left; once it converged, all begins anew.
+		// A later commit adds to what is left; once it converged, all begins again.
 		w.set(func() { w.host.Fail = nil })
 		w.repo.push("c3", asking(nil, &grants), "Allow-Deletes: 1")
 		w.look()
@@ -189,7 +189,7 @@ func TestNodesTellWhereTheyAreAndWhatIsWrong(t *testing.T) {
 		s := w.look()
 		var got []string
 		for _, n := range s.Nodes {
-			got = append(got, fmt.Sprintf("%s %d %q %s %t %d %s", n.Node, n.VMID, n.Place, n.Phase, n.Ready, n.Drift, n.Error))
+			got = append(got, fmt.Sprintf("%s %d %q %s %t %d %s", n.Node, n.VMID, n.PVENode, n.Phase, n.Ready, n.Drift, n.Error))
 		}
 		require.Equal(t, []string{
 			`a 100 "father" run false 1 locked`,

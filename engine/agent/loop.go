@@ -237,7 +237,7 @@ func (l *loop) schedule() {
 
 // fetch asks the repository for its head, and reports whether that is one to check.
 func (l *loop) fetch(ctx context.Context) bool {
-	l.enter(Looking, fetchTime)
+	l.enter(Checking, fetchTime)
 	head, ok := l.upstream.head(ctx)
 	if !ok && (isClosed(l.stop) || ctx.Err() != nil) {
 		return false
@@ -263,7 +263,7 @@ func (l *loop) fetch(ctx context.Context) bool {
 // scheduleFetch says when the repository is asked next, by how it answered.
 func (l *loop) scheduleFetch() {
 	l.nextFetch = time.Now().Add(l.upstream.pause(l.o.Poll))
-	l.status.NextLook = shown(l.nextFetch)
+	l.status.NextCheck = shown(l.nextFetch)
 }
 
 // notRun is the report of a pass that could not begin.

@@ -129,7 +129,7 @@ func (m *memory) converged(id string, g allowance, aside []string) {
 		aside = slices.DeleteFunc(aside, func(name string) bool { return !slices.Contains(m.Aside, name) })
 	} else {
 		used := union(union(m.UsedTrailers, m.Counted), g.by)
-		m.UsedTrailers = used[max(len(used)-mostVoid, 0):]
+		m.UsedTrailers = used[max(len(used)-mostUsedTrailers, 0):]
 		m.Converged, m.Consumed, m.Counted = refNow(id), 0, nil
 	}
 	if !slices.Equal(m.Aside, aside) {

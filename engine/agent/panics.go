@@ -62,7 +62,7 @@ func (l *loop) run(ctx context.Context, p *engine.Pass, c model.Commit) (r engin
 	r = engine.Report{Verb: verb, Host: p.Host, Commit: c.ID, Outcome: engine.Failed, Err: defect}
 	switch {
 	case phase == engine.Observing:
-		r.Have = model.Unseen(p.Host, defect)
+		r.Have = model.NotObserved(p.Host, defect)
 	case !l.progress.begun:
 		r.Findings, r.Outcome, r.Err, r.Denied = diag.List{defect.finding(phase)}, engine.Invalid, nil, true
 	}

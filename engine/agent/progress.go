@@ -144,9 +144,9 @@ func (p *progress) view() *running {
 	return r
 }
 
-func (r *running) add(usual, spent time.Duration) {
+func (r *running) add(usual, took time.Duration) {
 	r.known = r.known && usual > 0
-	left := max(usual-spent, 0)
+	left := max(usual-took, 0)
 	r.work, r.longest = r.work+left, max(r.longest, left)
 }
 

@@ -19,7 +19,7 @@ import (
 // denied is a commit whose rules say no as long as shut says so.
 func denied(sizes map[string]int, source string, shut func() bool) engine.Desired {
 	d := boxes(sizes)
-	d.Judge = func(context.Context, engine.Question) diag.List {
+	d.PolicyCheck = func(context.Context, engine.Question) diag.List {
 		if shut() {
 			return diag.List{{Severity: diag.Error, Source: source, Summary: "the window is shut"}}
 		}
@@ -165,7 +165,7 @@ func TestAPanicRefusesTheCommit(t *testing.T) {
 			}
 		},
 		"asked": func(_ *world, d *engine.Desired) {
-			d.Judge = func(context.Context, engine.Question) diag.List { panic("nil map") }
+			d.PolicyCheck = func(context.Context, engine.Question) diag.List { panic("nil map") }
 		},
 		"opened": func(_ *world, d *engine.Desired) { d.Site.Hosts["father"].API = "panic" },
 		"made":   func(_ *world, d *engine.Desired) { d.Site.Manifests = map[string]*model.Manifest{"web": nil} },

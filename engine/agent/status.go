@@ -16,13 +16,13 @@ type State string
 const (
 	Starting   State = "starting"
 	Idle       State = "idle"       // waits for the next look
-	Looking    State = "looking"    // at the repository or the host
+	Checking   State = "looking"    // at the repository or the host
 	Converging State = "converging" // carries out a plan
 	Waiting    State = "waiting"    // somebody else is the one writer of the host
 	Stopping   State = "stopping"   // starts nothing new, finishes what runs
 )
 
-// Status is what an agent tells of itself, at any time, also while it works.
+// Status is what an agent reports of itself, at any time, also while it works.
 // Fields about what never happened are null.
 type Status struct {
 	Version  int       `json:"version"` // of this document: 1
@@ -44,7 +44,7 @@ type Status struct {
 	Running   *Running            `json:"running"` // the pass under way
 	Last      *PassStatus         `json:"last"`    // the last that ended
 	Suspended []ledger.Suspension `json:"suspended"`
-	NextLook  *time.Time          `json:"next_look"` // when the repository is asked next
+	NextCheck *time.Time          `json:"next_look"` // when the repository is asked next
 	NextFull  *time.Time          `json:"next_full"` // when the host is checked next, also without a commit
 	Nodes     []engine.NodeStatus `json:"nodes"`     // of the subtree, after the last pass that could see
 }

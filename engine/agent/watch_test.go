@@ -68,7 +68,7 @@ func TestWhatHangsIsStuckAfterItsTime(t *testing.T) {
 		}, 5 * time.Minute},
 		"rules": {func(w *world, gate chan struct{}) {
 			d := w.repo.sites["c1"]
-			d.Judge = func(context.Context, engine.Question) diag.List { <-gate; return nil }
+			d.PolicyCheck = func(context.Context, engine.Question) diag.List { <-gate; return nil }
 			w.repo.sites["c1"] = d
 		}, 12 * time.Minute},
 		"a lock that tells nothing": {func(w *world, gate chan struct{}) {

@@ -72,7 +72,7 @@ type Options struct {
 
 const defaultWidth = 10
 
-// Event tells what just happened, for progress.
+// Event says what just happened, for progress.
 type Event struct {
 	What    What
 	Step    plan.Step     // of Started and Finished; a roll back shows as a deletion

@@ -58,7 +58,7 @@ func (r *run) free(t *task) {
 	}
 }
 
-// end writes the result of a step and tells it.
+// end writes the result of a step and reports it.
 func (r *run) end(t *task, s Status, err error) {
 	res := Result{Step: t.step, Status: s, Err: err, Started: t.started, Tasks: t.tasks}
 	if !t.started.IsZero() {
@@ -205,7 +205,7 @@ func undoing(s plan.Step, failed model.Address) plan.Step {
 }
 
 // undone books the answer to a removal. What failed stays failed: that it left
-// nothing behind is no success. The event tells of the removal itself.
+// nothing behind is no success. The event reports the removal itself.
 func (r *run) undone(t *task, err error) {
 	res := &r.results[t.index]
 	res.Tasks = slices.Concat(res.Tasks, t.tasks)

@@ -1,5 +1,5 @@
 // Package diag holds findings: what is wrong with a site, a plan or a host, said
-// to the person who can mend it. A finding names what, why, where and what to do
+// to the person who can fix it. A finding names what, why, where and what to do
 // next; an error (package errors) is for the operator of the program instead.
 //
 // Findings are values. Packages return them beside their result, warnings travel

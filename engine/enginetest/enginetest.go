@@ -71,22 +71,22 @@ func Site(sizes map[string]int) *model.Site {
 // Host is a driver over a map. Its lock is for what it Holds: steps come from many
 // goroutines.
 type Host struct {
-	Mu        sync.Mutex
-	Holds     model.State
-	Unknown   []model.Unknown
-	Unmanaged []model.Unmanaged
-	Blind     error            // what every observation fails with
-	Fail      map[string]error // what a step fails with, by address
-	Applied   []string         // steps, in the order in which they ended
-	During    func(ctx context.Context, s plan.Step) error
+	Mu         sync.Mutex
+	Holds      model.State
+	Unknown    []model.Unknown
+	Unmanaged  []model.Unmanaged
+	ObserveErr error            // what every observation fails with
+	Fail       map[string]error // what a step fails with, by address
+	Applied    []string         // steps, in the order in which they ended
+	During     func(ctx context.Context, s plan.Step) error
 }
 
 // Observe gives what it holds.
 func (h *Host) Observe(context.Context, *model.Want) (model.Observed, error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	if h.Blind != nil {
-		return model.Observed{}, h.Blind
+	if h.ObserveErr != nil {
+		return model.Observed{}, h.ObserveErr
 	}
 	return model.Observed{At: time.Unix(0, 0), State: maps.Clone(h.Holds), Unknown: h.Unknown, Unmanaged: h.Unmanaged}, nil
 }

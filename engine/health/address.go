@@ -35,7 +35,7 @@ func Declared(nics []NIC) (guest.Address, bool) {
 	return guest.Address{IP: ip, Why: fmt.Sprintf("%s on %s, as declared", ip, n.Name), Declared: true}, true
 }
 
-// Choose takes one of the addresses that a guest tells of itself. Only interfaces with
+// Choose takes one of the addresses that a guest reports of itself. Only interfaces with
 // the MAC of one of its cards count: a bridge of docker is none. An address in a
 // subnet that is declared, by a static address or around a gateway (those of the cards
 // and near), comes before others, then the first card, then IPv4. False if there is

@@ -87,7 +87,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// story tells how far a connection came, and how an error ended it.
+// story says how far a connection came, and how an error ended it.
 func (c *conn) story(err error) string {
 	text := "connected in " + short(c.took)
 	if n := c.got.Load(); n > 0 {

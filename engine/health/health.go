@@ -3,7 +3,7 @@
 //
 // Read in this order:
 //
-//	health.go   what is proved of whom, and what comes of it
+//	health.go   what is checked of whom, and what comes of it
 //	wait.go     when a check is tried, and when it is given up
 //	try.go      one try, by the way of the check
 //	conn.go     a connection with three deadlines, which knows how far it came
@@ -28,7 +28,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Subject is the guest to be proved, and what is needed for it.
+// Subject is the guest to be checked, and what is needed for it.
 type Subject struct {
 	Address model.Address
 	Machine guest.Machine
@@ -44,7 +44,7 @@ type Prober struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Simulated is set where guests live in a simulator, which has no network: it
-	// tells whether the guest with an address is up, and then a check that would go
+	// reports whether the guest with an address is up, and then a check that would go
 	// over the network holds, whatever it expects to come back. Commands are run by
 	// the simulator, and their output is not looked at.
 	Simulated func(ip netip.Addr) error

@@ -47,7 +47,7 @@ func (a *attempt) try(ctx context.Context, c *model.Check) (string, error) {
 }
 
 // tryAt tries an endpoint by way of the network, if there is one: of a simulated guest
-// it tells whether that is up. unread is why the endpoint cannot be read.
+// it reports whether that is up. unread is why the endpoint cannot be read.
 func (a *attempt) tryAt(ctx context.Context, e model.Endpoint, unread error, way func(addr string) (string, error)) (string, error) {
 	if unread != nil {
 		return "", unreadable(unread)
@@ -132,7 +132,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 	return "exit 0" + a.wrote(out), nil
 }
 
-// wrote tells what a command wrote: of its errors if there are any, else of its output.
+// wrote says what a command wrote: of its errors if there are any, else of its output.
 func (a *attempt) wrote(out guest.Output) string {
 	for _, w := range []struct{ name, text string }{{"stderr", out.Err}, {"stdout", out.Out}} {
 		if text := strings.TrimSpace(w.text); text != "" {

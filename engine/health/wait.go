@@ -112,7 +112,7 @@ func (a *attempt) once(ctx context.Context, c *model.Check, left time.Duration) 
 	return saw, err
 }
 
-// hopeless reports whether an error says that no waiting mends it.
+// hopeless reports whether an error says that no waiting fixes it.
 func hopeless(err error) bool {
 	var h interface{ Hopeless() bool }
 	return errors.As(err, &h) && h.Hopeless()

@@ -39,7 +39,7 @@ func (l *Ledger) Write(r Receipt) (Receipt, error) {
 	r.Previous = ""
 	if len(ids) > 0 {
 		newest = ids[len(ids)-1]
-		if b, err := get(l.file(newest)); err == nil { // else the chain breaks here, which Verify tells
+		if b, err := get(l.file(newest)); err == nil { // else the chain breaks here, which Verify reports
 			r.Previous = digest(b)
 		}
 	}
@@ -150,7 +150,7 @@ func (l *Ledger) Verify() (intact int, broken []string, err error) {
 	return intact, broken, nil
 }
 
-// ids lists the receipts by name, oldest first. Files with other names are not ours.
+// ids lists the receipts by name, oldest first. Files with other names are left alone.
 func (l *Ledger) ids() ([]string, error) {
 	entries, err := os.ReadDir(l.receipts()) // in the order of names
 	if err != nil {

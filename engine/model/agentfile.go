@@ -64,7 +64,7 @@ type AgentLog struct {
 	Format string `hcl:"format,optional" doc:"text or json."`
 }
 
-// At tells where an attribute was declared; the zero Range if it was not.
+// At says where an attribute was declared; the zero Range if it was not.
 func (f *AgentFile) At(path string) diag.Range {
 	for _, p := range f.Ranges {
 		if p.Path == path {

@@ -40,7 +40,7 @@ const (
 	WayCommand = "command"
 )
 
-// Way tells what is tried.
+// Way says what is tried.
 func (c *Check) Way() string {
 	switch {
 	case c.HTTP != "":

@@ -7,14 +7,14 @@ import (
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
-// Observed is what a host holds, as far as it could be seen. What is ours is in State; everything else is named so that nobody mistakes it
+// Observed is what a host holds, as far as it could be seen. What is managed is in State; everything else is named so that nobody mistakes it
 // for absence.
 type Observed struct {
 	At        time.Time
 	State     State // ours, by ownership tag and identity
 	Unmanaged []Unmanaged
 	Pending   []Pending
-	// Undeclared are settings of resources of ours that no file names or ever named: they are no drift, and stay.
+	// Undeclared are settings of managed resources that no file names or ever named: they are no drift, and stay.
 	Undeclared []Setting
 	Unknown    []Unknown
 	Taken      map[int]string // every VMID in use on the host or its cluster, and by what
@@ -28,9 +28,9 @@ type Observed struct {
 	SweepHints []string
 }
 
-// Unseen is the observation of a host that could not be seen: nothing is known of it, so
+// NotObserved is the observation of a host that could not be seen: nothing is known of it, so
 // nothing follows from it.
-func Unseen(host string, why error) Observed {
+func NotObserved(host string, why error) Observed {
 	return Observed{
 		At:      time.Now().UTC(),
 		State:   State{},
@@ -52,7 +52,7 @@ type PreflightProblem struct {
 	Path  string
 	Power bool // and those that start it
 	Any   bool // and all others
-	// Severity is that of the finding. An error keeps the step back, for it is proved that it would fail.
+	// Severity is that of the finding. An error withholds the step, for it is certain that it would fail.
 	Severity        diag.Severity
 	Summary, Detail string
 	// At is the line that asks for it, that of Path if zero. What is said of one line is reported once for all resources
@@ -60,7 +60,7 @@ type PreflightProblem struct {
 	At diag.Range
 }
 
-// Unmanaged is a guest that is not ours, or could not be shown to be.
+// Unmanaged is a guest without an ownership tag of this site, or one that could not be shown to have it.
 type Unmanaged struct {
 	VMID int    `json:"vmid"`
 	Name string `json:"name"`

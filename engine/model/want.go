@@ -33,7 +33,7 @@ type Deferred struct {
 // Want only reads it.
 func (s *Site) Want(host string) (*Want, diag.List) {
 	if w := s.Resolved[host]; w != nil {
-		return w, nil // its findings were told with the others of the load
+		return w, nil // its findings were reported with the others of the load
 	}
 	h := s.Hosts[host]
 	w := &Want{Host: h, State: State{}, Suspended: map[string]bool{}, Declared: map[Address]bool{}, Nodes: map[Address]*Node{}, Elsewhere: map[Address]string{}}

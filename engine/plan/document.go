@@ -150,7 +150,7 @@ func Read(r io.Reader) (*Plan, error) {
 	return p.listed(), nil
 }
 
-// check tells whether a document says what every plan says.
+// check reports whether a document says what every plan says.
 func (p *Plan) check() error {
 	major, _, _ := strings.Cut(p.FormatVersion, ".")
 	ours, _, _ := strings.Cut(FormatVersion, ".")

@@ -138,7 +138,7 @@ func (f *fingerprint) sum(in Input) string {
 	f.needs(in.Targets)
 	var ids []int
 	for _, g := range in.Have.Unmanaged {
-		ids = append(ids, g.VMID) // not the name: PVE tells it up to 10 s late
+		ids = append(ids, g.VMID) // not the name: PVE reports it up to 10 s late
 	}
 	slices.Sort(ids)
 	f.number(len(ids))

@@ -12,7 +12,7 @@
 //	id.go     names the plan by what it was made from
 //
 // Text and Markdown draw the document; Read takes it from a file again, and
-// Moved tells whether the world is still the one it was drawn in.
+// Moved reports whether the world is still the one it was drawn in.
 package plan
 
 import (

@@ -46,8 +46,8 @@ func (d *draft) limit() {
 
 func (d *draft) within(a model.Address) bool { return d.scope == nil || d.scope[a] }
 
-// manifest tells whose a resource is: the site decides, and where it is silent
-// the mark.
+// manifest says whose a resource is: the site decides, and where it is silent
+// the ownership tag.
 func (d *draft) manifest(a model.Address) string {
 	if r := d.want[a]; r != nil {
 		return r.Manifest

@@ -41,7 +41,7 @@ type line struct {
 }
 
 // Text draws the plan for people, and answers whether something in it is said shorter
-// than TextOptions.All would. Findings are not in it: diag.Text tells them.
+// than TextOptions.All would. Findings are not in it: diag.Text writes them.
 //
 //	site home @ 3f2c1a9   host father   plan 7c1e04b2
 //	  father
@@ -84,7 +84,7 @@ func (p *Plan) source() string {
 
 func limit(s string, n int) string { return s[:min(len(s), n)] }
 
-// last sums the plan up, with how it was judged.
+// last sums the plan up, with how it was checked.
 func (p *Plan) last() string {
 	if p.Rules == nil {
 		return p.sum()
@@ -92,7 +92,7 @@ func (p *Plan) last() string {
 	return p.sum() + " · policy: " + p.Rules.String()
 }
 
-// String tells the count in words: 12 ok, 1 warning, 1 denied.
+// String gives the count in words: 12 ok, 1 warning, 1 denied.
 func (r Rules) String() string {
 	text := fmt.Sprintf("%d ok", r.OK)
 	switch {

@@ -57,7 +57,7 @@ func blockOf(path string) string {
 	return ""
 }
 
-// whole tells whether a block comes ("+") or goes ("-"). Of one that stays no
+// whole reports whether a block comes ("+") or goes ("-"). Of one that stays no
 // attribute is nil on either side.
 func whole(changes []Change, block string) string {
 	sign := ""

@@ -126,7 +126,7 @@ func nodesText(b *strings.Builder, nodes []engine.NodeStatus, now time.Time, p P
 		if !n.Since.IsZero() {
 			since = ago(now, n.Since)
 		}
-		rows = append(rows, []string{n.Address, id, orDash(n.Place), since, standing(n)})
+		rows = append(rows, []string{n.Address, id, orDash(n.PVENode), since, standing(n)})
 	}
 	fmt.Fprintln(b)
 	table(b, rows, func(row, column int, text string) string {
@@ -238,8 +238,8 @@ func checksLine(s agent.Status, now time.Time) string {
 	} else if r.Checked != nil {
 		parts = append(parts, "answered "+ago(now, *r.Checked)+" ago")
 	}
-	if s.NextLook != nil {
-		parts = append(parts, "next look "+until(now, *s.NextLook))
+	if s.NextCheck != nil {
+		parts = append(parts, "next look "+until(now, *s.NextCheck))
 	}
 	if s.NextFull != nil {
 		parts = append(parts, "next full check "+until(now, *s.NextFull))

@@ -42,11 +42,11 @@ func busyStatus() agent.Status {
 			Summary: plan.Summary{Create: 2, Delete: 1, Unmanaged: 1}, Unknown: 2, Pending: 1,
 		},
 		Suspended: []ledger.Suspension{{Manifest: "db", Reason: "restore", By: "me@here", Since: before(time.Hour), Until: new(noon.Add(90 * time.Minute))}},
-		NextLook:  new(noon.Add(48 * time.Second)),
+		NextCheck: new(noon.Add(48 * time.Second)),
 		Nodes: []engine.NodeStatus{
-			{Address: "vm.web-1", Node: "web-1", VMID: 10001, Place: "pve1", Ready: true, Since: before(50 * time.Hour)},
+			{Address: "vm.web-1", Node: "web-1", VMID: 10001, PVENode: "pve1", Ready: true, Since: before(50 * time.Hour)},
 			{Address: "vm.web-2", Node: "web-2", Phase: "create", Since: before(time.Minute)},
-			{Address: "vm.db", Node: "db", VMID: 10003, Place: "pve1", Phase: "run", Drift: 2, Error: "locked by backup\x1b[2J"},
+			{Address: "vm.db", Node: "db", VMID: 10003, PVENode: "pve1", Phase: "run", Drift: 2, Error: "locked by backup\x1b[2J"},
 		},
 	}
 }

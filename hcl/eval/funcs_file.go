@@ -53,7 +53,7 @@ func (ev *Evaluator) readText(name string) (string, error) {
 	data, problem := ev.Read(name)
 	switch {
 	case problem != "":
-		if !strings.Contains(problem, name) { // else it tells already which file
+		if !strings.Contains(problem, name) { // else it says already which file
 			problem = fmt.Sprintf("%s, seen from the top folder of the site: %s", parse.Quote(name), problem)
 		}
 		return "", errors.New(problem)

@@ -29,7 +29,7 @@ const (
 	MaxQuoted   = 80        // characters of a name or value repeated in a message
 )
 
-// Findings gathers what one load has to tell. It is owned by that load.
+// Findings gathers what one load has to report. It is owned by that load.
 type Findings struct {
 	List     diag.List
 	more     int               // found beyond maxKept

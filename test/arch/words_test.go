@@ -67,18 +67,6 @@ var wordsLeft = map[string][]string{
 		"text: is no", "text: mend", "text: tell", "told",
 		"twin", "unseen",
 	},
-	"engine": {
-		"held", "judge", "look", "looking", "place", "places", "prove", "proved", "settle", "settled", "sick", "unseen", "unwell",
-	},
-	"engine/agent": {
-		"look", "looking", "spent", "text: tell", "void",
-	},
-	"engine/enginetest": {
-		"blind",
-	},
-	"engine/model": {
-		"unseen",
-	},
 	"engine/source": {
 		"bare", "leaves",
 	},

@@ -222,7 +222,7 @@ func (w *world) load(reader *hcl.Loader, c model.Commit) engine.Desired {
 		said, _ := w.rules.Site(w.ctx, s, policy.Request{Commit: by, Now: time.Now(), Unattended: true})
 		d.Findings = append(d.Findings, said...)
 	}
-	d.Judge = func(ctx context.Context, q engine.Question) diag.List {
+	d.PolicyCheck = func(ctx context.Context, q engine.Question) diag.List {
 		r := policy.Request{Commit: by, Now: time.Now(), Want: q.Want, Unattended: q.Unattended, AllowDeletes: q.AllowDeletes}
 		for _, have := range q.Have.State {
 			if have.Guest != nil {

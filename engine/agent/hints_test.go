@@ -56,10 +56,10 @@ func TestAnAgentTellsTheNextLookWhatTheLastOneLeft(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"web": 1}))
 		w.start()
 		w.pass(time.Second)
-		w.set(func() { w.host.Blind = errors.New("dark") })
+		w.set(func() { w.host.ObserveErr = errors.New("dark") })
 		w.look()
 		w.end()
-		w.set(func() { w.host.Blind = nil })
+		w.set(func() { w.host.ObserveErr = nil })
 		w.start()
 		w.pass(time.Second)
 		leaves = nil

@@ -16,7 +16,7 @@ import (
 )
 
 // back is a forced push that takes the newest n commits off the branch; again pushes
-// them anew.
+// them again.
 func (w *world) back(n int) (again func()) {
 	taken := slices.Clone(w.repo.branch[len(w.repo.branch)-n:])
 	w.set(func() { w.repo.branch = w.repo.branch[:len(w.repo.branch)-n] })
@@ -134,6 +134,6 @@ func TestThatNothingCanBeKeptIsSaidOnce(t *testing.T) {
 		w.repo.push("c1", boxes(map[string]int{"a": 1}))
 		w.start()
 		w.pass(10 * time.Minute)
-		require.Equal(t, 1, w.log.count("could not be told what to keep"))
+		require.Equal(t, 1, w.log.count("does not know which commits to keep"))
 	})
 }

@@ -17,7 +17,7 @@ func judged(h *enginetest.Host, found diag.List, asked *engine.Question) *engine
 	s := enginetest.Site(map[string]int{"a": 1})
 	p := enginetest.Pass(s, h)
 	p.Load = func(context.Context) engine.Desired {
-		return engine.Desired{Site: s, Commit: "c0ffee", Judge: func(_ context.Context, q engine.Question) diag.List {
+		return engine.Desired{Site: s, Commit: "c0ffee", PolicyCheck: func(_ context.Context, q engine.Question) diag.List {
 			*asked = q
 			return found
 		}}
@@ -105,7 +105,7 @@ func TestAStopWhileRulesAreAskedIsNoDenial(t *testing.T) {
 	p := enginetest.Pass(s, h)
 	p.Stop = stop
 	p.Load = func(context.Context) engine.Desired {
-		return engine.Desired{Site: s, Judge: func(ctx context.Context, _ engine.Question) diag.List {
+		return engine.Desired{Site: s, PolicyCheck: func(ctx context.Context, _ engine.Question) diag.List {
 			close(stop)
 			<-ctx.Done()
 			return enginetest.Said(diag.Error, diag.FromPolicy)
