@@ -122,7 +122,7 @@ func (b *blinded) look() (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.world.PlanFor(want, have), nil
+	return b.PlanFor(want, have), nil
 }
 
 // TestEveryBlindSpot is the list of the ways in which a view of the host can be short

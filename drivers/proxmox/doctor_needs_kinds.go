@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -156,34 +157,6 @@ func templateNeeds(t *Template, n *rights.Needs) {
 			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
 		}, "volume")
 	default:
-		uploadNeeds(n, t.AsImage())
+		objects.UploadNeeds(n, t.AsImage())
 	}
-}
-
-func imageNeeds(i *Image, n *rights.Needs) {
-	uploadNeeds(n, i)
-	if i.File != "" {
-		n.Uploads = append(n.Uploads, i.File)
-	}
-}
-
-// uploadNeeds asks for what a file of ours on a storage takes.
-func uploadNeeds(n *rights.Needs, i *Image) {
-	n.Uses = append(n.Uses, rights.Use{Storage: i.Storage, Content: i.content(), GiB: 0, By: n.From, Attr: "storage"})
-	path := "/storage/" + i.Storage
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleImages, For: "download or upload"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing what is there, and making disks of it"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleImages, For: "removing what is no longer declared"}, "")
-	if i.URL != "" {
-		n.Add(rights.Need{
-			Grant: rights.Grant{Path: "/nodes/" + n.Host.PVENode(), Priv: "Sys.AccessNetwork"}, Role: rights.RoleNode, For: "download",
-			Or: [][]rights.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
-		}, "url")
-	}
-}
-
-func poolNeeds(_ *Pool, n *rights.Needs) {
-	path := "/pool/" + n.From.Addr.Name
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Allocate"}, Role: rights.RolePool, For: "making, changing and removing it"}, "")
-	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Audit"}, Role: rights.RolePool, For: "seeing whether it is there"}, "")
 }

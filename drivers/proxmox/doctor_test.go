@@ -19,6 +19,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -123,8 +124,8 @@ func TestNeedsFollowTheSite(t *testing.T) {
 func TestNeedsOfPoolFileAndTemplate(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.Site.Hosts["father"].Pool = "ours"
-	w.Site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &proxmox.Pool{Host: "father"}}
-	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: "images/d.qcow2"}
+	w.Site.Objects[model.Address{Kind: "pool", Name: "ours"}] = &model.Resource{Addr: model.Address{Kind: "pool", Name: "ours"}, Spec: &objects.Pool{Host: "father"}}
+	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: "images/d.qcow2"}
 	w.Node("copy", func(v *proxmox.VM) { v.Template = "golden" })
 	got := w.grants(9)
 	require.Contains(t, got, "VM.Clone on /vms/9000")
@@ -249,7 +250,7 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, pvesim.Config{})
 			w.Node("web", nil)
-			w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{File: c.file, Checksum: c.checksum}
+			w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{File: c.file, Checksum: c.checksum}
 			files := fstest.MapFS{"d.qcow2": {Data: []byte("test")}}
 			got := said(t, w.examine(func(d *doctor.Doctor) { d.Files = fs.FS(files) }), "image debian-12")
 			require.Equal(t, c.result, got.Result, got.Seen)
@@ -260,7 +261,7 @@ func TestDoctorComparesFilesOfTheSite(t *testing.T) {
 func TestDoctorLetsTheHostTryDownloads(t *testing.T) {
 	w := newWorld(t, pvesim.Config{})
 	w.Node("web", nil)
-	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &proxmox.Image{URL: "http://nowhere.invalid/d.qcow2"}
+	w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec = &objects.Image{URL: "http://nowhere.invalid/d.qcow2"}
 	got := said(t, w.examine(nil), "image debian-12")
 	require.Equal(t, doctor.Failed, got.Result)
 	require.Contains(t, got.Seen, "http://nowhere.invalid/d.qcow2")

@@ -6,11 +6,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -76,7 +76,10 @@ func SeedName(volid string) (string, bool) {
 }
 
 // IsImageFile reports whether a volume goes by the name of a declared image.
-func IsImageFile(volid string) bool { return imageFile.MatchString(path.Base(volid)) }
+func IsImageFile(volid string) bool {
+	_, _, _, ok := objects.ParseFileName(volid)
+	return ok
+}
 
 // CardOf is cardOf for a container.
 func CardOf(name, val string) health.NIC { return cardOf(name, val, "") }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
@@ -209,4 +210,32 @@ func (j *judge) close() {
 	}
 	j.inTheirPool()
 	slices.SortFunc(j.out.Pending, func(a, b model.Pending) int { return a.Address.Compare(b.Address) })
+}
+
+// inTheirPool says which guests are in another pool than the host names: they joined
+// theirs when they were made. To move them needs rights on both pools and the right to
+// give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
+func (j *judge) inTheirPool() {
+	h := j.want.Host
+	if h == nil || h.Pool == "" {
+		return
+	}
+	var who, ids []string
+	for _, addr := range slices.SortedFunc(maps.Keys(j.out.State), model.Address.Compare) {
+		g := j.out.State[addr].Guest
+		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.Guests[g.VMID].Pool) {
+			continue
+		}
+		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.Guests[g.VMID].Pool))
+		ids = append(ids, strconv.Itoa(g.VMID))
+	}
+	if len(who) == 0 {
+		return
+	}
+	j.out.Findings = append(j.out.Findings, diag.Finding{
+		Severity: diag.Warning, Source: diag.FromGuard, Address: "host." + h.Name, At: h.At,
+		Summary: fmt.Sprintf("guests are not in pool %s, which host %s names, but in another: %s", h.Pool, h.Name, strings.Join(who, ", ")),
+		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",
+			h.Pool, strings.Join(ids, ",")),
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -214,7 +215,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 func TestPoolThatChangedHands(t *testing.T) {
 	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
-		spec := &proxmox.Pool{Host: "father", Comment: "what pays\n"}
+		spec := &objects.Pool{Host: "father", Comment: "what pays\n"}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
 		w.Apply()
 		w.Converged() // blanks at the end are no difference

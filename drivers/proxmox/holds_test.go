@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -116,11 +117,11 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 				fixed.Guest.VMID, fixed.Needs = 30000, []model.Address{{Kind: "image", Name: "other"}}
 				w.Site.Objects[model.Address{Kind: "image", Name: "nas"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "nas"},
-					Spec: &proxmox.Image{URL: "https://images.test/nas.qcow2", Checksum: "sha256:" + strings.Repeat("ef", 32), Storage: "nas"},
+					Spec: &objects.Image{URL: "https://images.test/nas.qcow2", Checksum: "sha256:" + strings.Repeat("ef", 32), Storage: "nas"},
 				}
 				w.Site.Objects[model.Address{Kind: "image", Name: "other"}] = &model.Resource{
 					Addr: model.Address{Kind: "image", Name: "other"},
-					Spec: &proxmox.Image{URL: "https://images.test/other.qcow2", Checksum: "sha256:" + strings.Repeat("ee", 32), Storage: "local"},
+					Spec: &objects.Image{URL: "https://images.test/other.qcow2", Checksum: "sha256:" + strings.Repeat("ee", 32), Storage: "local"},
 				}
 				w.Node("nas", func(v *proxmox.VM) { v.Image = "nas" }).Resource.Needs = []model.Address{{Kind: "image", Name: "nas"}}
 				w.ct("new", nil)

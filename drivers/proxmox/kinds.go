@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -12,9 +13,9 @@ func table() []kind.Kind {
 		&vmKind,
 		&pveKind,
 		&ctKind,
-		&imageKind,
+		&objects.ImageKind,
 		&templateKind,
-		&poolKind,
+		&objects.PoolKind,
 		&seedKind,
 	}
 }

@@ -120,7 +120,10 @@ func (d worker) removeSeed(ctx context.Context, node, volid string) error {
 	if api.ClassOf(err) == api.Denied {
 		err = d.sendSeed(ctx, node, volid, nocloud.Empty())
 	}
-	return attempt("removing seed image "+volid, err)
+	if err != nil {
+		return fmt.Errorf("removing seed image %s: %w", volid, err)
+	}
+	return nil
 }
 
 // findSeeds looks at what machines were told, and for images that no machine needs:

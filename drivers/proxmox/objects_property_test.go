@@ -20,14 +20,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// objects are what files declare beside guests: pools, images and templates by name.
-type objects struct {
+// declaredObjects are what files declare beside guests: pools, images and templates by name.
+type declaredObjects struct {
 	pools     map[string]string // their comments
-	images    map[string]proxmox.Image
+	images    map[string]objects.Image
 	templates map[string]proxmox.Template
 }
 
@@ -36,8 +37,8 @@ var uploaded = fstest.MapFS{"images/one.qcow2": {Data: []byte("QFI\xfb\x00\x00\x
 
 // drawObjects draws what the files may say of them. What only lies on the host, a
 // volume and a template of an administrator, is named by some of the templates.
-func drawObjects(rt *rapid.T, when string) objects {
-	o := objects{map[string]string{}, map[string]proxmox.Image{}, map[string]proxmox.Template{}}
+func drawObjects(rt *rapid.T, when string) declaredObjects {
+	o := declaredObjects{map[string]string{}, map[string]objects.Image{}, map[string]proxmox.Template{}}
 	flip := func(label string) bool { return rapid.Bool().Draw(rt, when+label) }
 	pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(rt, when+label) }
 	sum := func(label string) string {
@@ -52,7 +53,7 @@ func drawObjects(rt *rapid.T, when string) objects {
 		if !flip("image " + name) {
 			continue
 		}
-		i := proxmox.Image{Storage: pick("storage", "", "local", "nas"), Checksum: sum("checksum")}
+		i := objects.Image{Storage: pick("storage", "", "local", "nas"), Checksum: sum("checksum")}
 		if i.File = pick("file", "", "images/one.qcow2", "images/two.raw"); i.File != "" {
 			i.Checksum = ""
 		} else {
@@ -83,7 +84,7 @@ func drawObjects(rt *rapid.T, when string) objects {
 
 // declare puts them into a site, where a guest needs them all: what nothing needs
 // would stay away from the host.
-func (o objects) declare(w *world) {
+func (o declaredObjects) declare(w *world) {
 	n := w.Site.Manifests["web"].Nodes[0]
 	n.Resource.Needs = nil
 	w.Site.Objects = model.State{}
@@ -95,7 +96,7 @@ func (o objects) declare(w *world) {
 		}
 	}
 	for name, comment := range o.pools {
-		add("pool", name, &proxmox.Pool{Host: "father", Comment: comment})
+		add("pool", name, &objects.Pool{Host: "father", Comment: comment})
 	}
 	for name, i := range o.images {
 		add("image", name, &i)
@@ -110,15 +111,15 @@ func (o objects) declare(w *world) {
 	// These make the driver look at every shelf; where an image lay on a storage that
 	// no image of the files names any more is not looked at.
 	for _, storage := range []string{"local", "nas"} {
-		add("image", "anchor-"+storage, &proxmox.Image{URL: "https://images.test/anchor.qcow2", Storage: storage})
-		add("image", "anchor-iso-"+storage, &proxmox.Image{URL: "https://images.test/anchor.iso", Storage: storage})
+		add("image", "anchor-"+storage, &objects.Image{URL: "https://images.test/anchor.qcow2", Storage: storage})
+		add("image", "anchor-iso-"+storage, &objects.Image{URL: "https://images.test/anchor.iso", Storage: storage})
 		add("template", "anchor-"+storage, &proxmox.Template{URL: "https://images.test/anchor.tar.zst", Storage: storage})
 	}
 }
 
 // files are the volumes that images and downloads are, by kind and name: STORAGE:CONTENT/NAME
 // without the hash, and what the hash is of.
-func (o objects) files() map[string][2]string {
+func (o declaredObjects) files() map[string][2]string {
 	out := map[string][2]string{}
 	for name, i := range o.images {
 		format, content := i.Format, "import"
@@ -144,7 +145,7 @@ func storageOr(s string) string { return cmp.Or(s, "local") }
 func contentOf(checksum, from string) string { return strings.ToLower(cmp.Or(checksum, from)) }
 
 // becoming are the writes that make these objects of others, with * for a hash.
-func (o objects) becoming(was objects) []string {
+func (o declaredObjects) becoming(was declaredObjects) []string {
 	var out []string
 	writes := func(how string, args ...any) { out = append(out, fmt.Sprintf(how, args...)) }
 	for name, comment := range o.pools {
@@ -198,7 +199,7 @@ func (o objects) becoming(was objects) []string {
 }
 
 // needed are the names of what a guest may need.
-func (o objects) needed() []string {
+func (o declaredObjects) needed() []string {
 	var out []string
 	for name := range o.images {
 		out = append(out, "image."+name)
@@ -211,7 +212,7 @@ func (o objects) needed() []string {
 }
 
 // made is what the template is made of, which does not hang on where the image lies.
-func (o objects) made() string {
+func (o declaredObjects) made() string {
 	t, ok := o.templates["made"]
 	if !ok {
 		return ""
@@ -278,10 +279,10 @@ func TestAnyObjects(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(time.Minute)
 			w.Node("web-1", func(v *proxmox.VM) { v.Image, v.Power = "anchor-local", "stopped" })
-			objects{}.declare(w)
+			declaredObjects{}.declare(w)
 			makeThem(w)
 			theirs := w.Guest(8000)
-			for _, step := range [][2]objects{{{}, first}, {first, then}, {then, {}}} {
+			for _, step := range [][2]declaredObjects{{{}, first}, {first, then}, {then, {}}} {
 				seen.taken()
 				step[1].declare(w)
 				makeThem(w)

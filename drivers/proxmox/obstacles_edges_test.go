@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -48,7 +49,7 @@ func TestAStorageThatAnotherNodeLacksIsNoSightOfThisOne(t *testing.T) {
 	inTime(t, c, func(t *testing.T, w *world) {
 		w.Site.Hosts["father"].Nodes = []string{"father", "mother"}
 		w.Root(http.MethodPut, "/storage/nas", url.Values{"nodes": {"father"}})
-		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
+		w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Storage = "nas"
 		w.Node("db", func(v *proxmox.VM) { v.Power = "stopped" })
 		w.Apply()
 		w.Root(http.MethodPost, "/nodes/father/qemu/10000/migrate", url.Values{"target": {"mother"}})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -71,7 +72,7 @@ func TestThePlanTellsWhatTheHostLacks(t *testing.T) {
 		"a storage of images that is not there is no unknown": {
 			func(w *world) {
 				w.Node("db", nil)
-				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image).Storage = "nas"
+				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Storage = "nas"
 			},
 			[]string{`error image.debian-12 is not created: there is no storage "nas" on node father | none of that name is switched on there (known: local)`, "vm.db is not created: it needs image.debian-12"},
 			nil,

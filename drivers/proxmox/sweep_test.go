@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -85,7 +86,7 @@ func (l *life) pass(ctx context.Context) (done bool) {
 	if err != nil || ctx.Err() != nil {
 		return false
 	}
-	p := l.world.PlanFor(want, have)
+	p := l.PlanFor(want, have)
 	failed := map[model.Address]bool{}
 	for _, s := range p.Steps {
 		if ctx.Err() != nil {
@@ -264,15 +265,15 @@ func TestEveryRequestOfObjectsMayFail(t *testing.T) {
 	sweepChapters(t, chapters{
 		then: []func(*world){
 			func(w *world) {
-				w.Site.Objects[pool] = &model.Resource{Addr: pool, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
+				w.Site.Objects[pool] = &model.Resource{Addr: pool, Spec: &objects.Pool{Host: "father", Comment: "what pays"}}
 				w.Site.Hosts["father"].Pool = "prod"
 				n := w.Node("inner", nil)
 				n.Type, n.Resource.Addr = "pve", model.Address{Kind: "pve", Name: "inner"}
 				w.ct("cache", nil)
 			},
 			func(w *world) {
-				w.Site.Objects[pool].Spec.(*proxmox.Pool).Comment = "what earns"
-				debian(w).Checksum = "sha256:" + strings.Repeat("ab", 32)
+				w.Site.Objects[pool].Spec.(*objects.Pool).Comment = "what earns"
+				w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image).Checksum = "sha256:" + strings.Repeat("ab", 32)
 				w.declare("debian-ct", &proxmox.Template{URL: "https://images.test/debian-12-standard.tar.zst", Checksum: "sha256:" + strings.Repeat("cd", 32)})
 			},
 			func(w *world) {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -96,7 +96,7 @@ var templateKind = kind.Of[Template]{
 			return remakeTemplate(ctx, worker{h}, s, want, have)
 		}
 		if want.File != "" {
-			if err := ensureImage(ctx, h, s, want.AsImage()); err != nil {
+			if err := objects.EnsureImage(ctx, h, s, want.AsImage()); err != nil {
 				return err
 			}
 		}
@@ -114,7 +114,7 @@ func createTemplate(ctx context.Context, d worker, s plan.Step, want *Template) 
 	if want.Image != "" {
 		return makeTemplate(ctx, d, s, want)
 	}
-	return createImage(ctx, d.Host, s, want.AsImage())
+	return objects.CreateImage(ctx, d.Host, s, want.AsImage())
 }
 
 // leaveTemplate removes what we made: a machine that became a template, or a download.
@@ -134,7 +134,7 @@ func removeTemplate(ctx context.Context, d worker, t *Template) error {
 	if t.File == "" {
 		return nil
 	}
-	return removeVolume(ctx, d.Host, d.Model.PVENode(), t.File)
+	return objects.RemoveVolume(ctx, d.Host, d.Model.PVENode(), t.File)
 }
 
 // templateOf gives the complete form of a declared template; an empty one if there
@@ -163,7 +163,7 @@ func (t *Template) resolve(in model.Scope) []model.Problem {
 			Detail:  "Exactly one of these must be set: volume or url for a container template, image (with vmid) for a VM template to make, vmid alone for a VM or container template to clone.",
 		})
 	}
-	if t.Checksum != "" && !sha256Text.MatchString(t.Checksum) {
+	if t.Checksum != "" && !objects.ChecksumText.MatchString(t.Checksum) {
 		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is no sha256", Detail: "write sha256: and 64 hex digits"})
 	}
 	if t.Image != "" {
@@ -194,8 +194,8 @@ func (t *Template) download(in model.Scope) []model.Problem {
 	if u, err := url.Parse(t.URL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		out = append(out, model.Problem{Path: "url", Summary: fmt.Sprintf("%q is no URL", t.URL), Detail: "write a URL such as http://download.proxmox.com/images/system/…"})
 	}
-	if archiveOf(t.URL) == "" {
-		out = append(out, model.Problem{Path: "url", Summary: "the URL names no container template", Detail: "its path must end with " + strings.Join(archives, ", ") + ", which is how PVE knows one"})
+	if objects.ArchiveEnding(t.URL) == "" {
+		out = append(out, model.Problem{Path: "url", Summary: "the URL names no container template", Detail: "its path must end with " + strings.Join(objects.ArchiveEndings, ", ") + ", which is how PVE knows one"})
 	}
 	if t.Checksum == "" {
 		out = append(out, model.Problem{
@@ -203,33 +203,18 @@ func (t *Template) download(in model.Scope) []model.Problem {
 			Detail: "What is downloaded cannot be verified: add checksum = \"sha256:…\".",
 		})
 	}
-	i := &Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveOf(t.URL)}
-	t.File = fmt.Sprintf("%s:%s/%s", t.Storage, i.content(), i.fileName(in.Site.Name, in.Name))
+	i := &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.URL)}
+	t.File = fmt.Sprintf("%s:%s/%s", t.Storage, i.Content(), i.FileName(in.Site.Name, in.Name))
 	return out
 }
 
 // AsImage is the download as the code for images takes it.
-func (t *Template) AsImage() *Image {
-	return &Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: archiveOf(t.File), Volume: t.File}
+func (t *Template) AsImage() *objects.Image {
+	return &objects.Image{URL: t.URL, Checksum: t.Checksum, Storage: t.Storage, Format: objects.ArchiveEnding(t.File), Volume: t.File}
 }
 
 // unpacked is the volume that a container is made from; "" for a guest to clone.
 func (t *Template) unpacked() string { return cmp.Or(t.Volume, t.File) }
-
-// archives are the endings of container templates (pve-storage, PVE/Storage.pm).
-var archives = []string{"tar.zst", "tar.xz", "tar.gz", "tar.bz2"}
-
-func archiveOf(name string) string {
-	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
-		name = cmp.Or(u.Path, name)
-	}
-	for _, a := range archives {
-		if strings.HasSuffix(name, "."+a) {
-			return a
-		}
-	}
-	return ""
-}
 
 // listTemplates finds our downloads, be they wanted or left over, and looks whether
 // what the wanted ones only name is there.
@@ -300,16 +285,16 @@ func listTemplates(ctx context.Context, obs *kind.Observation) (model.Observed, 
 
 // keepDownload notes a volume that is a download of ours.
 func keepDownload(state model.State, site, volid string, wanted map[model.Address]*Template) {
-	m := imageFile.FindStringSubmatch(path.Base(volid))
-	if m == nil || m[1] != site {
+	of, name, _, ok := objects.ParseFileName(volid)
+	if !ok || of != site {
 		return
 	}
-	addr := model.Address{Kind: "template", Name: m[2]}
+	addr := model.Address{Kind: "template", Name: name}
 	file := ""
 	if t := wanted[addr]; t != nil {
 		file = t.File
 	}
-	if old := state[addr]; old != nil && !leftOver(volid, old.Spec.(*Template).File, file) {
+	if old := state[addr]; old != nil && !objects.ReportsFirst(volid, old.Spec.(*Template).File, file) {
 		return
 	}
 	state[addr] = &model.Resource{Addr: addr, Spec: &Template{File: volid}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
@@ -53,7 +54,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 		t.Storage = h.Storage.Disks
 	}
 	t.Storage = cmp.Or(t.Storage, "local-lvm")
-	if img := imageOf(in, t.Image); img != nil {
+	if img := objects.ImageOf(in, t.Image); img != nil {
 		t.volume, t.Made = img.Volume, path.Base(img.Volume)
 		if img.Format == "iso" {
 			out = append(out, model.Problem{Path: "image", Summary: fmt.Sprintf("image %q is an ISO image", t.Image), Detail: "a template is made from a disk image (qcow2, raw or vmdk)"})

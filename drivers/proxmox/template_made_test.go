@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -39,7 +40,7 @@ func (w *world) cloned(name, how string) *proxmox.VM {
 
 // newImage gives the image another content, and so another file.
 func (w *world) newImage() {
-	i := w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+	i := w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image)
 	i.Checksum = "sha256:" + strings.Repeat("cd", 32)
 }
 

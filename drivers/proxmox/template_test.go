@@ -189,7 +189,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		"password too short":                                    func(c *proxmox.CT) { c.Password = "abc" },
 		`power = "off" is not possible`:                         func(c *proxmox.CT) { c.Power = "off" },
 		`"a b" is no tag`:                                       func(c *proxmox.CT) { c.Tags = []string{"a b"} },
-		"description holds an ownership tag":                       func(c *proxmox.CT) { c.Description = "homestak-gitops: {}" },
+		"description holds an ownership tag":                    func(c *proxmox.CT) { c.Description = "homestak-gitops: {}" },
 		"swap out of range":                                     func(c *proxmox.CT) { c.Swap = -1 },
 	} {
 		t.Run(says, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -96,7 +97,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	path := "options." + key
 	refuse := func(summary, detail string, args ...any) { r.errorf(path, summary, detail, args...) }
 	machine, _, _ := strings.Cut(property.Parse(r.Options["machine"]).First("type"), "+")
-	image := imageOf(r.in, file)
+	image := objects.ImageOf(r.in, file)
 	switch {
 	case key == seedSlot:
 		refuse("ide2 is the cloud-init drive", "take another slot for the CD drive: ide0, or one of sata0 to sata5 or scsi0 to scsi30")
@@ -275,7 +276,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 // comes reports whether a volume is one of the site's images, which is made before it is needed.
 func (s *survey) comes(volid string) bool {
 	for _, r := range s.obs.Want.State {
-		if i, ok := r.Spec.(*Image); ok && i.Volume == volid {
+		if i, ok := r.Spec.(*objects.Image); ok && i.Volume == volid {
 			return true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -191,7 +192,7 @@ func TestDiskBesideCDDrives(t *testing.T) {
 func TestImageInADrive(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		addr := model.Address{Kind: "image", Name: "drivers"}
-		iso := &proxmox.Image{URL: "https://images.test/virtio-win.iso", Checksum: "sha256:" + strings.Repeat("a", 64)}
+		iso := &objects.Image{URL: "https://images.test/virtio-win.iso", Checksum: "sha256:" + strings.Repeat("a", 64)}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: iso}
 		w.windows(func(v *proxmox.VM) { v.Options = map[string]string{"sata0": "drivers,media=cdrom"} })
 		_, found := w.Site.Want("father")

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // vmResolver fills in what stands around a VM.
@@ -49,7 +49,7 @@ func (r *vmResolver) size() {
 	case r.Image != "" && r.Template != "":
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
 	}
-	if full := imageOf(r.in, r.Image); full != nil {
+	if full := objects.ImageOf(r.in, r.Image); full != nil {
 		r.source = full.Volume
 		if full.Format == "iso" {
 			r.errorf("image", fmt.Sprintf("image %q is an ISO image", r.Image), "a root disk is made from a disk image (qcow2, raw or vmdk)")
@@ -82,18 +82,6 @@ func (r *vmResolver) rootOn(storage string) {
 		r.errorf("disk.root.storage", fmt.Sprintf("a linked clone lies where its template lies, on %s and not on %s", storage, s), "remove storage, or set clone = \"full\"")
 	}
 	r.Disks[0].Storage = storage
-}
-
-// imageOf gives the complete form of a declared image; nil if there is none of that
-// name, which the loader has told already.
-func imageOf(in model.Scope, name string) *Image {
-	r := in.Site.Objects[model.Address{Kind: "image", Name: name}]
-	if r == nil {
-		return nil
-	}
-	i := model.Clone(r.Spec).(*Image)
-	i.resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
-	return i
 }
 
 func (r *vmResolver) disks() {

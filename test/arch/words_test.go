@@ -63,7 +63,7 @@ var wordsLeft = map[string][]string{
 	},
 	"drivers/proxmox": {
 		"anew", "bare", "blind", "born", "came", "dress", "foreign", "held", "judge", "leaves", "leftover", "leftovers", "look", "looked",
-		"mark", "obstacle", "obstacles", "place", "places", "proof", "recall", "settle", "settled", "shelf", "sight", "survey", "tell",
+		"mark", "obstacle", "obstacles", "place", "proof", "recall", "settle", "settled", "shelf", "sight", "survey", "tell",
 		"text: is no", "text: mend", "text: tell", "told",
 		"twin", "unseen",
 	},

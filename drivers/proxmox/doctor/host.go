@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -194,10 +195,10 @@ func (e *exam) images(ctx context.Context) {
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
 		switch s := r.Spec.(type) {
-		case *proxmox.Image:
+		case *objects.Image:
 			name := "image " + addr.Name
 			switch old := e.have.State[addr]; {
-			case old != nil && old.Spec.(*proxmox.Image).Volume == s.Volume:
+			case old != nil && old.Spec.(*objects.Image).Volume == s.Volume:
 				e.ok(name, "on the host already: %s", s.Volume)
 			case s.File != "":
 				e.file(ctx, name, r, s)
@@ -232,7 +233,7 @@ func (e *exam) volume(name string, r *model.Resource, t *proxmox.Template) {
 	}
 }
 
-func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *proxmox.Image) {
+func (e *exam) download(ctx context.Context, name string, r *model.Resource, i *objects.Image) {
 	var meta struct {
 		Size json.RawMessage `json:"size"`
 	}

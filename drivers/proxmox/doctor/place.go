@@ -16,6 +16,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -255,7 +256,7 @@ func first(list []string) string {
 }
 
 // file compares a file of the site with its checksum.
-func (e *exam) file(ctx context.Context, name string, r *model.Resource, i *proxmox.Image) {
+func (e *exam) file(ctx context.Context, name string, r *model.Resource, i *objects.Image) {
 	if e.Files == nil {
 		e.skip(name, "the site's files are not at hand")
 		return

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi/pveapitest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -51,7 +52,7 @@ func New(t *testing.T, c pvesim.Config) *World {
 		Objects: model.State{
 			{Kind: "image", Name: "debian-12"}: {
 				Addr: model.Address{Kind: "image", Name: "debian-12"},
-				Spec: &proxmox.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
+				Spec: &objects.Image{URL: "https://images.test/debian-12.qcow2", Checksum: fmt.Sprintf("sha256:%064d", 12)},
 			},
 			{Kind: "template", Name: "golden"}: {Addr: model.Address{Kind: "template", Name: "golden"}, Spec: &proxmox.Template{VMID: 9000}},
 		},
@@ -173,15 +174,15 @@ func (w *World) Converged() {
 
 // Describe is a plan as text.
 func Describe(p *plan.Plan) string {
-	out := ""
+	var out strings.Builder
 	for _, s := range p.Steps {
-		out += fmt.Sprintf("%s %s (%s, %s):", s.Action, s.Address, s.Class, s.Reason)
+		fmt.Fprintf(&out, "%s %s (%s, %s):", s.Action, s.Address, s.Class, s.Reason)
 		for _, c := range s.Changes {
-			out += fmt.Sprintf(" %s %v → %v;", c.Path, c.Before, c.After)
+			fmt.Fprintf(&out, " %s %v → %v;", c.Path, c.Before, c.After)
 		}
-		out += "\n"
+		out.WriteString("\n")
 	}
-	return out
+	return out.String()
 }
 
 // Guest is a guest of the simulated host.

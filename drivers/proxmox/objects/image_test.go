@@ -1,4 +1,4 @@
-package proxmox_test
+package objects_test
 
 import (
 	"crypto/sha256"
@@ -12,17 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-func debian(w *world) *proxmox.Image {
-	return w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*proxmox.Image)
+func debian(w *proxmoxtest.World) *objects.Image {
+	return w.Site.Objects[model.Address{Kind: "image", Name: "debian-12"}].Spec.(*objects.Image)
 }
 
-func volumes(w *world) []string {
+func volumes(w *proxmoxtest.World) []string {
 	var out []string
 	for _, v := range w.Host.Snapshot().Volumes["local"] {
 		out = append(out, v.ID)
@@ -31,7 +32,7 @@ func volumes(w *world) []string {
 }
 
 func TestImageIsThereBeforeItsGuests(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{TaskTime: 3 * time.Second}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		p := w.Apply()
 		require.Equal(t, "image.debian-12", p.Steps[0].Address.String())
@@ -41,7 +42,7 @@ func TestImageIsThereBeforeItsGuests(t *testing.T) {
 }
 
 func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		w.Apply()
 		guest := w.Guest(10000)
@@ -56,7 +57,7 @@ func TestNewContentIsANewFileAndNoGuestIsTouched(t *testing.T) {
 }
 
 func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		w.Apply()
 		w.Drop("web-1")
@@ -71,7 +72,7 @@ func TestImageThatLeftTheFilesLeavesTheHost(t *testing.T) {
 }
 
 func TestImageIsUploadedFromTheSite(t *testing.T) {
-	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *proxmoxtest.World) {
 		content := []byte("QFI\xfb\x00\x00\x00\x03" + strings.Repeat("\x00", 24) + strings.Repeat("qcow2 bytes ", 1000))
 		i := debian(w)
 		i.URL, i.File, i.Checksum = "", "images/own.qcow2", fmt.Sprintf("sha256:%x", sha256.Sum256(content))
@@ -97,7 +98,7 @@ func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 		}
 		return 0, false
 	}
-	inTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{Fault: fault}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		failed := w.Run(w.Plan())
 		require.ErrorContains(t, failed[model.Address{Kind: "image", Name: "debian-12"}], "getting image debian-12 onto storage local")
@@ -106,7 +107,7 @@ func TestFailedDownloadLeavesNoGuest(t *testing.T) {
 }
 
 func TestFullStorageIsSaid(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		w.Node("web-1", nil)
 		w.Host.Edit(func(e *pvesim.Edit) { e.Fill("local-lvm", true) })
 		failed := w.Run(w.Plan())
@@ -121,20 +122,20 @@ func TestFullStorageIsSaid(t *testing.T) {
 func TestImageDeclarations(t *testing.T) {
 	site := &model.Site{Name: "home"}
 	for name, c := range map[string]struct {
-		image   proxmox.Image
+		image   objects.Image
 		problem string
 		volume  string
 	}{
-		"nothing":     {proxmox.Image{}, "image without url or file", ""},
-		"both":        {proxmox.Image{URL: "https://a.test/x.qcow2", File: "x"}, "image with both", ""},
-		"climbs":      {proxmox.Image{File: "../x.qcow2"}, "no path within the site", ""},
-		"no URL":      {proxmox.Image{URL: "a.test/x"}, "is no URL", ""},
-		"checksum":    {proxmox.Image{URL: "https://a.test/x.qcow2", Checksum: "md5:1"}, "checksum is no sha256", ""},
-		"none":        {proxmox.Image{URL: "https://a.test/x.raw"}, "image without checksum", ""},
-		"ubuntu":      {proxmox.Image{URL: "https://a.test/x.img?y=1", Checksum: "sha256:" + strings.Repeat("0", 64)}, "", "local:import/homestak.home.i.000000000000.qcow2"},
-		"iso":         {proxmox.Image{URL: "https://a.test/x.iso", Checksum: "sha256:" + strings.Repeat("0", 64), Storage: "nas"}, "", "nas:iso/homestak.home.i.000000000000.iso"},
-		"odd format":  {proxmox.Image{URL: "https://a.test/x.qcow2", Format: "qcow", Checksum: "sha256:" + strings.Repeat("0", 64)}, "format \"qcow\" is not possible", ""},
-		"with format": {proxmox.Image{URL: "https://a.test/x", Format: "raw", Checksum: "sha256:" + strings.Repeat("F", 64)}, "", "local:import/homestak.home.i.ffffffffffff.raw"},
+		"nothing":     {objects.Image{}, "image without url or file", ""},
+		"both":        {objects.Image{URL: "https://a.test/x.qcow2", File: "x"}, "image with both", ""},
+		"climbs":      {objects.Image{File: "../x.qcow2"}, "no path within the site", ""},
+		"no URL":      {objects.Image{URL: "a.test/x"}, "is no URL", ""},
+		"checksum":    {objects.Image{URL: "https://a.test/x.qcow2", Checksum: "md5:1"}, "checksum is no sha256", ""},
+		"none":        {objects.Image{URL: "https://a.test/x.raw"}, "image without checksum", ""},
+		"ubuntu":      {objects.Image{URL: "https://a.test/x.img?y=1", Checksum: "sha256:" + strings.Repeat("0", 64)}, "", "local:import/homestak.home.i.000000000000.qcow2"},
+		"iso":         {objects.Image{URL: "https://a.test/x.iso", Checksum: "sha256:" + strings.Repeat("0", 64), Storage: "nas"}, "", "nas:iso/homestak.home.i.000000000000.iso"},
+		"odd format":  {objects.Image{URL: "https://a.test/x.qcow2", Format: "qcow", Checksum: "sha256:" + strings.Repeat("0", 64)}, "format \"qcow\" is not possible", ""},
+		"with format": {objects.Image{URL: "https://a.test/x", Format: "raw", Checksum: "sha256:" + strings.Repeat("F", 64)}, "", "local:import/homestak.home.i.ffffffffffff.raw"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			problems := proxmox.Kinds().Get("image").Resolve(&c.image, model.Scope{Site: site, Name: "i"})

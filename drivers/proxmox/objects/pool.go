@@ -1,4 +1,6 @@
-package proxmox
+// Package objects holds the plain objects of a host, all but guests and their templates:
+// images and pools. A kind is one file.
+package objects
 
 import (
 	"cmp"
@@ -6,16 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -27,7 +26,8 @@ type Pool struct {
 	Comment string `hcl:"comment,optional" doc:"Comment; the ownership tag is added to it."`
 }
 
-var poolKind = kind.Of[Pool]{
+// PoolKind is the kind pool.
+var PoolKind = kind.Of[Pool]{
 	Model: model.Kind{
 		Name: "pool", Block: "pool", Doc: "A resource pool.",
 		New: func() any { return &Pool{} },
@@ -72,6 +72,7 @@ var poolKind = kind.Of[Pool]{
 	},
 }
 
+// attempt says what failed; nil for nil.
 func attempt(what string, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -80,14 +81,14 @@ func attempt(what string, err error) error {
 }
 
 func poolComment(h *kind.Host, s plan.Step, want *Pool) string {
-	return owner.Describe(want.Comment, poolMark(h, s.Address.Name))
+	return owner.Describe(want.Comment, poolTag(h, s.Address.Name))
 }
 
-func poolMark(h *kind.Host, name string) owner.Tag {
+func poolTag(h *kind.Host, name string) owner.Tag {
 	return owner.Tag{V: 1, Site: h.ID.Site, Type: "pool", Node: name, Owner: h.Model.Name}
 }
 
-func pools(ctx context.Context, h *kind.Host) ([]map[string]json.RawMessage, error) {
+func readPools(ctx context.Context, h *kind.Host) ([]map[string]json.RawMessage, error) {
 	var list []map[string]json.RawMessage
 	err := api.ReadList(ctx, h.API, "/pools", &list)
 	return list, err
@@ -102,7 +103,7 @@ func isOurs(h *kind.Host, e map[string]json.RawMessage) (comment string, ok bool
 }
 
 func pool(ctx context.Context, h *kind.Host, name string) (there, ours bool, err error) {
-	list, err := pools(ctx, h)
+	list, err := readPools(ctx, h)
 	for _, e := range list {
 		if api.Text(e["poolid"]) == name {
 			_, ours = isOurs(h, e)
@@ -112,11 +113,11 @@ func pool(ctx context.Context, h *kind.Host, name string) (there, ours bool, err
 	return false, false, err
 }
 
-// listPools reads all pools; a foreign one whose name is wanted stands in the way.
+// listPools reads all pools; one that is not ours and whose name is wanted stands in the way.
 func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
-	list, err := pools(ctx, h)
+	list, err := readPools(ctx, h)
 	if err != nil {
 		if api.EndsPass(ctx, err) {
 			return out, err
@@ -134,37 +135,15 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
 				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
-					poolMark(h, addr.Name).Line(),
+					poolTag(h, addr.Name).Line(),
 			})
 		}
 	}
 	return out, nil
 }
 
-// inTheirPool says which guests are in another pool than the host names: they joined
-// theirs when they were made. To move them needs rights on both pools and the right to
-// give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
-func (j *judge) inTheirPool() {
-	h := j.want.Host
-	if h == nil || h.Pool == "" {
-		return
-	}
-	var who, ids []string
-	for _, addr := range slices.SortedFunc(maps.Keys(j.out.State), model.Address.Compare) {
-		g := j.out.State[addr].Guest
-		if w := j.want.State[addr]; g == nil || w == nil || slices.Contains([]string{"", h.Pool}, j.view.Guests[g.VMID].Pool) {
-			continue
-		}
-		who = append(who, fmt.Sprintf("%s (%s)", addr, j.view.Guests[g.VMID].Pool))
-		ids = append(ids, strconv.Itoa(g.VMID))
-	}
-	if len(who) == 0 {
-		return
-	}
-	j.out.Findings = append(j.out.Findings, diag.Finding{
-		Severity: diag.Warning, Source: diag.FromGuard, Address: "host." + h.Name, At: h.At,
-		Summary: fmt.Sprintf("guests are not in pool %s, which host %s names, but in another: %s", h.Pool, h.Name, strings.Join(who, ", ")),
-		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",
-			h.Pool, strings.Join(ids, ",")),
-	})
+func poolNeeds(_ *Pool, n *rights.Needs) {
+	path := "/pool/" + n.From.Addr.Name
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Allocate"}, Role: rights.RolePool, For: "making, changing and removing it"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Pool.Audit"}, Role: rights.RolePool, For: "seeing whether it is there"}, "")
 }

@@ -1,4 +1,4 @@
-package proxmox_test
+package objects_test
 
 import (
 	"net/url"
@@ -7,16 +7,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/proxmoxtest"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 func TestPoolLife(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
-		spec := &proxmox.Pool{Host: "father", Comment: "what pays"}
+		spec := &objects.Pool{Host: "father", Comment: "what pays"}
 		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: spec}
 		w.Site.Hosts["father"].Pool = "prod"
 		w.Node("web-1", nil)
@@ -44,10 +44,10 @@ func TestPoolLife(t *testing.T) {
 // TestGuestsOfAnotherPoolAreSaid: a guest joins its pool when it is made. The plan says
 // how to move it when the host names another, once for all of them.
 func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		pool := func(name string) model.Address {
 			addr := model.Address{Kind: "pool", Name: name}
-			w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &proxmox.Pool{Host: "father"}}
+			w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &objects.Pool{Host: "father"}}
 			return addr
 		}
 		old := pool("old")
@@ -76,11 +76,11 @@ func TestGuestsOfAnotherPoolAreSaid(t *testing.T) {
 }
 
 func TestForeignPoolIsLeftAlone(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
-		_, err := w.Driver.Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "by hand"})
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
+		_, err := w.Driver.Client().Post(t.Context(), "/pools", map[string]any{"poolid": "prod", "comment": "by hand"})
 		require.NoError(t, err)
 		addr := model.Address{Kind: "pool", Name: "prod"}
-		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &proxmox.Pool{Host: "father"}}
+		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &objects.Pool{Host: "father"}}
 		p := w.Plan()
 		require.Empty(t, p.Steps)
 		require.True(t, p.Findings.HasErrors())
@@ -90,12 +90,12 @@ func TestForeignPoolIsLeftAlone(t *testing.T) {
 
 // TestPoolWhoseCommentWasEdited is explained with the line that makes it ours again.
 func TestPoolWhoseCommentWasEdited(t *testing.T) {
-	inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {
+	proxmoxtest.InTime(t, pvesim.Config{}, func(t *testing.T, w *proxmoxtest.World) {
 		addr := model.Address{Kind: "pool", Name: "prod"}
-		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &proxmox.Pool{Host: "father", Comment: "what pays"}}
+		w.Site.Objects[addr] = &model.Resource{Addr: addr, Spec: &objects.Pool{Host: "father", Comment: "what pays"}}
 		w.Apply()
 		comment := func(text string) {
-			_, err := w.Driver.Put(t.Context(), "/pools/prod", map[string]any{"comment": text})
+			_, err := w.Driver.Client().Put(t.Context(), "/pools/prod", map[string]any{"comment": text})
 			require.NoError(t, err)
 		}
 		comment("mine")

@@ -1,4 +1,4 @@
-package proxmox
+package objects
 
 import (
 	"cmp"
@@ -19,6 +19,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -26,7 +27,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Image is a disk image or ISO on a host's storage. Its file name holds our mark
+// Image is a disk image or ISO on a host's storage. Its file name holds our name
 // and the hash of its content, so that a new content is a new file and old and new
 // can stand side by side while guests are made.
 type Image struct {
@@ -39,12 +40,13 @@ type Image struct {
 	Volume string `plan:"volume"` // local:import/homestak.SITE.NAME.HASH.qcow2
 }
 
-var imageKind = kind.Of[Image]{
+// ImageKind is the kind image.
+var ImageKind = kind.Of[Image]{
 	Model: model.Kind{
 		Name: "image", Block: "image", Doc: "A disk image or ISO image on the host's storage.", Everywhere: true,
 		New: func() any { return &Image{} },
 		Resolve: func(spec any, in model.Scope) []model.Problem {
-			return spec.(*Image).resolve(in)
+			return spec.(*Image).Resolve(in)
 		},
 		Brief: func(spec any) string {
 			i := spec.(*Image)
@@ -54,24 +56,26 @@ var imageKind = kind.Of[Image]{
 	List:       listImages,
 	Privileges: imageNeeds,
 	Requests:   func(want, have *Image) bool { return want.Volume != have.Volume },
-	Create:     createImage,
+	Create:     CreateImage,
 	Update: func(ctx context.Context, h *kind.Host, s plan.Step, want, have *Image) error {
-		if err := ensureImage(ctx, h, s, want); err != nil {
+		if err := EnsureImage(ctx, h, s, want); err != nil {
 			return err
 		}
-		return removeVolume(ctx, h, h.Model.PVENode(), have.Volume)
+		return RemoveVolume(ctx, h, h.Model.PVENode(), have.Volume)
 	},
 	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {
-			return removeVolume(ctx, h, h.Model.PVENode(), s.Want.Spec.(*Image).Volume)
+			return RemoveVolume(ctx, h, h.Model.PVENode(), s.Want.Spec.(*Image).Volume)
 		}
-		return removeVolume(ctx, h, h.Model.PVENode(), s.Have.Spec.(*Image).Volume)
+		return RemoveVolume(ctx, h, h.Model.PVENode(), s.Have.Spec.(*Image).Volume)
 	},
 }
 
-var sha256Text = regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`)
+// ChecksumText is the form of a checksum.
+var ChecksumText = regexp.MustCompile(`^sha256:[0-9a-fA-F]{64}$`)
 
-func (i *Image) resolve(in model.Scope) []model.Problem {
+// Resolve completes what the files declare, and checks it.
+func (i *Image) Resolve(in model.Scope) []model.Problem {
 	var out []model.Problem
 	errorf := func(path, summary, detail string) {
 		out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
@@ -93,7 +97,7 @@ func (i *Image) resolve(in model.Scope) []model.Problem {
 			Severity: diag.Warning, Summary: "image without checksum",
 			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list",
 		})
-	} else if !sha256Text.MatchString(i.Checksum) {
+	} else if !ChecksumText.MatchString(i.Checksum) {
 		errorf("checksum", "checksum is no sha256", "write sha256: and 64 hex digits")
 	}
 	i.Format = cmp.Or(i.Format, formatOf(cmp.Or(i.URL, i.File)))
@@ -109,7 +113,7 @@ func (i *Image) resolve(in model.Scope) []model.Problem {
 			}
 		}
 	}
-	i.Volume = fmt.Sprintf("%s:%s/%s", i.Storage, i.content(), i.fileName(in.Site.Name, in.Name))
+	i.Volume = fmt.Sprintf("%s:%s/%s", i.Storage, i.Content(), i.FileName(in.Site.Name, in.Name))
 	return out
 }
 
@@ -125,20 +129,20 @@ func formatOf(name string) string {
 	}
 }
 
-// content is PVE's content type.
-func (i *Image) content() string {
+// Content is PVE's content type.
+func (i *Image) Content() string {
 	switch {
 	case i.Format == "iso":
 		return "iso"
-	case slices.Contains(archives, i.Format):
+	case slices.Contains(ArchiveEndings, i.Format):
 		return "vztmpl"
 	default:
 		return "import"
 	}
 }
 
-// fileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so hold no dot.
-func (i *Image) fileName(site, name string) string {
+// FileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so hold no dot.
+func (i *Image) FileName(site, name string) string {
 	hash := strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:"))
 	if hash == "" {
 		sum := sha256.Sum256([]byte(i.URL + "\n" + i.File))
@@ -147,22 +151,31 @@ func (i *Image) fileName(site, name string) string {
 	return strings.Join([]string{owner.PVETag, site, name, hash[:min(12, len(hash))], i.Format}, ".")
 }
 
-var imageFile = regexp.MustCompile(`^` + owner.PVETag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
+var fileName = regexp.MustCompile(`^` + owner.PVETag + `\.([^.]+)\.([^.]+)\.[0-9a-f]{12}\.(qcow2|raw|vmdk|iso|tar\.(?:zst|xz|gz|bz2))$`)
+
+// ParseFileName reads what the name of a file of ours says: site, image or template, ending.
+func ParseFileName(volid string) (site, name, ending string, ok bool) {
+	m := fileName.FindStringSubmatch(path.Base(volid))
+	if m == nil {
+		return "", "", "", false
+	}
+	return m[1], m[2], m[3], true
+}
 
 // listImages reads the storages where images of the site may lie: those that are
 // wanted, and the host's own, where old ones may be left.
 func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
-	places := map[string]bool{}
+	asked := map[string]bool{}
 	for addr, r := range obs.Want.State {
 		if i, ok := r.Spec.(*Image); ok && addr.Kind == "image" {
-			places[i.Storage+" "+i.content()] = true
+			asked[i.Storage+" "+i.Content()] = true
 		}
 	}
 	def := &Image{}
-	def.resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
-	places[def.Storage+" import"] = true
+	def.Resolve(model.Scope{Site: &model.Site{}, Host: obs.Want.Host})
+	asked[def.Storage+" import"] = true
 	node := h.Model.PVENode()
 	if online, known := obs.View.Nodes[node]; !known {
 		return out, nil // the view says so already, and knows nothing at all
@@ -170,7 +183,7 @@ func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, err
 		out.Unknown = append(out.Unknown, model.Unknown{Scope: "images", Why: "node " + node + " is offline", Kind: "image"})
 		return out, nil
 	}
-	for _, p := range slices.Sorted(maps.Keys(places)) {
+	for _, p := range slices.Sorted(maps.Keys(asked)) {
 		storage, content, _ := strings.Cut(p, " ")
 		list, err := obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: storage}, content)
 		if err != nil {
@@ -182,19 +195,19 @@ func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, err
 		}
 		for _, e := range list {
 			volid := api.Text(e["volid"])
-			m := imageFile.FindStringSubmatch(path.Base(volid))
-			if m == nil || m[1] != h.ID.Site {
+			site, name, ending, ok := ParseFileName(volid)
+			if !ok || site != h.ID.Site {
 				continue
 			}
-			addr := model.Address{Kind: "image", Name: m[2]}
+			addr := model.Address{Kind: "image", Name: name}
 			wanted := ""
 			if r := obs.Want.State[addr]; r != nil {
 				wanted = r.Spec.(*Image).Volume
 			}
-			if old := out.State[addr]; old != nil && !leftOver(volid, old.Spec.(*Image).Volume, wanted) {
+			if old := out.State[addr]; old != nil && !ReportsFirst(volid, old.Spec.(*Image).Volume, wanted) {
 				continue
 			}
-			out.State[addr] = &model.Resource{Addr: addr, Spec: &Image{Storage: storage, Format: m[3], Volume: volid}}
+			out.State[addr] = &model.Resource{Addr: addr, Spec: &Image{Storage: storage, Format: ending, Volume: volid}}
 		}
 	}
 	return out, nil
@@ -204,23 +217,23 @@ func listImages(ctx context.Context, obs *kind.Observation) (model.Observed, err
 func imagesOn(w *model.Want, storage, content string) []model.Address {
 	out := []model.Address{}
 	for _, addr := range w.State.Addresses() {
-		if i, ok := w.State[addr].Spec.(*Image); ok && i.Storage == storage && i.content() == content {
+		if i, ok := w.State[addr].Spec.(*Image); ok && i.Storage == storage && i.Content() == content {
 			out = append(out, addr)
 		}
 	}
 	return out
 }
 
-// leftOver reports whether of two contents of one image the first is the one to speak
+// ReportsFirst reports whether of two contents of one image the first is the one to speak
 // of: an older one that was not removed counts before the wanted one, or it would lie
 // there for ever. Each pass removes one.
-func leftOver(volid, than, wanted string) bool {
+func ReportsFirst(volid, than, wanted string) bool {
 	return than == wanted || volid != wanted && volid < than
 }
 
-// ensureImage fetches a file unless it is there: after an earlier order it only
+// EnsureImage fetches a file unless it is there: after an earlier order it only
 // remains to remove the old one.
-func ensureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
+func EnsureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
 	there, err := hasVolume(ctx, h, h.Model.PVENode(), want)
 	switch {
 	case err != nil:
@@ -228,16 +241,16 @@ func ensureImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 	case there:
 		return nil
 	default:
-		return createImage(ctx, h, s, want)
+		return CreateImage(ctx, h, s, want)
 	}
 }
 
-// createImage has the host download the file, or uploads it; the host checks it
+// CreateImage has the host download the file, or uploads it; the host checks it
 // against the checksum and removes it when it does not agree.
-func createImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
+func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) error {
 	node := h.Model.PVENode()
 	name := path.Base(want.Volume)
-	p := api.Params{"content": want.content(), "filename": name}
+	p := api.Params{"content": want.Content(), "filename": name}
 	if want.Checksum != "" {
 		p["checksum"], p["checksum-algorithm"] = strings.TrimPrefix(want.Checksum, "sha256:"), "sha256"
 	}
@@ -261,13 +274,13 @@ func createImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 // under another name and renames it when it is complete and its checksum right
 // (pve-common, Tools.pm, download_file_from_url).
 func hasVolume(ctx context.Context, h *kind.Host, node string, want *Image) (bool, error) {
-	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: want.Storage}, want.content())
+	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: want.Storage}, want.Content())
 	return slices.ContainsFunc(list, func(e map[string]json.RawMessage) bool { return api.Text(e["volid"]) == want.Volume }), err
 }
 
-// removeVolume deletes a file of ours; one that is gone is success.
-func removeVolume(ctx context.Context, h *kind.Host, node, volid string) error {
-	if !imageFile.MatchString(path.Base(volid)) {
+// RemoveVolume deletes a file of ours; one that is gone is success.
+func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
+	if _, _, _, ok := ParseFileName(volid); !ok {
 		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
 	}
 	return attempt("removing volume "+volid, storage.Free(ctx, h.API, node, volid))
@@ -291,4 +304,55 @@ func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields 
 		return fmt.Errorf("reading the image: %w", err)
 	}
 	return h.API.Upload(ctx, api.Path("nodes", node, "storage", want.Storage, "upload"), fields, f, info.Size())
+}
+
+func imageNeeds(i *Image, n *rights.Needs) {
+	UploadNeeds(n, i)
+	if i.File != "" {
+		n.Uploads = append(n.Uploads, i.File)
+	}
+}
+
+// UploadNeeds asks for what a file of ours on a storage takes.
+func UploadNeeds(n *rights.Needs, i *Image) {
+	n.Uses = append(n.Uses, rights.Use{Storage: i.Storage, Content: i.Content(), GiB: 0, By: n.From, Attr: "storage"})
+	path := "/storage/" + i.Storage
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleImages, For: "download or upload"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing what is there, and making disks of it"}, "")
+	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.Allocate"}, Role: rights.RoleImages, For: "removing what is no longer declared"}, "")
+	if i.URL != "" {
+		n.Add(rights.Need{
+			Grant: rights.Grant{Path: "/nodes/" + n.Host.PVENode(), Priv: "Sys.AccessNetwork"}, Role: rights.RoleNode, For: "download",
+			Or: [][]rights.Grant{{{Path: "/", Priv: "Sys.Audit"}, {Path: "/", Priv: "Sys.Modify"}}},
+		}, "url")
+	}
+}
+
+// ArchiveEndings are the endings of container templates (pve-storage, PVE/Storage.pm).
+var ArchiveEndings = []string{"tar.zst", "tar.xz", "tar.gz", "tar.bz2"}
+
+// ArchiveEnding is the ending by which a URL or file name is a container template; "" if it is
+// not one.
+func ArchiveEnding(name string) string {
+	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
+		name = cmp.Or(u.Path, name)
+	}
+	for _, a := range ArchiveEndings {
+		if strings.HasSuffix(name, "."+a) {
+			return a
+		}
+	}
+	return ""
+}
+
+// ImageOf gives the complete form of a declared image; nil if there is none of that
+// name, which the loader has reported already.
+func ImageOf(in model.Scope, name string) *Image {
+	r := in.Site.Objects[model.Address{Kind: "image", Name: name}]
+	if r == nil {
+		return nil
+	}
+	i := model.Clone(r.Spec).(*Image)
+	i.Resolve(model.Scope{Site: in.Site, Host: in.Host, Name: name})
+	return i
 }
