@@ -6,6 +6,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // Why is the text of why, "" if nothing is known.
@@ -79,7 +80,7 @@ func pastStep(b *strings.Builder, r ledger.Receipt, st ledger.Step) {
 	for _, c := range st.Changes {
 		before, after := fmt.Sprint(c.Before), fmt.Sprint(c.After)
 		if c.Sensitive {
-			before, after = "(sensitive)", "(sensitive)"
+			before, after = model.Sensitive, model.Sensitive
 		}
 		fmt.Fprintf(b, "      %s: %s → %s\n", c.Path, orNothing(before), orNothing(after))
 	}
