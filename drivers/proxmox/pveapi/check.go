@@ -43,9 +43,9 @@ type verifier struct {
 func (c *verifier) known(v *Value) bool { return within(c.version, v.Since, v.Until) }
 
 func (c *verifier) checkParams(m *Method, values map[string]any) {
-	for name, v := range m.Params {
-		if value := values[name]; (value != nil || !v.mayMiss()) && !strings.HasSuffix(name, "[n]") && c.known(v) {
-			c.check(v, value, name)
+	for _, name := range m.neededParams() {
+		if v := m.Params[name]; values[name] == nil && c.known(v) {
+			c.check(v, nil, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -56,13 +56,28 @@ func (c *verifier) checkParams(m *Method, values map[string]any) {
 			}
 			continue
 		}
-		if m.Params[name] == nil {
+		if values[name] != nil || m.Params[name] == nil { // Else it was checked above.
 			c.check(v, values[name], name)
 		}
 		if v.Requires != "" && values[v.Requires] == nil {
 			c.found.add(v.Requires, c.requires(name))
 		}
 	}
+}
+
+// neededParams are the names of the parameters that may not miss. They are few of many, and
+// of a method of the table they were collected when it was read.
+func (m *Method) neededParams() []string {
+	if m.needed != nil {
+		return m.needed
+	}
+	needed := []string{}
+	for name, v := range m.Params {
+		if !v.mayMiss() && !strings.HasSuffix(name, "[n]") {
+			needed = append(needed, name)
+		}
+	}
+	return needed
 }
 
 // PVE's texts for members of objects, parameters and property strings alike.

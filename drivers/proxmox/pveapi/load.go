@@ -115,6 +115,7 @@ func parse(verb, path, text string) *Method {
 	for _, name := range m.Dropped {
 		m.Params[name] = &Value{Type: "string", Optional: true, Until: "8.4"}
 	}
+	m.needed = m.neededParams()
 	return m.Method
 }
 

@@ -68,7 +68,8 @@ type Method struct {
 	Returns          *Value            `json:"returns"`
 	Since            string            `json:"since"` // As in Value.
 
-	check84 *Rule // The permission check before PVE 9, where it differs.
+	check84 *Rule    // The permission check before PVE 9, where it differs.
+	needed  []string // See neededParams; nil if the method is none of the table.
 }
 
 // Methods lists all methods, sorted by path and verb.
