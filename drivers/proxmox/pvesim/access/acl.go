@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
@@ -137,18 +138,24 @@ func apiDeleteRole(w *core.World, c *core.Call) (any, error) {
 // [[:alnum:]] would take them: the names of those have none.
 func knownPath(w *core.World, path string) bool {
 	if w.V92() {
-		return pathOf92.MatchString(path)
+		return pathOf92().MatchString(path)
 	}
 	if w.V9() {
-		return pathOf91.MatchString(path)
+		return pathOf91().MatchString(path)
 	}
-	return pathOf84.MatchString(path)
+	return pathOf84().MatchString(path)
 }
 
 var pathOf84, pathOf91, pathOf92 = knownPaths(""), knownPaths("fabrics"), knownPaths("fabrics|prefix-lists|route-maps")
 
 // knownPaths are those of a version, of which the further ones are of software networks.
-func knownPaths(further string) *regexp.Regexp {
+// To compile them is a third of what a process of the program needs to start, so that waits
+// until an access list is changed.
+func knownPaths(further string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return compileKnownPaths(further) })
+}
+
+func compileKnownPaths(further string) *regexp.Regexp {
 	const name = `[\p{L}\p{N}.\-_]+`
 	paths := []string{
 		``, `access`, `access/groups(?:/` + name + `)?`, `access/realm(?:/` + name + `)?`, `mapping(?:/` + name + `){0,2}`,
@@ -314,6 +321,18 @@ func apiPermissions(w *core.World, c *core.Call) (any, error) {
 		result[path] = show(path)
 		return result, nil
 	}
+	return w.Access.Summary(who, func() any {
+		for path := range relevantPaths(w) {
+			if shown := show(path); len(shown) > 0 {
+				result[path] = shown
+			}
+		}
+		return result
+	}), nil
+}
+
+// relevantPaths are those of which GET /access/permissions tells when no path is asked for.
+func relevantPaths(w *core.World) map[string]bool {
 	paths := map[string]bool{}
 	for _, path := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
 		paths[path] = true
@@ -331,12 +350,7 @@ func apiPermissions(w *core.World, c *core.Call) (any, error) {
 			paths["/storage/"+storage] = true
 		}
 	}
-	for path := range paths {
-		if shown := show(path); len(shown) > 0 {
-			result[path] = shown
-		}
-	}
-	return result, nil
+	return paths
 }
 
 // apiGroups is GET /access/groups.

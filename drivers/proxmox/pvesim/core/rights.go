@@ -1,6 +1,7 @@
 package core
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ type Access struct {
 	// known caches privileges by caller and path; nil after any change of the
 	// above or of a pool.
 	known map[Identity]map[string]map[string]bool
+	// summaries caches the JSON of somebody's privileges on all paths, just as long: every
+	// pass of a client begins with it, and it is the longest answer that it gets.
+	summaries map[Identity]json.RawMessage
 }
 
 // User is a user; what is nil was never set.
@@ -126,7 +130,24 @@ func builtinRoles(v9 bool) map[string]*Role {
 }
 
 // Changed forgets what was computed from the old state.
-func (a *Access) Changed() { a.known = nil }
+func (a *Access) Changed() { a.known, a.summaries = nil, nil }
+
+// Summary is the JSON of somebody's privileges on all paths. What summarize returns is kept
+// until something changes, so it may depend on nothing but this state.
+func (a *Access) Summary(id Identity, summarize func() any) json.RawMessage {
+	if text, ok := a.summaries[id]; ok {
+		return text
+	}
+	text, err := json.Marshal(summarize())
+	if err != nil {
+		panic("pvesim: privileges that are no JSON: " + err.Error()) // A mistake of the caller.
+	}
+	if a.summaries == nil {
+		a.summaries = map[Identity]json.RawMessage{}
+	}
+	a.summaries[id] = text
+	return text
+}
 
 // ACLPaths lists the paths that have entries, sorted.
 func (a *Access) ACLPaths() []string { return slices.Sorted(maps.Keys(a.ACL)) }
