@@ -2,25 +2,22 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
-	"github.com/homestak/homestak-gitops/engine/enginetest"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -141,7 +138,7 @@ func TestTheAgentAsAUnit(t *testing.T) {
 
 	s.signals <- syscall.SIGTERM
 	hears(t, conn, "STOPPING=1")
-	require.Equal(t, exitDone, s.end())
+	require.Equal(t, exit.Done, s.end())
 	require.NoFileExists(t, filepath.Join(s.data, "agent.sock"))
 	require.NotContains(t, s.err.String(), s.host.Token())
 }
@@ -153,7 +150,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	s.begin(t)
 	s.until(t, "vm.first creating")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exitDone, s.end())
+	require.Equal(t, exit.Done, s.end())
 	require.Len(t, s.host.Snapshot().Guests, 1, "what ran was finished, and nothing new was begun")
 
 	s = newAgentStage(t, pvesim.Config{TaskTime: 24 * time.Hour}, 2)
@@ -162,7 +159,7 @@ func TestTheAgentEndsAsItIsTold(t *testing.T) {
 	s.signals <- syscall.SIGTERM
 	s.until(t, "stopping: nothing new is begun, what runs is finished")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exitInterrupted, s.end())
+	require.Equal(t, exit.Interrupted, s.end())
 }
 
 // Who began before the agent, and so did not ask it, has the lock file.
@@ -187,10 +184,10 @@ func TestTheAgentWaitsForTheLock(t *testing.T) {
 	s.until(t, "healthy  idle")
 	require.Len(t, s.host.Snapshot().Guests, 2)
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exitDone, s.end())
+	require.Equal(t, exit.Done, s.end())
 }
 
-// The secrets are read again at every look, and a changed one makes a new way to the host.
+// The secrets are read again at every look, and with a changed one the host is opened again.
 func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	t.Parallel()
 	s := newAgentStage(t, pvesim.Config{}, 1)
@@ -202,28 +199,9 @@ func TestANewTokenIsUsedAtTheNextLook(t *testing.T) {
 	s.until(t, "401 Authentication failed")
 	require.NoError(t, os.WriteFile(secrets, right, 0o600))
 	code, _, stderr := runIn(t, s.env, "reconcile")
-	require.Equal(t, exitDone, code, stderr)
+	require.Equal(t, exit.Done, code, stderr)
 	require.Len(t, s.host.Snapshot().Guests, 2)
 	require.Contains(t, s.err.String(), "reconnecting to the host")
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, exitDone, s.end())
+	require.Equal(t, exit.Done, s.end())
 }
-
-// Between two passes connections are kept: the way to the host stays the same one.
-func TestTheWayToTheHostIsKept(t *testing.T) {
-	t.Parallel()
-	site := load(t, enginetest.TwoNodes)
-	other := load(t, strings.Replace(enginetest.TwoNodes, "192.0.2.10", "192.0.2.11", 1))
-	s := &agentSite{files: filesOfNothing, facts: control.NewFacts("father"), sims: map[string]*pvesim.Host{}}
-	s.log = (&app{process: process{stderr: &stream{}, env: func(string) string { return "" }}}).logger("info", "text")
-	open := func(site *model.Site, commit string) *way {
-		_, err := s.open(engine.Desired{Site: site, Commit: commit}, site.Hosts["father"])
-		require.NoError(t, err)
-		return s.way
-	}
-	first := open(site, "a")
-	require.Same(t, first, open(load(t, "\n\n"+enginetest.TwoNodes), "b"), "where a block stands makes no difference")
-	require.NotSame(t, first, open(other, "c"))
-}
-
-func filesOfNothing(string) (fs.FS, error) { return fstest.MapFS{}, nil }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -23,43 +23,58 @@ type agentRecord interface {
 	Why(ctx context.Context, address string) (control.Reasons, error)
 }
 
-// socketOf says where an agent of this configuration is to listen.
-func (a *app) socketOf(f *agentFlags, c *agentConfig) string {
-	switch dir := a.env("RUNTIME_DIRECTORY"); {
-	case f.socket != "":
-		return f.socket
-	case a.env("HOMESTAK_SOCKET") != "":
-		return a.env("HOMESTAK_SOCKET")
-	case dir != "":
-		dir, _, _ = strings.Cut(dir, ":")
-		return filepath.Join(dir, "agent.sock")
-	case os.Geteuid() == 0 && c.from["data_dir"] == "default":
-		return control.StandardSocket
-	default:
-		return filepath.Join(c.DataDir, "agent.sock")
+// agentFlags are the flags by which a verb finds the agent of this machine; the verb agent
+// has further ones, which set attributes of agent.hcl.
+type agentFlags struct {
+	service.Flags
+	dataDir    string
+	attributes map[string]*string // by path
+	changed    func(flag string) bool
+}
+
+// find adds the flags of any verb about the agent.
+func (f *agentFlags) find(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.File, "config", "", "`FILE` that tells the agent of itself (default: "+service.Etc+"/agent.hcl, if it is there)")
+	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` of clone, receipts and locks")
+	fs.StringVar(&f.Socket, "socket", "", "`FILE` of the agent's control socket")
+	f.changed = fs.Changed
+	must(c.MarkFlagDirname("data-dir"))
+}
+
+// all adds the flags of the verb agent.
+func (f *agentFlags) all(c *cobra.Command) {
+	f.find(c)
+	f.attributes = map[string]*string{}
+	for _, a := range service.Attributes() {
+		f.attributes[a.Path] = c.Flags().String(a.Flag, "", a.Usage)
 	}
 }
 
-// search says where the agent that the flags are about may listen.
-func (a *app) search(f *agentFlags, c *agentConfig) control.Search {
-	s := control.Search{Socket: f.socket, DataDir: c.DataDir, Given: c.from["data_dir"] != "default"}
-	if s.Socket == "" {
-		s.Socket = a.env("HOMESTAK_SOCKET")
+// configuration is that of the agent of this machine, as far as these flags are about it.
+func (f *agentFlags) configuration(a *app) (*service.Config, diag.List) {
+	flags := f.Flags
+	flags.Asks, flags.Given = f.attributes == nil, map[string]string{}
+	if f.changed("data-dir") {
+		flags.Given["data_dir"] = f.dataDir
 	}
-	return s
-}
-
-// agentHere finds the agent that the flags are about, and what is known of it by
-// configuration; control.ErrNoAgent if none runs.
-func (a *app) agentHere(ctx context.Context, f *agentFlags) (*control.Client, *agentConfig, error) {
-	cfg, found := a.agentConfig(f)
-	if f.config != "" && cfg.file == "" {
-		if _, _, err := a.agentFile(f); err != nil {
-			return nil, cfg, err
+	for _, attr := range service.Attributes() {
+		if value := f.attributes[attr.Path]; value != nil && f.changed(attr.Flag) {
+			flags.Given[attr.Path] = *value
 		}
 	}
-	c, err := a.search(f, cfg).Find(ctx)
-	if errors.Is(err, control.ErrNoAgent) && cfg.file != "" {
+	return service.ReadConfig(flags, a.env)
+}
+
+// agentHere finds the agent that the flags are about, and its configuration;
+// control.ErrNoAgent if none runs.
+func (a *app) agentHere(ctx context.Context, f *agentFlags) (*control.Client, *service.Config, error) {
+	cfg, found := f.configuration(a)
+	if f.File != "" && cfg.Err != nil {
+		return nil, cfg, cfg.Err
+	}
+	c, err := cfg.Search().Find(ctx)
+	if errors.Is(err, control.ErrNoAgent) && cfg.File != "" {
 		// Perhaps that is why it does not run, and then its data folder is a guess.
 		a.ui.findings(slices.DeleteFunc(found, func(f diag.Finding) bool { return f.Severity != diag.Error }))
 	}

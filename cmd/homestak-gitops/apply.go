@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -62,15 +64,15 @@ func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) 
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	m, h, err := s.choose()
 	if err != nil {
 		return err
 	}
-	if err := deployed(m, "apply", h); err != nil {
+	if err := site.CheckDeployed(m, "apply", h); err != nil {
 		return err
 	}
-	p, err := sc.limit(s.pass(h, h.Name))
+	p, err := sc.limit(s.pass(h, ""))
 	if err != nil {
 		return err
 	}
@@ -96,7 +98,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 		a.ui.planned(p, made)
 		if kept != nil {
 			if moved := kept.Moved(made); len(moved) > 0 {
-				return false, &ending{exitRefused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n"))}
+				return false, exit.With(exit.Refused, fmt.Errorf("the plan is out of date, so nothing was done:\n%s\nmake a new one with: homestak-gitops plan --out FILE", strings.Join(moved, "\n")))
 			}
 			return true, nil // who kept it has seen it
 		}
@@ -142,7 +144,7 @@ func (a *app) confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) erro
 		if !p.Destroy {
 			wayOn += "; or keep it with plan --out FILE, and apply that"
 		}
-		return &ending{exitError, errors.New("there is no terminal to ask on, so nothing was done\n" + wayOn)}
+		return exit.With(exit.Failed, errors.New("there is no terminal to ask on, so nothing was done\n"+wayOn))
 	}
 	a.ui.ask(question(p, made))
 	answer := make(chan string, 1)
@@ -156,7 +158,7 @@ func (a *app) confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) erro
 		if text == "yes" {
 			return nil
 		}
-		return &ending{exitError, errors.New("not confirmed, so nothing was done")}
+		return exit.With(exit.Failed, errors.New("not confirmed, so nothing was done"))
 	case <-ctx.Done():
 		a.ui.notef("")
 		return context.Cause(ctx)

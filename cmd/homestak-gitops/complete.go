@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -56,7 +57,7 @@ func complete(c *cobra.Command, flag string, f *siteFlags, list func(*model.Site
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer func() { _ = root.Close() }()
-		site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: kinds(), Vars: vars})
+		site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: drivers.Kinds(), Vars: vars})
 		if site == nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -19,9 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -110,12 +112,12 @@ func wake(t *testing.T) *day {
 	}})
 	d.repo.Commit(map[string]string{"site.hcl": dayFrame}, "The frame")
 	d.push()
-	cfg := &agentConfig{AgentFile: model.AgentFile{Identity: "father", DataDir: d.data, DriftEvery: 5 * time.Minute, Concurrency: 8}}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: "father", DataDir: d.data, DriftEvery: 5 * time.Minute, Concurrency: 8}}
 	cfg.Repository = &model.AgentRepository{URL: d.repo.Dir, Branch: "main", Poll: time.Minute, Auth: &model.AgentAuth{}}
-	a := &app{process: process{env: func(string) string { return "" }}}
-	s, err := a.assemble(cfg, map[string]*pvesim.Host{"father": d.sim}, slog.New(slog.DiscardHandler))
+	hosts := simhost.Hosts{"father": d.sim}
+	s, err := newService(cfg, network{hosts.Transport, hosts.Reaches}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	d.agent = s.agent
+	d.agent = s.Agent
 	return d
 }
 
@@ -266,7 +268,7 @@ func (d *day) footprint() footprint {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	f := footprint{goroutines: runtime.NumGoroutine(), heap: int64(m.HeapAlloc)} //nolint:gosec // far from its limit
-	require.NoError(d.t, filepath.WalkDir(filepath.Join(d.data, cloneDir), func(_ string, e fs.DirEntry, err error) error {
+	require.NoError(d.t, filepath.WalkDir(filepath.Join(d.data, service.CloneDir), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}

@@ -44,15 +44,15 @@ func (a *app) destroy(ctx context.Context, f *siteFlags, suspend bool) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	m, h, err := s.choose()
 	if err != nil {
 		return err
 	}
-	owner := h.Name
+	owner := ""
 	if m.Host == "" {
 		owner = testOwner()
-		if err := s.bind(m, h); err != nil {
+		if err := bindTest(s, m, h); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -45,7 +47,7 @@ func writeDocs(root *cobra.Command, dir string) error {
 		return fmt.Errorf("write the man pages: %w", err)
 	}
 	var language bytes.Buffer
-	if err := hcl.Reference(&language, kinds()); err != nil {
+	if err := hcl.Reference(&language, drivers.Kinds()); err != nil {
 		return fmt.Errorf("write the reference of the language: %w", err)
 	}
 	return errors.Join(
@@ -79,7 +81,7 @@ func commandsPage(root *cobra.Command) []byte {
 	fmt.Fprint(&b, "\n## Everywhere\n")
 	flagTable(&b, root.PersistentFlags())
 	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
-	for _, c := range exitCodes() {
+	for _, c := range exit.Meanings() {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
 	}
 	return b.Bytes()

@@ -9,9 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -65,24 +64,24 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	if err := s.loaded(); err != nil {
+	defer s.Close()
+	if err := s.CheckLoaded(); err != nil {
 		return err
 	}
 	site, hosts, err := s.patients()
 	if err != nil {
 		return err
 	}
-	a.ui.findings(s.desired.Findings)
-	doc := checkup{Success: true, Site: site.Name, Hosts: []checked{}, Findings: append(diag.List{}, s.desired.Findings...)}
+	a.ui.findings(s.Desired.Findings)
+	doc := checkup{Success: true, Site: site.Name, Hosts: []checked{}, Findings: append(diag.List{}, s.Desired.Findings...)}
 	progress := view.Watch(a.ui.terminal())
 	defer progress.Close()
 	for _, h := range hosts {
 		want, l := site.Want(h.Name) // a recipe is resolved here for the first time
-		if err := s.sound(l); err != nil {
+		if err := s.CheckFindings(l); err != nil {
 			return err
 		}
-		d := doctor.Doctor{Config: s.access(h), Want: want, Of: site, Tell: func(check string) {
+		d := doctor.Doctor{Config: s.access("").Proxmox(site, h), Want: want, Of: site, Tell: func(check string) {
 			progress.Waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := checked{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}
@@ -106,8 +105,8 @@ func (a *app) doctor(ctx context.Context, f *siteFlags) error {
 
 // patients are the hosts to look at, and the site as they are to hold it.
 func (s *session) patients() (*model.Site, []*model.Host, error) {
-	site := s.desired.Site
-	m, err := s.manifest()
+	site := s.Desired.Site
+	m, err := s.Manifest(s.flags.manifest)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,21 +117,11 @@ func (s *session) patients() (*model.Site, []*model.Host, error) {
 		}
 		return site, all, nil
 	}
-	h, err := s.host(m)
+	h, err := s.Host(s.flags.host, m)
 	if err == nil && m != nil {
 		site, err = site.Bind(m.Name, h.Name)
 	}
 	return site, []*model.Host{h}, err
-}
-
-// access says how a host is reached, be it a simulator.
-func (s *session) access(h *model.Host) proxmox.Config {
-	cfg := proxmox.Config{Host: h, Site: s.desired.Site.Name, Owner: h.Name, Files: s.root.FS()}
-	if s.flags.sim {
-		sim := pvesim.New(simOf(s.desired.Site, h))
-		cfg.Transport, cfg.Token = sim, sim.Token()
-	}
-	return cfg
 }
 
 func (c checked) count(r doctor.Result) int {
@@ -165,15 +154,15 @@ func (d checkup) ending() error {
 	if d.Success {
 		return nil
 	}
-	code := exitDenied
+	code := exit.Denied
 	for _, h := range d.Hosts {
 		for _, c := range h.Checks {
 			if c.Result == doctor.Failed && !c.Denied {
-				code = exitError
+				code = exit.Failed
 			}
 		}
 	}
-	return &ending{Code: code, Err: errors.New("not all is well: mend what FAIL stands before, and look again")}
+	return exit.With(code, errors.New("not all is well: mend what FAIL stands before, and look again"))
 }
 
 // examined draws what was found on one host.

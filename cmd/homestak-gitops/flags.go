@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -87,15 +87,12 @@ func (f *siteFlags) variables() (map[string]string, error) {
 	return vars, nil
 }
 
-// errTimeout is why a context ends when --timeout has passed.
-var errTimeout = errors.New("the time of --timeout is over")
-
 // limit gives a context that ends after --timeout.
 func (f *siteFlags) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if f.timeout == 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(ctx, f.timeout, errTimeout)
+	return context.WithTimeoutCause(ctx, f.timeout, exit.ErrTimeout)
 }
 
 // addresses reads the values of --target.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/hcl"
 )
@@ -71,9 +72,9 @@ func (a *app) format(dir string, check bool) error {
 	case len(errs) > 0:
 		return errors.Join(errs...)
 	case found.HasErrors():
-		return &ending{Code: exitInvalid}
+		return &exit.Error{Code: exit.Invalid}
 	case check && changed > 0:
-		return &ending{Code: exitPending}
+		return &exit.Error{Code: exit.Pending}
 	default:
 		return nil
 	}

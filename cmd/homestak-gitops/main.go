@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -83,11 +84,11 @@ func run(ctx context.Context, args []string, p process) int {
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	err := misspelt(root, root.ExecuteContext(ctx))
-	if code := codeOf(err); code != exitDone {
+	if code := exit.Code(err); code != exit.Done {
 		a.ui.failure(err)
 		return code
 	}
-	return exitDone
+	return exit.Done
 }
 
 // app is what every verb has.
@@ -228,7 +229,7 @@ func exitCodesTopic() *cobra.Command {
 	topic := &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean"}
 	topic.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		fmt.Fprintln(c.OutOrStdout(), "Exit codes:")
-		writeExitCodes(c.OutOrStdout())
+		exit.Write(c.OutOrStdout())
 	})
 	return topic
 }

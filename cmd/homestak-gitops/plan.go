@@ -12,10 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -74,16 +75,16 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	m, h, err := s.choose()
 	if err != nil {
 		return err
 	}
-	if err := deployed(m, "plan", h); err != nil {
+	if err := site.CheckDeployed(m, "plan", h); err != nil {
 		return err
 	}
 	sc := scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly, AllowDeletes: f.allowDeletes}
-	p, err := sc.limit(s.pass(h, h.Name))
+	p, err := sc.limit(s.pass(h, ""))
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	if err := a.showPlan(s, r, sc, o); err != nil {
 		return err
 	}
-	return endingOfPlan(r, o.detailed)
+	return exit.OfPlan(r, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.
@@ -163,43 +164,10 @@ func (s *session) unplanned(host string, found diag.List) *plan.Plan {
 		FormatVersion: plan.FormatVersion, Commit: s.commit(), Host: host,
 		ObservedAt: time.Now().UTC().Truncate(time.Second), Findings: found,
 	}
-	if s != nil && s.desired.Site != nil {
-		p.Site = s.desired.Site.Name
+	if s != nil && s.Desired.Site != nil {
+		p.Site = s.Desired.Site.Name
 	}
 	return p
-}
-
-// endingOfPlan says how plan ends. Nothing to do is only good news where all was
-// seen and nothing was refused.
-func endingOfPlan(r engine.Report, detailed bool) error {
-	if r.Outcome != engine.Planned {
-		return endingOf(r)
-	}
-	held := engine.OutcomeOf(r.Findings)
-	switch {
-	case held != "":
-		r.Outcome = held
-		return endingOf(r)
-	case slices.ContainsFunc(r.Plan.Unknown, func(u model.Unknown) bool { return u.All }):
-		return unseen(r, "the host could not be seen, so there is nothing to plan")
-	case detailed && len(r.Plan.Steps)+r.Aside > 0:
-		return &ending{Code: exitPending}
-	case len(r.Plan.Unknown) > 0 && len(r.Plan.Steps) > 0: // 0 would say that this is all there is to do, and apply does not end so either
-		return unseen(r, "not all of the host could be seen, so the plan is not all there may be to do")
-	case len(r.Plan.Unknown) > 0:
-		return unseen(r, "nothing to do in what could be seen, but not all of the host could be")
-	case !detailed:
-		return nil
-	case !r.Plan.InSync():
-		return &ending{Code: exitPending} // drift that is only reported, or a step that is held back on purpose
-	default:
-		return nil
-	}
-}
-
-// unseen ends the plan of a host that was not seen as a whole as apply would end on it.
-func unseen(r engine.Report, text string) error {
-	return &ending{codeOf(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
 }
 
 // scope is what a plan was limited to, and what was granted to it. It stands in the plan document beside the

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
 )
@@ -75,7 +76,7 @@ func (a *app) policyInput(ctx context.Context, f *inputFlags) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	doc, err := s.input(ctx, f)
 	if err != nil {
 		return err
@@ -123,7 +124,7 @@ func (a *app) policyEval(ctx context.Context, f *inputFlags, query string) error
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	var input any
 	if f.file != "" {
 		input, err = a.readInput(f.file)
@@ -133,7 +134,7 @@ func (a *app) policyEval(ctx context.Context, f *inputFlags, query string) error
 	if err != nil {
 		return err
 	}
-	value, err := s.reader.set.Eval(ctx, query, input)
+	value, err := s.Eval(ctx, query, input)
 	switch {
 	case errors.Is(err, policy.ErrUndefined):
 		return fmt.Errorf("%w: neither a rule nor the input gives it a value", err)
@@ -172,25 +173,25 @@ func (a *app) readInput(name string) (any, error) {
 // input is the document that rules get of this site and, with --plan, of a host. That
 // they deny it is no reason not to look at it.
 func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, error) {
-	if err := s.loaded(); err != nil {
+	if err := s.CheckLoaded(); err != nil {
 		return nil, err
 	}
 	if !f.plan {
-		return policy.Input(s.desired.Site, nil, siteRequest(s.reading, time.Now()))
+		return s.PolicyInput()
 	}
 	m, h, err := s.choice()
 	if err != nil {
 		return nil, err
 	}
-	if err := deployed(m, "plan", h); err != nil {
+	if err := site.CheckDeployed(m, "plan", h); err != nil {
 		return nil, err
 	}
-	p, err := scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes}.limit(s.pass(h, h.Name))
+	p, err := scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes}.limit(s.pass(h, ""))
 	if err != nil {
 		return nil, err
 	}
 	p.Load = func(context.Context) engine.Desired {
-		return engine.Desired{Site: s.desired.Site, Commit: s.desired.Commit} // what speaks against it is not asked
+		return engine.Desired{Site: s.Desired.Site, Commit: s.Desired.Commit} // what speaks against it is not asked
 	}
 	progress := view.Watch(s.app.ui.terminal())
 	progress.Waits(view.Observing(h.Name))
@@ -198,11 +199,9 @@ func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, err
 	progress.Close()
 	if r.Plan == nil || r.Err != nil {
 		s.app.ui.findings(r.Findings)
-		return nil, endingOf(r)
+		return nil, exit.OfPass(r)
 	}
-	return policy.Input(s.desired.Site, r.Plan, planRequest(engine.Question{
-		Have: r.Have, Commit: s.reading.Commit, AllowDeletes: p.AllowDeletes,
-	}, time.Now()))
+	return s.PolicyInputOf(r.Plan, r.Have, p.AllowDeletes)
 }
 
 func policyExportVerb(a *app) *cobra.Command {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
@@ -78,7 +80,7 @@ func (a *app) policyTest(ctx context.Context, f *policyTestFlags, dir string) er
 		return err
 	}
 	defer done()
-	set, found := policy.Compile(ctx, policy.Options{Site: tree, Kinds: kinds()})
+	set, found := policy.Compile(ctx, policy.Options{Site: tree, Kinds: drivers.Kinds()})
 	a.ui.findings(found)
 	if found.HasErrors() {
 		if a.ui.json {
@@ -86,7 +88,7 @@ func (a *app) policyTest(ctx context.Context, f *policyTestFlags, dir string) er
 				return err
 			}
 		}
-		return &ending{exitError, errors.New("the policies have errors, so no test was run: see the findings above")}
+		return exit.With(exit.Failed, errors.New("the policies have errors, so no test was run: see the findings above"))
 	}
 	w, _ := a.ui.text()
 	if a.ui.json {
@@ -110,7 +112,7 @@ func (a *app) policyTest(ctx context.Context, f *policyTestFlags, dir string) er
 		a.ui.tallied(t, f.coverage)
 	}
 	if !t.OK() {
-		return &ending{Code: exitError}
+		return &exit.Error{Code: exit.Failed}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -134,9 +135,9 @@ func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
 	}
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
-		return &ending{exitRefused, fmt.Errorf("commit %s is refused by a guard: see the findings above", view.Short(r.Commit))}
+		return exit.With(exit.Refused, fmt.Errorf("commit %s is refused by a guard: see the findings above", view.Short(r.Commit)))
 	case r != nil:
-		return &ending{exitInvalid, fmt.Errorf("commit %s is refused: see the findings above", view.Short(r.Commit))}
+		return exit.With(exit.Invalid, fmt.Errorf("commit %s is refused: see the findings above", view.Short(r.Commit)))
 	case after.Repository.Error != "":
 		return fmt.Errorf("the repository does not answer: %s", after.Repository.Error)
 	}
@@ -144,7 +145,7 @@ func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
 	if l.Error != "" {
 		r.Err = errors.New(l.Error)
 	}
-	return endingOf(r)
+	return exit.OfPass(r)
 }
 
 // refusedFor reports whether that is why the newest commit is refused.

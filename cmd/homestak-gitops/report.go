@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -19,5 +20,5 @@ func (a *app) report(r engine.Report) error {
 	if unfinished && r.Outcome != engine.Interrupted { // its error says it
 		a.ui.notef("what is done stays done: mend the cause, then say the same again")
 	}
-	return endingOf(r)
+	return exit.OfPass(r)
 }

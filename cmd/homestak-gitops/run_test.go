@@ -20,11 +20,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
-	"github.com/homestak/homestak-gitops/engine"
-	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // stream is what the program writes while a test reads it: both sides lock.
@@ -189,7 +187,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	e := st.start(t, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "vm.first: creating")
 	e.signals <- os.Interrupt
-	require.Equal(t, exitInterrupted, e.end())
+	require.Equal(t, exit.Interrupted, e.end())
 	require.Contains(t, e.err.String(), "stopping: nothing new is started; waiting for vm.first")
 	require.Contains(t, e.err.String(), "Ctrl-C again leaves now")
 	require.Contains(t, e.err.String(), "vm.first: created")
@@ -202,7 +200,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	require.True(t, guests[0].Running, "what ran was finished")
 
 	e = st.start(t, "apply", "--site", st.site, "--yes")
-	require.Equal(t, exitDone, e.end(), e.err)
+	require.Equal(t, exit.Done, e.end(), e.err)
 	require.Len(t, h.Snapshot().Guests, 3, "and the same again goes on")
 }
 
@@ -214,7 +212,7 @@ func TestCtrlCTwiceLeavesNow(t *testing.T) {
 	e.signals <- os.Interrupt
 	e.says(e.err, "stopping:")
 	e.signals <- os.Interrupt
-	require.Equal(t, exitInterrupted, e.end())
+	require.Equal(t, exit.Interrupted, e.end())
 	require.Contains(t, e.err.String(), "error: interrupted")
 	require.NotEmpty(t, keysOf(t, e.out.String()))
 }
@@ -225,7 +223,7 @@ func TestCtrlCWhileLookingEndsAtOnce(t *testing.T) {
 	e := st.start(t, "plan", "--site", st.site, "--json", "-v")
 	e.says(e.err, "looking at host father")
 	e.signals <- os.Interrupt
-	require.Equal(t, exitInterrupted, e.end())
+	require.Equal(t, exit.Interrupted, e.end())
 	require.Contains(t, keysOf(t, e.out.String()), "format_version")
 }
 
@@ -237,21 +235,21 @@ func TestOneWriterAtATime(t *testing.T) {
 
 	for _, args := range [][]string{{"apply", "--yes"}, {"destroy", "-M", "web", "--yes"}, {"test", "-M", "web"}} {
 		second := st.start(t, append(args, "--site", st.site, "--json")...)
-		require.Equal(t, exitRefused, second.end())
+		require.Equal(t, exit.Refused, second.end())
 		require.Contains(t, second.err.String(), fmt.Sprintf("host father is being changed by %s: pid %d, apply, since ", control.Whoami(), os.Getpid()))
 		require.Contains(t, second.out.String(), `"success": false`)
 	}
 	reader := st.start(t, "plan", "--site", st.site)
-	require.Equal(t, exitDone, reader.end(), "who only looks is no writer")
+	require.Equal(t, exit.Done, reader.end(), "who only looks is no writer")
 	simulated := st.start(t, "apply", "--site", st.site, "--yes", "--sim")
-	require.Equal(t, exitDone, simulated.end(), "a simulator of one's own has no other writer")
+	require.Equal(t, exit.Done, simulated.end(), "a simulator of one's own has no other writer")
 
 	first.signals <- os.Interrupt
 	first.says(first.err, "stopping:")
 	first.signals <- os.Interrupt
-	require.Equal(t, exitInterrupted, first.end())
+	require.Equal(t, exit.Interrupted, first.end())
 	free := st.start(t, "destroy", "--site", st.site, "-M", "web", "--yes")
-	require.Equal(t, exitDone, free.end(), "the lock is free again: %s", free.err)
+	require.Equal(t, exit.Done, free.end(), "the lock is free again: %s", free.err)
 }
 
 // On a terminal one live line shows what runs; nothing of it stays.
@@ -260,7 +258,7 @@ func TestTheLiveLine(t *testing.T) {
 	_, st := serve(t, pvesim.Config{TaskTime: 500 * time.Millisecond}, 1)
 	st.terminal = true
 	e := st.start(t, "apply", "--site", st.site, "--yes")
-	require.Equal(t, exitDone, e.end())
+	require.Equal(t, exit.Done, e.end())
 	text := e.err.String()
 	require.Contains(t, text, "1 running, 2 to come · image.debian creating 0 s")
 	require.NotContains(t, text, "image.debian: creating", "the line of a beginning is the live line")
@@ -290,40 +288,6 @@ func TestNoSecretInAnyOutput(t *testing.T) {
 	require.Len(t, locks, 1, "one lock for one host")
 }
 
-func TestExitCodesAreOneTable(t *testing.T) {
-	var codes []int
-	for _, c := range exitCodes() {
-		codes = append(codes, c.Code)
-		require.NotEmpty(t, c.Meaning)
-	}
-	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 130}, codes)
-
-	for _, c := range []struct {
-		outcome engine.Outcome
-		err     error
-		want    int
-	}{
-		{engine.Done, nil, 0},
-		{engine.Planned, nil, 0},
-		{engine.Invalid, nil, 3},
-		{engine.Refused, nil, 4},
-		{engine.Partly, nil, 5},
-		{engine.Failed, nil, 1},
-		{engine.Failed, fmt.Errorf("apply: %w", &ending{Code: exitRefused}), 4},
-		{engine.Failed, errTimeout, 1},
-		{engine.Interrupted, engine.ErrInterrupted, 130},
-		{"", nil, 1},
-	} {
-		require.Equal(t, c.want, codeOf(endingOf(engine.Report{Outcome: c.outcome, Err: c.err})), "%s %v", c.outcome, c.err)
-	}
-	require.ErrorContains(t, endingOf(engine.Report{
-		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
-		Err: &engine.NotObservedError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
-	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else tells why it is not all")
-	require.Equal(t, 130, codeOf(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
-	require.Equal(t, 3, codeOf(&invalidSiteError{}))
-}
-
 func TestArgumentsAreCounted(t *testing.T) {
 	c := &cobra.Command{Use: "why ADDRESS"}
 	for _, bound := range []struct {
@@ -339,29 +303,4 @@ func TestArgumentsAreCounted(t *testing.T) {
 		require.ErrorContains(t, takes(bound.low, bound.high)(c, bound.args), bound.want)
 	}
 	require.NoError(t, takes(0, 1)(c, nil))
-}
-
-func TestDataDir(t *testing.T) {
-	for _, c := range []struct {
-		env  map[string]string
-		want string
-	}{
-		{map[string]string{"HOMESTAK_DATA_DIR": "/x", "XDG_STATE_HOME": "/y", "HOME": "/z"}, "/x"},
-		{map[string]string{"XDG_STATE_HOME": "/y", "HOME": "/z"}, "/y/homestak-gitops"},
-		{map[string]string{"XDG_STATE_HOME": "relative", "HOME": "/z"}, "/z/.local/state/homestak-gitops"},
-		{map[string]string{"HOME": "/z"}, "/z/.local/state/homestak-gitops"},
-		{nil, ""},
-	} {
-		a := &app{process: process{env: func(k string) string { return c.env[k] }}}
-		got, err := a.dataDir()
-		switch {
-		case os.Geteuid() == 0 && c.env["HOMESTAK_DATA_DIR"] == "":
-			require.Equal(t, "/var/lib/homestak-gitops", got)
-		case c.want == "":
-			require.ErrorContains(t, err, "HOMESTAK_DATA_DIR")
-		default:
-			require.NoError(t, err)
-			require.Equal(t, c.want, got)
-		}
-	}
 }

@@ -5,42 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
 )
 
 // simFlags are the flags of sim.
 type simFlags struct {
-	listen   string
-	node     string
-	nodes    []string
-	offline  []string
-	noQuorum bool
-	version  string
-	latency  time.Duration
-	taskTime time.Duration
-	speed    int
-	workers  int
-	guests   int
-	storages []string
-	bridges  []string
-	token    string
-	password string
-	seed     int64
-	cpus     int
-	memory   int64
-	disk     int64
-	noKVM    bool
-	faults   []string
-	// downloads are rules of [pvesim.ParseDownload].
-	downloads []string
+	simhost.Options
+	listen string
 }
 
 // simulator is the one line that sim --json prints.
@@ -86,136 +61,33 @@ doctor reports.`,
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
-	fs.StringVar(&f.node, "node", "father", "`NAME` of the node that answers")
-	fs.StringSliceVar(&f.nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
-	fs.StringSliceVar(&f.offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
-	fs.BoolVar(&f.noQuorum, "no-quorum", false, "let the cluster be without quorum: nothing can be written")
-	fs.StringVar(&f.version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
-	fs.DurationVar(&f.latency, "latency", 0, "`TIME` that every request takes")
-	fs.DurationVar(&f.taskTime, "task-time", time.Second, "`TIME` that a task takes")
-	fs.IntVar(&f.speed, "speed", 1, "`NUMBER` of times as fast as yours that the clock of the host runs")
-	fs.IntVar(&f.workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
-	fs.IntVar(&f.guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
-	fs.StringArrayVar(&f.storages, "storage", nil, "`STORAGE` of every node; may be repeated")
-	fs.StringSliceVar(&f.bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
-	fs.StringVar(&f.token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
-	fs.StringVar(&f.password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
-	fs.IntVar(&f.cpus, "processors", 0, "`NUMBER` of processors of every node (default 64)")
-	fs.Int64Var(&f.memory, "memory", 0, "`SIZE` in GiB of the memory of every node (default 1024)")
-	fs.Int64Var(&f.disk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
-	fs.BoolVar(&f.noKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
-	fs.Int64Var(&f.seed, "seed", 0, "`NUMBER` that fixes everything invented")
-	fs.StringArrayVar(&f.downloads, "download", nil, "`DOWNLOAD` that sets what some addresses hold; may be repeated")
-	fs.StringArrayVar(&f.faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
+	fs.StringVar(&f.Node, "node", "father", "`NAME` of the node that answers")
+	fs.StringSliceVar(&f.Nodes, "nodes", nil, "`NAMES` of further nodes of its cluster, separated by commas, or how many there are in all")
+	fs.StringSliceVar(&f.Offline, "offline", nil, "`NAMES` of nodes that are down, separated by commas")
+	fs.BoolVar(&f.NoQuorum, "no-quorum", false, "let the cluster be without quorum: nothing can be written")
+	fs.StringVar(&f.Version, "pve-version", "9.2", "`VERSION` of Proxmox VE that answers: 8.4, 9.1 or 9.2")
+	fs.DurationVar(&f.Latency, "latency", 0, "`TIME` that every request takes")
+	fs.DurationVar(&f.TaskTime, "task-time", time.Second, "`TIME` that a task takes")
+	fs.IntVar(&f.Speed, "speed", 1, "`NUMBER` of times as fast as yours that the clock of the host runs")
+	fs.IntVar(&f.Workers, "workers", 3, "`NUMBER` of requests that a node serves at once")
+	fs.IntVar(&f.Guests, "guests", 0, "`NUMBER` of guests of somebody else that are there from the start")
+	fs.StringArrayVar(&f.Storages, "storage", nil, "`STORAGE` of every node; may be repeated")
+	fs.StringSliceVar(&f.Bridges, "bridge", nil, "`NAMES` of the bridges of every node, separated by commas (default vmbr0)")
+	fs.StringVar(&f.Token, "token", "", "API `TOKEN`, user@realm!name=secret (default: made from the seed)")
+	fs.StringVar(&f.Password, "password", "", "`PASSWORD` of root@pam, for tickets (default: the secret of the token)")
+	fs.IntVar(&f.CPUs, "processors", 0, "`NUMBER` of processors of every node (default 64)")
+	fs.Int64Var(&f.Memory, "memory", 0, "`SIZE` in GiB of the memory of every node (default 1024)")
+	fs.Int64Var(&f.RootDisk, "root-disk", 0, "`SIZE` in GiB of the system disk of every node (default 96)")
+	fs.BoolVar(&f.NoKVM, "no-kvm", false, "be a machine without virtualisation, on which a VM starts only with kvm=0")
+	fs.Int64Var(&f.Seed, "seed", 0, "`NUMBER` that fixes everything invented")
+	fs.StringArrayVar(&f.Downloads, "download", nil, "`DOWNLOAD` that sets what some addresses hold; may be repeated")
+	fs.StringArrayVar(&f.Faults, "fault", nil, "`FAULT` that makes requests fail; may be repeated")
 	a.ui.jsonFlag(c)
 	return c
 }
 
-var (
-	nodeName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
-	tokenForm = regexp.MustCompile(`^[^\s@!=/:]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+=\S+$`)
-)
-
-// keptTasks is how many finished tasks a served simulator remembers, which may run for
-// months: some more than anybody asks for, and no more than some megabytes.
-const keptTasks = 10_000
-
-// config checks the flags: pvesim takes only what makes sense.
-func (f *simFlags) config() (pvesim.Config, error) {
-	c := pvesim.Config{
-		Node: f.node, Nodes: f.furtherNodes(), Offline: f.offline, NoQuorum: f.noQuorum, Version: f.version, Seed: f.seed,
-		TaskTime: f.taskTime, Speed: f.speed, Latency: f.latency, Workers: f.workers, Guests: f.guests, Token: f.token,
-		Bridges: f.bridges, Password: f.password, KeepTasks: keptTasks, CPUs: f.cpus, Memory: f.memory << 30, RootDisk: f.disk << 30, NoKVM: f.noKVM,
-	}
-	seen := map[string]bool{}
-	for _, n := range append([]string{f.node}, c.Nodes...) {
-		if !nodeName.MatchString(n) || seen[n] {
-			return c, fmt.Errorf("node %q: want names of nodes, each once", n)
-		}
-		seen[n] = true
-	}
-	for _, n := range f.offline {
-		if !seen[n] || n == f.node {
-			return c, fmt.Errorf("--offline: %q is none of the further nodes %s", n, strings.Join(c.Nodes, ", "))
-		}
-	}
-	if !slices.Contains(pvesim.Versions(), f.version) {
-		return c, fmt.Errorf("--pve-version: %q is none of %s", f.version, strings.Join(pvesim.Versions(), ", "))
-	}
-	if f.token != "" && !tokenForm.MatchString(f.token) {
-		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")
-	}
-	if f.latency < 0 || f.taskTime < 0 || f.workers < 1 || f.guests < 0 {
-		return c, fmt.Errorf("--latency, --task-time and --guests cannot be negative, and --workers must be at least 1")
-	}
-	if f.speed < 1 || f.speed > topSpeed {
-		return c, fmt.Errorf("--speed must be from 1 to %d", topSpeed)
-	}
-	if f.cpus < 0 || f.memory < 0 || f.disk < 0 || max(f.memory, f.disk) > mostGiB {
-		return c, fmt.Errorf("--processors, --memory and --root-disk cannot be negative, and the sizes at most %d GiB", mostGiB)
-	}
-	storages := map[string]bool{}
-	for _, text := range f.storages {
-		st, err := pvesim.ParseStorage(text)
-		if err != nil {
-			return c, fmt.Errorf("--storage: %w", err)
-		}
-		if storages[st.Name] {
-			return c, fmt.Errorf("--storage: %s is there twice", st.Name)
-		}
-		storages[st.Name] = true
-		c.Storages = append(c.Storages, st)
-	}
-	for _, text := range f.downloads {
-		d, err := pvesim.ParseDownload(text)
-		if err != nil {
-			return c, fmt.Errorf("--download: %w", err)
-		}
-		c.Downloads = append(c.Downloads, d)
-	}
-	var faults []pvesim.Fault
-	for _, text := range f.faults {
-		fault, err := pvesim.ParseFault(text)
-		if err != nil {
-			return c, fmt.Errorf("--fault: %w", err)
-		}
-		faults = append(faults, fault)
-	}
-	if len(faults) > 0 {
-		c.Fault = pvesim.Faults(faults...)
-	}
-	return c, nil
-}
-
-// topSpeed is the fastest clock: with it a task of a second is over before its caller
-// has read the answer.
-const topSpeed = 1000
-
-// mostGiB is the largest machine: a size in bytes has to fit in a number.
-const mostGiB = 1 << 30
-
-// mostNodes is how many nodes --nodes makes; corosync is not built for more.
-const mostNodes = 32
-
-// furtherNodes are the names of the nodes beside the first: as given, or numbered
-// from 2 when only their number is.
-func (f *simFlags) furtherNodes() []string {
-	if len(f.nodes) != 1 {
-		return f.nodes
-	}
-	count, err := strconv.Atoi(f.nodes[0])
-	if err != nil || count < 1 || count > mostNodes {
-		return f.nodes
-	}
-	var names []string
-	for n := 2; n <= count; n++ {
-		names = append(names, fmt.Sprint(f.node, n))
-	}
-	return names
-}
-
 func (a *app) simulate(ctx context.Context, f *simFlags) error {
-	cfg, err := f.config()
+	host, err := simhost.New(f.Options)
 	if err != nil {
 		return err
 	}
@@ -226,7 +98,6 @@ func (a *app) simulate(ctx context.Context, f *simFlags) error {
 	if err != nil {
 		return fmt.Errorf("serve on %s: %w\nchoose another address: --listen 127.0.0.1:0", f.listen, err)
 	}
-	host := pvesim.New(cfg)
 	at := simulator{API: "https://" + reachable(ln.Addr()), Node: host.Node(), Token: host.Token(), Fingerprint: host.Fingerprint()}
 	if err := a.announce(at); err != nil {
 		_ = ln.Close()

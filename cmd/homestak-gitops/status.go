@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -98,7 +99,7 @@ func (a *app) tellStatus(s agent.Status) error {
 		a.ui.printf("%s", view.Status(s, time.Now(), view.Paint(color)))
 	}
 	if !s.Healthy && !view.Beginning(s) {
-		return &ending{Code: exitError}
+		return &exit.Error{Code: exit.Failed}
 	}
 	return nil
 }

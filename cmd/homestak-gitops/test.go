@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/apply"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -46,21 +47,14 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 // testOwner stands in the ownership tags of what tests make: foreign to every agent.
 func testOwner() string { return "cli:" + control.Whoami() }
 
-// bind makes the site of a session one in which only this manifest is deployed.
-func (s *session) bind(m *model.Manifest, h *model.Host) error {
-	bound, err := s.desired.Site.Bind(m.Name, h.Name)
-	s.desired.Site = bound
+// bindTest makes the site one in which only this manifest is deployed, with a check that
+// logs in to each node where that is possible.
+func bindTest(s *session, m *model.Manifest, h *model.Host) error {
+	err := s.Bind(m, h)
 	if err == nil {
-		s.desired.Findings = append(s.desired.Findings, verifySSH(bound, m.Name, h)...)
+		s.Desired.Findings = append(s.Desired.Findings, verifySSH(s.Desired.Site, m.Name, h)...)
 	}
 	return err
-}
-
-// judgeBound holds the site as it is bound against its policies: before, a recipe was
-// nobody's deployment, and so not asked about.
-func (s *session) judgeBound(ctx context.Context) error {
-	s.desired = s.reader.judged(ctx, s.root.FS(), s.desired, s.reading)
-	return s.sound(s.desired.Findings)
 }
 
 // phase is a part of a test.
@@ -92,15 +86,15 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	m, h, err := s.choose()
 	if err != nil {
 		return err
 	}
-	if err := s.bind(m, h); err != nil {
+	if err := bindTest(s, m, h); err != nil {
 		return err
 	}
-	if err := s.judgeBound(ctx); err != nil {
+	if err := s.Recheck(ctx); err != nil {
 		return err
 	}
 	if !f.sim {
@@ -110,7 +104,7 @@ func (a *app) test(ctx context.Context, f *siteFlags, keep bool, dir string) err
 		}
 		defer release()
 	}
-	a.ui.findings(s.desired.Findings)
+	a.ui.findings(s.Desired.Findings)
 	t := &trial{app: a, session: s, host: h, manifest: m, progress: view.Watch(a.ui.terminal())}
 	err = t.run(ctx, keep)
 	t.progress.Close()
@@ -185,7 +179,7 @@ func (t *trial) create(ctx context.Context) error {
 	return t.phase("create", func() error {
 		t.progress.Waits(view.Observing(t.host.Name))
 		if t.report = t.pass().Run(ctx); t.report.Err != nil || t.report.Outcome != engine.Planned {
-			return because(ctx, endingOf(t.report))
+			return because(ctx, exit.OfPass(t.report))
 		}
 		if err := t.untouched(); err != nil {
 			return err
@@ -198,9 +192,9 @@ func (t *trial) create(ctx context.Context) error {
 			return true, nil
 		}
 		if t.report = p.Run(ctx); t.report.Outcome == engine.Partly {
-			return &ending{exitError, unreported(t.report)} // what is there is cleaned up, so nothing stays in part
+			return exit.With(exit.Failed, exit.Unreported(t.report)) // what is there is cleaned up, so nothing stays in part
 		}
-		return because(ctx, endingOf(t.report))
+		return because(ctx, exit.OfPass(t.report))
 	})
 }
 
@@ -209,7 +203,7 @@ func (t *trial) create(ctx context.Context) error {
 func (t *trial) untouched() error {
 	for _, addr := range t.report.Have.State.Addresses() {
 		if t.report.Have.State[addr].Manifest == t.manifest.Name {
-			return &ending{exitRefused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.manifest.Name, t.host.Name)}
+			return exit.With(exit.Refused, fmt.Errorf("%s is there already, and a test destroys only what it made itself\nremove it first: homestak-gitops destroy -M %s --host %s", addr, t.manifest.Name, t.host.Name))
 		}
 	}
 	return nil
@@ -222,7 +216,7 @@ func (t *trial) destroy(ctx context.Context) error {
 		p.Verdict = func(context.Context, *plan.Plan) (bool, error) { return true, nil }
 		r := p.Run(ctx)
 		t.merge(r)
-		return because(ctx, endingOf(r))
+		return because(ctx, exit.OfPass(r))
 	})
 }
 

@@ -15,7 +15,7 @@ func (t *trial) markdown(keep bool) string {
 		result = "passed"
 	}
 	fmt.Fprintf(&b, "# Test of %s on %s: %s\n\n", t.manifest.Name, t.host.Name, result)
-	fmt.Fprintf(&b, "Site %s", t.session.desired.Site.Name)
+	fmt.Fprintf(&b, "Site %s", t.session.Desired.Site.Name)
 	if c := t.report.Commit; c != "" {
 		fmt.Fprintf(&b, " at commit %s", c)
 	}

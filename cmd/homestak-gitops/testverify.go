@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -73,11 +74,11 @@ func (t *trial) verify(ctx context.Context) error {
 				continue
 			case <-ctx.Done():
 				pause.Stop()
-				return &ending{codeOf(context.Cause(ctx)), context.Cause(ctx)}
+				return exit.With(exit.Code(context.Cause(ctx)), context.Cause(ctx))
 			case <-limit.C:
 				pause.Stop()
 				t.report.Findings = append(t.report.Findings, lacking...)
-				return &ending{Code: exitError}
+				return &exit.Error{Code: exit.Failed}
 			}
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -139,7 +140,7 @@ func (u *ui) failure(err error) {
 			err = errors.Join(err, werr)
 		}
 	}
-	if invalid, ok := errors.AsType[*invalidSiteError](err); ok {
+	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
 		u.findings(invalid.Found)
 	}
 	text := err.Error()
@@ -155,7 +156,7 @@ func (u *ui) failure(err error) {
 
 // found gives the findings that a document holds of an error.
 func found(err error) diag.List {
-	if invalid, ok := errors.AsType[*invalidSiteError](err); ok {
+	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
 		return invalid.Found
 	}
 	if err == nil || err.Error() == "" {

@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -37,16 +39,16 @@ func (a *app) validate(ctx context.Context, f *siteFlags) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	all := slices.Clone(s.desired.Findings)
-	if s.desired.Site != nil && (f.manifest != "" || f.host != "") {
-		m, err := s.manifest()
+	defer s.Close()
+	all := slices.Clone(s.Desired.Findings)
+	if s.Desired.Site != nil && (f.manifest != "" || f.host != "") {
+		m, err := s.Manifest(f.manifest)
 		if err == nil && f.host != "" {
-			_, err = s.host(m)
+			_, err = s.Host(f.host, m)
 		}
 		all = append(all, found(err)...)
 	}
-	valid := !all.HasErrors() && s.desired.Site != nil
+	valid := !all.HasErrors() && s.Desired.Site != nil
 	a.ui.findings(all)
 	a.ui.tellVerdict(s, all, valid)
 	if a.ui.json {
@@ -55,7 +57,7 @@ func (a *app) validate(ctx context.Context, f *siteFlags) error {
 		}
 	}
 	if !valid {
-		return &ending{Code: exitError}
+		return &exit.Error{Code: exit.Failed}
 	}
 	return nil
 }
@@ -64,12 +66,12 @@ func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
 	errs := all.Errors()
 	warnings := view.Count(len(all)-errs, "warning")
 	if !valid {
-		u.notef("the site in %s is %s: %s, %s", s.flags.siteName(), notGood(all), view.Count(errs, "error"), warnings)
+		u.notef("the site in %s is %s: %s, %s", s.Name(), site.Fault(all), view.Count(errs, "error"), warnings)
 		return
 	}
-	site := s.desired.Site
+	loaded := s.Desired.Site
 	nodes := 0
-	for _, m := range site.Manifests {
+	for _, m := range loaded.Manifests {
 		nodes += len(m.Nodes)
 	}
 	if len(all) > 0 {
@@ -77,6 +79,6 @@ func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
 	} else {
 		warnings = ""
 	}
-	u.printf("site %s is valid: %s, %s, %s%s\n", site.Name,
-		view.Count(len(site.Hosts), "host"), view.Count(len(site.Manifests), "manifest"), view.Count(nodes, "node"), warnings)
+	u.printf("site %s is valid: %s, %s, %s%s\n", loaded.Name,
+		view.Count(len(loaded.Hosts), "host"), view.Count(len(loaded.Manifests), "manifest"), view.Count(nodes, "node"), warnings)
 }

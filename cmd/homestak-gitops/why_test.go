@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -124,11 +125,11 @@ func TestHistoryTable(t *testing.T) {
 	require.Equal(t, "the chain holds: 3 receipts\n", text)
 	f.Broken = []string{"2: is not what its successor says it was"}
 	code, text, stderr = runIn(t, env, "history", "verify", "--json")
-	require.Equal(t, exitError, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, text, `"broken": [`)
 	require.Contains(t, stderr, "the chain is broken at 1 receipt; 3 receipts hold")
 	code, _, stderr = runIn(t, env, "why", "nobody")
-	require.Equal(t, exitError, code)
+	require.Equal(t, exit.Failed, code)
 	require.Contains(t, stderr, "nothing is known of \"nobody\"")
 }
 

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -22,7 +20,7 @@ func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := a.dataDir()
+	dir, err := service.LockDir(a.env)
 	if err != nil {
 		resume()
 		return nil, err
@@ -56,9 +54,8 @@ func (a *app) pauseAgent(h *model.Host, verb string) (release func(), err error)
 
 // agentOf finds the agent of a host, nil if none runs on this machine.
 func (a *app) agentOf(ctx context.Context, h *model.Host) (*control.Client, error) {
-	f := &agentFlags{}
-	cfg, _ := a.agentConfig(f)
-	return a.search(f, cfg).OfHost(ctx, h)
+	cfg, _ := service.ReadConfig(service.Flags{Asks: true}, a.env)
+	return cfg.Search().OfHost(ctx, h)
 }
 
 // agentAllowsDestroy refuses to destroy a manifest that the agent of the host deploys; see
@@ -73,32 +70,4 @@ func (a *app) agentAllowsDestroy(ctx context.Context, h *model.Host, manifest st
 		a.ui.notef("manifest %s is suspended in the agent of host %s; it makes it again after: homestak-gitops resume -M %s", manifest, h.Name, manifest)
 	}
 	return err
-}
-
-// dataDir is where this machine keeps what is about no site: locks. Root shares it
-// with the agent, so that agent.hcl counts too.
-func (a *app) dataDir() (string, error) {
-	if dir := a.env("HOMESTAK_DATA_DIR"); dir != "" {
-		return dir, nil
-	}
-	if os.Geteuid() != 0 {
-		return a.ownDataDir()
-	}
-	c, _ := a.agentConfig(&agentFlags{}) // what is wrong with it is for the agent to say
-	return c.DataDir, nil
-}
-
-// ownDataDir is the data folder of whoever runs the program, where nothing else is said.
-func (a *app) ownDataDir() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/lib/homestak-gitops", nil
-	}
-	state := a.env("XDG_STATE_HOME")
-	if home := a.env("HOME"); !filepath.IsAbs(state) && home != "" {
-		state = filepath.Join(home, ".local", "state")
-	}
-	if !filepath.IsAbs(state) {
-		return "", errors.New("no place for locks: neither HOMESTAK_DATA_DIR nor XDG_STATE_HOME nor HOME is set")
-	}
-	return filepath.Join(state, "homestak-gitops"), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -46,7 +47,7 @@ func TestApplyWaitsForTheAgent(t *testing.T) {
 	e.says(e.err, "an agent converges host father: what git does not say, it puts back at its next look")
 	e.says(e.err, "image.debian: creating")
 	require.Empty(t, f.Free, "the agent must not begin now")
-	require.Equal(t, exitDone, e.end(), e.err)
+	require.Equal(t, exit.Done, e.end(), e.err)
 	<-f.Free // and is free again
 	f.Free <- struct{}{}
 	require.Equal(t, []string{control.Whoami() + " (apply)"}, f.Holders())
@@ -61,7 +62,7 @@ func TestWaitingForTheAgentCanBeLeft(t *testing.T) {
 	e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes", "--json")
 	e.says(e.err, "the agent of host father is at work; waiting")
 	e.signals <- os.Interrupt
-	require.Equal(t, exitInterrupted, e.end(), e.err)
+	require.Equal(t, exit.Interrupted, e.end(), e.err)
 }
 
 // The agent of another host, or of another machine of the same name, is left alone.
@@ -72,12 +73,12 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 		f := controltest.New()
 		socket, _ := controltest.Serve(t, f, api)
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
-		require.Equal(t, exitDone, e.end(), e.err)
+		require.Equal(t, exit.Done, e.end(), e.err)
 		require.Equal(t, api == "", len(f.Holders()) == 1)
 	}
 	for _, socket := range []string{control.NoSocket, "/nowhere/agent.sock"} {
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
-		require.Equal(t, exitDone, e.end(), e.err)
+		require.Equal(t, exit.Done, e.end(), e.err)
 	}
 }
 
@@ -95,7 +96,7 @@ func TestTheAgentAllowsToDestroy(t *testing.T) {
 	require.NoError(t, a.agentAllowsDestroy(t.Context(), &model.Host{Name: "mother"}, "web", false), "another host")
 
 	err := a.agentAllowsDestroy(t.Context(), host, "web", false)
-	require.Equal(t, exitRefused, codeOf(err))
+	require.Equal(t, exit.Refused, exit.Code(err))
 	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or say --suspend")
 	require.Empty(t, f.Status().Suspended)
 
@@ -121,6 +122,6 @@ func TestASocketThatMayNotBeOpened(t *testing.T) {
 	socket, _ := controltest.Serve(t, controltest.New(), "")
 	require.NoError(t, os.Chmod(socket, 0))
 	code, _, stderr := runIn(t, map[string]string{"HOMESTAK_SOCKET": socket, "HOME": t.TempDir()}, "status")
-	require.Equal(t, exitDenied, code)
+	require.Equal(t, exit.Denied, code)
 	require.Contains(t, stderr, "may not be opened by "+control.Whoami()+"\n  run this as root")
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Severity says whether a finding stops the pass.
@@ -142,4 +143,11 @@ func Warnf(at Range, summary, detail string, args ...any) Finding {
 	f := Errorf(at, summary, detail, args...)
 	f.Severity = Warning
 	return f
+}
+
+// FromError makes a finding of an error that is not about a file of the site. What follows
+// its first line is the detail.
+func FromError(err error) Finding {
+	summary, detail, _ := strings.Cut(err.Error(), "\n")
+	return Errorf(Range{}, summary, "%s", detail)
 }

@@ -177,6 +177,15 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 			"hclx/x.go: hclx must not use github.com/hashicorp/hcl/v2 (the language is read in one place)",
 		},
 		{
+			"simulator in the agent's code", simulatorLaw,
+			map[string]string{
+				"cmd/homestak-gitops/agent.go": `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
+				"cmd/homestak-gitops/sim.go":   `package main; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/simhost"`,
+				"engine/service/x_test.go":     `package service; import _ "github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"`,
+			},
+			"cmd/homestak-gitops/agent.go: names the simulator by drivers/proxmox/simhost: let it get a transport",
+		},
+		{
 			"init", initLaw,
 			map[string]string{"hcl/x.go": "package hcl\nfunc init() {}"},
 			"hcl/x.go: func init: what is needed is made where it is used",

@@ -87,10 +87,15 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
 	{pkg: "examples"}, // files only
+	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "drivers", may: []string{"drivers/proxmox", "engine", "engine/model"}},
+	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
+	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
+	{pkg: "cmd/homestak-gitops/demo", may: []string{"drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"drivers/proxmox", "drivers/proxmox/doctor", "drivers/proxmox/pvesim", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger",
-		"engine/model", "engine/plan", "engine/source", "engine/source/author", "engine/view", "examples", "hcl", "policy",
-	}, tests: []string{"drivers/proxmox/pveapi/pveapitest", "engine/control/controltest", "engine/enginetest", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
+		"cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 
 // The folders of test/ hold what looks at the whole: these laws, the stories, the
@@ -116,10 +121,10 @@ var libraries = []library{
 	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author"}, tests: true, why: "one package says what a commit is; tests build repositories"},
 	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "how go-git is told which folder to read"},
 	{path: "golang.org/x/crypto", owners: []string{"engine/source", "engine/health"}, why: "git and checks speak ssh, and nobody else"},
-	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops"}, why: "flags and verbs are the command's"},
-	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops"}, why: "flags and verbs are the command's"},
+	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
+	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},
-	{path: "github.com/coreos/go-systemd/v22", owners: []string{"cmd/homestak-gitops"}, why: "only the command is a service"},
+	{path: "github.com/coreos/go-systemd/v22", owners: []string{"engine/service"}, why: "only the agent is a service"},
 	{path: "github.com/gofrs/flock", owners: []string{"engine/control"}, why: "one place decides who is the one writer"},
 	{path: "github.com/agext/levenshtein", owners: []string{"engine/diag"}, why: "one place says what a nearly right name is"},
 	{path: "github.com/google/uuid", owners: []string{"drivers/proxmox"}, why: "identities are given to guests, and nowhere else"},
@@ -140,6 +145,7 @@ type law struct {
 var laws = []law{
 	{"packages import only what lies below them", importLaw},
 	{"the table of packages is up to date", tableLaw},
+	{"only what is for trying things names the simulator", simulatorLaw},
 	{"libraries are used by their owners only", libraryLaw},
 	{"packages and types are small enough to know", sizeLaw},
 	{"the table of large packages and types is up to date", sizeRowLaw},
@@ -148,6 +154,36 @@ var laws = []law{
 	{"nothing happens before main", initLaw},
 	{"packages are named by what they hold", nameLaw},
 	{"every kind is in the table of kinds, one a file, each with its test", kindLaw},
+}
+
+// pvesim is the simulator; trying are the packages and files that may name it, or name what
+// does. The agent, the driver and the engine get a transport, and do not know what is
+// behind it.
+const pvesim = "drivers/proxmox/pvesim"
+
+var trying = []string{
+	pvesim, "drivers/proxmox/simhost", "cmd/homestak-gitops/demo",
+	"cmd/homestak-gitops/sim.go", "cmd/homestak-gitops/simulated.go", "cmd/homestak-gitops/demo.go",
+}
+
+// simulatorLaw finds files of the product that lead to the simulator and are not for trying
+// things. The command leads there by the files of trying only.
+func simulatorLaw(tree []source) []string {
+	may := func(name string) bool {
+		return slices.ContainsFunc(trying, func(t string) bool { return name == t || strings.HasPrefix(name, t+"/") })
+	}
+	var out []string
+	for _, f := range tree {
+		if f.test || f.forTests() || may(f.path) || may(f.pkg()) || strings.HasSuffix(f.pkg(), "test") {
+			continue
+		}
+		for _, name := range f.imports() {
+			if ours, ok := strings.CutPrefix(name, module+"/"); ok && may(ours) {
+				out = append(out, fmt.Sprintf("%s: names the simulator by %s: let it get a transport", f.path, ours))
+			}
+		}
+	}
+	return out
 }
 
 func importLaw(tree []source) []string {

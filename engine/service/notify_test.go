@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"bytes"
@@ -18,10 +18,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
 )
 
-// heralded is a herald at work in a bubble, with what it told.
-type heralded struct {
-	*herald
-	log  bytes.Buffer // read when the herald rests
+// notified is a notifier at work in a bubble, with what it told.
+type notified struct {
+	*notifier
+	log  bytes.Buffer // read when the notifier rests
 	stop chan struct{}
 	end  func()
 
@@ -31,16 +31,16 @@ type heralded struct {
 }
 
 // stuckSince makes the agent one that does not come on.
-func (g *heralded) stuckSince(t time.Time) {
+func (g *notified) stuckSince(t time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ill = t
 }
 
-func startHerald(watchdog time.Duration) *heralded {
-	g := &heralded{stop: make(chan struct{})}
-	g.herald = &herald{
-		statuses: make(mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
+func startNotifier(watchdog time.Duration) *notified {
+	g := &notified{stop: make(chan struct{})}
+	g.notifier = &notifier{
+		statuses: make(Mailbox, 1), reloads: make(chan time.Time, 1), stopping: g.stop, watchdog: watchdog,
 		notify: func(state string) error {
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -66,7 +66,7 @@ func startHerald(watchdog time.Duration) *heralded {
 }
 
 // heard gives what was told since the last time.
-func (g *heralded) heard() []string {
+func (g *notified) heard() []string {
 	synctest.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,19 +83,19 @@ func after(d time.Duration) {
 
 func TestReadyAfterTheFirstLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startHerald(0)
+		g := startNotifier(0)
 		defer g.end()
-		g.statuses.put(agent.Status{State: agent.Starting, Summary: "starts"})
+		g.statuses.Put(agent.Status{State: agent.Starting, Summary: "starts"})
 		require.Equal(t, []string{"STATUS=starts"}, g.heard())
-		g.statuses.put(agent.Status{State: agent.Idle, Summary: "no\nanswer", Repository: agent.RepositoryStatus{Error: "refused"}})
+		g.statuses.Put(agent.Status{State: agent.Idle, Summary: "no\nanswer", Repository: agent.RepositoryStatus{Error: "refused"}})
 		require.Equal(t, []string{"READY=1", "STATUS=no answer"}, g.heard(), "a repository that is away does not keep the unit from starting")
-		g.statuses.put(agent.Status{State: agent.Idle, Summary: "no\nanswer"})
+		g.statuses.Put(agent.Status{State: agent.Idle, Summary: "no\nanswer"})
 		after(time.Hour)
 		require.Empty(t, g.heard(), "nothing is said twice")
 		close(g.stop)
 		require.Equal(t, []string{"STOPPING=1"}, g.heard())
 		for range 20 {
-			g := startHerald(0)
+			g := startNotifier(0)
 			close(g.stop)
 			g.end()
 			require.Equal(t, []string{"STOPPING=1"}, g.heard(), "also where all ends at once")
@@ -105,7 +105,7 @@ func TestReadyAfterTheFirstLook(t *testing.T) {
 
 func TestReadyAtLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startHerald(0)
+		g := startNotifier(0)
 		defer g.end()
 		after(readyPatience)
 		require.Equal(t, []string{"READY=1"}, g.heard())
@@ -114,14 +114,14 @@ func TestReadyAtLast(t *testing.T) {
 
 func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startHerald(0)
+		g := startNotifier(0)
 		defer g.end()
 		now := time.Now()
-		g.statuses.put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &now}})
+		g.statuses.Put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &now}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		g.reloads <- time.Now()
 		require.Equal(t, []string{"RELOADING=1"}, g.heard())
-		g.statuses.put(agent.Status{State: agent.Checking, Repository: agent.RepositoryStatus{Checked: &now}})
+		g.statuses.Put(agent.Status{State: agent.Checking, Repository: agent.RepositoryStatus{Checked: &now}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(time.Minute)
 		require.Empty(t, g.heard(), "once")
@@ -129,11 +129,11 @@ func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 		g.reloads <- time.Now()
 		after(time.Millisecond)
 		later := time.Now()
-		g.statuses.put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &later}})
+		g.statuses.Put(agent.Status{State: agent.Idle, Repository: agent.RepositoryStatus{Checked: &later}})
 		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "a look that was over so soon that its state was not seen")
 
 		g.reloads <- time.Now()
-		g.statuses.put(agent.Status{State: agent.Converging})
+		g.statuses.Put(agent.Status{State: agent.Converging})
 		after(reloadPatience)
 		require.Equal(t, []string{"RELOADING=1", "READY=1"}, g.heard(), "the look comes after a pass that takes its time")
 	})
@@ -141,9 +141,9 @@ func TestReloadIsOverWhenTheLookBegins(t *testing.T) {
 
 func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startHerald(20 * time.Second)
+		g := startNotifier(20 * time.Second)
 		defer g.end()
-		g.statuses.put(agent.Status{Repository: agent.RepositoryStatus{Error: "away"}})
+		g.statuses.Put(agent.Status{Repository: agent.RepositoryStatus{Error: "away"}})
 		require.Equal(t, []string{"READY=1"}, g.heard())
 		after(41 * time.Second)
 		require.Equal(t, []string{"WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"}, g.heard())
@@ -158,9 +158,9 @@ func TestTheWatchdogOfAStuckAgentIsNotFed(t *testing.T) {
 }
 
 func TestMailboxHoldsTheNewest(t *testing.T) {
-	m := make(mailbox, 1)
+	m := make(Mailbox, 1)
 	for _, s := range []string{"a", "b", "c"} {
-		m.put(agent.Status{Summary: s})
+		m.Put(agent.Status{Summary: s})
 	}
 	require.Equal(t, "c", (<-m).Summary)
 	require.Empty(t, m)
@@ -182,7 +182,7 @@ func TestNotifySocket(t *testing.T) {
 
 // A pass that ended before the last one did is one on a machine whose clock was set back.
 func TestMemoryIsGivenBackAlsoWhereTheClockWasSetBack(t *testing.T) {
-	h := &herald{notify: func(string) error { return nil }}
+	h := &notifier{notify: func(string) error { return nil }}
 	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, at := range []time.Time{ended, ended.Add(-time.Hour)} {
 		h.state(agent.Status{State: agent.Idle, Last: &agent.PassStatus{Ended: at}})

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"fmt"
@@ -11,12 +11,11 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-// text writes what holds as an agent.hcl, each value with where it is from in a
-// comment. What has no value stands there as a comment. Files are named and never
-// read, so there is no secret in it.
-func (c *agentConfig) text() string {
+// Text is the configuration as an agent.hcl, with where each value is from in a comment.
+// What has no value is a comment. Files are named and never read, so it has no secrets.
+func (c *Config) Text() string {
 	var b strings.Builder
-	file := c.file
+	file := c.File
 	if file == "" {
 		file = "none"
 	}
@@ -26,7 +25,7 @@ func (c *agentConfig) text() string {
 	return string(out)
 }
 
-func (c *agentConfig) block(b *strings.Builder, prefix string, v reflect.Value) {
+func (c *Config) block(b *strings.Builder, prefix string, v reflect.Value) {
 	for _, f := range model.Fields(v.Type()) {
 		path, field := prefix+f.Name, v.Field(f.Index)
 		switch {

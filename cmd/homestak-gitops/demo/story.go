@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -20,22 +20,22 @@ import (
 
 // The chapters of the demo, in their order.
 
-// birth: a host becomes what the site says.
-func (d *demo) birth(ctx context.Context) error {
+// create: a host becomes what the site says.
+func (d *demo) create(ctx context.Context) error {
 	d.title("The first push, and the host becomes what the site says")
 	if _, err := d.push(ctx, "The example site"); err != nil {
 		return err
 	}
-	ours := d.ours()
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(ours))
-	d.check(all(ours, isRunning), "all of them run")
-	d.check(all(ours, marked), "each carries its ownership tag")
+	managed := d.managed()
+	d.check(names(managed) == "db ns-a ns-b web-1 web-2", "on the host: %s", names(managed))
+	d.check(all(managed, isRunning), "all of them run")
+	d.check(all(managed, tagged), "each carries its ownership tag")
 	d.check(d.tasks("download") == 2, "each image was downloaded once")
-	return d.rest(ctx)
+	return d.checkQuiet(ctx)
 }
 
-// rest: what is so already is left alone, by however many looks.
-func (d *demo) rest(ctx context.Context) error {
+// checkQuiet: what is so already is left alone, however often the agent checks.
+func (d *demo) checkQuiet(ctx context.Context) error {
 	before := d.sim.Snapshot().Writes
 	last, err := d.agent.Reconcile(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *demo) rest(ctx context.Context) error {
 // edit: the site changes, and the host follows.
 func (d *demo) edit(ctx context.Context) error {
 	d.title("An edit: a third web server, another tag")
-	before := d.ours()
+	before := d.managed()
 	if err := d.rewrite("site.hcl", "default = 2", "default = 3"); err != nil {
 		return err
 	}
@@ -62,30 +62,30 @@ func (d *demo) edit(ctx context.Context) error {
 	if _, err := d.push(ctx, "A third web server, all of them public"); err != nil {
 		return err
 	}
-	ours := d.ours()
+	managed := d.managed()
 	receipt, err := d.receipt()
 	if err != nil {
 		return err
 	}
 	d.check(p.Summary.Create == 1 && p.Summary.Update == 2 && steps(receipt) == "create vm.web-3, update vm.web-1, update vm.web-2", "done was what the plan showed: %s", steps(receipt))
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
-	d.check(strings.Contains(ours["web-1"].Config["tags"], "public"), "web-1 has the tags %s", ours["web-1"].Config["tags"])
-	d.check(ours["web-1"].VMID == before["web-1"].VMID && ours["web-1"].Running, "web-1 is the same guest as before, and ran on")
-	d.check(ours["db"].Digest == before["db"].Digest, "db was not touched")
-	return d.rest(ctx)
+	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(managed))
+	d.check(strings.Contains(managed["web-1"].Config["tags"], "public"), "web-1 has the tags %s", managed["web-1"].Config["tags"])
+	d.check(managed["web-1"].VMID == before["web-1"].VMID && managed["web-1"].Running, "web-1 is the same guest as before, and ran on")
+	d.check(managed["db"].Digest == before["db"].Digest, "db was not touched")
+	return d.checkQuiet(ctx)
 }
 
 // drift: somebody changes the host by hand, and nobody pushes anything.
 func (d *demo) drift(ctx context.Context) error {
 	d.title("Somebody works on the host by hand: web-2 is gone, ns-a is off, db renamed")
-	before := d.ours()
+	before := d.managed()
 	d.sim.Edit(func(e *pvesim.Edit) {
 		e.Delete(before["web-2"].VMID)
 		e.Stop(before["ns-a"].VMID)
 		e.Set(before["db"].VMID, "name", "database")
 	})
 	_, err := d.until(ctx, "drift is put back", func(s agent.Status) bool {
-		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && fixed(d.ours())
+		return s.State == agent.Idle && s.Last != nil && s.Last.Outcome == engine.Done && fixed(d.managed())
 	})
 	if err != nil {
 		return err
@@ -94,12 +94,12 @@ func (d *demo) drift(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.app.ui.printf("  agent     put back by the full check that comes every %s here\n\n", demoDrift)
+	d.printf("  agent     put back by the full check that comes every %s here\n\n", driftEvery)
 	d.check(receipt.Drift && steps(receipt) == "create vm.web-2, update vm.db, update vm.ns-a", "its receipt calls it drift: %s", steps(receipt))
-	ours := d.ours()
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(ours))
-	d.check(all(ours, isRunning), "all of them run")
-	return d.rest(ctx)
+	managed := d.managed()
+	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3", "on the host: %s", names(managed))
+	d.check(all(managed, isRunning), "all of them run")
+	return d.checkQuiet(ctx)
 }
 
 // receipt is the newest of the agent's.
@@ -125,8 +125,8 @@ func steps(r ledger.Receipt) string {
 }
 
 // fixed reports whether the damage of the chapter drift is undone.
-func fixed(ours map[string]pvesim.Guest) bool {
-	return ours["web-2"].Running && ours["ns-a"].Running && ours["db"].Running
+func fixed(managed map[string]pvesim.Guest) bool {
+	return managed["web-2"].Running && managed["ns-a"].Running && managed["db"].Running
 }
 
 // mistake: a commit that is not valid changes nothing, and the last good one is kept up.
@@ -144,9 +144,9 @@ func (d *demo) mistake(ctx context.Context) error {
 	d.check(st.Refused != nil && st.Refused.Outcome == engine.Invalid && strings.Contains(text(st.Refused), "vm-medum"), "it is refused for what is wrong, with file, line and column")
 	d.check(was != nil && is(st.InForce, was.ID), "in force is the commit before it")
 	d.check(d.sim.Snapshot().Writes == before, "nothing was written to the host")
-	off := d.ours()["ns-b"].VMID
+	off := d.managed()["ns-b"].VMID
 	d.sim.Edit(func(e *pvesim.Edit) { e.Stop(off) })
-	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { return s.State == agent.Idle && d.ours()["ns-b"].Running })
+	_, err = d.until(ctx, "ns-b runs again", func(s agent.Status) bool { return s.State == agent.Idle && d.managed()["ns-b"].Running })
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (d *demo) forbidden(ctx context.Context) error {
 	if err := d.replace("postures.hcl", before, after); err != nil {
 		return err
 	}
-	d.app.ui.printf("  edit      postures.hcl: posture prod, password_authentication = \"yes\"\n")
+	d.printf("  edit      postures.hcl: posture prod, password_authentication = \"yes\"\n")
 	st, err := d.push(ctx, "Easier logins")
 	if err != nil {
 		return err
@@ -181,16 +181,16 @@ func (d *demo) accident(ctx context.Context) error {
 	if err := os.Rename(folder, kept); err != nil {
 		return fmt.Errorf("edit the site: %w", err)
 	}
-	d.app.ui.printf("  edit      manifests/ is gone\n")
+	d.printf("  edit      manifests/ is gone\n")
 	writes := d.sim.Snapshot().Writes
 	st, err := d.push(ctx, "Merge branch 'spring-cleaning'")
 	if err != nil {
 		return err
 	}
 	d.findings(st)
-	ours := d.ours()
+	managed := d.managed()
 	d.check(st.Refused != nil && st.Refused.Outcome == engine.Refused && strings.Contains(text(st.Refused), "Allow-Deletes"), "a guard refuses it, and names the way on")
-	d.check(names(ours) == "db ns-a ns-b web-1 web-2 web-3" && d.sim.Snapshot().Writes == writes, "all guests are still there: %s", names(ours))
+	d.check(names(managed) == "db ns-a ns-b web-1 web-2 web-3" && d.sim.Snapshot().Writes == writes, "all guests are still there: %s", names(managed))
 	if err := os.Rename(kept, folder); err != nil {
 		return fmt.Errorf("edit the site: %w", err)
 	}
@@ -199,7 +199,7 @@ func (d *demo) accident(ctx context.Context) error {
 	return err
 }
 
-// stranded: a guest that is not ours, in the range that is.
+// stranded: a guest that is not managed, in the range that is.
 func (d *demo) stranded(ctx context.Context) error {
 	d.title("Somebody makes a guest by hand, with a VMID of the site's own range")
 	const vmid = 10500
@@ -208,7 +208,7 @@ func (d *demo) stranded(ctx context.Context) error {
 	})
 	for _, g := range d.sim.Snapshot().Guests {
 		if g.VMID == vmid {
-			d.stranger[vmid] = g
+			d.unmanaged[vmid] = g
 		}
 	}
 	p, err := d.show(ctx)
@@ -217,7 +217,7 @@ func (d *demo) stranded(ctx context.Context) error {
 	}
 	listed := slices.ContainsFunc(p.Unmanaged, func(f model.Unmanaged) bool { return f.VMID == vmid })
 	d.check(listed && len(p.Steps) == 0, "it is listed as unmanaged, and the plan has no step for it")
-	return d.rest(ctx)
+	return d.checkQuiet(ctx)
 }
 
 // farewell: what leaves the site leaves the host.
@@ -229,30 +229,30 @@ func (d *demo) farewell(ctx context.Context) error {
 	if _, err := d.push(ctx, "One name server is enough"); err != nil {
 		return err
 	}
-	d.check(names(d.ours()) == "db ns-a web-1 web-2 web-3", "ns-b left, the others stay: %s", names(d.ours()))
+	d.check(names(d.managed()) == "db ns-a web-1 web-2 web-3", "ns-b left, the others stay: %s", names(d.managed()))
 	if err := os.RemoveAll(filepath.Join(d.dir, "manifests")); err != nil {
 		return fmt.Errorf("edit the site: %w", err)
 	}
-	d.app.ui.printf("\n  edit      manifests/ is gone, and this time it is meant: the commit says so\n")
+	d.printf("\n  edit      manifests/ is gone, and this time it is meant: the commit says so\n")
 	if _, err := d.push(ctx, "Farewell\n\nAllow-Deletes: 5"); err != nil {
 		return err
 	}
 	disks := 0
 	for _, list := range d.sim.Snapshot().Volumes {
 		for _, v := range list {
-			if _, stranger := d.stranger[v.VMID]; v.VMID != 0 && !stranger {
+			if _, unmanaged := d.unmanaged[v.VMID]; v.VMID != 0 && !unmanaged {
 				disks++
 			}
 		}
 	}
-	d.check(len(d.ours()) == 0 && disks == 0, "nothing of ours is left: %s, %s", view.Count(len(d.ours()), "guest"), view.Count(disks, "disk"))
-	return d.rest(ctx)
+	d.check(len(d.managed()) == 0 && disks == 0, "nothing of ours is left: %s, %s", view.Count(len(d.managed()), "guest"), view.Count(disks, "disk"))
+	return d.checkQuiet(ctx)
 }
 
-// findings tells why a commit is refused.
+// findings reports why a commit is refused.
 func (d *demo) findings(st agent.Status) {
 	if st.Refused != nil {
-		d.app.ui.printf("%s\n", indent(text(st.Refused)))
+		d.printf("%s\n", indent(text(st.Refused)))
 	}
 }
 

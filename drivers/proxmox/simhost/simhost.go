@@ -1,7 +1,10 @@
-package main
+// Package simhost gives simulators that stand for the hosts of a site, and checks the
+// options of one that is served.
+package simhost
 
 import (
 	"errors"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,10 +13,33 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// simOf describes the simulator that stands for a host of the site with --sim: it
-// has the nodes, storages and bridges that the site names there, beside those of a
-// fresh installation.
-func simOf(site *model.Site, h *model.Host) pvesim.Config {
+// Hosts are the simulators of one run, by the name of the host that each stands for. The
+// map belongs to the goroutine of the run; see Transport.
+type Hosts map[string]*pvesim.Host
+
+// Transport is the way to the simulator of a host, and its token: see drivers.Transport.
+// It makes a simulator where the host has none.
+func (s Hosts) Transport(site *model.Site, h *model.Host) (way http.RoundTripper, token string) {
+	if s[h.Name] == nil {
+		s[h.Name] = pvesim.New(ConfigOf(site, h))
+	}
+	return s[h.Name], s[h.Name].Token()
+}
+
+// Reaches returns nil if a simulated guest with this address is up. It takes the place of
+// the network, which has none of them: see health.Prober.
+func (s Hosts) Reaches(ip netip.Addr) error {
+	for _, h := range s {
+		if h.Reaches(ip) {
+			return nil
+		}
+	}
+	return errors.New("no simulated guest with this address is up")
+}
+
+// ConfigOf describes the simulator that stands for a host of a site: it has the nodes,
+// storages and bridges that the site names there, and those of a fresh installation.
+func ConfigOf(site *model.Site, h *model.Host) pvesim.Config {
 	c := pvesim.Config{Node: h.PVENode(), Storages: pvesim.DefaultStorages(), Bridges: []string{"vmbr0"}}
 	for _, n := range h.Nodes {
 		if n != c.Node {
@@ -48,21 +74,8 @@ func simOf(site *model.Site, h *model.Host) pvesim.Config {
 	return c
 }
 
-// simulatedGuests tells whether a guest of a simulator is up, by its address: there is
-// no network to try it on.
-func simulatedGuests(sims map[string]*pvesim.Host) func(netip.Addr) error {
-	return func(ip netip.Addr) error {
-		for _, h := range sims {
-			if h.Reaches(ip) {
-				return nil
-			}
-		}
-		return errors.New("no simulated guest with this address is up")
-	}
-}
-
-// holding makes sure that a storage is there and takes content of these types; an
-// empty name is none.
+// holding adds a storage, unless it is there, and the types of content that it takes. No
+// name is no storage.
 func holding(list []pvesim.Storage, name, kind string, content ...string) []pvesim.Storage {
 	if name == "" {
 		return list

@@ -1,4 +1,4 @@
-package main
+package site
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -54,10 +55,10 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 	commit := model.Commit{
 		ID: "3f2c1a9", Author: model.Person{Name: "Ana"}, At: now.Add(-time.Minute), Trailers: map[string]string{"Ticket": "HOME-7"},
 	}
-	o := reading{Commit: commit, Unattended: true, Now: func() time.Time { return now }}
-	var r reader
+	o := Input{Commit: commit, Unattended: true, Now: func() time.Time { return now }}
+	r := NewLoader(proxmox.Kinds())
 	tree := folder("policy/site.rego", told, "policy/guard.rego", toldOfPlans)
-	d := r.read(t.Context(), tree, o)
+	d := r.Load(t.Context(), tree, o)
 	require.Equal(t, "3f2c1a9", d.Commit)
 	require.Equal(t, []string{"warning: 3f2c1a9 by Ana, 60 s old, HOME-7, at 2026-01-02T03:04:05Z, unattended true"}, summaries(d))
 
@@ -78,7 +79,7 @@ func TestRulesAreToldOfCommitAndPass(t *testing.T) {
 	require.Equal(t, &plan.Rules{OK: 8, Warning: 2}, p.Rules, "those of the site, too")
 
 	now = now.Add(time.Hour)
-	d = r.read(t.Context(), tree, o)
+	d = r.Load(t.Context(), tree, o)
 	require.Equal(t, []string{"warning: 3f2c1a9 by Ana, 3660 s old, HOME-7, at 2026-01-02T04:04:05Z, unattended true"}, summaries(d), "time goes on also where no file changed")
 }
 
@@ -96,26 +97,26 @@ func (o openings) Open(name string) (fs.File, error) {
 // A tree that is known by its name is not even looked at again, unless secrets changed
 // or it held errors, which may have been for want of time.
 func TestANamedTreeIsReadOnce(t *testing.T) {
-	var r reader
+	r := NewLoader(proxmox.Kinds())
 	var n atomic.Int64
 	good := openings{folder("policy/x.rego", "package homestak.site\nwarn contains \"w\" if input.now == null\n"), &n}
-	first := r.read(t.Context(), good, reading{Tree: "a"})
+	first := r.Load(t.Context(), good, Input{Tree: "a"})
 	require.Zero(t, first.Findings.Errors(), "%v", summaries(first))
 	require.Positive(t, n.Load())
 	n.Store(0)
-	again := r.read(t.Context(), good, reading{Tree: "a", Found: diag.List{diag.Warnf(diag.Range{}, "of this reading", "")}})
+	again := r.Load(t.Context(), good, Input{Tree: "a", Found: diag.List{diag.Warnf(diag.Range{}, "of this reading", "")}})
 	require.Zero(t, n.Load())
 	require.Same(t, first.Site, again.Site)
 	require.Equal(t, append([]string{"warning: of this reading"}, summaries(first)...), summaries(again))
-	r.read(t.Context(), good, reading{Tree: "a", Secrets: &model.Secrets{}})
+	r.Load(t.Context(), good, Input{Tree: "a", Secrets: &model.Secrets{}})
 	require.Positive(t, n.Load(), "other secrets")
 	bad := openings{folder("site.hcl", "site \"home\" {\n"), &n}
-	r.read(t.Context(), bad, reading{Tree: "b"})
+	r.Load(t.Context(), bad, Input{Tree: "b"})
 	n.Store(0)
-	r.read(t.Context(), bad, reading{Tree: "b"})
+	r.Load(t.Context(), bad, Input{Tree: "b"})
 	require.Positive(t, n.Load(), "errors are not kept")
 	n.Store(0)
-	r.read(t.Context(), good, reading{})
+	r.Load(t.Context(), good, Input{})
 	require.Positive(t, n.Load(), "a tree without a name")
 }
 
@@ -128,18 +129,18 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 		fmt.Fprintf(&text, "locals {\n  l%d = [%d, \"of a large site\", true, null]\n}\n", i, i)
 	}
 	tree := folder("large.hcl", text.String())
-	held := func(r *reader) uint64 {
+	heap := func(r *Loader) uint64 {
 		var m runtime.MemStats
-		d := r.read(t.Context(), tree, reading{Tree: "a"})
+		d := r.Load(t.Context(), tree, Input{Tree: "a"})
 		require.Zero(t, d.Findings.Errors(), "%v", summaries(d))
 		runtime.GC()
 		runtime.ReadMemStats(&m)
 		runtime.KeepAlive(r)
 		return m.HeapAlloc
 	}
-	var r reader
-	held(&r)
-	converged, idle := held(&r), held(&r)
+	r := NewLoader(proxmox.Kinds())
+	heap(r)
+	converged, idle := heap(r), heap(r)
 	require.Less(t, idle+1<<20, converged)
 }
 
@@ -147,13 +148,13 @@ func TestWhatIsReadAgainIsSmall(t *testing.T) {
 // what was found is forgotten.
 func TestReadingAgain(t *testing.T) {
 	const library = "package lib\ndeny contains \"x\" if input.version == 1\n"
-	var r reader
+	r := NewLoader(proxmox.Kinds())
 	tree := folder("policy/lib.rego", library)
-	first := r.read(t.Context(), tree, reading{})
+	first := r.Load(t.Context(), tree, Input{})
 	require.Len(t, first.Findings, 1)
 	set, on := r.set, r.last.on
 	require.NotNil(t, on)
-	again := r.read(t.Context(), tree, reading{})
+	again := r.Load(t.Context(), tree, Input{})
 	require.Same(t, first.Site, again.Site, "not loaded again")
 	require.Same(t, set, r.set, "not compiled again")
 	require.Equal(t, summaries(first), summaries(again))
@@ -162,19 +163,19 @@ func TestReadingAgain(t *testing.T) {
 	require.Equal(t, &plan.Rules{OK: 8}, p.Rules)
 
 	for range 2 { // what is broken stays broken, until it is fixed
-		d := r.read(t.Context(), folder("policy/lib.rego", "package lib\nx :="), reading{})
+		d := r.Load(t.Context(), folder("policy/lib.rego", "package lib\nx :="), Input{})
 		require.Positive(t, d.Findings.Errors())
 		denied := d.PolicyCheck(t.Context(), engine.Question{Site: d.Site, Plan: &plan.Plan{}})
 		require.Equal(t, d.Findings.Errors(), denied.Errors(), "who judges a plan all the same is denied")
 	}
-	require.Zero(t, r.read(t.Context(), tree, reading{}).Findings.Errors())
+	require.Zero(t, r.Load(t.Context(), tree, Input{}).Findings.Errors())
 
 	// The site changes under the same policies.
 	tree["site.hcl"] = &fstest.MapFile{Data: []byte("site \"home\" {\n}\nposture \"prod\" {\n}\n")}
-	d := r.read(t.Context(), tree, reading{})
+	d := r.Load(t.Context(), tree, Input{})
 	require.Equal(t, 1, d.Findings.Errors(), "%v", summaries(d))
 	tree["site.hcl"] = &fstest.MapFile{Data: []byte("site \"home\" {\n")}
-	d = r.read(t.Context(), tree, reading{})
+	d = r.Load(t.Context(), tree, Input{})
 	require.Positive(t, d.Findings.Errors())
 	for _, f := range d.Findings {
 		require.False(t, f.Severity == diag.Error && f.Source == diag.FromPolicy, "what does not load is not asked about")

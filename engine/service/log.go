@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-// logger makes the log of an agent, which goes to stderr. Where that is the journal of
-// systemd, each line begins with its priority as sd-daemon(3) has it, and carries no
-// time: the journal keeps both by itself.
-func (a *app) logger(level, format string) *slog.Logger {
+// NewLog makes the log of an agent. Where it goes to the journal of systemd, which
+// journalStream (the variable JOURNAL_STREAM) identifies, each line begins with its priority
+// as sd-daemon(3) has it, and has no time: the journal keeps both by itself.
+func NewLog(w io.Writer, journalStream, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: levelOf(level)}
-	h := &lineHandler{out: &logOutput{w: a.stderr}, journal: journals(a.env("JOURNAL_STREAM"), a.stderr)}
-	bare := func(drop ...string) func([]string, slog.Attr) slog.Attr {
+	h := &lineHandler{out: &logOutput{w: w}, journal: journals(journalStream, w)}
+	without := func(drop ...string) func([]string, slog.Attr) slog.Attr {
 		return func(groups []string, attr slog.Attr) slog.Attr {
 			if len(groups) == 0 && slices.Contains(drop, attr.Key) {
 				return slog.Attr{}
@@ -31,13 +31,13 @@ func (a *app) logger(level, format string) *slog.Logger {
 	}
 	switch {
 	case format == "json" && h.journal:
-		o.ReplaceAttr = bare(slog.TimeKey)
+		o.ReplaceAttr = without(slog.TimeKey)
 		h.inner = slog.NewJSONHandler(&h.out.line, o)
 	case format == "json":
 		h.inner = slog.NewJSONHandler(&h.out.line, o)
 	default:
 		h.words = true
-		o.ReplaceAttr = bare(slog.TimeKey, slog.LevelKey, slog.MessageKey)
+		o.ReplaceAttr = without(slog.TimeKey, slog.LevelKey, slog.MessageKey)
 		h.inner = slog.NewTextHandler(&h.out.line, o)
 	}
 	return slog.New(h)

@@ -1,10 +1,11 @@
-package main
+package exit_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -22,19 +23,19 @@ func TestAPartlySeenHostIsNoGoodNews(t *testing.T) {
 		steps          []plan.Step
 		code, detailed int
 	}{
-		"all seen, in sync":       {nil, nil, exitDone, exitDone},
-		"all seen, changes":       {nil, step, exitDone, exitPending},
-		"a node offline":          {[]model.Unknown{dark}, nil, exitError, exitError},
-		"a node offline, changes": {[]model.Unknown{dark}, step, exitError, exitPending},
-		"not permitted":           {[]model.Unknown{dark, denied}, nil, exitDenied, exitDenied},
-		"nothing seen":            {[]model.Unknown{nothing}, nil, exitError, exitError},
-		"nothing may be seen":     {[]model.Unknown{barred}, nil, exitDenied, exitDenied},
-		"not permitted, changes":  {[]model.Unknown{denied}, step, exitDenied, exitPending},
+		"all seen, in sync":       {nil, nil, exit.Done, exit.Done},
+		"all seen, changes":       {nil, step, exit.Done, exit.Pending},
+		"a node offline":          {[]model.Unknown{dark}, nil, exit.Failed, exit.Failed},
+		"a node offline, changes": {[]model.Unknown{dark}, step, exit.Failed, exit.Pending},
+		"not permitted":           {[]model.Unknown{dark, denied}, nil, exit.Denied, exit.Denied},
+		"nothing seen":            {[]model.Unknown{nothing}, nil, exit.Failed, exit.Failed},
+		"nothing may be seen":     {[]model.Unknown{barred}, nil, exit.Denied, exit.Denied},
+		"not permitted, changes":  {[]model.Unknown{denied}, step, exit.Denied, exit.Pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := engine.Report{Outcome: engine.Planned, Plan: &plan.Plan{Unknown: c.unknown, Steps: c.steps}}
-			require.Equal(t, c.code, codeOf(endingOfPlan(r, false)))
-			require.Equal(t, c.detailed, codeOf(endingOfPlan(r, true)))
+			require.Equal(t, c.code, exit.Code(exit.OfPlan(r, false)))
+			require.Equal(t, c.detailed, exit.Code(exit.OfPlan(r, true)))
 		})
 	}
 }

@@ -1,0 +1,341 @@
+// Package demo runs the story of a site from its first push to its end: a repository, an
+// agent and a simulated host. After every chapter it checks the host itself, not what this
+// program says about it.
+package demo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/service"
+	"github.com/homestak/homestak-gitops/engine/source/author"
+	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/examples"
+)
+
+// Options are what the story needs of the program.
+type Options struct {
+	Out   io.Writer
+	Stop  <-chan struct{} // closed: the user wants to end it
+	Serve bool            // keep everything up after the story, until Stop
+
+	// Service makes the agent, Plan plans what is in a folder: both for the hosts of sim.
+	Service func(cfg *service.Config, sim simhost.Hosts) (*service.Service, error)
+	Plan    func(ctx context.Context, dir, host string, sim simhost.Hosts) (engine.Report, error)
+	// Show draws a plan on Out.
+	Show func(*plan.Plan)
+}
+
+const (
+	hostName   = "father"               // the host of the example site
+	poll       = 200 * time.Millisecond // a person watches; an agent at work takes a minute
+	driftEvery = time.Second
+	taskTime   = 100 * time.Millisecond // how long a task takes on the simulated host
+	patience   = 30 * time.Second       // for anything that a chapter waits for
+)
+
+// demo is the story under way. It belongs to one goroutine; the agent and the simulated
+// host synchronise by themselves.
+type demo struct {
+	o         Options
+	origin    string // the repository
+	dir       string // the author's checkout of it
+	author    *author.Author
+	sim       *pvesim.Host
+	agent     *agent.Agent
+	receipts  *ledger.Ledger
+	news      service.Mailbox      // statuses of the agent
+	unmanaged map[int]pvesim.Guest // what was on the host before the agent
+	chapter   int
+	failed    int // checks that did not hold
+}
+
+// Run runs the story, and returns an error where a check does not hold.
+func Run(ctx context.Context, o Options) (err error) {
+	began := time.Now()
+	work, err := os.MkdirTemp("", "homestak-demo-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	d := &demo{
+		o: o, origin: filepath.Join(work, "site.git"), dir: filepath.Join(work, "site"),
+		news: make(service.Mailbox, 1), unmanaged: map[int]pvesim.Guest{},
+	}
+	if err := d.setUp(filepath.Join(work, "agent")); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() { ended <- d.agent.Run(ctx, stop) }()
+	err = d.story(ctx)
+	if err == nil {
+		d.printf("\nAll of it held, in %.1f s.\n", time.Since(began).Seconds())
+		if o.Serve {
+			err = d.serve(ctx)
+		} else {
+			d.printf("Now try it yourself: homestak-gitops demo --serve, or homestak-gitops init my-site\n")
+		}
+	}
+	close(stop)
+	return errors.Join(err, <-ended)
+}
+
+func (d *demo) printf(format string, args ...any) { fmt.Fprintf(d.o.Out, format, args...) }
+
+// setUp makes repository, host and agent.
+func (d *demo) setUp(data string) error {
+	site, err := fs.Sub(examples.Site, "site")
+	if err == nil {
+		d.author, err = author.Begin(d.origin, d.dir, site)
+	}
+	if err != nil {
+		return fmt.Errorf("make the repository of the demo: %w", err)
+	}
+	d.sim = pvesim.New(pvesim.Config{Node: hostName, Guests: 3, TaskTime: taskTime})
+	for _, g := range d.sim.Snapshot().Guests {
+		d.unmanaged[g.VMID] = g
+	}
+	cfg := &service.Config{AgentFile: model.AgentFile{Identity: hostName, DataDir: data, DriftEvery: driftEvery, Concurrency: 8}}
+	cfg.Repository = &model.AgentRepository{URL: d.origin, Branch: author.Branch, Poll: poll, Auth: &model.AgentAuth{}}
+	s, err := d.o.Service(cfg, d.hosts())
+	if err != nil {
+		return err
+	}
+	s.Notify = d.news.Put
+	d.agent, d.receipts = s.Agent, s.Ledger
+	d.printf(`A simulated Proxmox VE host, %q, with %s of somebody else on it.
+A repository, %s, and a checkout of it with the example site.
+An agent that looks at the repository %d times a second. From here on there are only pushes.
+`, hostName, view.Count(len(d.unmanaged), "guest"), d.origin, time.Second/poll)
+	return nil
+}
+
+// story runs the chapters, until one does not hold.
+func (d *demo) story(ctx context.Context) error {
+	for _, chapter := range []func(context.Context) error{
+		d.create, d.edit, d.drift, d.mistake, d.forbidden, d.accident, d.stranded, d.farewell,
+	} {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+		d.checkUnmanaged()
+		if d.failed > 0 {
+			return fmt.Errorf("the story broke off: %s did not hold", view.Count(d.failed, "check"))
+		}
+	}
+	return nil
+}
+
+// serve keeps everything up, and reports what the agent makes of the user's pushes.
+func (d *demo) serve(ctx context.Context) error {
+	manifests, err := fs.Sub(examples.Site, "site/manifests")
+	if err == nil {
+		err = os.CopyFS(filepath.Join(d.dir, "manifests"), manifests)
+	}
+	if err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	d.printf("\nThe manifests come back, for pushes of your own.\n")
+	if _, err := d.push(ctx, "Bring the manifests back"); err != nil {
+		return err
+	}
+	d.printf(`In another terminal:
+
+    git clone %[1]s my-site && cd my-site
+    ${EDITOR:-vi} manifests/web.hcl
+    git commit -a -m "My first change" && git push
+
+Ctrl-C ends it, and removes all of it.
+
+`, d.origin)
+	last, _ := d.receipt()
+	reported := d.agent.Status().Summary
+	for {
+		select {
+		case st := <-d.news:
+			if r, err := d.receipt(); err == nil && r.ID != last.ID {
+				last = r
+				d.printf("%s: %s\n", view.Short(r.Commit), steps(r))
+			}
+			if st.State == agent.Idle && st.Summary != reported {
+				reported = st.Summary
+				d.printf("%s\n", reported)
+				d.findings(st)
+			}
+		case <-d.o.Stop:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// title begins a chapter.
+func (d *demo) title(text string) {
+	d.chapter++
+	line := fmt.Sprintf("%d. %s", d.chapter, text)
+	d.printf("\n%s\n%s\n\n", line, strings.Repeat("─", len([]rune(line))))
+}
+
+// check holds the story against the simulated host.
+func (d *demo) check(holds bool, format string, args ...any) {
+	sign := "✓"
+	if !holds {
+		sign = "✗"
+		d.failed++
+	}
+	d.printf("  %s %s\n", sign, fmt.Sprintf(format, args...))
+}
+
+// push commits the checkout, pushes it, and waits until the agent is done with it: the
+// host is as the commit says, or the commit is refused.
+func (d *demo) push(ctx context.Context, message string) (agent.Status, error) {
+	id, err := d.author.Push(ctx, message)
+	if err != nil {
+		return agent.Status{}, err
+	}
+	subject, _, _ := strings.Cut(message, "\n")
+	d.printf("  git push  [%s] %s\n\n", view.Short(id), subject)
+	st, err := d.until(ctx, "the agent is done with "+view.Short(id), func(s agent.Status) bool {
+		return s.State == agent.Idle && (is(s.Converged, id) || s.Refused != nil && s.Refused.Commit == id)
+	})
+	if err == nil {
+		d.printf("  agent     %s\n\n", st.Summary)
+	}
+	return st, err
+}
+
+func is(c *agent.CommitStatus, id string) bool { return c != nil && c.ID == id }
+
+// until waits until the status of the agent is as wanted.
+func (d *demo) until(ctx context.Context, what string, wanted func(agent.Status) bool) (agent.Status, error) {
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for st := d.agent.Status(); ; {
+		if wanted(st) {
+			return st, nil
+		}
+		select {
+		case st = <-d.news:
+		case <-d.o.Stop:
+			return st, engine.ErrInterrupted
+		case <-ctx.Done():
+			return st, context.Cause(ctx)
+		case <-limit.C:
+			return st, fmt.Errorf("waited %s until %s; the agent says: %s", patience, what, st.Summary)
+		}
+	}
+}
+
+// hosts has the simulator for everybody who opens the host.
+func (d *demo) hosts() simhost.Hosts { return simhost.Hosts{hostName: d.sim} }
+
+// show draws the plan of what is in the checkout, as the verb plan does before anything is
+// pushed.
+func (d *demo) show(ctx context.Context) (*plan.Plan, error) {
+	r, err := d.o.Plan(ctx, d.dir, hostName, d.hosts())
+	if err != nil {
+		return nil, err
+	}
+	d.printf("  homestak-gitops plan\n\n")
+	if r.Plan == nil {
+		return nil, cmp.Or(r.Err, errors.New("no plan could be made"))
+	}
+	d.o.Show(r.Plan)
+	d.printf("\n")
+	return r.Plan, r.Err
+}
+
+// rewrite edits a file of the checkout, as its author would, and reports it.
+func (d *demo) rewrite(name, before, after string) error {
+	d.printf("  edit      %s: %s → %s\n", name, before, after)
+	return d.replace(name, before, after)
+}
+
+// replace edits a file of the checkout.
+func (d *demo) replace(name, before, after string) error {
+	file := filepath.Join(d.dir, filepath.FromSlash(name))
+	text, err := os.ReadFile(file)
+	if err == nil && !strings.Contains(string(text), before) {
+		err = fmt.Errorf("%s does not say %s any more", name, before)
+	}
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.Replace(string(text), before, after, 1)), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("edit the site: %w", err)
+	}
+	return nil
+}
+
+// managed are the guests on the host that were not there before, by name.
+func (d *demo) managed() map[string]pvesim.Guest {
+	out := map[string]pvesim.Guest{}
+	for _, g := range d.sim.Snapshot().Guests {
+		if _, unmanaged := d.unmanaged[g.VMID]; !unmanaged {
+			out[g.Name()] = g
+		}
+	}
+	return out
+}
+
+// checkUnmanaged checks that unmanaged guests are as they were, byte for byte.
+func (d *demo) checkUnmanaged() {
+	now := map[int]pvesim.Guest{}
+	for _, g := range d.sim.Snapshot().Guests {
+		now[g.VMID] = g
+	}
+	same := true
+	for id, g := range d.unmanaged {
+		same = same && now[id].Digest == g.Digest && now[id].Running == g.Running
+	}
+	d.check(same, "somebody else's guests are as they were")
+}
+
+// tasks counts the tasks of a type that the host has run.
+func (d *demo) tasks(kind string) int {
+	n := 0
+	for _, t := range d.sim.Snapshot().Tasks {
+		if t.Type == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func tagged(g pvesim.Guest) bool {
+	return strings.Contains(g.Config["description"], `"owner":"`+hostName+`"`)
+}
+
+func isRunning(g pvesim.Guest) bool { return g.Running }
+
+func all(guests map[string]pvesim.Guest, holds func(pvesim.Guest) bool) bool {
+	for _, g := range guests {
+		if !holds(g) {
+			return false
+		}
+	}
+	return len(guests) > 0
+}
+
+func names(guests map[string]pvesim.Guest) string {
+	return strings.Join(slices.Sorted(maps.Keys(guests)), " ")
+}

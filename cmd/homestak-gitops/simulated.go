@@ -1,0 +1,21 @@
+package main
+
+import (
+	"net/netip"
+
+	"github.com/homestak/homestak-gitops/drivers"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/simhost"
+)
+
+// network is where the hosts of a run are; the zero value is the real one.
+type network struct {
+	transport drivers.Transport
+	reaches   func(netip.Addr) error // see health.Prober.Simulated
+}
+
+// simulatedNetwork is the network of --sim: every host of the site is a fresh simulator, embedded
+// in this run.
+func simulatedNetwork() network {
+	hosts := simhost.Hosts{}
+	return network{transport: hosts.Transport, reaches: hosts.Reaches}
+}

@@ -1,0 +1,53 @@
+// Package drivers joins the drivers of this program into one: what a site may declare, and
+// how to open a host.
+package drivers
+
+import (
+	"io/fs"
+	"net/http"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Kinds are those of all drivers: what a site may declare.
+func Kinds() model.Kinds { return Access{}.provider().Kinds }
+
+// Access says how the hosts of a site are opened.
+type Access struct {
+	Owner     string    // in ownership tags; "" for the name of the host
+	Files     fs.FS     // of the site, for images that are uploaded
+	Transport Transport // nil: TLS to the API of the host
+}
+
+// Transport gives the way to the API of a host of a site, and the token for it. It is for
+// hosts that are not on the network, such as simulators.
+type Transport func(*model.Site, *model.Host) (way http.RoundTripper, token string)
+
+// Open opens a host with all drivers. It sends no request.
+func (a Access) Open(d engine.Desired, h *model.Host) (engine.Driver, error) {
+	return a.provider().Open(d, h)
+}
+
+func (a Access) provider() engine.Provider {
+	return engine.Join(engine.Provider{Name: "proxmox", Kinds: proxmox.Kinds(), Open: func(d engine.Desired, h *model.Host) (engine.Driver, error) {
+		driver, err := proxmox.Open(a.Proxmox(d.Site, h))
+		if err != nil {
+			return nil, err // a nil *Driver in an interface would not be nil
+		}
+		return driver, nil
+	}})
+}
+
+// Proxmox is the configuration of the driver for Proxmox VE.
+func (a Access) Proxmox(site *model.Site, h *model.Host) proxmox.Config {
+	cfg := proxmox.Config{Host: h, Site: site.Name, Owner: a.Owner, Files: a.Files}
+	if cfg.Owner == "" {
+		cfg.Owner = h.Name
+	}
+	if a.Transport != nil {
+		cfg.Transport, cfg.Token = a.Transport(site, h)
+	}
+	return cfg
+}

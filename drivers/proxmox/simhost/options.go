@@ -1,0 +1,149 @@
+package simhost
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
+)
+
+// Options say what a simulator that is served is like, as the flags of the verb sim do.
+type Options struct {
+	Node      string
+	Nodes     []string // further nodes of its cluster, or one number: how many there are in all
+	Offline   []string
+	NoQuorum  bool
+	Version   string
+	Latency   time.Duration // of every request
+	TaskTime  time.Duration
+	Speed     int      // of its clock
+	Workers   int      // requests that a node serves at once
+	Guests    int      // unmanaged ones, from the start
+	Storages  []string // see [pvesim.ParseStorage]
+	Bridges   []string
+	Token     string
+	Password  string
+	Seed      int64
+	CPUs      int
+	Memory    int64 // GiB
+	RootDisk  int64 // GiB
+	NoKVM     bool
+	Faults    []string // see [pvesim.ParseFault]
+	Downloads []string // see [pvesim.ParseDownload]
+}
+
+// New makes a simulator. An error names the flag that is wrong.
+func New(o Options) (*pvesim.Host, error) {
+	cfg, err := o.config()
+	if err != nil {
+		return nil, err
+	}
+	return pvesim.New(cfg), nil
+}
+
+var (
+	nodeName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	tokenForm = regexp.MustCompile(`^[^\s@!=/:]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+=\S+$`)
+)
+
+// keptTasks is how many finished tasks a served simulator remembers, which may run for
+// months: some more than anybody asks for, and no more than some megabytes.
+const keptTasks = 10_000
+
+// config checks the options: pvesim takes only what makes sense.
+func (o Options) config() (pvesim.Config, error) {
+	c := pvesim.Config{
+		Node: o.Node, Nodes: o.furtherNodes(), Offline: o.Offline, NoQuorum: o.NoQuorum, Version: o.Version, Seed: o.Seed,
+		TaskTime: o.TaskTime, Speed: o.Speed, Latency: o.Latency, Workers: o.Workers, Guests: o.Guests, Token: o.Token,
+		Bridges: o.Bridges, Password: o.Password, KeepTasks: keptTasks, CPUs: o.CPUs, Memory: o.Memory << 30, RootDisk: o.RootDisk << 30, NoKVM: o.NoKVM,
+	}
+	seen := map[string]bool{}
+	for _, n := range append([]string{o.Node}, c.Nodes...) {
+		if !nodeName.MatchString(n) || seen[n] {
+			return c, fmt.Errorf("node %q: want names of nodes, each once", n)
+		}
+		seen[n] = true
+	}
+	for _, n := range o.Offline {
+		if !seen[n] || n == o.Node {
+			return c, fmt.Errorf("--offline: %q is none of the further nodes %s", n, strings.Join(c.Nodes, ", "))
+		}
+	}
+	if !slices.Contains(pvesim.Versions(), o.Version) {
+		return c, fmt.Errorf("--pve-version: %q is none of %s", o.Version, strings.Join(pvesim.Versions(), ", "))
+	}
+	if o.Token != "" && !tokenForm.MatchString(o.Token) {
+		return c, fmt.Errorf("--token is not of the form user@realm!name=secret")
+	}
+	if o.Latency < 0 || o.TaskTime < 0 || o.Workers < 1 || o.Guests < 0 {
+		return c, fmt.Errorf("--latency, --task-time and --guests cannot be negative, and --workers must be at least 1")
+	}
+	if o.Speed < 1 || o.Speed > topSpeed {
+		return c, fmt.Errorf("--speed must be from 1 to %d", topSpeed)
+	}
+	if o.CPUs < 0 || o.Memory < 0 || o.RootDisk < 0 || max(o.Memory, o.RootDisk) > mostGiB {
+		return c, fmt.Errorf("--processors, --memory and --root-disk cannot be negative, and the sizes at most %d GiB", mostGiB)
+	}
+	storages := map[string]bool{}
+	for _, text := range o.Storages {
+		st, err := pvesim.ParseStorage(text)
+		if err != nil {
+			return c, fmt.Errorf("--storage: %w", err)
+		}
+		if storages[st.Name] {
+			return c, fmt.Errorf("--storage: %s is there twice", st.Name)
+		}
+		storages[st.Name] = true
+		c.Storages = append(c.Storages, st)
+	}
+	for _, text := range o.Downloads {
+		d, err := pvesim.ParseDownload(text)
+		if err != nil {
+			return c, fmt.Errorf("--download: %w", err)
+		}
+		c.Downloads = append(c.Downloads, d)
+	}
+	var faults []pvesim.Fault
+	for _, text := range o.Faults {
+		fault, err := pvesim.ParseFault(text)
+		if err != nil {
+			return c, fmt.Errorf("--fault: %w", err)
+		}
+		faults = append(faults, fault)
+	}
+	if len(faults) > 0 {
+		c.Fault = pvesim.Faults(faults...)
+	}
+	return c, nil
+}
+
+// topSpeed is the fastest clock: with it a task of a second is over before its caller
+// has read the answer.
+const topSpeed = 1000
+
+// mostGiB is the largest machine: a size in bytes has to fit in a number.
+const mostGiB = 1 << 30
+
+// mostNodes is how many nodes --nodes makes; corosync is not built for more.
+const mostNodes = 32
+
+// furtherNodes are the names of the nodes beside the first: as given, or numbered
+// from 2 when only their number is.
+func (o Options) furtherNodes() []string {
+	if len(o.Nodes) != 1 {
+		return o.Nodes
+	}
+	count, err := strconv.Atoi(o.Nodes[0])
+	if err != nil || count < 1 || count > mostNodes {
+		return o.Nodes
+	}
+	var names []string
+	for n := 2; n <= count; n++ {
+		names = append(names, fmt.Sprint(o.Node, n))
+	}
+	return names
+}

@@ -1,0 +1,55 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/homestak/homestak-gitops/engine/control"
+)
+
+// Claim makes this process the one agent of its data folder, until release is called. It is
+// a *control.RefusedError where another one is.
+func (c *Config) Claim(verb, socket string) (release func() error, err error) {
+	unlock, err := control.LockFile(filepath.Join(c.DataDir, control.AgentLock), control.Holder{Verb: verb, Socket: socket})
+	locked, isLocked := errors.AsType[*control.LockedError](err)
+	switch {
+	case isLocked && verb != "agent" && locked.By.Verb == "agent":
+		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\nlet it look now instead: homestak-gitops reconcile", c.DataDir, locked)}
+	case isLocked:
+		return nil, &control.RefusedError{Err: fmt.Errorf("an agent works with %s already: it was started %w\none agent has one data folder: end it, or name another with --data-dir", c.DataDir, locked)}
+	case err != nil:
+		return nil, fmt.Errorf("use data folder %s: %w\n%s", c.DataDir, err, control.FolderHint(c.DataDir, err))
+	}
+	// At the beginning too: a run of root that was killed did not hand over.
+	if err := control.HandOver(c.DataDir); err != nil {
+		unlock()
+		return nil, err
+	}
+	return func() error {
+		defer unlock()
+		return control.HandOver(c.DataDir)
+	}, nil
+}
+
+// Others finds other agents on this machine for a host of the same name. It may be another
+// host, of another site: that is for people to decide.
+func (c *Config) Others(ctx context.Context) []control.Card {
+	sockets := []string{control.StandardSocket}
+	if dir, err := ownDataDir(c.env); err == nil {
+		sockets = append(sockets, control.ReadHolder(filepath.Join(dir, control.AgentLock)).Socket)
+	}
+	var out []control.Card
+	for _, socket := range slices.Compact(sockets) {
+		if socket == "" {
+			continue
+		}
+		r, err := control.Dial(ctx, socket)
+		if err == nil && r.Card.Identity == c.Identity && r.Card.DataDir != c.DataDir {
+			out = append(out, r.Card)
+		}
+	}
+	return out
+}

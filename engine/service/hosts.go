@@ -1,0 +1,91 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"reflect"
+	"sync/atomic"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// hosts loads the sites of commits and opens their hosts. It belongs to the agent's
+// goroutine, which calls load and open; only facts and tree have other readers, and
+// synchronise by themselves.
+type hosts struct {
+	commits site.Commits
+	make    func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error)
+	log     *slog.Logger
+	facts   *control.Facts
+
+	tree   liveFiles
+	opened *opened // nil: no host yet
+}
+
+// opened is the driver of a host, and for whom it was made.
+type opened struct {
+	host   *model.Host
+	site   string
+	driver engine.Driver
+}
+
+// load loads the site of a commit; see agent.Options.
+func (s *hosts) load(ctx context.Context, c model.Commit) engine.Desired {
+	d := s.commits.Load(ctx, c)
+	s.facts.Site(d)
+	return d
+}
+
+// open opens a host. The driver is the same one as long as nothing changes that it depends
+// on, so that connections are kept from pass to pass.
+func (s *hosts) open(d engine.Desired, h *model.Host) (engine.Driver, error) {
+	tree, err := s.commits.Files(d.Commit)
+	if err != nil {
+		return nil, fmt.Errorf("read the files of commit %s: %w", view.Short(d.Commit), err)
+	}
+	s.tree.set(tree)
+	if o := s.opened; o != nil && o.site == d.Site.Name && sameHost(o.host, h) {
+		return o.driver, nil
+	}
+	driver, err := s.make(&s.tree, d, h)
+	if err != nil {
+		return nil, err
+	}
+	if s.opened != nil {
+		s.log.Info("reconnecting to the host: its block or its token changed", "host", h.Name)
+	}
+	s.opened = &opened{h, d.Site.Name, driver}
+	return driver, nil
+}
+
+// sameHost compares what a driver is made of: all but where it is declared.
+func sameHost(a, b *model.Host) bool {
+	if a == b {
+		return true
+	}
+	x, y := *a, *b
+	x.At, x.Ranges, y.At, y.Ranges = diag.Range{}, nil, diag.Range{}, nil
+	return reflect.DeepEqual(x, y)
+}
+
+// liveFiles is the tree of the commit that is converged to: a driver outlives commits.
+// Steps read it from other goroutines while the agent's sets it.
+type liveFiles struct{ at atomic.Pointer[fs.FS] }
+
+func (l *liveFiles) set(tree fs.FS) { l.at.Store(&tree) }
+
+// Open opens a file of that tree.
+func (l *liveFiles) Open(name string) (fs.File, error) {
+	tree := l.at.Load()
+	if tree == nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	return (*tree).Open(name)
+}

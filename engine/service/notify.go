@@ -1,0 +1,176 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// notifier reports to the service manager how the agent is (sd_notify(3)), feeds its
+// watchdog, and gives memory back after passes. Without a service manager the notices go
+// nowhere. Its goroutine owns everything in it but the channels.
+type notifier struct {
+	statuses Mailbox
+	reloads  chan time.Time // when the manager asked for a reload
+	stopping <-chan struct{}
+
+	notify   func(state string) error // one message; it reaches nobody without a manager
+	watchdog time.Duration            // the manager ends a service that is silent for so long; 0: never
+	stuck    func() time.Time         // see agent.Agent.Stuck
+	log      *slog.Logger
+
+	ready    bool
+	reload   time.Time // of a reload that was not answered yet
+	status   string    // status text that was sent last
+	starving bool      // the watchdog is not fed
+	last     time.Time // end of the pass that memory was given back after
+	before   uint64    // bytes that were allocated until then
+}
+
+// Mailbox holds the newest status, for one reader: whoever puts one never waits.
+type Mailbox chan agent.Status
+
+// Put replaces what was not read yet. It is for one writer.
+func (m Mailbox) Put(s agent.Status) {
+	for {
+		select {
+		case m <- s:
+			return
+		default:
+		}
+		select {
+		case <-m:
+		default:
+		}
+	}
+}
+
+const (
+	readyPatience  = 60 * time.Second // for the first check of the repository; a unit that waits longer would be taken for dead
+	reloadPatience = 5 * time.Second  // for the check of a reload to begin: a pass under way may take long
+)
+
+// run reports until ctx ends.
+func (n *notifier) run(ctx context.Context) {
+	late := time.NewTimer(readyPatience)
+	defer late.Stop()
+	reloaded := time.NewTimer(0)
+	defer reloaded.Stop()
+	var feed <-chan time.Time
+	if n.watchdog > 0 {
+		ticker := time.NewTicker(n.watchdog / 2)
+		defer ticker.Stop()
+		feed = ticker.C
+	}
+	stopping := n.stopping
+	for {
+		select {
+		case s := <-n.statuses:
+			n.state(s)
+		case at := <-n.reloads:
+			n.reload = at
+			n.send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+			reloaded.Reset(reloadPatience)
+		case <-reloaded.C:
+			n.reloaded()
+		case <-late.C:
+			n.isReady()
+		case <-feed:
+			n.feed()
+		case <-stopping:
+			stopping = nil
+			n.send(daemon.SdNotifyStopping)
+		case <-ctx.Done():
+			select {
+			case <-stopping: // the agent ended so soon that both came together
+				n.send(daemon.SdNotifyStopping)
+			default:
+			}
+			return
+		}
+	}
+}
+
+// state takes in a status.
+func (n *notifier) state(s agent.Status) {
+	tried := s.Repository.Checked != nil || s.Repository.Error != ""
+	if tried {
+		n.isReady()
+	}
+	if checked := s.Repository.Checked; !n.reload.IsZero() && (s.State == agent.Checking || checked != nil && checked.After(n.reload)) {
+		n.reloaded()
+	}
+	if text := strings.ReplaceAll(view.Printable(s.Summary), "\n", " "); text != n.status && text != "" {
+		n.status = text
+		n.send("STATUS=" + text)
+	}
+	if s.State == agent.Idle && s.Last != nil && !s.Last.Ended.Equal(n.last) { // not After: clocks are set back
+		n.last = s.Last.Ended
+		n.giveBack()
+	}
+}
+
+func (n *notifier) isReady() {
+	if !n.ready {
+		n.ready = true
+		n.send(daemon.SdNotifyReady)
+	}
+}
+
+// reloaded ends a reload, if one is open: the check that it asked for has begun, or
+// comes after the pass under way.
+func (n *notifier) reloaded() {
+	if !n.reload.IsZero() {
+		n.reload = time.Time{}
+		n.send(daemon.SdNotifyReady)
+	}
+}
+
+// feed feeds the watchdog as long as all is well.
+func (n *notifier) feed() {
+	since := n.stuck()
+	if since.IsZero() {
+		n.starving = false
+		n.send(daemon.SdNotifyWatchdog)
+		return
+	}
+	if !n.starving {
+		n.starving = true
+		n.log.Error("the agent does not come on, so the watchdog is not fed any more", "since", since)
+	}
+}
+
+func (n *notifier) send(state string) {
+	if err := n.notify(state); err != nil {
+		n.log.Debug("the service manager got no notice", "error", err)
+	}
+}
+
+// passWorth is how many bytes a pass must have allocated to be worth a collection: a
+// small site allocates little, and what the collector costs is more than it holds.
+const passWorth = 8 << 20
+
+// giveBack returns to the system what a pass needed and the agent does not: it sleeps
+// for most of its life, and by itself the runtime would keep the memory for minutes.
+func (n *notifier) giveBack() {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	if now := sample[0].Value.Uint64(); now-n.before > passWorth {
+		n.before = now
+		debug.FreeOSMemory()
+	}
+}
+
+// sdNotify sends one message to the service manager, if there is one.
+func sdNotify(state string) error {
+	_, err := daemon.SdNotify(false, state)
+	return err
+}

@@ -1,0 +1,207 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/ledger"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/site"
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// Options are what a service is made of.
+type Options struct {
+	Config  *Config
+	Program string // its version
+	Kinds   model.Kinds
+	Log     *slog.Logger
+
+	// Open opens a host of a site, with the files of the site.
+	Open func(files fs.FS, d engine.Desired, h *model.Host) (engine.Driver, error)
+	// Simulated takes the place of a network to the guests; see health.Prober. With it the
+	// host is not locked, since no other process can reach it. Nil: everything is real.
+	Simulated func(netip.Addr) error
+}
+
+// Service is an agent with all that it needs on a machine.
+type Service struct {
+	Agent  *agent.Agent
+	Ledger *ledger.Ledger
+	Notify func(agent.Status) // set before the agent runs; called on its goroutine
+
+	o     Options
+	facts *control.Facts
+}
+
+// New makes a service. It does nothing yet.
+func New(o Options) (*Service, error) {
+	c := o.Config
+	s := &Service{o: o, facts: control.NewFacts(c.Identity), Notify: func(agent.Status) {}}
+	var err error
+	if s.Ledger, err = ledger.Open(filepath.Join(c.DataDir, control.LedgerDir)); err != nil {
+		return nil, fmt.Errorf("open the receipts: %w", err)
+	}
+	if _, err := s.Ledger.State(); errors.Is(err, fs.ErrPermission) {
+		return nil, err // it is not lost: it may have a suspension
+	}
+	r := c.Repository
+	repo, err := source.OpenRepository(source.Options{
+		Dir: filepath.Join(c.DataDir, CloneDir), URL: r.URL, Branch: r.Branch, Path: r.Path, Log: o.Log,
+		Auth: source.Auth{
+			TokenFile: r.Auth.TokenFile, Username: r.Auth.Username, KeyFile: r.Auth.KeyFile,
+			KnownHostsFile: r.Auth.KnownHostsFile, CAFile: r.Auth.CAFile,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	way := &hosts{
+		commits: site.Commits{Loader: site.NewLoader(o.Kinds), Files: repo.Files, Notes: repo.Notes, Secrets: c.SecretsFile},
+		make:    o.Open, log: o.Log, facts: s.facts,
+	}
+	options := agent.Options{
+		Identity: c.Identity, Program: o.Program, URL: repo.String(), Branch: r.Branch, Path: r.Path,
+		Source: repo, Load: way.load, Open: way.open, Ledger: s.Ledger, Observed: s.facts.Observed,
+		Poll: r.Poll, Drift: c.DriftEvery, Width: c.Concurrency, Log: o.Log,
+		Notify: func(st agent.Status) { s.Notify(st) },
+	}
+	if options.Health.Simulated = o.Simulated; o.Simulated == nil {
+		options.Exclusive = s.exclusive
+	}
+	if s.Agent, err = agent.New(options); err != nil {
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	return s, nil
+}
+
+// CloneDir is where the agent keeps the repository, in its data folder.
+const CloneDir = "repository"
+
+// lockEvery is how often the agent tries a host that somebody else has locked.
+const lockEvery = 500 * time.Millisecond
+
+// exclusive takes the write lock of the host for the agent; see agent.Options. It is
+// the lock file that apply and destroy take, which also holds where they began before
+// the agent did and so did not ask it.
+func (s *Service) exclusive(ctx context.Context, h *model.Host, blocked func(holder string)) (release func(), err error) {
+	ticker := time.NewTicker(lockEvery)
+	defer ticker.Stop()
+	for waits := false; ; {
+		release, err := control.LockHost(s.o.Config.DataDir, h, "agent")
+		locked, isLocked := errors.AsType[*control.LockedError](err)
+		if !isLocked {
+			return release, err
+		}
+		if !waits {
+			waits = true
+			blocked("changed " + locked.Error())
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// showEvery is how often Once shows how far it is.
+const showEvery = 300 * time.Millisecond
+
+// Once checks and converges once, and shows how far it is.
+func (s *Service) Once(ctx context.Context, stop <-chan struct{}, w *view.PassProgress) engine.Report {
+	statuses, done := make(Mailbox, 1), make(chan struct{})
+	showing, end := context.WithCancel(ctx)
+	s.Notify = statuses.Put
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(showEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case st := <-statuses:
+				w.Show(st, time.Now())
+			case <-showing.Done():
+				w.Erase()
+				return
+			}
+		}
+	}()
+	r := s.Agent.Once(ctx, stop)
+	end()
+	<-done
+	return r
+}
+
+// Run runs the agent until stop is closed, or ctx ends: with it the service manager is
+// notified, and the socket answers, unless it is control.NoSocket. A hangup makes the agent
+// check its repository now.
+func (s *Service) Run(ctx context.Context, socket string, stop <-chan struct{}, hangups <-chan os.Signal) error {
+	log := s.o.Log
+	n := &notifier{
+		statuses: make(Mailbox, 1), reloads: make(chan time.Time, 1), stopping: stop,
+		notify: sdNotify, stuck: s.Agent.Stuck, log: log,
+	}
+	var err error
+	if n.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
+		return fmt.Errorf("read what the service manager wants: %w", err)
+	}
+	s.Notify = n.statuses.Put
+	c := &control.Server{
+		Agent: s.Agent, Receipts: s.Ledger, Facts: s.facts, Log: log,
+		Card: control.Card{Version: 1, Program: s.o.Program, Identity: s.o.Config.Identity, DataDir: s.o.Config.DataDir, PID: os.Getpid()},
+	}
+	around, end := context.WithCancel(context.WithoutCancel(ctx)) // what runs beside the agent outlives its last pass
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer end()
+	if socket != control.NoSocket {
+		ln, err := control.Listen(ctx, socket)
+		if err != nil {
+			return err
+		}
+		group.Go(func() {
+			if err := c.Serve(around, ln); err != nil {
+				log.Error("the control socket does not answer any more", "error", err)
+			}
+		})
+	}
+	group.Go(func() { n.run(around) })
+	group.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				log.Info("asked to look", "over", "SIGHUP")
+				select {
+				case n.reloads <- time.Now():
+				default: // one is open already
+				}
+				s.Agent.CheckNow()
+			case <-around.Done():
+				return
+			}
+		}
+	})
+	if socket != control.NoSocket {
+		log.Info("control socket is open", "socket", socket, "data_dir", s.o.Config.DataDir)
+	}
+	err = s.Agent.Run(ctx, stop)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // it left what ran
+	}
+	return err
+}

@@ -1,0 +1,50 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Commits loads the sites of the commits of a repository, for passes that nobody watches.
+// It is for one goroutine at a time.
+type Commits struct {
+	Loader  *Loader
+	Files   func(commit string) (fs.FS, error)
+	Notes   func(commit string) diag.List // what the repository reports about a commit
+	Secrets string                        // a file, read at each load, since it may change without a commit; "" for none
+
+	noted string    // the commit that notes are about
+	notes diag.List // of that commit
+}
+
+// Load loads the site of a commit. An error is one of its findings.
+func (c *Commits) Load(ctx context.Context, commit model.Commit) engine.Desired {
+	tree, err := c.Files(commit.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		text := strings.TrimSuffix(err.Error(), ": "+fs.ErrNotExist.Error())
+		err = fmt.Errorf("%s\nwhere the site is in the repository says path in agent.hcl, or --path", text)
+	}
+	if err != nil {
+		return engine.Desired{Commit: commit.ID, Findings: diag.List{diag.FromError(err)}}
+	}
+	if c.noted != commit.ID {
+		c.noted, c.notes = commit.ID, c.Notes(commit.ID)
+	}
+	in := Input{Commit: commit, Tree: commit.ID, Unattended: true, Found: slices.Clone(c.notes)}
+	if _, err := fs.Stat(tree, SecretsName); err == nil {
+		in.Found = append(in.Found, trackedSecrets())
+	}
+	if c.Secrets != "" {
+		secrets, found := readSecrets(c.Secrets, ". The file is named by secrets_file in agent.hcl, or by --secrets.")
+		in.Secrets, in.Found = secrets, append(in.Found, found...)
+	}
+	return c.Loader.Load(ctx, tree, in)
+}

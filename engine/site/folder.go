@@ -1,0 +1,219 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// FolderOptions say how a folder is loaded.
+type FolderOptions struct {
+	Kinds   model.Kinds
+	Dir     string
+	Secrets string            // a file; "" for secrets.yaml in the folder
+	Vars    map[string]string // values for variables of the site
+	Mode    string            // execution mode of this run: push or pull; "" for what the files say
+}
+
+// Folder is the site in a folder, loaded once, as it is there. Files outside of the folder
+// are never read.
+type Folder struct {
+	Desired engine.Desired
+	Commit  model.Commit // zero for a folder that is not a checkout
+
+	dir    string
+	root   *os.Root
+	loader *Loader
+	input  Input
+}
+
+// Open loads the site in a folder, and checks it with its policies. What is wrong with the
+// site is among the findings of Desired; an error means that there is no such folder.
+func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
+	root, err := os.OpenRoot(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("open site folder: %w\nname the folder of a site with --site, or begin one: homestak-gitops init", err)
+	}
+	f := &Folder{dir: o.Dir, root: root, loader: NewLoader(o.Kinds), input: Input{Vars: o.Vars, Mode: o.Mode}}
+	tree, err := source.Open(o.Dir)
+	if err == nil {
+		f.Commit, err = tree.Commit()
+	}
+	if err != nil {
+		f.input.Found = append(f.input.Found, diag.Warnf(diag.Range{}, "the commit of the site is not known", "%v", err))
+	}
+	secrets, found := folderSecrets(root, tree, o.Secrets)
+	f.input.Commit, f.input.Secrets, f.input.Found = f.Commit, secrets, append(f.input.Found, found...)
+	f.Desired = f.loader.Load(ctx, root.FS(), f.input)
+	f.loader.files = hcl.Loader{} // nothing is loaded twice, and what it keeps is as large as the site
+	return f, nil
+}
+
+// Close frees the folder.
+func (f *Folder) Close() { _ = f.root.Close() }
+
+// Files are those of the folder.
+func (f *Folder) Files() fs.FS { return f.root.FS() }
+
+// Name is the name of the folder as the user knows it.
+func (f *Folder) Name() string {
+	if abs, err := filepath.Abs(f.dir); err == nil && f.dir == "." {
+		return abs
+	}
+	return f.dir
+}
+
+// Check returns an *InvalidError if the site must not converge.
+func (f *Folder) Check() error { return f.CheckFindings(f.Desired.Findings) }
+
+// CheckLoaded is Check, but a site that its policies deny passes.
+func (f *Folder) CheckLoaded() error {
+	return f.CheckFindings(slices.DeleteFunc(slices.Clone(f.Desired.Findings), func(x diag.Finding) bool { return x.Source == diag.FromPolicy }))
+}
+
+// CheckFindings returns an *InvalidError if there is no site, or one of these findings is
+// an error.
+func (f *Folder) CheckFindings(l diag.List) error {
+	if l.HasErrors() || f.Desired.Site == nil {
+		return &InvalidError{f.Name(), l}
+	}
+	return nil
+}
+
+// Manifest returns the manifest of a name, nil for "".
+func (f *Folder) Manifest(name string) (*model.Manifest, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // no name, no manifest, and nothing wrong
+	}
+	m := f.Desired.Site.Manifests[name]
+	if m == nil {
+		return nil, fmt.Errorf("unknown manifest %q\n%s", name, diag.DidYouMean(name, slices.Collect(maps.Keys(f.Desired.Site.Manifests))))
+	}
+	return m, nil
+}
+
+// Host chooses a host: the named one, else that of the manifest, which may be nil, else
+// the only one.
+func (f *Folder) Host(name string, m *model.Manifest) (*model.Host, error) {
+	site := f.Desired.Site
+	known := slices.Sorted(maps.Keys(site.Hosts))
+	switch {
+	case name != "":
+		if site.Hosts[name] == nil {
+			return nil, fmt.Errorf("unknown host %q\n%s", name, diag.DidYouMean(name, known))
+		}
+		if m != nil && m.Host != "" && m.Host != name {
+			return nil, fmt.Errorf("manifest %s is deployed on host %s, not on %s", m.Name, m.Host, name)
+		}
+	case m != nil && m.Host != "":
+		name = m.Host
+	case len(known) == 1:
+		name = known[0]
+	case len(known) == 0:
+		return nil, errors.New("the site has no host\ndeclare one: host \"NAME\" { api = \"https://…:8006\" }")
+	default:
+		return nil, fmt.Errorf("which host? the site has several\nchoose one with --host: %s", strings.Join(known, ", "))
+	}
+	return site.Hosts[name], nil
+}
+
+// Bind makes the site one in which only this manifest is deployed, on this host.
+func (f *Folder) Bind(m *model.Manifest, h *model.Host) error {
+	bound, err := f.Desired.Site.Bind(m.Name, h.Name)
+	f.Desired.Site = bound
+	return err
+}
+
+// Recheck evaluates the policies on the site that Bind made, since they did not see a
+// recipe as deployed. It adds their findings, and returns an *InvalidError if the site must
+// not converge.
+func (f *Folder) Recheck(ctx context.Context) error {
+	f.Desired = f.loader.check(ctx, f.root.FS(), f.Desired, f.input)
+	return f.Check()
+}
+
+// Pass begins a pass over the site; the caller adds what it is about.
+func (f *Folder) Pass(h *model.Host, open func(d engine.Desired, h *model.Host) (engine.Driver, error)) *engine.Pass {
+	return &engine.Pass{
+		Host: h.Name, Commit: &f.Commit,
+		Load: func(context.Context) engine.Desired { return f.Desired },
+		Open: func(h *model.Host) (engine.Driver, error) { return open(f.Desired, h) },
+	}
+}
+
+// PolicyInput is the document that rules get of the site.
+func (f *Folder) PolicyInput() (map[string]any, error) {
+	return policy.Input(f.Desired.Site, nil, siteRequest(f.input, time.Now()))
+}
+
+// PolicyInputOf is the document that rules get of the site and a plan for what a host has.
+func (f *Folder) PolicyInputOf(p *plan.Plan, have model.Observed, allowDeletes int) (map[string]any, error) {
+	q := engine.Question{Have: have, Commit: f.Commit, AllowDeletes: allowDeletes}
+	return policy.Input(f.Desired.Site, p, planRequest(q, time.Now()))
+}
+
+// Eval evaluates a query over the rules of the site; see policy.Set.Eval.
+func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error) {
+	return f.loader.set.Eval(ctx, query, input)
+}
+
+// InvalidError is why nothing is done with a site that must not converge.
+type InvalidError struct {
+	Name  string // of its folder
+	Found diag.List
+}
+
+// Error counts; the findings themselves are shown beside it.
+func (e *InvalidError) Error() string {
+	n := e.Found.Errors()
+	s := "s"
+	if n == 1 {
+		s = ""
+	}
+	return fmt.Sprintf("the site in %s is %s: %d error%s", e.Name, Fault(e.Found), n, s)
+}
+
+// Fault says in which way a site with these findings is not good.
+func Fault(found diag.List) string {
+	for _, f := range found {
+		if f.Severity == diag.Error && f.Source != diag.FromPolicy {
+			return "not valid"
+		}
+	}
+	if found.HasErrors() {
+		return "denied by its policies"
+	}
+	return "not valid" // there is none
+}
+
+// CheckDeployed refuses a recipe, which has no host, and says how it would be deployed.
+// Nil is deployed.
+func CheckDeployed(m *model.Manifest, verb string, h *model.Host) error {
+	if m == nil || m.Host != "" {
+		return nil
+	}
+	at := ""
+	if !m.At.IsZero() {
+		at = " (" + m.At.String() + ")"
+	}
+	return fmt.Errorf(`manifest %[1]s is a recipe%[2]s: it has no host, so there is nothing to %[3]s
+deploy it by these two lines:
+  manifest %[1]q {
+    host = host.%[4]s
+or run it once: homestak-gitops test -M %[1]s --host %[4]s`, m.Name, at, verb, h.Name)
+}

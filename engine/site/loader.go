@@ -1,0 +1,209 @@
+package site
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/homestak/homestak-gitops/engine"
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+	"github.com/homestak/homestak-gitops/hcl"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+// Loader loads the trees of sites and checks them with their policies. It keeps what it
+// has loaded: of the next tree it parses only files that changed, and it compiles policies
+// only if one of them changed. Where it loads the same tree again and again, it keeps only
+// the result, since the syntax of a large site takes more memory than all the rest. A
+// Loader is for one goroutine at a time.
+type Loader struct {
+	kinds model.Kinds
+	files hcl.Loader
+	set   *policy.Set // the policies of the last tree
+	last  siteCheck   // of the last site
+	was   loaded      // the last tree
+	again bool        // it was loaded twice
+}
+
+// NewLoader makes a loader of sites that may declare these kinds.
+func NewLoader(kinds model.Kinds) *Loader { return &Loader{kinds: kinds} }
+
+// loaded is the result of loading a tree.
+type loaded struct {
+	tree          string // its name; "" if it has none
+	secrets       *model.Secrets
+	site          *model.Site
+	found, denied diag.List // by the language, and by compiling the policies
+}
+
+// siteCheck is what the policies of a tree say of its site.
+type siteCheck struct {
+	on    *model.Site
+	by    *policy.Set
+	found diag.List
+	rules plan.Rules
+}
+
+// Input is what a site is loaded with, beside its files.
+type Input struct {
+	Commit     model.Commit // zero for a folder that is not a checkout; ID alone where no more is known
+	Tree       string       // names the contents of the tree: equal names, equal trees; "" where nothing is known
+	Secrets    *model.Secrets
+	Vars       map[string]string
+	Mode       string           // of one run: push or pull; "" for what the files say
+	Unattended bool             // nobody watches: an agent's pass
+	Found      diag.List        // what was found before, about secrets for one
+	Now        func() time.Time // nil: time.Now
+}
+
+// Load returns what a tree says: the site, what is wrong with it, what its policies say
+// of it, and the check of its plans. It compiles the policies while it loads the site, and
+// evaluates them only on a site without errors.
+func (l *Loader) Load(ctx context.Context, tree fs.FS, in Input) engine.Desired {
+	got := l.load(ctx, tree, in)
+	d := engine.Desired{Site: withMode(got.site, in.Mode), Commit: in.Commit.ID}
+	d.Findings = slices.Concat(diag.List{}, in.Found, got.found, got.denied)
+	return l.check(ctx, tree, d, in)
+}
+
+// load loads a tree and compiles its policies, unless that was done already.
+func (l *Loader) load(ctx context.Context, tree fs.FS, in Input) loaded {
+	if in.Tree != "" && in.Tree == l.was.tree && len(in.Vars) == 0 && reflect.DeepEqual(in.Secrets, l.was.secrets) {
+		if l.again {
+			l.files.Forget()
+		}
+		l.again = true
+		return l.was
+	}
+	l.again = false
+	got := loaded{secrets: in.Secrets}
+	compiled := make(chan struct{})
+	go func() {
+		defer close(compiled)
+		l.set, got.denied = policy.Compile(ctx, policy.Options{Site: tree, Kinds: l.kinds, Last: l.set})
+	}()
+	got.site, got.found = l.files.Load(tree, hcl.Options{Kinds: l.kinds, Secrets: in.Secrets, Vars: in.Vars})
+	<-compiled
+	if in.Tree == "" {
+		l.files.Forget() // a folder is loaded once, and the run with it may take minutes
+	}
+	if len(in.Vars) == 0 && !got.found.HasErrors() && !got.denied.HasErrors() {
+		got.tree = in.Tree // errors may be of a timeout, or of a disk that could not be read
+	}
+	l.was = got
+	return got
+}
+
+// check evaluates the policies of the loaded tree on the site of d. It adds the findings,
+// and the check of plans.
+func (l *Loader) check(ctx context.Context, tree fs.FS, d engine.Desired, in Input) engine.Desired {
+	now := in.Now
+	if now == nil {
+		now = time.Now
+	}
+	c := siteCheck{by: l.set}
+	if d.Site != nil && !d.Findings.HasErrors() {
+		c = l.checkSite(ctx, tree, d.Site, siteRequest(in, now()))
+		d.Findings = append(d.Findings, c.found...)
+	}
+	d.Findings = d.Findings.Sorted()
+	d.PolicyCheck = c.plans(tree, now)
+	return d
+}
+
+// checkSite evaluates the policies on a site, unless the result is known already.
+func (l *Loader) checkSite(ctx context.Context, tree fs.FS, s *model.Site, q policy.Request) siteCheck {
+	if s == l.last.on && l.set == l.last.by && l.set.Constant() {
+		return l.last
+	}
+	c := siteCheck{on: s, by: l.set}
+	c.found, c.rules = l.set.Site(ctx, s, q)
+	c.found = quoted(tree, c.found)
+	l.last = c
+	return c
+}
+
+// plans returns the check of plans of the site. It records in a plan how many rules were
+// evaluated on plan and site.
+func (c siteCheck) plans(tree fs.FS, now func() time.Time) engine.PolicyCheck {
+	return func(ctx context.Context, q engine.Question) diag.List {
+		found, rules := c.by.Plan(ctx, q.Site, q.Plan, planRequest(q, now()))
+		rules = rules.Plus(c.rules)
+		q.Plan.Rules = &rules
+		return quoted(tree, found)
+	}
+}
+
+// siteRequest is what rules get beside a site.
+func siteRequest(in Input, now time.Time) policy.Request {
+	return policy.Request{Commit: in.Commit, Now: now, Unattended: in.Unattended}
+}
+
+// planRequest is what rules get beside site and plan.
+func planRequest(q engine.Question, now time.Time) policy.Request {
+	r := policy.Request{
+		Commit: q.Commit, Now: now, Want: q.Want,
+		Unattended: q.Unattended, Destroy: q.Destroy, AllowDeletes: q.AllowDeletes, Untraced: q.Untraced,
+	}
+	for _, have := range q.Have.State {
+		if have.Guest != nil {
+			r.OwnedCount++
+		}
+	}
+	return r
+}
+
+// quoted adds to findings the source lines that they are about, as the loader does to
+// its own.
+func quoted(tree fs.FS, found diag.List) diag.List {
+	files := map[string][][]byte{}
+	for i := range found {
+		f := &found[i]
+		if f.At.IsZero() || f.Code != "" {
+			continue
+		}
+		lines, read := files[f.At.File]
+		if !read {
+			if text, err := fs.ReadFile(tree, f.At.File); err == nil {
+				lines = bytes.Split(text, []byte("\n"))
+			}
+			files[f.At.File] = lines
+		}
+		if n := f.At.Start.Line; n >= 1 && n <= len(lines) {
+			f.Code = strings.TrimRight(string(lines[n-1]), "\r")
+		}
+	}
+	return found
+}
+
+// withMode returns the site with the execution mode of one run: that of every node
+// directly on a host, except pve nodes, which are always pushed when they are created.
+// What is below a node keeps the mode of the files.
+func withMode(site *model.Site, mode string) *model.Site {
+	if site == nil || mode == "" {
+		return site
+	}
+	c := *site
+	c.Manifests = maps.Clone(site.Manifests)
+	for name, m := range c.Manifests {
+		mm := *m
+		mm.Nodes = slices.Clone(m.Nodes)
+		for i, n := range mm.Nodes {
+			nn := *n
+			nn.Manifest = &mm
+			if n.Root() && n.Type != "pve" {
+				nn.Mode = mode
+			}
+			mm.Nodes[i] = &nn
+		}
+		c.Manifests[name] = &mm
+	}
+	return &c
+}
