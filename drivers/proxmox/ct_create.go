@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -91,10 +92,10 @@ func (d worker) withSourceLock(ctx context.Context, from view.GuestRef, err erro
 	if !errors.Is(err, api.ErrOutcomeLost) && api.ClassOf(err) != api.Busy {
 		return err
 	}
-	tasks, taskErr := d.guestTasks(ctx, from)
+	tasks, taskErr := power.Of(d.Host, from).Tasks(ctx)
 	cfg, readErr := view.ReadConfig(ctx, d.API, from)
 	if lock := cfg.Now["lock"]; taskErr == nil && readErr == nil && lock != "" {
-		return fmt.Errorf("%w; %s", err, lockText(from, lock, tasks))
+		return fmt.Errorf("%w; %s", err, power.LockText(from, lock, tasks))
 	}
 	return err
 }

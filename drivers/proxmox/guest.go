@@ -11,6 +11,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -91,7 +92,7 @@ func (d worker) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag
 		return fmt.Errorf("creating %s: %w", at, err)
 	}
 	if errors.Is(err, api.ErrOutcomeLost) {
-		if _, _, waitErr := d.rejoin(ctx, worksOn); waitErr != nil {
+		if _, _, waitErr := power.Of(d.Host, worksOn).AwaitOwnTasks(ctx); waitErr != nil {
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}

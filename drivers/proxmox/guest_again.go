@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -22,7 +23,7 @@ func (d worker) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, e
 		return s, nil
 	}
 	at := placeOf(s.Have)
-	waited, _, err := d.rejoin(ctx, at)
+	waited, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
 	if err != nil {
 		return s, fmt.Errorf("changing %s: %w", at, err)
 	}
@@ -51,16 +52,16 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if !is.IsOwnedAs(s.Have.Addr) {
 		return s, fmt.Errorf("it is not provably %s any more (%s): not changed; plan again", s.Have.Addr, is.Why())
 	}
-	now, err := d.readPowerOf(ctx, at)
-	if err == nil && !now.running && d.rebootsNow(ctx, at) { // what has ended was the first half of a restart
-		now, err = d.readPowerOf(ctx, at)
+	now, err := power.Of(d.Host, at).State(ctx)
+	if err == nil && !now.Running && power.Of(d.Host, at).AwaitReboot(ctx) { // what has ended was the first half of a restart
+		now, err = power.Of(d.Host, at).State(ctx)
 	}
 	if err != nil {
 		return s, fmt.Errorf("reading its power: %w", err)
 	}
 	have, state := *s.Have, *s.Have.Guest
-	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.running}, cfg, is.Notes, is.Tag)
-	state.Running, state.Digest, state.Lock = now.running, cfg.Digest, cfg.Now["lock"]
+	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
+	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
 	have.Spec, have.Guest = fresh.Spec, &state
 	differs := map[string]any{} // path → what it shall be
 	was, shall := attributes(aligned(want, have.Spec.(guest), cfg)), attributes(s.Want.Spec)
@@ -90,7 +91,7 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errTouched
 	}
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
-	if now.running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec.(guest)) {
+	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec.(guest)) {
 		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
 	}
 	return left, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -172,7 +173,7 @@ func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted b
 		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
-		if err := d.stop(ctx, at, ch.from.mark); err != nil {
+		if err := power.Of(d.Host, at).Stop(ctx, ch.from.mark.ShutdownSeconds()); err != nil {
 			return false, err
 		}
 	}
@@ -192,7 +193,7 @@ func (d worker) backUp(ctx context.Context, ch *change, why error) error {
 	if ctx.Err() != nil || d.stillOurs(ctx, ch.sight.at, ch.sight.addr) != nil {
 		return why
 	}
-	if err := d.start(ctx, ch.sight.at); err != nil {
+	if err := power.Of(d.Host, ch.sight.at).Start(ctx); err != nil {
 		return fmt.Errorf("%w; and it was stopped for that: %w", why, err)
 	}
 	return why
@@ -206,21 +207,21 @@ func (d worker) settlePower(ctx context.Context, s plan.Step, ch *change, halted
 	case halted && want == "stopped":
 		return nil
 	case ch.power && want == "stopped":
-		return d.stop(ctx, at, m)
+		return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 	case halted:
-		return d.start(ctx, at)
+		return power.Of(d.Host, at).Start(ctx)
 	case ch.power && s.Have.Guest.Running: // it is paused, and takes no order to shut down so
-		if err := d.unpause(ctx, at); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
+		if err := power.Of(d.Host, at).Unpause(ctx); err != nil || !slices.ContainsFunc(s.Changes, restarts) {
 			return err
 		}
-		return d.restart(ctx, at, m)
+		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
 	case ch.power:
-		if d.rebootsNow(ctx, at) {
+		if power.Of(d.Host, at).AwaitReboot(ctx) {
 			return nil
 		}
-		return d.start(ctx, at)
+		return power.Of(d.Host, at).Start(ctx)
 	case s.Have.Guest.Running && slices.ContainsFunc(s.Changes, restarts):
-		return d.restart(ctx, at, m)
+		return power.Of(d.Host, at).Restart(ctx, m.ShutdownSeconds())
 	default:
 		return nil
 	}
@@ -361,7 +362,7 @@ func (d worker) dropData(ctx context.Context, ch *change, name string) error {
 
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
 // their size, tags, and power. It gives the mark that the guest has.
-func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, power string) (owner.Tag, error) {
+func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, aim string) (owner.Tag, error) {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return owner.Tag{}, fmt.Errorf("reading %s back: %w", at, err)
@@ -383,8 +384,8 @@ func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, t
 	if !slices.Equal(property.Tags(cfg.Next["tags"]), tags) {
 		lacks["tags"] = strings.Join(tags, ";")
 	}
-	if err := d.learn(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || power != "running" {
+	if err := d.learn(ctx, &l, want, is.Notes, &is.Tag, lacks); err != nil || aim != "running" {
 		return is.Tag, err
 	}
-	return is.Tag, d.start(ctx, at)
+	return is.Tag, power.Of(d.Host, at).Start(ctx)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -107,7 +108,7 @@ type replication struct {
 // while it runs or is replicated. Its health checks are not asked: they can only hold
 // while it runs.
 func (d worker) mustBeUnused(ctx context.Context, at view.GuestRef) error {
-	now, err := d.readPowerOf(ctx, at)
+	now, err := power.Of(d.Host, at).State(ctx)
 	if err != nil {
 		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
 	}
@@ -117,7 +118,7 @@ func (d worker) mustBeUnused(ctx context.Context, at view.GuestRef) error {
 	}
 	why := ""
 	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == at.VMID }); {
-	case now.running:
+	case now.Running:
 		why = "it runs"
 	case i >= 0:
 		why = "replication job " + jobs[i].ID + " copies it"
@@ -157,7 +158,7 @@ func (d worker) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) 
 		{fmt.Sprintf("/vms/%d", at.VMID), []string{"VM.Backup"}},
 		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
-		if missing, err := d.lacks(ctx, need.path, need.privs...); err != nil || missing != "" {
+		if missing, err := view.Lacks(ctx, d.API, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
 				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, need.path, need.path)
 			}
@@ -177,20 +178,6 @@ func (d worker) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) 
 	var err error
 	f.before, err = f.list(ctx)
 	return f, err
-}
-
-// lacks names the first privilege that the token has not got on a path.
-func (d worker) lacks(ctx context.Context, path string, privs ...string) (string, error) {
-	var rights map[string]map[string]json.RawMessage
-	if err := d.API.Get(ctx, "/access/permissions?path="+path, &rights); err != nil {
-		return "", err
-	}
-	for _, p := range privs {
-		if _, has := rights[path][p]; !has {
-			return p, nil
-		}
-	}
-	return "", nil
 }
 
 // list are the final backups of this guest that can be seen and hold something.
@@ -219,7 +206,7 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)) > recent {
 			continue
 		}
-		if missing, err := f.d.lacks(ctx, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
+		if missing, err := view.Lacks(ctx, f.d.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
 		var since []api.TaskEntry
@@ -227,7 +214,7 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 		if err := api.ReadList(ctx, f.d.API, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
 		}
-		if !slices.ContainsFunc(since, func(e api.TaskEntry) bool { return !slices.Contains(quiet, taskType(e.UPID)) }) {
+		if !slices.ContainsFunc(since, func(e api.TaskEntry) bool { return !slices.Contains(quiet, api.TaskType(e.UPID)) }) {
 			return a.VolID, nil
 		}
 	}
@@ -246,7 +233,7 @@ func (f *farewell) make(ctx context.Context) (string, error) {
 	})
 	err = f.d.API.Settle(ctx, upid, err)
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
-		if _, _, waitErr := f.d.rejoin(ctx, f.at); waitErr != nil {
+		if _, _, waitErr := power.Of(f.d.Host, f.at).AwaitOwnTasks(ctx); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)
 		}
 	} else if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -25,7 +26,7 @@ func removeGuest(ctx context.Context, d worker, s plan.Step) error {
 			at.Node, at.VMID = r.Guest.Node, cmp.Or(r.Guest.VMID, at.VMID)
 		}
 	}
-	_, others, err := d.rejoin(ctx, at)
+	_, others, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", at, err)
 	}
@@ -40,7 +41,7 @@ func removeGuest(ctx context.Context, d worker, s plan.Step) error {
 		return err
 	}
 	if lock := cfg.Now["lock"]; lock != "" {
-		return fmt.Errorf("removing %s: %s", at, lockText(at, lock, others))
+		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
 	}
 	if len(others) > 0 { // it holds the guest's lock file: the guest would be shut down, and then not be destroyed
 		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
@@ -120,11 +121,11 @@ func (d worker) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, po
 	if err != nil {
 		return err
 	}
-	was, err := d.readPowerOf(ctx, at)
+	was, err := power.Of(d.Host, at).State(ctx)
 	if err != nil {
 		return fmt.Errorf("looking whether it runs: %w", err)
 	}
-	if !was.running {
+	if !was.Running {
 		volid, err := f.found(ctx)
 		if err != nil {
 			return err
@@ -148,21 +149,21 @@ func (d worker) takeLeave(ctx context.Context, at view.GuestRef, m owner.Tag, po
 // stopForGood stops a guest that shall go. If the HA manager cannot, the guest is
 // taken out of its hands.
 func (d worker) stopForGood(ctx context.Context, at view.GuestRef, m owner.Tag) error {
-	err := d.stop(ctx, at, m)
+	err := power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
 		return err
 	}
-	now, lookErr := d.readPowerOf(ctx, at)
+	now, lookErr := power.Of(d.Host, at).State(ctx)
 	switch {
-	case lookErr != nil, now.running && !now.managed:
+	case lookErr != nil, now.Running && !now.Managed:
 		return err
-	case !now.running:
+	case !now.Running:
 		return nil
 	}
-	if outErr := d.release(ctx, at); outErr != nil {
+	if outErr := power.Of(d.Host, at).ReleaseFromHA(ctx); outErr != nil {
 		return fmt.Errorf("%w; %w", err, outErr)
 	}
-	return d.stop(ctx, at, m)
+	return power.Of(d.Host, at).Stop(ctx, m.ShutdownSeconds())
 }
 
 // destroy gives the order. Only volumes that the configuration names go: PVE's other
@@ -175,7 +176,7 @@ func (d worker) destroy(ctx context.Context, at view.GuestRef) error {
 		return nil
 	}
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work
-		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
+		if _, _, waitErr := power.Of(d.Host, at).AwaitOwnTasks(ctx); waitErr != nil {
 			return fmt.Errorf("removing %s: %w; and %w", at, err, waitErr)
 		}
 	}

@@ -72,7 +72,7 @@ func (d worker) restartedInVain(ctx context.Context, at view.GuestRef) (string, 
 		return "", fmt.Errorf("asking how %s was restarted before: %w", at, err)
 	}
 	list = slices.DeleteFunc(list, func(e api.TaskEntry) bool {
-		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, taskType(e.UPID)) || e.Status == "unexpected status"
+		return !d.API.StartedByUs(e.UPID) || !slices.Contains([]string{"qmreboot", "vzreboot"}, api.TaskType(e.UPID)) || e.Status == "unexpected status"
 	})
 	switch {
 	case len(list) == 0:

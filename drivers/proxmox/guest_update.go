@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -91,5 +92,5 @@ func (d worker) resume(ctx context.Context, at view.GuestRef, addr model.Address
 	if err := d.stillOurs(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}
-	return d.start(ctx, at)
+	return power.Of(d.Host, at).Start(ctx)
 }

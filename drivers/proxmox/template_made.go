@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -130,7 +131,7 @@ func (d worker) convert(ctx context.Context, at view.GuestRef, addr model.Addres
 			p["disk"] = templateSlot
 		}
 		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
-			if _, _, err := d.rejoin(ctx, at); err != nil {
+			if _, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx); err != nil {
 				return fmt.Errorf("converting %s to a template: %w; and %w", at, failed, err)
 			}
 		}

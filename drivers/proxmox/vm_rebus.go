@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -92,9 +93,9 @@ func (d worker) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	first.set["description"] = owner.Describe(ch.notes, on)
 	// No digest tells that somebody started it since it was looked at, and PVE would pull
 	// the disk out of the running machine.
-	if now, err := d.readPowerOf(ctx, ch.sight.at); err != nil {
+	if now, err := power.Of(d.Host, ch.sight.at).State(ctx); err != nil {
 		return fmt.Errorf("looking whether it is stopped: %w", err)
-	} else if now.running {
+	} else if now.Running {
 		return errors.New("it runs, and a disk goes to another bus only while it is stopped: plan again")
 	}
 	if err := d.withVolumes(ctx, &ch.sight, first, s.Have, ch.from.observe); err != nil {

@@ -58,18 +58,11 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/owner", may: []string{"drivers/proxmox/property", "drivers/proxmox/view", "engine/model"}},
 	{pkg: "drivers/proxmox/storage", may: []string{"drivers/proxmox/api", "drivers/proxmox/property", "drivers/proxmox/view"}},
 	{pkg: "drivers/proxmox/kind", may: []string{"drivers/proxmox/api", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/model", "engine/plan"}}, // what a kind is made of
-	{
-		pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/plan"},
-		tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim"},
-	},
-	{
-		pkg: "drivers/proxmox", may: []string{"engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan", "drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view"},
-		tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/apply"}, // stories: a plan is made and carried out on a simulator
-	},
-	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}}, // a site on a simulated host, for tests
-	{pkg: "drivers/proxmox/doctor", may: []string{
-		"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model",
-	}}, // a user of the driver, as the command is
+	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim"}},
+	{pkg: "drivers/proxmox/power", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/view"}},
+	{pkg: "drivers/proxmox", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/power", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim", "engine/apply"}}, // stories: a plan is made and carried out on a simulator
+	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}},                                  // a site on a simulated host, for tests
+	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model"}}, // a user of the driver, as the command is
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{
 		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"},

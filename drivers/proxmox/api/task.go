@@ -285,6 +285,9 @@ func ParseUPID(upid string) TaskID {
 	return TaskID{}
 }
 
+// TaskType reads the type of a task from its id; "" if it is not one.
+func TaskType(upid string) string { return ParseUPID(upid).Type }
+
 // TaskEntry is a task in a node's list.
 type TaskEntry struct {
 	UPID    string          `json:"upid"`

@@ -1,4 +1,4 @@
-package proxmox
+package power
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
@@ -36,94 +35,94 @@ const (
 	lockPoll     = 2 * time.Second
 )
 
-// restart shuts a guest down and starts it, which applies what is pending, and waits until
+// Restart shuts a guest down (within shutdown seconds) and starts it, which applies what is pending, and waits until
 // it runs with a newer start than before.
-func (d worker) restart(ctx context.Context, at view.GuestRef, m owner.Tag) error {
-	before, err := d.readPowerOf(ctx, at)
+func (g Guest) Restart(ctx context.Context, shutdown int) error {
+	before, err := g.State(ctx)
 	if err != nil {
-		return fmt.Errorf("restarting %s: looking at it first: %w", at, err)
+		return fmt.Errorf("restarting %s: looking at it first: %w", g.Ref, err)
 	}
-	if !before.running { // it was stopped meanwhile, and what is pending needs a start only
-		return d.start(ctx, at)
+	if !before.Running { // it was stopped meanwhile, and what is pending needs a start only
+		return g.Start(ctx)
 	}
-	upid, err := d.whenUnlocked(ctx, func() (string, error) {
-		return d.API.Post(ctx, at.Path("status", "reboot"), api.Params{"timeout": m.ShutdownSeconds()})
+	upid, err := g.whenUnlocked(ctx, func() (string, error) {
+		return g.Host.API.Post(ctx, g.Ref.Path("status", "reboot"), api.Params{"timeout": shutdown})
 	})
 	lost := err
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
-		if _, _, waitErr := d.rejoin(ctx, at); waitErr != nil {
-			return fmt.Errorf("restarting %s: %w; and %w", at, err, waitErr)
+		if _, _, waitErr := g.AwaitOwnTasks(ctx); waitErr != nil {
+			return fmt.Errorf("restarting %s: %w; and %w", g.Ref, err, waitErr)
 		}
-		now, lookErr := d.readPowerOf(ctx, at)
-		if lookErr != nil || now.running && !now.newerThan(before) {
-			return fmt.Errorf("restarting %s: %w", at, err)
+		now, lookErr := g.State(ctx)
+		if lookErr != nil || now.Running && !now.newerThan(before) {
+			return fmt.Errorf("restarting %s: %w", g.Ref, err)
 		}
 		err = nil
 	}
 	switch {
 	case err == nil:
-		if err := d.runsAgain(ctx, at, before, upid); err != nil {
-			return fmt.Errorf("restarting %s: %w", at, errors.Join(err, lost))
+		if err := g.runsAgain(ctx, before, upid); err != nil {
+			return fmt.Errorf("restarting %s: %w", g.Ref, errors.Join(err, lost))
 		}
 		return nil
-	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", at.VMID)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
-		return d.start(ctx, at)
+	case strings.Contains(err.Error(), fmt.Sprintf("%d not running", g.Ref.VMID)): // of a container PVE says VM, too (LXC/Status.pm, vm_reboot)
+		return g.Start(ctx)
 	case strings.Contains(err.Error(), "powerdown failed"):
-		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: the changes are pending until its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", at, m.ShutdownSeconds(), err)
+		return fmt.Errorf("restarting %s: it did not shut down within %d s, and is not stopped hard: the changes are pending until its next full restart; see to its guest agent or ACPI, or give it longer by startup { down }: %w", g.Ref, shutdown, err)
 	default:
-		return fmt.Errorf("restarting %s: %w", at, err)
+		return fmt.Errorf("restarting %s: %w", g.Ref, err)
 	}
 }
 
 // newerThan reports whether a guest runs by another start than it did before. The process
 // tells; where a list has no process, the uptime does: it would have grown since, by our
 // own clock.
-func (p power) newerThan(before power) bool {
-	if !p.running {
+func (p State) newerThan(before State) bool {
+	if !p.Running {
 		return false
 	}
-	if p.pid != 0 && before.pid != 0 {
-		return p.pid != before.pid
+	if p.PID != 0 && before.PID != 0 {
+		return p.PID != before.PID
 	}
-	return time.Duration(p.uptime+startLasts)*time.Second < time.Duration(before.uptime)*time.Second+p.at.Sub(before.at)
+	return time.Duration(p.Uptime+startLasts)*time.Second < time.Duration(before.Uptime)*time.Second+p.Read.Sub(before.Read)
 }
 
 // runsAgain waits until a guest runs with a newer start than before. reboot is the task that
 // stopped it, "" where its answer was lost. The later task is looked for as soon as the
 // guest was seen stopped: it says why, where it fails, to a token that may see it.
-func (d worker) runsAgain(ctx context.Context, at view.GuestRef, before power, reboot string) error {
+func (g Guest) runsAgain(ctx context.Context, before State, reboot string) error {
 	patience := restartPatience
-	if before.managed {
+	if before.Managed {
 		patience = haPatience
 	}
 	deadline := time.Now().Add(patience)
 	for {
-		now, err := d.readPowerOf(ctx, at)
+		now, err := g.State(ctx)
 		switch {
 		case err != nil && api.EndsPass(ctx, err):
 			return err
-		case err == nil && now.newerThan(before) && (at.LXC || now.uptime >= startLasts):
+		case err == nil && now.newerThan(before) && (g.Ref.LXC || now.Uptime >= startLasts):
 			return nil
-		case err == nil && now.ha == "error":
-			return errors.New(haStuck(at))
-		case err == nil && at.LXC && !now.running && !now.managed: // it had stopped before its task had the lock
-			return d.start(ctx, at)
+		case err == nil && now.HA == "error":
+			return errors.New(HAError(g.Ref))
+		case err == nil && g.Ref.LXC && !now.Running && !now.Managed: // it had stopped before its task had the lock
+			return g.Start(ctx)
 		}
-		if upid := d.laterStart(ctx, at, reboot); upid != "" {
-			err := d.API.Tasks.Wait(ctx, upid)
+		if upid := g.laterStart(ctx, reboot); upid != "" {
+			err := g.Host.API.Tasks.Wait(ctx, upid)
 			switch {
 			case err == nil, strings.Contains(err.Error(), "already running"):
-				if now, err = d.readPowerOf(ctx, at); err == nil && now.newerThan(before) {
+				if now, err = g.State(ctx); err == nil && now.newerThan(before) {
 					return nil
 				}
 			case strings.Contains(err.Error(), noLock): // nobody tries that start again
-				return d.start(ctx, at)
-			case ctx.Err() != nil || !before.managed: // the HA manager tries again by itself
+				return g.Start(ctx)
+			case ctx.Err() != nil || !before.Managed: // the HA manager tries again by itself
 				return err
 			}
 		}
 		if time.Now().After(deadline) {
-			return d.staysDown(ctx, at, now, err, patience)
+			return g.staysDown(ctx, now, err, patience)
 		}
 		if err := api.Sleep(ctx, restartPoll); err != nil {
 			return fmt.Errorf("waiting until it runs again: %w", err)
@@ -134,21 +133,23 @@ func (d worker) runsAgain(ctx context.Context, at view.GuestRef, before power, r
 // laterStart is the newest start of a VM after a reboot; "" where none can be seen. Both
 // times are those in the ids, of one clock. A token without Sys.Audit on the node sees its
 // own tasks only, and the list says nothing of that.
-func (d worker) laterStart(ctx context.Context, at view.GuestRef, reboot string) string {
-	if at.LXC {
+func (g Guest) laterStart(ctx context.Context, reboot string) string {
+	if g.Ref.LXC {
 		return ""
 	}
-	tasks, err := d.recentTasks(ctx, at)
+	tasks, err := g.recentTasks(ctx)
 	if err != nil {
 		return ""
 	}
 	if reboot == "" {
-		if i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool { return taskType(e.UPID) == "qmreboot" && d.API.StartedByUs(e.UPID) }); i >= 0 {
+		if i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool {
+			return api.TaskType(e.UPID) == "qmreboot" && g.Host.API.StartedByUs(e.UPID)
+		}); i >= 0 {
 			reboot = tasks[i].UPID
 		}
 	}
 	for _, e := range tasks {
-		if reboot != "" && taskType(e.UPID) == "qmstart" && startOf(e.UPID) >= startOf(reboot) {
+		if reboot != "" && api.TaskType(e.UPID) == "qmstart" && startOf(e.UPID) >= startOf(reboot) {
 			return e.UPID
 		}
 	}
@@ -156,61 +157,61 @@ func (d worker) laterStart(ctx context.Context, at view.GuestRef, reboot string)
 }
 
 // recentTasks are the last tasks about a guest, running ones first, then the newest.
-func (d worker) recentTasks(ctx context.Context, at view.GuestRef) ([]api.TaskEntry, error) {
+func (g Guest) recentTasks(ctx context.Context) ([]api.TaskEntry, error) {
 	var list []api.TaskEntry
-	err := api.ReadList(ctx, d.API, api.Path("nodes", at.Node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(at.VMID), &list)
+	err := api.ReadList(ctx, g.Host.API, api.Path("nodes", g.Ref.Node, "tasks")+"?limit=20&source=all&vmid="+strconv.Itoa(g.Ref.VMID), &list)
 	return list, err
 }
 
 // staysDown says that a VM did not come back, what was seen, and what to do.
-func (d worker) staysDown(ctx context.Context, at view.GuestRef, now power, seen error, patience time.Duration) error {
-	switch missing, err := d.lacks(ctx, "/nodes/"+at.Node, "Sys.Audit"); {
+func (g Guest) staysDown(ctx context.Context, now State, seen error, patience time.Duration) error {
+	switch missing, err := view.Lacks(ctx, g.Host.API, "/nodes/"+g.Ref.Node, "Sys.Audit"); {
 	case seen != nil:
 		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
-	case now.managed:
-		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, cmp.Or(now.ha, "none"))
-	case now.running:
-		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.pid, now.uptime)
+	case now.Managed:
+		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, cmp.Or(now.HA, "none"))
+	case now.Running:
+		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.PID, now.Uptime)
 	case err == nil && missing != "":
-		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, at.Node, at.VMID, at.Node)
+		return fmt.Errorf("it has been down for %s. PVE starts it in a task of root@pam, and why that did not happen cannot be seen: the token lacks %s on /nodes/%s. Look at `pvenode task list --vmid %d` on node %s, or plan again: the start that follows is a task of this token", patience, missing, g.Ref.Node, g.Ref.VMID, g.Ref.Node)
 	default:
-		return fmt.Errorf("it has been down for %s, and no task has started it: read `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, at.Node)
+		return fmt.Errorf("it has been down for %s, and no task has started it: read `journalctl -u qmeventd` on node %s, or plan again, which starts it", patience, g.Ref.Node)
 	}
 }
 
-// rebootsNow waits for a start that is under way, and for the one that follows a reboot
+// AwaitReboot waits for a start that is under way, and for the one that follows a reboot
 // which an earlier run ordered, so that the VM is not started a second time beside it. It
 // reports whether the VM runs. No clock tells how old that reboot is, so the wait is short.
-func (d worker) rebootsNow(ctx context.Context, at view.GuestRef) bool {
-	if at.LXC {
+func (g Guest) AwaitReboot(ctx context.Context) bool {
+	if g.Ref.LXC {
 		return false
 	}
-	tasks, err := d.recentTasks(ctx, at)
+	tasks, err := g.recentTasks(ctx)
 	if err != nil {
 		return false
 	}
 	i := slices.IndexFunc(tasks, func(e api.TaskEntry) bool {
-		return slices.Contains([]string{"qmreboot", "qmstart", "qmshutdown", "qmstop", "hastart", "hastop"}, taskType(e.UPID))
+		return slices.Contains([]string{"qmreboot", "qmstart", "qmshutdown", "qmstop", "hastart", "hastop"}, api.TaskType(e.UPID))
 	})
 	if i < 0 {
 		return false
 	}
 	last := tasks[i]
 	switch {
-	case taskType(last.UPID) == "qmstart" && last.Running():
-		return d.API.Tasks.Wait(ctx, last.UPID) == nil
-	case taskType(last.UPID) != "qmreboot" || !d.API.StartedByUs(last.UPID):
+	case api.TaskType(last.UPID) == "qmstart" && last.Running():
+		return g.Host.API.Tasks.Wait(ctx, last.UPID) == nil
+	case api.TaskType(last.UPID) != "qmreboot" || !g.Host.API.StartedByUs(last.UPID):
 		return false
 	}
 	for range 4 {
 		if api.Sleep(ctx, restartPoll) != nil {
 			return false
 		}
-		if now, err := d.readPowerOf(ctx, at); err == nil && now.running {
+		if now, err := g.State(ctx); err == nil && now.Running {
 			return true
 		}
-		if upid := d.laterStart(ctx, at, last.UPID); upid != "" {
-			return d.API.Tasks.Wait(ctx, upid) == nil
+		if upid := g.laterStart(ctx, last.UPID); upid != "" {
+			return g.Host.API.Tasks.Wait(ctx, upid) == nil
 		}
 	}
 	return false
@@ -223,11 +224,11 @@ const noLock = "can't lock file"
 // whenUnlocked sends a write and waits for its task; for a while again where it did not
 // get the guest's lock file, and so did nothing. Its last failure is not temporary: the
 // time to wait for that file is over, and who tries a step again must not begin it anew.
-func (d worker) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
+func (g Guest) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
-		err = d.API.Settle(ctx, upid, err)
+		err = g.Host.API.Settle(ctx, upid, err)
 		switch {
 		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err
