@@ -96,8 +96,8 @@ type pool struct {
 
 func newGuest() any { return &guest{Power: "running", OnBoot: true} }
 
-func resolveGuest(spec any, in model.Scope) []model.Problem {
-	v := spec.(*guest)
+func resolveGuest(r *model.Resource, in model.Scope) []model.Problem {
+	v := r.Spec.(*guest)
 	v.Name = in.Name
 	if p := in.Site.Presets[v.Preset]; p != nil {
 		v.Cores, v.Memory = max(v.Cores, p.Cores), max(v.Memory, p.Memory)
@@ -133,21 +133,21 @@ func claimGuest(spec any) []model.Claim {
 func testKinds() model.Kinds {
 	return model.Kinds{
 		{Name: "vm", Block: "node", Doc: "A virtual machine.", Guest: true, New: newGuest, Resolve: resolveGuest, Claims: claimGuest},
-		{Name: "ct", Block: "node", Doc: "A container.", Guest: true, Absent: map[string]string{"notes": "nobody reads them in a container. Leave it out"}, New: func() any { return &container{Unprivileged: true} }, Resolve: func(spec any, _ model.Scope) []model.Problem {
-			if spec.(*container).Template == "" {
+		{Name: "ct", Block: "node", Doc: "A container.", Guest: true, Absent: map[string]string{"notes": "nobody reads them in a container. Leave it out"}, New: func() any { return &container{Unprivileged: true} }, Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
+			if r.Spec.(*container).Template == "" {
 				return []model.Problem{{Summary: "ct without template", Detail: "Write template = template.NAME."}}
 			}
 			return nil
 		}},
 		{Name: "pve", Block: "node", Doc: "A PVE host of its own.", Guest: true, New: newGuest, Resolve: resolveGuest, Claims: claimGuest},
-		{Name: "image", Block: "image", Doc: "A disk image.", Everywhere: true, New: func() any { return &image{} }, Resolve: func(spec any, _ model.Scope) []model.Problem {
-			if spec.(*image).Checksum == "" {
+		{Name: "image", Block: "image", Doc: "A disk image.", Everywhere: true, New: func() any { return &image{} }, Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
+			if r.Spec.(*image).Checksum == "" {
 				return []model.Problem{{Path: "url", Severity: diag.Warning, Summary: "image without checksum", Detail: "Add checksum."}}
 			}
 			return nil
 		}},
-		{Name: "template", Block: "template", Doc: "What a container is made from.", Everywhere: true, New: func() any { return &tmpl{} }, Resolve: func(spec any, in model.Scope) []model.Problem {
-			return spec.(*tmpl).resolve(in)
+		{Name: "template", Block: "template", Doc: "What a container is made from.", Everywhere: true, New: func() any { return &tmpl{} }, Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+			return r.Spec.(*tmpl).resolve(in)
 		}},
 		{Name: "pool", Block: "pool", Doc: "A resource pool.", New: func() any { return &pool{} }},
 	}

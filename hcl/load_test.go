@@ -234,8 +234,8 @@ func TestLocalsThatWaitForEachOther(t *testing.T) {
 
 func TestKindsCannotTellSecrets(t *testing.T) {
 	kinds := testKinds()
-	kinds[0].Resolve = func(spec any, _ model.Scope) []model.Problem {
-		return []model.Problem{{Path: "root_password", Summary: "weak: " + spec.(*guest).Root, Detail: "Not " + spec.(*guest).Root + "!"}}
+	kinds[0].Resolve = func(r *model.Resource, _ model.Scope) []model.Problem {
+		return []model.Problem{{Path: "root_password", Summary: "weak: " + r.Spec.(*guest).Root, Detail: "Not " + r.Spec.(*guest).Root + "!"}}
 	}
 	site := siteFile + "manifest \"m\" {\n  pattern = \"flat\"\n  node \"n\" {\n    type = \"vm\"\n    root_password = secret.passwords.root\n  }\n}\n"
 	secrets := &model.Secrets{Values: map[string]map[string]string{"passwords": {"root": "hunter2"}}}
@@ -246,7 +246,7 @@ func TestKindsCannotTellSecrets(t *testing.T) {
 
 func TestAPanicIsAFinding(t *testing.T) {
 	kinds := testKinds()
-	kinds[0].Resolve = func(any, model.Scope) []model.Problem { panic("hunter2") }
+	kinds[0].Resolve = func(*model.Resource, model.Scope) []model.Problem { panic("hunter2") }
 	site, found := hcl.Load(files("a.hcl", siteFile+"manifest \"m\" {\n  pattern = \"flat\"\n  node \"n\" {\n    type = \"vm\"\n  }\n}\n"), hcl.Options{Kinds: kinds})
 	require.Nil(t, site)
 	require.Equal(t, []string{"a.hcl:1:1: error: internal error"}, summaries(found))

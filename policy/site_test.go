@@ -60,8 +60,8 @@ func kinds() model.Kinds {
 	return model.Kinds{
 		{
 			Name: "vm", Block: "node", Guest: true, New: func() any { return &VM{} },
-			Resolve: func(spec any, in model.Scope) []model.Problem {
-				v := spec.(*VM)
+			Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+				v := r.Spec.(*VM)
 				if p := in.Site.Presets[v.Preset]; p != nil {
 					v.Cores, v.Memory = p.Cores, p.Memory
 				}

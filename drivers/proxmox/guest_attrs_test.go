@@ -123,7 +123,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 
 	optional := kind.New()
 	reflect.ValueOf(optional).Elem().FieldByName("Options").Set(reflect.ValueOf(map[string]string{a.Key: text}))
-	problems := kind.Resolve(optional, model.Scope{Site: &model.Site{}, Name: "web-1"})
+	problems := kind.Resolve(&model.Resource{Spec: optional}, model.Scope{Site: &model.Site{}, Name: "web-1"})
 	require.True(t, slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Path == "options."+a.Key }), "an option may say it, too")
 
 	require.NotEmpty(t, a.Priv, "doctor asks for no privilege")

@@ -130,20 +130,20 @@ func guestKindOf[S any, G interface {
 		Model: model.Kind{
 			Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
 			New: func() any { return withDefaults(new(S)) },
-			Resolve: func(spec any, in model.Scope) []model.Problem {
-				r := &guestResolver{in: in, kind: name}
-				spec.(guest).resolve(r)
-				return r.problems
+			Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+				g := &guestResolver{in: in, kind: name}
+				r.Spec.(guest).resolve(g)
+				return g.problems
 			},
 			Claims:  func(spec any) []model.Claim { return claims(spec.(guest)) },
-			Align:   func(want, have any) { align(want.(guest), have.(guest)) },
-			Reverts: func(want, have any) []model.Pending { return reverts(want.(guest), have.(guest)) },
+			Align:   func(want, have *model.Resource) { align(want.Spec.(guest), have.Spec.(guest)) },
+			Reverts: func(want, have *model.Resource) []model.Pending { return reverts(want.Spec.(guest), have.Spec.(guest)) },
 			Class: func(want, have *model.Resource, path string, cost model.Class) model.Class {
 				return want.Spec.(guest).class(want, have, path, cost)
 			},
 			Refuse: refuseGuest,
 			Note:   noteGuest,
-			Brief:  func(spec any) string { return spec.(guest).brief() },
+			Brief:  func(want *model.Resource) string { return want.Spec.(guest).brief() },
 		},
 		Create: func(ctx context.Context, h *kind.Host, s plan.Step, want *S) error {
 			return createGuest(ctx, worker{h}, s, G(want))

@@ -37,7 +37,7 @@ var seedKind = kind.Of[Seed]{
 	Model: model.Kind{
 		Name: "seed", Doc: "A seed image that was left behind.",
 		New:   func() any { return &Seed{} },
-		Brief: func(spec any) string { return spec.(*Seed).Volume },
+		Brief: func(want *model.Resource) string { return want.Spec.(*Seed).Volume },
 	},
 	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
 		if s.Have == nil {

@@ -46,8 +46,8 @@ var templateKind = kind.Of[Template]{
 	Model: model.Kind{
 		Name: "template", Block: "template", Doc: "What a container is made from, or a VM or container template to clone.", Everywhere: true,
 		New: func() any { return &Template{} },
-		Resolve: func(spec any, in model.Scope) []model.Problem {
-			return spec.(*Template).resolve(in)
+		Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+			return r.Spec.(*Template).resolve(in)
 		},
 		VMID: func(spec any) int {
 			if t := spec.(*Template); t.Image != "" {
@@ -75,8 +75,8 @@ var templateKind = kind.Of[Template]{
 				Detail:  "what a template names by volume or vmid is never made here: make it on the host, or name another",
 			}}
 		},
-		Brief: func(spec any) string {
-			t := spec.(*Template)
+		Brief: func(want *model.Resource) string {
+			t := want.Spec.(*Template)
 			switch {
 			case t.Image != "":
 				return "from " + t.Image + " on " + t.Storage

@@ -337,7 +337,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 	less := -1
 	v := proxmox.Kinds().Get("vm").New().(*proxmox.VM)
 	v.Preset, v.Image, v.Cores, v.Memory, v.Startup = "", "d", 1, 64, &proxmox.Startup{Order: &less}
-	problems := proxmox.Kinds().Get("vm").Resolve(v, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
+	problems := proxmox.Kinds().Get("vm").Resolve(&model.Resource{Spec: v}, model.Scope{Site: &model.Site{Name: "home"}, Name: "web"})
 	require.Len(t, problems, 1)
 	require.Equal(t, "startup.order", problems[0].Path)
 }

@@ -47,20 +47,20 @@ type Kind struct {
 	VMID func(spec any) int
 
 	// Resolve completes a decoded spec by what stands around it (sizes, networks, keys): afterwards it says all
-	// that is wanted. It is pure, is called once per host on a copy of its own, and returns what is wrong.
-	// In.Host is nil for a recipe. May be nil.
-	Resolve func(spec any, in Scope) []Problem
+	// that is wanted, in Spec and in Private. It is pure, is called once per host on a copy of its own, and returns
+	// what is wrong. In.Host is nil for a recipe. May be nil.
+	Resolve func(r *Resource, in Scope) []Problem
 
 	// Claims are the things of the world that no two resources may claim: an address, a MAC. May be nil.
 	Claims func(spec any) []Claim
 
-	// Align makes two complete specs comparable before the diff: it writes into have (a copy) what wants no
-	// opinion about, such as an invented MAC. Only called with both set. May be nil.
-	Align func(want, have any)
+	// Align makes two complete specs comparable before the diff: it writes into the spec of have (a copy) what wants
+	// no opinion about, such as an invented MAC. Only called with both set. May be nil.
+	Align func(want, have *Resource)
 
 	// Reverts lists what the host holds back for the next restart although nothing in want asks for it: the step
 	// reverts it. Before is what is in force and stays, After the pending value. Only called with both set. May be nil.
-	Reverts func(want, have any) []Pending
+	Reverts func(want, have *Resource) []Pending
 
 	// Class refines the cost tag of one change by what is known of the guest (running, hotplug). May be nil.
 	Class func(want, have *Resource, path string, cost Class) Class
@@ -73,8 +73,8 @@ type Kind struct {
 	// nothing. It becomes part of the step's reason. May be nil.
 	Note func(want, have *Resource, paths []string) string
 
-	// Brief names the spec in a few words for the line of a creation, such as "vm-small, debian-12".
-	Brief func(spec any) string
+	// Brief names a wanted resource in a few words for the line of its creation, such as "vm-small, debian-12".
+	Brief func(want *Resource) string
 }
 
 // Problem is something wrong with a spec, at the path of one of its attributes

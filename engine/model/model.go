@@ -84,6 +84,7 @@ func digits(s string) int {
 type Resource struct {
 	Addr     Address
 	Spec     any       // pointer to the kind's struct
+	Private  any       // what its driver alone knows of it beside the attributes, wanted or observed; may be nil
 	Needs    []Address // must exist before this one and outlive it; an observed resource has them from its ownership tag
 	Manifest string    // the deployment it belongs to; "" for what stands beside the manifests
 	Node     string    // the manifest node it comes from; "" for what is no node

@@ -122,8 +122,8 @@ func site() *model.Site {
 		{Name: "vm", Block: "node", Guest: true, New: func() any { return &thing{} }},
 		{Name: "pve", Block: "node", Guest: true, New: func() any { return &thing{} }},
 		{Name: "image", Block: "image", Everywhere: true, New: func() any { return &lid{} }},
-		{Name: "pool", Block: "pool", New: func() any { return &thing{} }, Resolve: func(spec any, in model.Scope) []model.Problem {
-			spec.(*thing).Cores = 7
+		{Name: "pool", Block: "pool", New: func() any { return &thing{} }, Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+			r.Spec.(*thing).Cores = 7
 			return []model.Problem{{Path: "cores", Severity: diag.Warning, Summary: "resolved for " + in.Host.Name}}
 		}},
 	}

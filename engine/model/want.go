@@ -156,7 +156,7 @@ func (s *Site) Resolve(r *Resource, h *Host, n *Node) (*Resource, diag.List) {
 		in.Manifest = n.Manifest
 	}
 	var found diag.List
-	for _, p := range kind.Resolve(c.Spec, in) {
+	for _, p := range kind.Resolve(&c, in) {
 		f := diag.Errorf(c.RangeOf(p.Path), p.Summary, "%s", p.Detail)
 		if p.Severity != "" {
 			f.Severity = p.Severity

@@ -16,8 +16,10 @@ func (p *proposal) changes(want, have *model.Resource, attrs []model.Attr) []Cha
 	kind := p.kind(want)
 	seen := have.Spec
 	if kind.Align != nil {
-		seen = model.Clone(seen)
-		kind.Align(want.Spec, seen)
+		aligned := *have
+		aligned.Spec = model.Clone(seen)
+		kind.Align(want, &aligned)
+		seen = aligned.Spec
 	}
 	var out []Change
 	add := func(path string, before, after any, cost model.Class, secret bool) {
@@ -37,7 +39,7 @@ func (p *proposal) changes(want, have *model.Resource, attrs []model.Attr) []Cha
 		pair(attrs, model.Attrs(seen), add)
 	}
 	if kind.Reverts != nil {
-		for _, r := range kind.Reverts(want.Spec, have.Spec) {
+		for _, r := range kind.Reverts(want, have) {
 			if !slices.ContainsFunc(out, func(c Change) bool { return isWithin(c.Path, r.Path) }) {
 				out = append(out, Change{r.Path, r.After, r.Before, sensitive(want, r.Path), model.ClassNone})
 			}

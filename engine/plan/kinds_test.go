@@ -61,9 +61,9 @@ func kinds() model.Kinds {
 	guest := func(name string) *model.Kind {
 		return &model.Kind{
 			Name: name, Block: "node", Guest: true, New: func() any { return &VM{} },
-			Align: func(want, have any) {
-				if want.(*VM).MAC == "" {
-					have.(*VM).MAC = ""
+			Align: func(want, have *model.Resource) {
+				if want.Spec.(*VM).MAC == "" {
+					have.Spec.(*VM).MAC = ""
 				}
 			},
 			Class: func(_, have *model.Resource, _ string, cost model.Class) model.Class {
@@ -88,12 +88,12 @@ func kinds() model.Kinds {
 				}
 				return []model.Claim{{What: "MAC address", Value: vm.MAC, Path: "mac", On: vm.Bridge}}
 			},
-			Brief: func(spec any) string { return spec.(*VM).Preset + ", " + spec.(*VM).Image },
+			Brief: func(r *model.Resource) string { return r.Spec.(*VM).Preset + ", " + r.Spec.(*VM).Image },
 		}
 	}
 	return model.Kinds{
 		guest("vm"), guest("ct"),
-		{Name: "image", Everywhere: true, New: func() any { return &Image{} }, Brief: func(any) string { return "downloaded" }},
+		{Name: "image", Everywhere: true, New: func() any { return &Image{} }, Brief: func(*model.Resource) string { return "downloaded" }},
 		{Name: "pool", New: func() any { return &Pool{} }},
 	}
 }

@@ -154,7 +154,7 @@ func (p *proposal) create(want *model.Resource) {
 		}
 	}
 	if kind.Brief != nil {
-		s.Brief = kind.Brief(want.Spec)
+		s.Brief = kind.Brief(want)
 	}
 	p.steps[want.Addr] = s
 }

@@ -45,11 +45,11 @@ var ImageKind = kind.Of[Image]{
 	Model: model.Kind{
 		Name: "image", Block: "image", Doc: "A disk image or ISO image on the host's storage.", Everywhere: true,
 		New: func() any { return &Image{} },
-		Resolve: func(spec any, in model.Scope) []model.Problem {
-			return spec.(*Image).Resolve(in)
+		Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
+			return r.Spec.(*Image).Resolve(in)
 		},
-		Brief: func(spec any) string {
-			i := spec.(*Image)
+		Brief: func(want *model.Resource) string {
+			i := want.Spec.(*Image)
 			return cmp.Or(i.URL, i.File) + " to " + i.Storage
 		},
 	},

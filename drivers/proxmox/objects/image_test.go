@@ -138,7 +138,7 @@ func TestImageDeclarations(t *testing.T) {
 		"with format": {objects.Image{URL: "https://a.test/x", Format: "raw", Checksum: "sha256:" + strings.Repeat("F", 64)}, "", "local:import/homestak.home.i.ffffffffffff.raw"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			problems := proxmox.Kinds().Get("image").Resolve(&c.image, model.Scope{Site: site, Name: "i"})
+			problems := proxmox.Kinds().Get("image").Resolve(&model.Resource{Spec: &c.image}, model.Scope{Site: site, Name: "i"})
 			if c.problem == "" {
 				require.Empty(t, problems)
 				require.Equal(t, c.volume, c.image.Volume)

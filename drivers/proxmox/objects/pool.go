@@ -31,12 +31,12 @@ var PoolKind = kind.Of[Pool]{
 	Model: model.Kind{
 		Name: "pool", Block: "pool", Doc: "A resource pool.",
 		New: func() any { return &Pool{} },
-		Resolve: func(spec any, _ model.Scope) []model.Problem {
-			p := spec.(*Pool)
+		Resolve: func(r *model.Resource, _ model.Scope) []model.Problem {
+			p := r.Spec.(*Pool)
 			p.Comment = strings.TrimRight(p.Comment, " \t\r\n") // as it is read back
 			return nil
 		},
-		Brief: func(spec any) string { return spec.(*Pool).Comment },
+		Brief: func(want *model.Resource) string { return want.Spec.(*Pool).Comment },
 	},
 	List:       listPools,
 	Privileges: poolNeeds,
