@@ -39,6 +39,9 @@ type World struct {
 // times, in which most answers are the same.
 var kept pvesim.KeptPromises
 
+// accepted are the requests of all of them, which PVE would take.
+var accepted pveapitest.Accepted
+
 // New is a site with one host, which has an image and a template.
 func New(t *testing.T, c pvesim.Config) *World {
 	t.Helper()
@@ -66,7 +69,7 @@ func New(t *testing.T, c pvesim.Config) *World {
 func (w *World) Reopen() {
 	w.T.Helper()
 	check := RoundTrip(func(r *http.Request) (*http.Response, error) {
-		if err := pveapitest.ValidateRequest(r); err != nil {
+		if err := accepted.Validate(r); err != nil {
 			w.T.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
 		if w.Sees != nil {

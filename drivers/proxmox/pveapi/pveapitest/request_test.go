@@ -155,3 +155,28 @@ func TestDecodeForm(t *testing.T) {
 		require.Equal(t, want, pveapi.DecodeForm(form), form)
 	}
 }
+
+// TestAccepted: a request that was found good is not checked again, one that differs is.
+func TestAccepted(t *testing.T) {
+	var accepted pveapitest.Accepted
+	for range 2 {
+		for path, good := range map[string]bool{"/nodes/a/qemu/100/config": true, "/nodes/a/qemu/100/config?current=1": true, "/nodes/a/qemu/100/config?current=2": false} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://pve.test:8006/api2/json"+path, http.NoBody)
+			require.NoError(t, err)
+			if err = accepted.Validate(r); good {
+				require.NoError(t, err, path)
+			} else {
+				require.Error(t, err, path)
+			}
+		}
+		for body, good := range map[string]bool{"memory=512": true, "memory=x": false} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://pve.test:8006/api2/json/nodes/a/qemu/100/config", strings.NewReader(body))
+			require.NoError(t, err)
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			require.Equal(t, good, accepted.Validate(r) == nil, body)
+			left, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.Equal(t, body, string(left))
+		}
+	}
+}
