@@ -35,7 +35,12 @@ func (h *Host) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
-	config := &tls.Config{Certificates: []tls.Certificate{h.cert.TLS}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	config := &tls.Config{
+		Certificates: []tls.Certificate{h.cert.TLS}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		// Those of PVE 8, whose OpenSSL has no key exchange that withstands quantum computers. That
+		// was most of the work for a connection, and PVE closes them often.
+		CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521},
+	}
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
