@@ -252,7 +252,7 @@ func program(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "homestak-guest-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		text, err := build.CombinedOutput()
 		if err != nil {

@@ -47,7 +47,7 @@ func program(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "homestak-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", built.dir, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w: %s", err, text)

@@ -100,7 +100,7 @@ func runOn(t *testing.T, s settings) {
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "homestak-gitops")
-	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", program, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", program, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	text, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", text)

@@ -76,7 +76,7 @@ type simulator struct{ API, Node, Token string }
 func simulate(t *testing.T) simulator {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "homestak-gitops")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", bin, "github.com/homestak/homestak-gitops/cmd/homestak-gitops")
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	cmd := exec.Command(bin, "sim", "--listen", "127.0.0.1:0", "--json", "--task-time", "50ms")
