@@ -57,7 +57,7 @@ func (c *checker) around(do apply.Do) apply.Do {
 		if s.Action == plan.Delete {
 			return do(ctx, s)
 		}
-		stoppable, release := until(ctx, c.stop)
+		stoppable, release := Until(ctx, c.stop)
 		defer release()
 		if s.Action != plan.Update && s.Action != plan.Adopt {
 			if err := c.needs(stoppable, s); err != nil {

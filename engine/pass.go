@@ -202,7 +202,7 @@ func (p *Pass) Run(ctx context.Context) Report {
 
 // run is the pipeline.
 func (p *Pass) run(ctx context.Context) (c course, err error) {
-	stoppable, release := until(ctx, p.Stop)
+	stoppable, release := Until(ctx, p.Stop)
 	defer release()
 
 	if c.desired, c.findings, err = p.load(stoppable); err != nil {
@@ -419,9 +419,9 @@ func limit(s *model.Site, w *model.Want, st plan.Step) time.Duration {
 	return stepTime + checks
 }
 
-// until gives a context that ends with its parent or when stop is closed, and the
-// function that frees what it holds.
-func until(ctx context.Context, stop <-chan struct{}) (context.Context, func()) {
+// Until gives a context that ends with its parent, or with ErrInterrupted when stop is
+// closed, and the function that frees what it holds.
+func Until(ctx context.Context, stop <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -30,7 +30,7 @@ type agentRun struct {
 	once, print, sim bool
 }
 
-func (a *app) agentVerb() *cobra.Command {
+func agentVerb(a *app) *cobra.Command {
 	f := &agentRun{}
 	c := &cobra.Command{
 		Use:   "agent [--once]",
@@ -45,7 +45,7 @@ flags, see docs/reference.md; everything else comes from the site. To try it as 
 
     homestak-gitops agent --repository URL --identity HOST --sim`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.agent(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runAgent(c.Context(), a, f) },
 	}
 	f.all(c)
 	fs := c.Flags()
@@ -56,7 +56,7 @@ flags, see docs/reference.md; everything else comes from the site. To try it as 
 	return c
 }
 
-func (a *app) agent(ctx context.Context, f *agentRun) error {
+func runAgent(ctx context.Context, a *app, f *agentRun) error {
 	a.ui.document = func(err error) any { return engine.Failure("agent", "", found(err)) }
 	cfg, found := f.configuration(a)
 	switch {
@@ -90,7 +90,7 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 	if f.sim {
 		net = simulatedNetwork()
 	} else {
-		a.warnOfOthers(ctx, cfg)
+		warnOfOthers(ctx, a, cfg)
 	}
 	log := service.NewLog(a.stderr, a.env("JOURNAL_STREAM"), cfg.Log.Level, cfg.Log.Format)
 	if f.once && !a.ui.verbose && !cfg.Set("log.level") {
@@ -101,9 +101,9 @@ func (a *app) agent(ctx context.Context, f *agentRun) error {
 		return control.FolderError(cfg.DataDir, err)
 	}
 	if f.once {
-		return a.once(ctx, s)
+		return runOnce(ctx, a, s)
 	}
-	hangups, unsubscribe := a.hangups()
+	hangups, unsubscribe := hangups(a)
 	defer unsubscribe()
 	return s.Run(ctx, socket, a.stopping.once, hangups)
 }
@@ -119,14 +119,14 @@ func newService(cfg *service.Config, net network, log *slog.Logger) (*service.Se
 }
 
 // warnOfOthers warns of other agents on this machine for a host of that name.
-func (a *app) warnOfOthers(ctx context.Context, cfg *service.Config) {
+func warnOfOthers(ctx context.Context, a *app, cfg *service.Config) {
 	for _, other := range cfg.Others(ctx) {
 		a.ui.notef("warning: another agent for a host %s runs here, pid %d, with data folder %s\nif that is the same host, stop one of the two: they share no lock", cfg.Identity, other.PID, other.DataDir)
 	}
 }
 
 // once checks and converges once, and reports as apply does.
-func (a *app) once(ctx context.Context, s *service.Service) error {
+func runOnce(ctx context.Context, a *app, s *service.Service) error {
 	r := s.Once(ctx, a.stopping.once, &view.PassProgress{Term: a.ui.terminal()})
 	for _, res := range r.Results {
 		a.ui.notef("%s", view.Printable(view.Ended(apply.Event{What: apply.Finished, Step: res.Step, Result: res})))
@@ -140,7 +140,7 @@ func (a *app) once(ctx context.Context, s *service.Service) error {
 
 // hangups gives the SIGHUPs of the process from now on: of other verbs they are the
 // end, since their terminal is gone.
-func (a *app) hangups() (<-chan os.Signal, func()) {
+func hangups(a *app) (<-chan os.Signal, func()) {
 	if a.subscribe == nil {
 		return nil, func() {}
 	}

@@ -6,12 +6,12 @@ import (
 
 // completeAddresses completes an address with those of the agent's nodes. Where no
 // agent answers, nothing completes and nothing is said: the verb itself will.
-func (a *app) completeAddresses(f *agentFlags) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func completeAddresses(a *app, f *agentFlags) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		s, err := a.statusOf(c.Context(), f)
+		s, err := statusOf(c.Context(), a, f)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -13,11 +13,10 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-func (a *app) applyVerb() *cobra.Command {
+func applyVerb(a *app) *cobra.Command {
 	f := &siteFlags{}
 	var targets []string
 	c := &cobra.Command{
@@ -30,9 +29,9 @@ Ctrl-C once: nothing new is started, what runs is finished, but no check
 is waited for. Twice: leave now.`,
 		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			ctx, cancel := f.limit(c.Context())
-			defer cancel()
-			return because(ctx, a.apply(ctx, f, scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args))
+			return f.within(c, func(ctx context.Context) error {
+				return runApply(ctx, a, f, scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args)
+			})
 		},
 	}
 	f.change(a, c)
@@ -42,9 +41,8 @@ is waited for. Twice: leave now.`,
 	return c
 }
 
-func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) error {
-	var s *session
-	a.ui.document = func(err error) any { return engine.Failure("apply", s.commit(), found(err)) }
+func runApply(ctx context.Context, a *app, f *siteFlags, sc scope, args []string) error {
+	a.documentFailure("apply")
 	var kept *plan.Plan
 	if len(args) > 0 {
 		if f.manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 {
@@ -60,29 +58,22 @@ func (a *app) apply(ctx context.Context, f *siteFlags, sc scope, args []string) 
 		kept, sc, f.host = doc.plan, doc.scope, doc.plan.Host
 		f.manifest = sc.Manifest
 	}
-	s, err := a.open(ctx, f)
+	s, h, err := a.reachDeployed(ctx, f, "apply")
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	m, h, err := s.choose()
-	if err != nil {
-		return err
-	}
-	if err := site.CheckDeployed(m, "apply", h); err != nil {
-		return err
-	}
 	p, err := sc.limit(s.pass(h, ""))
 	if err != nil {
 		return err
 	}
 	p.Verb = "apply"
-	return a.carryOut(ctx, s, h, p, kept, nil)
+	return carryOut(ctx, a, s, h, p, kept, nil)
 }
 
 // carryOut runs a pass that changes a host: as its one writer, after the plan was
 // shown and agreed to, with progress, and with a report at the end.
-func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine.Pass, kept *plan.Plan, agreed func(context.Context) error) error {
+func carryOut(ctx context.Context, a *app, s *session, h *model.Host, p *engine.Pass, kept *plan.Plan, agreed func(context.Context) error) error {
 	if !s.flags.sim {
 		release, err := a.lock(h, p.Verb)
 		if err != nil {
@@ -103,7 +94,7 @@ func (a *app) carryOut(ctx context.Context, s *session, h *model.Host, p *engine
 			return true, nil // who kept it has seen it
 		}
 		if !s.flags.yes && len(made.Steps) > 0 {
-			if err := a.confirm(ctx, p, made); err != nil {
+			if err := confirm(ctx, a, p, made); err != nil {
 				return false, err
 			}
 		}
@@ -138,7 +129,7 @@ func thisMany(n int) string {
 
 // confirm asks on the terminal whether to carry out a plan; only "yes" agrees.
 // Where nobody can answer it refuses.
-func (a *app) confirm(ctx context.Context, p *engine.Pass, made *plan.Plan) error {
+func confirm(ctx context.Context, a *app, p *engine.Pass, made *plan.Plan) error {
 	if !a.inTerminal {
 		wayOn := "check the plan above, then add --yes"
 		if !p.Destroy {

@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/service"
 )
 
-func (a *app) demoVerb() *cobra.Command {
+func demoVerb(a *app) *cobra.Command {
 	var serve bool
 	c := &cobra.Command{
 		Use:   "demo",
@@ -26,13 +26,13 @@ nothing behind. Exits 0 if all of it held.
 
 With --serve repository, agent and host stay up afterwards, for pushes of your own.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), serve) },
+		RunE: func(c *cobra.Command, _ []string) error { return runDemo(c.Context(), a, serve) },
 	}
 	c.Flags().BoolVar(&serve, "serve", false, "keep all of it up after the story, until Ctrl-C")
 	return c
 }
 
-func (a *app) demo(ctx context.Context, serve bool) error {
+func runDemo(ctx context.Context, a *app, serve bool) error {
 	// One story, one stream: what the agent reports is between the lines of the story.
 	a.ui.stderr, a.ui.errTerminal = a.ui.stdout, a.ui.outTerminal
 	w, _ := a.ui.text()

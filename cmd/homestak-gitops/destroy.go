@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
-
-	"github.com/homestak/homestak-gitops/engine"
 )
 
-func (a *app) destroyVerb() *cobra.Command {
+func destroyVerb(a *app) *cobra.Command {
 	f := &siteFlags{}
 	suspend := false
 	c := &cobra.Command{
@@ -24,9 +21,9 @@ at its next look. Where an agent runs, --suspend makes it leave the manifest alo
 until "resume -M MANIFEST".`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := f.limit(c.Context())
-			defer cancel()
-			return because(ctx, a.destroy(ctx, f, suspend))
+			return f.within(c, func(ctx context.Context) error {
+				return runDestroy(ctx, a, f, suspend)
+			})
 		},
 	}
 	f.change(a, c)
@@ -34,21 +31,12 @@ until "resume -M MANIFEST".`,
 	return c
 }
 
-func (a *app) destroy(ctx context.Context, f *siteFlags, suspend bool) error {
-	var s *session
-	a.ui.document = func(err error) any { return engine.Failure("destroy", s.commit(), found(err)) }
-	if f.manifest == "" {
-		return errors.New("destroy what? name a manifest with -M")
-	}
-	s, err := a.open(ctx, f)
+func runDestroy(ctx context.Context, a *app, f *siteFlags, suspend bool) error {
+	s, m, h, err := a.reachManifest(ctx, f, "destroy")
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	m, h, err := s.choose()
-	if err != nil {
-		return err
-	}
 	owner := ""
 	if m.Host == "" {
 		owner = testOwner()
@@ -59,14 +47,14 @@ func (a *app) destroy(ctx context.Context, f *siteFlags, suspend bool) error {
 	p := s.pass(h, owner)
 	p.Verb, p.Manifest, p.Destroy = "destroy", m.Name, true
 	if f.sim || m.Host == "" {
-		return a.carryOut(ctx, s, h, p, nil, nil)
+		return carryOut(ctx, a, s, h, p, nil, nil)
 	}
 	if !suspend {
-		if err := a.agentAllowsDestroy(ctx, h, m.Name, false); err != nil {
+		if err := agentAllowsDestroy(ctx, a, h, m.Name, false); err != nil {
 			return err
 		}
 	}
-	return a.carryOut(ctx, s, h, p, nil, func(ctx context.Context) error {
-		return a.agentAllowsDestroy(ctx, h, m.Name, suspend)
+	return carryOut(ctx, a, s, h, p, nil, func(ctx context.Context) error {
+		return agentAllowsDestroy(ctx, a, h, m.Name, suspend)
 	})
 }

@@ -31,7 +31,7 @@ type checked struct {
 	Checks []doctor.Check `json:"checks"`
 }
 
-func (a *app) doctorVerb() *cobra.Command {
+func doctorVerb(a *app) *cobra.Command {
 	f := &siteFlags{}
 	c := &cobra.Command{
 		Use:   "doctor",
@@ -47,18 +47,18 @@ recipe. Exits 0 if no check failed (there may be warnings), 6 if all that failed
 login or privileges, else 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := f.limit(c.Context())
+			ctx, cancel := exit.Limit(c.Context(), f.timeout)
 			defer cancel()
 			ctx, over := a.stopping.soon(ctx) // there is nothing to finish
 			defer over()
-			return a.doctor(ctx, f)
+			return runDoctor(ctx, a, f)
 		},
 	}
 	f.reach(a, c)
 	return c
 }
 
-func (a *app) doctor(ctx context.Context, f *siteFlags) error {
+func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
 	a.ui.document = func(err error) any { return checkup{Hosts: []checked{}, Findings: append(diag.List{}, found(err)...)} }
 	s, err := a.open(ctx, f)
 	if err != nil {

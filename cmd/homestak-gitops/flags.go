@@ -87,12 +87,11 @@ func (f *siteFlags) variables() (map[string]string, error) {
 	return vars, nil
 }
 
-// limit gives a context that ends after --timeout.
-func (f *siteFlags) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if f.timeout == 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, f.timeout, exit.ErrTimeout)
+// within runs a verb for at most --timeout.
+func (f *siteFlags) within(c *cobra.Command, do func(context.Context) error) error {
+	ctx, cancel := exit.Limit(c.Context(), f.timeout)
+	defer cancel()
+	return exit.Because(ctx, do(ctx))
 }
 
 // addresses reads the values of --target.

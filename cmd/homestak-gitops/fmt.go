@@ -16,7 +16,7 @@ import (
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
-func (a *app) fmtVerb() *cobra.Command {
+func fmtVerb(a *app) *cobra.Command {
 	var check bool
 	c := &cobra.Command{
 		Use:   "fmt [DIR]",
@@ -29,14 +29,14 @@ exits 2 if there are any.`,
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.format(append(args, ".")[0], check)
+			return runFmt(a, append(args, ".")[0], check)
 		},
 	}
 	c.Flags().BoolVar(&check, "check", false, "write nothing, exit 2 if a file would change")
 	return c
 }
 
-func (a *app) format(dir string, check bool) error {
+func runFmt(a *app, dir string, check bool) error {
 	files, err := hclFiles(dir)
 	if err != nil {
 		return fmt.Errorf("list the files of %s: %w", dir, err)

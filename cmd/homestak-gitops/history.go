@@ -13,7 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-func (a *app) historyVerb() *cobra.Command {
+func historyVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	var n int
 	c := &cobra.Command{
@@ -23,18 +23,18 @@ func (a *app) historyVerb() *cobra.Command {
 only of those that touched it. Each is a receipt, a file in the agent's data folder.`,
 		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.history(c.Context(), f, n, strings.Join(args, ""))
+			return runHistory(c.Context(), a, f, n, strings.Join(args, ""))
 		},
 	}
 	f.find(c)
 	c.Flags().IntVarP(&n, "number", "n", 20, "show at most `N` passes; 0: all")
 	c.Flags().BoolVar(&a.ui.json, "json", false, "print the receipts as JSON lines on stdout")
-	c.ValidArgsFunction = a.completeAddresses(f)
-	c.AddCommand(a.verifyVerb())
+	c.ValidArgsFunction = completeAddresses(a, f)
+	c.AddCommand(verifyVerb(a))
 	return c
 }
 
-func (a *app) verifyVerb() *cobra.Command {
+func verifyVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	c := &cobra.Command{
 		Use:   "verify",
@@ -42,14 +42,14 @@ func (a *app) verifyVerb() *cobra.Command {
 		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain holds, 1 if a
 receipt was changed, is missing or cannot be read.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.verify(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runVerify(c.Context(), a, f) },
 	}
 	f.find(c)
 	a.ui.jsonFlag(c)
 	return c
 }
 
-func (a *app) history(ctx context.Context, f *agentFlags, n int, address string) error {
+func runHistory(ctx context.Context, a *app, f *agentFlags, n int, address string) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	if n < 0 {
@@ -80,7 +80,7 @@ func (a *app) history(ctx context.Context, f *agentFlags, n int, address string)
 	return nil
 }
 
-func (a *app) verify(ctx context.Context, f *agentFlags) error {
+func runVerify(ctx context.Context, a *app, f *agentFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = control.ProblemOf

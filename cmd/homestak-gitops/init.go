@@ -18,7 +18,7 @@ import (
 //go:embed scaffold
 var scaffold embed.FS
 
-func (a *app) initVerb() *cobra.Command {
+func initVerb(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Write a small site to begin with",
@@ -29,12 +29,12 @@ current one). No file is ever overwritten.`,
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.initSite(append(args, ".")[0])
+			return runInit(a, append(args, ".")[0])
 		},
 	}
 }
 
-func (a *app) initSite(dir string) error {
+func runInit(a *app, dir string) error {
 	files, err := scaffoldFiles()
 	if err != nil {
 		return err

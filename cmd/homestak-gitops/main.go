@@ -96,6 +96,7 @@ type app struct {
 	process
 	stopping *stopping
 	ui       *ui
+	opened   *session // the site that was opened last, for documents; nil: none
 }
 
 // root makes the command tree. It must stay cheap: version pays for it too.
@@ -112,7 +113,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 		DisableSuggestions: true, // misspelt does it
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return a.version()
+				return runVersion(a)
 			}
 			return c.Help()
 		},
@@ -136,11 +137,11 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 			root.AddCommand(v)
 		}
 	}
-	add("site", a.initVerb(), a.fmtVerb(), a.validateVerb(), a.policyVerb())
-	add("host", a.doctorVerb(), a.planVerb(), a.applyVerb(), a.destroyVerb(), a.testVerb())
-	add("agent", a.agentVerb(), a.statusVerb(), a.historyVerb(), a.whyVerb(), a.reconcileVerb(), a.suspendVerb(), a.resumeVerb())
-	add("try", a.simVerb(), a.demoVerb())
-	add("", a.versionVerb(), docsVerb(), exitCodesTopic())
+	add("site", initVerb(a), fmtVerb(a), validateVerb(a), policyVerb(a))
+	add("host", doctorVerb(a), planVerb(a), applyVerb(a), destroyVerb(a), testVerb(a))
+	add("agent", agentVerb(a), statusVerb(a), historyVerb(a), whyVerb(a), reconcileVerb(a), suspendVerb(a), resumeVerb(a))
+	add("try", simVerb(a), demoVerb(a))
+	add("", versionVerb(a), docsVerb(), exitCodesTopic())
 	return root
 }
 

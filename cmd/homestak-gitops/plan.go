@@ -16,7 +16,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/plan"
-	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -29,7 +28,7 @@ type planFlags struct {
 	format      string
 }
 
-func (a *app) planVerb() *cobra.Command {
+func planVerb(a *app) *cobra.Command {
 	f, o := &siteFlags{}, &planFlags{}
 	c := &cobra.Command{
 		Use:   "plan",
@@ -41,9 +40,9 @@ A plan kept with --out is applied exactly as shown, or refused because the site
 or the host moved: homestak-gitops apply FILE.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := f.limit(c.Context())
-			defer cancel()
-			return because(ctx, a.plan(ctx, f, o))
+			return f.within(c, func(ctx context.Context) error {
+				return runPlan(ctx, a, f, o)
+			})
 		},
 	}
 	f.reach(a, c)
@@ -58,9 +57,8 @@ or the host moved: homestak-gitops apply FILE.`,
 	return c
 }
 
-func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
-	var s *session
-	a.ui.document = func(err error) any { return s.unplanned(f.host, found(err)) }
+func runPlan(ctx context.Context, a *app, f *siteFlags, o *planFlags) error {
+	a.ui.document = func(err error) any { return a.opened.unplanned(f.host, found(err)) }
 	switch o.format {
 	case "text":
 	case "markdown":
@@ -71,18 +69,11 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	default:
 		return fmt.Errorf("--format %s: want text or markdown", o.format)
 	}
-	s, err := a.open(ctx, f)
+	s, h, err := a.reachDeployed(ctx, f, "plan")
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	m, h, err := s.choose()
-	if err != nil {
-		return err
-	}
-	if err := site.CheckDeployed(m, "plan", h); err != nil {
-		return err
-	}
 	sc := scope{Manifest: f.manifest, Targets: o.targets, RefreshOnly: o.refreshOnly, AllowDeletes: f.allowDeletes}
 	p, err := sc.limit(s.pass(h, ""))
 	if err != nil {
@@ -92,14 +83,14 @@ func (a *app) plan(ctx context.Context, f *siteFlags, o *planFlags) error {
 	progress.Waits(view.Observing(h.Name))
 	r := p.Run(ctx)
 	progress.Close()
-	if err := a.showPlan(s, r, sc, o); err != nil {
+	if err := showPlan(a, s, r, sc, o); err != nil {
 		return err
 	}
 	return exit.OfPlan(r, o.detailed)
 }
 
 // showPlan prints a plan in the form that was asked for, and keeps it if asked.
-func (a *app) showPlan(s *session, r engine.Report, sc scope, o *planFlags) error {
+func showPlan(a *app, s *session, r engine.Report, sc scope, o *planFlags) error {
 	p := r.Plan
 	if p == nil {
 		p = s.unplanned(r.Host, r.Findings)

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/policy"
 )
 
-func (a *app) policyVerb() *cobra.Command {
+func policyVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Test, ask and export the rules that a site is held against",
@@ -27,7 +27,7 @@ own in policy/*.rego. validate, plan, apply and test ask them by themselves; the
 verbs are for who writes them.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.policyTestVerb(), a.policyEvalVerb(), a.policyInputVerb(), policyExportVerb(a))
+	c.AddCommand(policyTestVerb(a), policyEvalVerb(a), policyInputVerb(a), policyExportVerb(a))
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
@@ -51,7 +51,7 @@ func (f *inputFlags) document(a *app, c *cobra.Command) {
 	c.Flags().BoolVar(&f.plan, "plan", false, "read the host and plan; without it the plan is null")
 }
 
-func (a *app) policyInputVerb() *cobra.Command {
+func policyInputVerb(a *app) *cobra.Command {
 	f := &inputFlags{}
 	c := &cobra.Command{
 		Use:   "input",
@@ -61,16 +61,16 @@ the time; with --plan also the plan of a host, which is looked at for it. Secret
 not in it. Kept in a file it is good for tests, and for "policy eval --input FILE".`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := f.limit(c.Context())
-			defer cancel()
-			return because(ctx, a.policyInput(ctx, f))
+			return f.within(c, func(ctx context.Context) error {
+				return runPolicyInput(ctx, a, f)
+			})
 		},
 	}
 	f.document(a, c)
 	return c
 }
 
-func (a *app) policyInput(ctx context.Context, f *inputFlags) error {
+func runPolicyInput(ctx context.Context, a *app, f *inputFlags) error {
 	a.ui.data = true
 	s, err := a.open(ctx, &f.siteFlags)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *app) policyInput(ctx context.Context, f *inputFlags) error {
 	return a.ui.emit(doc)
 }
 
-func (a *app) policyEvalVerb() *cobra.Command {
+func policyEvalVerb(a *app) *cobra.Command {
 	f := &inputFlags{}
 	c := &cobra.Command{
 		Use:   "eval QUERY",
@@ -97,9 +97,9 @@ as JSON. The input is what "policy input" prints, or the document of --input.
     homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
 		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			ctx, cancel := f.limit(c.Context())
-			defer cancel()
-			return because(ctx, a.policyEval(ctx, f, args[0]))
+			return f.within(c, func(ctx context.Context) error {
+				return runPolicyEval(ctx, a, f, args[0])
+			})
 		},
 		ValidArgsFunction: cobra.FixedCompletions([]string{
 			"data.homestak.site.deny", "data.homestak.plan.deny", "data.homestak.guard.deny", "input.site", "input.plan",
@@ -116,7 +116,7 @@ type answer struct {
 	Result any    `json:"result"`
 }
 
-func (a *app) policyEval(ctx context.Context, f *inputFlags, query string) error {
+func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) error {
 	if f.file != "" && f.plan {
 		return errors.New("--input and --plan: the input comes from one of them")
 	}
@@ -127,7 +127,7 @@ func (a *app) policyEval(ctx context.Context, f *inputFlags, query string) error
 	defer s.Close()
 	var input any
 	if f.file != "" {
-		input, err = a.readInput(f.file)
+		input, err = readInput(a, f.file)
 	} else {
 		input, err = s.input(ctx, f)
 	}
@@ -148,7 +148,7 @@ func (a *app) policyEval(ctx context.Context, f *inputFlags, query string) error
 }
 
 // readInput reads the document of --input.
-func (a *app) readInput(name string) (any, error) {
+func readInput(a *app, name string) (any, error) {
 	in := a.stdin
 	if name != "-" {
 		f, err := os.Open(name)

@@ -27,7 +27,7 @@ type policyTestFlags struct {
 	coverage bool
 }
 
-func (a *app) policyTestVerb() *cobra.Command {
+func policyTestVerb(a *app) *cobra.Command {
 	f := &policyTestFlags{}
 	c := &cobra.Command{
 		Use:   "test [DIR]",
@@ -44,7 +44,7 @@ policies fails, too. Exits 0 if all passed, else 1.`,
 				}
 				dir = args[0]
 			}
-			return a.policyTest(c.Context(), f, dir)
+			return runPolicyTest(c.Context(), a, f, dir)
 		},
 		ValidArgsFunction: completeDirectory,
 	}
@@ -69,7 +69,7 @@ type policyTests struct {
 	Findings diag.List           `json:"findings"`
 }
 
-func (a *app) policyTest(ctx context.Context, f *policyTestFlags, dir string) error {
+func runPolicyTest(ctx context.Context, a *app, f *policyTestFlags, dir string) error {
 	a.ui.document = func(err error) any { return documentOf(policy.Tally{}, f, found(err)) }
 	match, err := regexp.Compile(f.run)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-func (a *app) reconcileVerb() *cobra.Command {
+func reconcileVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	var noWait bool
 	c := &cobra.Command{
@@ -28,7 +28,7 @@ func (a *app) reconcileVerb() *cobra.Command {
 time has come, and waits for the end of that pass. The exit code is that of the pass, as
 apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.reconcile(c.Context(), f, !noWait) },
+		RunE: func(c *cobra.Command, _ []string) error { return runReconcile(c.Context(), a, f, !noWait) },
 	}
 	f.find(c)
 	c.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the pass")
@@ -39,7 +39,7 @@ apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
 // lookEvery is how often a client looks at a pass under way.
 const lookEvery = 300 * time.Millisecond
 
-func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
+func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = control.ProblemOf
@@ -78,14 +78,14 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 			if got.err != nil {
 				return got.err
 			}
-			if err := a.tellSteps(ctx, r, asked); err != nil {
+			if err := showSteps(ctx, a, r, asked); err != nil {
 				return err
 			}
 			after, err := r.Status(ctx)
 			if err != nil {
 				return err
 			}
-			return a.tellPass(got.pass, after)
+			return showPass(a, got.pass, after)
 		case <-ticker.C:
 			if s, err := r.Status(ctx); err == nil { // else the answer will say what is wrong
 				w.Show(s, time.Now())
@@ -96,7 +96,7 @@ func (a *app) reconcile(ctx context.Context, f *agentFlags, wait bool) error {
 
 // tellSteps tells how each step of the newest receipt ended, if its pass ended since
 // then: the one that was under way when the agent was asked was seen beginning.
-func (a *app) tellSteps(ctx context.Context, r *control.Client, since time.Time) error {
+func showSteps(ctx context.Context, a *app, r *control.Client, since time.Time) error {
 	h, err := r.History(ctx, 1, "")
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (a *app) tellSteps(ctx context.Context, r *control.Client, since time.Time)
 
 // tellPass prints how a pass of the agent ended, and ends likewise. Where the newest
 // commit was refused the pass was made with the last good one; that is reported, and counts.
-func (a *app) tellPass(l agent.PassStatus, after agent.Status) error {
+func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	a.ui.findings(l.Findings)
 	if after.Refused != nil {
 		a.ui.findings(after.Refused.Findings)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers"
@@ -35,7 +36,50 @@ func (a *app) open(ctx context.Context, f *siteFlags) (*session, error) {
 	if f.sim {
 		s.net = simulatedNetwork()
 	}
+	a.opened = s
 	return s, nil
+}
+
+// reach opens the site of a verb that works on a host, and chooses the manifest of -M, nil
+// without it, and the host.
+func (a *app) reach(ctx context.Context, f *siteFlags) (*session, *model.Manifest, *model.Host, error) {
+	s, err := a.open(ctx, f)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	m, h, err := s.choose()
+	if err != nil {
+		s.Close()
+		return nil, nil, nil, err
+	}
+	return s, m, h, nil
+}
+
+// reachDeployed is reach for a verb that needs a manifest to have a host of its own.
+func (a *app) reachDeployed(ctx context.Context, f *siteFlags, verb string) (*session, *model.Host, error) {
+	s, m, h, err := a.reach(ctx, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := site.CheckDeployed(m, verb, h); err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, h, nil
+}
+
+// reachManifest is reach for a verb about one manifest, which may be a recipe.
+func (a *app) reachManifest(ctx context.Context, f *siteFlags, verb string) (*session, *model.Manifest, *model.Host, error) {
+	a.documentFailure(verb)
+	if f.manifest == "" {
+		return nil, nil, nil, fmt.Errorf("%s what? name a manifest with -M", verb)
+	}
+	return a.reach(ctx, f)
+}
+
+// documentFailure makes a failed report the document of --json where a verb makes none.
+func (a *app) documentFailure(verb string) {
+	a.ui.document = func(err error) any { return engine.Failure(verb, a.opened.commit(), found(err)) }
 }
 
 // choose finds the host of this run and, with -M, the manifest. It refuses a site that must

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/homestak/homestak-gitops/engine"
 )
@@ -48,24 +46,5 @@ func (s *stopping) close() {
 // soon gives a context that ends at the first request already: for work that has
 // nothing to finish, such as reading or waiting for an answer.
 func (s *stopping) soon(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		select {
-		case <-s.once:
-			cancel(engine.ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil); <-ended }
-}
-
-// because prefers the reason why a context ended over the bare fact.
-func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
-		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		return fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
+	return engine.Until(ctx, s.once)
 }

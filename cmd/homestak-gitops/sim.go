@@ -26,7 +26,7 @@ type simulator struct {
 	Fingerprint string `json:"fingerprint"`
 }
 
-func (a *app) simVerb() *cobra.Command {
+func simVerb(a *app) *cobra.Command {
 	f := &simFlags{}
 	c := &cobra.Command{
 		Use:   "sim",
@@ -57,7 +57,7 @@ boots, timeouts, leases and the times of the other flags take a tenth. Only
 connections keep to your clock. The host's date then runs ahead of yours, which
 doctor reports.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.simulate(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runSim(c.Context(), a, f) },
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.listen, "listen", "127.0.0.1:8006", "`ADDRESS` to serve on; port 0 chooses a free one")
@@ -86,7 +86,7 @@ doctor reports.`,
 	return c
 }
 
-func (a *app) simulate(ctx context.Context, f *simFlags) error {
+func runSim(ctx context.Context, a *app, f *simFlags) error {
 	host, err := simhost.New(f.Options)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (a *app) simulate(ctx context.Context, f *simFlags) error {
 		return fmt.Errorf("serve on %s: %w\nchoose another address: --listen 127.0.0.1:0", f.listen, err)
 	}
 	at := simulator{API: "https://" + reachable(ln.Addr()), Node: host.Node(), Token: host.Token(), Fingerprint: host.Fingerprint()}
-	if err := a.announce(at); err != nil {
+	if err := announce(a, at); err != nil {
 		_ = ln.Close()
 		return err
 	}
@@ -120,7 +120,7 @@ func reachable(addr net.Addr) string {
 
 // announce tells how to reach the simulator, as one line for a program or as what
 // to write into a site.
-func (a *app) announce(at simulator) error {
+func announce(a *app, at simulator) error {
 	if a.ui.json {
 		line, err := json.Marshal(at)
 		if err != nil {

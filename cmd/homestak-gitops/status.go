@@ -15,7 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-func (a *app) statusVerb() *cobra.Command {
+func statusVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	var watch bool
 	c := &cobra.Command{
@@ -28,7 +28,7 @@ the last one left behind.
 Exits 0 if the agent runs and is healthy: its last pass came to its end, and nothing is
 refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.status(c.Context(), f, watch) },
+		RunE: func(c *cobra.Command, _ []string) error { return runStatus(c.Context(), a, f, watch) },
 	}
 	f.find(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
@@ -39,7 +39,7 @@ refused; and while it makes its first pass. Otherwise, and where no agent runs, 
 // watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
-func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
+func runStatus(ctx context.Context, a *app, f *agentFlags, watch bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = func(err error) any {
@@ -48,11 +48,11 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 		}
 	}
 	if !watch {
-		s, err := a.statusOf(ctx, f)
+		s, err := statusOf(ctx, a, f)
 		if err != nil {
 			return err
 		}
-		return a.tellStatus(s)
+		return showStatus(a, s)
 	}
 	if a.ui.json {
 		return errors.New("--watch and --json: a document is printed once, choose one of them")
@@ -60,7 +60,7 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		s, err := a.statusOf(ctx, f)
+		s, err := statusOf(ctx, a, f)
 		switch {
 		case ctx.Err() != nil:
 			return nil // Ctrl-C is how one leaves
@@ -70,7 +70,7 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 		if a.outTerminal {
 			a.ui.printf("\x1b[H\x1b[2J")
 		}
-		_ = a.tellStatus(s) // the text says it too
+		_ = showStatus(a, s) // the text says it too
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func (a *app) status(ctx context.Context, f *agentFlags, watch bool) error {
 }
 
 // statusOf asks the agent, or reads what the last one left behind.
-func (a *app) statusOf(ctx context.Context, f *agentFlags) (agent.Status, error) {
+func statusOf(ctx context.Context, a *app, f *agentFlags) (agent.Status, error) {
 	r, err := a.recordOf(ctx, f)
 	if err != nil {
 		return agent.Status{}, err
@@ -89,7 +89,7 @@ func (a *app) statusOf(ctx context.Context, f *agentFlags) (agent.Status, error)
 }
 
 // tellStatus prints a status, and ends well if all is.
-func (a *app) tellStatus(s agent.Status) error {
+func showStatus(a *app, s agent.Status) error {
 	if a.ui.json {
 		if err := a.ui.emit(s); err != nil {
 			return err

@@ -22,7 +22,7 @@ type suspendFlags struct {
 	span     time.Duration
 }
 
-func (a *app) suspendVerb() *cobra.Command {
+func suspendVerb(a *app) *cobra.Command {
 	f := &suspendFlags{}
 	c := &cobra.Command{
 		Use:   "suspend --reason TEXT",
@@ -31,7 +31,7 @@ func (a *app) suspendVerb() *cobra.Command {
 is over or "resume" is said. It remembers that over a restart, and status shows it with
 who said it and why. For good, a manifest says suspend = true in the site.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.suspend(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runSuspend(c.Context(), a, f) },
 	}
 	f.flags(a, c)
 	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that tells others why")
@@ -39,14 +39,14 @@ who said it and why. For good, a manifest says suspend = true in the site.`,
 	return c
 }
 
-func (a *app) resumeVerb() *cobra.Command {
+func resumeVerb(a *app) *cobra.Command {
 	f := &suspendFlags{}
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Let the agent go on where it was suspended",
 		Long:  `Takes back what suspend said, about everything or about one manifest. The agent looks at once.`,
 		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return a.resume(c.Context(), f) },
+		RunE:  func(c *cobra.Command, _ []string) error { return runResume(c.Context(), a, f) },
 	}
 	f.flags(a, c)
 	return c
@@ -65,7 +65,7 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 	}))
 }
 
-func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
+func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = control.ProblemOf
@@ -95,7 +95,7 @@ func (a *app) suspend(ctx context.Context, f *suspendFlags) error {
 	return nil
 }
 
-func (a *app) resume(ctx context.Context, f *suspendFlags) error {
+func runResume(ctx context.Context, a *app, f *suspendFlags) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = control.ProblemOf

@@ -18,7 +18,7 @@ type verdict struct {
 	Findings diag.List `json:"findings"`
 }
 
-func (a *app) validateVerb() *cobra.Command {
+func validateVerb(a *app) *cobra.Command {
 	f := &siteFlags{}
 	c := &cobra.Command{
 		Use:   "validate",
@@ -27,13 +27,13 @@ func (a *app) validateVerb() *cobra.Command {
 everything that is wrong, with file, line and column. It reaches no host and needs
 no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.validate(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runValidate(c.Context(), a, f) },
 	}
 	f.read(a, c)
 	return c
 }
 
-func (a *app) validate(ctx context.Context, f *siteFlags) error {
+func runValidate(ctx context.Context, a *app, f *siteFlags) error {
 	a.ui.document = func(err error) any { return verdict{Findings: found(err)} }
 	s, err := a.open(ctx, f)
 	if err != nil {

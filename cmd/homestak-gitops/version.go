@@ -14,18 +14,18 @@ type build struct {
 	Go      string `json:"go"`
 }
 
-func (a *app) versionVerb() *cobra.Command {
+func versionVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "Tell the version of this program",
 		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return a.version() },
+		RunE:  func(*cobra.Command, []string) error { return runVersion(a) },
 	}
 	a.ui.jsonFlag(c)
 	return c
 }
 
-func (a *app) version() error {
+func runVersion(a *app) error {
 	b := buildOf(debug.ReadBuildInfo())
 	if a.ui.json {
 		return a.ui.emit(b)

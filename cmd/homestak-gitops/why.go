@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
-func (a *app) whyVerb() *cobra.Command {
+func whyVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
@@ -20,15 +20,15 @@ and which passes touched it, with what they changed and why. ADDRESS is one such
 vm.web-1; the name of a node or a VMID will do. Of what left the site it tells which
 commit removed it, of an unmanaged guest why it is left alone.`,
 		Args: takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error { return a.why(c.Context(), f, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error { return runWhy(c.Context(), a, f, args[0]) },
 	}
 	f.find(c)
 	a.ui.jsonFlag(c)
-	c.ValidArgsFunction = a.completeAddresses(f)
+	c.ValidArgsFunction = completeAddresses(a, f)
 	return c
 }
 
-func (a *app) why(ctx context.Context, f *agentFlags, address string) error {
+func runWhy(ctx context.Context, a *app, f *agentFlags, address string) error {
 	ctx, cancel := a.stopping.soon(ctx)
 	defer cancel()
 	a.ui.document = control.ProblemOf

@@ -16,7 +16,7 @@ import (
 //
 //nolint:contextcheck,nolintlint // it is meant; the linter looks for this line at its callers
 func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
-	resume, err := a.pauseAgent(h, verb)
+	resume, err := pauseAgent(a, h, verb)
 	if err != nil {
 		return nil, err
 	}
@@ -34,9 +34,9 @@ func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
 }
 
 // pauseAgent keeps the agent of a host, if one runs, from beginning a pass.
-func (a *app) pauseAgent(h *model.Host, verb string) (release func(), err error) {
+func pauseAgent(a *app, h *model.Host, verb string) (release func(), err error) {
 	ctx, cancel := a.stopping.soon(a.stopping.ctx)
-	c, err := a.agentOf(ctx, h)
+	c, err := agentOf(ctx, a, h)
 	if err != nil || c == nil {
 		cancel()
 		return func() {}, err
@@ -53,15 +53,15 @@ func (a *app) pauseAgent(h *model.Host, verb string) (release func(), err error)
 }
 
 // agentOf finds the agent of a host, nil if none runs on this machine.
-func (a *app) agentOf(ctx context.Context, h *model.Host) (*control.Client, error) {
+func agentOf(ctx context.Context, a *app, h *model.Host) (*control.Client, error) {
 	cfg, _ := service.ReadConfig(service.Flags{Asks: true}, a.env)
 	return cfg.Search().OfHost(ctx, h)
 }
 
 // agentAllowsDestroy refuses to destroy a manifest that the agent of the host deploys; see
 // control.Client.AllowDestroy.
-func (a *app) agentAllowsDestroy(ctx context.Context, h *model.Host, manifest string, suspend bool) error {
-	c, err := a.agentOf(ctx, h)
+func agentAllowsDestroy(ctx context.Context, a *app, h *model.Host, manifest string, suspend bool) error {
+	c, err := agentOf(ctx, a, h)
 	if err != nil || c == nil {
 		return err
 	}

@@ -92,25 +92,25 @@ func TestTheAgentAllowsToDestroy(t *testing.T) {
 	}}}
 	a.ui = &ui{process: a.process}
 	host := &model.Host{Name: "father", API: "https://a:8006/"}
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "kept-test", false), "a recipe is not deployed by it")
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), &model.Host{Name: "mother"}, "web", false), "another host")
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "kept-test", false), "a recipe is not deployed by it")
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, &model.Host{Name: "mother"}, "web", false), "another host")
 
-	err := a.agentAllowsDestroy(t.Context(), host, "web", false)
+	err := agentAllowsDestroy(t.Context(), a, host, "web", false)
 	require.Equal(t, exit.Refused, exit.Code(err))
 	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or say --suspend")
 	require.Empty(t, f.Status().Suspended)
 
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", true))
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", true))
 	require.Contains(t, stderr.String(), "homestak-gitops resume -M web")
 	require.Len(t, f.Status().Suspended, 1)
 	require.Equal(t, "web", f.Status().Suspended[0].Manifest)
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "it is suspended already")
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "it is suspended already")
 	_, _ = f.Resume("web")
 	require.NoError(t, f.Suspend(ledger.Suspension{Reason: "all of it"}))
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "everything is")
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "everything is")
 	end()
 	_, _ = f.Resume("")
-	require.NoError(t, a.agentAllowsDestroy(t.Context(), host, "web", false), "no agent runs")
+	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "no agent runs")
 }
 
 // Who may not open the socket is told who may, and does not write beside the agent.

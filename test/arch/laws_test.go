@@ -86,8 +86,9 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
+	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/apply", "engine/diag", "engine/model", "engine/plan", "engine/view"}, tests: []string{"drivers", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+		"cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/trial", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 

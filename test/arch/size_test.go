@@ -17,10 +17,8 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"cmd/homestak-gitops":         6388,
 	"drivers/proxmox":             10535,
 	"engine/source":               4061,
-	"cmd/homestak-gitops.app":     80, // methods
 	"drivers/proxmox.worker":      73, // methods
 	"drivers/proxmox/doctor.exam": 55, // methods
 }

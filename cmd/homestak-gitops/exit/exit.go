@@ -3,10 +3,12 @@
 package exit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
@@ -182,4 +184,21 @@ func OfPlan(r engine.Report, detailed bool) error {
 // partly ends the plan of a host that was seen in part as apply would end on it.
 func partly(r engine.Report, text string) error {
 	return &Error{Code(&engine.NotObservedError{Parts: r.Plan.Unknown}), errors.New(text)}
+}
+
+// Because prefers the reason why a context ended over the fact that it did.
+func Because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// Limit gives a context that ends with ErrTimeout after a time, if that is not 0.
+func Limit(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 }

@@ -1,4 +1,4 @@
-package main
+package trial
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// verifySSH gives every node of a manifest a check that logs in, where there is a key to
-// do so. What it cannot try it says.
-func verifySSH(site *model.Site, manifest string, h *model.Host) diag.List {
+// AddLogins gives every node of a manifest a check that logs in, where there is a key to
+// do so. It returns findings about nodes where it cannot.
+func AddLogins(site *model.Site, manifest string, h *model.Host) diag.List {
 	m := site.Manifests[manifest]
 	if m.Settings != nil && m.Settings.VerifySSH != nil && !*m.Settings.VerifySSH {
 		return nil
@@ -41,26 +41,26 @@ func verifySSH(site *model.Site, manifest string, h *model.Host) diag.List {
 }
 
 const (
-	// verifyFor bounds how long verify looks again: PVE tells some things late (the
+	// verifyFor bounds how long verify observes again: PVE reports some things late (the
 	// status of a guest by up to ten seconds, pve-manager's pvestatd).
 	verifyFor   = time.Minute
 	verifyEvery = time.Second
 )
 
-// verify looks again until everything is there, runs, and nothing is left to do.
-func (t *trial) verify(ctx context.Context) error {
+// verify observes again until everything is there, runs, and nothing is left to do.
+func (t *Trial) verify(ctx context.Context) error {
 	return t.phase("verify", func() error {
-		ctx, cancel := t.app.stopping.soon(ctx)
+		ctx, cancel := engine.Until(ctx, t.o.Stop)
 		defer cancel()
 		limit := time.NewTimer(verifyFor)
 		defer limit.Stop()
-		t.progress.Waits("verifying")
+		t.o.Progress.Waits("verifying")
 		for {
 			p := t.pass()
 			p.Locate = true
 			p.Verdict = func(_ context.Context, made *plan.Plan) (bool, error) { return len(made.Steps) == 0, nil }
-			for _, n := range t.manifest.Nodes {
-				p.Failing = append(p.Failing, n.Resource.Addr) // what held when it was made must hold still
+			for _, n := range t.o.Manifest.Nodes {
+				p.Failing = append(p.Failing, n.Resource.Addr) // what passed when it was made must still pass
 			}
 			r := p.Run(ctx)
 			t.checked(r)
@@ -77,17 +77,17 @@ func (t *trial) verify(ctx context.Context) error {
 				return exit.With(exit.Code(context.Cause(ctx)), context.Cause(ctx))
 			case <-limit.C:
 				pause.Stop()
-				t.report.Findings = append(t.report.Findings, lacking...)
+				t.Report.Findings = append(t.Report.Findings, lacking...)
 				return &exit.Error{Code: exit.Failed}
 			}
 		}
 	})
 }
 
-// checked takes what became of the checks into the report.
-func (t *trial) checked(r engine.Report) {
-	for i := range t.report.Nodes {
-		n := &t.report.Nodes[i]
+// checked takes the results of the checks into the report.
+func (t *Trial) checked(r engine.Report) {
+	for i := range t.Report.Nodes {
+		n := &t.Report.Nodes[i]
 		for _, now := range r.Nodes {
 			if now.Name != n.Name {
 				continue
@@ -99,8 +99,8 @@ func (t *trial) checked(r engine.Report) {
 	}
 }
 
-// lacking tells what speaks against it that the host is as the manifest says.
-func (t *trial) lacking(r engine.Report) diag.List {
+// lacking returns how the host is not as the manifest says.
+func (t *Trial) lacking(r engine.Report) diag.List {
 	var out diag.List
 	miss := func(addr model.Address, format string, args ...any) {
 		out = append(out, diag.Finding{
@@ -125,7 +125,7 @@ func (t *trial) lacking(r engine.Report) diag.List {
 	for _, u := range r.Plan.Unknown {
 		miss(model.Address{}, "%s is unknown: %s", u.Scope, u.Why)
 	}
-	for _, n := range t.report.Nodes {
+	for _, n := range t.Report.Nodes {
 		for addr, res := range r.Have.State {
 			if res.Node == n.Name && res.Guest != nil && !res.Guest.Running && t.runs(addr) {
 				miss(addr, "%s does not run", addr)
@@ -136,8 +136,8 @@ func (t *trial) lacking(r engine.Report) diag.List {
 }
 
 // runs reports whether a node shall be running.
-func (t *trial) runs(addr model.Address) bool {
-	for _, n := range t.manifest.Nodes {
+func (t *Trial) runs(addr model.Address) bool {
+	for _, n := range t.o.Manifest.Nodes {
 		if n.Resource.Addr != addr {
 			continue
 		}
