@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 
@@ -112,12 +113,8 @@ func (e *Edit) Delete(vmid int) {
 // Add puts a guest there that nobody made through this API. Node and Kind
 // default to the entry node and qemu; an existing guest is replaced.
 func (e *Edit) Add(g Guest) {
-	if g.Node == "" {
-		g.Node = e.w.Cfg.Node
-	}
-	if g.Kind == "" {
-		g.Kind = "qemu"
-	}
+	g.Node = cmp.Or(g.Node, e.w.Cfg.Node)
+	g.Kind = cmp.Or(g.Kind, "qemu")
 	if e.w.Nodes[g.Node] == nil || property.ConfigParams[g.Kind] == nil {
 		panic(fmt.Sprintf("pvesim: edit adds a guest of kind %s to node %s, one of which does not exist", g.Kind, g.Node))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // Snapshot is what a host holds at one moment, for assertions. It shares
@@ -122,8 +123,7 @@ func (h *Host) Snapshot() Snapshot {
 		slices.SortFunc(list, func(a, b Volume) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Node, b.Node)) })
 		s.Volumes[name] = list
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.Access.Pools)) {
-		p := w.Access.Pools[name]
+	for name, p := range perl.Sorted(w.Access.Pools) {
 		shown := Pool{Name: name, Guests: slices.Sorted(maps.Keys(p.Vms)), Storages: slices.Sorted(maps.Keys(p.Storages))}
 		if p.Comment != nil {
 			shown.Comment = *p.Comment

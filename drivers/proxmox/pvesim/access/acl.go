@@ -15,8 +15,7 @@ import (
 // apiRoles is GET /access/roles.
 func apiRoles(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(w.Access.Roles)) {
-		r := w.Access.Roles[name]
+	for name, r := range perl.Sorted(w.Access.Roles) {
 		list = append(list, map[string]any{
 			"roleid": name, "special": perl.BoolInt(r.Builtin), "privs": strings.Join(slices.Sorted(maps.Keys(r.Privs)), ","),
 		})
@@ -356,8 +355,7 @@ func relevantPaths(w *core.World) map[string]bool {
 // apiGroups is GET /access/groups.
 func apiGroups(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(w.Access.Groups)) {
-		g := w.Access.Groups[name]
+	for name, g := range perl.Sorted(w.Access.Groups) {
 		if !c.Can("/access/groups/"+name, "User.Modify") && !c.Can("/access/groups/"+name, "Sys.Audit") && !c.Can("/access/groups/"+name, "Group.Allocate") {
 			continue
 		}

@@ -19,8 +19,7 @@ func realmDigest(a *core.Access) string { return property.DigestOf(a.Realms) }
 // apiDomains is GET /access/domains, which anybody may read: a login form needs it.
 func apiDomains(w *core.World, _ *core.Call) (any, error) {
 	list := []map[string]any{}
-	for _, realm := range slices.Sorted(maps.Keys(w.Access.Realms)) {
-		conf := w.Access.Realms[realm]
+	for realm, conf := range perl.Sorted(w.Access.Realms) {
 		entry := map[string]any{"realm": realm, "type": conf["type"]}
 		if conf["comment"] != "" {
 			entry["comment"] = conf["comment"]

@@ -3,6 +3,7 @@
 package acme
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -144,9 +145,7 @@ func apiAcmeRegister(w *core.World, c *core.Call) (any, error) {
 		return nil, perl.BadParam("name", "ACME account config file '"+name+"' already exists.")
 	}
 	account := &acmeAccount{directory: c.In["directory"], tos: c.In["tos_url"], contact: contacts(c)}
-	if account.directory == "" {
-		account.directory = acmeDirectories[0][1]
-	}
+	account.directory = cmp.Or(account.directory, acmeDirectories[0][1])
 	return w.Fork(c, w.Cfg.Node, core.Job{Kind: "acmeregister", End: func(t *core.Task) error {
 		if accountsOf(w)[name] != nil {
 			return perl.Fail("ACME account config file '%s' already exists.", name)
@@ -267,10 +266,7 @@ func apiAcmeCertificate(w *core.World, c *core.Call) (any, error) {
 	if len(domains) == 0 {
 		return nil, notify.BadRequest("ACME domain list in node configuration is missing!")
 	}
-	account := perl.OptionOf(conf["acme"], "account")
-	if account == "" {
-		account = "default"
-	}
+	account := cmp.Or(perl.OptionOf(conf["acme"], "account"), "default")
 	kind := map[string]string{"POST": "acmenewcert", "PUT": "acmerenew", "DELETE": "acmerevoke"}[c.Req.Method]
 	return w.Fork(c, c.In["node"], core.Job{Kind: kind, End: func(t *core.Task) error {
 		if accountsOf(w)[account] == nil {

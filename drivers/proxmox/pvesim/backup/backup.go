@@ -116,9 +116,7 @@ type dump struct {
 // the end, and does not keep the others from it.
 func (d *dump) begin(t *core.Task) error {
 	t.Logf("INFO: starting new backup job: %s", d.line)
-	if d.storage == "" {
-		d.storage = "local"
-	}
+	d.storage = cmp.Or(d.storage, "local")
 	st, err := d.w.Store(d.storage)
 	switch {
 	case err != nil:
@@ -278,8 +276,7 @@ func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
 	}
 	var b strings.Builder
 	property.WriteSection(&b, v.Backup.Conf, false)
-	for _, key := range slices.Sorted(maps.Keys(v.Backup.Disks)) {
-		s := v.Backup.Disks[key]
+	for key, s := range perl.Sorted(v.Backup.Disks) {
 		storage, _, _ := core.VolumeID(s.Volid)
 		if v.Backup.Kind == "qemu" && !property.CloudFile.MatchString(s.Volid) {
 			fmt.Fprintf(&b, "#qmdump#map:%s:drive-%s:%s:%s:\n", key, key, storage, s.Format)

@@ -2,8 +2,6 @@ package backup
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -96,8 +94,7 @@ func coveredBy(w *core.World, job property.Config, vmid int) bool {
 func apiNotBackedUp(w *core.World, c *core.Call) (any, error) {
 	list := []map[string]any{}
 	covered := map[int]bool{}
-	for _, id := range slices.Sorted(maps.Keys(w.Sections["jobs"])) {
-		job := w.Sections["jobs"][id]
+	for _, job := range perl.Sorted(w.Sections["jobs"]) {
 		for _, vmid := range w.Vmids {
 			covered[vmid] = covered[vmid] || coveredBy(w, job, vmid)
 		}

@@ -55,16 +55,7 @@ func JobOf(w *core.World, c *core.Call) (property.Config, error) {
 
 // apiCreateBackupJob is POST /cluster/backup.
 func apiCreateBackupJob(w *core.World, c *core.Call) (any, error) {
-	if err := mayWriteJob(c, nil); err != nil {
-		return nil, err
-	}
-	if err := mayBackUpPool(c); err != nil {
-		return nil, err
-	}
-	if err := schedule(c, true); err != nil {
-		return nil, err
-	}
-	if err := w.NeedQuorum(); err != nil {
+	if err := cmp.Or(mayWriteJob(c, nil), mayBackUpPool(c), schedule(c, true), w.NeedQuorum()); err != nil {
 		return nil, err
 	}
 	id := c.Take("id")
@@ -98,16 +89,7 @@ func apiBackupJob(w *core.World, c *core.Call) (any, error) {
 
 // apiUpdateBackupJob is PUT /cluster/backup/{id}.
 func apiUpdateBackupJob(w *core.World, c *core.Call) (any, error) {
-	if err := mayWriteJob(c, nil); err != nil {
-		return nil, err
-	}
-	if err := mayBackUpPool(c); err != nil {
-		return nil, err
-	}
-	if err := schedule(c, false); err != nil {
-		return nil, err
-	}
-	if err := w.NeedQuorum(); err != nil {
+	if err := cmp.Or(mayWriteJob(c, nil), mayBackUpPool(c), schedule(c, false), w.NeedQuorum()); err != nil {
 		return nil, err
 	}
 	id := c.Take("id")

@@ -38,10 +38,7 @@ func apiSetNetwork(_ *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	all := newNetwork(c, iface, conf)
-	if err := checkGateways(c, iface, all); err != nil {
-		return nil, err
-	}
-	if err := checkNetwork(all); err != nil {
+	if err := cmp.Or(checkGateways(c, iface, all), checkNetwork(all)); err != nil {
 		return nil, err
 	}
 	if s.Planned == nil {

@@ -228,8 +228,7 @@ func apiReloadNetwork(w *core.World, c *core.Call) (any, error) {
 // (get_local_vnets in PVE/Network/SDN.pm).
 func localNets(c *core.Call) []map[string]any {
 	list, vnets := []map[string]any{}, c.W.Applied["sdn/vnets"]
-	for _, id := range slices.Sorted(maps.Keys(vnets)) {
-		conf := vnets[id]
+	for id, conf := range perl.Sorted(vnets) {
 		zone := conf["zone"]
 		if ZoneServes(c.W, zone, c.In["node"]) && c.NeedAny("/sdn/zones/"+zone+"/"+id, "SDN.Audit", "SDN.Use") == nil {
 			list = append(list, map[string]any{

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 
@@ -33,10 +34,7 @@ func apiJoinInfo(w *core.World, c *core.Call) (any, error) {
 	if len(w.Nodes) == 1 {
 		return nil, &perl.APIError{Status: http.StatusFailedDependency, Message: "node is not in a cluster, no join info available!"}
 	}
-	preferred := c.In["node"]
-	if preferred == "" {
-		preferred = w.Cfg.Node
-	}
+	preferred := cmp.Or(c.In["node"], w.Cfg.Node)
 	if w.Nodes[preferred] == nil {
 		return nil, perl.Fail("unable to get info for node '%s'", preferred)
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -94,10 +95,7 @@ func apiTaskStop(_ *core.World, c *core.Call) (any, error) {
 // default), of what runs (active), or both. Newest first.
 func apiNodeTasks(w *core.World, c *core.Call) (any, error) {
 	node := c.In["node"]
-	source := c.In["source"]
-	if source == "" {
-		source = "archive"
-	}
+	source := cmp.Or(c.In["source"], "archive")
 	auditor := c.Can("/nodes/"+node, "Sys.Audit")
 	since, until := c.Num("since", 0), c.Num("until", 0)
 	matched := []map[string]any{}

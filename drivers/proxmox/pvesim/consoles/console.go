@@ -2,6 +2,7 @@
 package consoles
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"fmt"
 	"net/http"
@@ -314,10 +315,7 @@ func apiSpice(w *core.World, c *core.Call) (any, error) {
 	case !strings.HasPrefix(g.Present()["vga"], "qxl"):
 		return nil, perl.Fail("no spice port")
 	}
-	proxy := c.In["proxy"]
-	if proxy == "" {
-		proxy = node
-	}
+	proxy := cmp.Or(c.In["proxy"], node)
 	answer := map[string]any{
 		"secure-attention": "Ctrl+Alt+Ins", "toggle-fullscreen": "Shift+F11", "release-cursor": "Ctrl+Alt+R", "type": "spice", "title": title,
 		"host": fmt.Sprintf("pvespiceproxy:%08X:%d:%s:%d::%s", w.Now.Unix(), vmid, strings.ToLower(node), port, w.Rng.Hex(40)), "proxy": "http://" + proxy + ":3128",

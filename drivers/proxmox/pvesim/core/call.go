@@ -34,8 +34,7 @@ type Handler func(*World, *Call) (any, error)
 // may be said again, if it is the same (rest_handler in PVE/HTTPServer.pm).
 func (c *Call) Gather(vars map[string]string) error {
 	c.Values = maps.Clone(c.Req.Params)
-	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		value := vars[name]
+	for name, value := range perl.Sorted(vars) {
 		if again, twice := c.Req.Params[name]; twice && perl.Text(again) != value {
 			return perl.BadParam(name, "duplicate parameter (already defined in URI) with conflicting values!")
 		}

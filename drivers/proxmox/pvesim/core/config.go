@@ -200,12 +200,8 @@ func (s Storage) check() error {
 
 // WithDefaults fills in what was left open.
 func (c Config) WithDefaults() Config {
-	if c.Node == "" {
-		c.Node = "father"
-	}
-	if c.Version == "" {
-		c.Version = "9.2"
-	}
+	c.Node = cmp.Or(c.Node, "father")
+	c.Version = cmp.Or(c.Version, "9.2")
 	if c.Workers <= 0 {
 		c.Workers = 3
 	}

@@ -3,6 +3,7 @@ package core
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,9 +52,7 @@ func ReadRequest(r *http.Request, v9 bool) *Request {
 		// A volume's name takes the rest of the path, slashes included.
 		req.Path = "/" + strings.Join(parts[:5], "/") + "/" + strings.Join(parts[5:], "%2F")
 	}
-	if req.Method == "" {
-		req.Method = http.MethodGet
-	}
+	req.Method = cmp.Or(req.Method, http.MethodGet)
 	maps.Copy(req.Params, pveapi.DecodeForm(r.URL.RawQuery))
 	req.Err = req.readBody()
 	delete(req.Params, "_dc") // What browsers send against caches.
@@ -164,10 +163,7 @@ func (req *Request) jsonError(err error) error {
 			expected = "garbage after JSON object"
 		}
 	}
-	before := string(body[offset:])
-	if before == "" {
-		before = "(end of string)"
-	}
+	before := cmp.Or(string(body[offset:]), "(end of string)")
 	return req.diedInServer(fmt.Sprintf("%s, at character offset %d (before \"%s\")", expected, offset, before), 917, 934)
 }
 

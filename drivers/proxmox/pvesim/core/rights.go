@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -75,9 +76,7 @@ func newAccess(c *Config) *Access {
 	if parts == nil {
 		panic("pvesim: token is not of the form user@realm!name=secret")
 	}
-	if c.Password == "" {
-		c.Password = parts[3]
-	}
+	c.Password = cmp.Or(c.Password, parts[3])
 	a.Users["root@pam"] = &User{Enable: true, Password: c.Password, Tokens: map[string]*Token{}}
 	owner := a.Users[parts[1]]
 	if owner == nil {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -63,9 +64,7 @@ func (s *Store) ParseName(name string) (ParsedName, error) {
 		return ParsedName{Content: "images", Vmid: perl.Atoi(m[3]), Format: "raw", Base: strings.HasPrefix(m[2], "base")}, nil
 	}
 	kind := map[string]string{"lvmthin": "lvm", "zfspool": "zfs"}[s.Type]
-	if kind == "" {
-		kind = s.Type
-	}
+	kind = cmp.Or(kind, s.Type)
 	return ParsedName{}, perl.Fail("unable to parse %s volume name '%s'", kind, name)
 }
 

@@ -147,10 +147,7 @@ func maySnapshot(w *core.World, g *core.Guest, name string) error {
 	case g.Snapshot(name) != nil:
 		return perl.Fail("snapshot name '%s' already used", name)
 	}
-	if err := w.NeedWritable(g); err != nil {
-		return err
-	}
-	return Snapshotable(w, g)
+	return cmp.Or(w.NeedWritable(g), Snapshotable(w, g))
 }
 
 func takeSnapshot(w *core.World, g *core.Guest, name, description string, withState bool, log func(string, ...any)) error {
@@ -274,10 +271,7 @@ func apiSetSnapshot(w *core.World, c *core.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.LockFile(g); err != nil {
-		return nil, err
-	}
-	if err := g.CheckLock(); err != nil {
+	if err := cmp.Or(c.LockFile(g), g.CheckLock()); err != nil {
 		return nil, err
 	}
 	s := g.Snapshot(c.In["snapname"])

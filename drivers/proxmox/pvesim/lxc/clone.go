@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,13 +85,7 @@ func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Conf
 			return nil, perl.Fail("can't clone to non-shared storage '%s'", cl.Storage)
 		}
 	}
-	if err := w.NeedQuorum(); err != nil {
-		return nil, err
-	}
-	if err := g.CheckLock(); err != nil {
-		return nil, err
-	}
-	if err := guests.UnusedID(w, cl.Newid); err != nil {
+	if err := cmp.Or(w.NeedQuorum(), g.CheckLock(), guests.UnusedID(w, cl.Newid)); err != nil {
 		return nil, err
 	}
 	if !cl.IsFull(g) && cl.Storage != "" {
@@ -238,10 +233,7 @@ func copyMount(w *core.World, node string, from *core.Volume, st *core.Store, vm
 // apiTemplateCT is POST /nodes/{node}/lxc/{vmid}/template. It starts a task and
 // does not tell its name.
 func apiTemplateCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
-	if err := c.LockFile(g); err != nil {
-		return nil, err
-	}
-	if err := g.CheckLock(); err != nil {
+	if err := cmp.Or(c.LockFile(g), g.CheckLock()); err != nil {
 		return nil, err
 	}
 	switch {

@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,10 +31,7 @@ func apiSetLXCConfig(w *core.World, c *core.Call) (any, error) {
 	if g == nil {
 		return nil, core.Missing(node, "lxc", vmid)
 	}
-	if err := c.LockFile(g); err != nil {
-		return nil, err
-	}
-	if err := g.CheckLock(); err != nil {
+	if err := cmp.Or(c.LockFile(g), g.CheckLock()); err != nil {
 		return nil, err
 	}
 	if digest != "" && digest != g.Sum() {
@@ -47,10 +45,7 @@ func apiSetLXCConfig(w *core.World, c *core.Call) (any, error) {
 		return nil, err
 	}
 	rights.set, rights.remove = ch.Set, nil
-	if err := mayConfigureCT(c, rights); err != nil {
-		return nil, err
-	}
-	if err := w.NeedWritable(g); err != nil {
+	if err := cmp.Or(mayConfigureCT(c, rights), w.NeedWritable(g)); err != nil {
 		return nil, err
 	}
 	return nil, changeCT(w, g, ch)
@@ -115,10 +110,7 @@ func changeCT(w *core.World, g *core.Guest, ch guests.Change) error {
 		going[key] = false
 	}
 	for _, key := range slices.Sorted(maps.Keys(ch.Set)) {
-		if err := maySetCTValue(w, g, key, ch.Set[key]); err != nil {
-			return err
-		}
-		if err := bridges.MtuOfCT(w, g.Node, key, ch.Set[key]); err != nil {
+		if err := cmp.Or(maySetCTValue(w, g, key, ch.Set[key]), bridges.MtuOfCT(w, g.Node, key, ch.Set[key])); err != nil {
 			return err
 		}
 		modified[key] = true

@@ -83,10 +83,7 @@ func apiCreateLXC(w *core.World, c *core.Call) (any, error) {
 		order.storage = "local"
 	}
 	order.set = c.In
-	if err := mayConfigureCT(c, ctChange{vmid: vmid, pool: order.pool, set: order.set, unprivileged: unprivileged}); err != nil {
-		return nil, err
-	}
-	if err := mayUseTemplate(c, vmid, order); err != nil {
+	if err := cmp.Or(mayConfigureCT(c, ctChange{vmid: vmid, pool: order.pool, set: order.set, unprivileged: unprivileged}), mayUseTemplate(c, vmid, order)); err != nil {
 		return nil, err
 	}
 	if err := splitMounts(c, &order); err != nil {

@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -40,10 +41,7 @@ func apiDestroyLXC(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 			t.Logf("forced to stop CT %d before destroying!", g.Vmid)
 			guests.PowerOff(w, g, c)
 		}
-		if err := guests.MayFree(w, g); err != nil {
-			return err
-		}
-		return w.NeedWritable(g)
+		return cmp.Or(guests.MayFree(w, g), w.NeedWritable(g))
 	}, End: func(t *core.Task) error {
 		guests.FreeDisks(w, g, unreferenced, t.Logf)
 		if purge {

@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
@@ -73,10 +74,7 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 		coldplugCT(w, g, nil, map[string]string{})
 		w.Write(g)
 	}
-	if err := lxcConfig(w, g); err != nil {
-		return err
-	}
-	if err := volumesThere(w, g.Node, g.Conf); err != nil {
+	if err := cmp.Or(lxcConfig(w, g), volumesThere(w, g.Node, g.Conf)); err != nil {
 		return err
 	}
 	for _, key := range property.IndexedKeys(g.Conf, "net") {

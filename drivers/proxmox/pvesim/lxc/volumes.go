@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -258,9 +259,7 @@ func noMount(key string) error {
 // ($load_and_check_reassign_configs and $volume_reassignfn in PVE/API2/LXC.pm).
 func reassignVolume(w *core.World, c *core.Call, target int) (any, error) {
 	key, as := c.In["volume"], c.In["target-volume"]
-	if as == "" {
-		as = key
-	}
+	as = cmp.Or(as, key)
 	if !c.Root() {
 		if err := c.NeedVM(target, "", "VM.Config.Disk"); err != nil {
 			return nil, err

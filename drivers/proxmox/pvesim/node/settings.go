@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -62,10 +63,7 @@ func apiSetNodeDNS(_ *core.World, c *core.Call) (any, error) {
 
 // apiNodeTime is GET /nodes/{node}/time: the local time is a count of seconds too.
 func apiNodeTime(w *core.World, c *core.Call) (any, error) {
-	name := settings(c).zone
-	if name == "" {
-		name = "Etc/UTC"
-	}
+	name := cmp.Or(settings(c).zone, "Etc/UTC")
 	local := w.Now.Unix()
 	if zone, err := time.LoadLocation(name); err == nil {
 		_, offset := w.Now.In(zone).Zone()
@@ -102,10 +100,7 @@ func apiNodeConfig(_ *core.World, c *core.Call) (any, error) {
 // apiSetNodeConfig is PUT /nodes/{node}/config.
 func apiSetNodeConfig(w *core.World, c *core.Call) (any, error) {
 	s := c.Node()
-	if err := w.NeedQuorum(); err != nil {
-		return nil, err
-	}
-	if err := c.Modified(perl.SumOf(configText(s.Conf))); err != nil {
+	if err := cmp.Or(w.NeedQuorum(), c.Modified(perl.SumOf(configText(s.Conf)))); err != nil {
 		return nil, err
 	}
 	if s.Conf == nil {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -101,10 +102,7 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 	}
 	conf["name"] = cl.Name
 	if cl.Name == "" {
-		name := source["name"]
-		if name == "" {
-			name = fmt.Sprint(g.Vmid)
-		}
+		name := cmp.Or(source["name"], fmt.Sprint(g.Vmid))
 		conf["name"] = "Copy-of-VM-" + name
 	}
 	if cl.Description != "" {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -180,10 +181,7 @@ func mayClone(c *core.Call, source property.Config, storage string) (shared bool
 			return false, err
 		}
 	}
-	if err := mayUseMappings(c, source); err != nil {
-		return false, err
-	}
-	if err := qemuconf.MayUseBridges(c, source); err != nil {
+	if err := cmp.Or(mayUseMappings(c, source), qemuconf.MayUseBridges(c, source)); err != nil {
 		return false, err
 	}
 	if c.W.V92() {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,13 +25,7 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 	for _, key := range []string{"bwlimit", "live-restore", "import-working-storage"} {
 		c.Take(key)
 	}
-	if err := qemuconf.CheckKeys(c, c.In); err != nil {
-		return nil, err
-	}
-	if err := w.NeedQuorum(); err != nil {
-		return nil, err
-	}
-	if err := guests.MayCreate(c, vmid, pool, storage); err != nil {
+	if err := cmp.Or(qemuconf.CheckKeys(c, c.In), w.NeedQuorum(), guests.MayCreate(c, vmid, pool, storage)); err != nil {
 		return nil, err
 	}
 	managed, start := c.Take("ha-managed") == "1", c.Take("start") == "1"
@@ -43,19 +38,11 @@ func apiCreateVM(w *core.World, c *core.Call) (any, error) {
 	}
 	set := c.In
 	qemuconf.ResolveCDROM(set)
-	if err := qemuconf.MayUseStorages(c, vmid, set, storage); err != nil {
-		return nil, err
-	}
-	if err := qemuconf.MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))); err != nil {
-		return nil, err
-	}
-	if err := qemuconf.MayUseDevices(c, vmid, pool, set, "set"); err != nil {
-		return nil, err
-	}
-	if err := qemuconf.MayUseBridges(c, set); err != nil {
-		return nil, err
-	}
-	if err := qemuconf.MayUseModel(c, set["cpu"], ""); err != nil {
+	err := cmp.Or(
+		qemuconf.MayUseStorages(c, vmid, set, storage), qemuconf.MayConfigure(c, vmid, pool, slices.Collect(maps.Keys(set))),
+		qemuconf.MayUseDevices(c, vmid, pool, set, "set"), qemuconf.MayUseBridges(c, set), qemuconf.MayUseModel(c, set["cpu"], ""),
+	)
+	if err != nil {
 		return nil, err
 	}
 	if err := qemuconf.Tidy(c, set, false); err != nil {
@@ -165,10 +152,7 @@ func apiDestroyVM(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 					return err
 				}
 			}
-			if err := guests.MayFree(w, g); err != nil {
-				return err
-			}
-			return w.NeedWritable(g)
+			return cmp.Or(guests.MayFree(w, g), w.NeedWritable(g))
 		},
 		End: func(t *core.Task) error {
 			guests.FreeDisks(w, g, unreferenced, t.Logf)

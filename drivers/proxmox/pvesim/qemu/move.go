@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -92,9 +93,7 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 // ($load_and_check_reassign_configs and $disk_reassignfn in PVE/API2/Qemu.pm).
 func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
 	disk, as := c.In["disk"], c.In["target-disk"]
-	if as == "" {
-		as = disk
-	}
+	as = cmp.Or(as, disk)
 	if !c.Root() {
 		if err := c.NeedVM(target, "", "VM.Config.Disk"); err != nil {
 			return nil, err

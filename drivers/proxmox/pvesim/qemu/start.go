@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,9 +73,7 @@ func checkNUMA(g *core.Guest) error {
 			return perl.Fail("missing NUMA node%s cpus", strings.TrimPrefix(key, "numa"))
 		case nodes != "" && nodes != "0": // The simulated node has one.
 			_, last, _ := strings.Cut(nodes, "-")
-			if last == "" {
-				last = nodes
-			}
+			last = cmp.Or(last, nodes)
 			return perl.Fail("host NUMA node%s doesn't exist", last)
 		case nodes != "" && n["policy"] == "":
 			return perl.Fail("you need to define a policy for hostnode %s", nodes)

@@ -1,6 +1,7 @@
 package qemuconf
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -66,9 +67,7 @@ func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m maki
 	case managed && name == "cloudinit":
 		return makeCloudinit(w, g, key, d, storage, m)
 	case order != nil:
-		if storage = order[1]; storage == "" {
-			storage = m.storage
-		}
+		storage = cmp.Or(order[1], m.storage)
 		if storage == "" {
 			return "", "", perl.Fail("no storage ID specified (and no default storage)")
 		}
@@ -126,9 +125,7 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, s
 	}
 	format, volume := "raw", fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
 	if st.Files() {
-		if format = d.Opts["format"]; format == "" {
-			format = "qcow2"
-		}
+		format = cmp.Or(d.Opts["format"], "qcow2")
 		volume = fmt.Sprintf("%d/%s.%s", g.Vmid, volume, format)
 	}
 	if st.Find(g.Node, volume) != nil {

@@ -1,6 +1,7 @@
 package qemuconf
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -128,10 +129,7 @@ func mayUseDrive(c *core.Call, vmid int, key string, d property.Drive, defaultSt
 	case d.Cdrom() && d.File == "cdrom":
 		return c.Need("/", "Sys.Console")
 	case !d.Cdrom() && order != nil:
-		storage := order[1]
-		if storage == "" {
-			storage = defaultStorage
-		}
+		storage := cmp.Or(order[1], defaultStorage)
 		if storage == "" {
 			return perl.Fail("no storage ID specified (and no default storage)")
 		}
@@ -252,10 +250,7 @@ func mayUseDevice(c *core.Call, vmid int, pool, key, value, verb string) error {
 		case device["mapping"] == "":
 			return noSource
 		}
-		if err := c.Need("/mapping/pci/"+device["mapping"], "Mapping.Use"); err != nil {
-			return err
-		}
-		if err := mayChange("VM.Config.HWType"); err != nil {
+		if err := cmp.Or(c.Need("/mapping/pci/"+device["mapping"], "Mapping.Use"), mayChange("VM.Config.HWType")); err != nil {
 			return err
 		}
 		if _, set := device["romfile"]; set {
@@ -268,10 +263,7 @@ func mayUseDevice(c *core.Call, vmid int, pool, key, value, verb string) error {
 		}
 		return c.Need("/mapping/hwrng", "Mapping.Use")
 	default: // check_dir_perm
-		if err := mayChange("VM.Config.Disk"); err != nil {
-			return err
-		}
-		return c.Need("/mapping/dir/"+device["dirid"], "Mapping.Use")
+		return cmp.Or(mayChange("VM.Config.Disk"), c.Need("/mapping/dir/"+device["dirid"], "Mapping.Use"))
 	}
 }
 

@@ -1,6 +1,7 @@
 package qemuconf
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -42,8 +43,7 @@ func apiUpdateConfig(w *core.World, c *core.Call) (any, error) {
 func updateLine(c *core.Call) string {
 	var b strings.Builder
 	b.WriteString("update VM " + c.In["vmid"] + ":")
-	for _, key := range slices.Sorted(maps.Keys(c.In)) {
-		value := c.In[key]
+	for key, value := range perl.Sorted(c.In) {
 		switch key {
 		case "node", "vmid", "digest", "background_delay":
 			continue
@@ -89,13 +89,7 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 		return err
 	}
 	keys := slices.Collect(maps.Keys(ch.Set))
-	if err := MayConfigure(c, vmid, "", keys); err != nil {
-		return err
-	}
-	if err := MayUseStorages(c, vmid, ch.Set, ""); err != nil {
-		return err
-	}
-	if err := MayUseBridges(c, ch.Set); err != nil {
+	if err := cmp.Or(MayConfigure(c, vmid, "", keys), MayUseStorages(c, vmid, ch.Set, ""), MayUseBridges(c, ch.Set)); err != nil {
 		return err
 	}
 	g := w.Guest(node, "qemu", vmid)
@@ -125,10 +119,7 @@ func updateVM(w *core.World, c *core.Call, later func(*core.Guest, func(func(str
 		}
 	}
 	if later == nil || !w.V92() {
-		if err := c.LockFile(g); err != nil {
-			return err
-		}
-		if err := check(); err != nil {
+		if err := cmp.Or(c.LockFile(g), check()); err != nil {
 			return err
 		}
 	}

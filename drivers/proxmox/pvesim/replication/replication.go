@@ -16,12 +16,13 @@ import (
 
 // Area is replication jobs.
 func Area() sections.Area {
+	f := replicationFile()
 	return sections.Area{
 		Routes: map[string]core.Handler{
-			"GET /cluster/replication":         apiReplications,
-			"POST /cluster/replication":        apiCreateReplication,
-			"GET /cluster/replication/{id}":    apiReplicationJob,
-			"PUT /cluster/replication/{id}":    apiSetReplicationJob,
+			"GET /cluster/replication":         f.APIList,
+			"POST /cluster/replication":        f.APICreate,
+			"GET /cluster/replication/{id}":    f.APIRead,
+			"PUT /cluster/replication/{id}":    f.APIUpdate,
 			"DELETE /cluster/replication/{id}": apiDropReplicationJob,
 		},
 		Calls: replicationCalls(),
@@ -111,27 +112,9 @@ func replicated(g *core.Guest) []string {
 	return volumes
 }
 
-func apiReplications(w *core.World, c *core.Call) (any, error) {
-	return replicationFile().APIList(w, c)
-}
-
-func apiReplicationJob(w *core.World, c *core.Call) (any, error) {
-	return replicationFile().APIRead(w, c)
-}
-
-func apiCreateReplication(w *core.World, c *core.Call) (any, error) {
-	return replicationFile().APICreate(w, c)
-}
-
-func apiSetReplicationJob(w *core.World, c *core.Call) (any, error) {
-	return replicationFile().APIUpdate(w, c)
-}
-
-func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) { return dropReplication(w, c) }
-
-// dropReplication marks a job; the next run of the scheduler takes it away, once its
+// apiDropReplicationJob marks a job; the next run of the scheduler takes it away, once its
 // snapshots and copies are gone.
-func dropReplication(w *core.World, c *core.Call) (any, error) {
+func apiDropReplicationJob(w *core.World, c *core.Call) (any, error) {
 	f, id := replicationFile(), c.In["id"]
 	job := sections.Of(w, f)[id]
 	if err := f.Guard(c, id, nil, true); err != nil {

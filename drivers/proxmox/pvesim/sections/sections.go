@@ -243,8 +243,7 @@ func (f *SectionFile) Entries(w *core.World, c *core.Call) map[string]map[string
 // APIList is GET of all sections.
 func (f *SectionFile) APIList(w *core.World, c *core.Call) (any, error) {
 	list, all := []map[string]any{}, f.Entries(w, c)
-	for _, id := range slices.Sorted(maps.Keys(all)) {
-		entry := all[id]
+	for id, entry := range perl.Sorted(all) {
 		if f.Guard != nil && f.Guard(c, id, entry, false) != nil || c.Has("type") && entry["type"] != c.In["type"] {
 			continue
 		}

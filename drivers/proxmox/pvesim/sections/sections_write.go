@@ -162,10 +162,7 @@ func (f *SectionFile) APIUpdate(w *core.World, c *core.Call) (any, error) {
 
 // changed is a section after a change, if it may be so.
 func (f *SectionFile) changed(w *core.World, c *core.Call, id string, old property.Config, there bool) (property.Config, error) {
-	if err := f.locked(w); err != nil {
-		return nil, err
-	}
-	if err := c.Modified(SectionDigest(w, f)); err != nil {
+	if err := cmp.Or(f.locked(w), c.Modified(SectionDigest(w, f))); err != nil {
 		return nil, err
 	}
 	if !there {

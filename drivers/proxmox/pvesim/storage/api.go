@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"path"
 	"regexp"
 	"slices"
@@ -257,9 +258,7 @@ func apiAllocate(w *core.World, c *core.Call) (any, error) {
 	} else if ext != "" && ext != format {
 		return nil, perl.BadParam("format", "different storage formats ("+format+" != "+ext+")")
 	}
-	if format == "" {
-		format = "raw"
-	}
+	format = cmp.Or(format, "raw")
 	size, ok := property.ParseSize(c.In["size"])
 	if !ok {
 		return nil, perl.BadParam("size", "value does not match the regex pattern")

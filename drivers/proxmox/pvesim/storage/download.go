@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"crypto/sha512"
 	"fmt"
-	"maps"
 	"net/url"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/content"
@@ -289,8 +287,7 @@ var appliances = map[string]appliance{
 // apiAppliances is GET /nodes/{node}/aplinfo.
 func apiAppliances(*core.World, *core.Call) (any, error) {
 	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(appliances)) {
-		a := appliances[name]
+	for name, a := range perl.Sorted(appliances) {
 		list = append(list, map[string]any{
 			"template": name, "package": a.system, "os": a.system, "version": a.release, "headline": a.headline, "type": "lxc", "section": "system",
 			"source": "http://download.proxmox.com/images", "location": "http://download.proxmox.com/images/system/" + name,

@@ -36,10 +36,7 @@ func apiCreateStorage(w *core.World, c *core.Call) (any, error) {
 	if _, ok := core.StorageTypes[kind]; !ok {
 		return nil, c.Unimplemented("a storage of type " + kind)
 	}
-	if err := w.NeedQuorum(); err != nil {
-		return nil, err
-	}
-	if err := unknownOption(c, kind); err != nil {
+	if err := cmp.Or(w.NeedQuorum(), unknownOption(c, kind)); err != nil {
 		return nil, err
 	}
 	for _, option := range needed[kind] {
@@ -142,10 +139,7 @@ func writeStorages(w *core.World) {
 
 // mayUpdateStorage checks a change of an entry, what it takes away above all.
 func mayUpdateStorage(c *core.Call, s *core.Store) error {
-	if err := c.Modified(storageDigest(c.W)); err != nil {
-		return err
-	}
-	if err := unknownOption(c, s.Type); err != nil {
+	if err := cmp.Or(c.Modified(storageDigest(c.W)), unknownOption(c, s.Type)); err != nil {
 		return err
 	}
 	for _, option := range c.List("delete") {
