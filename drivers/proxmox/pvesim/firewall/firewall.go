@@ -1,3 +1,5 @@
+// Package firewall keeps and shows the files of the firewall: of the cluster, of nodes and
+// of guests. No packet is ever filtered.
 package firewall
 
 import (
@@ -10,7 +12,52 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
 )
+
+// Area is the firewall.
+func Area() sections.Area {
+	routes := allFirewallRoutes()
+	return sections.Area{
+		Routes: routes,
+		Begin:  beginFirewall,
+	}
+}
+
+// firewallRoutes are the calls about a firewall, behind the path of what it guards.
+// The API table says which of them are there for which.
+var firewallRoutes = map[string]core.Handler{
+	"GET ": apiFirewallIndex, "GET /options": on(fileOfCall, apiFirewallOptions), "PUT /options": on(fileOfCall, apiSetFirewallOptions),
+	"GET /refs":  on(fileOfCall, apiRefs),
+	"GET /rules": on(rulesOfCall, apiRules), "POST /rules": on(rulesOfCall, apiAddRule),
+	"GET /rules/{pos}": on(ruleOfCall, apiRule), "PUT /rules/{pos}": on(ruleOfCall, apiSetRule),
+	"DELETE /rules/{pos}": on(ruleOfCall, apiDeleteRule),
+	"GET /aliases":        on(fileOfCall, apiAliases), "POST /aliases": on(fileOfCall, apiAddAlias),
+	"GET /aliases/{name}": on(aliasOfCall, apiAlias), "PUT /aliases/{name}": on(aliasOfCall, apiSetAlias),
+	"DELETE /aliases/{name}": on(aliasOfCall, apiDeleteAlias),
+	"GET /ipset":             on(fileOfCall, apiIPSets), "POST /ipset": on(fileOfCall, apiAddIPSet),
+	"GET /ipset/{name}": on(setOfCall, apiIPSet), "POST /ipset/{name}": on(setOfCall, apiAddMember),
+	"DELETE /ipset/{name}":     on(setOfCall, apiDeleteIPSet),
+	"GET /ipset/{name}/{cidr}": on(memberOfCall, apiMember), "PUT /ipset/{name}/{cidr}": on(memberOfCall, apiSetMember),
+	"DELETE /ipset/{name}/{cidr}": on(memberOfCall, apiDeleteMember),
+	"GET /groups":                 on(fileOfCall, apiSecurityGroups), "POST /groups": on(fileOfCall, apiAddSecurityGroup),
+	"GET /groups/{group}": on(rulesOfCall, apiRules), "POST /groups/{group}": on(rulesOfCall, apiAddRule),
+	"DELETE /groups/{group}":    on(rulesOfCall, apiDeleteSecurityGroup),
+	"GET /groups/{group}/{pos}": on(ruleOfCall, apiRule), "PUT /groups/{group}/{pos}": on(ruleOfCall, apiSetRule),
+	"DELETE /groups/{group}/{pos}": on(ruleOfCall, apiDeleteRule),
+}
+
+// allFirewallRoutes are they of the cluster, a node, a VM and a container.
+func allFirewallRoutes() map[string]core.Handler {
+	all := map[string]core.Handler{}
+	for _, at := range []string{"/cluster", "/nodes/{node}", "/nodes/{node}/qemu/{vmid}", "/nodes/{node}/lxc/{vmid}"} {
+		for name, h := range firewallRoutes {
+			verb, path, _ := strings.Cut(name, " ")
+			all[verb+" "+at+"/firewall"+path] = h
+		}
+	}
+	return all
+}
 
 // firewall is one file of the firewall: the cluster's, a node's or a guest's. It is
 // kept and shown; no packet is ever filtered.
@@ -18,24 +65,19 @@ type firewall struct {
 	options property.Config
 	rules   []property.Config
 	aliases map[string]property.Config // By name in lower case.
-	ipsets  map[string]*ipset
-	groups  map[string]*securityGroup // Of the cluster alone.
+	ipsets  map[string]*named
+	groups  map[string]*named // Of the cluster alone.
 }
 
-// ipset is a set of addresses, securityGroup a security group: rules that others name.
-type (
-	ipset struct {
-		comment string
-		members map[string]property.Config // By address.
-	}
-	securityGroup struct {
-		comment string
-		rules   []property.Config
-	}
-)
+// named is what rules name: a set of addresses, or a security group, which is rules.
+type named struct {
+	comment string
+	members map[string]property.Config // By address.
+	rules   []property.Config
+}
 
 func newFirewall() *firewall {
-	return &firewall{options: property.Config{}, aliases: map[string]property.Config{}, ipsets: map[string]*ipset{}, groups: map[string]*securityGroup{}}
+	return &firewall{options: property.Config{}, aliases: map[string]property.Config{}, ipsets: map[string]*named{}, groups: map[string]*named{}}
 }
 
 // firewalls are all files, by what they are of: the cluster's, those of nodes by name and
@@ -75,7 +117,7 @@ func copyFirewall(w *core.World, from, to *core.Guest) {
 		for cidr, member := range set.members {
 			members[cidr] = maps.Clone(member)
 		}
-		copied.ipsets[name] = &ipset{set.comment, members}
+		copied.ipsets[name] = &named{comment: set.comment, members: members}
 	}
 	firewallsOf(w)[core.VMPath(to.Vmid)] = copied
 }
@@ -101,6 +143,17 @@ func fileOfCall(c *core.Call) (*firewall, error) {
 	return firewallsOf(w)[key], nil
 }
 
+// on makes a handler of what is done with a part of a firewall, once that is found.
+func on[T any](find func(*core.Call) (T, error), do func(*core.Call, T) (any, error)) core.Handler {
+	return func(_ *core.World, c *core.Call) (any, error) {
+		found, err := find(c)
+		if err != nil {
+			return nil, err
+		}
+		return do(c, found)
+	}
+}
+
 // apiFirewallIndex is GET …/firewall.
 func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 	names := []string{"rules", "aliases", "ipset", "refs", "options"}
@@ -114,22 +167,14 @@ func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiFirewallOptions is GET …/firewall/options.
-func apiFirewallOptions(_ *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiFirewallOptions(c *core.Call, f *firewall) (any, error) {
 	entry := property.TypedBy("PUT "+c.M.Path, f.options)
 	entry["digest"] = listDigest(f.options)
 	return entry, nil
 }
 
 // apiSetFirewallOptions is PUT …/firewall/options.
-func apiSetFirewallOptions(w *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiSetFirewallOptions(c *core.Call, f *firewall) (any, error) {
 	if err := c.Modified(listDigest(f.options)); err != nil {
 		return nil, err
 	}
@@ -140,24 +185,44 @@ func apiSetFirewallOptions(w *core.World, c *core.Call) (any, error) {
 	}
 	c.Update(f.options, "node", "vmid")
 	if c.Num("enable", 0) > 1 {
-		f.options["enable"] = fmt.Sprint(w.Now.Unix())
+		f.options["enable"] = fmt.Sprint(c.W.Now.Unix())
 	}
 	return nil, nil
 }
 
-// ruleList are the rules that a call is about: those of the file or of a group.
-func ruleList(c *core.Call) (f *firewall, rules *[]property.Config, err error) {
-	if f, err = fileOfCall(c); err != nil {
-		return nil, nil, err
-	}
-	if !strings.Contains(c.M.Path, "/firewall/groups/{group}") {
-		return f, &f.rules, nil
+// ruleList are the rules that a call is about: those of a file or of a group, and of these
+// perhaps one.
+type ruleList struct {
+	file  *firewall
+	rules *[]property.Config
+	pos   int
+}
+
+func (l ruleList) digest() string { return listDigest(*l.rules...) }
+
+// rulesOfCall finds them.
+func rulesOfCall(c *core.Call) (ruleList, error) {
+	f, err := fileOfCall(c)
+	if err != nil || !strings.Contains(c.M.Path, "/firewall/groups/{group}") {
+		return ruleList{file: f, rules: &f.rules}, err
 	}
 	g := f.groups[c.In["group"]]
 	if g == nil {
-		return nil, nil, perl.Fail("no such security group '%s'", c.In["group"])
+		return ruleList{}, perl.Fail("no such security group '%s'", c.In["group"])
 	}
-	return f, &g.rules, nil
+	return ruleList{file: f, rules: &g.rules}, nil
+}
+
+// ruleOfCall finds one of them.
+func ruleOfCall(c *core.Call) (ruleList, error) {
+	l, err := rulesOfCall(c)
+	if err == nil && c.Req.Method != http.MethodGet {
+		err = c.Modified(l.digest())
+	}
+	if l.pos = c.Num("pos", -1); err == nil && (l.pos < 0 || l.pos >= len(*l.rules)) {
+		err = perl.Fail("no rule at position %d", l.pos)
+	}
+	return l, err
 }
 
 func showRule(rule property.Config, pos any, digest string) map[string]any {
@@ -170,92 +235,59 @@ func showRule(rule property.Config, pos any, digest string) map[string]any {
 }
 
 // apiRules is GET …/rules.
-func apiRules(_ *core.World, c *core.Call) (any, error) {
-	_, rules, err := ruleList(c)
-	if err != nil {
-		return nil, err
-	}
+func apiRules(_ *core.Call, l ruleList) (any, error) {
 	list := []map[string]any{}
-	for n, rule := range *rules {
-		list = append(list, showRule(rule, n, listDigest(*rules...)))
+	for n, rule := range *l.rules {
+		list = append(list, showRule(rule, n, l.digest()))
 	}
 	return list, nil
 }
 
 // apiAddRule is POST …/rules: at the top, whatever position is given.
-func apiAddRule(_ *core.World, c *core.Call) (any, error) {
-	f, rules, err := ruleList(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAddRule(c *core.Call, l ruleList) (any, error) {
 	rule := property.Config{}
 	setRule(c, rule)
-	if err := verifyRule(c, f, rule); err != nil {
+	if err := verifyRule(c, l.file, rule); err != nil {
 		return nil, err
 	}
 	if c.In["enable"] == "" {
 		rule["enable"] = "0"
 	}
-	*rules = slices.Insert(*rules, 0, rule)
+	*l.rules = slices.Insert(*l.rules, 0, rule)
 	return nil, nil
 }
 
-// ruleAt is the rule of a call, with its list.
-func ruleAt(c *core.Call) (f *firewall, rules *[]property.Config, pos int, err error) {
-	f, rules, err = ruleList(c)
-	if err == nil && c.Req.Method != http.MethodGet {
-		err = c.Modified(listDigest(*rules...))
-	}
-	if pos = c.Num("pos", -1); err == nil && (pos < 0 || pos >= len(*rules)) {
-		err = perl.Fail("no rule at position %d", pos)
-	}
-	return f, rules, pos, err
-}
-
 // apiRule is GET …/rules/{pos}. The position comes back as it was asked for: text.
-func apiRule(_ *core.World, c *core.Call) (any, error) {
-	_, rules, pos, err := ruleAt(c)
-	if err != nil {
-		return nil, err
-	}
-	return showRule((*rules)[pos], c.In["pos"], listDigest(*rules...)), nil
+func apiRule(c *core.Call, l ruleList) (any, error) {
+	return showRule((*l.rules)[l.pos], c.In["pos"], l.digest()), nil
 }
 
 // apiSetRule is PUT …/rules/{pos}: it changes a rule, or moves it.
-func apiSetRule(_ *core.World, c *core.Call) (any, error) {
-	f, rules, pos, err := ruleAt(c)
-	if err != nil {
-		return nil, err
-	}
-	rule := (*rules)[pos]
-	if c.Has("moveto") && c.Num("moveto", 0) != pos {
-		to := c.Num("moveto", 0)
-		*rules = slices.Delete(*rules, pos, pos+1)
-		if to > pos {
+func apiSetRule(c *core.Call, l ruleList) (any, error) {
+	rule := (*l.rules)[l.pos]
+	if to := c.Num("moveto", 0); c.Has("moveto") && to != l.pos {
+		*l.rules = slices.Delete(*l.rules, l.pos, l.pos+1)
+		if to > l.pos {
 			to--
 		}
-		*rules = slices.Insert(*rules, min(max(to, 0), len(*rules)), rule)
+		*l.rules = slices.Insert(*l.rules, min(max(to, 0), len(*l.rules)), rule)
 		return nil, nil
 	}
 	changed := maps.Clone(rule)
 	setRule(c, changed)
-	if err := dropFromRule(c, changed); err != nil {
-		return nil, err
+	err := dropFromRule(c, changed)
+	if err == nil {
+		err = verifyRule(c, l.file, changed)
 	}
-	if err := verifyRule(c, f, changed); err != nil {
-		return nil, err
+	if err == nil {
+		(*l.rules)[l.pos] = changed
 	}
-	(*rules)[pos] = changed
-	return nil, nil
+	return nil, err
 }
 
 // apiDeleteRule is DELETE …/rules/{pos}.
-func apiDeleteRule(_ *core.World, c *core.Call) (any, error) {
-	_, rules, pos, err := ruleAt(c)
-	if err != nil {
-		return nil, err
-	}
-	*rules = slices.Delete(*rules, pos, pos+1)
+func apiDeleteRule(_ *core.Call, l ruleList) (any, error) {
+	*l.rules = slices.Delete(*l.rules, l.pos, l.pos+1)
 	return nil, nil
 }
 

@@ -28,8 +28,8 @@ func listDigest(entries ...property.Config) string {
 	return perl.SumOf(b.String())
 }
 
-// aliasList are the aliases in their order, setList and groupList the names of the sets
-// and groups with their comments, memberList the addresses of a set.
+// aliasList are the aliases in their order, memberList the addresses of a set, and nameList
+// the names of sets or groups with their comments.
 func (f *firewall) aliasList() (list []property.Config) {
 	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
 		list = append(list, f.aliases[name])
@@ -37,29 +37,18 @@ func (f *firewall) aliasList() (list []property.Config) {
 	return list
 }
 
-func (f *firewall) setList() (list []property.Config) {
-	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
-		list = append(list, named("name", name, f.ipsets[name].comment))
+func nameList(key string, all map[string]*named) (list []property.Config) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		entry := property.Config{key: name}
+		if comment := all[name].comment; comment != "" {
+			entry["comment"] = comment
+		}
+		list = append(list, entry)
 	}
 	return list
 }
 
-func (f *firewall) groupList() (list []property.Config) {
-	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
-		list = append(list, named("group", name, f.groups[name].comment))
-	}
-	return list
-}
-
-func named(key, name, comment string) property.Config {
-	entry := property.Config{key: name}
-	if comment != "" {
-		entry["comment"] = comment
-	}
-	return entry
-}
-
-func (s *ipset) memberList() (list []property.Config) {
+func (s *named) memberList() (list []property.Config) {
 	for _, cidr := range slices.Sorted(maps.Keys(s.members)) {
 		entry := maps.Clone(s.members[cidr])
 		entry["cidr"] = cidr

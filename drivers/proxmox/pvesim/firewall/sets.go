@@ -14,11 +14,7 @@ import (
 )
 
 // apiAliases is GET …/aliases.
-func apiAliases(_ *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAliases(_ *core.Call, f *firewall) (any, error) {
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
 		list = append(list, f.showAlias(f.aliases[name], true))
@@ -43,11 +39,7 @@ func (f *firewall) showAlias(alias property.Config, digest bool) map[string]any 
 }
 
 // apiAddAlias is POST …/aliases.
-func apiAddAlias(_ *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAddAlias(c *core.Call, f *firewall) (any, error) {
 	name := strings.ToLower(c.In["name"])
 	if f.aliases[name] != nil {
 		return nil, perl.BadParam("name", "alias '"+c.In["name"]+"' already exists")
@@ -66,37 +58,23 @@ func alias(c *core.Call, name string) property.Config {
 	return alias
 }
 
-// aliasAt is the alias of a call.
-func aliasAt(c *core.Call) (*firewall, property.Config, error) {
+// aliasOfCall finds the firewall of an alias, which must be there for who does not delete it.
+func aliasOfCall(c *core.Call) (*firewall, error) {
 	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && c.Req.Method != http.MethodGet {
+		err = c.Modified(listDigest(f.aliasList()...))
 	}
-	if c.Req.Method != http.MethodGet {
-		if err := c.Modified(listDigest(f.aliasList()...)); err != nil {
-			return nil, nil, err
-		}
+	if err == nil && f.aliases[strings.ToLower(c.In["name"])] == nil && c.Req.Method != http.MethodDelete {
+		err = perl.BadParam("name", "no such alias")
 	}
-	alias := f.aliases[strings.ToLower(c.In["name"])]
-	if alias == nil && c.Req.Method != http.MethodDelete {
-		return nil, nil, perl.BadParam("name", "no such alias")
-	}
-	return f, alias, nil
+	return f, err
 }
 
-func apiAlias(_ *core.World, c *core.Call) (any, error) {
-	f, alias, err := aliasAt(c)
-	if err != nil {
-		return nil, err
-	}
-	return f.showAlias(alias, false), nil
+func apiAlias(c *core.Call, f *firewall) (any, error) {
+	return f.showAlias(f.aliases[strings.ToLower(c.In["name"])], false), nil
 }
 
-func apiSetAlias(_ *core.World, c *core.Call) (any, error) {
-	f, _, err := aliasAt(c)
-	if err != nil {
-		return nil, err
-	}
+func apiSetAlias(c *core.Call, f *firewall) (any, error) {
 	name := c.In["name"]
 	if to := c.In["rename"]; to != "" && !strings.EqualFold(to, name) {
 		if f.aliases[strings.ToLower(to)] != nil {
@@ -110,63 +88,84 @@ func apiSetAlias(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiDeleteAlias is DELETE …/aliases/{name}; one that is not there is no mistake.
-func apiDeleteAlias(_ *core.World, c *core.Call) (any, error) {
-	f, _, err := aliasAt(c)
-	if err == nil {
-		delete(f.aliases, strings.ToLower(c.In["name"]))
+func apiDeleteAlias(c *core.Call, f *firewall) (any, error) {
+	delete(f.aliases, strings.ToLower(c.In["name"]))
+	return nil, nil
+}
+
+// apiIPSets is GET …/ipset, apiSecurityGroups GET /cluster/firewall/groups.
+func apiIPSets(_ *core.Call, f *firewall) (any, error) { return showNames("name", f.ipsets), nil }
+func apiSecurityGroups(_ *core.Call, f *firewall) (any, error) {
+	return showNames("group", f.groups), nil
+}
+
+func showNames(key string, all map[string]*named) []map[string]any {
+	list, names := []map[string]any{}, nameList(key, all)
+	for _, name := range names {
+		list = append(list, property.Section(name, map[string]any{"digest": listDigest(names...)}))
 	}
+	return list
+}
+
+// apiAddIPSet is POST …/ipset, apiAddSecurityGroup POST /cluster/firewall/groups: a new one,
+// or another name for one.
+func apiAddIPSet(c *core.Call, f *firewall) (any, error) {
+	_, err := addName(c, "name", "IPSet", f.ipsets)
 	return nil, err
 }
 
-// apiIPSets is GET …/ipset.
-func apiIPSets(_ *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
+func apiAddSecurityGroup(c *core.Call, f *firewall) (any, error) {
+	old, err := addName(c, "group", "Security group", f.groups)
+	if err != nil || old == "" {
 		return nil, err
 	}
-	list := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(f.ipsets)) {
-		entry := map[string]any{"name": name, "digest": listDigest(f.setList()...)}
-		if comment := f.ipsets[name].comment; comment != "" {
-			entry["comment"] = comment
+	for _, f := range firewallsOf(c.W) { // Rules that name it follow.
+		for _, rule := range f.rules {
+			if rule["type"] == "group" && rule["action"] == old {
+				rule["action"] = c.In["group"]
+			}
 		}
-		list = append(list, entry)
 	}
-	return list, nil
+	return nil, nil
 }
 
-// apiAddIPSet is POST …/ipset: a new set, or another name for one.
-func apiAddIPSet(_ *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
-	name, old := c.In["name"], c.In["rename"]
+// addName adds what rules name, or renames it; then old is the name it had.
+func addName(c *core.Call, key, title string, all map[string]*named) (old string, err error) {
+	name, old := c.In[key], c.In["rename"]
 	kept := strings.ToLower(name) // The names of the file are read in lower case.
 	if old == "" {
-		if f.ipsets[name] != nil {
-			return nil, perl.BadParam("name", "IPSet '"+name+"' already exists")
+		if all[name] != nil {
+			return "", perl.BadParam(key, title+" '"+name+"' already exists")
 		}
-		if f.ipsets[kept] == nil {
-			f.ipsets[kept] = &ipset{members: map[string]property.Config{}, comment: comment(c.In["comment"])}
+		if all[kept] == nil {
+			all[kept] = &named{members: map[string]property.Config{}, comment: comment(c.In["comment"])}
 		}
-		return nil, nil
+		return "", nil
 	}
-	if err := c.Modified(listDigest(f.setList()...)); err != nil {
-		return nil, err
+	if err := c.Modified(listDigest(nameList(key, all)...)); err != nil {
+		return "", err
 	}
-	set := f.ipsets[old]
+	found := all[old]
 	switch {
-	case set == nil:
-		return nil, perl.BadParam("name", "IPSet '"+old+"' does not exist")
-	case f.ipsets[name] != nil && name != old:
-		return nil, perl.BadParam("name", "IPSet '"+name+"' does already exist")
+	case found == nil:
+		return "", perl.BadParam(key, title+" '"+old+"' does not exist")
+	case all[name] != nil && name != old:
+		return "", perl.BadParam(key, title+" '"+name+"' does already exist")
 	}
-	delete(f.ipsets, old)
-	f.ipsets[kept] = set
+	delete(all, old)
+	all[kept] = found
 	if c.Has("comment") {
-		set.comment = comment(c.In["comment"])
+		found.comment = comment(c.In["comment"])
 	}
+	return old, nil
+}
+
+// apiDeleteSecurityGroup is DELETE /cluster/firewall/groups/{group}.
+func apiDeleteSecurityGroup(c *core.Call, l ruleList) (any, error) {
+	if len(*l.rules) > 0 {
+		return nil, perl.Fail("Security group '%s' is not empty", c.In["group"])
+	}
+	delete(l.file.groups, c.In["group"])
 	return nil, nil
 }
 
@@ -178,26 +177,44 @@ func comment(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// ipsetAt is the set of a call.
-func ipsetAt(c *core.Call) (*firewall, *ipset, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	if set := f.ipsets[c.In["name"]]; set != nil {
-		return f, set, nil
-	}
-	return nil, nil, perl.Fail("no such IPSet '%s'", c.In["name"])
+// member is a set of addresses with its firewall, and perhaps one of the addresses.
+type member struct {
+	file *firewall
+	set  *named
+	cidr string
 }
 
-func apiIPSet(_ *core.World, c *core.Call) (any, error) {
-	_, set, err := ipsetAt(c)
+func (m member) digest() string { return listDigest(m.set.memberList()...) }
+
+// setOfCall finds the set of a call.
+func setOfCall(c *core.Call) (member, error) {
+	f, err := fileOfCall(c)
 	if err != nil {
-		return nil, err
+		return member{}, err
 	}
+	if set := f.ipsets[c.In["name"]]; set != nil {
+		return member{file: f, set: set}, nil
+	}
+	return member{}, perl.Fail("no such IPSet '%s'", c.In["name"])
+}
+
+// memberOfCall finds the address of a call in its set. One that is not there is no mistake of
+// who deletes it.
+func memberOfCall(c *core.Call) (member, error) {
+	m, err := setOfCall(c)
+	if err == nil && c.Req.Method != http.MethodGet {
+		err = c.Modified(m.digest())
+	}
+	if m.cidr = c.In["cidr"]; err == nil && m.set.members[m.cidr] == nil && c.Req.Method != http.MethodDelete {
+		err = perl.BadParam("cidr", "no such IP/Network")
+	}
+	return m, err
+}
+
+func apiIPSet(_ *core.Call, m member) (any, error) {
 	list := []map[string]any{}
-	for _, cidr := range slices.Sorted(maps.Keys(set.members)) {
-		list = append(list, showMember(cidr, set.members[cidr], listDigest(set.memberList()...)))
+	for _, cidr := range slices.Sorted(maps.Keys(m.set.members)) {
+		list = append(list, showMember(cidr, m.set.members[cidr], m.digest()))
 	}
 	return list, nil
 }
@@ -214,36 +231,28 @@ func showMember(cidr string, member property.Config, digest string) map[string]a
 }
 
 // apiDeleteIPSet is DELETE …/ipset/{name}: an empty one, or with force any.
-func apiDeleteIPSet(_ *core.World, c *core.Call) (any, error) {
-	f, set, err := ipsetAt(c)
-	if err != nil {
-		return nil, err
-	}
-	if len(set.members) > 0 && !c.Flag("force") {
+func apiDeleteIPSet(c *core.Call, m member) (any, error) {
+	if len(m.set.members) > 0 && !c.Flag("force") {
 		return nil, perl.Fail("IPSet '%s' is not empty", c.In["name"])
 	}
-	delete(f.ipsets, c.In["name"])
+	delete(m.file.ipsets, c.In["name"])
 	return nil, nil
 }
 
-func apiAddMember(_ *core.World, c *core.Call) (any, error) {
-	f, set, err := ipsetAt(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAddMember(c *core.Call, m member) (any, error) {
 	cidr := c.In["cidr"]
-	if m := aliasName.FindStringSubmatch(cidr); m == nil {
+	if parts := aliasName.FindStringSubmatch(cidr); parts == nil {
 		cidr = cleanAddress(network(cidr))
-	} else if !hasAlias(c.W, f, m[1], m[2]) {
-		return nil, perl.Fail("no such alias '%s'", m[2])
+	} else if !hasAlias(c.W, m.file, parts[1], parts[2]) {
+		return nil, perl.Fail("no such alias '%s'", parts[2])
 	}
 	switch {
-	case set.members[cidr] != nil:
+	case m.set.members[cidr] != nil:
 		return nil, perl.BadParam("cidr", "address '"+cidr+"' already exists")
 	case wholeNetwork.MatchString(cidr):
 		return nil, perl.BadParam("cidr", "a zero prefix is not allowed in ipset entries")
 	}
-	set.members[cidr] = member(c)
+	m.set.members[cidr] = said(c)
 	return nil, nil
 }
 
@@ -268,8 +277,8 @@ func network(text string) string {
 	return prefix.Masked().String()
 }
 
-// member is what a call says of an address of a set: all of it.
-func member(c *core.Call) property.Config {
+// said is what a call says of an address of a set: all of it.
+func said(c *core.Call) property.Config {
 	member := property.Config{}
 	if c.Flag("nomatch") {
 		member["nomatch"] = "1"
@@ -280,54 +289,23 @@ func member(c *core.Call) property.Config {
 	return member
 }
 
-// memberAt is the address of a call in its set, as the set has it. One that is not there
-// is no mistake of who deletes it.
-func memberAt(c *core.Call) (*ipset, string, error) {
-	_, set, err := ipsetAt(c)
-	if err == nil && c.Req.Method != http.MethodGet {
-		err = c.Modified(listDigest(set.memberList()...))
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	cidr := c.In["cidr"]
-	if set.members[cidr] == nil && c.Req.Method != http.MethodDelete {
-		return nil, "", perl.BadParam("cidr", "no such IP/Network")
-	}
-	return set, cidr, nil
+func apiMember(_ *core.Call, m member) (any, error) {
+	return showMember(m.cidr, m.set.members[m.cidr], m.digest()), nil
 }
 
-func apiMember(_ *core.World, c *core.Call) (any, error) {
-	set, cidr, err := memberAt(c)
-	if err != nil {
-		return nil, err
-	}
-	return showMember(cidr, set.members[cidr], listDigest(set.memberList()...)), nil
+func apiSetMember(c *core.Call, m member) (any, error) {
+	m.set.members[m.cidr] = said(c)
+	return nil, nil
 }
 
-func apiSetMember(_ *core.World, c *core.Call) (any, error) {
-	set, cidr, err := memberAt(c)
-	if err == nil {
-		set.members[cidr] = member(c)
-	}
-	return nil, err
-}
-
-func apiDeleteMember(_ *core.World, c *core.Call) (any, error) {
-	set, cidr, err := memberAt(c)
-	if err == nil {
-		delete(set.members, cidr)
-	}
-	return nil, err
+func apiDeleteMember(_ *core.Call, m member) (any, error) {
+	delete(m.set.members, m.cidr)
+	return nil, nil
 }
 
 // apiRefs is GET …/refs: what rules can name.
-func apiRefs(w *core.World, c *core.Call) (any, error) {
-	f, err := fileOfCall(c)
-	if err != nil {
-		return nil, err
-	}
-	cluster := firewallsOf(w)["cluster"]
+func apiRefs(c *core.Call, f *firewall) (any, error) {
+	cluster := firewallsOf(c.W)["cluster"]
 	list := cluster.refs("dc", c.In["type"])
 	if f != cluster {
 		list = append(list, f.refs("guest", c.In["type"])...)
