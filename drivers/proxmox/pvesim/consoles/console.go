@@ -26,14 +26,16 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
-			"POST /nodes/{node}/{qemu|lxc}/{vmid}/termproxy":   apiConsole,
-			"POST /nodes/{node}/{qemu|lxc}/{vmid}/vncproxy":    apiConsole,
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/vncwebsocket": apiConsoleSocket,
 			"PUT /nodes/{node}/qemu/{vmid}/sendkey":            apiSendKey,
-			"POST /nodes/{node}/qemu/{vmid}/monitor":           apiMonitor,
 			"POST /access/vncticket":                           apiConsoleLogin,
-			"POST /nodes/{node}/{qemu|lxc}/{vmid}/spiceproxy":  apiSpice,
-			"POST /nodes/{node}/qemu/{vmid}/dbus-vmstate":      apiStateHelper,
+		},
+		Guests: map[string]sections.GuestHandler{
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/termproxy":  apiConsole,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/vncproxy":   apiConsole,
+			"POST /nodes/{node}/{qemu|lxc}/{vmid}/spiceproxy": apiSpice,
+			"POST /nodes/{node}/qemu/{vmid}/monitor":          apiMonitor,
+			"POST /nodes/{node}/qemu/{vmid}/dbus-vmstate":     apiStateHelper,
 		},
 		Calls: consoleCalls(),
 		Begin: beginConsoles,
@@ -141,21 +143,12 @@ func badConsoleTicket() error {
 
 // apiConsole is POST …/vncproxy and …/termproxy of a guest. The type of the task is
 // the same for all of them.
-func apiConsole(w *core.World, c *core.Call) (any, error) {
-	kind := "lxc"
-	if strings.Contains(c.M.Path, "/qemu/") {
-		kind = "qemu"
-	}
-	node, vmid := c.In["node"], c.Vmid()
-	g := w.Guest(node, kind, vmid)
-	if g == nil {
-		return nil, core.Missing(node, kind, vmid)
-	}
-	con := &Console{node: node, guest: g, path: core.VMPath(vmid), perm: "VM.Console", user: c.Who.String()}
+func apiConsole(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+	con := &Console{node: g.Node, guest: g, path: core.VMPath(g.Vmid), perm: "VM.Console", user: c.Who.String()}
 	if con.terminal = strings.HasSuffix(c.M.Path, "/termproxy"); con.terminal {
 		con.serial = c.In["serial"]
 	}
-	return consoleAnswer(w, c, con, "vncproxy", fmt.Sprint(vmid))
+	return consoleAnswer(w, c, con, "vncproxy", fmt.Sprint(g.Vmid))
 }
 
 // consoleAnswer opens a console and tells how to get there.
@@ -255,12 +248,8 @@ func apiSendKey(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiMonitor is POST …/monitor: QEMU's own console, of which a few questions are known.
-func apiMonitor(w *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	switch {
-	case err != nil:
-		return nil, err
-	case g.Run == nil:
+func apiMonitor(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+	if g.Run == nil {
 		return nil, perl.Fail("VM %d not running", g.Vmid)
 	}
 	switch command := c.In["command"]; command {
@@ -299,15 +288,11 @@ func apiConsoleLogin(w *core.World, c *core.Call) (any, error) {
 
 // apiSpice is POST …/spiceproxy of a guest: what a viewer needs (remote_viewer_config in
 // PVE/AccessControl.pm). A VM has to run, with a display for it.
-func apiSpice(w *core.World, c *core.Call) (any, error) {
-	node, kind, vmid := c.In["node"], perl.Segments(c.M.Path)[2], c.Vmid()
-	g := w.Guest(node, kind, vmid)
-	if g == nil {
-		return nil, core.Missing(node, kind, vmid)
-	}
+func apiSpice(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+	node, vmid := g.Node, g.Vmid
 	title, port := fmt.Sprintf("VM %d - %s", vmid, guests.Sample(w, g).Name), 61000
 	switch {
-	case kind == "lxc":
+	case g.Kind == "lxc":
 		title = fmt.Sprintf("CT %d - %s", vmid, guests.Sample(w, g).Name)
 		w.Fork(c, node, core.Job{Kind: "spiceproxy", ID: fmt.Sprint(vmid), Takes: consolePatience, End: func(*core.Task) error { return nil }})
 	case g.Run == nil:
@@ -330,10 +315,9 @@ func apiSpice(w *core.World, c *core.Call) (any, error) {
 
 // apiStateHelper is POST …/dbus-vmstate: a helper of migrations, which a VM that runs
 // can have.
-func apiStateHelper(_ *core.World, c *core.Call) (any, error) {
-	g, err := c.VM()
-	if err == nil && g.Run == nil {
-		err = perl.Fail("VM %d not running", g.Vmid)
+func apiStateHelper(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
+	if g.Run == nil {
+		return nil, perl.Fail("VM %d not running", g.Vmid)
 	}
-	return nil, err
+	return nil, nil
 }

@@ -201,14 +201,6 @@ func Missing(node, kind string, vmid int) error {
 	return perl.Fail("Configuration file 'nodes/%s/%s/%d.conf' does not exist", node, dir, vmid)
 }
 
-// VM is the VM that a call is about.
-func (c *Call) VM() (*Guest, error) {
-	if g := c.W.Guest(c.In["node"], "qemu", c.Vmid()); g != nil {
-		return g, nil
-	}
-	return nil, Missing(c.In["node"], "qemu", c.Vmid())
-}
-
 // lockPatience is how long a call waits for the lock file of a guest
 // (lock_config in AbstractConfig.pm).
 const lockPatience = 10 * time.Second
@@ -265,20 +257,13 @@ func (g *Guest) Snapshot(name string) *Snapshot {
 	return nil
 }
 
-// CT is the container that a call is about.
-func (c *Call) CT() (*Guest, error) {
-	if g := c.W.Guest(c.In["node"], "lxc", c.Vmid()); g != nil {
+// Guest is the VM or container that a call is about, by its path.
+func (c *Call) Guest() (*Guest, error) {
+	kind := perl.Segments(c.M.Path)[2]
+	if g := c.W.Guest(c.In["node"], kind, c.Vmid()); g != nil {
 		return g, nil
 	}
-	return nil, Missing(c.In["node"], "lxc", c.Vmid())
-}
-
-// GuestCall is the VM or container that a call is about, by its path.
-func (c *Call) GuestCall() (*Guest, error) {
-	if strings.HasPrefix(c.M.Path, "/nodes/{node}/lxc") {
-		return c.CT()
-	}
-	return c.VM()
+	return nil, Missing(c.In["node"], kind, c.Vmid())
 }
 
 // AgentEnabled says whether a VM is configured to have a guest agent.

@@ -37,7 +37,7 @@ func Area() sections.Area {
 // and had the time to boot. An agent that is switched off counts as one that does not
 // answer; only without the option it is not configured (agent_available).
 func agent(c *core.Call) (*core.Guest, error) {
-	g, err := c.VM()
+	g, err := c.Guest()
 	switch {
 	case err != nil:
 		return nil, err

@@ -128,7 +128,7 @@ func apiGetConfig(_ *core.World, c *core.Call) (any, error) {
 		wrong := "cannot use 'snapshot' parameter with 'current'"
 		return nil, &perl.APIError{Status: 400, Errors: map[string]string{"snapshot": wrong, "current": wrong}}
 	}
-	g, err := c.GuestCall()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}

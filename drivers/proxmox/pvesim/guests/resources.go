@@ -309,3 +309,36 @@ func bootDiskSize(conf property.Config) int64 {
 
 // The figures of a running guest are invented, but steady: the same for the
 // same guest at the same time.
+
+// List are the guests of a kind on the node of a call. They are fresh, unlike those of
+// /cluster/resources.
+func List(c *core.Call, kind string, status func(*core.Guest) map[string]any) []map[string]any {
+	list := []map[string]any{}
+	for _, vmid := range c.W.Vmids {
+		if g := c.W.Guest(c.In["node"], kind, vmid); g != nil && c.Can(core.VMPath(vmid), "VM.Audit") {
+			list = append(list, status(g))
+		}
+	}
+	return list
+}
+
+// Status is what vmstatus says of both kinds (PVE/QemuServer.pm, PVE/LXC.pm).
+func Status(w *core.World, g *core.Guest, s core.Sample) map[string]any {
+	traffic := s.Traffic(w.Now)
+	entry := map[string]any{
+		"vmid": g.Vmid, "name": s.Name, "status": s.Status, "cpu": s.CPU(w.Now), "mem": s.Mem(w.Now), "maxmem": s.Maxmem, "maxdisk": s.Maxdisk,
+		"netin": traffic, "netout": traffic / 2, "uptime": s.Uptime(w.Now),
+	}
+	for _, key := range []string{"tags", "lock"} {
+		if value, ok := g.Conf[key]; ok {
+			entry[key] = value
+		}
+	}
+	if g.Conf["template"] == "1" {
+		entry["template"] = 1
+	}
+	if g.Run != nil {
+		entry["pid"] = g.Run.Pid
+	}
+	return entry
+}

@@ -114,7 +114,7 @@ func apiCreateSnapshot(w *core.World, c *core.Call) (any, error) {
 	if name == "current" || name == "pending" && !ofCT || name == "vzdump" {
 		return nil, perl.Fail("unable to use snapshot name '%s' (reserved name)", name)
 	}
-	g, err := c.GuestCall()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func apiSetSnapshot(w *core.World, c *core.Call) (any, error) {
 	if !c.Has("description") {
 		return nil, nil // Nothing else can be set, and nothing is looked at.
 	}
-	g, err := c.GuestCall()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package guests
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -246,24 +248,6 @@ func BothGuests(w *core.World, title, kind string, giver, taker int) (from, to *
 	return from, to, nil
 }
 
-// Cloning is what one clone is to do.
-type Cloning struct {
-	Newid                         int
-	Name, Description             string
-	Pool, Storage, Format, Target string
-	Full                          string // As given: "", "0" or "1".
-	Snapshot                      string
-	Running                       bool
-}
-
-// IsFull says whether a clone is a copy: a template is cloned by links unless asked otherwise.
-func (cl Cloning) IsFull(g *core.Guest) bool {
-	if cl.Full == "" {
-		return g.Conf["template"] != "1"
-	}
-	return cl.Full == "1"
-}
-
 // MayReadVolume checks the right to use a volume (check_volume_access in
 // PVE/Storage.pm), and returns its content type.
 func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, err error) {
@@ -302,4 +286,39 @@ func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, 
 		err = perl.Fail("missing privileges to access %s", volid)
 	}
 	return parsed.Content, err
+}
+
+// Destroy removes a guest and its volumes in a task. What early refuses is refused before
+// the task, and again when it begins; then begin does what a kind of guest needs first.
+func Destroy(c *core.Call, g *core.Guest, early func() error, begin func(*core.Task) error) (any, error) {
+	w, purge, unreferenced := c.W, c.Flag("purge"), c.Flag("destroy-unreferenced-disks")
+	refused := func() error {
+		if g.Conf["protection"] == "1" {
+			return perl.Fail("can't remove %s %d - protection mode enabled", g.Title(), g.Vmid)
+		}
+		return early()
+	}
+	if err := refused(); err != nil {
+		return nil, err
+	}
+	return w.Fork(c, g.Node, core.Job{Kind: Word(g) + "destroy", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(t *core.Task) error {
+		err := refused()
+		if err == nil {
+			err = begin(t)
+		}
+		return cmp.Or(err, MayFree(w, g), w.NeedWritable(g))
+	}, End: func(t *core.Task) error {
+		FreeDisks(w, g, unreferenced, t.Logf)
+		if purge {
+			t.Logf("purging %s %d from related configurations..", g.Title(), g.Vmid)
+			Purge(w, g)
+		}
+		w.Remove(g)
+		return nil
+	}}), nil
+}
+
+// UsedInHA is how the removal of a guest under high availability fails.
+func UsedInHA(g *core.Guest) error {
+	return perl.Fail("unable to remove %s %d - used in HA resources and purge parameter not set.", g.Title(), g.Vmid)
 }

@@ -14,10 +14,7 @@ func Area() sections.Area {
 			"POST /nodes/{node}/lxc/{vmid}/status/suspend":  apiSuspendCT,
 			"GET /nodes/{node}/lxc":                         apiNodeLXC,
 			"POST /nodes/{node}/lxc":                        apiCreateLXC,
-			"GET /nodes/{node}/lxc/{vmid}":                  apiLXCIndex,
 			"PUT /nodes/{node}/lxc/{vmid}/config":           apiSetLXCConfig,
-			"GET /nodes/{node}/lxc/{vmid}/interfaces":       apiLXCInterfaces,
-			"GET /nodes/{node}/lxc/{vmid}/status":           apiLXCStatusIndex,
 			"POST /nodes/{node}/lxc/{vmid}/status/start":    APIStartCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/stop":     apiStopCT,
 			"POST /nodes/{node}/lxc/{vmid}/status/shutdown": APIShutdownCT,
@@ -25,6 +22,10 @@ func Area() sections.Area {
 			"POST /nodes/{node}/lxc/{vmid}/move_volume":     apiMoveVolume,
 		},
 		Guests: map[string]sections.GuestHandler{
+			"GET /nodes/{node}/lxc/{vmid}/interfaces": apiLXCInterfaces,
+			"GET /nodes/{node}/lxc/{vmid}": sections.Index{Key: "subdir", Names: "config pending status vncproxy termproxy vncwebsocket spiceproxy " +
+				"migrate clone rrd rrddata firewall snapshot resize interfaces"}.OfGuest,
+			"GET /nodes/{node}/lxc/{vmid}/status":         sections.Index{Key: "subdir", Names: "current start stop shutdown reboot migrate"}.OfGuest,
 			"POST /nodes/{node}/lxc/{vmid}/status/resume": apiResumeCT,
 			"DELETE /nodes/{node}/lxc/{vmid}":             apiDestroyLXC,
 			"PUT /nodes/{node}/lxc/{vmid}/resize":         apiResizeCT,

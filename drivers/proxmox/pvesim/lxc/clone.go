@@ -18,13 +18,7 @@ import (
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
 // container is there, with a lock, before the answer goes back.
 func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
-	cl := guests.Cloning{
-		Newid: perl.Atoi(c.In["newid"]), Name: c.In["hostname"], Description: c.In["description"], Pool: c.In["pool"],
-		Storage: c.In["storage"], Target: c.In["target"], Full: c.In["full"], Snapshot: c.In["snapname"], Running: g.Run != nil,
-	}
-	if cl.Target == g.Node || cl.Target == "localhost" {
-		cl.Target = ""
-	}
+	cl := guests.CloningOf(c, g)
 	source, err := checkCloneCT(c, g, cl)
 	if err != nil {
 		return nil, err
@@ -69,35 +63,13 @@ func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 // checkCloneCT makes the checks that come before the lock, and returns the
 // configuration to copy: that in force or a snapshot's.
 func checkCloneCT(c *core.Call, g *core.Guest, cl guests.Cloning) (property.Config, error) {
-	w := c.W
-	if cl.Pool != "" && w.Access.Pools[cl.Pool] == nil {
-		return nil, perl.Forbidden("pool '" + cl.Pool + "' does not exist")
-	}
-	if cl.Target != "" && w.Nodes[cl.Target] == nil {
-		return nil, perl.Fail("no such cluster node '%s'", cl.Target)
-	}
-	if cl.Storage != "" {
-		st, err := w.Store(cl.Storage)
-		if err != nil {
-			return nil, err
-		}
-		if cl.Target != "" && !st.Shared {
-			return nil, perl.Fail("can't clone to non-shared storage '%s'", cl.Storage)
-		}
-	}
-	if err := cmp.Or(w.NeedQuorum(), g.CheckLock(), guests.UnusedID(w, cl.Newid)); err != nil {
+	if err := cmp.Or(cl.Check(c.W, g), guests.UnusedID(c.W, cl.Newid)); err != nil {
 		return nil, err
 	}
 	if !cl.IsFull(g) && cl.Storage != "" {
 		return nil, perl.Fail("parameter 'storage' not allowed for linked clones")
 	}
-	if cl.Snapshot == "" {
-		return g.Conf, nil
-	}
-	if s := g.Snapshot(cl.Snapshot); s != nil {
-		return s.Conf, nil
-	}
-	return nil, perl.Fail("snapshot '%s' does not exist", cl.Snapshot)
+	return cl.Source(g)
 }
 
 // clonedConfig is what a clone takes over: all but its volumes, with hardware

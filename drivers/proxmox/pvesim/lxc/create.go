@@ -354,3 +354,28 @@ func unpackCT(w *core.World, vmid int, conf property.Config, order ctOrder, arch
 	}
 	return nil
 }
+
+// apiDestroyLXC is DELETE /nodes/{node}/lxc/{vmid}.
+func apiDestroyLXC(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+	force, purge := c.Flag("force"), c.Flag("purge")
+	return guests.Destroy(c, g, func() error {
+		if err := g.CheckLock(); err != nil {
+			return err
+		}
+		switch err := guests.NotReplicated(w, g); {
+		case w.HA.Managed(g) && !purge:
+			return guests.UsedInHA(g)
+		case err != nil && !purge:
+			return err
+		case g.Run != nil && !force:
+			return perl.Fail("unable to destroy CT %d - container is running", g.Vmid)
+		}
+		return nil
+	}, func(t *core.Task) error {
+		if g.Run != nil {
+			t.Logf("forced to stop CT %d before destroying!", g.Vmid)
+			guests.PowerOff(w, g, c)
+		}
+		return nil
+	})
+}

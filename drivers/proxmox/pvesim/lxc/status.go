@@ -1,6 +1,7 @@
 package lxc
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -13,40 +14,19 @@ import (
 
 // apiNodeLXC is GET /nodes/{node}/lxc.
 func apiNodeLXC(w *core.World, c *core.Call) (any, error) {
-	list := []map[string]any{}
-	for _, vmid := range w.Vmids {
-		g := w.Guests[vmid]
-		if g.Node != c.In["node"] || g.Kind != "lxc" || !c.Can(core.VMPath(vmid), "VM.Audit") {
-			continue
-		}
-		list = append(list, ctStatus(w, g))
-	}
-	return list, nil
+	return guests.List(c, "lxc", func(g *core.Guest) map[string]any { return ctStatus(w, g) }), nil
 }
 
 // ctStatus is what vmstatus in PVE/LXC.pm says about a container.
 func ctStatus(w *core.World, g *core.Guest) map[string]any {
 	s := guests.Sample(w, g)
-	traffic := s.Traffic(w.Now)
-	entry := map[string]any{
-		"vmid": g.Vmid, "name": s.Name, "status": s.Status, "type": "lxc", "cpus": ctCPUs(w, g), "cpu": s.CPU(w.Now), "mem": s.Mem(w.Now),
-		"maxmem": s.Maxmem, "disk": s.Disk, "maxdisk": s.Maxdisk, "swap": 0, "maxswap": int64(perl.Atoi(g.Conf["swap"])) << 20,
-		"netin": traffic, "netout": traffic / 2, "diskread": 0, "diskwrite": 0, "uptime": s.Uptime(w.Now),
-	}
-	for _, key := range []string{"tags", "lock"} {
-		if value, ok := g.Conf[key]; ok {
-			entry[key] = value
-		}
-	}
-	if g.Conf["template"] == "1" {
-		entry["template"] = 1
-	}
-	if g.Run != nil {
-		entry["pid"] = g.Run.Pid
-		if w.V9() { // since pve-container 6.0.3
-			for _, kind := range []string{"cpu", "io", "memory"} {
-				entry["pressure"+kind+"some"], entry["pressure"+kind+"full"] = pressure(w), pressure(w)
-			}
+	entry := guests.Status(w, g, s)
+	maps.Copy(entry, map[string]any{
+		"type": "lxc", "cpus": ctCPUs(w, g), "disk": s.Disk, "swap": 0, "maxswap": int64(perl.Atoi(g.Conf["swap"])) << 20, "diskread": 0, "diskwrite": 0,
+	})
+	if g.Run != nil && w.V9() { // since pve-container 6.0.3
+		for _, kind := range []string{"cpu", "io", "memory"} {
+			entry["pressure"+kind+"some"], entry["pressure"+kind+"full"] = pressure(w), pressure(w)
 		}
 	}
 	return entry
@@ -69,29 +49,11 @@ func apiLXCCurrent(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	return entry, nil
 }
 
-// apiLXCIndex is GET /nodes/{node}/lxc/{vmid}.
-func apiLXCIndex(_ *core.World, c *core.Call) (any, error) {
-	if _, err := c.CT(); err != nil {
-		return nil, err
-	}
-	return core.Subdirs("subdir", "config", "pending", "status", "vncproxy", "termproxy", "vncwebsocket", "spiceproxy", "migrate", "clone",
-		"rrd", "rrddata", "firewall", "snapshot", "resize", "interfaces"), nil
-}
-
-// apiLXCStatusIndex is GET /nodes/{node}/lxc/{vmid}/status.
-func apiLXCStatusIndex(_ *core.World, c *core.Call) (any, error) {
-	if _, err := c.CT(); err != nil {
-		return nil, err
-	}
-	return core.Subdirs("subdir", "current", "start", "stop", "shutdown", "reboot", "migrate"), nil
-}
-
 // apiLXCInterfaces is GET /nodes/{node}/lxc/{vmid}/interfaces: nothing of a
 // container that does not run.
-func apiLXCInterfaces(w *core.World, c *core.Call) (any, error) {
-	g, err := c.CT()
-	if err != nil || g.Run == nil {
-		return nil, err
+func apiLXCInterfaces(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
+	if g.Run == nil {
+		return nil, nil
 	}
 	list := []map[string]any{ctInterface("lo", "00:00:00:00:00:00", "127.0.0.1/8", "::1/128")}
 	for _, key := range property.IndexedKeys(g.Conf, "net") {

@@ -178,7 +178,7 @@ func moveVolume(w *core.World, c *core.Call) (any, error) {
 	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
 		return nil, err
 	}
-	g, err := c.CT()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func apiMigrateCTInfo(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	g, err := c.CT()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func apiMigrate(w *core.World, c *core.Call) (any, error) {
 	if err := w.NeedQuorum(); err != nil {
 		return nil, err
 	}
-	g, err := c.GuestCall()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}

@@ -121,47 +121,21 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 
 // apiDestroyVM is DELETE /nodes/{node}/qemu/{vmid}.
 func apiDestroyVM(w *core.World, c *core.Call, g *core.Guest) (any, error) {
-	skipLock := c.Flag("skiplock")
-	early := func() error {
-		if g.Conf["protection"] == "1" {
-			return perl.Fail("can't remove VM %d - protection mode enabled", g.Vmid)
-		}
-		if g.Run != nil {
+	purge, skipLock := c.Flag("purge"), c.Flag("skiplock")
+	return guests.Destroy(c, g, func() error {
+		switch {
+		case g.Run != nil:
 			return perl.Fail("VM %d is running - destroy failed", g.Vmid)
-		}
-		if w.HA.State(g) != "" && !c.Flag("purge") {
-			return perl.Fail("unable to remove VM %d - used in HA resources and purge parameter not set.", g.Vmid)
-		}
-		if !c.Flag("purge") {
+		case w.HA.State(g) != "" && !purge:
+			return guests.UsedInHA(g)
+		case !purge:
 			return guests.NotReplicated(w, g)
 		}
 		return nil
-	}
-	if err := early(); err != nil {
-		return nil, err
-	}
-	purge, unreferenced := c.Flag("purge"), c.Flag("destroy-unreferenced-disks")
-	return w.Fork(c, g.Node, core.Job{
-		Kind: "qmdestroy", ID: fmt.Sprint(g.Vmid), Guest: g,
-		Begin: func(*core.Task) error {
-			if err := early(); err != nil {
-				return err
-			}
-			if !skipLock && g.Conf["lock"] != "suspended" {
-				if err := g.CheckLock(); err != nil {
-					return err
-				}
-			}
-			return cmp.Or(guests.MayFree(w, g), w.NeedWritable(g))
-		},
-		End: func(t *core.Task) error {
-			guests.FreeDisks(w, g, unreferenced, t.Logf)
-			if purge {
-				t.Logf("purging VM %d from related configurations..", g.Vmid)
-				guests.Purge(w, g)
-			}
-			w.Remove(g)
+	}, func(*core.Task) error {
+		if skipLock || g.Conf["lock"] == "suspended" {
 			return nil
-		},
-	}), nil
+		}
+		return g.CheckLock()
+	})
 }

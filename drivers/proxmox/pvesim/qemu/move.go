@@ -30,7 +30,7 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
 		return nil, err
 	}
-	g, err := c.VM()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}

@@ -10,35 +10,16 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 )
 
-// apiListVMs is GET /nodes/{node}/qemu. It is fresh, unlike /cluster/resources.
+// apiListVMs is GET /nodes/{node}/qemu.
 func apiListVMs(w *core.World, c *core.Call) (any, error) {
-	list := []map[string]any{}
-	for _, vmid := range w.Vmids {
-		g := w.Guests[vmid]
-		if g.Node != c.In["node"] || g.Kind != "qemu" || !c.Can(core.VMPath(vmid), "VM.Audit") {
-			continue
-		}
-		list = append(list, vmStatus(w, g, c.Flag("full")))
-	}
-	return list, nil
+	return guests.List(c, "qemu", func(g *core.Guest) map[string]any { return vmStatus(w, g, c.Flag("full")) }), nil
 }
 
 // vmStatus is what vmstatus in PVE/QemuServer.pm says about a VM.
 func vmStatus(w *core.World, g *core.Guest, full bool) map[string]any {
 	s := guests.Sample(w, g)
-	v := map[string]any{
-		"vmid": g.Vmid, "name": s.Name, "status": s.Status, "cpus": s.Cpus, "cpu": s.CPU(w.Now),
-		"mem": s.Mem(w.Now), "maxmem": s.Maxmem, "disk": 0, "maxdisk": s.Maxdisk,
-		"netin": s.Traffic(w.Now), "netout": s.Traffic(w.Now) / 2, "uptime": s.Uptime(w.Now),
-	}
-	for _, key := range []string{"tags", "lock"} {
-		if value, ok := g.Conf[key]; ok {
-			v[key] = value
-		}
-	}
-	if g.Conf["template"] == "1" {
-		v["template"] = 1
-	}
+	v := guests.Status(w, g, s)
+	v["cpus"], v["disk"] = s.Cpus, 0
 	if len(property.IndexedKeys(g.Conf, "serial")) > 0 {
 		v["serial"] = 1
 	}
@@ -58,7 +39,6 @@ func vmStatus(w *core.World, g *core.Guest, full bool) map[string]any {
 	}
 	state := "stopped"
 	if g.Run != nil {
-		v["pid"] = g.Run.Pid
 		state = "running"
 		if g.Run.Qmp != "" {
 			state = g.Run.Qmp

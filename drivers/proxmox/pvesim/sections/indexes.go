@@ -25,6 +25,11 @@ func (i Index) Handler(w *core.World, _ *core.Call) (any, error) {
 	return core.Subdirs(i.Key, names...), nil
 }
 
+// OfGuest is Handler for the directory of a guest that must be there.
+func (i Index) OfGuest(w *core.World, c *core.Call, _ *core.Guest) (any, error) {
+	return i.Handler(w, c)
+}
+
 // indexes are the directories of the API table that have nothing else to say. What
 // stands in them was read off PVE's own list of methods.
 var indexes = map[string]Index{

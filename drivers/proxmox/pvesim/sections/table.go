@@ -35,7 +35,7 @@ type GuestHandler func(*core.World, *core.Call, *core.Guest) (any, error)
 
 // handle finds the guest of a call.
 func (h GuestHandler) handle(w *core.World, c *core.Call) (any, error) {
-	g, err := c.GuestCall()
+	g, err := c.Guest()
 	if err != nil {
 		return nil, err
 	}
