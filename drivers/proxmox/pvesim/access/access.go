@@ -9,6 +9,14 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
+// userOfCall finds the user of a call.
+func userOfCall(c *core.Call) (*core.User, error) {
+	if u := c.W.Access.Users[c.In["userid"]]; u != nil {
+		return u, nil
+	}
+	return nil, perl.Fail("no such user ('%s')", c.In["userid"])
+}
+
 // shownUser puts the fields of a user that were ever set into an answer.
 func shownUser(u *core.User, to map[string]any) map[string]any {
 	to["enable"], to["expire"] = perl.BoolInt(u.Enable), u.Expire
@@ -150,11 +158,7 @@ func setGroups(a *core.Access, userid string, groups []string, add bool) error {
 }
 
 // apiGetUser is GET /access/users/{userid}.
-func apiGetUser(w *core.World, c *core.Call) (any, error) {
-	u := w.Access.Users[c.In["userid"]]
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
+func apiGetUser(w *core.World, c *core.Call, u *core.User) (any, error) {
 	entry := shownUser(u, map[string]any{"groups": groupsOf(w.Access, c.In["userid"]), "tokens": nil})
 	if len(u.Tokens) > 0 {
 		tokens := map[string]any{}
@@ -167,12 +171,8 @@ func apiGetUser(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiUpdateUser is PUT /access/users/{userid}.
-func apiUpdateUser(w *core.World, c *core.Call) (any, error) {
+func apiUpdateUser(w *core.World, c *core.Call, u *core.User) (any, error) {
 	userid := c.In["userid"]
-	u := w.Access.Users[userid]
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", userid)
-	}
 	if err := w.NeedUserLock("update user failed"); err != nil {
 		return nil, err
 	}
@@ -188,12 +188,8 @@ func apiUpdateUser(w *core.World, c *core.Call) (any, error) {
 
 // apiDeleteUser is DELETE /access/users/{userid}; its entries in the access
 // list go with it.
-func apiDeleteUser(w *core.World, c *core.Call) (any, error) {
+func apiDeleteUser(w *core.World, c *core.Call, u *core.User) (any, error) {
 	userid := c.In["userid"]
-	u := w.Access.Users[userid]
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", userid)
-	}
 	if userid == "root@pam" {
 		return nil, perl.Fail("Unable to delete 'root@pam'")
 	}
@@ -215,51 +211,38 @@ func sideUsers(e *core.ACLEntry) map[string]map[string]bool  { return e.Users }
 func sideTokens(e *core.ACLEntry) map[string]map[string]bool { return e.Tokens }
 func sideGroups(e *core.ACLEntry) map[string]map[string]bool { return e.Groups }
 
-// callToken finds the token of a call.
-func callToken(c *core.Call) (*core.User, *core.Token, error) {
-	u := c.W.Access.Users[c.In["userid"]]
-	if u == nil {
-		return nil, nil, perl.Fail("no such user ('%s')", c.In["userid"])
+// tokenOfCall finds the token of a call.
+func tokenOfCall(c *core.Call) (*core.Token, error) {
+	u, err := userOfCall(c)
+	if err != nil {
+		return nil, err
 	}
-	t := u.Tokens[c.In["tokenid"]]
-	if t == nil {
-		return u, nil, perl.Fail("no such token '%s' for user '%s'", c.In["tokenid"], c.In["userid"])
+	if t := u.Tokens[c.In["tokenid"]]; t != nil {
+		return t, nil
 	}
-	return u, t, nil
+	return nil, perl.Fail("no such token '%s' for user '%s'", c.In["tokenid"], c.In["userid"])
 }
 
 // apiTokens is GET /access/users/{userid}/token.
-func apiTokens(w *core.World, c *core.Call) (any, error) {
-	u := w.Access.Users[c.In["userid"]]
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
+func apiTokens(w *core.World, c *core.Call, u *core.User) (any, error) {
 	return tokenList(u), nil
 }
 
 // apiGetToken is GET /access/users/{userid}/token/{tokenid}.
-func apiGetToken(_ *core.World, c *core.Call) (any, error) {
-	_, t, err := callToken(c)
-	if err != nil {
-		return nil, err
-	}
+func apiGetToken(_ *core.World, c *core.Call, t *core.Token) (any, error) {
 	return shownToken(t, map[string]any{}), nil
 }
 
 // apiCreateToken is POST /access/users/{userid}/token/{tokenid}: the one time
 // that the secret is told. What it echoes it echoes as it was sent.
-func apiCreateToken(w *core.World, c *core.Call) (any, error) {
-	u, t, _ := callToken(c)
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
-	if t != nil {
+func apiCreateToken(w *core.World, c *core.Call, u *core.User) (any, error) {
+	if u.Tokens[c.In["tokenid"]] != nil {
 		return nil, perl.BadParam("tokenid", "Token already exists.")
 	}
 	if err := w.NeedUserLock("generating token failed"); err != nil {
 		return nil, err
 	}
-	t = &core.Token{Secret: w.Rng.UUID(), Privsep: true}
+	t := &core.Token{Secret: w.Rng.UUID(), Privsep: true}
 	info := map[string]any{"privsep": 1}
 	if err := updateToken(t, c, info); err != nil {
 		return nil, err
@@ -302,11 +285,7 @@ func updateToken(t *core.Token, c *core.Call, info map[string]any) error {
 
 // apiUpdateToken is PUT /access/users/{userid}/token/{tokenid}; since libpve-access-control
 // 9.1.0 it can make a new secret.
-func apiUpdateToken(w *core.World, c *core.Call) (any, error) {
-	_, t, err := callToken(c)
-	if err != nil {
-		return nil, err
-	}
+func apiUpdateToken(w *core.World, c *core.Call, t *core.Token) (any, error) {
 	if err := w.NeedUserLock("updating token info failed"); err != nil {
 		return nil, err
 	}
@@ -324,15 +303,11 @@ func apiUpdateToken(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiDeleteToken is DELETE /access/users/{userid}/token/{tokenid}.
-func apiDeleteToken(w *core.World, c *core.Call) (any, error) {
-	u, _, err := callToken(c)
-	if err != nil {
-		return nil, err
-	}
+func apiDeleteToken(w *core.World, c *core.Call, _ *core.Token) (any, error) {
 	for path := range w.Access.ACL {
 		w.Access.Revoke(path, "", sideTokens, c.In["userid"]+"!"+c.In["tokenid"])
 	}
-	delete(u.Tokens, c.In["tokenid"])
+	delete(w.Access.Users[c.In["userid"]].Tokens, c.In["tokenid"])
 	w.Access.Changed()
 	return nil, nil
 }

@@ -111,12 +111,8 @@ func apiDeleteDomain(w *core.World, c *core.Call) (any, error) {
 
 // apiSetPassword is PUT /access/password. Whoever is not root has to confirm it with
 // his own.
-func apiSetPassword(w *core.World, c *core.Call) (any, error) {
+func apiSetPassword(w *core.World, c *core.Call, u *core.User) (any, error) {
 	userid := c.In["userid"]
-	u := w.Access.Users[userid]
-	if u == nil {
-		return nil, perl.Fail("no such user ('%s')", userid)
-	}
 	if err := confirmed(c, userid); err != nil {
 		return nil, err
 	}
@@ -149,10 +145,7 @@ func confirmed(c *core.Call, userid string) error {
 // Nobody has a second factor here.
 
 // apiUserFactors is GET /access/tfa/{userid}.
-func apiUserFactors(w *core.World, c *core.Call) (any, error) {
-	if w.Access.Users[c.In["userid"]] == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
+func apiUserFactors(w *core.World, c *core.Call, _ *core.User) (any, error) {
 	return []any{}, nil
 }
 
@@ -162,10 +155,7 @@ func apiFactor(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiUserFactorTypes is GET /access/users/{userid}/tfa.
-func apiUserFactorTypes(w *core.World, c *core.Call) (any, error) {
-	if w.Access.Users[c.In["userid"]] == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
+func apiUserFactorTypes(w *core.World, c *core.Call, _ *core.User) (any, error) {
 	if c.Flag("multiple") {
 		return map[string]any{"types": []string{}}, nil
 	}
@@ -173,10 +163,7 @@ func apiUserFactorTypes(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiUnlockFactors is PUT /access/users/{userid}/unlock-tfa: whether it was locked.
-func apiUnlockFactors(w *core.World, c *core.Call) (any, error) {
-	if w.Access.Users[c.In["userid"]] == nil {
-		return nil, perl.Fail("no such user ('%s')", c.In["userid"])
-	}
+func apiUnlockFactors(w *core.World, c *core.Call, _ *core.User) (any, error) {
 	return 0, nil
 }
 

@@ -115,11 +115,7 @@ func apiAcmeAccounts(w *core.World, _ *core.Call) (any, error) {
 }
 
 // apiAcmeAccount is GET /cluster/acme/account/{name}.
-func apiAcmeAccount(_ *core.World, c *core.Call) (any, error) {
-	account, err := accountOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAcmeAccount(_ *core.World, c *core.Call, account *acmeAccount) (any, error) {
 	entry := map[string]any{
 		"account":   map[string]any{"contact": account.contact, "createdAt": account.created, "status": "valid"},
 		"directory": account.directory, "location": account.location,
@@ -159,11 +155,7 @@ func apiAcmeRegister(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiAcmeUpdate is PUT of an account, apiAcmeDeactivate DELETE.
-func apiAcmeUpdate(w *core.World, c *core.Call) (any, error) {
-	account, err := accountOfCall(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAcmeUpdate(w *core.World, c *core.Call, account *acmeAccount) (any, error) {
 	kind, contact := "acmerefresh", contacts(c)
 	if len(contact) > 0 {
 		kind = "acmeupdate"
@@ -176,10 +168,7 @@ func apiAcmeUpdate(w *core.World, c *core.Call) (any, error) {
 	}}), nil
 }
 
-func apiAcmeDeactivate(w *core.World, c *core.Call) (any, error) {
-	if _, err := accountOfCall(c); err != nil {
-		return nil, err
-	}
+func apiAcmeDeactivate(w *core.World, c *core.Call, _ *acmeAccount) (any, error) {
 	name := acmeName(c)
 	return w.Fork(c, w.Cfg.Node, core.Job{Kind: "acmedeactivate", End: func(t *core.Task) error {
 		at := "/etc/pve/priv/acme/"
@@ -225,9 +214,9 @@ func acmeCalls() []sections.ExtraCall {
 			Name: "POST /cluster/acme/account", Root: true, Returns: word, Handle: apiAcmeRegister,
 			Params: name + contact + " needed\ntos_url: string\neab-kid: string\neab-hmac-key: string\n" + directory,
 		},
-		{Name: "GET /cluster/acme/account/{name}", Root: true, Params: name, Returns: object, Handle: apiAcmeAccount},
-		{Name: "PUT /cluster/acme/account/{name}", Root: true, Params: name + contact, Returns: word, Handle: apiAcmeUpdate},
-		{Name: "DELETE /cluster/acme/account/{name}", Root: true, Params: name, Returns: word, Handle: apiAcmeDeactivate},
+		{Name: "GET /cluster/acme/account/{name}", Root: true, Params: name, Returns: object, Handle: core.On(accountOfCall, apiAcmeAccount)},
+		{Name: "PUT /cluster/acme/account/{name}", Root: true, Params: name + contact, Returns: word, Handle: core.On(accountOfCall, apiAcmeUpdate)},
+		{Name: "DELETE /cluster/acme/account/{name}", Root: true, Params: name, Returns: word, Handle: core.On(accountOfCall, apiAcmeDeactivate)},
 		{Name: "GET /cluster/acme/tos", Params: directory, Returns: word, Handle: apiAcmeTerms},
 		{Name: "GET /cluster/acme/meta", Params: directory, Returns: object, Since: "9.0", Handle: apiAcmeMeta},
 		{Name: "GET /cluster/acme/directories", Returns: list, Handle: apiAcmeDirectories},

@@ -4,6 +4,7 @@ package backup
 import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 )
 
 // Area is backups and their jobs.
@@ -21,7 +22,7 @@ func Area() sections.Area {
 			"GET /cluster/backup/{id}":                             apiBackupJob,
 			"PUT /cluster/backup/{id}":                             apiUpdateBackupJob,
 			"DELETE /cluster/backup/{id}":                          apiDeleteBackupJob,
-			"PUT /nodes/{node}/storage/{storage}/content/{volume}": apiUpdateVolume,
+			"PUT /nodes/{node}/storage/{storage}/content/{volume}": core.On(storage.CallVolume, apiUpdateVolume),
 			"POST /nodes/{node}/vzdump":                            apiVZDump,
 			"GET /nodes/{node}/vzdump/extractconfig":               apiExtractConfig,
 		},

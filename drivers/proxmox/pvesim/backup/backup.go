@@ -351,15 +351,8 @@ func protectedLike(s *core.Store, node string, like *core.Volume) int {
 }
 
 // apiUpdateVolume is PUT …/content/{volume}: notes and protection, of backups.
-func apiUpdateVolume(_ *core.World, c *core.Call) (any, error) {
-	s, name, err := storage.CallVolume(c)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := s.ParseName(name)
-	if err != nil {
-		return nil, err
-	}
+func apiUpdateVolume(_ *core.World, c *core.Call, n storage.Named) (any, error) {
+	s, name, parsed := n.Store, n.Volume, n.Parsed
 	if c.Has("notes") && parsed.Content != "backup" {
 		return nil, perl.Fail("only backups can have notes")
 	}

@@ -27,7 +27,7 @@ func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
 			"GET /nodes/{node}/{qemu|lxc}/{vmid}/vncwebsocket": apiConsoleSocket,
-			"PUT /nodes/{node}/qemu/{vmid}/sendkey":            apiSendKey,
+			"PUT /nodes/{node}/qemu/{vmid}/sendkey":            core.On(qemu.RunningOnly, apiSendKey),
 			"POST /access/vncticket":                           apiConsoleLogin,
 		},
 		Guests: map[string]sections.GuestHandler{
@@ -240,12 +240,7 @@ func serialPort(g *core.Guest, name string) (string, error) {
 }
 
 // apiSendKey is PUT …/sendkey: nobody looks at the keyboard.
-func apiSendKey(_ *core.World, c *core.Call) (any, error) {
-	if _, err := qemu.RunningOnly(c); err != nil {
-		return nil, err
-	}
-	return nil, nil
-}
+func apiSendKey(*core.World, *core.Call, *core.Guest) (any, error) { return nil, nil }
 
 // apiMonitor is POST …/monitor: QEMU's own console, of which a few questions are known.
 func apiMonitor(w *core.World, c *core.Call, g *core.Guest) (any, error) {

@@ -30,6 +30,17 @@ type Call struct {
 // world, for it is encoded after the world was let go.
 type Handler func(*World, *Call) (any, error)
 
+// On makes a handler of what is done with the thing that a call is about, once it is found.
+func On[T any](find func(*Call) (T, error), do func(*World, *Call, T) (any, error)) Handler {
+	return func(w *World, c *Call) (any, error) {
+		found, err := find(c)
+		if err != nil {
+			return nil, err
+		}
+		return do(w, c, found)
+	}
+}
+
 // Gather puts together the parameters of path, query and body. What stands in the path
 // may be said again, if it is the same (rest_handler in PVE/HTTPServer.pm).
 func (c *Call) Gather(vars map[string]string) error {

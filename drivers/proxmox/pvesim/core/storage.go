@@ -192,6 +192,9 @@ func (w *World) Store(name string) (*Store, error) {
 	return s, nil
 }
 
+// Store finds the storage of a call.
+func (c *Call) Store() (*Store, error) { return c.W.Store(c.In["storage"]) }
+
 // Volume finds a volume by its id, seen from a node; nil if there is none.
 func (w *World) Volume(node, volid string) *Volume {
 	storage, name, ok := VolumeID(volid)

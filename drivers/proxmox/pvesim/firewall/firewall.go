@@ -27,24 +27,24 @@ func Area() sections.Area {
 // firewallRoutes are the calls about a firewall, behind the path of what it guards.
 // The API table says which of them are there for which.
 var firewallRoutes = map[string]core.Handler{
-	"GET ": apiFirewallIndex, "GET /options": on(fileOfCall, apiFirewallOptions), "PUT /options": on(fileOfCall, apiSetFirewallOptions),
-	"GET /refs":  on(fileOfCall, apiRefs),
-	"GET /rules": on(rulesOfCall, apiRules), "POST /rules": on(rulesOfCall, apiAddRule),
-	"GET /rules/{pos}": on(ruleOfCall, apiRule), "PUT /rules/{pos}": on(ruleOfCall, apiSetRule),
-	"DELETE /rules/{pos}": on(ruleOfCall, apiDeleteRule),
-	"GET /aliases":        on(fileOfCall, apiAliases), "POST /aliases": on(fileOfCall, apiAddAlias),
-	"GET /aliases/{name}": on(aliasOfCall, apiAlias), "PUT /aliases/{name}": on(aliasOfCall, apiSetAlias),
-	"DELETE /aliases/{name}": on(aliasOfCall, apiDeleteAlias),
-	"GET /ipset":             on(fileOfCall, apiIPSets), "POST /ipset": on(fileOfCall, apiAddIPSet),
-	"GET /ipset/{name}": on(setOfCall, apiIPSet), "POST /ipset/{name}": on(setOfCall, apiAddMember),
-	"DELETE /ipset/{name}":     on(setOfCall, apiDeleteIPSet),
-	"GET /ipset/{name}/{cidr}": on(memberOfCall, apiMember), "PUT /ipset/{name}/{cidr}": on(memberOfCall, apiSetMember),
-	"DELETE /ipset/{name}/{cidr}": on(memberOfCall, apiDeleteMember),
-	"GET /groups":                 on(fileOfCall, apiSecurityGroups), "POST /groups": on(fileOfCall, apiAddSecurityGroup),
-	"GET /groups/{group}": on(rulesOfCall, apiRules), "POST /groups/{group}": on(rulesOfCall, apiAddRule),
-	"DELETE /groups/{group}":    on(rulesOfCall, apiDeleteSecurityGroup),
-	"GET /groups/{group}/{pos}": on(ruleOfCall, apiRule), "PUT /groups/{group}/{pos}": on(ruleOfCall, apiSetRule),
-	"DELETE /groups/{group}/{pos}": on(ruleOfCall, apiDeleteRule),
+	"GET ": apiFirewallIndex, "GET /options": core.On(fileOfCall, apiFirewallOptions), "PUT /options": core.On(fileOfCall, apiSetFirewallOptions),
+	"GET /refs":  core.On(fileOfCall, apiRefs),
+	"GET /rules": core.On(rulesOfCall, apiRules), "POST /rules": core.On(rulesOfCall, apiAddRule),
+	"GET /rules/{pos}": core.On(ruleOfCall, apiRule), "PUT /rules/{pos}": core.On(ruleOfCall, apiSetRule),
+	"DELETE /rules/{pos}": core.On(ruleOfCall, apiDeleteRule),
+	"GET /aliases":        core.On(fileOfCall, apiAliases), "POST /aliases": core.On(fileOfCall, apiAddAlias),
+	"GET /aliases/{name}": core.On(aliasOfCall, apiAlias), "PUT /aliases/{name}": core.On(aliasOfCall, apiSetAlias),
+	"DELETE /aliases/{name}": core.On(aliasOfCall, apiDeleteAlias),
+	"GET /ipset":             core.On(fileOfCall, apiIPSets), "POST /ipset": core.On(fileOfCall, apiAddIPSet),
+	"GET /ipset/{name}": core.On(setOfCall, apiIPSet), "POST /ipset/{name}": core.On(setOfCall, apiAddMember),
+	"DELETE /ipset/{name}":     core.On(setOfCall, apiDeleteIPSet),
+	"GET /ipset/{name}/{cidr}": core.On(memberOfCall, apiMember), "PUT /ipset/{name}/{cidr}": core.On(memberOfCall, apiSetMember),
+	"DELETE /ipset/{name}/{cidr}": core.On(memberOfCall, apiDeleteMember),
+	"GET /groups":                 core.On(fileOfCall, apiSecurityGroups), "POST /groups": core.On(fileOfCall, apiAddSecurityGroup),
+	"GET /groups/{group}": core.On(rulesOfCall, apiRules), "POST /groups/{group}": core.On(rulesOfCall, apiAddRule),
+	"DELETE /groups/{group}":    core.On(rulesOfCall, apiDeleteSecurityGroup),
+	"GET /groups/{group}/{pos}": core.On(ruleOfCall, apiRule), "PUT /groups/{group}/{pos}": core.On(ruleOfCall, apiSetRule),
+	"DELETE /groups/{group}/{pos}": core.On(ruleOfCall, apiDeleteRule),
 }
 
 // allFirewallRoutes are they of the cluster, a node, a VM and a container.
@@ -143,17 +143,6 @@ func fileOfCall(c *core.Call) (*firewall, error) {
 	return firewallsOf(w)[key], nil
 }
 
-// on makes a handler of what is done with a part of a firewall, once that is found.
-func on[T any](find func(*core.Call) (T, error), do func(*core.Call, T) (any, error)) core.Handler {
-	return func(_ *core.World, c *core.Call) (any, error) {
-		found, err := find(c)
-		if err != nil {
-			return nil, err
-		}
-		return do(c, found)
-	}
-}
-
 // apiFirewallIndex is GET …/firewall.
 func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 	names := []string{"rules", "aliases", "ipset", "refs", "options"}
@@ -167,14 +156,14 @@ func apiFirewallIndex(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiFirewallOptions is GET …/firewall/options.
-func apiFirewallOptions(c *core.Call, f *firewall) (any, error) {
+func apiFirewallOptions(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	entry := property.TypedBy("PUT "+c.M.Path, f.options)
 	entry["digest"] = listDigest(f.options)
 	return entry, nil
 }
 
 // apiSetFirewallOptions is PUT …/firewall/options.
-func apiSetFirewallOptions(c *core.Call, f *firewall) (any, error) {
+func apiSetFirewallOptions(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	if err := c.Modified(listDigest(f.options)); err != nil {
 		return nil, err
 	}
@@ -235,7 +224,7 @@ func showRule(rule property.Config, pos any, digest string) map[string]any {
 }
 
 // apiRules is GET …/rules.
-func apiRules(_ *core.Call, l ruleList) (any, error) {
+func apiRules(_ *core.World, _ *core.Call, l ruleList) (any, error) {
 	list := []map[string]any{}
 	for n, rule := range *l.rules {
 		list = append(list, showRule(rule, n, l.digest()))
@@ -244,7 +233,7 @@ func apiRules(_ *core.Call, l ruleList) (any, error) {
 }
 
 // apiAddRule is POST …/rules: at the top, whatever position is given.
-func apiAddRule(c *core.Call, l ruleList) (any, error) {
+func apiAddRule(_ *core.World, c *core.Call, l ruleList) (any, error) {
 	rule := property.Config{}
 	setRule(c, rule)
 	if err := verifyRule(c, l.file, rule); err != nil {
@@ -258,12 +247,12 @@ func apiAddRule(c *core.Call, l ruleList) (any, error) {
 }
 
 // apiRule is GET …/rules/{pos}. The position comes back as it was asked for: text.
-func apiRule(c *core.Call, l ruleList) (any, error) {
+func apiRule(_ *core.World, c *core.Call, l ruleList) (any, error) {
 	return showRule((*l.rules)[l.pos], c.In["pos"], l.digest()), nil
 }
 
 // apiSetRule is PUT …/rules/{pos}: it changes a rule, or moves it.
-func apiSetRule(c *core.Call, l ruleList) (any, error) {
+func apiSetRule(_ *core.World, c *core.Call, l ruleList) (any, error) {
 	rule := (*l.rules)[l.pos]
 	if to := c.Num("moveto", 0); c.Has("moveto") && to != l.pos {
 		*l.rules = slices.Delete(*l.rules, l.pos, l.pos+1)
@@ -286,7 +275,7 @@ func apiSetRule(c *core.Call, l ruleList) (any, error) {
 }
 
 // apiDeleteRule is DELETE …/rules/{pos}.
-func apiDeleteRule(_ *core.Call, l ruleList) (any, error) {
+func apiDeleteRule(_ *core.World, _ *core.Call, l ruleList) (any, error) {
 	*l.rules = slices.Delete(*l.rules, l.pos, l.pos+1)
 	return nil, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // apiAliases is GET …/aliases.
-func apiAliases(_ *core.Call, f *firewall) (any, error) {
+func apiAliases(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 	list := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(f.aliases)) {
 		list = append(list, f.showAlias(f.aliases[name], true))
@@ -39,7 +39,7 @@ func (f *firewall) showAlias(alias property.Config, digest bool) map[string]any 
 }
 
 // apiAddAlias is POST …/aliases.
-func apiAddAlias(c *core.Call, f *firewall) (any, error) {
+func apiAddAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	name := strings.ToLower(c.In["name"])
 	if f.aliases[name] != nil {
 		return nil, perl.BadParam("name", "alias '"+c.In["name"]+"' already exists")
@@ -70,11 +70,11 @@ func aliasOfCall(c *core.Call) (*firewall, error) {
 	return f, err
 }
 
-func apiAlias(c *core.Call, f *firewall) (any, error) {
+func apiAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	return f.showAlias(f.aliases[strings.ToLower(c.In["name"])], false), nil
 }
 
-func apiSetAlias(c *core.Call, f *firewall) (any, error) {
+func apiSetAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	name := c.In["name"]
 	if to := c.In["rename"]; to != "" && !strings.EqualFold(to, name) {
 		if f.aliases[strings.ToLower(to)] != nil {
@@ -88,14 +88,16 @@ func apiSetAlias(c *core.Call, f *firewall) (any, error) {
 }
 
 // apiDeleteAlias is DELETE …/aliases/{name}; one that is not there is no mistake.
-func apiDeleteAlias(c *core.Call, f *firewall) (any, error) {
+func apiDeleteAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	delete(f.aliases, strings.ToLower(c.In["name"]))
 	return nil, nil
 }
 
 // apiIPSets is GET …/ipset, apiSecurityGroups GET /cluster/firewall/groups.
-func apiIPSets(_ *core.Call, f *firewall) (any, error) { return showNames("name", f.ipsets), nil }
-func apiSecurityGroups(_ *core.Call, f *firewall) (any, error) {
+func apiIPSets(_ *core.World, _ *core.Call, f *firewall) (any, error) {
+	return showNames("name", f.ipsets), nil
+}
+func apiSecurityGroups(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 	return showNames("group", f.groups), nil
 }
 
@@ -109,12 +111,12 @@ func showNames(key string, all map[string]*named) []map[string]any {
 
 // apiAddIPSet is POST …/ipset, apiAddSecurityGroup POST /cluster/firewall/groups: a new one,
 // or another name for one.
-func apiAddIPSet(c *core.Call, f *firewall) (any, error) {
+func apiAddIPSet(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	_, err := addName(c, "name", "IPSet", f.ipsets)
 	return nil, err
 }
 
-func apiAddSecurityGroup(c *core.Call, f *firewall) (any, error) {
+func apiAddSecurityGroup(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	old, err := addName(c, "group", "Security group", f.groups)
 	if err != nil || old == "" {
 		return nil, err
@@ -161,7 +163,7 @@ func addName(c *core.Call, key, title string, all map[string]*named) (old string
 }
 
 // apiDeleteSecurityGroup is DELETE /cluster/firewall/groups/{group}.
-func apiDeleteSecurityGroup(c *core.Call, l ruleList) (any, error) {
+func apiDeleteSecurityGroup(_ *core.World, c *core.Call, l ruleList) (any, error) {
 	if len(*l.rules) > 0 {
 		return nil, perl.Fail("Security group '%s' is not empty", c.In["group"])
 	}
@@ -211,7 +213,7 @@ func memberOfCall(c *core.Call) (member, error) {
 	return m, err
 }
 
-func apiIPSet(_ *core.Call, m member) (any, error) {
+func apiIPSet(_ *core.World, _ *core.Call, m member) (any, error) {
 	list := []map[string]any{}
 	for _, cidr := range slices.Sorted(maps.Keys(m.set.members)) {
 		list = append(list, showMember(cidr, m.set.members[cidr], m.digest()))
@@ -231,7 +233,7 @@ func showMember(cidr string, member property.Config, digest string) map[string]a
 }
 
 // apiDeleteIPSet is DELETE …/ipset/{name}: an empty one, or with force any.
-func apiDeleteIPSet(c *core.Call, m member) (any, error) {
+func apiDeleteIPSet(_ *core.World, c *core.Call, m member) (any, error) {
 	if len(m.set.members) > 0 && !c.Flag("force") {
 		return nil, perl.Fail("IPSet '%s' is not empty", c.In["name"])
 	}
@@ -239,7 +241,7 @@ func apiDeleteIPSet(c *core.Call, m member) (any, error) {
 	return nil, nil
 }
 
-func apiAddMember(c *core.Call, m member) (any, error) {
+func apiAddMember(_ *core.World, c *core.Call, m member) (any, error) {
 	cidr := c.In["cidr"]
 	if parts := aliasName.FindStringSubmatch(cidr); parts == nil {
 		cidr = cleanAddress(network(cidr))
@@ -289,22 +291,22 @@ func said(c *core.Call) property.Config {
 	return member
 }
 
-func apiMember(_ *core.Call, m member) (any, error) {
+func apiMember(_ *core.World, _ *core.Call, m member) (any, error) {
 	return showMember(m.cidr, m.set.members[m.cidr], m.digest()), nil
 }
 
-func apiSetMember(c *core.Call, m member) (any, error) {
+func apiSetMember(_ *core.World, c *core.Call, m member) (any, error) {
 	m.set.members[m.cidr] = said(c)
 	return nil, nil
 }
 
-func apiDeleteMember(_ *core.Call, m member) (any, error) {
+func apiDeleteMember(_ *core.World, _ *core.Call, m member) (any, error) {
 	delete(m.set.members, m.cidr)
 	return nil, nil
 }
 
 // apiRefs is GET …/refs: what rules can name.
-func apiRefs(c *core.Call, f *firewall) (any, error) {
+func apiRefs(_ *core.World, c *core.Call, f *firewall) (any, error) {
 	cluster := firewallsOf(c.W)["cluster"]
 	list := cluster.refs("dc", c.In["type"])
 	if f != cluster {

@@ -21,11 +21,11 @@ func Area() sections.Area {
 	routes := agentRoutes()
 	maps.Copy(routes, map[string]core.Handler{
 		"POST /nodes/{node}/qemu/{vmid}/agent":                   apiAgentCommand,
-		"POST /nodes/{node}/qemu/{vmid}/agent/exec":              apiAgentExec,
-		"GET /nodes/{node}/qemu/{vmid}/agent/exec-status":        apiAgentExecStatus,
-		"GET /nodes/{node}/qemu/{vmid}/agent/file-read":          apiAgentRead,
-		"POST /nodes/{node}/qemu/{vmid}/agent/file-write":        apiAgentWrite,
-		"POST /nodes/{node}/qemu/{vmid}/agent/set-user-password": apiAgentPassword,
+		"POST /nodes/{node}/qemu/{vmid}/agent/exec":              core.On(thawed("exec"), apiAgentExec),
+		"GET /nodes/{node}/qemu/{vmid}/agent/exec-status":        core.On(thawed("exec-status"), apiAgentExecStatus),
+		"GET /nodes/{node}/qemu/{vmid}/agent/file-read":          core.On(thawed("file-open"), apiAgentRead),
+		"POST /nodes/{node}/qemu/{vmid}/agent/file-write":        core.On(thawed("file-open"), apiAgentWrite),
+		"POST /nodes/{node}/qemu/{vmid}/agent/set-user-password": core.On(thawed("set-user-password"), apiAgentPassword),
 	})
 	return sections.Area{
 		Routes: routes,
@@ -53,13 +53,9 @@ func agent(c *core.Call) (*core.Guest, error) {
 
 // agentCall makes a handler of what an agent answers.
 func agentCall(answer func(*core.World, *core.Guest) any) core.Handler {
-	return func(w *core.World, c *core.Call) (any, error) {
-		g, err := agent(c)
-		if err != nil {
-			return nil, err
-		}
+	return core.On(agent, func(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 		return map[string]any{"result": answer(w, g)}, nil
-	}
+	})
 }
 
 // agentAwake makes a handler of what an agent answers while the guest's file systems
@@ -90,14 +86,16 @@ func agentCannot(*core.World, *core.Guest) any {
 	return refusal("GenericError", "the requested suspend mode is not supported by the guest")
 }
 
-// agentThaws finds the VM of a call with parameters, which an agent refuses while file
-// systems are frozen (check_agent_error in PVE/QemuServer/Agent.pm).
-func agentThaws(c *core.Call, name string) (*core.Guest, error) {
-	g, err := agent(c)
-	if err == nil && system(g).Frozen {
-		return nil, perl.Fail("Agent error: %s", frozenText(name))
+// thawed finds the VM of a call with parameters, which an agent refuses while file systems
+// are frozen (check_agent_error in PVE/QemuServer/Agent.pm).
+func thawed(name string) func(*core.Call) (*core.Guest, error) {
+	return func(c *core.Call) (*core.Guest, error) {
+		g, err := agent(c)
+		if err == nil && system(g).Frozen {
+			return nil, perl.Fail("Agent error: %s", frozenText(name))
+		}
+		return g, err
 	}
-	return g, err
 }
 
 func agentPing(*core.World, *core.Guest) any { return map[string]any{} }
@@ -220,7 +218,7 @@ var agentCommands = agentHandlers()
 func agentHandlers() map[string]core.Handler {
 	all := map[string]core.Handler{
 		"ping": agentCall(agentPing), "info": agentCall(agentInfo), "fsfreeze-status": agentCall(agentFreezing),
-		"fsfreeze-thaw": agentCall(agentThaw), "shutdown": apiAgentShutdown,
+		"fsfreeze-thaw": agentCall(agentThaw), "shutdown": core.On(agent, apiAgentShutdown),
 	}
 	for name, answer := range map[string]func(*core.World, *core.Guest) any{
 		"get-host-name": agentHostname, "get-osinfo": agentOS, "get-time": agentTime, "get-timezone": agentZone,

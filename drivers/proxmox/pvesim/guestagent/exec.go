@@ -91,11 +91,7 @@ func shell(_ *core.Guest, args []string) core.Execution {
 // apiAgentExec is POST …/agent/exec. The agent's answer about a program that is
 // not there has typographic quotes; pvedaemon cannot put them into its status line
 // and drops the connection, so that pveproxy answers 596.
-func apiAgentExec(w *core.World, c *core.Call) (any, error) {
-	g, err := agentThaws(c, "exec")
-	if err != nil {
-		return nil, err
-	}
+func apiAgentExec(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	command := c.Words("command")
 	if len(command) == 0 {
 		return nil, perl.BadParam("command", "property is missing and it is not optional")
@@ -111,11 +107,7 @@ func apiAgentExec(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiAgentExecStatus is GET …/agent/exec-status.
-func apiAgentExecStatus(_ *core.World, c *core.Call) (any, error) {
-	g, err := agentThaws(c, "exec-status")
-	if err != nil {
-		return nil, err
-	}
+func apiAgentExecStatus(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	e, ok := system(g).Runs[c.Num("pid", 0)]
 	if !ok {
 		return nil, perl.Fail("Agent error: Invalid parameter 'pid'")
@@ -157,11 +149,7 @@ func letters(bytes string) string {
 }
 
 // apiAgentRead is GET …/agent/file-read.
-func apiAgentRead(w *core.World, c *core.Call) (any, error) {
-	g, err := agentThaws(c, "file-open")
-	if err != nil {
-		return nil, err
-	}
+func apiAgentRead(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	content, ok := readFile(w, g, c.In["file"])
 	if !ok && directory(c.In["file"]) {
 		return nil, perl.Fail("Agent error: failed to read file: Is a directory")
@@ -173,11 +161,7 @@ func apiAgentRead(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiAgentWrite is POST …/agent/file-write. With encode=0 the content is base64.
-func apiAgentWrite(_ *core.World, c *core.Call) (any, error) {
-	g, err := agentThaws(c, "file-open")
-	if err != nil {
-		return nil, err
-	}
+func apiAgentWrite(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	content, file := c.In["content"], c.In["file"]
 	switch {
 	case directory(file):
@@ -197,19 +181,12 @@ func apiAgentWrite(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiAgentPassword is POST …/agent/set-user-password.
-func apiAgentPassword(_ *core.World, c *core.Call) (any, error) {
-	if _, err := agentThaws(c, "set-user-password"); err != nil {
-		return nil, err
-	}
+func apiAgentPassword(*core.World, *core.Call, *core.Guest) (any, error) {
 	return map[string]any{"result": map[string]any{}}, nil
 }
 
 // apiAgentShutdown is POST …/agent/shutdown: no task tells of it.
-func apiAgentShutdown(w *core.World, c *core.Call) (any, error) {
-	g, err := agent(c)
-	if err != nil {
-		return nil, err
-	}
+func apiAgentShutdown(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	w.At(w.Now.Add(w.Cfg.TaskTimeOf("qmshutdown")), func() {
 		if g.Run != nil && w.Guests[g.Vmid] == g {
 			guests.PowerOff(w, g, nil)

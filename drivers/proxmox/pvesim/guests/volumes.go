@@ -275,13 +275,9 @@ func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, 
 		err = c.NeedAny(path, "Datastore.AllocateSpace", "Datastore.Audit")
 	case parsed.Vmid != 0 && parsed.Vmid == vmid:
 	case parsed.Content == "images" && parsed.Vmid != 0:
-		if err = c.Need(path, "Datastore.Audit"); err == nil {
-			err = c.Need(core.VMPath(parsed.Vmid), "VM.Config.Disk")
-		}
+		err = cmp.Or(c.Need(path, "Datastore.Audit"), c.Need(core.VMPath(parsed.Vmid), "VM.Config.Disk"))
 	case parsed.Content == "backup" && parsed.Vmid != 0:
-		if err = c.Need(path, "Datastore.AllocateSpace"); err == nil {
-			err = c.Need(core.VMPath(parsed.Vmid), "VM.Backup")
-		}
+		err = cmp.Or(c.Need(path, "Datastore.AllocateSpace"), c.Need(core.VMPath(parsed.Vmid), "VM.Backup"))
 	default:
 		err = perl.Fail("missing privileges to access %s", volid)
 	}

@@ -31,7 +31,8 @@ func resourceID(w *core.World, text string) string {
 	return "vm:" + text
 }
 
-func resource(w *core.World, c *core.Call) (*haResource, error) {
+func resource(c *core.Call) (*haResource, error) {
+	w := c.W
 	sid := resourceID(w, c.In["sid"])
 	if r := managerOf(w).resources[sid]; r != nil {
 		return r, nil
@@ -87,11 +88,7 @@ func apiCreateHAResource(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiHAResource is GET /cluster/ha/resources/{sid}.
-func apiHAResource(w *core.World, c *core.Call) (any, error) {
-	r, err := resource(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiHAResource(w *core.World, _ *core.Call, r *haResource) (any, error) {
 	return showResource(w, r), nil
 }
 
@@ -102,7 +99,7 @@ func apiUpdateHAResource(w *core.World, c *core.Call) (any, error) {
 	} else if perl.IsTrue(group) && managerOf(w).groups[group] == nil {
 		return nil, perl.Fail("HA group '%s' does not exist", group)
 	}
-	r, err := resource(w, c)
+	r, err := resource(c)
 	if err == nil {
 		err = w.NeedQuorum()
 	}
@@ -135,11 +132,7 @@ func apiDeleteHAResource(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiMoveHAResource is POST …/migrate and …/relocate.
-func apiMoveHAResource(w *core.World, c *core.Call) (any, error) {
-	r, err := resource(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiMoveHAResource(w *core.World, c *core.Call, r *haResource) (any, error) {
 	node := c.In["node"]
 	if w.Nodes[node] == nil {
 		return nil, perl.Fail("no such cluster node '%s'", node)
@@ -167,46 +160,37 @@ func apiHAGroups(w *core.World, _ *core.Call) (any, error) {
 }
 
 // haGroup is what the calls about one group begin with.
-func haGroup(w *core.World, c *core.Call, what string) (property.Config, error) {
-	name := c.In["group"]
-	if w.V9() {
-		return nil, perl.Fail("cannot %s group: ha groups have been migrated to rules", what)
+func haGroup(what string) func(*core.Call) (property.Config, error) {
+	return func(c *core.Call) (property.Config, error) {
+		name := c.In["group"]
+		if c.W.V9() {
+			return nil, perl.Fail("cannot %s group: ha groups have been migrated to rules", what)
+		}
+		group, ok := managerOf(c.W).groups[name]
+		switch {
+		case what == "create" && ok:
+			return nil, perl.Fail("create ha group failed: ha group ID '%s' already defined", name)
+		case what == "update" && !ok:
+			return nil, perl.Fail("update ha group failed: no such ha group '%s'", name)
+		case what == "read" && !ok:
+			return nil, perl.Fail("no such ha group '%s'", name)
+		}
+		return group, nil
 	}
-	group, ok := managerOf(w).groups[name]
-	switch {
-	case what == "create" && ok:
-		return nil, perl.Fail("create ha group failed: ha group ID '%s' already defined", name)
-	case what == "update" && !ok:
-		return nil, perl.Fail("update ha group failed: no such ha group '%s'", name)
-	case what == "read" && !ok:
-		return nil, perl.Fail("no such ha group '%s'", name)
-	}
-	return group, nil
 }
 
-func apiCreateHAGroup(w *core.World, c *core.Call) (any, error) {
-	if _, err := haGroup(w, c, "create"); err != nil {
-		return nil, err
-	}
+func apiCreateHAGroup(w *core.World, c *core.Call, _ property.Config) (any, error) {
 	group := property.Config{}
 	c.Section(group, "group", "type")
 	managerOf(w).groups[c.In["group"]] = group
 	return nil, nil
 }
 
-func apiHAGroup(w *core.World, c *core.Call) (any, error) {
-	group, err := haGroup(w, c, "read")
-	if err != nil {
-		return nil, err
-	}
+func apiHAGroup(w *core.World, c *core.Call, group property.Config) (any, error) {
 	return property.Section(group, map[string]any{"group": c.In["group"], "type": "group", "digest": property.DigestOf(managerOf(w).groups)}), nil
 }
 
-func apiUpdateHAGroup(w *core.World, c *core.Call) (any, error) {
-	group, err := haGroup(w, c, "update")
-	if err != nil {
-		return nil, err
-	}
+func apiUpdateHAGroup(w *core.World, c *core.Call, group property.Config) (any, error) {
 	if err := errors.Join(c.Modified(property.DigestOf(managerOf(w).groups)), c.MayDrop("nofailback restricted comment", "nodes")); err != nil {
 		return nil, perl.Fail("update ha group failed: %s", err)
 	}
@@ -214,12 +198,9 @@ func apiUpdateHAGroup(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-func apiDeleteHAGroup(w *core.World, c *core.Call) (any, error) {
-	if _, err := haGroup(w, c, "delete"); err != nil {
-		return nil, err
-	}
-	for _, sid := range slices.Sorted(maps.Keys(managerOf(w).resources)) {
-		if managerOf(w).resources[sid].opts["group"] == c.In["group"] {
+func apiDeleteHAGroup(w *core.World, c *core.Call, _ property.Config) (any, error) {
+	for sid, r := range perl.Sorted(managerOf(w).resources) {
+		if r.opts["group"] == c.In["group"] {
 			return nil, perl.Fail("delete ha group failed: ha group is used by service '%s'", sid)
 		}
 	}
@@ -241,7 +222,8 @@ func apiHARules(w *core.World, c *core.Call) (any, error) {
 }
 
 // haRule is the rule of a call.
-func haRule(w *core.World, c *core.Call) (property.Config, error) {
+func haRule(c *core.Call) (property.Config, error) {
+	w := c.W
 	if rule, ok := managerOf(w).rules[c.In["rule"]]; ok {
 		return rule, c.Modified(property.DigestOf(managerOf(w).rules))
 	}
@@ -264,26 +246,16 @@ func apiCreateHARule(w *core.World, c *core.Call) (any, error) {
 	return nil, nil
 }
 
-func apiHARule(w *core.World, c *core.Call) (any, error) {
-	rule, err := haRule(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiHARule(w *core.World, c *core.Call, rule property.Config) (any, error) {
 	return property.Section(rule, map[string]any{"rule": c.In["rule"], "digest": property.DigestOf(managerOf(w).rules)}), nil
 }
 
-func apiUpdateHARule(w *core.World, c *core.Call) (any, error) {
-	rule, err := haRule(w, c)
-	if err == nil {
-		c.Section(rule, "rule")
-	}
-	return nil, err
+func apiUpdateHARule(_ *core.World, c *core.Call, rule property.Config) (any, error) {
+	c.Section(rule, "rule")
+	return nil, nil
 }
 
-func apiDeleteHARule(w *core.World, c *core.Call) (any, error) {
-	if _, err := haRule(w, c); err != nil {
-		return nil, err
-	}
+func apiDeleteHARule(w *core.World, c *core.Call, _ property.Config) (any, error) {
 	delete(managerOf(w).rules, c.In["rule"])
 	return nil, nil
 }

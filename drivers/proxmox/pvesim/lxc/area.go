@@ -11,14 +11,14 @@ import (
 func Area() sections.Area {
 	return sections.Area{
 		Routes: map[string]core.Handler{
-			"POST /nodes/{node}/lxc/{vmid}/status/suspend":  apiSuspendCT,
+			"POST /nodes/{node}/lxc/{vmid}/status/suspend":  core.On(runningCT, apiSuspendCT),
 			"GET /nodes/{node}/lxc":                         apiNodeLXC,
 			"POST /nodes/{node}/lxc":                        apiCreateLXC,
 			"PUT /nodes/{node}/lxc/{vmid}/config":           apiSetLXCConfig,
 			"POST /nodes/{node}/lxc/{vmid}/status/start":    APIStartCT,
-			"POST /nodes/{node}/lxc/{vmid}/status/stop":     apiStopCT,
-			"POST /nodes/{node}/lxc/{vmid}/status/shutdown": APIShutdownCT,
-			"POST /nodes/{node}/lxc/{vmid}/status/reboot":   apiRebootCT,
+			"POST /nodes/{node}/lxc/{vmid}/status/stop":     core.On(runningCT, apiStopCT),
+			"POST /nodes/{node}/lxc/{vmid}/status/shutdown": Shutdown,
+			"POST /nodes/{node}/lxc/{vmid}/status/reboot":   core.On(runningCT, apiRebootCT),
 			"POST /nodes/{node}/lxc/{vmid}/move_volume":     apiMoveVolume,
 		},
 		Guests: map[string]sections.GuestHandler{

@@ -3,6 +3,7 @@ package lxc
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/bridges"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
@@ -88,21 +89,20 @@ func prepareCT(w *core.World, g *core.Guest, log func(string, ...any)) error {
 	return nil
 }
 
-// RunningCT begins a call that fails at once unless the container runs.
-func RunningCT(c *core.Call, what string) (*core.Guest, error) {
-	g := c.W.Guest(c.In["node"], "lxc", c.Vmid())
-	if g == nil || g.Run == nil {
-		return nil, perl.Fail("%s %d not running", what, c.Vmid())
+// runningCT is the container of a call that fails at once unless it runs.
+func runningCT(c *core.Call) (*core.Guest, error) {
+	if g := c.W.Guest(c.In["node"], "lxc", c.Vmid()); g != nil && g.Run != nil {
+		return g, nil
 	}
-	return g, nil
+	what := "CT"
+	if strings.HasSuffix(c.M.Path, "/reboot") {
+		what = "VM" // Also in PVE.
+	}
+	return nil, perl.Fail("%s %d not running", what, c.Vmid())
 }
 
 // apiStopCT is POST …/lxc/{vmid}/status/stop.
-func apiStopCT(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningCT(c, "CT")
-	if err != nil {
-		return nil, err
-	}
+func apiStopCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if c.Flag("overrule-shutdown") {
 		guests.Overrule(w, c, g, "vzshutdown")
 	}
@@ -133,24 +133,18 @@ func StopCTJob(w *core.World, kind string, g *core.Guest, c *core.Call) core.Job
 	}}
 }
 
-// APIShutdownCT is POST …/lxc/{vmid}/status/shutdown.
-func APIShutdownCT(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningCT(c, "CT")
-	if err != nil {
-		return nil, err
-	}
+// Shutdown is POST …/lxc/{vmid}/status/shutdown.
+var Shutdown = core.On(runningCT, apiShutdownCT)
+
+func apiShutdownCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if w.HA.Managed(g) {
 		return w.HA.Request(c, g, "stopped"), nil
 	}
 	return w.Fork(c, g.Node, StopCTJob(w, "vzshutdown", g, c)), nil
 }
 
-// apiRebootCT is POST …/lxc/{vmid}/status/reboot. Its text says VM, also in PVE.
-func apiRebootCT(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningCT(c, "VM")
-	if err != nil {
-		return nil, err
-	}
+// apiRebootCT is POST …/lxc/{vmid}/status/reboot.
+func apiRebootCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	j := StopCTJob(w, "vzreboot", g, c)
 	stop := j.End
 	j.End = func(t *core.Task) error {
@@ -168,11 +162,7 @@ func apiRebootCT(w *core.World, c *core.Call) (any, error) {
 
 // apiSuspendCT is POST …/lxc/{vmid}/status/suspend. PVE calls it experimental, and
 // without CRIU it fails.
-func apiSuspendCT(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningCT(c, "CT")
-	if err != nil {
-		return nil, err
-	}
+func apiSuspendCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	return checkpoint(w, c, g, "vzsuspend", "-s -D"), nil
 }
 

@@ -45,7 +45,7 @@ func stopAll(kind string) core.Handler {
 	return bulkAction{
 		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *core.Guest, _ *core.Call) bool { return g.Run == nil },
-		path: "status/shutdown", each: byKind(qemu.APIShutdown, lxc.APIShutdownCT),
+		path: "status/shutdown", each: byKind(qemu.APIShutdown, lxc.Shutdown),
 		params: func(c *core.Call, _ *core.Guest) map[string]string {
 			return map[string]string{"forceStop": cmp.Or(c.In["force-stop"], "1"), "timeout": cmp.Or(c.In["timeout"], "180")}
 		},
@@ -56,7 +56,7 @@ func suspendAll(kind string) core.Handler {
 	return bulkAction{
 		kind: kind, priv: "VM.PowerMgmt",
 		skip: func(g *core.Guest, _ *core.Call) bool { return g.Run == nil || g.Kind == "lxc" },
-		path: "status/suspend", each: byKind(qemu.APISuspend, nil),
+		path: "status/suspend", each: byKind(qemu.Suspend, nil),
 		params: func(c *core.Call, _ *core.Guest) map[string]string {
 			return map[string]string{"todisk": cmp.Or(c.In["to-disk"], "0")}
 		},

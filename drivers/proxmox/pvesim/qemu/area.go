@@ -18,8 +18,8 @@ func Area() sections.Area {
 			"POST /nodes/{node}/qemu/{vmid}/status/stop":     apiStop,
 			"POST /nodes/{node}/qemu/{vmid}/status/shutdown": APIShutdown,
 			"POST /nodes/{node}/qemu/{vmid}/status/reboot":   apiReboot,
-			"POST /nodes/{node}/qemu/{vmid}/status/reset":    apiReset,
-			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  APISuspend,
+			"POST /nodes/{node}/qemu/{vmid}/status/reset":    core.On(RunningOnly, apiReset),
+			"POST /nodes/{node}/qemu/{vmid}/status/suspend":  Suspend,
 			"POST /nodes/{node}/qemu/{vmid}/status/resume":   apiResume,
 		},
 		Guests: map[string]sections.GuestHandler{

@@ -155,11 +155,7 @@ func plugFails(w *core.World, g *core.Guest, card map[string]string) (why string
 }
 
 // apiReset is POST …/status/reset: the same process boots again.
-func apiReset(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningOnly(c)
-	if err != nil {
-		return nil, err
-	}
+func apiReset(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	return w.Fork(c, g.Node, core.Job{Kind: "qmreset", ID: fmt.Sprint(g.Vmid), Guest: g, Begin: func(*core.Task) error {
 		if g.Run == nil {
 			return perl.Fail("VM %d not running", g.Vmid)
@@ -176,13 +172,11 @@ func apiReset(w *core.World, c *core.Call) (any, error) {
 	}}), nil
 }
 
-// APISuspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
+// Suspend is POST …/status/suspend: a pause; with todisk a hibernation, which keeps
 // the memory on a volume and ends the process (vm_suspend in PVE/QemuServer.pm).
-func APISuspend(w *core.World, c *core.Call) (any, error) {
-	g, err := RunningOnly(c)
-	if err != nil {
-		return nil, err
-	}
+var Suspend = core.On(RunningOnly, apiSuspend)
+
+func apiSuspend(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	kind, toDisk := "qmpause", c.Flag("todisk")
 	if toDisk {
 		kind = "qmsuspend"

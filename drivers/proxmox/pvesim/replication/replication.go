@@ -164,7 +164,8 @@ func replicationState(w *core.World, id string) map[string]any {
 }
 
 // nodeJob checks that a job is one of a guest on the node of a call.
-func nodeJob(w *core.World, c *core.Call) (string, error) {
+func nodeJob(c *core.Call) (string, error) {
+	w := c.W
 	id := c.In["id"]
 	guest, _, _ := strings.Cut(id, "-")
 	g := w.Guests[perl.Atoi(guest)]
@@ -188,19 +189,11 @@ func apiNodeReplications(w *core.World, c *core.Call) (any, error) {
 	return list, nil
 }
 
-func apiNodeReplication(w *core.World, c *core.Call) (any, error) {
-	id, err := nodeJob(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiNodeReplication(w *core.World, c *core.Call, id string) (any, error) {
 	return replicationState(w, id), nil
 }
 
-func apiReplicationLog(w *core.World, c *core.Call) (any, error) {
-	id, err := nodeJob(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiReplicationLog(w *core.World, c *core.Call, id string) (any, error) {
 	lines := []map[string]any{}
 	if at := replicatedOf(w)[id]; !at.IsZero() {
 		stamp := at.Format("2006-01-02 15:04:05 ")
@@ -213,11 +206,7 @@ func apiReplicationLog(w *core.World, c *core.Call) (any, error) {
 
 // apiReplicateNow is POST /nodes/{node}/replication/{id}/schedule_now: the scheduler
 // looks once a minute.
-func apiReplicateNow(w *core.World, c *core.Call) (any, error) {
-	id, err := nodeJob(w, c)
-	if err != nil {
-		return nil, err
-	}
+func apiReplicateNow(w *core.World, c *core.Call, id string) (any, error) {
 	at := w.Now.Truncate(time.Minute).Add(time.Minute)
 	w.At(at, func() {
 		if job := w.Sections["replication"][id]; job != nil && job["disable"] != "1" {
@@ -244,8 +233,8 @@ func replicationCalls() []sections.ExtraCall {
 	return []sections.ExtraCall{
 		{Name: "GET /nodes/{node}/replication", Params: "guest: integer 100..999999999", Returns: list, Handle: apiNodeReplications},
 		{Name: "GET /nodes/{node}/replication/{id}", Params: id, Returns: list, Handle: sections.Index{Key: "name", Names: "schedule_now log status"}.Handler},
-		{Name: "GET /nodes/{node}/replication/{id}/status", Params: id, Returns: object, Handle: apiNodeReplication},
-		{Name: "GET /nodes/{node}/replication/{id}/log", Params: id + "\nstart: integer 0..\nlimit: integer 0..", Returns: list, Handle: apiReplicationLog},
-		{Name: "POST /nodes/{node}/replication/{id}/schedule_now", Params: id, Returns: &pveapi.Value{}, Handle: apiReplicateNow},
+		{Name: "GET /nodes/{node}/replication/{id}/status", Params: id, Returns: object, Handle: core.On(nodeJob, apiNodeReplication)},
+		{Name: "GET /nodes/{node}/replication/{id}/log", Params: id + "\nstart: integer 0..\nlimit: integer 0..", Returns: list, Handle: core.On(nodeJob, apiReplicationLog)},
+		{Name: "POST /nodes/{node}/replication/{id}/schedule_now", Params: id, Returns: &pveapi.Value{}, Handle: core.On(nodeJob, apiReplicateNow)},
 	}
 }

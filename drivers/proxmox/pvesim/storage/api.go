@@ -68,10 +68,7 @@ func holdsAny(s *core.Store, contents []string) bool {
 
 // apiStorageIdentity is GET …/storage/{storage}/identity, since pve-storage 9.1.3: backup
 // servers alone have one, and none of those is simulated.
-func apiStorageIdentity(w *core.World, c *core.Call) (any, error) {
-	if _, err := w.Store(c.In["storage"]); err != nil {
-		return nil, err
-	}
+func apiStorageIdentity(w *core.World, c *core.Call, _ *core.Store) (any, error) {
 	return nil, perl.Fail("get_identity not implemented for this plugin at /usr/share/perl5/PVE/Storage/Plugin.pm line 2681.")
 }
 
@@ -87,11 +84,7 @@ func apiStorageStatus(w *core.World, c *core.Call) (any, error) {
 // apiListContent is GET …/storage/{storage}/content. A disk is listed for who
 // may change it, all else for who may read it; the filter by guest keeps what
 // belongs to none, but for ISO images.
-func apiListContent(w *core.World, c *core.Call) (any, error) {
-	s, err := w.Store(c.In["storage"])
-	if err != nil {
-		return nil, err
-	}
+func apiListContent(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	list := []map[string]any{}
 	for _, v := range s.List(c.In["node"]) {
 		content := volumes.ContentOf(w, v)
@@ -139,30 +132,32 @@ func listed(v *core.Volume, s *core.Store, content string) map[string]any {
 	return entry
 }
 
+// Named is the volume of a call: its storage, its name there and what that tells.
+type Named struct {
+	*core.Store
+	Volume string
+	Parsed core.ParsedName
+}
+
 // CallVolume reads the volume of a call, which may come without its storage
 // (real_volume_id in PVE/API2/Storage/Content.pm).
-func CallVolume(c *core.Call) (s *core.Store, name string, err error) {
-	name = c.In["volume"]
-	storage, rest, full := core.VolumeID(name)
-	if full {
+func CallVolume(c *core.Call) (n Named, err error) {
+	n.Volume = c.In["volume"]
+	if storage, rest, full := core.VolumeID(n.Volume); full {
 		if storage != c.In["storage"] {
-			return nil, "", perl.BadParam("volume", "storage ID mismatch ("+storage+" != "+c.In["storage"]+")\n")
+			return n, perl.BadParam("volume", "storage ID mismatch ("+storage+" != "+c.In["storage"]+")\n")
 		}
-		name = rest
+		n.Volume = rest
 	}
-	if s, err = c.W.Store(c.In["storage"]); err != nil {
-		return nil, "", err
+	if n.Store, err = c.Store(); err == nil {
+		n.Parsed, err = n.ParseName(n.Volume)
 	}
-	_, err = s.ParseName(name)
-	return s, name, err
+	return n, err
 }
 
 // apiGetVolume is GET …/content/{volume}.
-func apiGetVolume(_ *core.World, c *core.Call) (any, error) {
-	s, name, err := CallVolume(c)
-	if err != nil {
-		return nil, err
-	}
+func apiGetVolume(_ *core.World, c *core.Call, n Named) (any, error) {
+	s, name := n.Store, n.Volume
 	if _, err := guests.MayReadVolume(c, 0, s.Name+":"+name, ""); err != nil {
 		return nil, err
 	}
@@ -190,25 +185,15 @@ func apiGetVolume(_ *core.World, c *core.Call) (any, error) {
 
 // apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
 // still needs it, and one that is not there can be deleted too.
-func apiDeleteVolume(w *core.World, c *core.Call) (any, error) {
-	s, name, err := CallVolume(c)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := s.ParseName(name)
-	if err != nil {
-		return nil, err
-	}
+func apiDeleteVolume(w *core.World, c *core.Call, n Named) (any, error) {
+	s, name, parsed := n.Store, n.Volume, n.Parsed
 	if c.Req.Forked != nil {
 		return c.Await("")
 	}
 	volid := s.Name + ":" + name
+	err := c.Need("/storage/"+s.Name, "Datastore.Allocate")
 	if parsed.Content == "backup" && parsed.Vmid != 0 {
-		if err = c.Need("/storage/"+s.Name, "Datastore.AllocateSpace"); err == nil {
-			err = c.Need(core.VMPath(parsed.Vmid), "VM.Backup")
-		}
-	} else {
-		err = c.Need("/storage/"+s.Name, "Datastore.Allocate")
+		err = cmp.Or(c.Need("/storage/"+s.Name, "Datastore.AllocateSpace"), c.Need(core.VMPath(parsed.Vmid), "VM.Backup"))
 	}
 	if err != nil {
 		return nil, err
@@ -243,11 +228,7 @@ func apiDeleteVolume(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiAllocate is POST …/content: an empty disk for a guest.
-func apiAllocate(w *core.World, c *core.Call) (any, error) {
-	s, err := w.Store(c.In["storage"])
-	if err != nil {
-		return nil, err
-	}
+func apiAllocate(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	name, vmid, format := c.In["filename"], c.Vmid(), c.In["format"]
 	ext := strings.TrimPrefix(path.Ext(name), ".")
 	if ext != "raw" && ext != "qcow2" && ext != "vmdk" {
@@ -269,7 +250,8 @@ func apiAllocate(w *core.World, c *core.Call) (any, error) {
 	if name == "" {
 		name = path.Base(s.FreeDisk(c.In["node"], vmid, format))
 	}
-	if name, err = newName(s, name, vmid, format, w.V9()); err != nil {
+	name, err := newName(s, name, vmid, format, w.V9())
+	if err != nil {
 		return nil, err
 	}
 	if format == "subvol" && size != 0 && s.Files() {

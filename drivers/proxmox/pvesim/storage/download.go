@@ -47,11 +47,7 @@ func CheckContent(s *core.Store, content string) error {
 
 // apiUpload is POST …/storage/{storage}/upload. PVE does not hand it on to the node that
 // it is for: the one that was asked copies the file there, and has the task.
-func apiUpload(w *core.World, c *core.Call) (any, error) {
-	s, err := w.Store(c.In["storage"])
-	if err != nil {
-		return nil, err
-	}
+func apiUpload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	content, up := c.In["content"], c.Req.Upload
 	switch {
 	case !s.Files():
@@ -101,11 +97,7 @@ func apiUpload(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiDownload is POST …/storage/{storage}/download-url.
-func apiDownload(w *core.World, c *core.Call) (any, error) {
-	s, err := w.Store(c.In["storage"])
-	if err != nil {
-		return nil, err
-	}
+func apiDownload(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	node := c.In["node"]
 	if err := mayDownload(c, node); err != nil {
 		return nil, err
@@ -326,11 +318,7 @@ func apiDownloadAppliance(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiPullImage is POST …/oci-registry-pull (PVE/API2/Storage/Status.pm).
-func apiPullImage(w *core.World, c *core.Call) (any, error) {
-	s, err := w.Store(c.In["storage"])
-	if err != nil {
-		return nil, err
-	}
+func apiPullImage(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	if !s.Files() {
 		return nil, perl.Fail("can't upload to storage type '%s', not a file based storage!", s.Type)
 	}
