@@ -7,7 +7,7 @@ import "slices"
 // nothing else of ours, so that what the simulator does cannot lean on what the driver
 // believes.
 var simulator = []string{
-	"perl", "calendar", "property", "content", "core", "volumes", "logins", "sections", "bridges",
+	"perl", "calendar", "property", "content", "core", "sections", "bridges",
 	"guests", "access", "storage", "qemuconf", "qemu", "guestagent", "lxc", "backup", "migrate", "ha",
 	"firewall", "sdn", "notify", "certs", "acme", "disks", "consoles", "cluster", "node", "metrics",
 	"replication",

@@ -236,32 +236,24 @@ func (v *Value) checkType(value any) string {
 	}
 	plain := fmt.Sprintf("type check ('%s') failed", v.Type)
 	structured := v.Type == "array" || v.Type == "object" || v.Type == "null" // For these PVE says no more.
+	got := ""
 	switch value := value.(type) {
 	case []any:
-		if structured {
-			return plain
-		}
-		return plain + " - got ARRAY"
+		got = "ARRAY"
 	case map[string]any:
-		if structured {
-			return plain
-		}
-		return plain + " - got HASH"
+		got = "HASH"
 	case bool:
-		if structured {
-			return plain
-		}
-		return plain + " - got JSON::PP::Boolean" // Perl's name of the type.
+		got = "JSON::PP::Boolean" // Perl's name of the type.
 	default:
-		switch v.Type {
-		case "array", "object":
-			return plain
-		case "null":
+		if v.Type == "null" {
 			return plain + " - value is not null"
-		default:
-			return fmt.Sprintf("%s - got '%s'", plain, Text(value))
 		}
+		got = "'" + Text(value) + "'"
 	}
+	if structured {
+		return plain
+	}
+	return plain + " - got " + got
 }
 
 // checkText verifies a scalar beyond its type.

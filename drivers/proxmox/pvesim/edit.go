@@ -139,22 +139,16 @@ func (e *Edit) Lock(vmid int, lock string) { e.Set(vmid, "lock", lock) }
 
 // Crash kills the running tasks of a guest without any cleaning up: a lock that
 // they set stays, and their status is unknown.
-func (e *Edit) Crash(vmid int) {
-	id := fmt.Sprint(vmid)
-	for _, t := range e.w.Tasks.All {
-		if t.Running() && t.ID == id {
-			t.Crash()
-		}
-	}
-}
+func (e *Edit) Crash(vmid int) { e.running(vmid, (*core.Task).Crash) }
 
 // Lose lets the running tasks of a guest die without a trace: a lock that they
 // set stays, and their ids are unknown.
-func (e *Edit) Lose(vmid int) {
-	id := fmt.Sprint(vmid)
+func (e *Edit) Lose(vmid int) { e.running(vmid, (*core.Task).Lose) }
+
+func (e *Edit) running(vmid int, do func(*core.Task)) {
 	for _, t := range e.w.Tasks.All {
-		if t.Running() && t.ID == id {
-			t.Lose()
+		if t.Running() && t.ID == fmt.Sprint(vmid) {
+			do(t)
 		}
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/cluster"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/logins"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/sections"
@@ -149,7 +149,7 @@ func dispatch(t *sections.Table, w *core.World, c *core.Call) (any, error) {
 		m, known = nil, false
 	}
 	if m == nil || m.Perm.User != "world" {
-		who, err := logins.Authenticate(w, req)
+		who, err := access.Authenticate(w, req)
 		if err != nil {
 			return nil, err
 		}

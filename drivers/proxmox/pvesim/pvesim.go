@@ -20,7 +20,7 @@
 // # What happens to a request
 //
 // host.go reads it as PVE does (core/request.go), asks the fault rules, finds the method
-// in the API table ([sections.Table]), knows who asks (package logins), checks
+// in the API table ([sections.Table]), knows who asks (access/tickets.go), checks
 // privileges (core/rights.go) and parameters by that table, and calls the handler.
 // The checks that PVE makes in code, and all effects, are the handlers'. What a handler
 // returns is encoded, with PVE's header lines, by answer.go; promise.go
@@ -32,7 +32,7 @@
 // snapshot.go. Everything else is a package below:
 //
 //   - perl, calendar, property, content: values, failures and files, without a host
-//   - core: the world, calls, tasks, guests, storages, who may do what; volumes and logins
+//   - core: the world, calls, tasks, guests, storages, volumes, who may do what
 //   - sections: how methods are described and found
 //   - guests: what VMs and containers have in common; qemuconf, qemu and guestagent for
 //     VMs, lxc for containers; backup, migrate and ha for both

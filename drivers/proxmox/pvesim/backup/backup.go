@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 )
 
 // apiVZDump is POST /nodes/{node}/vzdump. Guests of other nodes are left out
@@ -141,8 +140,7 @@ func (d *dump) begin(t *core.Task) error {
 			d.fails(t, vmid, err)
 			continue
 		}
-		g.Conf["lock"] = "backup"
-		d.w.Write(g)
+		d.w.SetLock(g, "backup")
 		d.locked = append(d.locked, g)
 	}
 	return nil
@@ -157,8 +155,7 @@ func (d *dump) fails(t *core.Task, vmid int, err error) {
 func (d *dump) unlock() {
 	for _, g := range d.locked {
 		if g.Conf["lock"] == "backup" {
-			delete(g.Conf, "lock")
-			d.w.Write(g)
+			d.w.SetLock(g, "")
 		}
 	}
 }
@@ -263,10 +260,8 @@ func apiExtractConfig(w *core.World, c *core.Call) (any, error) {
 	if _, err := guests.MayReadVolume(c, 0, volid, "backup"); err != nil {
 		return nil, err
 	}
-	if storage, name, ok := core.VolumeID(volid); ok {
-		if s, err := w.Store(storage); err != nil {
-			return nil, err
-		} else if _, err := s.ParseName(name); err != nil {
+	if _, _, managed := core.VolumeID(volid); managed {
+		if _, err := core.Locate(w, volid); err != nil {
 			return nil, err
 		}
 	}
@@ -351,7 +346,7 @@ func protectedLike(s *core.Store, node string, like *core.Volume) int {
 }
 
 // apiUpdateVolume is PUT …/content/{volume}: notes and protection, of backups.
-func apiUpdateVolume(_ *core.World, c *core.Call, n storage.Named) (any, error) {
+func apiUpdateVolume(_ *core.World, c *core.Call, n core.Named) (any, error) {
 	s, name, parsed := n.Store, n.Volume, n.Parsed
 	if c.Has("notes") && parsed.Content != "backup" {
 		return nil, perl.Fail("only backups can have notes")

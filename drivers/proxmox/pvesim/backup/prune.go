@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
-
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
@@ -172,7 +170,7 @@ func apiPrune(w *core.World, c *core.Call) (any, error) {
 		for _, entry := range list {
 			if entry["mark"] == "remove" {
 				t.Logf("removing backup '%s'", entry["volid"])
-				if err := volumes.Free(w, t.Node, perl.Text(entry["volid"])); err != nil {
+				if err := core.Free(w, t.Node, perl.Text(entry["volid"])); err != nil {
 					return err
 				}
 			}

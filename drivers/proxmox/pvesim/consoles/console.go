@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/access"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/certs"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guestagent"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/logins"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
@@ -122,7 +122,7 @@ func openConsole(w *core.World, c *core.Call, con *Console, kind, id, says strin
 // PVE/AccessControl.pm).
 func consoleTicket(w *core.World, user, path string, port int) string {
 	plain := fmt.Sprintf("PVEVNC:%08X", w.Now.Unix())
-	return plain + "::" + logins.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
+	return plain + "::" + access.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))
 }
 
 // goodConsoleTicket verifies such a ticket, which is good for forty seconds.
@@ -134,7 +134,7 @@ func goodConsoleTicket(w *core.World, ticket, user, path string, port int) bool 
 		return false
 	}
 	age := w.Now.Unix() - seconds
-	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(logins.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
+	return age > -20 && age < 40 && hmac.Equal([]byte(signature), []byte(access.Sign(w, fmt.Sprintf("%s:%s:%s:%d", plain, user, path, port))))
 }
 
 func badConsoleTicket() error {

@@ -184,6 +184,14 @@ func (g *Guest) SetDeletions(keys map[string]bool) {
 	g.Pend["delete"] = strings.Join(words, ",")
 }
 
+// SetLock sets the lock of a guest and writes its file; an empty one takes the lock away.
+func (w *World) SetLock(g *Guest, lock string) {
+	if g.Conf["lock"] = lock; lock == "" {
+		delete(g.Conf, "lock")
+	}
+	w.Write(g)
+}
+
 // CheckLock fails while the configuration carries a lock.
 func (g *Guest) CheckLock() error {
 	if lock := g.Conf["lock"]; lock != "" {

@@ -29,6 +29,26 @@ type ParsedName struct {
 	Base    bool
 }
 
+// Named is a volume as its id names it, whether it is there or not.
+type Named struct {
+	*Store
+	Volume string // Its name on the storage.
+	Parsed ParsedName
+}
+
+// Locate finds the storage that the id of a volume names, and reads the name there.
+func Locate(w *World, volid string) (n Named, err error) {
+	storage, name, ok := VolumeID(volid)
+	if !ok {
+		return n, perl.Fail("unable to parse volume ID '%s'", volid)
+	}
+	n.Volume = name
+	if n.Store, err = w.Store(storage); err == nil {
+		n.Parsed, err = n.ParseName(name)
+	}
+	return n, err
+}
+
 // QemuFormat is the format of a volume as QEMU is told it: what is no disk is raw.
 func (p ParsedName) QemuFormat() string {
 	if p.Content == "images" || p.Content == "import" {
@@ -130,7 +150,12 @@ func DiskName(st *Store, vmid, n int, format string) string {
 	if format == "subvol" {
 		name = fmt.Sprintf("subvol-%d-disk-%d", vmid, n)
 	}
-	if st.Files() {
+	return st.NameOf(vmid, name, format)
+}
+
+// NameOf is the name of a volume of a guest; a file lies in the folder of the guest.
+func (s *Store) NameOf(vmid int, name, format string) string {
+	if s.Files() {
 		return fmt.Sprintf("%d/%s.%s", vmid, name, format)
 	}
 	return name

@@ -323,25 +323,4 @@ func (w *World) V92() bool { return w.Cfg.Version != "8.4" && w.Cfg.Version != "
 func (w *World) V9() bool { return w.Cfg.Version != "8.4" }
 
 // NodeNames lists the nodes, sorted.
-func (w *World) NodeNames() []string {
-	names := make([]string, 0, len(w.Nodes))
-	for name := range w.Nodes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// Sample is what the status daemon knows of a guest.
-type Sample struct {
-	Name     string
-	Status   string
-	Qmp      string // Of a VM whose processors do not run: what QEMU calls it.
-	Template bool
-	Cpus     float64 // Of a container with a limit perhaps half a one.
-	Maxmem   int64
-	Maxdisk  int64
-	Disk     int64     // What is used of it; known of containers only.
-	Since    time.Time // Start of the process; zero while stopped.
-	Vmid     int
-}
+func (w *World) NodeNames() []string { return slices.Sorted(maps.Keys(w.Nodes)) }

@@ -105,33 +105,22 @@ func apiSmart(_ *core.World, c *core.Call) (any, error) {
 	}}}, nil
 }
 
-// apiInitDisk is POST …/disks/initgpt, apiWipeDisk PUT …/disks/wipedisk.
-func apiInitDisk(w *core.World, c *core.Call) (any, error) {
-	d, err := anyDisk(c, c.In["disk"])
-	switch {
-	case err != nil:
-		return nil, err
-	case d.used != "":
-		return nil, perl.Fail("disk %s already in use", d.path)
+// partition is POST …/disks/initgpt and PUT …/disks/wipedisk: whether a free disk has a
+// table of partitions.
+func partition(kind, inUse string, gpt bool) core.Handler {
+	return func(w *core.World, c *core.Call) (any, error) {
+		d, err := anyDisk(c, c.In["disk"])
+		switch {
+		case err != nil:
+			return nil, err
+		case d.used != "":
+			return nil, perl.Fail(inUse, d.path)
+		}
+		return w.Fork(c, c.In["node"], core.Job{Kind: kind, ID: strings.TrimPrefix(d.path, "/dev/"), End: func(*core.Task) error {
+			d.gpt = gpt
+			return nil
+		}}), nil
 	}
-	return w.Fork(c, c.In["node"], core.Job{Kind: "diskinit", ID: strings.TrimPrefix(d.path, "/dev/"), End: func(*core.Task) error {
-		d.gpt = true
-		return nil
-	}}), nil
-}
-
-func apiWipeDisk(w *core.World, c *core.Call) (any, error) {
-	d, err := anyDisk(c, c.In["disk"])
-	switch {
-	case err != nil:
-		return nil, err
-	case d.used != "":
-		return nil, perl.Fail("disk/partition '%s' has a holder", d.path)
-	}
-	return w.Fork(c, c.In["node"], core.Job{Kind: "wipedisk", ID: strings.TrimPrefix(d.path, "/dev/"), End: func(*core.Task) error {
-		d.gpt = false
-		return nil
-	}}), nil
 }
 
 func diskCalls() []sections.ExtraCall {
@@ -143,8 +132,8 @@ func diskCalls() []sections.ExtraCall {
 	calls := []sections.ExtraCall{
 		{Name: "GET " + at + "list", Perm: read, Params: "include-partitions: boolean\nskipsmart: boolean\ntype: string unused|journal_disks", Returns: list, Handle: apiDisks},
 		{Name: "GET " + at + "smart", Perm: read, Params: "disk: string needed " + device + "\nhealthonly: boolean", Returns: object, Handle: apiSmart},
-		{Name: "POST " + at + "initgpt", Perm: modify, Params: "disk: string needed " + device + "\nuuid: string <=36", Returns: word, Handle: apiInitDisk},
-		{Name: "PUT " + at + "wipedisk", Perm: modify, Params: "disk: string needed " + device, Returns: word, Handle: apiWipeDisk},
+		{Name: "POST " + at + "initgpt", Perm: modify, Params: "disk: string needed " + device + "\nuuid: string <=36", Returns: word, Handle: partition("diskinit", "disk %s already in use", true)},
+		{Name: "PUT " + at + "wipedisk", Perm: modify, Params: "disk: string needed " + device, Returns: word, Handle: partition("wipedisk", "disk/partition '%s' has a holder", false)},
 		{Name: "GET " + at + "zfs/{name}", Perm: audit, Params: "name: string pve-storage-id", Returns: object, Handle: apiZpool},
 	}
 	const one = "name: string pve-storage-id needed\nadd_storage: boolean\ndevice: string needed"

@@ -8,7 +8,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // PowerOn lets the process be there.
@@ -97,7 +96,7 @@ func QemuVersion(w *core.World) string {
 // ForgetState frees the memory that was kept of a VM, and what was noted with it.
 func ForgetState(w *core.World, g *core.Guest) {
 	if state := g.Conf["vmstate"]; state != "" {
-		_ = volumes.Free(w, g.Node, state)
+		_ = core.Free(w, g.Node, state)
 	}
 	for _, key := range []string{"lock", "vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"} {
 		delete(g.Conf, key)

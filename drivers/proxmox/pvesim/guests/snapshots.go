@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // SnapshotNames are the names of the snapshots of a guest, oldest first.
@@ -120,16 +119,14 @@ func apiCreateSnapshot(w *core.World, c *core.Call) (any, error) {
 	}
 	unlock := func(*core.Task) {
 		if g.Conf["lock"] == "snapshot" {
-			delete(g.Conf, "lock")
-			w.Write(g)
+			w.SetLock(g, "")
 		}
 	}
 	return w.Fork(c, g.Node, core.Job{Kind: Word(g) + "snapshot", ID: fmt.Sprint(g.Vmid), Guest: g, Abort: unlock, Begin: func(*core.Task) error {
 		if err := maySnapshot(w, g, name); err != nil {
 			return err
 		}
-		g.Conf["lock"] = "snapshot"
-		w.Write(g)
+		w.SetLock(g, "snapshot")
 		return nil
 	}, End: func(t *core.Task) error {
 		unlock(t)
@@ -228,12 +225,9 @@ func AllocateState(w *core.World, g *core.Guest, of string, section property.Con
 	if st == nil {
 		return "", perl.Fail("no target storage found for VM state")
 	}
-	name := fmt.Sprintf("vm-%d-state-%s", g.Vmid, of)
-	if st.Files() {
-		name = fmt.Sprintf("%d/%s.raw", g.Vmid, name)
-	}
+	name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-state-%s", g.Vmid, of), "raw")
 	size := int64(property.MemoryMiB(g.Conf["memory"])*2+500) << 20
-	if _, err := volumes.AllocateAs(w, g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
+	if _, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, "raw", size, log); err != nil {
 		return "", err
 	}
 	section["vmstate"] = storage + ":" + name

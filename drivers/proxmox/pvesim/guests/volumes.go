@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // Owns says whether a volume belongs to a guest.
@@ -99,7 +98,7 @@ func BaseOf(w *core.World, g *core.Guest, volid string) string {
 // it cannot be freed.
 func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) {
 	if remove {
-		err := volumes.Free(w, g.Node, old)
+		err := core.Free(w, g.Node, old)
 		if err == nil {
 			return
 		}
@@ -112,7 +111,7 @@ func Leave(w *core.World, g *core.Guest, old string, remove bool, t *core.Task) 
 // names, and with unreferenced also those that only carry its id.
 func FreeDisks(w *core.World, g *core.Guest, unreferenced bool, log func(string, ...any)) {
 	release := func(volid string) {
-		if err := volumes.Free(w, g.Node, volid); err != nil {
+		if err := core.Free(w, g.Node, volid); err != nil {
 			log("Could not remove disk '%s', check manually: %s", volid, err)
 		}
 	}
@@ -251,22 +250,17 @@ func BothGuests(w *core.World, title, kind string, giver, taker int) (from, to *
 // MayReadVolume checks the right to use a volume (check_volume_access in
 // PVE/Storage.pm), and returns its content type.
 func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, err error) {
-	storage, name, managed := core.VolumeID(volid)
-	if !managed {
+	if _, _, managed := core.VolumeID(volid); !managed {
 		if !c.Root() {
 			return "", perl.Fail("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", map[bool]int{false: 581, true: 651}[c.W.V9()])
 		}
 		return "", nil
 	}
-	st, err := c.W.Store(storage)
+	n, err := core.Locate(c.W, volid)
 	if err != nil {
 		return "", err
 	}
-	parsed, err := st.ParseName(name)
-	if err != nil {
-		return "", err
-	}
-	path := "/storage/" + storage
+	parsed, path := n.Parsed, "/storage/"+n.Name
 	switch {
 	case want != "" && parsed.Content != want && (want != "rootdir" || parsed.Content != "images"):
 		return "", perl.Fail("unable to use volume %s - content type needs to be '%s'", volid, want)

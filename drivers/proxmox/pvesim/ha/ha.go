@@ -272,8 +272,7 @@ func haRecover(w *core.World, r *haResource, g *core.Guest) {
 				continue
 			}
 			g.Node, g.Run, r.away, r.crm = name, nil, time.Time{}, "recovery"
-			delete(g.Conf, "lock")
-			w.Write(g)
+			w.SetLock(g, "")
 			break
 		}
 	}

@@ -80,18 +80,12 @@ func checkIDMap(value string) error {
 func volumesThere(w *core.World, node string, conf property.Config) error {
 	for _, key := range property.MountNames(conf) {
 		m := property.ParseMount(key, conf[key])
-		storage, name, managed := core.VolumeID(m.Volume)
-		if m.Kind() != "volume" || !managed {
+		if _, _, managed := core.VolumeID(m.Volume); m.Kind() != "volume" || !managed {
 			continue
 		}
-		st, err := w.Store(storage)
-		if err != nil {
+		if n, err := core.Locate(w, m.Volume); err != nil {
 			return err
-		}
-		if _, err := st.ParseName(name); err != nil {
-			return err
-		}
-		if st.Find(node, name) == nil {
+		} else if n.Find(node, n.Volume) == nil {
 			return perl.Fail("volume '%s' does not exist", m.Volume)
 		}
 	}

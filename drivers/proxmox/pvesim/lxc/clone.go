@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCloneCT is POST /nodes/{node}/lxc/{vmid}/clone. Unlike that of a VM the new
@@ -34,12 +33,8 @@ func apiCloneCT(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	copied.Conf = maps.Clone(conf) // All but the volumes stands there before the task begins.
 	copied.Conf["lock"] = "create"
 	w.Add(copied)
-	g.Conf["lock"] = "disk"
-	w.Write(g)
-	unlock := func() {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	w.SetLock(g, "disk")
+	unlock := func() { w.SetLock(g, "") }
 	return w.Fork(c, g.Node, core.Job{
 		Kind: "vzclone", ID: fmt.Sprint(g.Vmid), Guest: copied,
 		Abort: func(*core.Task) { unlock(); w.Remove(copied) },
@@ -146,7 +141,7 @@ func cloneCT(w *core.World, source, conf property.Config, g, copied *core.Guest,
 		v, storage, err := cloneMount(w, m, g, copied, cl, log)
 		if err != nil {
 			for _, volid := range made {
-				_ = volumes.Free(w, copied.Node, volid)
+				_ = core.Free(w, copied.Node, volid)
 			}
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiSetLXCConfig is PUT /nodes/{node}/lxc/{vmid}/config: at once, there is no
@@ -238,7 +237,7 @@ func dropCT(w *core.World, g *core.Guest, key, trouble string, going map[string]
 		}
 	case strings.HasPrefix(key, "unused"):
 		if !mounts(g, value) && guests.Owns(w, g, value) {
-			if err := volumes.Free(w, g.Node, value); err != nil {
+			if err := core.Free(w, g.Node, value); err != nil {
 				problems[key] = trouble + err.Error() + "\n"
 				return
 			}

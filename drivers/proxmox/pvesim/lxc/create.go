@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // ctOrder is what a new container is made of.
@@ -208,8 +207,7 @@ func forkCreateCT(w *core.World, c *core.Call, node string, vmid int, old *core.
 		g = core.NewGuest(node, "lxc", vmid)
 		w.Add(g)
 	}
-	g.Conf["lock"] = "create"
-	w.Write(g)
+	w.SetLock(g, "create")
 	drop := func(*core.Task) {
 		if old == nil {
 			w.Remove(g)
@@ -255,7 +253,7 @@ func buildCT(w *core.World, g *core.Guest, order ctOrder, t *core.Task) error {
 	made := []string{}
 	undo := func(err error) error {
 		for _, volid := range made {
-			_ = volumes.Free(w, g.Node, volid)
+			_ = core.Free(w, g.Node, volid)
 		}
 		return err
 	}

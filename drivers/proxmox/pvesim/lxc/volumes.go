@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // newMount is a mount point that names a new volume as it is configured once that is
@@ -45,7 +44,7 @@ func allocateMount(w *core.World, node string, st *core.Store, vmid int, size in
 	case !st.Holds("rootdir"):
 		return nil, perl.Fail("content type 'rootdir' is not available or configured on storage '%s'", st.Name)
 	}
-	v, err := volumes.Allocate(w, node, st, vmid, format, size, log)
+	v, err := core.Allocate(w, node, st, vmid, format, size, log)
 	if err != nil {
 		return nil, err
 	}
@@ -185,12 +184,8 @@ func moveVolume(w *core.World, c *core.Call) (any, error) {
 	if err := mayMoveVolume(g, key, digest, remove); err != nil {
 		return nil, err
 	}
-	g.Conf["lock"] = "disk"
-	w.Write(g)
-	unlock := func(*core.Task) {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	w.SetLock(g, "disk")
+	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, g.Node, core.Job{Kind: "move_volume", ID: fmt.Sprint(g.Vmid), Guest: g, Abort: unlock, End: func(t *core.Task) error {
 		unlock(t)
 		m := property.ParseMount(key, g.Conf[key])

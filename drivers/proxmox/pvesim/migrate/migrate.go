@@ -10,7 +10,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // Migration is where a guest has to go, and how.
@@ -139,10 +138,7 @@ func mayMoveTo(c *core.Call, storage string) error {
 
 // Job moves a guest (PVE/QemuMigrate.pm, PVE/LXC/Migrate.pm).
 func Job(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
-	unlock := func(*core.Task) {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	unlock := func(*core.Task) { w.SetLock(g, "") }
 	aborted := func(t *core.Task, err error) error {
 		t.Logf("ERROR: migration aborted (duration 00:00:00): %s", err)
 		return perl.Fail("migration aborted")
@@ -159,8 +155,7 @@ func Job(w *core.World, c *core.Call, g *core.Guest, m Migration) core.Job {
 		if err := mayMigrate(w, g, m, t.Logf); err != nil {
 			return aborted(t, err)
 		}
-		g.Conf["lock"] = "migrate"
-		w.Write(g)
+		w.SetLock(g, "migrate")
 		return nil
 	}, End: func(t *core.Task) error {
 		unlock(t)
@@ -245,7 +240,7 @@ func migrate(w *core.World, c *core.Call, g *core.Guest, m Migration, t *core.Ta
 			st.Put(m.Target, v)
 			continue
 		}
-		moved, err := volumes.CopyDisk(w, m.Target, v, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
+		moved, err := core.CopyDisk(w, m.Target, v, to, g.Vmid, to.FormatFor("", v.Format), t.Logf)
 		if err != nil {
 			return err
 		}

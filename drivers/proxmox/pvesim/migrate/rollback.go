@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemu"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiRollback is POST …/snapshot/{snapname}/rollback. A VM runs afterwards if its
@@ -24,10 +23,7 @@ func apiRollback(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 			return nil, err
 		}
 	}
-	unlock := func(*core.Task) {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, g.Node, core.Job{Kind: guests.Word(g) + "rollback", ID: fmt.Sprint(g.Vmid), Guest: g, Abort: unlock, Begin: func(*core.Task) error {
 		switch {
 		case g.Snapshot(name) == nil:
@@ -38,8 +34,7 @@ func apiRollback(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		if err := g.CheckLock(); err != nil {
 			return err
 		}
-		g.Conf["lock"] = "rollback"
-		w.Write(g)
+		w.SetLock(g, "rollback")
 		return nil
 	}, End: func(t *core.Task) error {
 		s := g.Snapshot(name)
@@ -100,10 +95,7 @@ func rollBack(w *core.World, g *core.Guest, s *core.Snapshot) {
 // apiDeleteSnapshot is DELETE …/snapshot/{snapname}.
 func apiDeleteSnapshot(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	name := c.In["snapname"]
-	unlock := func(*core.Task) {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, g.Node, core.Job{Kind: guests.Word(g) + "delsnapshot", ID: fmt.Sprint(g.Vmid), Guest: g, Abort: unlock, Begin: func(*core.Task) error {
 		if err := g.CheckLock(); err != nil {
 			return err
@@ -111,8 +103,7 @@ func apiDeleteSnapshot(w *core.World, c *core.Call, g *core.Guest) (any, error) 
 		if g.Snapshot(name) == nil {
 			return perl.Fail("snapshot '%s' does not exist", name)
 		}
-		g.Conf["lock"] = "snapshot-delete"
-		w.Write(g)
+		w.SetLock(g, "snapshot-delete")
 		return nil
 	}, End: func(t *core.Task) error {
 		unlock(t)
@@ -142,7 +133,7 @@ func dropSnapshot(w *core.World, g *core.Guest, name string) {
 		}
 	}
 	if state := gone.Conf["vmstate"]; state != "" {
-		_ = volumes.Free(w, g.Node, state)
+		_ = core.Free(w, g.Node, state)
 	}
 	w.Write(g)
 }

@@ -55,16 +55,15 @@ func FamilyOf(key string) string { return strings.TrimRight(key, "0123456789") }
 
 // ParseProperty reads a property string by the table's description of a key;
 // values are checked before they get here, so what does not parse is empty.
-func ParseProperty(key, value string) map[string]string {
-	v, ok := ConfigParams["qemu"]().Param(key)
-	if !ok {
-		return map[string]string{}
+func ParseProperty(key, value string) map[string]string { return parse("qemu", key, value) }
+
+func parse(kind, key, value string) map[string]string {
+	if v, ok := ConfigParams[kind]().Param(key); ok {
+		if parsed, err := v.ParseProperty(value); err == nil {
+			return parsed
+		}
 	}
-	parsed, err := v.ParseProperty(value)
-	if err != nil {
-		return map[string]string{}
-	}
-	return parsed
+	return map[string]string{}
 }
 
 // ParseDrive reads a drive. An unusedN is a bare volume.
@@ -244,17 +243,7 @@ func MountNames(c Config) []string {
 
 // CTProperty reads a property string by the table's description of a container's
 // key. What does not parse is empty, as in parseProperty.
-func CTProperty(key, value string) map[string]string {
-	v, ok := ConfigParams["lxc"]().Param(key)
-	if !ok {
-		return map[string]string{}
-	}
-	parsed, err := v.ParseProperty(value)
-	if err != nil {
-		return map[string]string{}
-	}
-	return parsed
-}
+func CTProperty(key, value string) map[string]string { return parse("lxc", key, value) }
 
 // Mount is a mount point: a volume (or a path of the host) and options.
 type Mount struct {

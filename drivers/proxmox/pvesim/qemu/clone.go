@@ -14,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCloneVM is POST /nodes/{node}/qemu/{vmid}/clone. It checks early, but the
@@ -114,7 +113,7 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 		volid, err := cloneDisk(w, g, copied, key, &d, cl, log)
 		if err != nil {
 			for _, volid := range made {
-				_ = volumes.Free(w, copied.Node, volid)
+				_ = core.Free(w, copied.Node, volid)
 			}
 			return err
 		}
@@ -158,7 +157,7 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Dri
 		if d.Cloudinit() {
 			v, err = copyCloudinit(w, st, g.Node, copied.Vmid, format, log)
 		} else {
-			v, err = volumes.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
+			v, err = core.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
 		}
 	}
 	if err != nil {
@@ -171,11 +170,8 @@ func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Dri
 }
 
 func copyCloudinit(w *core.World, st *core.Store, node string, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {
-	name := fmt.Sprintf("vm-%d-cloudinit", vmid)
-	if st.Files() {
-		name = fmt.Sprintf("%d/%s.%s", vmid, name, format)
-	}
-	return volumes.AllocateAs(w, node, st, name, vmid, format, qemuconf.CloudinitSize, log)
+	name := st.NameOf(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), format)
+	return core.AllocateAs(w, node, st, name, vmid, format, qemuconf.CloudinitSize, log)
 }
 
 // checkClone makes the checks that come before and again inside the task

@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // apiCreateVM is POST /nodes/{node}/qemu. The configuration file exists, with
@@ -109,7 +108,7 @@ func buildVM(c *core.Call, g *core.Guest, set map[string]string, storage string,
 	if err != nil {
 		for _, key := range property.DriveNames(made) {
 			if d := property.ParseDrive(key, made[key]); d.File != property.ParseDrive(key, set[key]).File {
-				_ = volumes.Free(w, g.Node, d.File)
+				_ = core.Free(w, g.Node, d.File)
 			}
 		}
 		return err

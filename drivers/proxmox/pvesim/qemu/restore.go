@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/qemuconf"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // restoring is what a VM is to be restored from, and how.
@@ -47,12 +46,8 @@ func restoreVM(w *core.World, c *core.Call, node string, vmid int, r restoring) 
 	if err != nil {
 		return nil, perl.Fail("unable to restore VM %d - %s", vmid, err)
 	}
-	g.Conf["lock"] = "create"
-	w.Write(g)
-	unlock := func(*core.Task) {
-		delete(g.Conf, "lock")
-		w.Write(g)
-	}
+	w.SetLock(g, "create")
+	unlock := func(*core.Task) { w.SetLock(g, "") }
 	return w.Fork(c, node, core.Job{Kind: "qmrestore", ID: fmt.Sprint(vmid), Guest: g, Abort: unlock, End: func(t *core.Task) error {
 		if err := restoreInto(w, g, v.Backup, r, t.Logf); err != nil {
 			unlock(t)
@@ -116,7 +111,7 @@ func unpackVM(w *core.World, g *core.Guest, b *core.Backup, r restoring, log fun
 		volid, err := restoreDisk(w, g, key, storageOf(b.Disks[key]), b.Disks[key], log)
 		if err != nil {
 			for _, volid := range made {
-				_ = volumes.Free(w, g.Node, volid)
+				_ = core.Free(w, g.Node, volid)
 			}
 			return err
 		}
@@ -175,7 +170,7 @@ func freeRestored(w *core.World, g *core.Guest, b *core.Backup, log func(string,
 	g.Snapshots = nil
 	for _, volid := range gone {
 		delete(g.Conf, keyOf(disks, volid))
-		if err := volumes.Free(w, g.Node, volid); err != nil {
+		if err := core.Free(w, g.Node, volid); err != nil {
 			log("%s", err)
 		}
 	}
@@ -266,14 +261,11 @@ func restoreDisk(w *core.World, g *core.Guest, key, storage string, s core.Saved
 	}
 	format := st.FormatFor("", s.Format)
 	if property.CloudFile.MatchString(s.Volid) {
-		name := fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
-		if st.Files() {
-			name = fmt.Sprintf("%d/%s.%s", g.Vmid, name, format)
-		}
-		_, err := volumes.AllocateAs(w, g.Node, st, name, g.Vmid, format, s.Size, log)
+		name := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-cloudinit", g.Vmid), format)
+		_, err := core.AllocateAs(w, g.Node, st, name, g.Vmid, format, s.Size, log)
 		return storage + ":" + name, err
 	}
-	v, err := volumes.Allocate(w, g.Node, st, g.Vmid, format, s.Size, log)
+	v, err := core.Allocate(w, g.Node, st, g.Vmid, format, s.Size, log)
 	if err != nil {
 		return "", err
 	}

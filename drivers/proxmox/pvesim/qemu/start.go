@@ -205,8 +205,7 @@ func apiSuspend(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 		if _, err := guests.AllocateState(w, g, "suspend-"+w.Now.UTC().Format(time.DateOnly), g.Conf, c.In["statestorage"], t.Logf); err != nil {
 			return err
 		}
-		g.Conf["lock"] = "suspending"
-		w.Write(g)
+		w.SetLock(g, "suspending")
 		return nil
 	}, End: func(t *core.Task) error {
 		if g.Run == nil {

@@ -120,22 +120,14 @@ func tidyDrive(c *core.Call, key string, d *property.Drive) error {
 	if d.Opts["media"] == "" && (d.File == "none" || d.File == "cdrom") {
 		d.Opts["media"] = "cdrom"
 	}
-	storage, name, managed := core.VolumeID(d.File)
-	if !managed || property.NewDisk.MatchString(d.File) || name == "cloudinit" {
+	if _, name, managed := core.VolumeID(d.File); !managed || property.NewDisk.MatchString(d.File) || name == "cloudinit" {
 		return nil
 	}
-	st, err := c.W.Store(storage)
-	if err != nil {
-		return err
-	}
-	parsed, err := st.ParseName(name)
-	if err != nil {
-		return err
-	}
-	if parsed.Content == "iso" && !d.Cdrom() {
+	n, err := core.Locate(c.W, d.File)
+	if err == nil && n.Parsed.Content == "iso" && !d.Cdrom() {
 		return perl.BadParam(key, "explicit 'media=cdrom' is required for iso images")
 	}
-	return nil
+	return err
 }
 
 // keepVersion fails when the version of a TPM's state would change

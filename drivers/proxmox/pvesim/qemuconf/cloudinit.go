@@ -104,21 +104,12 @@ func WriteCloudDrive(w *core.World, g *core.Guest, conf property.Config, log fun
 // snippet fails unless a volume is a document for cloud-init that is there
 // (read_cloudinit_snippets_file).
 func snippet(w *core.World, node, volid string) error {
-	storage, name, managed := core.VolumeID(volid)
-	if !managed {
-		return perl.Fail("unable to parse volume ID '%s'", volid)
-	}
-	st, err := w.Store(storage)
-	if err != nil {
-		return err
-	}
-	parsed, err := st.ParseName(name)
-	switch {
+	switch n, err := core.Locate(w, volid); {
 	case err != nil:
 		return err
-	case parsed.Content != "snippets":
+	case n.Parsed.Content != "snippets":
 		return perl.Fail("%s is not in the snippets directory", volid)
-	case st.Find(node, name) == nil:
+	case n.Find(node, n.Volume) == nil:
 		return perl.Fail("volume '%s' does not exist", volid)
 	}
 	return nil

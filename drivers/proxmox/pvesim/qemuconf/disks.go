@@ -13,7 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // CloudinitSize is that of the drive for cloud-init.
@@ -36,7 +35,7 @@ func MakeDisks(w *core.World, g *core.Guest, settings map[string]string, default
 		}
 		if err != nil {
 			for _, volid := range allocated {
-				_ = volumes.Free(w, g.Node, volid)
+				_ = core.Free(w, g.Node, volid)
 			}
 			return nil, err
 		}
@@ -76,11 +75,8 @@ func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m maki
 	if !managed { // A path of the host; only root@pam gets here.
 		return d.String(), "", nil
 	}
-	st, err := w.Store(storage)
-	if err != nil {
-		return "", "", err
-	}
-	parsed, err := st.ParseName(name)
+	n, err := core.Locate(w, d.File)
+	parsed := n.Parsed
 	switch format := d.Opts["format"]; {
 	case err != nil:
 		return "", "", err
@@ -95,7 +91,7 @@ func makeDisk(w *core.World, g *core.Guest, key string, d property.Drive, m maki
 	case key == "tpmstate0" && parsed.Format != "raw" && !w.V9():
 		return "", "", perl.Fail("tpmstate0: volume format is '%s', only 'raw' is supported!", parsed.Format)
 	}
-	v := st.Find(g.Node, name)
+	v := n.Find(g.Node, name)
 	if v == nil {
 		return "", "", perl.Fail("volume '%s' does not exist", d.File)
 	}
@@ -123,15 +119,15 @@ func makeCloudinit(w *core.World, g *core.Guest, key string, d property.Drive, s
 	if err != nil {
 		return "", "", err
 	}
-	format, volume := "raw", fmt.Sprintf("vm-%d-cloudinit", g.Vmid)
+	format := "raw"
 	if st.Files() {
 		format = cmp.Or(d.Opts["format"], "qcow2")
-		volume = fmt.Sprintf("%d/%s.%s", g.Vmid, volume, format)
 	}
+	volume := st.NameOf(g.Vmid, fmt.Sprintf("vm-%d-cloudinit", g.Vmid), format)
 	if st.Find(g.Node, volume) != nil {
 		return "", "", st.Taken(volume)
 	}
-	if _, err := volumes.AllocateAs(w, g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
+	if _, err := core.AllocateAs(w, g.Node, st, volume, g.Vmid, format, CloudinitSize, m.log); err != nil {
 		return "", "", err
 	}
 	d.File = storage + ":" + volume
@@ -165,7 +161,7 @@ func makeNew(w *core.World, g *core.Guest, key string, d property.Drive, storage
 				format = "raw"
 			}
 		}
-		v, err = volumes.Allocate(w, g.Node, st, g.Vmid, format, size, m.log)
+		v, err = core.Allocate(w, g.Node, st, g.Vmid, format, size, m.log)
 	}
 	if err != nil {
 		return "", "", err
@@ -203,7 +199,7 @@ func importDisk(w *core.World, g *core.Guest, st *core.Store, source, format str
 	} else {
 		log("create full clone of drive (%s)", source)
 	}
-	v, err := volumes.CopyDisk(w, g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
+	v, err := core.CopyDisk(w, g.Node, from, st, g.Vmid, st.FormatFor(format, from.Format), log)
 	if err != nil {
 		return nil, perl.Fail("cannot import from '%s' - %s", source, core.TaskText(err))
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // applyChange is the worker of $update_vm_api: everything becomes a waiting
@@ -80,29 +79,10 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 	family := property.FamilyOf(key)
 	d := property.ParseDrive(key, value)
 	switch {
-	case family == "unused":
-		if g.Conf["protection"] == "1" {
-			return perl.Fail("can't remove unused disk '%s' - protection mode enabled", d.File)
-		}
-		if err := c.Need(core.VMPath(g.Vmid), "VM.Config.Disk"); err != nil {
+	case family == "unused", key == "vmstate":
+		if err := dropVolume(c, g, key, value); err != nil {
 			return err
 		}
-		if err := deallocate(c, g, key, d); err != nil {
-			return err
-		}
-		delete(g.Conf, key)
-		c.W.Write(g)
-		modified[key] = true
-		return nil
-	case key == "vmstate":
-		if g.Conf["protection"] == "1" {
-			return perl.Fail("can't remove vmstate '%s' - protection mode enabled", value)
-		}
-		if err := deallocate(c, g, key, property.Drive{File: value}); err != nil {
-			return err
-		}
-		delete(g.Conf, key)
-		c.W.Write(g)
 		modified[key] = true
 		return nil
 	case property.IsDrive(key):
@@ -145,6 +125,28 @@ func removeKey(c *core.Call, g *core.Guest, key string, force bool, order *[]str
 	return nil
 }
 
+// dropVolume removes a volume that is not in use at once.
+func dropVolume(c *core.Call, g *core.Guest, key, value string) error {
+	d, what := property.Drive{File: value}, "vmstate"
+	if key != "vmstate" {
+		d, what = property.ParseDrive(key, value), "unused disk"
+	}
+	if g.Conf["protection"] == "1" {
+		return perl.Fail("can't remove %s '%s' - protection mode enabled", what, d.File)
+	}
+	if key != "vmstate" {
+		if err := c.Need(core.VMPath(g.Vmid), "VM.Config.Disk"); err != nil {
+			return err
+		}
+	}
+	if err := deallocate(c, g, key, d); err != nil {
+		return err
+	}
+	delete(g.Conf, key)
+	c.W.Write(g)
+	return nil
+}
+
 // setKey lets a new value wait.
 func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]string, modified map[string]bool, log func(string, ...any)) error {
 	value := ch.Set[key]
@@ -152,32 +154,21 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	if waiting, ok := g.Pend[key]; ok && waiting == value {
 		return nil
 	}
-	family := property.FamilyOf(key)
+	family, pend := property.FamilyOf(key), value
+	var err error
 	switch {
 	case property.IsDrive(key):
-		if err := setDrive(c, g, key, value, order, modified, log); err != nil {
-			return err
-		}
+		pend, err = setDrive(c, g, key, value, order, modified, log)
 	case family == "serial", family == "usb", family == "hostpci", family == "virtiofs", family == "rng":
 		for _, of := range []string{g.Conf[key], value} {
-			if of == "" {
-				continue
-			}
-			if err := MayUseDevices(c, g.Vmid, "", map[string]string{key: of}, "modify"); err != nil {
-				return err
+			if of != "" && err == nil {
+				err = MayUseDevices(c, g.Vmid, "", map[string]string{key: of}, "modify")
 			}
 		}
-		g.Pend[key] = value
 	case key == "vga":
-		if err := CheckClipboard(value); err != nil {
-			return err
-		}
-		g.Pend[key] = value
+		err = CheckClipboard(value)
 	case key == "machine":
-		if err := checkMachine(value); err != nil {
-			return err
-		}
-		g.Pend[key] = value
+		err = checkMachine(value)
 	case key == "ostype":
 		if !ch.Has("machine") && !modified["machine"] && g.Pend["machine"] == "" {
 			switch pinned, err := PinMachine(c.W, g.Conf["machine"], value); {
@@ -187,32 +178,28 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 				g.Pend["machine"] = pinned
 			}
 		}
-		g.Pend[key] = value
-	case key == "cipassword":
-		g.Conf[key] = value
 	case key == "tags":
-		if err := guests.MayTag(c, g.Vmid, g.Conf[key], value); err != nil {
-			return err
-		}
-		g.Pend[key] = guests.UniqueTags(c.W, value)
+		err, pend = guests.MayTag(c, g.Vmid, g.Conf[key], value), guests.UniqueTags(c.W, value)
 	case family == "net" && g.Conf[key] != "":
-		if err := MayUseBridges(c, map[string]string{key: g.Conf[key]}); err != nil {
-			return err
-		}
-		g.Pend[key] = value
-	case key == "boot":
+		err = MayUseBridges(c, map[string]string{key: g.Conf[key]})
+	case key == "boot": // a CD drive that is dealt with later writes the old order over it, with itself at the end
 		devices := property.BootOrder(value)
 		for _, device := range devices {
 			if g.Conf[device] == "" && g.Pend[device] == "" && ch.Set[device] == "" || slices.Contains(ch.Remove, device) {
 				return perl.Fail("invalid bootorder: device '%s' does not exist'", device)
 			}
 		}
-		g.Pend[key] = value // a CD drive that is dealt with later writes the old order over it, with itself at the end
 		if len(devices) > 0 {
-			g.Pend[key] = property.PrintBootOrder(devices)
+			pend = property.PrintBootOrder(devices)
 		}
-	default:
-		g.Pend[key] = value
+	}
+	if err != nil {
+		return err
+	}
+	if key == "cipassword" {
+		g.Conf[key] = value
+	} else {
+		g.Pend[key] = pend
 	}
 	going := g.Deletions()
 	if _, old := g.Conf["bootdisk"]; old && key == "boot" && len(property.BootOrder(value)) > 0 {
@@ -224,37 +211,36 @@ func setKey(c *core.Call, g *core.Guest, key string, ch guests.Change, order *[]
 	return nil
 }
 
-// setDrive allocates what a drive orders and lets the result wait.
-func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, modified map[string]bool, log func(string, ...any)) error {
-	if old := g.Conf[key]; old != "" {
-		if err := mayChangeDrive(c, g.Vmid, property.ParseDrive(key, old)); err != nil {
-			return err
-		}
-	}
+// setDrive allocates what a drive orders; the result waits.
+func setDrive(c *core.Call, g *core.Guest, key, value string, order *[]string, modified map[string]bool, log func(string, ...any)) (string, error) {
 	d := property.ParseDrive(key, value)
-	if old := g.Conf[key]; key == "tpmstate0" && old != "" {
-		if err := keepVersion(property.ParseDrive(key, old), d); err != nil {
-			return err
+	if old := g.Conf[key]; old != "" {
+		before := property.ParseDrive(key, old)
+		err := mayChangeDrive(c, g.Vmid, before)
+		if err == nil && key == "tpmstate0" {
+			err = keepVersion(before, d)
+		}
+		if err != nil {
+			return "", err
 		}
 	}
 	if err := mayChangeDrive(c, g.Vmid, d); err != nil {
-		return err
+		return "", err
 	}
 	if waiting := g.Pend[key]; waiting != "" {
 		unuse(c.W, g, property.ParseDrive(key, waiting))
 	}
 	made, err := MakeDisks(c.W, g, map[string]string{key: value}, "", log)
 	if err != nil {
-		return err
+		return "", err
 	}
-	g.Pend[key] = made[key]
 	// A new CD drive is made bootable. One for cloud-init is not.
 	if d.Cdrom() && !d.Cloudinit() && len(*order) > 0 && !slices.Contains(*order, key) {
 		*order = append(*order, key)
 		g.Pend["boot"] = property.PrintBootOrder(*order)
 		modified["boot"] = true
 	}
-	return nil
+	return made[key], nil
 }
 
 // Coldplug makes the waiting changes of a VM that does not run
@@ -313,7 +299,7 @@ func dropDrive(c *core.Call, g *core.Guest, key, value string, force bool) error
 func unuse(w *core.World, g *core.Guest, d property.Drive) {
 	switch {
 	case d.Cloudinit():
-		_ = volumes.Free(w, g.Node, d.File) // PVE only warns.
+		_ = core.Free(w, g.Node, d.File) // PVE only warns.
 		clear(g.Cloud)
 	case !d.Cdrom() && guests.Owns(w, g, d.File):
 		property.AddUnused(g.Conf, d.File)
@@ -341,7 +327,7 @@ func deallocate(c *core.Call, g *core.Guest, key string, d property.Drive) error
 			}
 		}
 	}
-	return volumes.Free(c.W, g.Node, d.File)
+	return core.Free(c.W, g.Node, d.File)
 }
 
 // PinMachine is the machine of a guest as it is stored; empty: as it was. Windows gets

@@ -154,21 +154,14 @@ func mayUseDrive(c *core.Call, vmid int, key string, d property.Drive, defaultSt
 
 // mayImport checks the source of a disk that is to be imported.
 func mayImport(c *core.Call, vmid int, key, source string) error {
-	storage, name, managed := core.VolumeID(source)
-	if managed {
-		st, err := c.W.Store(storage)
-		if err != nil {
+	if _, _, managed := core.VolumeID(source); managed {
+		switch n, err := core.Locate(c.W, source); {
+		case err != nil:
 			return err
-		}
-		parsed, err := st.ParseName(name)
-		if err != nil {
-			return err
-		}
-		if parsed.Content != "images" && parsed.Content != "import" {
-			return perl.BadParam(key, source+" has wrong type '"+parsed.Content+"' - needs to be 'images' or 'import'")
-		}
-		if parsed.Vmid != 0 {
-			return c.Need(core.VMPath(parsed.Vmid), "VM.Clone")
+		case n.Parsed.Content != "images" && n.Parsed.Content != "import":
+			return perl.BadParam(key, source+" has wrong type '"+n.Parsed.Content+"' - needs to be 'images' or 'import'")
+		case n.Parsed.Vmid != 0:
+			return c.Need(core.VMPath(n.Parsed.Vmid), "VM.Clone")
 		}
 	}
 	_, err := guests.MayReadVolume(c, vmid, source, "")

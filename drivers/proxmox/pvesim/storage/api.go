@@ -12,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/volumes"
 )
 
 // status is what a node says about a storage. It is no sample: PVE asks the
@@ -87,7 +86,7 @@ func apiStorageStatus(w *core.World, c *core.Call) (any, error) {
 func apiListContent(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	list := []map[string]any{}
 	for _, v := range s.List(c.In["node"]) {
-		content := volumes.ContentOf(w, v)
+		content := core.ContentOf(w, v)
 		if want := c.In["content"]; want != "" && want != content {
 			continue
 		}
@@ -132,16 +131,9 @@ func listed(v *core.Volume, s *core.Store, content string) map[string]any {
 	return entry
 }
 
-// Named is the volume of a call: its storage, its name there and what that tells.
-type Named struct {
-	*core.Store
-	Volume string
-	Parsed core.ParsedName
-}
-
 // CallVolume reads the volume of a call, which may come without its storage
 // (real_volume_id in PVE/API2/Storage/Content.pm).
-func CallVolume(c *core.Call) (n Named, err error) {
+func CallVolume(c *core.Call) (n core.Named, err error) {
 	n.Volume = c.In["volume"]
 	if storage, rest, full := core.VolumeID(n.Volume); full {
 		if storage != c.In["storage"] {
@@ -156,7 +148,7 @@ func CallVolume(c *core.Call) (n Named, err error) {
 }
 
 // apiGetVolume is GET …/content/{volume}.
-func apiGetVolume(_ *core.World, c *core.Call, n Named) (any, error) {
+func apiGetVolume(_ *core.World, c *core.Call, n core.Named) (any, error) {
 	s, name := n.Store, n.Volume
 	if _, err := guests.MayReadVolume(c, 0, s.Name+":"+name, ""); err != nil {
 		return nil, err
@@ -185,7 +177,7 @@ func apiGetVolume(_ *core.World, c *core.Call, n Named) (any, error) {
 
 // apiDeleteVolume is DELETE …/content/{volume}. Nobody asks whether a guest
 // still needs it, and one that is not there can be deleted too.
-func apiDeleteVolume(w *core.World, c *core.Call, n Named) (any, error) {
+func apiDeleteVolume(w *core.World, c *core.Call, n core.Named) (any, error) {
 	s, name, parsed := n.Store, n.Volume, n.Parsed
 	if c.Req.Forked != nil {
 		return c.Await("")
@@ -214,7 +206,7 @@ func apiDeleteVolume(w *core.World, c *core.Call, n Named) (any, error) {
 		} else if v == nil && s.Files() {
 			t.Logf("disk image '%s' does not exist", s.FilePath(name))
 		}
-		if err := volumes.Free(w, node, volid); err != nil {
+		if err := core.Free(w, node, volid); err != nil {
 			return err
 		}
 		t.Logf("Removed volume '%s'", volid)
@@ -260,7 +252,7 @@ func apiAllocate(w *core.World, c *core.Call, s *core.Store) (any, error) {
 	if s.Find(c.In["node"], name) != nil {
 		return nil, s.Taken(name)
 	}
-	if _, err := volumes.AllocateAs(w, c.In["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
+	if _, err := core.AllocateAs(w, c.In["node"], s, name, vmid, format, size, func(string, ...any) {}); err != nil {
 		return nil, err
 	}
 	return s.Name + ":" + name, nil

@@ -6,6 +6,20 @@ import (
 	"time"
 )
 
+// Sample is what the status daemon knows of a guest.
+type Sample struct {
+	Name     string
+	Status   string
+	Qmp      string // Of a VM whose processors do not run: what QEMU calls it.
+	Template bool
+	Cpus     float64 // Of a container with a limit perhaps half a one.
+	Maxmem   int64
+	Maxdisk  int64
+	Disk     int64     // What is used of it; known of containers only.
+	Since    time.Time // Start of the process; zero while stopped.
+	Vmid     int
+}
+
 // Uptime is for how many seconds the guest runs.
 func (s Sample) Uptime(now time.Time) int64 {
 	if s.Since.IsZero() {

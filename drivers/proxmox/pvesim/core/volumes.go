@@ -1,14 +1,12 @@
-// Package volumes makes, copies and frees volumes on the storages of a host.
-package volumes
+package core
 
 import (
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
 // ContentOf is the kind of content of a volume: a disk belongs to a VM or, as a
 // rootdir, to a container.
-func ContentOf(w *core.World, v *core.Volume) string {
+func ContentOf(w *World, v *Volume) string {
 	if g := w.Guests[v.Vmid]; v.Content == "images" && g != nil && g.Kind == "lxc" {
 		return "rootdir"
 	}
@@ -16,21 +14,21 @@ func ContentOf(w *core.World, v *core.Volume) string {
 }
 
 // Allocate makes a new empty disk. The log gets what the tool would print.
-func Allocate(w *core.World, node string, s *core.Store, vmid int, format string, size int64, log func(string, ...any)) (*core.Volume, error) {
+func Allocate(w *World, node string, s *Store, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
 	name := s.FreeDisk(node, vmid, format)
 	return AllocateAs(w, node, s, name, vmid, format, size, log)
 }
 
 // AllocateAs is allocate under a given name.
-func AllocateAs(w *core.World, node string, s *core.Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*core.Volume, error) {
-	v := &core.Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
+func AllocateAs(w *World, node string, s *Store, name string, vmid int, format string, size int64, log func(string, ...any)) (*Volume, error) {
+	v := &Volume{Name: name, Content: "images", Format: format, Size: size, Vmid: vmid, Ctime: w.Now.Unix(), Used: 4096}
 	if format == "qcow2" {
 		v.Used = 200704
 	}
 	if err := s.Room(node, v.Used); err != nil {
 		return nil, err
 	}
-	if s.Files() && size > core.LargestFile {
+	if s.Files() && size > LargestFile {
 		log("Formatting '%s', fmt=%s size=%d preallocation=off", s.FilePath(name), format, size)
 		return nil, perl.Fail("unable to create image: qemu-img: %s: The image size is too large for file format '%s'", s.FilePath(name), format)
 	}
@@ -47,7 +45,7 @@ func AllocateAs(w *core.World, node string, s *core.Store, name string, vmid int
 }
 
 // CopyDisk makes a full copy of a volume, of the same content.
-func CopyDisk(w *core.World, node string, source *core.Volume, s *core.Store, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {
+func CopyDisk(w *World, node string, source *Volume, s *Store, vmid int, format string, log func(string, ...any)) (*Volume, error) {
 	v, err := Allocate(w, node, s, vmid, format, source.Size, log)
 	if err != nil {
 		return nil, err
@@ -58,14 +56,14 @@ func CopyDisk(w *core.World, node string, source *core.Volume, s *core.Store, vm
 	}
 	v.Used = max(v.Used, source.Used)
 	v.System = source.System
-	log("transferred 0.0 B of %s (0.00%%)", core.HumanSize(source.Size))
-	log("transferred %s of %s (100.00%%)", core.HumanSize(source.Size), core.HumanSize(source.Size))
+	log("transferred 0.0 B of %s (0.00%%)", HumanSize(source.Size))
+	log("transferred %s of %s (100.00%%)", HumanSize(source.Size), HumanSize(source.Size))
 	return v, nil
 }
 
 // Free removes a volume (vdisk_free in PVE/Storage.pm).
-func Free(w *core.World, node, volid string) error {
-	storage, name, _ := core.VolumeID(volid)
+func Free(w *World, node, volid string) error {
+	storage, name, _ := VolumeID(volid)
 	s, err := w.Store(storage)
 	if err != nil {
 		return err
