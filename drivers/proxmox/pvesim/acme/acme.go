@@ -85,15 +85,9 @@ func acmeName(c *core.Call) string {
 }
 
 // accounts are those of all authorities, by name.
-type accounts struct{ by map[string]*acmeAccount }
+type accounts map[string]*acmeAccount
 
-func accountsOf(w *core.World) map[string]*acmeAccount {
-	all := core.PartOf[accounts](&w.Parts)
-	if all.by == nil {
-		all.by = map[string]*acmeAccount{}
-	}
-	return all.by
-}
+func accountsOf(w *core.World) accounts { return core.MapOf[accounts](&w.Parts) }
 
 // beginACME is what there is from the start.
 func beginACME(w *core.World) {

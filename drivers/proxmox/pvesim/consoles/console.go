@@ -65,15 +65,9 @@ type Console struct {
 }
 
 // ports are the consoles that are open, by their port.
-type ports struct{ open map[int]*Console }
+type ports map[int]*Console
 
-func consolesOf(w *core.World) map[int]*Console {
-	all := core.PartOf[ports](&w.Parts)
-	if all.open == nil {
-		all.open = map[int]*Console{}
-	}
-	return all.open
-}
+func consolesOf(w *core.World) ports { return core.MapOf[ports](&w.Parts) }
 
 // beginConsoles lets the ticket of a console count where a password does.
 func beginConsoles(w *core.World) {

@@ -18,6 +18,15 @@ func PartOf[T any](p *parts) *T {
 	return p.all[key].(*T)
 }
 
+// MapOf is PartOf for a value that is a map, which is there from the start.
+func MapOf[M ~map[K]V, K comparable, V any](p *parts) M {
+	all := PartOf[M](p)
+	if *all == nil {
+		*all = M{}
+	}
+	return *all
+}
+
 // hooks are what areas want to know of the guests of others. Each area adds its own when
 // it begins, see Area.
 type hooks struct {

@@ -82,15 +82,9 @@ func newFirewall() *firewall {
 
 // firewalls are all files, by what they are of: the cluster's, those of nodes by name and
 // those of guests by their path.
-type firewalls struct{ of map[string]*firewall }
+type firewalls map[string]*firewall
 
-func firewallsOf(w *core.World) map[string]*firewall {
-	all := core.PartOf[firewalls](&w.Parts)
-	if all.of == nil {
-		all.of = map[string]*firewall{}
-	}
-	return all.of
-}
+func firewallsOf(w *core.World) firewalls { return core.MapOf[firewalls](&w.Parts) }
 
 // beginFirewall keeps the files of guests with them.
 func beginFirewall(w *core.World) {

@@ -1,6 +1,9 @@
 package guests
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
@@ -74,4 +77,63 @@ func (cl Cloning) Source(g *core.Guest) (property.Config, error) {
 		return s.Conf, nil
 	}
 	return nil, perl.Fail("snapshot '%s' does not exist", cl.Snapshot)
+}
+
+// Copy makes the copy of one volume for another guest: by a link, or whole on the storage
+// that was asked for. what is what messages call it.
+func (cl Cloning) Copy(w *core.World, node, what, key, volid string, vmid int, linked bool, log func(string, ...any),
+	whole func(*core.Store, *core.Volume) (*core.Volume, error),
+) (string, *core.Volume, error) {
+	storage, name, _ := core.VolumeID(volid)
+	st, err := w.Store(storage)
+	if err != nil {
+		return "", nil, err
+	}
+	source := st.Find(node, name)
+	if source == nil {
+		return "", nil, perl.Fail("volume '%s' does not exist", volid)
+	}
+	var v *core.Volume
+	if linked {
+		log("create linked clone of %s %s (%s)", what, key, volid)
+		v, err = LinkDisk(w, st, node, source, vmid, log)
+	} else {
+		log("create full clone of %s %s (%s)", strings.ReplaceAll(what, " ", ""), key, volid) // PVE writes mountpoint here.
+		if cl.Storage != "" {
+			storage = cl.Storage
+			st, err = w.Store(storage)
+		}
+		if err == nil {
+			v, err = whole(st, source)
+		}
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	return storage + ":" + v.Name, v, nil
+}
+
+// Finish copies the volumes that keys have, by one, and writes the configuration of the clone.
+// When one cannot be copied, those before it are freed.
+func (cl Cloning) Finish(w *core.World, g, copied *core.Guest, conf property.Config, keys []string, one func(key string) (volid, value string, err error)) error {
+	var made []string
+	slices.Sort(keys)
+	for _, key := range keys {
+		volid, value, err := one(key)
+		if err != nil {
+			for _, volid := range made {
+				_ = core.Free(w, copied.Node, volid)
+			}
+			return err
+		}
+		made = append(made, volid)
+		conf[key] = value
+	}
+	copied.Conf = conf
+	w.Cloned(g, copied)
+	if cl.Target != "" {
+		copied.Node = cl.Target
+	}
+	w.Write(copied)
+	return nil
 }

@@ -206,47 +206,6 @@ func InSnapshot(g *core.Guest, volid string) bool {
 	})
 }
 
-// MovingWhere is what both move_disk and move_volume answer to a call that does not say,
-// or says twice, where to.
-func MovingWhere(wrong string) error {
-	return &perl.APIError{Status: 400, Errors: map[string]string{"target-vmid": wrong, "storage": wrong}}
-}
-
-// SameDigests fails when one of two guests is not what its digest says.
-func SameDigests(title string, from *core.Guest, digest string, to *core.Guest, targetDigest string) error {
-	for g, want := range map[*core.Guest]string{from: digest, to: targetDigest} {
-		if want != "" && want != g.Sum() {
-			return perl.Fail("%s %d: detected modified configuration - file changed by other user? Try again.", title, g.Vmid)
-		}
-	}
-	return nil
-}
-
-// BothGuests are the guest that gives a volume and the one that gets it, neither locked.
-func BothGuests(w *core.World, title, kind string, giver, taker int) (from, to *core.Guest, err error) {
-	found := [2]*core.Guest{}
-	for i, vmid := range []int{giver, taker} {
-		if found[i] = w.Guests[vmid]; found[i] == nil && i == 0 {
-			return nil, nil, perl.Fail("could not find %s %d", title, vmid)
-		} else if found[i] == nil {
-			return nil, nil, perl.Fail("could not find %s %d", map[string]string{"VM": "target VM", "CT": "CT"}[title], vmid)
-		}
-	}
-	from, to = found[0], found[1]
-	if from.Node != to.Node {
-		return nil, nil, perl.Fail("Both %s need to be on the same node (%s != %s)", map[string]string{"VM": "VMs", "CT": "containers"}[title], from.Node, to.Node)
-	}
-	for _, g := range found {
-		if g.Kind != kind {
-			return nil, nil, core.Missing(g.Node, kind, g.Vmid)
-		}
-		if err := g.CheckLock(); err != nil {
-			return nil, nil, err
-		}
-	}
-	return from, to, nil
-}
-
 // MayReadVolume checks the right to use a volume (check_volume_access in
 // PVE/Storage.pm), and returns its content type.
 func MayReadVolume(c *core.Call, vmid int, volid, want string) (content string, err error) {

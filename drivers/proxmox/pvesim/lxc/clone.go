@@ -133,56 +133,17 @@ func mayCloneMount(c *core.Call, m property.Mount, cl guests.Cloning, full bool)
 
 // cloneCT makes the volumes of the clone and writes its configuration.
 func cloneCT(w *core.World, source, conf property.Config, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) error {
-	var made []string
-	keys := property.MountNames(source)
-	slices.Sort(keys)
-	for _, key := range keys {
+	return cl.Finish(w, g, copied, conf, property.MountNames(source), func(key string) (volid, value string, err error) {
 		m := property.ParseMount(key, source[key])
-		v, storage, err := cloneMount(w, m, g, copied, cl, log)
+		volid, v, err := cl.Copy(w, g.Node, "mount point", key, m.Volume, copied.Vmid, !cl.IsFull(g), log, func(st *core.Store, from *core.Volume) (*core.Volume, error) {
+			return copyMount(w, g.Node, from, st, copied.Vmid, log)
+		})
 		if err != nil {
-			for _, volid := range made {
-				_ = core.Free(w, copied.Node, volid)
-			}
-			return err
+			return "", "", err
 		}
-		m.Volume = storage + ":" + v.Name
-		m.Opts["size"] = property.FormatSize(v.Size)
-		made = append(made, m.Volume)
-		conf[key] = m.String()
-	}
-	copied.Conf = conf
-	w.Cloned(g, copied)
-	if cl.Target != "" {
-		copied.Node = cl.Target
-	}
-	w.Write(copied)
-	return nil
-}
-
-func cloneMount(w *core.World, m property.Mount, g, copied *core.Guest, cl guests.Cloning, log func(string, ...any)) (*core.Volume, string, error) {
-	storage, name, _ := core.VolumeID(m.Volume)
-	st, err := w.Store(storage)
-	if err != nil {
-		return nil, "", err
-	}
-	from := st.Find(g.Node, name)
-	if from == nil {
-		return nil, "", perl.Fail("volume '%s' does not exist", m.Volume)
-	}
-	if !cl.IsFull(g) {
-		log("create linked clone of mount point %s (%s)", m.Key, m.Volume)
-		v, err := guests.LinkDisk(w, st, g.Node, from, copied.Vmid, log)
-		return v, storage, err
-	}
-	log("create full clone of mountpoint %s (%s)", m.Key, m.Volume)
-	if cl.Storage != "" {
-		storage = cl.Storage
-		if st, err = w.Store(storage); err != nil {
-			return nil, "", err
-		}
-	}
-	v, err := copyMount(w, g.Node, from, st, copied.Vmid, log)
-	return v, storage, err
+		m.Volume, m.Opts["size"] = volid, property.FormatSize(v.Size)
+		return volid, m.String(), nil
+	})
 }
 
 // copyMount copies the files of one volume to a new one (copy_volume in PVE/LXC.pm).

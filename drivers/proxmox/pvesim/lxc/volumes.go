@@ -253,61 +253,33 @@ func noMount(key string) error {
 // reassignVolume gives a mount point of a container to another one of the same node
 // ($load_and_check_reassign_configs and $volume_reassignfn in PVE/API2/LXC.pm).
 func reassignVolume(w *core.World, c *core.Call, target int) (any, error) {
-	key, as := c.In["volume"], c.In["target-volume"]
-	as = cmp.Or(as, key)
-	if !c.Root() {
-		if err := c.NeedVM(target, "", "VM.Config.Disk"); err != nil {
-			return nil, err
-		}
+	key, as := c.In["volume"], cmp.Or(c.In["target-volume"], c.In["volume"])
+	r := guests.Reassigning{
+		Kind: "lxc", Task: "move_volume", Owner: "Container", Key: key, As: as, Templates: "Can't move volumes from or to template CT",
+		Volume: func(from *core.Guest) string { return property.ParseMount(key, from.Conf[key]).Volume },
+		May:    func(from, to *core.Guest) error { return mayReassignVolume(w, from, to, key, as) },
 	}
-	digest, targetDigest, vmid := c.In["digest"], c.In["target-digest"], c.Vmid()
-	check := func() (from, to *core.Guest, err error) {
-		if key == "rootfs" || as == "rootfs" {
-			return nil, nil, perl.Fail("Cannot move to/from 'rootfs'")
-		}
-		if property.FamilyOf(key) == "unused" && property.FamilyOf(as) != "unused" {
-			return nil, nil, perl.Fail("Moving an unused volume to a used one is not possible")
-		}
-		if from, to, err = guests.BothGuests(w, "CT", "lxc", vmid, target); err != nil {
-			return nil, nil, err
-		}
-		if from.Conf["template"] == "1" || to.Conf["template"] == "1" {
-			return nil, nil, perl.Fail("Can't move volumes from or to template CT")
-		}
-		if err := guests.SameDigests("Container", from, digest, to, targetDigest); err != nil {
-			return nil, nil, err
-		}
-		return from, to, mayReassignVolume(w, from, to, key, as)
+	switch {
+	case key == "rootfs" || as == "rootfs":
+		r.Wrong = perl.Fail("Cannot move to/from 'rootfs'")
+	case property.FamilyOf(key) == "unused" && property.FamilyOf(as) != "unused":
+		r.Wrong = perl.Fail("Moving an unused volume to a used one is not possible")
 	}
-	from, _, err := check()
-	if err != nil {
-		return nil, err
-	}
-	storage, _, _ := core.VolumeID(property.ParseMount(key, from.Conf[key]).Volume)
-	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
-		return nil, err
-	}
-	return w.Fork(c, from.Node, core.Job{Kind: "move_volume", ID: fmt.Sprintf("%d-%s>%d-%s", vmid, key, target, as), Guest: from, End: func(t *core.Task) error {
-		from, to, err := check()
-		if err != nil {
-			return err
-		}
+	r.Do = func(t *core.Task, from, to *core.Guest) {
 		t.Logf("moving volume '%s' from container '%d' to '%d'", key, from.Vmid, to.Vmid)
 		m := property.ParseMount(key, from.Conf[key])
+		storage, _, _ := core.VolumeID(m.Volume)
 		m.Key, m.Volume = as, storage+":"+guests.Rename(w, from, to, m.Volume).Name
 		delete(from.Conf, key)
 		t.Logf("removing volume '%s' from container '%d' config", key, from.Vmid)
 		w.Write(from)
-		switch {
-		case property.FamilyOf(as) == "unused":
+		if to.Conf[as] = m.String(); property.FamilyOf(as) == "unused" { // Another is plugged into a container that runs, too.
 			to.Conf[as] = m.Volume
-		default: // One that is new is plugged into a container that runs, too.
-			to.Conf[as] = m.String()
 		}
 		w.Write(to)
 		t.Logf("target container '%d' updated with '%s'", to.Vmid, as)
-		return nil
-	}}), nil
+	}
+	return r.Start(c, target)
 }
 
 func mayReassignVolume(w *core.World, from, to *core.Guest, key, as string) error {

@@ -40,15 +40,9 @@ var services = [][2]string{
 var keptServices = []string{"pveproxy", "pvedaemon", "pve-cluster", "pvestatd", "spiceproxy"}
 
 // halted are the services of a node that somebody stopped.
-type halted struct{ services map[string]bool }
+type halted map[string]bool
 
-func haltedOf(n *core.Node) map[string]bool {
-	all := core.PartOf[halted](&n.Parts)
-	if all.services == nil {
-		all.services = map[string]bool{}
-	}
-	return all.services
-}
+func haltedOf(n *core.Node) halted { return core.MapOf[halted](&n.Parts) }
 
 // serviceState says whether a service runs and what systemd makes of its unit. Some
 // are known without being installed, or have nothing to do on a single node.

@@ -96,77 +96,40 @@ func cloneVM(w *core.World, g, copied *core.Guest, cl guests.Cloning, log func(s
 	}
 	conf["name"] = cl.Name
 	if cl.Name == "" {
-		name := cmp.Or(source["name"], fmt.Sprint(g.Vmid))
-		conf["name"] = "Copy-of-VM-" + name
+		conf["name"] = "Copy-of-VM-" + cmp.Or(source["name"], fmt.Sprint(g.Vmid))
 	}
 	if cl.Description != "" {
 		conf["description"] = cl.Description
 	}
-	var made []string
-	keys := property.DriveNames(source)
-	slices.Sort(keys)
-	for _, key := range keys {
+	disks := slices.DeleteFunc(property.DriveNames(source), func(key string) bool {
 		d := property.ParseDrive(key, conf[key])
-		if d.Cdrom() && !d.Cloudinit() {
-			continue
-		}
-		volid, err := cloneDisk(w, g, copied, key, &d, cl, log)
-		if err != nil {
-			for _, volid := range made {
-				_ = core.Free(w, copied.Node, volid)
-			}
-			return err
-		}
-		made = append(made, volid)
-		conf[key] = d.String()
-	}
-	copied.Conf = conf
-	w.Cloned(g, copied)
-	if cl.Target != "" {
-		copied.Node = cl.Target
-	}
-	w.Write(copied)
-	return nil
+		return d.Cdrom() && !d.Cloudinit()
+	})
+	return cl.Finish(w, g, copied, conf, disks, func(key string) (volid, value string, err error) {
+		d := property.ParseDrive(key, conf[key])
+		err = cloneDisk(w, g, copied, key, &d, cl, log)
+		return d.File, d.String(), err
+	})
 }
 
-// cloneDisk makes the drive's volume anew for another guest, by link or by copy
+// cloneDisk makes the volume of a drive again for another guest, by link or by copy
 // (clone_disk in PVE/QemuServer.pm), and points the drive to it.
-func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Drive, cl guests.Cloning, log func(string, ...any)) (string, error) {
-	storage, name, _ := core.VolumeID(d.File)
-	st, err := w.Store(storage)
-	if err != nil {
-		return "", err
-	}
-	source := st.Find(g.Node, name)
-	if source == nil {
-		return "", perl.Fail("volume '%s' does not exist", d.File)
-	}
-	var v *core.Volume
-	if !cl.IsFull(g) && !d.Cloudinit() && key != "tpmstate0" {
-		log("create linked clone of drive %s (%s)", key, d.File)
-		v, err = guests.LinkDisk(w, st, g.Node, source, copied.Vmid, log)
-	} else {
-		log("create full clone of drive %s (%s)", key, d.File)
-		if cl.Storage != "" {
-			storage = cl.Storage
-			if st, err = w.Store(storage); err != nil {
-				return "", err
-			}
-		}
+func cloneDisk(w *core.World, g, copied *core.Guest, key string, d *property.Drive, cl guests.Cloning, log func(string, ...any)) error {
+	linked := !cl.IsFull(g) && !d.Cloudinit() && key != "tpmstate0"
+	volid, v, err := cl.Copy(w, g.Node, "drive", key, d.File, copied.Vmid, linked, log, func(st *core.Store, source *core.Volume) (*core.Volume, error) {
 		format := st.FormatFor(cl.Format, source.Format)
 		if d.Cloudinit() {
-			v, err = copyCloudinit(w, st, g.Node, copied.Vmid, format, log)
-		} else {
-			v, err = core.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
+			return copyCloudinit(w, st, g.Node, copied.Vmid, format, log)
 		}
-	}
+		return core.CopyDisk(w, g.Node, source, st, copied.Vmid, format, log)
+	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	d.File = storage + ":" + v.Name
+	d.File = volid
 	d.Opts["size"] = property.FormatSize(v.Size)
 	delete(d.Opts, "format")
-	return d.File, nil
+	return nil
 }
 
 func copyCloudinit(w *core.World, st *core.Store, node string, vmid int, format string, log func(string, ...any)) (*core.Volume, error) {

@@ -79,7 +79,7 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 		if from, _, _ := core.VolumeID(old); w.V92() {
 			t.Logf("copying volume '%s' from current storage '%s' to target storage '%s'", old, from, storage)
 		}
-		if _, err := cloneDisk(w, g, g, disk, &d, guests.Cloning{Full: "1", Storage: storage, Format: format}, t.Logf); err != nil {
+		if err := cloneDisk(w, g, g, disk, &d, guests.Cloning{Full: "1", Storage: storage, Format: format}, t.Logf); err != nil {
 			return perl.Fail("storage migration failed: %s", core.TaskText(err))
 		}
 		g.Conf[disk] = d.String()
@@ -92,48 +92,23 @@ func moveDisk(w *core.World, c *core.Call) (any, error) {
 // reassignDisk gives a disk of a VM to another one of the same node
 // ($load_and_check_reassign_configs and $disk_reassignfn in PVE/API2/Qemu.pm).
 func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
-	disk, as := c.In["disk"], c.In["target-disk"]
-	as = cmp.Or(as, disk)
-	if !c.Root() {
-		if err := c.NeedVM(target, "", "VM.Config.Disk"); err != nil {
-			return nil, err
-		}
+	disk, as := c.In["disk"], cmp.Or(c.In["target-disk"], c.In["disk"])
+	r := guests.Reassigning{
+		Kind: "qemu", Task: "qmmove", Owner: "VM", Key: disk, As: as, Templates: "Can't move disks from or to template VMs",
+		Volume: func(from *core.Guest) string { return property.ParseDrive(disk, from.Conf[disk]).File },
+		May:    func(from, to *core.Guest) error { return mayReassignDisk(w, from, to, disk, as) },
 	}
 	if c.Vmid() == target {
-		return nil, perl.BadParam("target-vmid", "must be different than source VMID to reassign disk")
+		r.Wrong = perl.BadParam("target-vmid", "must be different than source VMID to reassign disk")
 	}
-	digest, targetDigest := c.In["digest"], c.In["target-digest"]
-	check := func() (from, to *core.Guest, err error) {
-		if from, to, err = guests.BothGuests(w, "VM", "qemu", c.Vmid(), target); err != nil {
-			return nil, nil, err
-		}
-		if from.Conf["template"] == "1" || to.Conf["template"] == "1" {
-			return nil, nil, perl.Fail("Can't move disks from or to template VMs")
-		}
-		if err := guests.SameDigests("VM", from, digest, to, targetDigest); err != nil {
-			return nil, nil, err
-		}
-		return from, to, mayReassignDisk(w, from, to, disk, as)
-	}
-	from, _, err := check()
-	if err != nil {
-		return nil, err
-	}
-	storage, _, _ := core.VolumeID(property.ParseDrive(disk, from.Conf[disk]).File)
-	if err := c.Need("/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
-		return nil, err
-	}
-	return w.Fork(c, from.Node, core.Job{Kind: "qmmove", ID: fmt.Sprintf("%d-%s>%d-%s", from.Vmid, disk, target, as), Guest: from, End: func(t *core.Task) error {
-		from, to, err := check()
-		if err != nil {
-			return err
-		}
+	r.Do = func(t *core.Task, from, to *core.Guest) {
 		if w.V92() {
 			t.Logf("reassign disk '%s' from VM '%d' as '%s' to VM '%d'", disk, from.Vmid, as, to.Vmid)
 		} else {
 			t.Logf("moving disk '%s' from VM '%d' to '%d'", disk, from.Vmid, to.Vmid)
 		}
 		d := property.ParseDrive(as, from.Conf[disk])
+		storage, _, _ := core.VolumeID(d.File)
 		v := guests.Rename(w, from, to, d.File)
 		d.File = storage + ":" + v.Name
 		if order := property.BootOrder(from.Conf["boot"]); slices.Contains(order, disk) {
@@ -151,8 +126,8 @@ func reassignDisk(w *core.World, c *core.Call, target int) (any, error) {
 			t.Logf("update VM %d: -%s %s", to.Vmid, as, d)
 		}
 		w.Write(to)
-		return nil
-	}}), nil
+	}
+	return r.Start(c, target)
 }
 
 func mayReassignDisk(w *core.World, from, to *core.Guest, disk, as string) error {

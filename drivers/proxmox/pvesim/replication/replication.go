@@ -217,15 +217,9 @@ func apiReplicateNow(w *core.World, c *core.Call, id string) (any, error) {
 }
 
 // runs is when each job ran last.
-type runs struct{ at map[string]time.Time }
+type runs map[string]time.Time
 
-func replicatedOf(w *core.World) map[string]time.Time {
-	all := core.PartOf[runs](&w.Parts)
-	if all.at == nil {
-		all.at = map[string]time.Time{}
-	}
-	return all.at
-}
+func replicatedOf(w *core.World) runs { return core.MapOf[runs](&w.Parts) }
 
 func replicationCalls() []sections.ExtraCall {
 	const id = "id: string /[1-9][0-9]{2,8}-\\d{1,9}/"
