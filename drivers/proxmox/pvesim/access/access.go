@@ -224,12 +224,12 @@ func tokenOfCall(c *core.Call) (*core.Token, error) {
 }
 
 // apiTokens is GET /access/users/{userid}/token.
-func apiTokens(w *core.World, c *core.Call, u *core.User) (any, error) {
+func apiTokens(_ *core.World, _ *core.Call, u *core.User) (any, error) {
 	return tokenList(u), nil
 }
 
 // apiGetToken is GET /access/users/{userid}/token/{tokenid}.
-func apiGetToken(_ *core.World, c *core.Call, t *core.Token) (any, error) {
+func apiGetToken(_ *core.World, _ *core.Call, t *core.Token) (any, error) {
 	return shownToken(t, map[string]any{}), nil
 }
 

@@ -145,7 +145,7 @@ func confirmed(c *core.Call, userid string) error {
 // Nobody has a second factor here.
 
 // apiUserFactors is GET /access/tfa/{userid}.
-func apiUserFactors(w *core.World, c *core.Call, _ *core.User) (any, error) {
+func apiUserFactors(*core.World, *core.Call, *core.User) (any, error) {
 	return []any{}, nil
 }
 
@@ -155,7 +155,7 @@ func apiFactor(_ *core.World, c *core.Call) (any, error) {
 }
 
 // apiUserFactorTypes is GET /access/users/{userid}/tfa.
-func apiUserFactorTypes(w *core.World, c *core.Call, _ *core.User) (any, error) {
+func apiUserFactorTypes(_ *core.World, c *core.Call, _ *core.User) (any, error) {
 	if c.Flag("multiple") {
 		return map[string]any{"types": []string{}}, nil
 	}
@@ -163,7 +163,7 @@ func apiUserFactorTypes(w *core.World, c *core.Call, _ *core.User) (any, error) 
 }
 
 // apiUnlockFactors is PUT /access/users/{userid}/unlock-tfa: whether it was locked.
-func apiUnlockFactors(w *core.World, c *core.Call, _ *core.User) (any, error) {
+func apiUnlockFactors(*core.World, *core.Call, *core.User) (any, error) {
 	return 0, nil
 }
 

@@ -109,7 +109,7 @@ func apiAcmeAccounts(w *core.World, _ *core.Call) (any, error) {
 }
 
 // apiAcmeAccount is GET /cluster/acme/account/{name}.
-func apiAcmeAccount(_ *core.World, c *core.Call, account *acmeAccount) (any, error) {
+func apiAcmeAccount(_ *core.World, _ *core.Call, account *acmeAccount) (any, error) {
 	entry := map[string]any{
 		"account":   map[string]any{"contact": account.contact, "createdAt": account.created, "status": "valid"},
 		"directory": account.directory, "location": account.location,

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
-
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/calendar"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/storage"
 )
 
 // The jobs of jobs.cfg that back up guests. They are kept and shown; nothing runs them, for

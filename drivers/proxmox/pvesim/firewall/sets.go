@@ -97,6 +97,7 @@ func apiDeleteAlias(_ *core.World, c *core.Call, f *firewall) (any, error) {
 func apiIPSets(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 	return showNames("name", f.ipsets), nil
 }
+
 func apiSecurityGroups(_ *core.World, _ *core.Call, f *firewall) (any, error) {
 	return showNames("group", f.groups), nil
 }

@@ -87,7 +87,7 @@ func Word(g *core.Guest) string {
 }
 
 // apiSnapshots is GET …/snapshot: the snapshots, and the present state.
-func apiSnapshots(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiSnapshots(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	list := []map[string]any{}
 	for _, s := range g.Snapshots {
 		entry := map[string]any{"name": s.Name, "snaptime": perl.Atoi(s.Conf["snaptime"]), "description": s.Conf["description"]}

@@ -43,7 +43,7 @@ func pressure(w *core.World) any {
 }
 
 // apiLXCCurrent is GET /nodes/{node}/lxc/{vmid}/status/current.
-func apiLXCCurrent(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiLXCCurrent(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	entry := ctStatus(w, g)
 	entry["ha"] = w.HA.Status(g)
 	return entry, nil

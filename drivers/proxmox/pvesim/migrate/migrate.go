@@ -19,7 +19,7 @@ type Migration struct {
 }
 
 // apiMigrateInfo is GET …/qemu/{vmid}/migrate: what speaks against it.
-func apiMigrateInfo(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiMigrateInfo(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	disks := []map[string]any{}
 	for _, key := range qemuconf.DriveOrder(g.Conf) {
 		d := property.ParseDrive(key, g.Conf[key])

@@ -34,7 +34,7 @@ func checkSSHKeys(value string) error {
 
 // apiGetCloudinit is GET …/cloudinit: the keys of cloud-init, each with what the
 // drive still says where that differs.
-func apiGetCloudinit(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiGetCloudinit(_ *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	list := []map[string]any{}
 	added := map[string]bool{}
 	for _, key := range perl.SplitList(g.Cloud["added"]) {

@@ -94,7 +94,7 @@ func runningStatus(w *core.World, g *core.Guest, s core.Sample, v map[string]any
 }
 
 // apiCurrent is GET …/status/current.
-func apiCurrent(w *core.World, c *core.Call, g *core.Guest) (any, error) {
+func apiCurrent(w *core.World, _ *core.Call, g *core.Guest) (any, error) {
 	v := vmStatus(w, g, true)
 	v["ha"] = w.HA.Status(g)
 	if core.AgentEnabled(g) {

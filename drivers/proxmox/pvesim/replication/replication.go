@@ -189,11 +189,11 @@ func apiNodeReplications(w *core.World, c *core.Call) (any, error) {
 	return list, nil
 }
 
-func apiNodeReplication(w *core.World, c *core.Call, id string) (any, error) {
+func apiNodeReplication(w *core.World, _ *core.Call, id string) (any, error) {
 	return replicationState(w, id), nil
 }
 
-func apiReplicationLog(w *core.World, c *core.Call, id string) (any, error) {
+func apiReplicationLog(w *core.World, _ *core.Call, id string) (any, error) {
 	lines := []map[string]any{}
 	if at := replicatedOf(w)[id]; !at.IsZero() {
 		stamp := at.Format("2006-01-02 15:04:05 ")
@@ -206,7 +206,7 @@ func apiReplicationLog(w *core.World, c *core.Call, id string) (any, error) {
 
 // apiReplicateNow is POST /nodes/{node}/replication/{id}/schedule_now: the scheduler
 // looks once a minute.
-func apiReplicateNow(w *core.World, c *core.Call, id string) (any, error) {
+func apiReplicateNow(w *core.World, _ *core.Call, id string) (any, error) {
 	at := w.Now.Truncate(time.Minute).Add(time.Minute)
 	w.At(at, func() {
 		if job := w.Sections["replication"][id]; job != nil && job["disable"] != "1" {

@@ -67,7 +67,7 @@ func holdsAny(s *core.Store, contents []string) bool {
 
 // apiStorageIdentity is GET …/storage/{storage}/identity, since pve-storage 9.1.3: backup
 // servers alone have one, and none of those is simulated.
-func apiStorageIdentity(w *core.World, c *core.Call, _ *core.Store) (any, error) {
+func apiStorageIdentity(*core.World, *core.Call, *core.Store) (any, error) {
 	return nil, perl.Fail("get_identity not implemented for this plugin at /usr/share/perl5/PVE/Storage/Plugin.pm line 2681.")
 }
 

@@ -18,7 +18,7 @@ func volumeName(c *core.Call) string {
 
 // apiRestoreFiles is GET …/file-restore/list and download, for a backup server's
 // backups alone (PVE/API2/Storage/FileRestore.pm).
-func apiRestoreFiles(w *core.World, c *core.Call, _ *core.Store) (any, error) {
+func apiRestoreFiles(_ *core.World, c *core.Call, _ *core.Store) (any, error) {
 	if _, err := guests.MayReadVolume(c, 0, volumeName(c), "backup"); err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func apiRestoreFiles(w *core.World, c *core.Call, _ *core.Store) (any, error) {
 
 // apiImportMetadata is GET …/import-metadata, of the machines of other hypervisors
 // (get_import_metadata in PVE/Storage.pm and PVE/Storage/DirPlugin.pm). There are none.
-func apiImportMetadata(w *core.World, c *core.Call, s *core.Store) (any, error) {
+func apiImportMetadata(_ *core.World, c *core.Call, s *core.Store) (any, error) {
 	kind, err := guests.MayReadVolume(c, 0, s.Name+":"+c.In["volume"], "")
 	switch {
 	case err != nil:
