@@ -57,7 +57,7 @@ flags, see docs/reference.md; everything else comes from the site. To try it as 
 }
 
 func runAgent(ctx context.Context, a *app, f *agentRun) error {
-	a.ui.document = func(err error) any { return engine.Failure("agent", "", found(err)) }
+	a.ui.document = func(err error) any { return engine.Failure("agent", "", exit.Findings(err)) }
 	cfg, found := f.configuration(a)
 	switch {
 	case a.ui.json && !f.once:

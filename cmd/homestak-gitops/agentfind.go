@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -35,11 +36,11 @@ type agentFlags struct {
 // find adds the flags of any verb about the agent.
 func (f *agentFlags) find(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.File, "config", "", "`FILE` that tells the agent of itself (default: "+service.Etc+"/agent.hcl, if it is there)")
+	fs.StringVar(&f.File, "config", "", "`FILE` of the agent's configuration (default: "+service.Etc+"/agent.hcl, if it is there)")
 	fs.StringVar(&f.dataDir, "data-dir", "", "`FOLDER` of clone, receipts and locks")
 	fs.StringVar(&f.Socket, "socket", "", "`FILE` of the agent's control socket")
 	f.changed = fs.Changed
-	must(c.MarkFlagDirname("data-dir"))
+	complete.Must(c.MarkFlagDirname("data-dir"))
 }
 
 // all adds the flags of the verb agent.
@@ -104,5 +105,24 @@ func (u *ui) noteOffline(ctx context.Context, r agentRecord) {
 	if o, ok := r.(*control.Offline); ok {
 		s, _ := o.Status(ctx) // it is read already
 		u.notef("no agent is running here; this is what it knew at %s", view.When(s.At))
+	}
+}
+
+// completeAddresses completes an address with those of the agent's nodes. Where no
+// agent answers, nothing completes and nothing is said: the verb itself will.
+func completeAddresses(a *app, f *agentFlags) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		s, err := statusOf(c.Context(), a, f)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var out []string
+		for _, n := range s.Nodes {
+			out = append(out, n.Address)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -27,35 +28,35 @@ exactly what that plan shows, or refuses because the site or the host moved.
 
 Ctrl-C once: nothing new is started, what runs is finished, but no check
 is waited for. Twice: leave now.`,
-		Args: takes(0, 1),
+		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.within(c, func(ctx context.Context) error {
-				return runApply(ctx, a, f, scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args)
+				return runApply(ctx, a, f, plan.Scope{Manifest: f.manifest, Targets: targets, AllowDeletes: f.allowDeletes}, args)
 			})
 		},
 	}
 	f.change(a, c)
 	f.grant(c)
 	c.Flags().StringArrayVar(&targets, "target", nil, "only this `ADDRESS`, such as vm.web-1, and what it needs; may be repeated")
-	completeTargets(c, f)
+	complete.Targets(c, f.load, &f.host)
 	return c
 }
 
-func runApply(ctx context.Context, a *app, f *siteFlags, sc scope, args []string) error {
+func runApply(ctx context.Context, a *app, f *siteFlags, sc plan.Scope, args []string) error {
 	a.documentFailure("apply")
 	var kept *plan.Plan
 	if len(args) > 0 {
 		if f.manifest != "" || len(sc.Targets) > 0 || sc.AllowDeletes > 0 {
 			return errors.New("a plan file says by itself what it is about, and what was granted to it: leave out -M, --target and --allow-deletes")
 		}
-		doc, err := readPlan(args[0])
+		doc, err := plan.ReadFile(args[0])
 		if err != nil {
 			return err
 		}
-		if f.host != "" && f.host != doc.plan.Host {
-			return fmt.Errorf("the plan in %s is for host %s, not for %s", args[0], doc.plan.Host, f.host)
+		if f.host != "" && f.host != doc.Plan.Host {
+			return fmt.Errorf("the plan in %s is for host %s, not for %s", args[0], doc.Plan.Host, f.host)
 		}
-		kept, sc, f.host = doc.plan, doc.scope, doc.plan.Host
+		kept, sc, f.host = doc.Plan, doc.Scope, doc.Plan.Host
 		f.manifest = sc.Manifest
 	}
 	s, h, err := a.reachDeployed(ctx, f, "apply")
@@ -63,7 +64,7 @@ func runApply(ctx context.Context, a *app, f *siteFlags, sc scope, args []string
 		return err
 	}
 	defer s.Close()
-	p, err := sc.limit(s.pass(h, ""))
+	p, err := limited(s.pass(h, ""), sc)
 	if err != nil {
 		return err
 	}
@@ -111,47 +112,4 @@ func carryOut(ctx context.Context, a *app, s *session, h *model.Host, p *engine.
 		a.ui.planned(p, r.Plan)
 	}
 	return a.report(r)
-}
-
-func question(p *engine.Pass, made *plan.Plan) string {
-	if p.Destroy {
-		return fmt.Sprintf("Destroy manifest %s on host %s, with all data of %s?", p.Manifest, p.Host, view.Count(made.Summary.Delete, "guest"))
-	}
-	return fmt.Sprintf("Do %s on host %s?", thisMany(len(made.Steps)), p.Host)
-}
-
-func thisMany(n int) string {
-	if n == 1 {
-		return "this 1 step"
-	}
-	return fmt.Sprintf("these %d steps", n)
-}
-
-// confirm asks on the terminal whether to carry out a plan; only "yes" agrees.
-// Where nobody can answer it refuses.
-func confirm(ctx context.Context, a *app, p *engine.Pass, made *plan.Plan) error {
-	if !a.inTerminal {
-		wayOn := "check the plan above, then add --yes"
-		if !p.Destroy {
-			wayOn += "; or keep it with plan --out FILE, and apply that"
-		}
-		return exit.With(exit.Failed, errors.New("there is no terminal to ask on, so nothing was done\n"+wayOn))
-	}
-	a.ui.ask(question(p, made))
-	answer := make(chan string, 1)
-	go func() {
-		// Ends with the line or with the process: a read from a terminal cannot be cancelled.
-		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
-		answer <- strings.TrimSpace(line)
-	}()
-	select {
-	case text := <-answer:
-		if text == "yes" {
-			return nil
-		}
-		return exit.With(exit.Failed, errors.New("not confirmed, so nothing was done"))
-	case <-ctx.Done():
-		a.ui.notef("")
-		return context.Cause(ctx)
-	}
 }

@@ -16,7 +16,7 @@ func demoVerb(a *app) *cobra.Command {
 	var serve bool
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Tell the whole story: a repository, pushes, an agent, a simulated host",
+		Short: "Run the whole story: a repository, pushes, an agent, a simulated host",
 		Long: `Makes a repository of the example site and a simulated Proxmox VE host, starts an
 agent between them, and then only pushes: what is new is made, what is edited is changed,
 what was changed by hand is put back, bad commits are refused, what leaves the site

@@ -50,11 +50,11 @@ func runDestroy(ctx context.Context, a *app, f *siteFlags, suspend bool) error {
 		return carryOut(ctx, a, s, h, p, nil, nil)
 	}
 	if !suspend {
-		if err := agentAllowsDestroy(ctx, a, h, m.Name, false); err != nil {
+		if err := a.verb("destroy").AllowDestroy(ctx, h, m.Name, false); err != nil {
 			return err
 		}
 	}
 	return carryOut(ctx, a, s, h, p, nil, func(ctx context.Context) error {
-		return agentAllowsDestroy(ctx, a, h, m.Name, suspend)
+		return a.verb("destroy").AllowDestroy(ctx, h, m.Name, suspend)
 	})
 }

@@ -1,22 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"runtime/debug"
-	"strings"
-	"time"
-
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
-	"github.com/spf13/pflag"
 
-	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/manual"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/drivers"
-	"github.com/homestak/homestak-gitops/hcl"
 )
 
 // docsVerb writes what is generated from the program: for packagers and for
@@ -26,105 +15,9 @@ func docsVerb() *cobra.Command {
 		Use:    "docs DIR",
 		Short:  "Write man pages and the reference pages into a folder",
 		Hidden: true,
-		Args:   takes(1, 1),
+		Args:   usage.Takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return writeDocs(c.Root(), args[0])
+			return manual.Write(c.Root(), drivers.Kinds(), args[0])
 		},
-	}
-}
-
-// writeDocs writes DIR/man/*.1, DIR/commands.md and DIR/reference.md. The same
-// program writes the same bytes.
-func writeDocs(root *cobra.Command, dir string) error {
-	root.DisableAutoGenTag = true
-	root.InitDefaultCompletionCmd()
-	man := filepath.Join(dir, "man")
-	if err := os.MkdirAll(man, 0o755); err != nil {
-		return fmt.Errorf("write the pages: %w", err)
-	}
-	header := &doc.GenManHeader{Section: "1", Source: "homestak-gitops", Manual: "homestak-gitops", Date: builtAt()}
-	if err := doc.GenManTree(root, header, man); err != nil {
-		return fmt.Errorf("write the man pages: %w", err)
-	}
-	var language bytes.Buffer
-	if err := hcl.Reference(&language, drivers.Kinds()); err != nil {
-		return fmt.Errorf("write the reference of the language: %w", err)
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "commands.md"), commandsPage(root), 0o644),
-		os.WriteFile(filepath.Join(dir, "reference.md"), language.Bytes(), 0o644),
-	)
-}
-
-// builtAt is the time of the commit that the program was built from; nil, which
-// leaves it to SOURCE_DATE_EPOCH, where that is not known.
-func builtAt() *time.Time {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return nil
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.time" {
-			if t, err := time.Parse(time.RFC3339, s.Value); err == nil {
-				return &t
-			}
-		}
-	}
-	return nil
-}
-
-// commandsPage is one page about all verbs, with the table of exit codes.
-func commandsPage(root *cobra.Command) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "# The command line\n\n<!-- Made by `homestak-gitops docs`; do not edit. -->\n\n%s\n", root.Long)
-	verbPages(&b, root, "##")
-	fmt.Fprint(&b, "\n## Everywhere\n")
-	flagTable(&b, root.PersistentFlags())
-	fmt.Fprint(&b, "\n## Exit codes\n\n| code | means |\n|---|---|\n")
-	for _, c := range exit.Meanings() {
-		fmt.Fprintf(&b, "| %d | %s |\n", c.Code, c.Meaning)
-	}
-	return b.Bytes()
-}
-
-// verbPages writes a section on every verb, and below it on the verbs of that verb.
-func verbPages(b *bytes.Buffer, of *cobra.Command, level string) {
-	for _, c := range of.Commands() {
-		if !c.IsAvailableCommand() || c.Name() == "help" {
-			continue
-		}
-		name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
-		fmt.Fprintf(b, "\n%s %s\n\n%s.\n\n    %s\n", level, name, c.Short, c.UseLine())
-		if c.Long != "" {
-			fmt.Fprintf(b, "\n%s\n", c.Long)
-		}
-		flagTable(b, c.NonInheritedFlags())
-		if c.Name() != "completion" { // its verbs are the shells, which its own help tells
-			verbPages(b, c, level+"#")
-		}
-	}
-}
-
-func flagTable(b *bytes.Buffer, fs *pflag.FlagSet) {
-	var rows strings.Builder
-	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		name := "--" + f.Name
-		kind, usage := pflag.UnquoteUsage(f)
-		if kind != "" {
-			name += " " + kind
-		}
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		if def := f.DefValue; def != "" && def != "false" && def != "[]" && def != "0s" && def != "0" {
-			usage += fmt.Sprintf(" (default: %s)", def)
-		}
-		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
-	})
-	if rows.Len() > 0 {
-		fmt.Fprintf(b, "\n| flag | does |\n|---|---|\n%s", rows.String())
 	}
 }

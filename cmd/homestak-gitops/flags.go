@@ -8,8 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/site"
 )
 
 // siteFlags are the common flags of the verbs that read a site.
@@ -39,7 +42,7 @@ func (f *siteFlags) read(a *app, c *cobra.Command) {
 	fs.StringVar(&f.mode, "mode", "", "execution `MODE` of this run: push or pull")
 	fs.DurationVar(&f.timeout, "timeout", 0, "`TIME` that all of it may take, such as 10m (default: no limit)")
 	a.ui.jsonFlag(c)
-	completeSite(c, f)
+	complete.Site(c, f.load)
 }
 
 // reach adds the flags of a verb that looks at a host.
@@ -85,6 +88,16 @@ func (f *siteFlags) variables() (map[string]string, error) {
 		vars[name] = value
 	}
 	return vars, nil
+}
+
+// load loads the site without its secrets and policies, for completion; nil if that is not
+// possible.
+func (f *siteFlags) load() *model.Site {
+	vars, err := f.variables()
+	if err != nil {
+		return nil
+	}
+	return site.Peek(drivers.Kinds(), f.dir, vars)
 }
 
 // within runs a verb for at most --timeout.

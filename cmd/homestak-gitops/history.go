@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -18,10 +19,10 @@ func historyVerb(a *app) *cobra.Command {
 	var n int
 	c := &cobra.Command{
 		Use:   "history [ADDRESS]",
-		Short: "Tell what the agent changed: when, by which commit, and how it went",
-		Long: `Tells of the passes that changed something, or tried to, the newest first; with ADDRESS
-only of those that touched it. Each is a receipt, a file in the agent's data folder.`,
-		Args: takes(0, 1),
+		Short: "Show what the agent changed: when, by which commit, and how it went",
+		Long: `Shows the passes that changed something, or tried to, the newest first; with ADDRESS
+only those that touched it. Each is a receipt, a file in the agent's data folder.`,
+		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return runHistory(c.Context(), a, f, n, strings.Join(args, ""))
 		},
@@ -114,6 +115,6 @@ func (u *ui) history(list []ledger.Receipt, address string) {
 	case address == "":
 		u.notef("nothing was changed yet")
 	default:
-		u.notef("no receipt tells of %s", view.Printable(address))
+		u.notef("no receipt is about %s", view.Printable(address))
 	}
 }

@@ -12,15 +12,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
-	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/view"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 )
 
 // process is what the program sees of the world around it. Tests make their own.
@@ -83,7 +81,7 @@ func run(ctx context.Context, args []string, p process) int {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	err := misspelt(root, root.ExecuteContext(ctx))
+	err := usage.Explain(root, root.ExecuteContext(ctx))
 	if code := exit.Code(err); code != exit.Done {
 		a.ui.failure(err)
 		return code
@@ -110,7 +108,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 "homestak-gitops init my-site".`,
 		SilenceUsage:       true,
 		SilenceErrors:      true,
-		DisableSuggestions: true, // misspelt does it
+		DisableSuggestions: true, // usage.Explain does it
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
 				return runVersion(a)
@@ -124,7 +122,7 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 		return fmt.Errorf("%w\nsee: %s --help", err, c.CommandPath())
 	})
 	a.ui.flags(root.PersistentFlags())
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.settle() }
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.ui.check() }
 	root.AddGroup(
 		&cobra.Group{ID: "site", Title: "A site:"},
 		&cobra.Group{ID: "host", Title: "A host:"},
@@ -149,8 +147,8 @@ files, in use a git repository. Begin with "homestak-gitops demo", or with
 func helpVerb() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [VERB]",
-		Short: "Tell about a verb",
-		Long:  `Tells about a verb, or with "help exit-codes" about the exit codes.`,
+		Short: "Show help about a verb",
+		Long:  `Shows help about a verb, or with "help exit-codes" about the exit codes.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			about, _, err := c.Root().Find(args)
 			if err != nil {
@@ -163,66 +161,9 @@ func helpVerb() *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return verbs(c.Root()), cobra.ShellCompDirectiveNoFileComp
+			return usage.Verbs(c.Root()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-}
-
-// verbs names what can stand behind the name of the program.
-func verbs(root *cobra.Command) []string {
-	var names []string
-	for _, c := range root.Commands() {
-		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
-			names = append(names, c.Name())
-		}
-	}
-	return names
-}
-
-// takes bounds how many arguments a verb has; its usage line names them.
-func takes(low, high int) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		most := ""
-		switch n := len(args); {
-		case n >= low && n <= high:
-			return nil
-		case low < high:
-			most = "at most "
-		}
-		return fmt.Errorf("%s takes %s%s, but %s given\nit is used so: %s\nsee: %s --help", c.CommandPath(),
-			most, view.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
-	}
-}
-
-func were(n int) string {
-	switch n {
-	case 0:
-		return "none was"
-	case 1:
-		return "1 was"
-	default:
-		return fmt.Sprintf("%d were", n)
-	}
-}
-
-// misspelt says in our words what cobra says of a verb that does not exist, and of an
-// argument that a verb does not take.
-func misspelt(root *cobra.Command, err error) error {
-	var word, where string
-	if err == nil {
-		return nil
-	}
-	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for %q", &word, &where); n != 2 {
-		return err
-	}
-	if where == root.CommandPath() {
-		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, verbs(root)), where)
-	}
-	hint := ""
-	if c, _, _ := root.Find(strings.Fields(where)[1:]); c != nil && c.Flags().Lookup("manifest") != nil {
-		hint = "\na manifest is named by -M, the folder of a site by --site"
-	}
-	return fmt.Errorf("%s takes no argument, but %q was given%s\nsee: %s --help", where, word, hint, where)
 }
 
 // exitCodesTopic is what "help exit-codes" prints: a command that cannot be run.

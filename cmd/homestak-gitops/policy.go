@@ -2,17 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 	"github.com/homestak/homestak-gitops/policy"
@@ -32,7 +31,7 @@ verbs are for who writes them.`,
 		if len(args) == 0 {
 			return nil
 		}
-		return fmt.Errorf("unknown verb %q of policy\n%s\nsee: %s --help", args[0], diag.DidYouMean(args[0], verbs(c)), c.CommandPath())
+		return fmt.Errorf("unknown verb %q of policy\n%s\nsee: %s --help", args[0], diag.DidYouMean(args[0], usage.Verbs(c)), c.CommandPath())
 	}
 	return c
 }
@@ -84,92 +83,6 @@ func runPolicyInput(ctx context.Context, a *app, f *inputFlags) error {
 	return a.ui.emit(doc)
 }
 
-func policyEvalVerb(a *app) *cobra.Command {
-	f := &inputFlags{}
-	c := &cobra.Command{
-		Use:   "eval QUERY",
-		Short: "Evaluate a query over the rules of a site, with its real input",
-		Long: `Evaluates a query in Rego over all rules, shipped and the site's, and prints its value
-as JSON. The input is what "policy input" prints, or the document of --input.
-
-    homestak-gitops policy eval data.homestak.site.deny
-    homestak-gitops policy eval --plan data.homestak.guard.deny
-    homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
-		Args: takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.within(c, func(ctx context.Context) error {
-				return runPolicyEval(ctx, a, f, args[0])
-			})
-		},
-		ValidArgsFunction: cobra.FixedCompletions([]string{
-			"data.homestak.site.deny", "data.homestak.plan.deny", "data.homestak.guard.deny", "input.site", "input.plan",
-		}, cobra.ShellCompDirectiveNoFileComp),
-	}
-	f.document(a, c)
-	c.Flags().StringVar(&f.file, "input", "", "take the input from `FILE`, in JSON; - is stdin")
-	return c
-}
-
-// answer is the document of policy eval --json.
-type answer struct {
-	Query  string `json:"query"`
-	Result any    `json:"result"`
-}
-
-func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) error {
-	if f.file != "" && f.plan {
-		return errors.New("--input and --plan: the input comes from one of them")
-	}
-	s, err := a.open(ctx, &f.siteFlags)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	var input any
-	if f.file != "" {
-		input, err = readInput(a, f.file)
-	} else {
-		input, err = s.input(ctx, f)
-	}
-	if err != nil {
-		return err
-	}
-	value, err := s.Eval(ctx, query, input)
-	switch {
-	case errors.Is(err, policy.ErrUndefined):
-		return fmt.Errorf("%w: neither a rule nor the input gives it a value", err)
-	case err != nil:
-		return err
-	case a.ui.json:
-		return a.ui.emit(answer{query, value})
-	default:
-		return a.ui.emit(value)
-	}
-}
-
-// readInput reads the document of --input.
-func readInput(a *app, name string) (any, error) {
-	in := a.stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("open the input: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	var doc any
-	d := json.NewDecoder(in)
-	d.UseNumber()
-	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("read the input from %s: %w", name, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the input from %s: something follows the document", name)
-	}
-	return doc, nil
-}
-
 // input is the document that rules get of this site and, with --plan, of a host. That
 // they deny it is no reason not to look at it.
 func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, error) {
@@ -186,7 +99,7 @@ func (s *session) input(ctx context.Context, f *inputFlags) (map[string]any, err
 	if err := site.CheckDeployed(m, "plan", h); err != nil {
 		return nil, err
 	}
-	p, err := scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes}.limit(s.pass(h, ""))
+	p, err := limited(s.pass(h, ""), plan.Scope{Manifest: f.manifest, AllowDeletes: f.allowDeletes})
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +128,7 @@ to be read, for editors, and so that the real opa can test those of a site with 
 
 What has been changed there is not overwritten. In the folder policy of a site an
 unchanged export is ignored, since it is in force anyway.`,
-		Args: takes(1, 1),
+		Args: usage.Takes(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := policy.Export(args[0]); err != nil {
 				return err
@@ -223,13 +136,6 @@ unchanged export is ignored, since it is in force anyway.`,
 			a.ui.printf("%s are in %s; with the real opa: opa test policy/ %s\n", view.Count(len(policy.Shipped()), "file"), args[0], args[0])
 			return nil
 		},
-		ValidArgsFunction: completeDirectory,
+		ValidArgsFunction: complete.Directory,
 	}
-}
-
-func completeDirectory(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return nil, cobra.ShellCompDirectiveFilterDirs
 }

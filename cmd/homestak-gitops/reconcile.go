@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +12,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
 
@@ -36,8 +33,8 @@ apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
 	return c
 }
 
-// lookEvery is how often a client looks at a pass under way.
-const lookEvery = 300 * time.Millisecond
+// pollEvery is how often a client looks at a pass under way.
+const pollEvery = 300 * time.Millisecond
 
 func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 	ctx, cancel := a.stopping.soon(ctx)
@@ -69,7 +66,7 @@ func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 		ended <- got
 	}()
 	w := &view.PassProgress{Term: a.ui.terminal()}
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -94,7 +91,7 @@ func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 	}
 }
 
-// tellSteps tells how each step of the newest receipt ended, if its pass ended since
+// showSteps tells how each step of the newest receipt ended, if its pass ended since
 // then: the one that was under way when the agent was asked was seen beginning.
 func showSteps(ctx context.Context, a *app, r *control.Client, since time.Time) error {
 	h, err := r.History(ctx, 1, "")
@@ -126,12 +123,7 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 			return err
 		}
 	} else {
-		shown := l
-		shown.Error, _, _ = strings.Cut(l.Error, "\n")
-		if said := after.Refused == nil && after.Repository.Error == ""; said || refusedFor(after, shown.Error) {
-			shown.Error = "" // the ending says it, or a finding has
-		}
-		a.ui.printf("%s: %s\n", view.Short(l.Commit), view.Printable(view.PassLine(shown, time.Now())))
+		a.ui.printf("%s\n", view.Reconciled(l, after, time.Now()))
 	}
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:
@@ -146,9 +138,4 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 		r.Err = errors.New(l.Error)
 	}
 	return exit.OfPass(r)
-}
-
-// refusedFor reports whether that is why the newest commit is refused.
-func refusedFor(s agent.Status, summary string) bool {
-	return s.Refused != nil && slices.ContainsFunc(s.Refused.Findings, func(f diag.Finding) bool { return f.Summary == summary })
 }

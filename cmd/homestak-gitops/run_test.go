@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/engine/control"
 )
@@ -192,7 +193,7 @@ func TestCtrlCOnceFinishesWhatRuns(t *testing.T) {
 	require.Contains(t, e.err.String(), "Ctrl-C again leaves now")
 	require.Contains(t, e.err.String(), "vm.first: created")
 	require.Contains(t, e.err.String(), "vm.then-1: skipped")
-	require.NotContains(t, e.err.String(), "mend the cause", "nothing is broken")
+	require.NotContains(t, e.err.String(), "fix the cause", "nothing is broken")
 	require.ElementsMatch(t, []string{"verb", "success", "commit", "duration_seconds", "nodes", "findings"}, keysOf(t, e.out.String()))
 
 	guests := h.Snapshot().Guests
@@ -300,7 +301,7 @@ func TestArgumentsAreCounted(t *testing.T) {
 		{0, 1, []string{"a", "b", "c"}, "why takes at most 1 argument, but 3 were given"},
 		{2, 2, []string{"a"}, "why takes 2 arguments, but 1 was given"},
 	} {
-		require.ErrorContains(t, takes(bound.low, bound.high)(c, bound.args), bound.want)
+		require.ErrorContains(t, usage.Takes(bound.low, bound.high)(c, bound.args), bound.want)
 	}
-	require.NoError(t, takes(0, 1)(c, nil))
+	require.NoError(t, usage.Takes(0, 1)(c, nil))
 }

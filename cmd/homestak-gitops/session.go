@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/drivers"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/service"
 	"github.com/homestak/homestak-gitops/engine/site"
 )
 
@@ -79,7 +81,7 @@ func (a *app) reachManifest(ctx context.Context, f *siteFlags, verb string) (*se
 
 // documentFailure makes a failed report the document of --json where a verb makes none.
 func (a *app) documentFailure(verb string) {
-	a.ui.document = func(err error) any { return engine.Failure(verb, a.opened.commit(), found(err)) }
+	a.ui.document = func(err error) any { return engine.Failure(verb, a.opened.commit(), exit.Findings(err)) }
 }
 
 // choose finds the host of this run and, with -M, the manifest. It refuses a site that must
@@ -142,4 +144,22 @@ func (d loggingDriver) Observe(ctx context.Context, w *model.Want) (model.Observ
 	d.ui.notef("looked at host %s in %s: %d ours, %d unmanaged, %d unknown",
 		d.host.Name, time.Since(began).Round(time.Millisecond), len(have.State), len(have.Unmanaged), len(have.Unknown))
 	return have, err
+}
+
+// lock takes the write lock of a host for a verb; see service.Verb. The lock is kept and
+// waited for in the context of the process.
+//
+//nolint:contextcheck,nolintlint // it is meant; the linter looks for this line at its callers
+func (a *app) lock(h *model.Host, verb string) (release func(), err error) {
+	ctx, cancel := a.stopping.soon(a.stopping.ctx)
+	unlock, err := a.verb(verb).Lock(ctx, h)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() { unlock(); cancel() }, nil
+}
+
+func (a *app) verb(name string) service.Verb {
+	return service.Verb{Name: name, Env: a.env, Note: a.ui.notef}
 }

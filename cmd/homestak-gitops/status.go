@@ -20,12 +20,12 @@ func statusVerb(a *app) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Tell how the agent of this machine and its nodes are",
+		Short: "Show how the agent of this machine and its nodes are",
 		Long: `Asks the agent of this machine over its socket: which commit it converges to, what it
-does, what it refused and why, and how each node is. Where no agent runs, it tells what
+does, what it refused and why, and how each node is. Where no agent runs, it shows what
 the last one left behind.
 
-Exits 0 if the agent runs and is healthy: its last pass came to its end, and nothing is
+Exits 0 if the agent runs and is healthy: its last pass completed, and nothing is
 refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runStatus(c.Context(), a, f, watch) },

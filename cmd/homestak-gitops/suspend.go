@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/view"
@@ -27,14 +28,14 @@ func suspendVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "suspend --reason TEXT",
 		Short: "Keep the agent from changing anything, or one manifest, for a while",
-		Long: `The agent goes on looking and tells what differs, but changes nothing, until the time
+		Long: `The agent keeps checking and reports what differs, but changes nothing, until the time
 is over or "resume" is said. It remembers that over a restart, and status shows it with
 who said it and why. For good, a manifest says suspend = true in the site.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runSuspend(c.Context(), a, f) },
 	}
 	f.flags(a, c)
-	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that tells others why")
+	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that says why")
 	c.Flags().DurationVar(&f.span, "for", 0, "`TIME` after which it ends by itself, such as 2h (default: when it is resumed)")
 	return c
 }
@@ -56,7 +57,7 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 	f.find(c)
 	c.Flags().StringVarP(&f.manifest, "manifest", "M", "", "only the manifest of this `NAME` (default: everything)")
 	a.ui.jsonFlag(c)
-	must(c.RegisterFlagCompletionFunc("manifest", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	complete.Must(c.RegisterFlagCompletionFunc("manifest", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		r, _, err := a.agentHere(context.Background(), &f.agentFlags)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

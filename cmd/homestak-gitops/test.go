@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/complete"
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/trial"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
@@ -33,7 +34,7 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 	f.change(a, c)
 	c.Flags().BoolVar(&keep, "keep", false, "do not destroy what was made")
 	c.Flags().StringVar(&dir, "report-dir", "", "write the report into `DIR`, as JSON and as Markdown")
-	must(c.MarkFlagDirname("report-dir"))
+	complete.Must(c.MarkFlagDirname("report-dir"))
 	return c
 }
 

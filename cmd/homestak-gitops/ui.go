@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/plan"
 	"github.com/homestak/homestak-gitops/engine/site"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -54,8 +56,8 @@ func (u *ui) flags(f *pflag.FlagSet) {
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "report more of what is done")
 }
 
-// settle checks the flags of output, once they are known.
-func (u *ui) settle() error {
+// check checks the flags of output, once they are known.
+func (u *ui) check() error {
 	switch u.colorFlag {
 	case "auto", "always", "never":
 	default:
@@ -133,7 +135,7 @@ func writeJSON(w io.Writer, document any) error {
 	return nil
 }
 
-// failure tells how the program ended, if that was not said yet.
+// failure reports how the program ended, unless that was done.
 func (u *ui) failure(err error) {
 	if u.json && !u.written && u.document != nil {
 		if werr := u.emit(u.document(err)); werr != nil {
@@ -154,18 +156,47 @@ func (u *ui) failure(err error) {
 	fmt.Fprintf(u.stderr, "%s %s\n", label, strings.ReplaceAll(view.Printable(text), "\n", "\n  "))
 }
 
-// found gives the findings that a document holds of an error.
-func found(err error) diag.List {
-	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
-		return invalid.Found
-	}
-	if err == nil || err.Error() == "" {
-		return nil
-	}
-	return engine.FindingOf(err)
-}
-
 // terminal is where progress is shown.
 func (u *ui) terminal() view.Terminal {
 	return view.Terminal{W: u.stderr, Live: u.errTerminal, Width: u.width, Verbose: u.verbose}
+}
+
+// plan draws a plan for people.
+func (u *ui) plan(p *plan.Plan) {
+	w, color := u.text()
+	if p.Text(w, plan.TextOptions{Color: color, Width: u.width, All: u.verbose}) {
+		u.notef("not all of it fits on these lines: -v shows every change with its values")
+	}
+}
+
+// planned draws the plan of a pass that is going to carry it out. That a destruction
+// finds nothing is not told as a site in sync: the site wants those guests.
+func (u *ui) planned(p *engine.Pass, made *plan.Plan) {
+	if p.Destroy && made.InSync() {
+		u.printf("nothing to destroy: no guest of manifest %s is on host %s\n", p.Manifest, p.Host)
+		return
+	}
+	u.plan(made)
+}
+
+// sketch draws a plan beside what was asked for.
+func (u *ui) sketch(p *plan.Plan) {
+	p.Text(u.stderr, plan.TextOptions{Color: u.colored(u.errTerminal), Width: u.width, All: u.verbose})
+}
+
+// report shows how a pass went: the document, or a summary for people. It returns the
+// ending of the verb.
+func (a *app) report(r engine.Report) error {
+	a.ui.findings(r.Findings)
+	if a.ui.json {
+		if err := a.ui.emit(r); err != nil {
+			return err
+		}
+	}
+	line, unfinished := view.Results(r)
+	a.ui.printf("%s", line)
+	if unfinished && r.Outcome != engine.Interrupted { // its error says it
+		a.ui.notef("what is done stays done: fix the cause, then run the same command again")
+	}
+	return exit.OfPass(r)
 }

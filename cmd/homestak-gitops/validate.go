@@ -8,8 +8,6 @@ import (
 
 	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/exit"
 	"github.com/homestak/homestak-gitops/engine/diag"
-	"github.com/homestak/homestak-gitops/engine/site"
-	"github.com/homestak/homestak-gitops/engine/view"
 )
 
 // verdict is the document of validate --json.
@@ -23,7 +21,7 @@ func validateVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a site, and report everything that is wrong with it at once",
-		Long: `Loads the site, resolves what every host shall hold, asks the policies, and tells
+		Long: `Loads the site, resolves what every host shall hold, asks the policies, and reports
 everything that is wrong, with file, line and column. It reaches no host and needs
 no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 		Args: cobra.NoArgs,
@@ -34,7 +32,7 @@ no secrets. Exits 0 if the site is valid and no policy denies it, else 1.`,
 }
 
 func runValidate(ctx context.Context, a *app, f *siteFlags) error {
-	a.ui.document = func(err error) any { return verdict{Findings: found(err)} }
+	a.ui.document = func(err error) any { return verdict{Findings: exit.Findings(err)} }
 	s, err := a.open(ctx, f)
 	if err != nil {
 		return err
@@ -46,11 +44,15 @@ func runValidate(ctx context.Context, a *app, f *siteFlags) error {
 		if err == nil && f.host != "" {
 			_, err = s.Host(f.host, m)
 		}
-		all = append(all, found(err)...)
+		all = append(all, exit.Findings(err)...)
 	}
-	valid := !all.HasErrors() && s.Desired.Site != nil
 	a.ui.findings(all)
-	a.ui.tellVerdict(s, all, valid)
+	text, valid := s.Verdict(all)
+	if valid {
+		a.ui.printf("%s\n", text)
+	} else {
+		a.ui.notef("%s", text)
+	}
 	if a.ui.json {
 		if err := a.ui.emit(verdict{Valid: valid, Findings: append(diag.List{}, all...)}); err != nil {
 			return err
@@ -60,25 +62,4 @@ func runValidate(ctx context.Context, a *app, f *siteFlags) error {
 		return &exit.Error{Code: exit.Failed}
 	}
 	return nil
-}
-
-func (u *ui) tellVerdict(s *session, all diag.List, valid bool) {
-	errs := all.Errors()
-	warnings := view.Count(len(all)-errs, "warning")
-	if !valid {
-		u.notef("the site in %s is %s: %s, %s", s.Name(), site.Fault(all), view.Count(errs, "error"), warnings)
-		return
-	}
-	loaded := s.Desired.Site
-	nodes := 0
-	for _, m := range loaded.Manifests {
-		nodes += len(m.Nodes)
-	}
-	if len(all) > 0 {
-		warnings = ", " + warnings
-	} else {
-		warnings = ""
-	}
-	u.printf("site %s is valid: %s, %s, %s%s\n", loaded.Name,
-		view.Count(len(loaded.Hosts), "host"), view.Count(len(loaded.Manifests), "manifest"), view.Count(nodes, "node"), warnings)
 }

@@ -17,7 +17,7 @@ type build struct {
 func versionVerb(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
-		Short: "Tell the version of this program",
+		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return runVersion(a) },
 	}

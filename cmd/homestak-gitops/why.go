@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/view"
 )
@@ -14,12 +15,12 @@ func whyVerb(a *app) *cobra.Command {
 	f := &agentFlags{}
 	c := &cobra.Command{
 		Use:   "why ADDRESS",
-		Short: "Tell where something comes from, and what was last done to it",
-		Long: `Tells which file and line of the commit in force declares an object, how it is,
+		Short: "Show where something comes from, and what was last done to it",
+		Long: `Shows which file and line of the commit in force declares an object, how it is,
 and which passes touched it, with what they changed and why. ADDRESS is one such as
-vm.web-1; the name of a node or a VMID will do. Of what left the site it tells which
-commit removed it, of an unmanaged guest why it is left alone.`,
-		Args: takes(1, 1),
+vm.web-1; the name of a node or a VMID will do. Of what left the site it shows which
+commit removed it, of an unmanaged guest why it is ignored.`,
+		Args: usage.Takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return runWhy(c.Context(), a, f, args[0]) },
 	}
 	f.find(c)

@@ -118,7 +118,7 @@ func TestHistoryTable(t *testing.T) {
 	require.Equal(t, 1, strings.Count(lines, "\n"), "one line a receipt")
 	code, _, stderr := runIn(t, env, "history", "vm.nothing")
 	require.Zero(t, code)
-	require.Contains(t, stderr, "no receipt tells of vm.nothing")
+	require.Contains(t, stderr, "no receipt is about vm.nothing")
 
 	code, text, _ := runIn(t, env, "history", "verify")
 	require.Zero(t, code)

@@ -13,8 +13,6 @@ import (
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/control"
 	"github.com/homestak/homestak-gitops/engine/control/controltest"
-	"github.com/homestak/homestak-gitops/engine/ledger"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // startWith runs the program as stage.start does, with more in its environment.
@@ -80,37 +78,6 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 		e := st.startWith(t, map[string]string{"HOMESTAK_SOCKET": socket}, "apply", "--site", st.site, "--yes")
 		require.Equal(t, exit.Done, e.end(), e.err)
 	}
-}
-
-func TestTheAgentAllowsToDestroy(t *testing.T) {
-	t.Parallel()
-	f := controltest.New()
-	socket, end := controltest.Serve(t, f, "https://a:8006")
-	var stderr stream
-	a := &app{process: process{stderr: &stderr, env: func(key string) string {
-		return map[string]string{"HOMESTAK_SOCKET": socket, "HOMESTAK_DATA_DIR": "/nowhere"}[key]
-	}}}
-	a.ui = &ui{process: a.process}
-	host := &model.Host{Name: "father", API: "https://a:8006/"}
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "kept-test", false), "a recipe is not deployed by it")
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, &model.Host{Name: "mother"}, "web", false), "another host")
-
-	err := agentAllowsDestroy(t.Context(), a, host, "web", false)
-	require.Equal(t, exit.Refused, exit.Code(err))
-	require.ErrorContains(t, err, "it would only create it again\nremove it in git and push, which destroys it too; or say --suspend")
-	require.Empty(t, f.Status().Suspended)
-
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", true))
-	require.Contains(t, stderr.String(), "homestak-gitops resume -M web")
-	require.Len(t, f.Status().Suspended, 1)
-	require.Equal(t, "web", f.Status().Suspended[0].Manifest)
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "it is suspended already")
-	_, _ = f.Resume("web")
-	require.NoError(t, f.Suspend(ledger.Suspension{Reason: "all of it"}))
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "everything is")
-	end()
-	_, _ = f.Resume("")
-	require.NoError(t, agentAllowsDestroy(t.Context(), a, host, "web", false), "no agent runs")
 }
 
 // Who may not open the socket is told who may, and does not write beside the agent.

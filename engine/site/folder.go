@@ -64,6 +64,18 @@ func Open(ctx context.Context, o FolderOptions) (*Folder, error) {
 	return f, nil
 }
 
+// Peek loads the site in a folder without its secrets and policies, and without findings:
+// nil if there is none.
+func Peek(kinds model.Kinds, dir string, vars map[string]string) *model.Site {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = root.Close() }()
+	site, _ := hcl.Load(root.FS(), hcl.Options{Kinds: kinds, Vars: vars})
+	return site
+}
+
 // Close frees the folder.
 func (f *Folder) Close() { _ = f.root.Close() }
 
@@ -172,6 +184,25 @@ func (f *Folder) Eval(ctx context.Context, query string, input any) (any, error)
 	return f.loader.set.Eval(ctx, query, input)
 }
 
+// Verdict says whether the site is valid, with these findings, in one line.
+func (f *Folder) Verdict(found diag.List) (text string, valid bool) {
+	errs := found.Errors()
+	warnings := count(len(found)-errs, "warning")
+	s := f.Desired.Site
+	if errs > 0 || s == nil {
+		return fmt.Sprintf("the site in %s is %s: %s, %s", f.Name(), fault(found), count(errs, "error"), warnings), false
+	}
+	nodes := 0
+	for _, m := range s.Manifests {
+		nodes += len(m.Nodes)
+	}
+	text = fmt.Sprintf("site %s is valid: %s, %s, %s", s.Name, count(len(s.Hosts), "host"), count(len(s.Manifests), "manifest"), count(nodes, "node"))
+	if len(found) > 0 {
+		text += ", " + warnings
+	}
+	return text, true
+}
+
 // InvalidError is why nothing is done with a site that must not converge.
 type InvalidError struct {
 	Name  string // of its folder
@@ -180,16 +211,18 @@ type InvalidError struct {
 
 // Error counts; the findings themselves are shown beside it.
 func (e *InvalidError) Error() string {
-	n := e.Found.Errors()
-	s := "s"
-	if n == 1 {
-		s = ""
-	}
-	return fmt.Sprintf("the site in %s is %s: %d error%s", e.Name, Fault(e.Found), n, s)
+	return fmt.Sprintf("the site in %s is %s: %s", e.Name, fault(e.Found), count(e.Found.Errors(), "error"))
 }
 
-// Fault says in which way a site with these findings is not good.
-func Fault(found diag.List) string {
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// fault says in which way a site with these findings is not good.
+func fault(found diag.List) string {
 	for _, f := range found {
 		if f.Severity == diag.Error && f.Source != diag.FromPolicy {
 			return "not valid"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/agent"
 	"github.com/homestak/homestak-gitops/engine/apply"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/ledger"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -31,6 +32,20 @@ func StepEnd(st ledger.Step) string {
 	default:
 		return fmt.Sprintf("%s: %s: %s", name, st.Status, st.Error)
 	}
+}
+
+// Reconciled says how the pass that somebody asked for ended, in one line. It leaves out an
+// error that the status after it has anyway: that is the ending, or a finding.
+func Reconciled(l agent.PassStatus, after agent.Status, now time.Time) string {
+	l.Error, _, _ = strings.Cut(l.Error, "\n")
+	said := after.Refused == nil && after.Repository.Error == ""
+	if after.Refused != nil {
+		said = slices.ContainsFunc(after.Refused.Findings, func(f diag.Finding) bool { return f.Summary == l.Error })
+	}
+	if said {
+		l.Error = ""
+	}
+	return fmt.Sprintf("%s: %s", Short(l.Commit), Printable(PassLine(l, now)))
 }
 
 // PassProgress shows on stderr how a pass comes on, from one status of the agent to the

@@ -61,8 +61,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/objects", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/owner", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim"}},
 	{pkg: "drivers/proxmox/power", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/view"}},
 	{pkg: "drivers/proxmox", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/power", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/rights", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim", "engine/apply"}}, // stories: a plan is made and carried out on a simulator
-	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}},                                  // a site on a simulated host, for tests
-	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model"}}, // a user of the driver, as the command is
+	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}},                                                 // a site on a simulated host, for tests
+	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/view"}}, // a user of the driver, as the command is
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},
 	{
 		pkg: "engine", may: []string{"engine/apply", "engine/diag", "engine/guest", "engine/health", "engine/model", "engine/plan"},
@@ -84,11 +84,15 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
-	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
+	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
 	{pkg: "cmd/homestak-gitops/demo", may: []string{"drivers/proxmox/pvesim", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/source/author", "engine/view", "examples"}},
 	{pkg: "cmd/homestak-gitops/trial", may: []string{"cmd/homestak-gitops/exit", "engine", "engine/apply", "engine/diag", "engine/model", "engine/plan", "engine/view"}, tests: []string{"drivers", "drivers/proxmox/simhost", "engine/enginetest", "engine/site"}},
+	{pkg: "cmd/homestak-gitops/usage", may: []string{"engine/diag", "engine/view"}},
+	{pkg: "cmd/homestak-gitops/complete", may: []string{"engine/model"}},
+	{pkg: "cmd/homestak-gitops/manual", may: []string{"cmd/homestak-gitops/exit", "engine/model", "hcl"}},
+	{pkg: "cmd/homestak-gitops/scaffold", may: []string{"hcl"}},
 	{pkg: "cmd/homestak-gitops", may: []string{
-		"cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/trial", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
+		"cmd/homestak-gitops/complete", "cmd/homestak-gitops/demo", "cmd/homestak-gitops/exit", "cmd/homestak-gitops/manual", "cmd/homestak-gitops/scaffold", "cmd/homestak-gitops/trial", "cmd/homestak-gitops/usage", "drivers", "drivers/proxmox/doctor", "drivers/proxmox/simhost", "engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/plan", "engine/service", "engine/site", "engine/view", "hcl", "policy",
 	}, tests: []string{"drivers/proxmox", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/control/controltest", "engine/enginetest", "engine/source", "engine/source/sourcetest"}}, // the table that every request of a script is held against; a repository to push to
 }...)
 

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/engine"
 	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/site"
 )
@@ -201,4 +202,15 @@ func Limit(ctx context.Context, timeout time.Duration) (context.Context, context
 		return ctx, func() {}
 	}
 	return context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+}
+
+// Findings are what a document has of an error.
+func Findings(err error) diag.List {
+	if invalid, ok := errors.AsType[*site.InvalidError](err); ok {
+		return invalid.Found
+	}
+	if err == nil || err.Error() == "" {
+		return nil
+	}
+	return engine.FindingOf(err)
 }

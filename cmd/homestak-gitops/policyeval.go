@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/cmd/homestak-gitops/usage"
+	"github.com/homestak/homestak-gitops/policy"
+)
+
+func policyEvalVerb(a *app) *cobra.Command {
+	f := &inputFlags{}
+	c := &cobra.Command{
+		Use:   "eval QUERY",
+		Short: "Evaluate a query over the rules of a site, with its real input",
+		Long: `Evaluates a query in Rego over all rules, shipped and the site's, and prints its value
+as JSON. The input is what "policy input" prints, or the document of --input.
+
+    homestak-gitops policy eval data.homestak.site.deny
+    homestak-gitops policy eval --plan data.homestak.guard.deny
+    homestak-gitops policy eval 'some name; input.site.nodes[name].type == "pve"'`,
+		Args: usage.Takes(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.within(c, func(ctx context.Context) error {
+				return runPolicyEval(ctx, a, f, args[0])
+			})
+		},
+		ValidArgsFunction: cobra.FixedCompletions([]string{
+			"data.homestak.site.deny", "data.homestak.plan.deny", "data.homestak.guard.deny", "input.site", "input.plan",
+		}, cobra.ShellCompDirectiveNoFileComp),
+	}
+	f.document(a, c)
+	c.Flags().StringVar(&f.file, "input", "", "take the input from `FILE`, in JSON; - is stdin")
+	return c
+}
+
+// answer is the document of policy eval --json.
+type answer struct {
+	Query  string `json:"query"`
+	Result any    `json:"result"`
+}
+
+func runPolicyEval(ctx context.Context, a *app, f *inputFlags, query string) error {
+	if f.file != "" && f.plan {
+		return errors.New("--input and --plan: the input comes from one of them")
+	}
+	s, err := a.open(ctx, &f.siteFlags)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var input any
+	if f.file != "" {
+		input, err = readInput(a, f.file)
+	} else {
+		input, err = s.input(ctx, f)
+	}
+	if err != nil {
+		return err
+	}
+	value, err := s.Eval(ctx, query, input)
+	switch {
+	case errors.Is(err, policy.ErrUndefined):
+		return fmt.Errorf("%w: neither a rule nor the input gives it a value", err)
+	case err != nil:
+		return err
+	case a.ui.json:
+		return a.ui.emit(answer{query, value})
+	default:
+		return a.ui.emit(value)
+	}
+}
+
+// readInput reads the document of --input.
+func readInput(a *app, name string) (any, error) {
+	in := a.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("open the input: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	var doc any
+	d := json.NewDecoder(in)
+	d.UseNumber()
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("read the input from %s: %w", name, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the input from %s: something follows the document", name)
+	}
+	return doc, nil
+}

@@ -1,0 +1,69 @@
+// Package usage says what is wrong with a command line, and what was probably meant.
+package usage
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// Verbs names what can follow the name of a command: its verbs and topics.
+func Verbs(root *cobra.Command) []string {
+	var names []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// Takes bounds how many arguments a verb has; its usage line names them.
+func Takes(low, high int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		most := ""
+		switch n := len(args); {
+		case n >= low && n <= high:
+			return nil
+		case low < high:
+			most = "at most "
+		}
+		return fmt.Errorf("%s takes %s%s, but %s given\nit is used so: %s\nsee: %s --help", c.CommandPath(),
+			most, view.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
+	}
+}
+
+func were(n int) string {
+	switch n {
+	case 0:
+		return "none was"
+	case 1:
+		return "1 was"
+	default:
+		return fmt.Sprintf("%d were", n)
+	}
+}
+
+// Explain replaces what cobra says of a verb that does not exist, and of an argument that a
+// verb does not take, by what the user meant perhaps.
+func Explain(root *cobra.Command, err error) error {
+	var word, where string
+	if err == nil {
+		return nil
+	}
+	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for %q", &word, &where); n != 2 {
+		return err
+	}
+	if where == root.CommandPath() {
+		return fmt.Errorf("unknown verb %q\n%s\nsee: %s --help", word, diag.DidYouMean(word, Verbs(root)), where)
+	}
+	hint := ""
+	if c, _, _ := root.Find(strings.Fields(where)[1:]); c != nil && c.Flags().Lookup("manifest") != nil {
+		hint = "\na manifest is named by -M, the folder of a site by --site"
+	}
+	return fmt.Errorf("%s takes no argument, but %q was given%s\nsee: %s --help", where, word, hint, where)
+}

@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Scope is what a plan was limited to, and what was granted to it. It is in a plan file,
+// since a plan from a file can be compared only with one that was made in the same way.
+type Scope struct {
+	Manifest    string   `json:"manifest,omitempty"`
+	Targets     []string `json:"targets,omitempty"`
+	RefreshOnly bool     `json:"refresh_only,omitempty"`
+
+	AllowDeletes int `json:"allow_deletes,omitempty"` // what was granted when it was made
+}
+
+// Document is the plan document: a plan and its scope.
+type Document struct {
+	Plan  *Plan
+	Scope Scope
+}
+
+// MarshalJSON writes the plan, with one more key if it was limited to anything.
+func (d Document) MarshalJSON() ([]byte, error) {
+	b, err := json.Marshal(d.Plan)
+	if err != nil {
+		return nil, err
+	}
+	sc, err := json.Marshal(d.Scope)
+	if err != nil || string(sc) == "{}" {
+		return b, err
+	}
+	return slices.Concat(b[:len(b)-1], []byte(`,"scope":`), sc, []byte("}")), nil
+}
+
+// WriteFile writes a plan file. It names hosts and guests, so only its owner may read it.
+func (d Document) WriteFile(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("keep the plan: %w", err)
+	}
+	e := json.NewEncoder(f)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	err = e.Encode(d)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("keep the plan in %s: %w", name, err)
+	}
+	return nil
+}
+
+// ReadFile reads a plan file.
+func ReadFile(name string) (Document, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return Document{}, fmt.Errorf("open the plan: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", err)
+	}
+	defer func() { _ = f.Close() }()
+	p, err := Read(f)
+	if err != nil {
+		return Document{}, fmt.Errorf("%s: %w\na plan is kept in a file by: homestak-gitops plan --out FILE", name, err)
+	}
+	var doc struct {
+		Scope Scope `json:"scope"`
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	if err == nil {
+		err = json.NewDecoder(f).Decode(&doc)
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return Document{p, doc.Scope}, nil
+}

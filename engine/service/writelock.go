@@ -1,0 +1,65 @@
+package service
+
+import (
+	"context"
+
+	"github.com/homestak/homestak-gitops/engine/agent"
+	"github.com/homestak/homestak-gitops/engine/control"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/view"
+)
+
+// Verb is a verb of the command line that changes a host on which an agent may be at work.
+type Verb struct {
+	Name string
+	Env  func(string) string
+	Note func(format string, args ...any) // reports to the user
+}
+
+// Lock takes the write lock of a host until release is called: the agent of that host is
+// paused, if one runs on this machine, and the lock file keeps every other process away.
+// ctx is for the whole time.
+func (v Verb) Lock(ctx context.Context, h *model.Host) (release func(), err error) {
+	resume := func() {}
+	c, err := v.agentOf(ctx, h)
+	if err == nil && c != nil {
+		resume, err = c.Pause(ctx, v.Name, func(s agent.Status) { v.Note("%s; waiting", view.Busy(h.Name, s)) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c != nil && v.Name == "apply" {
+		v.Note("an agent converges host %s: what git does not say, it puts back at its next look", h.Name)
+	}
+	dir, err := LockDir(v.Env)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	unlock, err := control.LockHost(dir, h, v.Name)
+	if err != nil {
+		resume()
+		return nil, err
+	}
+	return func() { unlock(); resume() }, nil
+}
+
+// agentOf finds the agent of a host, nil if none runs on this machine.
+func (v Verb) agentOf(ctx context.Context, h *model.Host) (*control.Client, error) {
+	cfg, _ := ReadConfig(Flags{Asks: true}, v.Env)
+	return cfg.Search().OfHost(ctx, h)
+}
+
+// AllowDestroy refuses to destroy a manifest that the agent of the host deploys; see
+// control.Client.AllowDestroy.
+func (v Verb) AllowDestroy(ctx context.Context, h *model.Host, manifest string, suspend bool) error {
+	c, err := v.agentOf(ctx, h)
+	if err != nil || c == nil {
+		return err
+	}
+	suspended, err := c.AllowDestroy(ctx, manifest, suspend)
+	if suspended {
+		v.Note("manifest %s is suspended in the agent of host %s; it makes it again after: homestak-gitops resume -M %s", manifest, h.Name, manifest)
+	}
+	return err
+}
