@@ -156,27 +156,3 @@ func parseSSH(text string) (address, error) {
 	a.shown = u.String()
 	return a, nil
 }
-
-// checkBranch accepts what git accepts, as far as it could do harm here: the name
-// becomes a line of a file.
-func checkBranch(name string) error {
-	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
-		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
-		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })
-	if bad {
-		return fmt.Errorf("%q is not a name of a branch: give it as git does, such as main", name)
-	}
-	return nil
-}
-
-// cleanPath gives the sub-folder with slashes, "." for the root.
-func cleanPath(name string) (string, error) {
-	p := path.Clean("/" + filepath.ToSlash(name))[1:]
-	if strings.HasPrefix(path.Clean(filepath.ToSlash(name)), "..") {
-		return "", fmt.Errorf("the folder %q lies outside of the repository", name)
-	}
-	if p == "" {
-		return ".", nil
-	}
-	return p, nil
-}

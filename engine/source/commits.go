@@ -78,11 +78,15 @@ func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, err
 // It fails with ErrUnknown if the commit is not here, and with fs.ErrNotExist if it
 // has no such folder.
 func (c *commits) Files(id string) (fs.FS, error) {
-	return c.files(id)
+	return c.objects.files(id, c.path, c.maxFile)
 }
 
 // Notes warns of what Files cannot show as expected: submodules, links that lead
 // nowhere or out of the repository, and files that are only pointers of git-lfs.
 func (c *commits) Notes(id string) diag.List {
-	return c.notes(id)
+	f, err := c.objects.files(id, c.path, c.maxFile)
+	if err != nil {
+		return nil // Files says so, as an error
+	}
+	return f.notes()
 }

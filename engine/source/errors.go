@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
 // The kinds of RemoteError, for errors.Is.
@@ -20,20 +18,8 @@ var (
 	ErrUnreachable = errors.New("cannot be reached")
 	ErrNotGit      = errors.New("not a git server")
 	ErrDumb        = errors.New("serves git as plain files")
-	ErrTooLarge    = errors.New("too large")
 	ErrCut         = errors.New("the connection ended early")
 	ErrLogin       = errors.New("the credentials cannot be used")
-)
-
-// Errors that are about commits and the local copy, not about the remote.
-var (
-	// ErrUnrelated is why Since cannot list what is between two commits: the older
-	// one was never seen, or the branch was rewritten.
-	ErrUnrelated = model.ErrUnrelated
-	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.
-	ErrUnknown = errors.New("no such commit here")
-	// ErrDamaged is of a local copy that cannot be read. The next Head replaces it.
-	ErrDamaged = errors.New("the local copy is damaged")
 )
 
 // RemoteError is why the remote could not be asked, or its answer not used. Nothing that

@@ -11,32 +11,9 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
-
-// remote is where a repository is asked. Its errors are a *RemoteError, or ctx's.
-type remote interface {
-	// ask asks which branches there are.
-	ask(ctx context.Context) (conversation, *packp.AdvRefs, error)
-}
-
-// conversation is with a remote that has said which branches there are.
-type conversation interface {
-	// pack writes one whole pack with what is asked for. It may be called once.
-	pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error
-	close()
-}
-
-// need is what a fetch asks for.
-type need struct {
-	want  plumbing.Hash
-	haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends
-	ends  []plumbing.Hash // commits of which the parents are not here
-	depth int             // so many generations; 0: all that haves do not have
-}
 
 // mostHaves bounds how many commits are shown to the remote to find common ground.
 const mostHaves = 64
@@ -120,47 +97,6 @@ func (r *Repository) need(tip plumbing.Hash) (need, error) {
 	return n, nil
 }
 
-// request makes the message that asks for a pack. Thin packs are not asked for, so
-// what comes is complete in itself.
-func request(refs *packp.AdvRefs, n need) (*packp.UploadPackRequest, error) {
-	req := packp.NewUploadPackRequest()
-	can := refs.Capabilities
-	if can.Supports(capability.Sideband64k) {
-		_ = req.Capabilities.Set(capability.Sideband64k)
-	} else if can.Supports(capability.Sideband) {
-		_ = req.Capabilities.Set(capability.Sideband)
-	}
-	for _, c := range []capability.Capability{capability.OFSDelta, capability.NoProgress} {
-		if can.Supports(c) {
-			_ = req.Capabilities.Set(c)
-		}
-	}
-	if can.Supports(capability.Agent) {
-		_ = req.Capabilities.Set(capability.Agent, "homestak-gitops")
-	}
-	req.Wants = []plumbing.Hash{n.want}
-	req.Haves = slices.Clone(n.haves)
-	if can.Supports(capability.Shallow) { // where not, all of the history comes
-		_ = req.Capabilities.Set(capability.Shallow)
-		req.Shallows, req.Depth = n.ends, packp.DepthCommits(n.depth)
-	}
-	return req, req.Validate()
-}
-
-// copyPack writes the pack that an answer holds.
-func copyPack(w io.Writer, res io.Reader, req *packp.UploadPackRequest) error {
-	switch {
-	case req.Capabilities.Supports(capability.Sideband64k):
-		res = sideband.NewDemuxer(sideband.Sideband64k, res)
-	case req.Capabilities.Supports(capability.Sideband):
-		res = sideband.NewDemuxer(sideband.Sideband, res)
-	}
-	// The copy is in pieces of a packet: the demuxer fills the buffer that it gets, and so
-	// would keep the last bytes of a connection that has become silent.
-	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{res}, make([]byte, 32<<10))
-	return err
-}
-
 // errParts is of an answer that lacks parts of the commit that was asked for.
 var errParts = errors.New("parts of the commit are missing")
 
@@ -172,7 +108,7 @@ func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvR
 	}
 	p, err := r.disk.add(func(w io.Writer) error {
 		to := &limited{w: w, left: r.o.MaxPack}
-		err := c.pack(ctx, req, to)
+		err := c.Pack(ctx, req, to)
 		if to.err != nil {
 			return to.err // the disk, or the limit: not the remote
 		}
@@ -207,11 +143,11 @@ func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvR
 
 // again asks once more: a conversation can bring something only once.
 func (r *Repository) again(ctx context.Context, n need) error {
-	c, refs, err := r.remote.ask(ctx)
+	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	return r.bring(ctx, c, refs, n)
 }
 

@@ -21,9 +21,8 @@ import (
 // objects are read from its files, as git allows at any time. go-git's own server
 // knows no depth, so it would send all of the history each time.
 type fileRemote struct {
-	from   address
-	branch string
-	here   func(id plumbing.Hash) bool // the local copy has this object
+	from address
+	here func(id plumbing.Hash) bool // the local copy has this object
 }
 
 type fileConversation struct {
@@ -31,7 +30,7 @@ type fileConversation struct {
 	storage *filesystem.Storage
 }
 
-func (r *fileRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *fileRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
@@ -52,7 +51,7 @@ func (r *fileRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 		})
 	}
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, nil, r.failed(err)
 	}
 	return c, refs, nil
@@ -90,9 +89,9 @@ func (r *fileRemote) failed(err error) error {
 	return r.from.fault(ErrCut, err.Error(), "it is tried again; if that does not help, run git fsck there", err)
 }
 
-func (c *fileConversation) close() { _ = c.storage.Close() }
+func (c *fileConversation) Close() { _ = c.storage.Close() }
 
-func (c *fileConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
+func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
 	s := &store{objects: c.storage}
 	ids, err := c.missing(ctx, s, req)
 	if err == nil {

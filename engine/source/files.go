@@ -35,24 +35,24 @@ type files struct {
 	folders sync.Map // plumbing.Hash → []object.TreeEntry: any goroutine may read, and trees never change
 }
 
-// files gives the files of a commit.
-func (c *commits) files(id string) (*files, error) {
+// files gives the files of a commit below a folder; none of them may have more than limit bytes.
+func (s *store) files(id, folder string, limit int64) (*files, error) {
 	h, err := parseID(id)
 	if err != nil {
 		return nil, err
 	}
-	top, err := c.objects.commit(h)
+	top, err := s.commit(h)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &files{store: c.objects, root: top.TreeHash, sub: ".", at: top.Committer.When, limit: c.maxFile}
-	if err := f.below(c.path); err != nil {
+	f := &files{store: s, root: top.TreeHash, sub: ".", at: top.Committer.When, limit: limit}
+	if err := f.below(folder); err != nil {
 		return nil, fmt.Errorf("commit %.8s: %w", id, err)
 	}
-	f.sub = c.path
+	f.sub = folder
 	return f, nil
 }
 
@@ -128,7 +128,7 @@ func (f *files) find(name string, follow bool) (object.TreeEntry, error) {
 			continue
 		case "..":
 			if len(here) == 1 {
-				return object.TreeEntry{}, errLeaves
+				return object.TreeEntry{}, errOutside
 			}
 			here = here[:len(here)-1]
 			continue
@@ -155,8 +155,8 @@ func (f *files) find(name string, follow bool) (object.TreeEntry, error) {
 
 // What is wrong with a symbolic link.
 var (
-	errLeaves = errors.New("a symbolic link leads out of the repository; put the file itself there")
-	errLoop   = errors.New("symbolic links lead in a circle")
+	errOutside = errors.New("a symbolic link leads out of the repository; put the file itself there")
+	errLoop    = errors.New("symbolic links lead in a circle")
 )
 
 func (f *files) child(folder object.TreeEntry, name string) (object.TreeEntry, error) {
@@ -181,7 +181,7 @@ func (f *files) target(link object.TreeEntry) (string, error) {
 		return "", err
 	}
 	if path.IsAbs(string(data)) {
-		return "", errLeaves
+		return "", errOutside
 	}
 	return string(data), nil
 }

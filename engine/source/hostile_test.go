@@ -30,13 +30,13 @@ type giant struct {
 	data []byte
 }
 
-func (g *giant) ask(_ context.Context) (conversation, *packp.AdvRefs, error) {
+func (g *giant) Ask(_ context.Context) (conversation, *packp.AdvRefs, error) {
 	refs := packp.NewAdvRefs()
 	refs.References["refs/heads/main"] = g.tip
 	return g, refs, nil
 }
-func (*giant) close() {}
-func (g *giant) pack(_ context.Context, _ *packp.UploadPackRequest, w io.Writer) error {
+func (*giant) Close() {}
+func (g *giant) Pack(_ context.Context, _ *packp.UploadPackRequest, w io.Writer) error {
 	_, err := w.Write(g.data)
 	return err
 }

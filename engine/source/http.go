@@ -25,7 +25,7 @@ import (
 // httpRemote speaks git's smart protocol over http, with go-git's client. One connection
 // is kept open between checks; it is replaced when the trusted certificates change.
 type httpRemote struct {
-	o    Options
+	o    remoteOptions
 	from address
 
 	base *http.Transport
@@ -41,7 +41,7 @@ type httpConversation struct {
 	answered bool // the last request has an answer, which may end early
 }
 
-func (r *httpRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *httpRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	if err := r.connect(); err != nil {
 		return nil, nil, err
 	}
@@ -64,15 +64,15 @@ func (r *httpRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, err
 	}
 	if err != nil {
 		err = c.explain(ctx, err)
-		c.close()
+		c.Close()
 		return nil, nil, err
 	}
 	return c, refs, nil
 }
 
-func (c *httpConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
+func (c *httpConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
 	c.x.download()
-	res, err := c.session.UploadPack(c.x.ctx, req) //nolint:contextcheck // it was made of that of ask, which ends with this one
+	res, err := c.session.UploadPack(c.x.ctx, req) //nolint:contextcheck // it was made of that of Ask, which ends with this one
 	if err == nil {
 		defer func() { _ = res.Close() }()
 		err = copyPack(w, res, req)
@@ -83,7 +83,7 @@ func (c *httpConversation) pack(ctx context.Context, req *packp.UploadPackReques
 	return nil
 }
 
-func (c *httpConversation) close() { c.x.stop() }
+func (c *httpConversation) Close() { c.x.stop() }
 
 // RoundTrip implements http.RoundTripper.
 func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -19,11 +19,7 @@ const lfsHead = "version https://git-lfs.github.com/spec/v1\n"
 const longestPointer = 1024
 
 // notes warns of what is in a commit but not in its files.
-func (c *commits) notes(id string) diag.List {
-	f, err := c.files(id)
-	if err != nil {
-		return nil // Files says so, as an error
-	}
+func (f *files) notes() diag.List {
 	var out diag.List
 	_ = fs.WalkDir(f, ".", func(name string, d fs.DirEntry, err error) error {
 		if e, ok := d.(*dirEntry); ok && err == nil {
@@ -44,7 +40,7 @@ func (f *files) note(name string, i object.TreeEntry) diag.List {
 	case filemode.Symlink:
 		_, err := f.Stat(name)
 		switch {
-		case errors.Is(err, errLeaves):
+		case errors.Is(err, errOutside):
 			return diag.List{diag.Warnf(at, "a symbolic link leads out of the repository", "%s cannot be read; put the file itself there.", name)}
 		case errors.Is(err, errLoop):
 			return diag.List{diag.Warnf(at, "symbolic links lead in a circle", "%s cannot be read.", name)}

@@ -47,14 +47,9 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
-	switch from.by {
-	case byHTTP:
-		r.remote = &httpRemote{o: o, from: from}
-	case bySSH:
-		r.remote = &sshRemote{o: o, from: from}
-	default:
-		r.remote = &fileRemote{from: from, branch: o.Branch, here: func(id plumbing.Hash) bool { return r.objects.has(id) }}
-	}
+	r.remote = newRemote(from, remoteOptions{
+		Auth: o.Auth, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.has(id) },
+	})
 	return r, r.reload()
 }
 
@@ -132,11 +127,11 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 			return model.Commit{}, err
 		}
 	}
-	c, refs, err := r.remote.ask(ctx)
+	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return model.Commit{}, err
 	}
-	defer c.close()
+	defer c.Close()
 	tip, err := r.tip(refs)
 	if err == nil && tip != r.state.head {
 		err = r.fetch(ctx, c, refs, tip)

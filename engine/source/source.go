@@ -21,6 +21,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -53,24 +56,11 @@ type Options struct {
 	largest int64 // bytes of one object, largestObject if zero
 }
 
-// Auth names files rather than secrets, and they are read at every use: nothing need be
-// restarted when one is replaced.
-type Auth struct {
-	TokenFile string // https: a token or password, on the first line
-	Username  string // https: goes with the token; "git" if empty
-
-	KeyFile        string // ssh: the private key; those of ~/.ssh if empty
-	KnownHostsFile string // ssh: the host keys; ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts if empty
-
-	CAFile string // https: certificates trusted beside the system's
-}
-
 // Bounds of what is read from a repository that somebody else fills.
 const (
 	defaultTimeout = 60 * time.Second
 	defaultPack    = 512 << 20
 	defaultFile    = 64 << 20
-	maxPlain       = 32 << 20 // a commit or a tree
 )
 
 func (o Options) withDefaults() (Options, error) {
@@ -110,4 +100,28 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Path = path
 	return o, nil
+}
+
+// checkBranch accepts what git accepts, as far as it could do harm here: the name
+// becomes a line of a file.
+func checkBranch(name string) error {
+	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
+		strings.HasSuffix(name, ".lock") || strings.Contains(name, "..") || strings.Contains(name, "//") ||
+		strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) })
+	if bad {
+		return fmt.Errorf("%q is not a name of a branch: give it as git does, such as main", name)
+	}
+	return nil
+}
+
+// cleanPath gives the sub-folder with slashes, "." for the root.
+func cleanPath(name string) (string, error) {
+	p := path.Clean("/" + filepath.ToSlash(name))[1:]
+	if strings.HasPrefix(path.Clean(filepath.ToSlash(name)), "..") {
+		return "", fmt.Errorf("the folder %q lies outside of the repository", name)
+	}
+	if p == "" {
+		return ".", nil
+	}
+	return p, nil
 }

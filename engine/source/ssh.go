@@ -18,7 +18,7 @@ import (
 // its own, so a changed key or host key counts at once. go-git's own ssh transport has
 // no deadline while the connection is made.
 type sshRemote struct {
-	o    Options
+	o    remoteOptions
 	from address
 }
 
@@ -35,7 +35,7 @@ type sshConversation struct {
 	asked   bool
 }
 
-func (r *sshRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *sshRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
 	config, err := r.config()
 	if err != nil {
 		return nil, nil, err
@@ -43,7 +43,7 @@ func (r *sshRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, erro
 	c := &sshConversation{sshRemote: r, x: newExchange(ctx, r.o.Timeout)}
 	if err := c.open(config); err != nil {
 		err = c.unconnected(ctx, err)
-		c.close()
+		c.Close()
 		return nil, nil, err
 	}
 	refs := packp.NewAdvRefs()
@@ -53,7 +53,7 @@ func (r *sshRemote) ask(ctx context.Context) (conversation, *packp.AdvRefs, erro
 	}
 	if err != nil {
 		err = c.explain(ctx, err)
-		c.close()
+		c.Close()
 		return nil, nil, err
 	}
 	return c, refs, nil
@@ -92,7 +92,7 @@ func quote(s string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }
 
-func (c *sshConversation) pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
+func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
 	c.asked = true
 	var message bytes.Buffer
 	err := req.UploadRequest.Encode(&message)
@@ -124,8 +124,8 @@ func receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
 	return copyPack(w, res, req)
 }
 
-// close ends the conversation: politely where nothing was asked for.
-func (c *sshConversation) close() {
+// Close ends the conversation: politely where nothing was asked for.
+func (c *sshConversation) Close() {
 	if c.in != nil {
 		if !c.asked {
 			_, _ = c.in.Write(pktline.FlushPkt)

@@ -15,6 +15,22 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
+// maxPlain bounds a commit or a tree, in bytes.
+const maxPlain = 32 << 20
+
+// Errors about commits and where they are kept.
+var (
+	// ErrUnrelated is why Since cannot list what is between two commits: the older
+	// one was never seen, or the branch was rewritten.
+	ErrUnrelated = model.ErrUnrelated
+	// ErrUnknown is of a commit that is not here: never fetched, or forgotten.
+	ErrUnknown = errors.New("no such commit here")
+	// ErrDamaged is of a local copy that cannot be read. The next Head replaces it.
+	ErrDamaged = errors.New("the local copy is damaged")
+	// ErrTooLarge is of a file, an object or a pack beyond its limit.
+	ErrTooLarge = errors.New("too large")
+)
+
 // objects is where git objects are: the packs of a local copy, the maps of a Memory,
 // or the folder of another repository. The methods are those of go-git's storages. An
 // object that is missing is plumbing.ErrObjectNotFound.
@@ -243,7 +259,7 @@ func about(c *object.Commit) model.Commit {
 // parseID reads a commit's id as model.Commit has it.
 func parseID(id string) (plumbing.Hash, error) {
 	if !plumbing.IsHash(id) {
-		return plumbing.ZeroHash, fmt.Errorf("%w: %q is not a full id of a commit", ErrUnknown, oneLine(id))
+		return plumbing.ZeroHash, fmt.Errorf("%w: %.100q is not a full id of a commit", ErrUnknown, id)
 	}
 	return plumbing.NewHash(id), nil
 }

@@ -1,0 +1,108 @@
+package source
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
+)
+
+// Auth names files rather than secrets, and they are read at every use: nothing need be
+// restarted when one is replaced.
+type Auth struct {
+	TokenFile string // https: a token or password, on the first line
+	Username  string // https: goes with the token; "git" if empty
+
+	KeyFile        string // ssh: the private key; those of ~/.ssh if empty
+	KnownHostsFile string // ssh: the host keys; ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts if empty
+
+	CAFile string // https: certificates trusted beside the system's
+}
+
+// remoteOptions say how a remote is asked.
+type remoteOptions struct {
+	Auth    Auth
+	Timeout time.Duration // of one check, see Options
+	MaxPack int64         // bytes of one download
+	// Has reports whether an object is here already. A folder is read without sending those.
+	Has func(id plumbing.Hash) bool
+}
+
+// newRemote gives what asks the repository at an address.
+func newRemote(from address, o remoteOptions) remote {
+	switch from.by {
+	case byHTTP:
+		return &httpRemote{o: o, from: from}
+	case bySSH:
+		return &sshRemote{o: o, from: from}
+	default:
+		return &fileRemote{from: from, here: o.Has}
+	}
+}
+
+// remote is where a repository is asked. Its errors are a *RemoteError, or ctx's.
+type remote interface {
+	// Ask asks which branches there are.
+	Ask(ctx context.Context) (conversation, *packp.AdvRefs, error)
+}
+
+// conversation is with a remote that has said which branches there are.
+type conversation interface {
+	// Pack writes one whole pack with what is asked for. It may be called once.
+	Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error
+	Close()
+}
+
+// need is what a fetch asks for.
+type need struct {
+	want  plumbing.Hash
+	haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends
+	ends  []plumbing.Hash // commits of which the parents are not here
+	depth int             // so many generations; 0: all that haves do not have
+}
+
+// request makes the message that asks for a pack. Thin packs are not asked for, so
+// what comes is complete in itself.
+func request(refs *packp.AdvRefs, n need) (*packp.UploadPackRequest, error) {
+	req := packp.NewUploadPackRequest()
+	can := refs.Capabilities
+	if can.Supports(capability.Sideband64k) {
+		_ = req.Capabilities.Set(capability.Sideband64k)
+	} else if can.Supports(capability.Sideband) {
+		_ = req.Capabilities.Set(capability.Sideband)
+	}
+	for _, c := range []capability.Capability{capability.OFSDelta, capability.NoProgress} {
+		if can.Supports(c) {
+			_ = req.Capabilities.Set(c)
+		}
+	}
+	if can.Supports(capability.Agent) {
+		_ = req.Capabilities.Set(capability.Agent, "homestak-gitops")
+	}
+	req.Wants = []plumbing.Hash{n.want}
+	req.Haves = slices.Clone(n.haves)
+	if can.Supports(capability.Shallow) { // where not, all of the history comes
+		_ = req.Capabilities.Set(capability.Shallow)
+		req.Shallows, req.Depth = n.ends, packp.DepthCommits(n.depth)
+	}
+	return req, req.Validate()
+}
+
+// copyPack writes the pack that an answer holds.
+func copyPack(w io.Writer, res io.Reader, req *packp.UploadPackRequest) error {
+	switch {
+	case req.Capabilities.Supports(capability.Sideband64k):
+		res = sideband.NewDemuxer(sideband.Sideband64k, res)
+	case req.Capabilities.Supports(capability.Sideband):
+		res = sideband.NewDemuxer(sideband.Sideband, res)
+	}
+	// The copy is in pieces of a packet: the demuxer fills the buffer that it gets, and so
+	// would keep the last bytes of a connection that has become silent.
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{res}, make([]byte, 32<<10))
+	return err
+}
