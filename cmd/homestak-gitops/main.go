@@ -1,8 +1,8 @@
 // Command homestak-gitops makes Proxmox VE hosts become what a site repository says.
 //
-// main.go holds the process and the command tree, exit.go the table of exit codes,
-// ui.go the rules of all output, flags.go what verbs have in common, session.go
-// how a site on disk becomes a pass of package engine. Every other file is one verb.
+// main.go has the process and the command tree, ui.go the rules of all output, flags.go and
+// agentfind.go what verbs have in common, session.go how a verb opens a site and its host.
+// Every other file is one verb: flags and printing. What it does is in other packages.
 package main
 
 import (
