@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -30,7 +31,7 @@ func (c *CT) class(_, have *model.Resource, path string, cost model.Class) model
 		return cost
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
-	case head == "disk" && (attr == "remove" || !wanted && unusedKey(h.observe.Next, h.mark.Detached[name]) != ""):
+	case head == "disk" && (attr == "remove" || !wanted && drives.UnusedKey(h.observe.Next, h.mark.Detached[name]) != ""):
 		return model.ClassNone // only the mark says it; or it is mounted nowhere
 	case path == "power", !have.Guest.Running, head == "options" && fastCT[name]:
 		return model.ClassNone

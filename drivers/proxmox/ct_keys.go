@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
@@ -143,19 +143,12 @@ func memberTexts(m map[string]string) []string {
 	return out
 }
 
-// isMount reports whether a key is that of the root disk or a mount point.
-func isMount(key string) bool {
-	no, ok := strings.CutPrefix(key, "mp")
-	_, err := strconv.Atoi(no)
-	return key == "rootfs" || ok && err == nil
-}
-
 // mountKey is a key by which PVE describes the members of a disk.
 func mountKey(name string) string { return pick(name == "root", "rootfs", "mp0") }
 
 // isTypedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
 func isTypedCT(key string) bool {
-	if isMount(key) || ctAttributes().byKey[key] != nil {
+	if drives.IsMount(key) || ctAttributes().byKey[key] != nil {
 		return true
 	}
 	switch strings.TrimRight(key, "0123456789") {

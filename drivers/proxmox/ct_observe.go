@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -77,8 +78,8 @@ func (c *CT) readDevices() {
 	for key, val := range c.observe.Next {
 		name := c.device(key)
 		switch {
-		case isMount(key) && newMount.MatchString(property.VolumeOf(val)):
-		case isMount(key) && name != "":
+		case drives.IsMount(key) && newMount.MatchString(property.VolumeOf(val)):
+		case drives.IsMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
 			d.Remove = slices.Contains(c.mark.Removes, d.Name)
 			d.Size = cmp.Or(c.sizeNow(key), d.Size)

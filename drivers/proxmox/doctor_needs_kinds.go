@@ -9,6 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -24,7 +25,7 @@ func nodeNeeds(n *rights.Needs, d *model.Node) {
 		}
 	}
 	if d.Decomm != nil && d.Decomm.Policy == owner.RemoveBackedUp {
-		storage := backupStorage(n.Host)
+		storage := removal.BackupStorage(n.Host)
 		path, what := "/storage/"+storage, "its final backup"
 		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "backup", GiB: 0, By: n.From, Attr: ""})
 		n.Guest("VM.Backup", "", what)

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/health"
@@ -66,19 +67,7 @@ func SpokenFor(key string) (attribute, refused string) { return typedBy(key), re
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
-	return worker{d.host}.sendSeed(ctx, node, volid, image)
-}
-
-// SeedName reads a seed image's name and writes it again, for storage x.
-func SeedName(volid string) (string, bool) {
-	n, ok := parseSeed(volid)
-	return n.volume("x"), ok
-}
-
-// IsImageFile reports whether a volume goes by the name of a declared image.
-func IsImageFile(volid string) bool {
-	_, _, _, ok := objects.ParseFileName(volid)
-	return ok
+	return seed.Upload(ctx, d.host, node, volid, image)
 }
 
 // CardOf is cardOf for a container.
@@ -118,7 +107,7 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 		m.Type = "ct"
 	}
 	for key := range cfg.Next {
-		if isDrive(key) && !strings.Contains(cfg.Next[key], "media=cdrom") && !stateDrive(key) && !strings.HasPrefix(key, "unused") || lxc && isMount(key) {
+		if drives.IsDrive(key) && !strings.Contains(cfg.Next[key], "media=cdrom") && !drives.HoldsState(key) && !strings.HasPrefix(key, "unused") || lxc && drives.IsMount(key) {
 			m.Slots["disk."+key] = key
 		}
 	}

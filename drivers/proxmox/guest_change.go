@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -109,7 +110,7 @@ func (c *change) attach(w volume, slot string) string {
 	case property.VolumeOf(o.Now[slot]) == id: // it would leave with the next restart
 		c.back[slot] = w
 		return w.keep(o.Now[slot])
-	case unusedKey(o.Next, id) != "":
+	case drives.UnusedKey(o.Next, id) != "":
 		c.back[slot] = w
 		return w.attach(id, slot)
 	}
@@ -136,7 +137,7 @@ func (c *change) describe(notes string, options map[string]string) {
 func (c *change) keepDetached(prune bool) {
 	m, old := &c.m, c.from.mark
 	for name, id := range old.Detached {
-		gone := prune && unusedKey(c.from.observe.Next, id) == "" && attachedAt(c.from.observe.Now, id) == ""
+		gone := prune && drives.UnusedKey(c.from.observe.Next, id) == "" && drives.AttachedAt(c.from.observe.Now, id) == ""
 		if !gone && !c.to.has(name) {
 			m.Detached[name] = cmp.Or(m.Detached[name], id)
 		} else if m.Detached[name] == id {
@@ -349,8 +350,8 @@ func (d worker) resize(ctx context.Context, l *sight, slot string, size int) err
 func (d worker) dropData(ctx context.Context, ch *change, name string) error {
 	l := &ch.sight
 	return d.withDigest(ctx, l, "", func(digest string) error {
-		key := unusedKey(l.cfg.Next, ch.drop[name])
-		if key == "" || attachedAt(l.cfg.Now, ch.drop[name]) != "" {
+		key := drives.UnusedKey(l.cfg.Next, ch.drop[name])
+		if key == "" || drives.AttachedAt(l.cfg.Now, ch.drop[name]) != "" {
 			return nil
 		}
 		delete(ch.m.Detached, name)

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -44,7 +46,7 @@ func (o *observation) returns(name string) string {
 	if id == "" && o.unused() == "" && o.observe.Next[slot] == "" && o.observe.Now[slot] == "" {
 		id = o.mark.Volumes[name]
 	}
-	if id == "" || unusedKey(o.observe.Next, id) == "" {
+	if id == "" || drives.UnusedKey(o.observe.Next, id) == "" {
 		return ""
 	}
 	return id
@@ -158,7 +160,7 @@ func (v *volumes) removes() []string {
 func (v *volumes) left() []string {
 	var out []string
 	for _, name := range v.mark.Removes {
-		if id := v.mark.Detached[name]; id != "" && !v.protected && unusedKey(v.observe.Next, id) != "" && !v.has(name) {
+		if id := v.mark.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.observe.Next, id) != "" && !v.has(name) {
 			out = append(out, name)
 		}
 	}
@@ -172,7 +174,7 @@ func (v *volumes) remembered(want *volumes) map[string]string {
 	maps.Copy(old, v.mark.Slots)
 	for _, d := range want.list {
 		key, id := "disk."+d.name, v.mark.Detached[d.name]
-		if slot := attachedAt(v.observe.Now, id); old[key] == "" && id != "" && slot != "" {
+		if slot := drives.AttachedAt(v.observe.Now, id); old[key] == "" && id != "" && slot != "" {
 			old[key] = slot
 		}
 	}
@@ -235,31 +237,11 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 
 // refuseEnd says what speaks against removing a guest, or making it anew.
 func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
-	out := refuseRemoval(v.mark, g, v.observe.Next)
+	out := removal.Refuse(v.mark, g, v.observe.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}
 	return out
-}
-
-// unusedKey is the key of a volume that belongs to the guest and is attached nowhere.
-func unusedKey(c map[string]string, id string) string {
-	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if strings.HasPrefix(key, "unused") && property.VolumeOf(c[key]) == id {
-			return key
-		}
-	}
-	return ""
-}
-
-// attachedAt is the slot where a volume is in use, be it until the next restart only.
-func attachedAt(c map[string]string, id string) string {
-	for _, key := range slices.Sorted(maps.Keys(c)) {
-		if (isDrive(key) && !strings.HasPrefix(key, "unused") || isMount(key)) && property.VolumeOf(c[key]) == id {
-			return key
-		}
-	}
-	return ""
 }
 
 // device is one that has a slot: its name in the mark, and how its slots are called.

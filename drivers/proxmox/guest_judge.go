@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -102,7 +103,7 @@ func (j *judge) guest(g view.Listed, cfg view.Config) {
 	}
 	if ok && lock != "create" && lock != "clone" {
 		r := observedGuest(g, cfg, notes, m)
-		r.Guest.RemovalNote = leaves(j.want.Host, m, cfg)
+		r.Guest.RemovalNote = removal.Note(j.want.Host, m, cfg)
 		r.Guest.Renumbered = came(g.Ref(), m)
 		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
 		return

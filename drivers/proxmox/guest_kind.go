@@ -8,6 +8,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -154,7 +155,7 @@ func guestKindOf[S any, G interface {
 		Before: func(ctx context.Context, h *kind.Host, s plan.Step) (plan.Step, error) {
 			return worker{h}.undisturbed(ctx, s)
 		},
-		Remove:     func(ctx context.Context, h *kind.Host, s plan.Step) error { return removeGuest(ctx, worker{h}, s) },
+		Remove:     removal.Guest,
 		Privileges: func(want *S, n *rights.Needs) { guestNeeds(G(want), n) },
 		Requests:   func(want, have *S) bool { return G(want).asksHost(G(have)) },
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -67,7 +68,7 @@ func slotsFit(slots, next map[string]string) bool {
 		named[slot] = true
 	}
 	for key, val := range next {
-		disk := (isDrive(key) || isMount(key)) && !stateDrive(key) && ownVolume(val)
+		disk := (drives.IsDrive(key) || drives.IsMount(key)) && !drives.HoldsState(key) && drives.HoldsData(val)
 		if (disk || property.IsNet(key)) && !named[key] {
 			return false
 		}

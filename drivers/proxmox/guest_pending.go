@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,7 +37,7 @@ func undeclared(want, have guest) []string {
 	}
 	next := aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.settable(key) || cfg.Removes(key) && key != seedSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.Reverted(map[string]bool{key: true})))
+		return key == "description" || !have.settable(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.Reverted(map[string]bool{key: true})))
 	})
 }
 
@@ -88,7 +89,7 @@ func awaits(want, have guest) bool {
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next, kept) {
-			return cfg.Removes(key) && key != seedSlot && key != "smbios1"
+			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
 		}
 		then, now := values(next), values(kept)
 		paths := maps.Clone(now)
@@ -170,7 +171,7 @@ func (w writing) settle(old view.Config, lxc bool, same func(key, a, b string) b
 // a key in the request that reverts it, so such a deletion follows in one of its own. And a
 // boot order comes last where CD drives are dealt with, as in inTurn.
 func (w writing) withReverts(steps []writing) []writing {
-	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), cdBus)
+	discs := slices.ContainsFunc(slices.Collect(maps.Keys(w.revert)), drives.MayHoldCD)
 	last := writing{set: api.Params{}, revert: map[string]bool{}}
 	first := &steps[0]
 	first.revert, first.gone = maps.Clone(w.revert), maps.Clone(first.gone)

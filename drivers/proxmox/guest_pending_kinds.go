@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -41,7 +42,7 @@ func (v *VM) settable(key string) bool {
 		}
 	}
 	switch {
-	case isDrive(key):
+	case drives.IsDrive(key):
 		return there || c.Now["protection"] != "1"
 	case key == "boot":
 		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
@@ -78,7 +79,7 @@ func (*VM) sameValue(key, want, have string) bool {
 	if key == "boot" { // its order is its meaning
 		return slices.Equal(bootDevices(want), bootDevices(have))
 	}
-	return vmKeys().same(key, want, have) || stateDrive(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
+	return vmKeys().same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
 }
 
 func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, want, have) }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -36,7 +37,7 @@ func (d worker) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]s
 			return nil, fmt.Errorf("asking for snapshot %s of %s: %w", s.Name, at, err)
 		}
 		for key, val := range conf {
-			if isDrive(key) || isMount(key) {
+			if drives.IsDrive(key) || drives.IsMount(key) {
 				out[property.VolumeOf(api.Text(val))] = s.Name
 			}
 		}

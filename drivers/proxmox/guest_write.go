@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -133,7 +134,7 @@ var newVolume = regexp.MustCompile(`^(file=)?[^/:\s,]+:(\d+(\.\d+)?|cloudinit)(,
 
 // orders reports whether a key has a volume made.
 func (w writing) orders(key string) bool {
-	return isDrive(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+	return drives.IsDrive(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
 }
 
 func bootOrder(key string) bool { return key == "boot" }
@@ -170,7 +171,7 @@ func (w writing) inTurn() []writing {
 	first, rest := writing{set: api.Params{"description": w.set["description"]}, gone: map[string]bool{}}, writing{set: maps.Clone(w.set), gone: map[string]bool{}}
 	delete(rest.set, "description")
 	for key := range w.gone {
-		if isDrive(key) && !strings.HasPrefix(key, "unused") {
+		if drives.IsDrive(key) && !strings.HasPrefix(key, "unused") {
 			first.gone[key] = true
 		} else {
 			rest.gone[key] = true
@@ -206,7 +207,7 @@ func (w writing) oneByOne() []writing {
 
 // ordersMount reports whether a key has the volume of a mount point made.
 func (w writing) ordersMount(key string) bool {
-	return isMount(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
+	return drives.IsMount(key) && newVolume.MatchString(fmt.Sprint(w.set[key]))
 }
 
 // withVolumes writes a change part by part, as long as nobody else touches what the parts
@@ -278,7 +279,7 @@ type copying struct {
 func (d worker) writeCopy(ctx context.Context, c copying, w writing) error {
 	slotted, disc := false, w.discs()
 	for key := range w.set {
-		slotted = slotted || w.orders(key) && key != seedSlot && !stateDrive(key) || w.ordersMount(key)
+		slotted = slotted || w.orders(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.ordersMount(key)
 	}
 	var steps []writing
 	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) {
@@ -329,5 +330,5 @@ func (w writing) heldBack(err error) error {
 // emptyDrive reports whether a change makes a CD drive without a medium.
 func (w writing) emptyDrive(key string) bool {
 	val := fmt.Sprint(w.set[key])
-	return isDrive(key) && isDisc(val) && property.VolumeOf(val) == emptyMedium
+	return drives.IsDrive(key) && drives.HoldsCD(val) && property.VolumeOf(val) == drives.EmptyMedium
 }

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -16,7 +17,7 @@ func table() []kind.Kind {
 		&objects.ImageKind,
 		&templateKind,
 		&objects.PoolKind,
-		&seedKind,
+		&seed.Kind,
 	}
 }
 

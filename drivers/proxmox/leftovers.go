@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -77,7 +78,7 @@ func (d worker) findLeftVolumes(ctx context.Context, obs *kind.Observation, out 
 		return nil
 	}
 	again, done := died, map[string]bool{}
-	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(sweepHint(a), sweepHint(b)) }) {
+	for _, at := range slices.SortedFunc(maps.Keys(obs.View.Storages), func(a, b view.NodeStorage) int { return strings.Compare(seed.SweepHint(a), seed.SweepHint(b)) }) {
 		if !obs.View.Nodes[at.Node] || !slices.Contains(strings.Split(obs.View.Storages[at], ","), "images") || !slices.Contains(diskStorages(obs.Want), at.Storage) {
 			continue
 		}

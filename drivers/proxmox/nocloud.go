@@ -3,8 +3,6 @@ package proxmox
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,9 +11,11 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -24,12 +24,6 @@ import (
 // cloud-init drive cannot carry it. The image may hold secrets, so it goes as soon
 // as it was read. docs/decisions/0015-nocloud.md says why it is done this way.
 const (
-	seedSlot   = "ide2" // where PVE's own form puts the cloud-init drive
-	emptyDrive = emptyMedium + ",media=cdrom"
-
-	// emptyMedium is what a CD drive holds in which nothing is.
-	emptyMedium = "none"
-
 	// bootPatience is how long the making of a machine waits for its agent, to take the seed away at once.
 	bootPatience = 2 * time.Minute
 	// bootPoll is the pause between two questions.
@@ -46,10 +40,10 @@ func newSeed(r *model.Resource) *owner.NocloudISO {
 	}
 	out := &owner.NocloudISO{}
 	if !secretly(r, "user_data") {
-		out.Data = shortSum(v.UserData)
+		out.Data = seed.Sum(v.UserData)
 	}
 	if !secretly(r, "nic") {
-		out.Net = shortSum(fmt.Sprintf("%q", seedNetwork(v)))
+		out.Net = seed.Sum(fmt.Sprintf("%q", seedNetwork(v)))
 	}
 	return out
 }
@@ -57,11 +51,6 @@ func newSeed(r *model.Resource) *owner.NocloudISO {
 // secretly reports whether an attribute, or a block or anything in it, was made from a secret.
 func secretly(r *model.Resource, path string) bool {
 	return slices.ContainsFunc(r.Sensitive, func(s string) bool { return s == path || strings.HasPrefix(s, path+".") })
-}
-
-func shortSum(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:6])
 }
 
 // seedNetwork is all of the network that only a seed tells a machine.
@@ -98,8 +87,8 @@ func (r *vmResolver) seedRoom() *owner.NocloudISO {
 	if r.UserData == "" {
 		return nil
 	}
-	name := seedName{site: r.in.Site.Name, node: r.in.Name, owner: strings.Repeat("0", 12), uuid: strings.Repeat("0", 36)}
-	return &owner.NocloudISO{Volume: name.volume(r.seedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
+	name := seed.Name{Site: r.in.Site.Name, Node: r.in.Name, Owner: strings.Repeat("0", 12), UUID: strings.Repeat("0", 36)}
+	return &owner.NocloudISO{Volume: name.Volume(r.seedStorage), Data: strings.Repeat("0", 12), Net: strings.Repeat("0", 12)}
 }
 
 // medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
@@ -118,17 +107,17 @@ func (v vmDrives) bootTail() string {
 	if v.seedVolume == "" {
 		return ""
 	}
-	return ";" + seedSlot
+	return ";" + drives.CloudInitSlot
 }
 
 // bootWithTail is a declared boot order with the seed's drive at its end; as it was where
 // it names the drive itself, or no order.
 func bootWithTail(declared string) string {
 	order := property.Parse(declared).Values["order"]
-	if order == "" || slices.Contains(strings.Split(order, ";"), seedSlot) {
+	if order == "" || slices.Contains(strings.Split(order, ";"), drives.CloudInitSlot) {
 		return declared
 	}
-	return strings.Replace(declared, order, order+";"+seedSlot, 1)
+	return strings.Replace(declared, order, order+";"+drives.CloudInitSlot, 1)
 }
 
 // swapMedium gives a copy of a template its medium, and takes away a template's own
@@ -136,26 +125,18 @@ func bootWithTail(declared string) string {
 func (v vmDrives) swapMedium(cfg view.Config, w writing) {
 	there := false
 	for key, val := range cfg.Next {
-		drive := isDrive(key) && cloudDrive.MatchString(property.VolumeOf(val))
+		drive := drives.IsDrive(key) && drives.IsCloudInit(property.VolumeOf(val))
 		there = there || drive
 		switch {
 		case v.seedVolume == "":
 		case v.Options[key] != "": // the files say it
-		case drive && key != seedSlot, key == "ciuser", key == "cipassword", key == "cicustom":
+		case drive && key != drives.CloudInitSlot, key == "ciuser", key == "cipassword", key == "cicustom":
 			w.gone[key] = true
 		}
 	}
 	if v.seedVolume != "" || !there {
-		w.set[seedSlot] = v.medium()
+		w.set[drives.CloudInitSlot] = v.medium()
 	}
-}
-
-// attachedSeed is the volume of the machine's own seed, if it is in the drive.
-func attachedSeed(m owner.Tag, c map[string]string) string {
-	if file := property.First(c[seedSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
-		return file
-	}
-	return ""
 }
 
 // alignSeed leaves a seed in its drive until the first boot is over. What only a
@@ -193,20 +174,20 @@ func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Ta
 	if m.Seed == nil {
 		return want, m, nil
 	}
-	left, err := d.seedsOn(ctx, at.Node, want.seedStorage)
+	left, err := seed.On(ctx, d.Host, at.Node, want.seedStorage)
 	if err != nil {
 		return nil, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
 	}
-	left = slices.DeleteFunc(left, func(v seedVolume) bool { return v.node != m.Node || v.wiped })
+	left = slices.DeleteFunc(left, func(v seed.File) bool { return v.Node != m.Node || v.Emptied })
 	if len(left) > 0 {
-		m.UUID = left[0].uuid
+		m.UUID = left[0].UUID
 	}
-	name := seedName{d.ID.Site, m.Node, ownerSum(d.ID.Owner), m.UUID}
+	name := seed.Name{Site: d.ID.Site, Node: m.Node, Owner: seed.OwnerSum(d.ID.Owner), UUID: m.UUID}
 	v, r := *want, *want.resolution
 	v.resolution = &r
 	v.NICs = slices.Clone(want.NICs)
 	s := nocloud.Seed{
-		Instance: "homestak-" + shortSum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,
+		Instance: "homestak-" + seed.Sum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,
 		User: v.User, Keys: v.Keys, DNS: v.DNS,
 	}
 	for i := range v.NICs {
@@ -219,7 +200,7 @@ func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Ta
 		s.NICs = append(s.NICs, told)
 		n.IP, n.Gateway, n.IP6, n.Gateway6 = "", "", "", ""
 	}
-	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.volume(v.seedStorage)
+	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.Volume(v.seedStorage)
 	if boot, declared := v.Options["boot"]; declared {
 		v.Options = maps.Clone(v.Options)
 		v.Options["boot"] = bootWithTail(boot)
@@ -231,10 +212,10 @@ func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Ta
 	if err != nil {
 		return nil, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
-	err = d.sendSeed(ctx, at.Node, v.seedVolume, image)
+	err = seed.Upload(ctx, d.Host, at.Node, v.seedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
-		now, lookErr := d.seedsOn(ctx, at.Node, v.seedStorage)
-		if lookErr == nil && slices.ContainsFunc(now, func(n seedVolume) bool { return n.volid == v.seedVolume && n.size == len(image) }) {
+		now, lookErr := seed.On(ctx, d.Host, at.Node, v.seedStorage)
+		if lookErr == nil && slices.ContainsFunc(now, func(n seed.File) bool { return n.VolID == v.seedVolume && n.Size == len(image) }) {
 			err = nil
 		}
 	}
@@ -263,13 +244,13 @@ func (d worker) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner.
 		return
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
-	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || attachedSeed(m, cfg.Next) == "" {
+	if err != nil || !d.ID.Check(cfg, at).IsOwnedAs(m.Addr()) || seed.Attached(m, cfg.Next) == "" {
 		return
 	}
-	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
+	if _, err := d.API.Put(ctx, at.Path("config"), api.Params{drives.CloudInitSlot: drives.EmptyDrive, "digest": cfg.Digest}); err != nil {
 		return // the next pass finds it in the drive
 	}
-	_ = d.removeSeed(ctx, at.Node, m.Seed.Volume) // the next pass finds it on the storage
+	_ = seed.Remove(ctx, d.Host, at.Node, m.Seed.Volume) // the next pass finds it on the storage
 }
 
 // answers waits for the agent of a machine that was just started.
@@ -287,18 +268,4 @@ func (d worker) answers(ctx context.Context, at view.GuestRef) bool {
 		}
 	}
 	return false
-}
-
-// dropSeed takes the seed of a machine that is about to be destroyed: PVE leaves
-// images in drives alone, and afterwards nothing would tell that there was one.
-func (d worker) dropSeed(ctx context.Context, at view.GuestRef, m owner.Tag, cfg view.Config) error {
-	if m.Seed == nil || m.Seed.Volume == "" {
-		return nil
-	}
-	if attachedSeed(m, cfg.Next) != "" {
-		if _, err := d.API.Put(ctx, at.Path("config"), api.Params{seedSlot: emptyDrive, "digest": cfg.Digest}); err != nil {
-			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
-		}
-	}
-	return d.removeSeed(ctx, at.Node, m.Seed.Volume)
 }

@@ -194,24 +194,6 @@ func TestLostUploadIsNotRepeated(t *testing.T) {
 	}
 }
 
-// FuzzSeedNames: a name that is taken for ours is written back as it was.
-func FuzzSeedNames(f *testing.F) {
-	for _, s := range []string{
-		"local:iso/homestak-seed.home.web-1.0123456789ab.00000000-0000-0000-0000-000000000000.iso", "local:iso/homestak.home.web-1.0123456789ab.iso",
-		"local:iso/homestak-seed.home.web-1.iso", "", "local:iso/../homestak-seed.a.b.0123456789ab.00000000-0000-0000-0000-000000000000.iso",
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, volid string) {
-		again, ok := proxmox.SeedName(volid)
-		if !ok {
-			return
-		}
-		require.Equal(t, volid[strings.LastIndex(volid, "/")+1:], strings.TrimPrefix(again, "x:iso/"))
-		require.False(t, proxmox.IsImageFile(again), "an image that a site declares")
-	})
-}
-
 // TestAStepThatIsTakenTwiceSeedsOnce: the answer to the last request of a making
 // may be lost after all was done, the seed's removal included.
 func TestAStepThatIsTakenTwiceSeedsOnce(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -124,7 +125,7 @@ func leaveTemplate(ctx context.Context, d worker, s plan.Step) error {
 		r = s.Want
 	}
 	if r.Guest != nil {
-		return removeGuest(ctx, d, s)
+		return removal.Guest(ctx, d.Host, s)
 	}
 	return removeTemplate(ctx, d, r.Spec.(*Template))
 }

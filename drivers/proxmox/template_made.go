@@ -17,6 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -33,9 +34,6 @@ const (
 	cloneFull   = "full"
 	cloneLinked = "linked"
 )
-
-// templateSlot is where the disk of a template is.
-const templateSlot = "scsi0"
 
 const notConverted = " (not converted yet)"
 
@@ -63,7 +61,7 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 	}
 	r := guestResolver{in: in, kind: owner.TemplateType}
 	t.mark = r.owner("image."+t.Image, nil)
-	t.mark.Content, t.mark.Slots = t.Made, map[string]string{"disk.root": templateSlot}
+	t.mark.Content, t.mark.Slots = t.Made, map[string]string{"disk.root": removal.TemplateSlot}
 	return out
 }
 
@@ -74,8 +72,8 @@ func makeTemplate(ctx context.Context, d worker, s plan.Step, want *Template) er
 	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
 	p := api.Params{ // little is said here: a clone gets what its own files say
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
-		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + templateSlot,
-		templateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), templateSlot),
+		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
+		removal.TemplateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), removal.TemplateSlot),
 	}
 	if err := d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
 		return err
@@ -118,17 +116,17 @@ func (d worker) convert(ctx context.Context, at view.GuestRef, addr model.Addres
 				return fmt.Errorf("tagging %s: %w", at, err)
 			}
 			continue
-		case cfg.Next[templateSlot] == "":
-			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, templateSlot, addr)
+		case cfg.Next[removal.TemplateSlot] == "":
+			return fmt.Errorf("%s has no disk at %s, so it cannot become %s: remove it, and it is recreated", at, removal.TemplateSlot, addr)
 		case failed != nil:
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
 			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
-				at, cfg.Next[templateSlot], property.StorageOf(cfg.Next[templateSlot]), at.VMID)
+				at, cfg.Next[removal.TemplateSlot], property.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
 		}
 		p := api.Params{}
 		if cfg.Now["template"] == "1" {
-			p["disk"] = templateSlot
+			p["disk"] = removal.TemplateSlot
 		}
 		if failed = d.API.Do(ctx, at.Path("template"), p); errors.Is(failed, api.ErrOutcomeLost) { // it may be at work
 			if _, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx); err != nil {
@@ -141,13 +139,13 @@ func (d worker) convert(ctx context.Context, at view.GuestRef, addr model.Addres
 
 // isTemplate reports whether a machine is a template as a whole, and can be cloned.
 func isTemplate(cfg view.Config) bool {
-	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[templateSlot]), ":")
+	_, name, _ := strings.Cut(property.VolumeOf(cfg.Now[removal.TemplateSlot]), ":")
 	return cfg.Now["template"] == "1" && strings.HasPrefix(path.Base(name), "base-")
 }
 
 // observedTemplate reads a template of ours.
 func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
-	t := &Template{Made: m.Content, mark: m, volume: property.VolumeOf(cfg.Now[templateSlot])}
+	t := &Template{Made: m.Content, mark: m, volume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
 	if !isTemplate(cfg) {
 		t.Made += notConverted
 	}
@@ -221,7 +219,7 @@ func (d worker) findClones(ctx context.Context, obs *kind.Observation, out *mode
 		if !ok || r.Guest == nil {
 			continue
 		}
-		ids, err := d.clonesOf(ctx, r.Guest.Node, t.volume)
+		ids, err := storage.Clones(ctx, d.API, r.Guest.Node, t.volume)
 		if api.EndsPass(ctx, err) {
 			return err
 		}
@@ -256,42 +254,6 @@ func standsOn(c view.Config, base string) bool {
 		}
 	}
 	return false
-}
-
-// clonesOf lists the VMIDs of guests with a disk on a base volume. PVE writes the
-// base before the name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an
-// LVM thin pool a clone stands for itself and has no such name.
-func (d worker) clonesOf(ctx context.Context, node, volume string) ([]int, error) {
-	on, _, ok := strings.Cut(volume, ":")
-	if !ok {
-		return nil, nil // it has no disk
-	}
-	list, err := storage.List(ctx, d.API, view.NodeStorage{Node: node, Storage: on}, "images")
-	if err != nil {
-		return nil, fmt.Errorf("listing the disks on storage %s: %w", on, err)
-	}
-	var out []int
-	seen := map[int]bool{}
-	for _, e := range list {
-		if id := api.Number(e["vmid"]); strings.HasPrefix(api.Text(e["volid"]), volume+"/") && !seen[id] {
-			out, seen[id] = append(out, id), true
-		}
-	}
-	return out, nil
-}
-
-// mustHaveNoClones asks once more before a template goes. What the token may not see
-// PVE still knows, and refuses itself.
-func (d worker) mustHaveNoClones(ctx context.Context, at view.GuestRef, cfg view.Config) error {
-	ids, err := d.clonesOf(ctx, at.Node, property.VolumeOf(cfg.Now[templateSlot]))
-	switch {
-	case err != nil:
-		return fmt.Errorf("removing template %d: %w", at.VMID, err)
-	case len(ids) > 0:
-		return fmt.Errorf("removing template %d: VM %d is a linked clone and stands on its disk: remove that first", at.VMID, ids[0])
-	default:
-		return nil
-	}
 }
 
 // stale says that the way in which a guest was cloned cannot be changed.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -22,27 +23,10 @@ import (
 // A CD drive is an option of its slot, "local:iso/x.iso,media=cdrom", and as any option
 // it is ours once a file names it. docs/decisions/0018-installed-by-hand.md says why.
 
-// cloudDrive is the volume of a cloud-init drive, or the order for one (qemu-server,
-// PVE/QemuServer/Drive.pm, drive_is_cloudinit).
-var cloudDrive = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.\w+)?$`)
-
-// cdBus reports whether a key is a slot that CD drives may have.
-func cdBus(key string) bool {
-	switch busOf(key) {
-	case "ide", "sata", "scsi":
-		return isDrive(key)
-	default:
-		return false
-	}
-}
-
-// isDisc reports whether a drive holds CDs, that of cloud-init included.
-func isDisc(value string) bool { return property.Value(value, "media") == "cdrom" }
-
 // isCD reports whether a key with a value is a CD drive that the files may declare: any but
 // the one that cloud-init reads.
 func isCD(key, value string) bool {
-	return cdBus(key) && key != seedSlot && isDisc(value) && !cloudDrive.MatchString(property.VolumeOf(value))
+	return drives.MayHoldCD(key) && key != drives.CloudInitSlot && drives.HoldsCD(value) && !drives.IsCloudInit(property.VolumeOf(value))
 }
 
 // sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
@@ -90,8 +74,8 @@ var (
 func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	value := strings.TrimSpace(r.Options[key])
 	file := property.VolumeOf(value)
-	meant := isDisc(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
-	if _, known := m.Param(key); !known || !cdBus(key) || !meant && busOf(key) != "ide" {
+	meant := drives.HoldsCD(value) || file == "none" || file == "cdrom" || isoVolume.MatchString(file)
+	if _, known := m.Param(key); !known || !drives.MayHoldCD(key) || !meant && drives.Bus(key) != "ide" {
 		return false
 	}
 	path := "options." + key
@@ -99,7 +83,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 	machine, _, _ := strings.Cut(property.Parse(r.Options["machine"]).First("type"), "+")
 	image := objects.ImageOf(r.in, file)
 	switch {
-	case key == seedSlot:
+	case key == drives.CloudInitSlot:
 		refuse("ide2 is the cloud-init drive", "take another slot for the CD drive: ide0, or one of sata0 to sata5 or scsi0 to scsi30")
 	case !meant:
 		refuse(fmt.Sprintf("option %q is no CD drive", key), `for a CD drive add media=cdrom: %s = "local:iso/NAME.iso,media=cdrom"; a disk has a disk block, on scsi, virtio or sata`, key)
@@ -107,7 +91,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 		refuse(fmt.Sprintf("a machine of type q35 does not start with a drive at %s", key), "its IDE has one drive for each of two channels, ide0 and ide2, and ide2 is the cloud-init drive: take ide0, or one of sata0 to sata5")
 	case file == "cdrom":
 		refuse(fmt.Sprintf("option %q is the CD drive of the node itself", key), "what lies in it no file can say: name an ISO image, STORAGE:iso/NAME.iso, or none")
-	case !isDisc(value):
+	case !drives.HoldsCD(value):
 		refuse(fmt.Sprintf("option %q lacks media=cdrom", key), `PVE takes an ISO image as a CD only: %s = "%s,media=cdrom"`, key, value)
 	case image != nil && !slices.Contains(r.in.Needs, model.Address{Kind: "image", Name: file}):
 		refuse(fmt.Sprintf("image %q is named without a reference", file), `write %s = "${image.%s},media=cdrom" in the node itself, so that the image is made before it`, key, file)
@@ -130,7 +114,7 @@ func (r *vmResolver) cd(m *pveapi.Method, key string) bool {
 // it. What a template has there the files do not know.
 func (r *vmResolver) discless() {
 	for dev := range strings.SplitSeq(property.Parse(r.Options["boot"]).Values["order"], ";") {
-		if busOf(dev) == "ide" && dev != seedSlot && r.Options[dev] == "" && r.Template == "" {
+		if drives.Bus(dev) == "ide" && dev != drives.CloudInitSlot && r.Options[dev] == "" && r.Template == "" {
 			r.errorf("options.boot", fmt.Sprintf("options.boot names %s, where no drive is", dev), `take it out, or declare the CD drive: %s = "none,media=cdrom"`, dev)
 		}
 	}
@@ -140,11 +124,11 @@ func (r *vmResolver) discless() {
 // once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
 // vmconfig_update_disk and vmconfig_hotplug_pending).
 func (v liveVM) plugCD(key, value string) model.Class {
-	fresh := value != "" && !isDisc(v.observe.Now[key])
-	if file := property.VolumeOf(value); fresh && (file == emptyMedium || file == "cdrom") {
+	fresh := value != "" && !drives.HoldsCD(v.observe.Now[key])
+	if file := property.VolumeOf(value); fresh && (file == drives.EmptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
 	}
-	if value != "" && !fresh || busOf(key) == "scsi" && v.hotplugs("disk") {
+	if value != "" && !fresh || drives.Bus(key) == "scsi" && v.hotplugs("disk") {
 		return model.ClassHot
 	}
 	return model.ClassRestart
@@ -162,7 +146,7 @@ func refuseCDs(w, h *VM) []model.Problem {
 		what := "a drive that was attached by hand"
 		if name != "" {
 			what = strings.Replace(name, ".", " ", 1)
-		} else if isDisc(there) {
+		} else if drives.HoldsCD(there) {
 			what = "a cloud-init drive"
 		}
 		out = append(out, model.Problem{
@@ -176,7 +160,7 @@ func refuseCDs(w, h *VM) []model.Problem {
 // discs reports whether a change puts something into a CD drive.
 func (w writing) discs() bool {
 	for key, val := range w.set {
-		if isDrive(key) && isDisc(fmt.Sprint(val)) {
+		if drives.IsDrive(key) && drives.HoldsCD(fmt.Sprint(val)) {
 			return true
 		}
 	}
@@ -209,7 +193,7 @@ func behind(order, longer string, sort func(dev string) bool) bool {
 }
 
 // idle reports whether a slot is empty, or a CD drive is there.
-func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || isDisc(c.Next[slot]) }
+func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot]) }
 
 // settledBoot takes for nothing that waits what PVE itself does to the boot order of a
 // running machine: a CD drive is put at its end when its medium changes, and a drive is
@@ -217,7 +201,7 @@ func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || isDisc
 // no revert.
 func settledBoot(c view.Config) view.Config {
 	there := func(dev string) bool { return c.Next[dev] != "" }
-	c.BootFollows = c.WaitsFor("boot") && bootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return isDisc(c.Next[dev]) })
+	c.BootFollows = c.WaitsFor("boot") && bootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
 	return c
 }
 
@@ -247,7 +231,7 @@ func (s *survey) media(ctx context.Context, node string, want, have *model.Resou
 	}
 	for _, slot := range (vmDrives{w}).cds() {
 		volid := property.VolumeOf(w.Options[slot])
-		if volid == emptyMedium || volid == property.VolumeOf(had[slot]) || s.comes(volid) {
+		if volid == drives.EmptyMedium || volid == property.VolumeOf(had[slot]) || s.comes(volid) {
 			continue
 		}
 		list, err := s.obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: property.StorageOf(volid)}, "iso")
@@ -287,14 +271,14 @@ func (s *survey) comes(volid string) bool {
 func (v vmDrives) inserts(have *VM) bool {
 	return slices.ContainsFunc(v.cds(), func(slot string) bool {
 		id := property.VolumeOf(v.Options[slot])
-		return id != emptyMedium && id != property.VolumeOf(have.observe.Next[slot])
+		return id != drives.EmptyMedium && id != property.VolumeOf(have.observe.Next[slot])
 	})
 }
 
 // discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).
 func discNeeds(n *rights.Needs, key, value string) {
 	storage := property.StorageOf(value)
-	if property.VolumeOf(value) == emptyMedium {
+	if property.VolumeOf(value) == drives.EmptyMedium {
 		return
 	}
 	attr := "options." + key

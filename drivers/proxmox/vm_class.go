@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -26,7 +27,7 @@ func (v *VM) class(want, have *model.Resource, path string, cost model.Class) mo
 		return model.ClassNone
 	case cost.Worse(model.ClassMigrate), cost == model.ClassMigrate && w.volumes().has(name) && h.volumes().has(name):
 		return cost
-	case head == "options" && stateDrive(option) && w.Options[option] != "" && h.Options[option] != "":
+	case head == "options" && drives.HoldsState(option) && w.Options[option] != "" && h.Options[option] != "":
 		return model.ClassMigrate
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
@@ -122,7 +123,7 @@ func (v liveVM) plugDisk(w *VM, name, attr string) model.Class {
 	case there:
 		slot = cmp.Or(wd.Bus, "scsi")
 	}
-	if v.hotplugs("disk") && busOf(slot) != "sata" {
+	if v.hotplugs("disk") && drives.Bus(slot) != "sata" {
 		return model.ClassHot
 	}
 	return model.ClassRestart

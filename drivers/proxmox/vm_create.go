@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -55,7 +56,7 @@ func (d worker) createWhole(ctx context.Context, want *VM, at view.GuestRef, m o
 	if _, declared := want.Options["boot"]; !declared {
 		p["boot"] = vmDrives{want}.booting(m)
 	}
-	p[seedSlot] = vmDrives{want}.medium()
+	p[drives.CloudInitSlot] = vmDrives{want}.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
@@ -124,7 +125,7 @@ func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (stateDrive(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
+		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (drives.HoldsState(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
@@ -141,7 +142,7 @@ func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 func bootDisk(c map[string]string) string {
 	order := property.Parse(c["boot"]).Values["order"]
 	for slot := range strings.SplitSeq(order, ";") {
-		if isDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
+		if drives.IsDrive(slot) && c[slot] != "" && !strings.Contains(c[slot], "media=cdrom") {
 			return slot
 		}
 	}

@@ -3,8 +3,8 @@ package proxmox
 import (
 	"cmp"
 	"fmt"
-	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
@@ -12,13 +12,10 @@ import (
 // (qemu-server, PVE/QemuServer/Drive.pm, MAX_*_DISKS).
 var buses = map[string]int{"scsi": 31, "virtio": 16, "sata": 6}
 
-// busOf is the bus of a slot.
-func busOf(slot string) string { return strings.TrimRight(slot, "0123456789") }
-
 // drive joins a volume, or the order for one, with the settings that all disks of
 // ours have, as far as the bus of their slot knows them.
 func drive(volume, slot string) string {
-	switch busOf(slot) {
+	switch drives.Bus(slot) {
 	case "virtio":
 		return volume + ",discard=on,iothread=1"
 	case "sata":

@@ -7,8 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -22,7 +24,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), observation: &observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
 	vmAttributes().observe(v, c)
-	v.Seed = attachedSeed(m, c)
+	v.Seed = seed.Attached(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
@@ -41,15 +43,6 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	return resource(g, cfg, m, v)
 }
 
-func isDrive(key string) bool {
-	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
-		if rest, ok := strings.CutPrefix(key, bus); ok && property.IsNumber(rest) {
-			return true
-		}
-	}
-	return false
-}
-
 // readDisks reads the disks that the mark names. Others were attached by hand and
 // are not ours to judge.
 func (o *observation) readDisks() []Disk {
@@ -58,7 +51,7 @@ func (o *observation) readDisks() []Disk {
 		if name, ok := strings.CutPrefix(o.device(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: property.StorageOf(drive),
-				Bus: busOf(slot), Remove: slices.Contains(o.mark.Removes, name),
+				Bus: drives.Bus(slot), Remove: slices.Contains(o.mark.Removes, name),
 			})
 		}
 	}
@@ -195,7 +188,7 @@ func sameOption(c view.Config, key, want, have string) bool {
 		return behind(want, have, func(slot string) bool { return idle(c, slot) })
 	case key == "machine":
 		return strings.HasPrefix(c.Next["ostype"], "w") && samePinned(want, have)
-	case stateDrive(key):
+	case drives.HoldsState(key):
 		return sameState(key, want, have)
 	default:
 		return isCD(key, have) && sameCD(key, want, have)
@@ -228,5 +221,5 @@ func plainValue(m map[string]string, key string) any {
 
 // isOption: a drive is one for a CD, or for the state of firmware or TPM.
 func (*VM) isOption(key, val string) bool {
-	return isCD(key, val) || !isTyped(key) && (!isDrive(key) || stateDrive(key))
+	return isCD(key, val) || !isTyped(key) && (!drives.IsDrive(key) || drives.HoldsState(key))
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -154,7 +155,7 @@ func (r *vmResolver) checkOption(k, v string) {
 	if d, ok := deviceOfHost[family(k)]; ok && !d.fine.MatchString(v) {
 		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", d.fix)
 	}
-	if stateDrive(k) && !stateOrder.MatchString(v) {
+	if drives.HoldsState(k) && !stateOrder.MatchString(v) {
 		r.errorf("options."+k, fmt.Sprintf("option %s names a volume", k), "give an order such as local-lvm:1, from which each guest gets a volume of its own")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -103,7 +104,7 @@ func (d worker) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	}
 	return d.withDigest(ctx, &ch.sight, "", func(digest string) error {
 		for name, id := range on.Detached {
-			if ch.apart[name] != "" && unusedKey(ch.sight.cfg.Next, id) == "" {
+			if ch.apart[name] != "" && drives.UnusedKey(ch.sight.cfg.Next, id) == "" {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
@@ -120,7 +121,7 @@ func (d worker) whole(ctx context.Context, ch *change) bool {
 		return false
 	}
 	for _, from := range ch.apart {
-		if attachedAt(cfg.Next, property.VolumeOf(ch.from.observe.Next[from])) == "" {
+		if drives.AttachedAt(cfg.Next, property.VolumeOf(ch.from.observe.Next[from])) == "" {
 			return false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -101,7 +102,7 @@ func (r *vmResolver) disks() {
 	count := map[string]int{}
 	for slot, value := range r.Options {
 		if isCD(slot, value) {
-			count[busOf(slot)]++
+			count[drives.Bus(slot)]++
 		}
 	}
 	for _, d := range r.Disks {

@@ -12,10 +12,6 @@ import (
 // A drive that holds the firmware's or the TPM's state is declared by an order to
 // allocate it, "local-lvm:1,efitype=4m", and PVE shows the volume that came of it.
 
-// stateDrive reports whether a drive holds the firmware's or the TPM's state. These
-// two are options; all other drives are disks.
-func stateDrive(key string) bool { return key == "efidisk0" || key == "tpmstate0" }
-
 // sameState reports whether a state drive is what an order asks for.
 func sameState(key, order, drive string) bool {
 	return drive != "" && property.StorageOf(order) == property.StorageOf(drive) && sameMake(key, order, drive)

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
@@ -34,10 +36,10 @@ func (c *vmChange) conclude() {
 // done removes a seed that was taken out of the drive: a machine does not start with an
 // image that is not there, so it went from there first.
 func (c *vmChange) done(ctx context.Context, d worker) error {
-	if c.set[seedSlot] == nil {
+	if c.set[drives.CloudInitSlot] == nil {
 		return nil
 	}
-	return d.removeSeed(ctx, c.sight.at.Node, c.have.Seed)
+	return seed.Remove(ctx, d.Host, c.sight.at.Node, c.have.Seed)
 }
 
 // bootable keeps what the machine boots from: a disk that goes to another slot stays in
@@ -81,7 +83,7 @@ func (c *vmChange) followBoot() {
 	there := func(dev string) bool { return c.set[dev] != nil || after.Next[dev] != "" && !c.gone[dev] }
 	disc := func(dev string) bool {
 		set, _ := c.set[dev].(string)
-		return there(dev) && isDisc(cmp.Or(set, after.Next[dev]))
+		return there(dev) && drives.HoldsCD(cmp.Or(set, after.Next[dev]))
 	}
 	appends := func(key string, val any) bool {
 		return len(order) > 0 && isCD(key, fmt.Sprint(val)) && !slices.Contains(order, key)
@@ -124,13 +126,13 @@ func (c *vmChange) key(path string) {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch head {
 	case "seed":
-		c.set[seedSlot] = emptyDrive
+		c.set[drives.CloudInitSlot] = drives.EmptyDrive
 	case "options":
-		if stateDrive(rest) && c.want.Options[rest] != "" && takesBackData(c.want, c.have, path, rest) {
+		if drives.HoldsState(rest) && c.want.Options[rest] != "" && takesBackData(c.want, c.have, path, rest) {
 			c.revert[rest] = true
 			return
 		}
-		if stateDrive(rest) && c.want.Options[rest] != "" && c.have.observe.Next[rest] != "" {
+		if drives.HoldsState(rest) && c.want.Options[rest] != "" && c.have.observe.Next[rest] != "" {
 			c.move[rest] = property.StorageOf(c.want.Options[rest]) // its content goes along; the order again would be an empty one
 			return
 		}

@@ -17,9 +17,9 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"drivers/proxmox":             10535,
+	"drivers/proxmox":             9834,
 	"engine/source":               4061,
-	"drivers/proxmox.worker":      73, // methods
+	"drivers/proxmox.worker":      59, // methods
 	"drivers/proxmox/doctor.exam": 55, // methods
 }
 

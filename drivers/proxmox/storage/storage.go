@@ -4,6 +4,8 @@ package storage
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -27,4 +29,26 @@ func Free(ctx context.Context, c *api.Client, node, volid string) error {
 		return nil
 	}
 	return err
+}
+
+// Clones lists the VMIDs of guests with a disk on a base volume. PVE writes the
+// base before the name of such a disk (PVE/Storage/Plugin.pm, parse_volname). On an
+// LVM thin pool a clone stands for itself and has no such name.
+func Clones(ctx context.Context, c *api.Client, node, volume string) ([]int, error) {
+	on, _, ok := strings.Cut(volume, ":")
+	if !ok {
+		return nil, nil // it has no disk
+	}
+	list, err := List(ctx, c, view.NodeStorage{Node: node, Storage: on}, "images")
+	if err != nil {
+		return nil, fmt.Errorf("listing the disks on storage %s: %w", on, err)
+	}
+	var out []int
+	seen := map[int]bool{}
+	for _, e := range list {
+		if id := api.Number(e["vmid"]); strings.HasPrefix(api.Text(e["volid"]), volume+"/") && !seen[id] {
+			out, seen[id] = append(out, id), true
+		}
+	}
+	return out, nil
 }

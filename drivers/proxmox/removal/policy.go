@@ -1,4 +1,4 @@
-package proxmox
+package removal
 
 import (
 	"context"
@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What a guest's mark may demand before it goes. The mark counts and not the files:
+// What a guest's ownership tag may demand before it goes. The tag counts and not the files:
 // they are gone when a guest is removed.
 
-// refuseRemoval says in the plan what would be refused by the step: all that can be known
+// Refuse says in the plan what would be refused by the step: all that can be known
 // without asking the host once more.
-func refuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.Problem {
+func Refuse(m owner.Tag, g *model.Guest, next map[string]string) []model.Problem {
 	problem := func(why, fix string) []model.Problem {
 		return []model.Problem{{Path: "decommission.policy", Summary: why, Detail: fix}}
 	}
@@ -32,8 +32,8 @@ func refuseRemoval(m owner.Tag, g *model.Guest, next map[string]string) []model.
 		return problem("its decommission policy "+p+" is not known here", "use the version of this program that wrote it, or declare another policy and let that be applied first")
 	case p == owner.RemoveUnused && g.Running:
 		return problem("it runs, and its decommission policy is "+p, moveFirst)
-	case p == owner.RemoveBackedUp && unsaved(next) != "":
-		return problem("no backup would hold its "+unsaved(next)+", and its decommission policy is "+p, saveAll)
+	case p == owner.RemoveBackedUp && notBackedUp(next) != "":
+		return problem("no backup would hold its "+notBackedUp(next)+", and its decommission policy is "+p, saveAll)
 	default:
 		return nil
 	}
@@ -43,13 +43,13 @@ const moveFirst = "move what it does elsewhere, set power = \"stopped\", let tha
 
 const saveAll = "attach it without backup=0 (a mount point with backup=1), move it to another guest, or remove it by hand"
 
-// unsaved names the volumes of a guest that go with it, but into no backup: detached
+// notBackedUp names the volumes of a guest that go with it, but into no backup: detached
 // ones, those with backup=0, and mount points without backup=1 (PVE/VZDump/*.pm).
-func unsaved(next map[string]string) string {
+func notBackedUp(next map[string]string) string {
 	var out []string
 	for key, val := range next {
 		mount := strings.HasPrefix(key, "mp")
-		if !mount && !isDrive(key) || !ownVolume(val) {
+		if !mount && !drives.IsDrive(key) || !drives.HoldsData(val) {
 			continue
 		}
 		saved := property.Parse(val).Values["backup"]
@@ -61,13 +61,13 @@ func unsaved(next map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// leaves tells for the plan what goes before a guest does, and what goes with it that
+// Note says in the plan what goes before a guest does, and what goes with it that
 // the files never named: PVE destroys every volume in its configuration that carries
 // its VMID, be it attached by hand or detached (QemuServer.pm, destroy_vm).
-func leaves(h *model.Host, m owner.Tag, cfg view.Config) string {
+func Note(h *model.Host, m owner.Tag, cfg view.Config) string {
 	var out []string
 	if m.RemovalPolicy() == owner.RemoveBackedUp {
-		out = append(out, "after a final backup to "+backupStorage(h))
+		out = append(out, "after a final backup to "+BackupStorage(h))
 	}
 	named := map[string]bool{}
 	for _, slot := range m.Slots {
@@ -75,7 +75,7 @@ func leaves(h *model.Host, m owner.Tag, cfg view.Config) string {
 	}
 	var extra []string
 	for key, val := range cfg.Next {
-		if (isDrive(key) || strings.HasPrefix(key, "mp")) && !stateDrive(key) && !named[key] && ownVolume(val) {
+		if (drives.IsDrive(key) || strings.HasPrefix(key, "mp")) && !drives.HoldsState(key) && !named[key] && drives.HoldsData(val) {
 			extra = append(extra, key)
 		}
 	}
@@ -85,13 +85,8 @@ func leaves(h *model.Host, m owner.Tag, cfg view.Config) string {
 	return strings.Join(out, ", ")
 }
 
-// ownVolume reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
-func ownVolume(drive string) bool {
-	file := property.First(drive, "file")
-	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
-}
-
-func backupStorage(h *model.Host) string {
+// BackupStorage is where final backups of a host go.
+func BackupStorage(h *model.Host) string {
 	if h != nil && h.Storage != nil && h.Storage.Backups != "" {
 		return h.Storage.Backups
 	}
@@ -107,24 +102,24 @@ type replication struct {
 // mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
 // while it runs or is replicated. Its health checks are not asked: they can only hold
 // while it runs.
-func (d worker) mustBeUnused(ctx context.Context, at view.GuestRef) error {
-	now, err := power.Of(d.Host, at).State(ctx)
+func (r target) mustBeUnused(ctx context.Context) error {
+	now, err := r.power().State(ctx)
 	if err != nil {
-		return fmt.Errorf("whether %s is in use cannot be seen: %w", at, err)
+		return fmt.Errorf("whether %s is in use cannot be seen: %w", r.at, err)
 	}
 	var jobs []replication
-	if err := api.ReadList(ctx, d.API, "/cluster/replication", &jobs); err != nil {
-		return fmt.Errorf("whether %s is replicated cannot be seen: %w", at, err)
+	if err := api.ReadList(ctx, r.host.API, "/cluster/replication", &jobs); err != nil {
+		return fmt.Errorf("whether %s is replicated cannot be seen: %w", r.at, err)
 	}
 	why := ""
-	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == at.VMID }); {
+	switch i := slices.IndexFunc(jobs, func(j replication) bool { return api.Number(j.Guest) == r.at.VMID }); {
 	case now.Running:
 		why = "it runs"
 	case i >= 0:
 		why = "replication job " + jobs[i].ID + " copies it"
 	}
 	if why != "" {
-		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", at, why, owner.RemoveUnused, moveFirst)
+		return fmt.Errorf("%s is in use (%s), and its decommission policy is %s: %s", r.at, why, owner.RemoveUnused, moveFirst)
 	}
 	return nil
 }
@@ -138,42 +133,41 @@ type archive struct {
 	Notes string          `json:"notes"`
 }
 
-// farewell is the final backup of one guest.
-type farewell struct {
-	d       worker
-	at      view.GuestRef
+// finalBackup is the final backup of one guest.
+type finalBackup struct {
+	target
 	storage string
 	notes   string    // which guest this is the last backup of: of this incarnation, by its uuid
 	before  []archive // what was there already
 }
 
-// newFarewell looks whether a backup can be made and seen, before the guest is shut
+// newFinalBackup looks whether a backup can be made and seen, before the guest is shut
 // down for it: rights that are missing, a storage that is away or keeps no backups.
-func (d worker) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) (*farewell, error) {
-	f := &farewell{d: d, at: at, storage: backupStorage(d.Model), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
+func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, error) {
+	f := &finalBackup{target: r, storage: BackupStorage(r.host.Model), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
 	for _, need := range []struct {
 		path  string
 		privs []string
 	}{
-		{fmt.Sprintf("/vms/%d", at.VMID), []string{"VM.Backup"}},
+		{fmt.Sprintf("/vms/%d", r.at.VMID), []string{"VM.Backup"}},
 		{"/storage/" + f.storage, []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 	} {
-		if missing, err := view.Lacks(ctx, d.API, need.path, need.privs...); err != nil || missing != "" {
+		if missing, err := view.Lacks(ctx, r.host.API, need.path, need.privs...); err != nil || missing != "" {
 			if err == nil {
 				err = fmt.Errorf("the token lacks %s on %s: `pveum acl modify %s --tokens 'USER!TOKEN' --roles ROLE`", missing, need.path, need.path)
 			}
-			return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
+			return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", r.at, f.storage, err)
 		}
 	}
 	var st struct {
 		Content string          `json:"content"`
 		Active  json.RawMessage `json:"active"`
 	}
-	if err := d.API.Get(ctx, api.Path("nodes", at.Node, "storage", f.storage, "status"), &st); err != nil {
-		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", at, f.storage, err)
+	if err := r.host.API.Get(ctx, api.Path("nodes", r.at.Node, "storage", f.storage, "status"), &st); err != nil {
+		return nil, fmt.Errorf("a final backup of %s to %s is not possible: %w", r.at, f.storage, err)
 	}
 	if !slices.Contains(strings.Split(st.Content, ","), "backup") || api.Number(st.Active) != 1 {
-		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", at, f.storage, at.Node, strings.Join(api.ContentTypes(st.Content), ","))
+		return nil, fmt.Errorf("a final backup of %s is not possible: storage %s on node %s is not active or keeps no backups (it has: %s): set storage { backups } of the host to one that does", r.at, f.storage, r.at.Node, strings.Join(api.ContentTypes(st.Content), ","))
 	}
 	var err error
 	f.before, err = f.list(ctx)
@@ -181,10 +175,10 @@ func (d worker) newFarewell(ctx context.Context, at view.GuestRef, m owner.Tag) 
 }
 
 // list are the final backups of this guest that can be seen and hold something.
-func (f *farewell) list(ctx context.Context) ([]archive, error) {
+func (f *finalBackup) list(ctx context.Context) ([]archive, error) {
 	var all []archive
 	path := api.Path("nodes", f.at.Node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.VMID)
-	if err := api.ReadList(ctx, f.d.API, path, &all); err != nil {
+	if err := api.ReadList(ctx, f.host.API, path, &all); err != nil {
 		return nil, fmt.Errorf("listing the backups in %s: %w", f.storage, err)
 	}
 	return slices.DeleteFunc(all, func(a archive) bool {
@@ -201,17 +195,17 @@ var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "
 // found looks for a backup that an earlier run of this same removal finished. It
 // counts only if the guest was found stopped and nothing was done to it since, which
 // takes the right to see other people's tasks; else another backup is made.
-func (f *farewell) found(ctx context.Context) (string, error) {
+func (f *finalBackup) found(ctx context.Context) (string, error) {
 	for _, a := range slices.Backward(f.before) {
 		if time.Since(time.Unix(int64(api.Number(a.CTime)), 0)) > recent {
 			continue
 		}
-		if missing, err := view.Lacks(ctx, f.d.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
+		if missing, err := view.Lacks(ctx, f.host.API, "/nodes/"+f.at.Node, "Sys.Audit"); err != nil || missing != "" {
 			return "", err
 		}
 		var since []api.TaskEntry
 		path := fmt.Sprintf("%s?limit=500&source=all&vmid=%d&since=%d", api.Path("nodes", f.at.Node, "tasks"), f.at.VMID, api.Number(a.CTime))
-		if err := api.ReadList(ctx, f.d.API, path, &since); err != nil {
+		if err := api.ReadList(ctx, f.host.API, path, &since); err != nil {
 			return "", fmt.Errorf("asking what was done to %s since its backup: %w", f.at, err)
 		}
 		if !slices.ContainsFunc(since, func(e api.TaskEntry) bool { return !slices.Contains(quiet, api.TaskType(e.UPID)) }) {
@@ -226,14 +220,14 @@ func (f *farewell) found(ctx context.Context) (string, error) {
 // mode, a guest that is stopped is backed up as it lies there; mode stop is refused though
 // while the HA manager has not yet noted that the guest shall be stopped, and snapshot is
 // not (PVE/VZDump.pm, exec_backup_task).
-func (f *farewell) make(ctx context.Context) (string, error) {
-	upid, err := f.d.API.Post(ctx, api.Path("nodes", f.at.Node, "vzdump"), api.Params{
+func (f *finalBackup) make(ctx context.Context) (string, error) {
+	upid, err := f.host.API.Post(ctx, api.Path("nodes", f.at.Node, "vzdump"), api.Params{
 		"vmid": strconv.Itoa(f.at.VMID), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
-	err = f.d.API.Settle(ctx, upid, err)
+	err = f.host.API.Settle(ctx, upid, err)
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
-		if _, _, waitErr := power.Of(f.d.Host, f.at).AwaitOwnTasks(ctx); waitErr != nil {
+		if _, _, waitErr := f.power().AwaitOwnTasks(ctx); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)
 		}
 	} else if err != nil {

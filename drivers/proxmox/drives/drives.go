@@ -1,0 +1,92 @@
+// Package drives reads the keys of a configuration that say drives and mount points: which keys
+// they are, and what a value holds.
+package drives
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+)
+
+// IsDrive reports whether a key is that of a drive of a VM, be it of a disk that is attached nowhere.
+func IsDrive(key string) bool {
+	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
+		if rest, ok := strings.CutPrefix(key, bus); ok && property.IsNumber(rest) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsMount reports whether a key is that of the root disk or a mount point.
+func IsMount(key string) bool {
+	no, ok := strings.CutPrefix(key, "mp")
+	_, err := strconv.Atoi(no)
+	return key == "rootfs" || ok && err == nil
+}
+
+// Bus is the bus of a slot.
+func Bus(slot string) string { return strings.TrimRight(slot, "0123456789") }
+
+// cloudInit is the volume of a cloud-init drive, or the order for one (qemu-server,
+// PVE/QemuServer/Drive.pm, drive_is_cloudinit).
+var cloudInit = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.\w+)?$`)
+
+// MayHoldCD reports whether a key is a slot that CD drives may have.
+func MayHoldCD(key string) bool {
+	switch Bus(key) {
+	case "ide", "sata", "scsi":
+		return IsDrive(key)
+	default:
+		return false
+	}
+}
+
+// HoldsCD reports whether a drive holds CDs, that of cloud-init included.
+func HoldsCD(value string) bool { return property.Value(value, "media") == "cdrom" }
+
+// HoldsState reports whether a drive holds the firmware's or the TPM's state. These
+// two are options; all other drives are disks.
+func HoldsState(key string) bool { return key == "efidisk0" || key == "tpmstate0" }
+
+// UnusedKey is the key of a volume that belongs to the guest and is attached nowhere.
+func UnusedKey(c map[string]string, id string) string {
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if strings.HasPrefix(key, "unused") && property.VolumeOf(c[key]) == id {
+			return key
+		}
+	}
+	return ""
+}
+
+// AttachedAt is the slot where a volume is in use, be it until the next restart only.
+func AttachedAt(c map[string]string, id string) string {
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if (IsDrive(key) && !strings.HasPrefix(key, "unused") || IsMount(key)) && property.VolumeOf(c[key]) == id {
+			return key
+		}
+	}
+	return ""
+}
+
+// HoldsData reports whether a drive holds data: no ISO, no empty tray, no cloud-init.
+func HoldsData(drive string) bool {
+	file := property.First(drive, "file")
+	return strings.Contains(file, ":") && !strings.Contains(drive, "media=cdrom") && !strings.Contains(file, "cloudinit")
+}
+
+const (
+	// CloudInitSlot is where PVE's own form puts the cloud-init drive.
+	CloudInitSlot = "ide2"
+	// EmptyDrive is a CD drive without a medium.
+	EmptyDrive = EmptyMedium + ",media=cdrom"
+	// EmptyMedium is what a CD drive holds in which nothing is.
+	EmptyMedium = "none"
+)
+
+// IsCloudInit reports whether a volume is that of a cloud-init drive, or the order for one.
+func IsCloudInit(volume string) bool { return cloudInit.MatchString(volume) }

@@ -1,0 +1,251 @@
+// Package removal destroys guests: it verifies once more that they are ours, does what the
+// decommission policy in their ownership tag demands, and says beforehand what it would refuse.
+package removal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Guest destroys a guest after verifying once more that it is ours, and after
+// what its ownership tag demands. In this order, so that nothing is shut down for nothing:
+// wait for our own tasks, verify, refuse, shut down, back up, verify again, destroy.
+func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
+	at := view.GuestRef{VMID: s.VMID, LXC: s.Address.Kind == "ct"}
+	for _, of := range []*model.Resource{s.Want, s.Have} {
+		if of != nil && of.Guest != nil {
+			at.Node, at.VMID = of.Guest.Node, cmp.Or(of.Guest.VMID, at.VMID)
+		}
+	}
+	r := target{h, at}
+	_, others, err := r.power().AwaitOwnTasks(ctx)
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", at, err)
+	}
+	undo := s.Have == nil || s.Have.Guest.Digest == "" // taking back a create that was never observed
+	cfg, is, err := r.departing(ctx, s.Address)
+	switch {
+	case errors.Is(err, errGone):
+		return r.mustBeGone(ctx, err)
+	case errors.Is(err, errNotOurs) && undo:
+		return nil // it did not get far: what stands there is somebody else's
+	case err != nil:
+		return err
+	}
+	if lock := cfg.Now["lock"]; lock != "" {
+		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
+	}
+	if len(others) > 0 { // it holds the guest's lock file: the guest would be shut down, and then not be destroyed
+		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
+	}
+	policy := is.Tag.RemovalPolicy()
+	if undo {
+		policy = owner.RemoveAtOnce // it never was what the policy is to keep
+	}
+	if err := r.takeLeave(ctx, is.Tag, policy, cfg); err != nil {
+		return fmt.Errorf("removing %s: %w", at, err)
+	}
+	cfg, is, err = r.departing(ctx, s.Address)
+	switch { // a shutdown or a backup takes time, in which much can happen
+	case errors.Is(err, errGone):
+		return r.mustBeGone(ctx, err)
+	case err != nil:
+		return err
+	}
+	if err := seed.Eject(ctx, r.host, at, is.Tag, cfg); err != nil {
+		return err
+	}
+	return r.destroy(ctx)
+}
+
+// target is a guest that is to go.
+type target struct {
+	host *kind.Host
+	at   view.GuestRef
+}
+
+func (r target) power() power.Guest { return power.Of(r.host, r.at) }
+
+// Why a guest is not there to be removed.
+var (
+	errGone    = errors.New("it cannot be read")
+	errNotOurs = errors.New("not changed")
+)
+
+// verify reads a guest that is to go: it must be provably ours, and nothing must
+// speak against its going.
+func (r target) departing(ctx context.Context, addr model.Address) (view.Config, owner.Verdict, error) {
+	cfg, err := view.ReadConfig(ctx, r.host.API, r.at)
+	if c := api.ClassOf(err); c == api.NotFound || c == api.Denied {
+		return cfg, owner.Verdict{}, errors.Join(errGone, err)
+	}
+	if err != nil {
+		return cfg, owner.Verdict{}, fmt.Errorf("removing %s: looking at it first: %w", r.at, err)
+	}
+	is := r.host.ID.Check(cfg, r.at)
+	switch {
+	case !is.IsOwnedAs(addr):
+		return cfg, is, fmt.Errorf("%s is not provably %s any more (%s): %w", r.at, addr, is.Why(), errNotOurs)
+	case cfg.Next["protection"] == "1" && is.Tag.Type == owner.TemplateType:
+		return cfg, is, fmt.Errorf("removing %s: somebody protected it: `qm set %d --protection 0` on node %s", r.at, r.at.VMID, r.at.Node)
+	case cfg.Next["protection"] == "1":
+		return cfg, is, fmt.Errorf("removing %s: it is protected: set protection = false in the files and let that be applied first", r.at)
+	case is.Tag.Type == owner.TemplateType:
+		return cfg, is, r.mustHaveNoClones(ctx, cfg)
+	case cfg.Now["template"] == "1" && is.Tag.Type != owner.TemplateType:
+		return cfg, is, fmt.Errorf("removing %s: somebody converted it to a template: remove it by hand, its linked clones first", r.at)
+	}
+	return cfg, is, nil
+}
+
+// stopAsDeclared does what the policy demands and shuts the guest down. A backup is made
+// of the stopped guest: nothing it wrote is missing. Where it fails the guest stays
+// stopped, since the files want it gone and the next pass would stop it again.
+func (r target) takeLeave(ctx context.Context, m owner.Tag, policy string, cfg view.Config) error {
+	switch policy {
+	case owner.RemoveAtOnce:
+		return r.stopForGood(ctx, m)
+	case owner.RemoveUnused:
+		if err := r.mustBeUnused(ctx); err != nil {
+			return err
+		}
+		return r.stopForGood(ctx, m) // it does not run; now the HA manager knows that it shall not
+	case owner.RemoveBackedUp:
+	default:
+		return fmt.Errorf("its decommission policy %s is not known here", policy)
+	}
+	if left := notBackedUp(cfg.Next); left != "" {
+		return fmt.Errorf("no backup would hold its %s: %s", left, saveAll)
+	}
+	f, err := r.newFinalBackup(ctx, m)
+	if err != nil {
+		return err
+	}
+	was, err := r.power().State(ctx)
+	if err != nil {
+		return fmt.Errorf("looking whether it runs: %w", err)
+	}
+	if !was.Running {
+		volid, err := f.found(ctx)
+		if err != nil {
+			return err
+		}
+		if volid != "" {
+			model.RecordTask(ctx, volid)
+			return nil
+		}
+	}
+	if err := r.stopForGood(ctx, m); err != nil {
+		return err
+	}
+	volid, err := f.make(ctx)
+	if err != nil {
+		return fmt.Errorf("its final backup to %s failed, so it is kept, stopped: %w", f.storage, err)
+	}
+	model.RecordTask(ctx, volid)
+	return nil
+}
+
+// stopForGood stops a guest that shall go. If the HA manager cannot, the guest is
+// taken out of its hands.
+func (r target) stopForGood(ctx context.Context, m owner.Tag) error {
+	err := r.power().Stop(ctx, m.ShutdownSeconds())
+	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
+		return err
+	}
+	now, lookErr := r.power().State(ctx)
+	switch {
+	case lookErr != nil, now.Running && !now.Managed:
+		return err
+	case !now.Running:
+		return nil
+	}
+	if outErr := r.power().ReleaseFromHA(ctx); outErr != nil {
+		return fmt.Errorf("%w; %w", err, outErr)
+	}
+	return r.power().Stop(ctx, m.ShutdownSeconds())
+}
+
+// destroy gives the order. Only volumes that the configuration names go: PVE's other
+// option also takes every volume that carries the VMID. purge takes the guest out of
+// HA, replication and backup jobs, which else forbid it or outlive it.
+func (r target) destroy(ctx context.Context) error {
+	upid, err := r.host.API.Delete(ctx, r.at.Path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
+	err = r.host.API.Settle(ctx, upid, err)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work
+		if _, _, waitErr := r.power().AwaitOwnTasks(ctx); waitErr != nil {
+			return fmt.Errorf("removing %s: %w; and %w", r.at, err, waitErr)
+		}
+	}
+	if _, lookErr := view.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
+		return r.mustBeGone(ctx, err)
+	}
+	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm
+		return fmt.Errorf("removing %s: guests that this token cannot see are linked clones of it (`pvesm list STORAGE` on node %s shows their disks, which begin with the name of its own; "+
+			"with Datastore.Audit on the storage the plan does): remove them first, or move their disks, which makes them whole: %w", r.at, r.at.Node, err)
+	}
+	return fmt.Errorf("removing %s: %w", r.at, err)
+}
+
+// mustBeGone asks the list of guests whether one is gone: an error on the guest
+// itself proves nothing, since with rights on a pool only a missing guest and a
+// hidden one look the same.
+func (r target) mustBeGone(ctx context.Context, why error) error {
+	v, err := view.Read(ctx, r.host.API, r.host.Model)
+	if err != nil {
+		return err
+	}
+	for _, u := range v.Unknown {
+		if u.All {
+			return fmt.Errorf("whether %s is gone cannot be seen: %s (%w)", r.at, u.Why, why)
+		}
+	}
+	if g, there := v.Guests[r.at.VMID]; there {
+		return fmt.Errorf("%s is on node %s, but cannot be read there: %w", r.at, g.Node, why)
+	}
+	if !v.LimitedVisibility {
+		return nil
+	}
+	switch hidden, err := view.IsTaken(ctx, r.host.API, r.at.VMID); {
+	case err != nil:
+		return fmt.Errorf("asking whether %s is gone: %w", r.at, err)
+	case hidden:
+		return fmt.Errorf("%s exists, but the token may not see it any more (VM.Audit): was it taken out of its pool? (%w)", r.at, why)
+	}
+	return nil
+}
+
+// mustHaveNoClones asks once more before a template goes. What the token may not see
+// PVE still knows, and refuses itself.
+func (r target) mustHaveNoClones(ctx context.Context, cfg view.Config) error {
+	ids, err := storage.Clones(ctx, r.host.API, r.at.Node, property.VolumeOf(cfg.Now[TemplateSlot]))
+	switch {
+	case err != nil:
+		return fmt.Errorf("removing template %d: %w", r.at.VMID, err)
+	case len(ids) > 0:
+		return fmt.Errorf("removing template %d: VM %d is a linked clone and stands on its disk: remove that first", r.at.VMID, ids[0])
+	default:
+		return nil
+	}
+}
+
+// TemplateSlot is where the disk of a template is.
+const TemplateSlot = "scsi0"

@@ -1,0 +1,171 @@
+// Package seed keeps the images by which machines with user_data are seeded on the storages of a
+// host: their names, upload and removal. docs/decisions/0015-nocloud.md says why there are any.
+package seed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/plan"
+)
+
+// Image is a seed image that no machine needs any more: no file declares one, a
+// pass finds it and removes it.
+type Image struct {
+	Volume string `plan:"volume"`
+
+	Node string // of PVE
+}
+
+// Kind is the kind seed.
+var Kind = kind.Of[Image]{
+	Model: model.Kind{
+		Name: "seed", Doc: "A seed image that was left behind.",
+		New:   func() any { return &Image{} },
+		Brief: func(want *model.Resource) string { return want.Spec.(*Image).Volume },
+	},
+	Remove: func(ctx context.Context, h *kind.Host, s plan.Step) error {
+		if s.Have == nil {
+			return nil // taking back what was never made
+		}
+		left := s.Have.Spec.(*Image)
+		return Remove(ctx, h, left.Node, left.Volume)
+	},
+}
+
+// Name is what the file name of a seed image says: whose it is, and of which
+// machine. It is made of nothing that is in the image, since a sum of that would
+// let secrets be tried out. Its first word keeps it apart from the images that the
+// site declares.
+type Name struct{ Site, Node, Owner, UUID string }
+
+var seedFile = regexp.MustCompile(`^` + owner.PVETag + `-seed\.([^./]+)\.([^./]+)\.([0-9a-f]{12})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.iso$`)
+
+// Volume is the volume of that name.
+func (n Name) Volume(storage string) string {
+	return storage + ":iso/" + strings.Join([]string{owner.PVETag + "-seed", n.Site, n.Node, n.Owner, n.UUID, "iso"}, ".")
+}
+
+// ParseName reads the name of a volume; ok is false where it is not a seed image.
+func ParseName(volid string) (Name, bool) {
+	m := seedFile.FindStringSubmatch(path.Base(volid))
+	if m == nil {
+		return Name{}, false
+	}
+	return Name{m[1], m[2], m[3], m[4]}, true
+}
+
+// OwnerSum names an owner in a file name: owners hold characters that files may not.
+func OwnerSum(owner string) string { return Sum("owner " + owner) }
+
+// File is a seed image of ours on a storage.
+type File struct {
+	Name
+	VolID   string
+	Size    int
+	Emptied bool // emptied, because the token may not delete it
+}
+
+// On lists our seed images on a storage, by name.
+func On(ctx context.Context, h *kind.Host, node, on string) ([]File, error) {
+	list, err := storage.List(ctx, h.API, view.NodeStorage{Node: node, Storage: on}, "iso")
+	return Among(h, list), err
+}
+
+// Among finds our seed images in a list of volumes, by name.
+func Among(h *kind.Host, list []map[string]json.RawMessage) []File {
+	empty := len(nocloud.Empty())
+	var out []File
+	for _, e := range list {
+		name, ok := ParseName(api.Text(e["volid"]))
+		if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
+			continue
+		}
+		size := api.Number(e["size"])
+		out = append(out, File{name, api.Text(e["volid"]), size, size == empty})
+	}
+	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.VolID, b.VolID) })
+	return out
+}
+
+// Upload uploads an image; a file of that name is overwritten.
+func Upload(ctx context.Context, h *kind.Host, node, volid string, image []byte) error {
+	sum := sha256.Sum256(image)
+	p := api.Params{"content": "iso", "filename": path.Base(volid), "checksum": hex.EncodeToString(sum[:]), "checksum-algorithm": "sha256"}
+	return h.API.Upload(ctx, api.Path("nodes", node, "storage", property.StorageOf(volid), "upload"), p, bytes.NewReader(image), int64(len(image)))
+}
+
+// Remove deletes a seed image of ours; one that is gone is success. Deleting
+// takes Datastore.Allocate; a token with no more than it took to upload overwrites
+// the image with an empty one instead: what must go is what is in it.
+func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
+	name, ok := ParseName(volid)
+	if !ok || name.Site != h.ID.Site || name.Owner != OwnerSum(h.ID.Owner) {
+		return fmt.Errorf("volume %s does not carry a name of ours: not changed", volid)
+	}
+	err := storage.Free(ctx, h.API, node, volid)
+	if api.ClassOf(err) == api.Denied {
+		err = Upload(ctx, h, node, volid, nocloud.Empty())
+	}
+	if err != nil {
+		return fmt.Errorf("removing seed image %s: %w", volid, err)
+	}
+	return nil
+}
+
+// SweepHint is what a storage that may hold seed images is called in Observed.SweepHints.
+func SweepHint(s view.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
+
+// ParseSweepHint reads such a hint.
+func ParseSweepHint(word string) (view.NodeStorage, bool) {
+	p := strings.Split(word, " ")
+	if len(p) != 3 || p[0] != "seeds" {
+		return view.NodeStorage{}, false
+	}
+	return view.NodeStorage{Node: p[1], Storage: p[2]}, true
+}
+
+// Sum is a short hash.
+func Sum(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:6])
+}
+
+// Attached is the volume of the machine's own seed, if it is in the drive.
+func Attached(m owner.Tag, c map[string]string) string {
+	if file := property.First(c[drives.CloudInitSlot], "file"); m.Seed != nil && m.Seed.Volume != "" && file == m.Seed.Volume {
+		return file
+	}
+	return ""
+}
+
+// Eject takes the seed of a machine that is about to be destroyed: PVE leaves
+// images in drives alone, and afterwards nothing would tell that there was one.
+func Eject(ctx context.Context, h *kind.Host, at view.GuestRef, m owner.Tag, cfg view.Config) error {
+	if m.Seed == nil || m.Seed.Volume == "" {
+		return nil
+	}
+	if Attached(m, cfg.Next) != "" {
+		if _, err := h.API.Put(ctx, at.Path("config"), api.Params{drives.CloudInitSlot: drives.EmptyDrive, "digest": cfg.Digest}); err != nil {
+			return fmt.Errorf("removing %s: taking its seed image out first: %w", at, err)
+		}
+	}
+	return Remove(ctx, h, at.Node, m.Seed.Volume)
+}
