@@ -36,8 +36,6 @@ type CT struct {
 	Terms string `plan:"mark"`                   // what the files decide of the ownership tag
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 
-	*resolution
-	*observation
 }
 
 // CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.
@@ -76,14 +74,33 @@ var ctKind = guestKindOf[CT]("ct", "A container.", map[string]string{
 	"clone":      "a container that is cloned is a full copy, since what stands on a template's disk has to hold that template, which is seen for VMs only; PVE makes linked clones of containers on storages that can (PVE/API2/LXC.pm, clone_vm). Leave it out",
 })
 
-func (c *CT) common() guestCommon {
+// ctTarget is a container as it is wanted, ctState one as it was observed.
+type (
+	ctTarget struct {
+		*CT
+		*resolution
+	}
+	ctState struct {
+		*CT
+		*observation
+	}
+)
+
+func (c ctTarget) common() guestCommon { return c.parts(c.resolution, nil) }
+func (c ctState) common() guestCommon  { return c.parts(nil, c.observation) }
+
+func (c *CT) spec() any                     { return c }
+func (c *CT) wanted(r *resolution) target   { return ctTarget{c, r} }
+func (c *CT) observed(o *observation) state { return ctState{c, o} }
+
+func (c *CT) parts(wanted *resolution, seen *observation) guestCommon {
 	return guestCommon{
-		resolution: c.resolution, observation: c.observation, lxc: true, power: c.Power, restart: c.Restart, notes: c.Description, template: c.Template,
+		resolution: wanted, observation: seen, lxc: true, power: c.Power, restart: c.Restart, notes: c.Description, template: c.Template,
 		tags: c.Tags, options: c.Options, attributes: ctAttributes(), keys: ctKeys(), startup: &c.Startup, waits: &c.Waits, powered: &c.Power,
 	}
 }
 
-func (c *CT) brief() string {
+func (c ctTarget) brief() string {
 	size := c.Preset
 	if size == "" {
 		size = fmt.Sprintf("%s, %d MiB", plural(c.Cores, "core"), c.Memory)

@@ -18,8 +18,8 @@ var (
 )
 
 // class refines what a change costs by whether the container runs.
-func (c *CT) class(_, have *model.Resource, path string, cost model.Class) model.Class {
-	w, h := c, have.Spec.(*CT)
+func (c ctTarget) class(_, have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := c, stateOf(have).(ctState)
 	head, name, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(name, ".")
 	_, wanted := find(w.Disks, name)
@@ -40,7 +40,7 @@ func (c *CT) class(_, have *model.Resource, path string, cost model.Class) model
 	case head == "disk":
 		cost = model.ClassRestart
 	case head == "nic":
-		cost = liveCT{h}.plugNIC(w, name, attr)
+		cost = h.plugNIC(w, name, attr)
 	}
 	if cost == model.ClassRestart {
 		return byRestart(w.Restart)
@@ -48,13 +48,10 @@ func (c *CT) class(_, have *model.Resource, path string, cost model.Class) model
 	return cost
 }
 
-// liveCT is a running container as it was observed.
-type liveCT struct{ *CT }
-
 // plugNIC is what PVE does with a card of a running container. The MTU is that of its
 // start; a trunk goes with the cable, which is plugged in anew where one of some other
 // settings changes, too (PVE/LXC.pm, update_net and hotplug_net).
-func (c liveCT) plugNIC(w *CT, name, attr string) model.Class {
+func (c ctState) plugNIC(w ctTarget, name, attr string) model.Class {
 	n, wanted := find(w.NICs, name)
 	old, there := find(c.NICs, name)
 	slot := cmp.Or(c.mark.Slots["nic."+name], name)
@@ -77,14 +74,14 @@ func (n CTNIC) recabled(old CTNIC) bool {
 	return n.MAC != "" && n.MAC != old.MAC || n.Bridge != old.Bridge || n.VLAN != old.VLAN || n.Firewall != old.Firewall || n.LinkDown != old.LinkDown
 }
 
-func (c *CT) recreates(want guest) bool {
-	w := want.(*CT)
+func (c ctState) recreates(want target) bool {
+	w := want.(ctTarget)
 	return w.Template != c.Template || w.Unprivileged != c.Unprivileged
 }
 
-func (c *CT) refuse(want guest, have *model.Resource) []model.Problem {
+func (c ctState) refuse(want target, have *model.Resource) []model.Problem {
 	var out []model.Problem
-	w, h := want.(*CT), c
+	w, h := want.(ctTarget), c
 	for _, wd := range w.Disks {
 		path := "disk." + wd.Name
 		hd, there := find(h.Disks, wd.Name)
@@ -106,13 +103,13 @@ func (c *CT) refuse(want guest, have *model.Resource) []model.Problem {
 
 // note says which data a change takes along, and what PVE stores without the running
 // container having it.
-func (c *CT) note(want, have *model.Resource, paths []string) []string {
-	w, h := want.Spec.(*CT), c
+func (c ctState) note(want target, have *model.Resource, paths []string) []string {
+	w, h := want.(ctTarget), c
 	out := h.volumes().note(w.volumes())
 	for _, path := range paths {
 		head, rest, _ := strings.Cut(path, ".")
 		name, attr, _ := strings.Cut(rest, ".")
-		if _, stays := find(w.NICs, name); head == "nic" && stays && have.Guest.Running && (liveCT{h}).plugNIC(w, name, attr) == model.ClassRestart {
+		if _, stays := find(w.NICs, name); head == "nic" && stays && have.Guest.Running && h.plugNIC(w, name, attr) == model.ClassRestart {
 			out = append(out, "the running container gets "+attr+" of nic "+name+" when it starts again, which PVE does not list as pending")
 		}
 	}

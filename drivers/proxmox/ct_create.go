@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-func (c *CT) create(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag) error {
+func (c ctTarget) create(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag) error {
 	if c.templateVMID != 0 {
 		return d.cloneCT(ctx, c, at, m)
 	}
@@ -25,22 +25,22 @@ func (c *CT) create(ctx context.Context, d worker, _ plan.Step, at view.GuestRef
 }
 
 // finish: what is missing of the copy is done now.
-func (c *CT) finish(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag, _ guest) error {
+func (c ctTarget) finish(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag, _ state) error {
 	return d.dressCT(ctx, c, at, m)
 }
 
-func (*CT) completed(context.Context, worker, view.GuestRef, owner.Tag) {}
+func (ctTarget) completed(context.Context, worker, view.GuestRef, owner.Tag) {}
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
 // made up here and not by PVE, so that the mark proves it from the first moment.
-func (d worker) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+func (d worker) unpackCT(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
 	m.Slots, m.Keys = want.slots(view.Config{}, nil), hashKeys(want.rootKeys)
-	p := ctParams(want, &m, view.Config{})
+	p := ctParams(want.CT, &m, view.Config{})
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
 	}
-	maps.Copy(p, ctAttributes().creation(want))
+	maps.Copy(p, ctAttributes().creation(want.CT))
 	p["vmid"], p["ostemplate"] = at.VMID, want.source
 	if len(want.rootKeys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.rootKeys, "\n")
@@ -49,7 +49,7 @@ func (d worker) unpackCT(ctx context.Context, want *CT, at view.GuestRef, m owne
 }
 
 // cloneCT copies a template, and gives the copy its identity.
-func (d worker) cloneCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+func (d worker) cloneCT(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
 	v, err := view.Read(ctx, d.API, d.Model)
 	if err != nil {
 		return fmt.Errorf("finding template %d: %w", want.templateVMID, err)
@@ -102,7 +102,7 @@ func (d worker) withSourceLock(ctx context.Context, from view.GuestRef, err erro
 
 // dressCT makes a bare copy of a template what the files say. A copy is either still
 // bare, which its mark tells, or complete.
-func (d worker) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owner.Tag) error {
+func (d worker) dressCT(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
 	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
@@ -111,8 +111,8 @@ func (d worker) dressCT(ctx context.Context, want *CT, at view.GuestRef, m owner
 		m.Slots = copied(want.devices(), "rootfs")
 	}
 	m.Slots = want.slots(cfg, m.Slots)
-	w := writing{set: ctParams(want, &m, cfg), gone: map[string]bool{}}
-	w.strip(cfg, ctAttributes().settings(want))
+	w := writing{set: ctParams(want.CT, &m, cfg), gone: map[string]bool{}}
+	w.strip(cfg, ctAttributes().settings(want.CT))
 	for key, val := range w.set {
 		if cfg.Next[key] == plainText(val) {
 			delete(w.set, key)

@@ -161,7 +161,7 @@ func isTypedCT(key string) bool {
 }
 
 // slots: the root disk always has its own.
-func (c *CT) slots(cfg view.Config, old map[string]string) map[string]string {
+func (c ctTarget) slots(cfg view.Config, old map[string]string) map[string]string {
 	fixed := rootSlot()
 	maps.Copy(fixed, old)
 	fixed["disk.root"] = "rootfs"

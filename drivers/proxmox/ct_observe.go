@@ -35,10 +35,11 @@ func hashKeys(keys []string) string {
 // with what is pending counted in, since that is what was asked of PVE already.
 func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	c := cfg.Next
-	t := &CT{
-		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), observation: &observation{mark: m, observe: cfg, uptime: g.Uptime},
+	t := ctState{
+		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
+		&observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
-	ctAttributes().observe(t, c)
+	ctAttributes().observe(t.CT, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.Provisional() {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
@@ -50,7 +51,7 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 			t.Options[k] = val
 		}
 	}
-	return resource(g, cfg, m, t)
+	return resource(g, cfg, m, t.CT, t.observation)
 }
 
 // readFeatures lists the features that are on; one with a value, as mount has, keeps it.
@@ -74,7 +75,7 @@ func readFeatures(s string) []string {
 // name was added by hand and goes by the name of its slot. A volume that could not be made
 // waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
 // apply_pending_mountpoint): there is no disk yet.
-func (c *CT) readDevices() {
+func (c ctState) readDevices() {
 	for key, val := range c.observe.Next {
 		name := c.device(key)
 		switch {
@@ -106,8 +107,8 @@ func (o *observation) sizeNow(key string) int {
 	return readCTDisk("", now).Size
 }
 
-func (c *CT) alignDevices(other guest) {
-	have := other.(*CT)
+func (c ctTarget) alignDevices(other state) {
+	have := other.(ctState)
 	for i := range have.NICs {
 		h := &have.NICs[i]
 		if w, wanted := find(c.NICs, h.Name); wanted {
@@ -141,8 +142,8 @@ func (c *CT) alignDevices(other guest) {
 }
 
 // stale says what of the files cannot reach a container that exists.
-func (c *CT) stale(want *model.Resource, other guest) diag.List {
-	addr, have := want.Addr, other.(*CT)
+func (c ctTarget) stale(want *model.Resource, other state) diag.List {
+	addr, have := want.Addr, other.(ctState)
 	now := hashKeys(c.rootKeys)
 	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.Provisional() {
 		return nil
@@ -152,10 +153,10 @@ func (c *CT) stale(want *model.Resource, other guest) diag.List {
 }
 
 // pending lists what PVE holds back until the next full restart.
-func (c *CT) pending(addr model.Address) []model.Pending {
+func (c ctState) pending(addr model.Address) []model.Pending {
 	return waiting(c.observe, addr, func(key string) string { return attributePath(c, key) }, func(key string) string { return rootReverts(c, "pct", key) })
 }
 
 func (*CT) isOption(key, _ string) bool { return !isTypedCT(key) }
 
-func (*CT) sameOption(string, string, string) bool { return false }
+func (ctState) sameOption(string, string, string) bool { return false }

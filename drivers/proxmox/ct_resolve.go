@@ -16,12 +16,11 @@ import (
 
 // ctResolver fills in what stands around a container.
 type ctResolver struct {
-	*CT
+	ctTarget
 	*guestResolver
 }
 
-func (c *CT) resolve(r *guestResolver) {
-	c.resolution = &resolution{}
+func (c ctTarget) resolve(r *guestResolver) {
 	(&ctResolver{c, r}).complete()
 }
 
@@ -37,7 +36,7 @@ func (r *ctResolver) complete() {
 	r.flags()
 	r.options()
 	r.checkAttributes(ctAttributes(), r.CT, ctKeys())
-	r.Terms = r.owned(r.CT, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: strings.Repeat("0", keysHash)})
+	r.Terms = r.owned(r.ctTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: strings.Repeat("0", keysHash)})
 }
 
 func (r *ctResolver) size() {

@@ -19,11 +19,12 @@ import (
 // ctChange is what the changes of a step mean for a container.
 type ctChange struct {
 	*change
-	want, have *CT
+	want ctTarget
+	have ctState
 }
 
-func (c *CT) change(ch *change, _ plan.Step, have guest) changer {
-	return &ctChange{ch, c, have.(*CT)}
+func (c ctTarget) change(ch *change, _ plan.Step, have state) changer {
+	return &ctChange{ch, c, have.(ctState)}
 }
 
 // conclude: the ownership tag follows the cards.
@@ -46,7 +47,7 @@ func (c *ctChange) Add(path string) {
 	case "disk":
 		c.disk(name, attr)
 	default:
-		c.attribute(head, ctAttributes(), c.want)
+		c.attribute(head, ctAttributes(), c.want.CT)
 	}
 }
 

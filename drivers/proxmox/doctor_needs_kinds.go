@@ -94,7 +94,7 @@ func cloneNeeds(n *rights.Needs, vmid int, name string) {
 // guestNeeds is what a guest asks for: of a VM see check_vm_modify_config_perm in
 // PVE/API2/Qemu.pm, of a container check_ct_modify_config_perm in PVE/LXC.pm, and the
 // declared permissions of create, clone, config, resize, move_disk and destroy.
-func guestNeeds(g guest, n *rights.Needs) {
+func guestNeeds(g target, n *rights.Needs) {
 	n.Guest("VM.Allocate", "", "making and removing")
 	n.Guest("VM.PowerMgmt", "power", "power")
 	g.basicNeeds(n)
@@ -117,14 +117,14 @@ func guestNeeds(g guest, n *rights.Needs) {
 	g.optionNeeds(n)
 }
 
-func (*CT) basicNeeds(n *rights.Needs) {
+func (ctTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Memory", "memory", "memory and swap")
 	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
 	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
 	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
 }
 
-func (c *CT) optionNeeds(n *rights.Needs) {
+func (c ctTarget) optionNeeds(n *rights.Needs) {
 	if !c.Unprivileged && c.templateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
 	}

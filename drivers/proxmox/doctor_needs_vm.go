@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
-func (v *VM) basicNeeds(n *rights.Needs) {
+func (v vmTarget) basicNeeds(n *rights.Needs) {
 	n.Guest("VM.Config.Options", "name", "name, tags and notes")
 	n.Guest("VM.Config.HWType", "", "the uuid that proves it to be ours")
 	n.Guest("VM.Config.Disk", "disk", "disks")
@@ -23,7 +23,7 @@ func (v *VM) basicNeeds(n *rights.Needs) {
 	}
 }
 
-func (v *VM) optionNeeds(n *rights.Needs) {
+func (v vmTarget) optionNeeds(n *rights.Needs) {
 	if v.Startup != nil {
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "startup"}, "startup")
 	}
@@ -33,7 +33,7 @@ func (v *VM) optionNeeds(n *rights.Needs) {
 }
 
 // isoNeeds asks for what the image of user_data takes.
-func isoNeeds(n *rights.Needs, v *VM) {
+func isoNeeds(n *rights.Needs, v vmTarget) {
 	n.Uses = append(n.Uses, rights.Use{Storage: v.seedStorage, Content: "iso", GiB: 0, By: n.From, Attr: "user_data"})
 	path := "/storage/" + v.seedStorage
 	n.Add(rights.Need{Grant: rights.Grant{Path: path, Priv: "Datastore.AllocateTemplate"}, Role: rights.RoleSeeds, For: "uploading the image of user_data"}, "user_data")

@@ -89,7 +89,7 @@ func SameCT(key, a, b string) bool { return ctKeys().same(key, a, b) }
 
 // ReadRecorded reads an answer of GET pending as that of a guest of ours; next is the
 // configuration with what waits.
-func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next map[string]string, err error) {
+func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (seen *model.Resource, next map[string]string, err error) {
 	answer := RoundTripFunc(func(r *http.Request) (*http.Response, error) {
 		body := io.NopCloser(strings.NewReader(`{"data":` + string(pending) + `}`))
 		return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}, nil
@@ -111,15 +111,15 @@ func ReadRecorded(ctx context.Context, lxc bool, pending []byte) (spec any, next
 			m.Slots["disk."+key] = key
 		}
 	}
-	return observedGuest(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m).Spec, cfg.Next, nil
+	return observedGuest(view.Listed{VMID: 100, Node: "father", LXC: lxc}, cfg, "", m), cfg.Next, nil
 }
 
 // PlanForItself lists the paths that differ when a guest is wanted as it was seen.
-func PlanForItself(seen any) []string {
-	want, have := model.Clone(seen), model.Clone(seen)
-	align(want.(guest), have.(guest))
+func PlanForItself(seen *model.Resource) []string {
+	want, have := model.Resource{Spec: model.Clone(seen.Spec)}, model.Resource{Spec: model.Clone(seen.Spec), Private: seen.Private}
+	align(targetOf(&want), stateOf(&have))
 	var out []string
-	a, b := model.Attrs(want), model.Attrs(have)
+	a, b := model.Attrs(want.Spec), model.Attrs(have.Spec)
 	for i := range max(len(a), len(b)) {
 		if i >= len(a) || i >= len(b) || a[i].Path != b[i].Path || !reflect.DeepEqual(a[i].Value, b[i].Value) {
 			out = append(out, a[min(i, len(a)-1)].Path)
@@ -188,10 +188,9 @@ func CreateParams(spec any) map[string]any {
 
 // UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
 func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
-	h := have.(guest)
-	h.common().observe = view.Config{Now: cfg, Next: cfg}
-	running := &model.Resource{Spec: have, Guest: &model.Guest{}}
-	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, want.(guest), h)
+	seen := &observation{mark: owner.Tag{UUID: "x", MAC: "x"}, observe: view.Config{Now: cfg, Next: cfg}}
+	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
+	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, targetOf(&model.Resource{Spec: want}), stateOf(running))
 	kind.Add(path)
 	return c.set, slices.Sorted(maps.Keys(c.gone))
 }

@@ -39,8 +39,8 @@ func (d worker) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, e
 // readStep reads the guest of a step again and takes out of the step what is done. Nothing
 // that the plan did not show becomes part of it.
 func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
-	want, ok := s.Want.Spec.(guest)
-	if !ok {
+	want := targetOf(s.Want)
+	if want == nil {
 		return s, errors.New("plan again")
 	}
 	at := placeOf(s.Have)
@@ -62,9 +62,10 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	have, state := *s.Have, *s.Have.Guest
 	fresh := observedGuest(view.Listed{VMID: at.VMID, Node: at.Node, LXC: at.LXC, Running: now.Running}, cfg, is.Notes, is.Tag)
 	state.Running, state.Digest, state.Lock = now.Running, cfg.Digest, cfg.Now["lock"]
-	have.Spec, have.Guest = fresh.Spec, &state
+	have.Spec, have.Private, have.Guest = fresh.Spec, fresh.Private, &state
 	differs := map[string]any{} // path → what it shall be
-	was, shall := attributes(aligned(want, have.Spec.(guest), cfg)), attributes(s.Want.Spec)
+	seen := stateOf(&have)
+	was, shall := attributes(aligned(want, seen, cfg).spec()), attributes(s.Want.Spec)
 	for path, val := range shall {
 		if old, there := was[path]; !there && val != nil || there && !reflect.DeepEqual(old, val) {
 			differs[path] = val
@@ -75,7 +76,7 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 			differs[path] = nil
 		}
 	}
-	for _, r := range reverts(want, have.Spec.(guest)) {
+	for _, r := range reverts(want, seen) {
 		differs[r.Path] = r.Before
 	}
 	left := s
@@ -91,7 +92,7 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 		return s, errTouched
 	}
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
-	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(have.Spec.(guest)) {
+	if now.Running && slices.ContainsFunc(s.Changes, restarts) && !slices.ContainsFunc(left.Changes, restarts) && want.awaitsRestart(seen) {
 		left.Changes = append(left.Changes, plan.Change{Path: "pending", Before: true, After: false, Class: model.ClassRestart})
 	}
 	return left, nil

@@ -9,7 +9,7 @@ import (
 
 // createGuest makes a guest and returns when it is complete: what was ordered is read back
 // before it counts, since PVE has creates that die without a word.
-func createGuest(ctx context.Context, d worker, s plan.Step, want guest) error {
+func createGuest(ctx context.Context, d worker, s plan.Step, want target) error {
 	c := want.common()
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID, LXC: c.lxc}
 	m := c.ownerTag
@@ -21,7 +21,7 @@ func createGuest(ctx context.Context, d worker, s plan.Step, want guest) error {
 }
 
 // completeGuest brings a new guest to what is wanted.
-func (d worker) completeGuest(ctx context.Context, want guest, at view.GuestRef) error {
+func (d worker) completeGuest(ctx context.Context, want target, at view.GuestRef) error {
 	c := want.common()
 	m, err := d.complete(ctx, at, want.volumes(), c.tags, c.power)
 	if err == nil {

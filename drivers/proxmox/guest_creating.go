@@ -40,7 +40,7 @@ func (c creation) copies() bool { return c.Type == "qmclone" || c.Type == "vzclo
 // that template, a create one that is no clone, and a restore, or a migration from another cluster, any.
 func (c creation) makes(want *model.Resource) bool {
 	from := 0
-	if g, ok := want.Spec.(guest); ok {
+	if g := targetOf(want); g != nil {
 		from = g.common().templateVMID
 	}
 	switch c.Type {

@@ -89,11 +89,10 @@ func find[B interface{ label() string }](blocks []B, name string) (block B, ok b
 
 // rootFirst puts the root disk in front; where no file declares it, it is added.
 func rootFirst[B interface{ label() string }](disks []B, root B) []B {
-	if _, declared := find(disks, root.label()); !declared {
-		disks = append(disks, root)
+	if i := slices.IndexFunc(disks, func(d B) bool { return d.label() == root.label() }); i >= 0 {
+		root, disks = disks[i], slices.Delete(disks, i, i+1)
 	}
-	slices.SortStableFunc(disks, func(a, b B) int { return boolCompare(b.label() == root.label(), a.label() == root.label()) })
-	return disks
+	return slices.Insert(disks, 0, root)
 }
 
 // byName sorts blocks as the files' are.
@@ -119,9 +118,10 @@ type volumes struct {
 	protected bool // so that PVE lets none go
 }
 
-func (v *VM) volumes() *volumes { return volumesOf(v.resolution, v.observation, v.Disks, v.Protection) }
-
-func (c *CT) volumes() *volumes { return volumesOf(c.resolution, c.observation, c.Disks, c.Protection) }
+func (v vmTarget) volumes() *volumes { return volumesOf(v.resolution, nil, v.Disks, v.Protection) }
+func (v vmState) volumes() *volumes  { return volumesOf(nil, v.observation, v.Disks, v.Protection) }
+func (c ctTarget) volumes() *volumes { return volumesOf(c.resolution, nil, c.Disks, c.Protection) }
+func (c ctState) volumes() *volumes  { return volumesOf(nil, c.observation, c.Disks, c.Protection) }
 
 func volumesOf[D interface{ volume() volume }](wanted *resolution, seen *observation, disks []D, protected bool) *volumes {
 	out := &volumes{protected: protected}

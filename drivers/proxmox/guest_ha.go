@@ -32,12 +32,12 @@ func haAims(g *model.Guest) (running, moving bool) {
 func (j *judge) leaveToHA(r *model.Resource) {
 	running, moving := haAims(r.Guest)
 	aim := pick(running, "running", "stopped")
-	have, ok := r.Spec.(guest)
+	have := stateOf(r)
 	w := j.want.State[r.Addr]
-	if !ok || !moving || w == nil {
+	if have == nil || !moving || w == nil {
 		return
 	}
-	if wanted, ok := w.Spec.(guest); !ok || wanted.common().power != aim {
+	if wanted := targetOf(w); wanted == nil || wanted.common().power != aim {
 		return
 	}
 	*have.common().powered = aim

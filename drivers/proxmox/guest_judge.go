@@ -19,8 +19,7 @@ import (
 
 // guestSpec is what the specs of all kinds of guests tell of themselves.
 type guestSpec interface {
-	guestName() string                          // as PVE shows it
-	pending(addr model.Address) []model.Pending // what waits for a restart
+	guestName() string // as PVE shows it
 }
 
 // observedGuest reads a proven guest back into the form of its kind.
@@ -35,9 +34,9 @@ func observedGuest(g view.Listed, cfg view.Config, notes string, m owner.Tag) *m
 }
 
 // resource is a guest of ours as it was observed.
-func resource(g view.Listed, cfg view.Config, m owner.Tag, spec any) *model.Resource {
+func resource(g view.Listed, cfg view.Config, m owner.Tag, spec, private any) *model.Resource {
 	return &model.Resource{
-		Addr: m.Addr(), Spec: spec, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
+		Addr: m.Addr(), Spec: spec, Private: private, Needs: m.Needs, Manifest: m.Manifest, Node: m.Node,
 		Guest: &model.Guest{VMID: g.VMID, Node: g.Node, Running: g.Running, Digest: cfg.Digest, Lock: cmp.Or(g.Lock, cfg.Now["lock"]), HA: g.HA},
 	}
 }
@@ -183,13 +182,16 @@ func (j *judge) close() {
 			j.out.State[addr] = rs[0]
 			j.leaveToHA(rs[0])
 			j.inItsPlace(rs[0])
-			j.out.Pending = append(j.out.Pending, rs[0].Spec.(guestSpec).pending(addr)...)
+			have := stateOf(rs[0])
+			if have == nil {
+				continue
+			}
+			j.out.Pending = append(j.out.Pending, have.pending(addr)...)
 			w := j.want.State[addr]
 			if w == nil {
 				continue
 			}
-			if want, ok := w.Spec.(guest); ok {
-				have := rs[0].Spec.(guest)
+			if want := targetOf(w); want != nil {
 				wc, hc := want.common(), have.common()
 				j.out.Undeclared = append(j.out.Undeclared, wc.keys.unnamed(addr, wc.options, hc.options, hc.observation)...)
 				j.out.Findings = append(j.out.Findings, want.stale(w, have)...)

@@ -38,8 +38,8 @@ func (j *judge) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) s
 	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
 		return ""
 	}
-	want, ok := w.Spec.(guest)
-	if v, isVM := w.Spec.(*VM); !ok || isVM && v.Clone == cloneLinked {
+	want := targetOf(w)
+	if v, isVM := w.Spec.(*VM); want == nil || isVM && v.Clone == cloneLinked {
 		return ""
 	}
 	c := want.common()

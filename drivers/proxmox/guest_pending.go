@@ -19,7 +19,7 @@ import (
 // PVE/LXC/Config.pm, update_pct_config).
 
 // aligned is what would be observed of a configuration, compared with what is wanted.
-func aligned(want, have guest, cfg view.Config) guest {
+func aligned(want target, have state, cfg view.Config) state {
 	spec := have.as(cfg)
 	alignValues(want, spec)
 	return spec
@@ -29,7 +29,7 @@ func aligned(want, have guest, cfg view.Config) guest {
 // with what is in force the guest would be just as much, or as little, what the files say.
 // A deletion of what no file declares stays, since it brings the guest to what they say; but
 // not one of what this program needs itself.
-func undeclared(want, have guest) []string {
+func undeclared(want target, have state) []string {
 	cfg := have.common().observe
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
@@ -37,12 +37,12 @@ func undeclared(want, have guest) []string {
 	}
 	next := aligned(want, have, cfg)
 	return slices.DeleteFunc(keys, func(key string) bool {
-		return key == "description" || !have.settable(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next, aligned(want, have, cfg.Reverted(map[string]bool{key: true})))
+		return key == "description" || !have.settable(key) || cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1" || !model.Same(next.spec(), aligned(want, have, cfg.Reverted(map[string]bool{key: true})).spec())
 	})
 }
 
 // reverts lists for the plan what is reverted because no file asks for it.
-func reverts(want, have guest) []model.Pending {
+func reverts(want target, have state) []model.Pending {
 	var out []model.Pending
 	cfg := have.common().observe
 	for _, key := range undeclared(want, have) {
@@ -53,12 +53,12 @@ func reverts(want, have guest) []model.Pending {
 
 // takesBack reports whether a change restores what is in force: what differs from the
 // files only waits.
-func takesBack(want, have guest, path string) bool {
+func takesBack(want target, have state, path string) bool {
 	cfg := have.common().observe
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
-	now, wanted := valueAt(aligned(want, have, cfg.InForce()), path), valueAt(want, path)
+	now, wanted := valueAt(aligned(want, have, cfg.InForce()).spec(), path), valueAt(want.spec(), path)
 	list, isList := now.([]string)
 	other, alike := wanted.([]string)
 	if isList || alike {
@@ -78,20 +78,20 @@ func valueAt(spec any, path string) any {
 
 // awaits reports whether something waits that the files agree with, so that a restart
 // would bring the guest nearer to them.
-func awaits(want, have guest) bool {
+func awaits(want target, have state) bool {
 	cfg := have.common().observe
 	keys := cfg.WaitingKeys()
 	if len(keys) == 0 {
 		return false
 	}
 	next := aligned(want, have, cfg)
-	wanted := values(want)
+	wanted := values(want.spec())
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
-		if model.Same(next, kept) {
+		if model.Same(next.spec(), kept.spec()) {
 			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
 		}
-		then, now := values(next), values(kept)
+		then, now := values(next.spec()), values(kept.spec())
 		paths := maps.Clone(now)
 		maps.Copy(paths, then)
 		for path := range paths {
@@ -115,7 +115,7 @@ func values(spec any) map[string]string {
 }
 
 // noteReverts says in a plan what a step takes back.
-func noteReverts(want, have guest, paths []string) string {
+func noteReverts(want target, have state, paths []string) string {
 	var list []string
 	for _, r := range reverts(want, have) {
 		if slices.Contains(paths, r.Path) {
@@ -201,7 +201,7 @@ func (w writing) withReverts(steps []writing) []writing {
 }
 
 // rootReverts says what an administrator can do about a key that no API token may revert.
-func rootReverts(have guest, tool, key string) string {
+func rootReverts(have state, tool, key string) string {
 	if have.settable(key) || key == "boot" || key == "machine" || key == "bootdisk" {
 		return ""
 	}

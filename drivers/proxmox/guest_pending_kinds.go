@@ -14,24 +14,24 @@ import (
 
 // What waits for a restart of a VM, and of a container: see guest_pending.go.
 
-func (v *VM) as(cfg view.Config) guest {
-	return observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark).Spec.(guest)
+func (v vmState) as(cfg view.Config) state {
+	return stateOf(observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark))
 }
 
-func (c *CT) as(cfg view.Config) guest {
-	return observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark).Spec.(guest)
+func (c ctState) as(cfg view.Config) state {
+	return stateOf(observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark))
 }
 
-func (v *VM) awaitsRestart(have guest) bool {
-	return have.(*VM).unread() || awaits(v, have)
+func (v vmTarget) awaitsRestart(have state) bool {
+	return have.(vmState).unread() || awaits(v, have)
 }
 
-func (c *CT) awaitsRestart(have guest) bool { return awaits(c, have) }
+func (c ctTarget) awaitsRestart(have state) bool { return awaits(c, have) }
 
 // settable: a device of the node is for root@pam, also where it is to stay as it is; a
 // protected machine lets no drive go (PVE/API2/Qemu.pm, $update_vm_api); a boot order
 // names devices that are there; and what PVE itself derives of something declared stays.
-func (v *VM) settable(key string) bool {
+func (v vmState) settable(key string) bool {
 	c := v.observe
 	now, there := c.Now[key]
 	if d, ok := deviceOfHost[family(key)]; ok {
@@ -57,7 +57,7 @@ func (v *VM) settable(key string) bool {
 
 // settable: PVE asks of a revert what it asks of a deletion (PVE/LXC.pm,
 // check_ct_modify_config_perm).
-func (c *CT) settable(key string) bool {
+func (c ctState) settable(key string) bool {
 	switch {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
@@ -86,14 +86,14 @@ func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, wa
 
 // takesBackData reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.
-func takesBackData(want, have guest, path, slot string) bool {
+func takesBackData(want target, have state, path, slot string) bool {
 	_, there := have.common().observe.Now[slot]
 	return there && have.common().observe.WaitsFor(slot) && takesBack(want, have, path)
 }
 
 // revertOnly notes what of a step is only to be reverted, and gives the changes that are left:
 // not those of what no file speaks of, nor of disks that differ by what waits alone.
-func (c *change) revertOnly(want, have guest, s plan.Step) []plan.Change {
+func (c *change) revertOnly(want target, have state, s plan.Step) []plan.Change {
 	unasked := map[string]string{} // path → key
 	for _, key := range undeclared(want, have) {
 		unasked[attributePath(have, key)] = key
@@ -128,9 +128,10 @@ func (d worker) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) 
 	if err := d.lookAgain(ctx, &ch.sight, ""); err != nil {
 		return err
 	}
-	have, state := *s.Have, *s.Have.Guest
-	state.Digest = ch.sight.cfg.Digest
-	have.Spec, have.Guest = have.Spec.(guest).as(ch.sight.cfg), &state
+	have, at := *s.Have, *s.Have.Guest
+	at.Digest = ch.sight.cfg.Digest
+	next := stateOf(&have).as(ch.sight.cfg)
+	have.Spec, have.Private, have.Guest = next.spec(), next.common().observation, &at
 	s.Have, ch.from.observe, ch.revert = &have, ch.sight.cfg, map[string]bool{}
 	return nil
 }

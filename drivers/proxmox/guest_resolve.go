@@ -318,7 +318,7 @@ func (r *guestResolver) owner(from string, st *Startup) owner.Tag {
 
 // owned writes down what the files decide of the ownership tag of a guest that is made of
 // something, and gives its terms. longest holds identities of their greatest length.
-func (r *guestResolver) owned(g guest, from string, longest owner.Tag) (terms string) {
+func (r *guestResolver) owned(g target, from string, longest owner.Tag) (terms string) {
 	c := g.common()
 	m := r.owner(from, *c.startup)
 	m.Removes = g.volumes().removes()

@@ -26,9 +26,8 @@ const (
 // restartable is the part of what was observed which says that changes wait for a restart that the files allow;
 // nil where none do.
 func restartable(want, have *model.Resource) *bool {
-	w, ok := want.Spec.(guest)
-	h, there := have.Spec.(guest)
-	if ok && there && restarts(w, h) {
+	w, h := targetOf(want), stateOf(have)
+	if w != nil && h != nil && restarts(w, h) {
 		return h.common().waits
 	}
 	return nil

@@ -54,9 +54,8 @@ func (d worker) findSnapshots(ctx context.Context, want *model.Want, out *model.
 		if w == nil {
 			continue
 		}
-		to, ok := w.Spec.(guest)
-		from, there := out.State[addr].Spec.(guest)
-		if !ok || !there || from.volumes().observe.Now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
+		to, from := targetOf(w), stateOf(out.State[addr])
+		if to == nil || from == nil || from.volumes().observe.Now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
 			continue
 		}
 		held, err := d.inSnapshots(ctx, placeOf(out.State[addr]))

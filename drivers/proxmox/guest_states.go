@@ -41,8 +41,8 @@ func (d worker) watchPaused(ctx context.Context, guests map[int]view.Listed, out
 		case err != nil || !now.Running:
 			continue
 		}
-		have, ok := r.Spec.(guest)
-		if !ok {
+		have := stateOf(r)
+		if have == nil {
 			continue
 		}
 		locked := r.Guest.Lock != ""

@@ -22,7 +22,7 @@ type changer interface {
 }
 
 // updateGuest carries out the changes of a plan; see carryOut for the order of things.
-func updateGuest(ctx context.Context, d worker, s plan.Step, want, have guest) error {
+func updateGuest(ctx context.Context, d worker, s plan.Step, want target, have state) error {
 	at := placeOf(s.Have)
 	w, h := want.common(), have.common()
 	m := w.ownerTag
@@ -56,7 +56,7 @@ func updateGuest(ctx context.Context, d worker, s plan.Step, want, have guest) e
 
 // changeOf prepares the change of a guest: the ownership tag as it will be, with the slots
 // of all devices, and the disks that go to another bus.
-func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want, have guest) (*change, changer) {
+func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want target, have state) (*change, changer) {
 	h := have.common()
 	to, from := want.volumes(), have.volumes()
 	old, apart := from.remembered(to), rebussed(s.Changes)

@@ -115,8 +115,8 @@ func (d worker) findLeftVolumes(ctx context.Context, obs *kind.Observation, out 
 func diskStorages(w *model.Want) []string {
 	var out []string
 	for _, r := range w.State {
-		g, ok := r.Spec.(guest)
-		if !ok {
+		g := targetOf(r)
+		if g == nil {
 			continue
 		}
 		for _, disk := range g.volumes().list {

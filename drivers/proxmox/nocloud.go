@@ -93,7 +93,7 @@ func (r *vmResolver) seedRoom() *owner.NocloudISO {
 
 // medium is the drive that cloud-init reads: PVE's, or a seed image. Never both,
 // since both volumes are called cidata.
-func (v vmDrives) medium() string {
+func (v vmTarget) medium() string {
 	if v.seedVolume != "" {
 		return v.seedVolume + ",media=cdrom"
 	}
@@ -103,7 +103,7 @@ func (v vmDrives) medium() string {
 // bootTail names the seed's drive behind the disks a machine boots from. PVE appends
 // every CD drive by itself when its medium changes (qemu-server, API2/Qemu.pm), and
 // that would be a change that waits for a restart; from a seed nothing boots.
-func (v vmDrives) bootTail() string {
+func (v vmTarget) bootTail() string {
 	if v.seedVolume == "" {
 		return ""
 	}
@@ -122,7 +122,7 @@ func bootWithTail(declared string) string {
 
 // swapMedium gives a copy of a template its medium, and takes away a template's own
 // cloud-init drive and what that would have said.
-func (v vmDrives) swapMedium(cfg view.Config, w writing) {
+func (v vmTarget) swapMedium(cfg view.Config, w writing) {
 	there := false
 	for key, val := range cfg.Next {
 		drive := drives.IsDrive(key) && drives.IsCloudInit(property.VolumeOf(val))
@@ -141,7 +141,7 @@ func (v vmDrives) swapMedium(cfg view.Config, w writing) {
 
 // alignSeed leaves a seed in its drive until the first boot is over. What only a
 // seed said of a machine PVE cannot show, so it is no difference either.
-func alignSeed(v, have *VM) {
+func alignSeed(v vmTarget, have vmState) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
 	}
@@ -170,21 +170,21 @@ func alignSeed(v, have *VM) {
 // An image that an earlier attempt left is overwritten, and with it its identity
 // goes on: so there is never a second one, and where that attempt's order got
 // through after all, the machine and its seed still agree.
-func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) (*VM, owner.Tag, error) {
+func (d worker) seed(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) (vmTarget, owner.Tag, error) {
 	if m.Seed == nil {
 		return want, m, nil
 	}
 	left, err := seed.On(ctx, d.Host, at.Node, want.seedStorage)
 	if err != nil {
-		return nil, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
+		return vmTarget{}, m, fmt.Errorf("seeding %s: looking for what an earlier attempt left: %w", at, err)
 	}
 	left = slices.DeleteFunc(left, func(v seed.File) bool { return v.Node != m.Node || v.Emptied })
 	if len(left) > 0 {
 		m.UUID = left[0].UUID
 	}
 	name := seed.Name{Site: d.ID.Site, Node: m.Node, Owner: seed.OwnerSum(d.ID.Owner), UUID: m.UUID}
-	v, r := *want, *want.resolution
-	v.resolution = &r
+	spec, r := *want.VM, *want.resolution
+	v := vmTarget{&spec, &r}
 	v.NICs = slices.Clone(want.NICs)
 	s := nocloud.Seed{
 		Instance: "homestak-" + seed.Sum("instance "+m.UUID), Name: v.Name, Domain: v.Domain, UserData: v.UserData,
@@ -210,7 +210,7 @@ func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Ta
 	m.Seed = &record
 	image, err := s.Image()
 	if err != nil {
-		return nil, m, fmt.Errorf("seeding %s: %w", at, err)
+		return vmTarget{}, m, fmt.Errorf("seeding %s: %w", at, err)
 	}
 	err = seed.Upload(ctx, d.Host, at.Node, v.seedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
@@ -220,9 +220,9 @@ func (d worker) seed(ctx context.Context, want *VM, at view.GuestRef, m owner.Ta
 		}
 	}
 	if err != nil {
-		return nil, m, fmt.Errorf("seeding %s: uploading its image to storage %s: %w", at, v.seedStorage, err)
+		return vmTarget{}, m, fmt.Errorf("seeding %s: uploading its image to storage %s: %w", at, v.seedStorage, err)
 	}
-	return &v, m, nil
+	return v, m, nil
 }
 
 // made reports whether an earlier order of a machine got through whole. Where that
@@ -239,7 +239,7 @@ func (d worker) made(ctx context.Context, at view.GuestRef, addr model.Address) 
 // unseed takes the seed away when a new machine's agent answers: it is started long
 // after cloud-init has read and kept the seed. A machine that has no agent, or takes
 // longer, is complete all the same; its seed is taken away by a later pass.
-func (d worker) unseed(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) {
+func (d worker) unseed(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) {
 	if m.Seed == nil || m.Seed.Volume == "" || !want.Agent || !d.answers(ctx, at) {
 		return
 	}

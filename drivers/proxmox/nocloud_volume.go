@@ -25,7 +25,7 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 	shelves := map[view.NodeStorage]bool{}
 	inDrive, coming := map[string]bool{}, map[string]bool{}
 	for addr, r := range obs.Want.State {
-		v, ok := r.Spec.(*VM)
+		v, ok := targetOf(r).(vmTarget)
 		if !ok || v.UserData == "" {
 			continue
 		}
@@ -33,7 +33,7 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 		coming[addr.Name] = out.State[addr] == nil // the one that makes it goes on with what lies there
 	}
 	for addr, r := range out.State {
-		v, ok := r.Spec.(*VM)
+		v, ok := stateOf(r).(vmState)
 		if !ok {
 			continue
 		}
@@ -101,7 +101,7 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 
 // lateSeed says what the files want a machine to be told, now that it has been told
 // already. cloud-init does not listen twice, so it is said and nothing is done.
-func lateSeed(v *VM, addr model.Address, want *model.Resource) []model.Pending {
+func lateSeed(v vmState, addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := want.Spec.(*VM)
 	if !ok || v.mark.UUID == "" {
 		return nil

@@ -46,7 +46,7 @@ func findObstacles(ctx context.Context, obs *kind.Observation, out *model.Observ
 	var anew []model.Address
 	for _, addr := range obs.Want.State.Addresses() {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
-		if have := out.State[addr]; k == nil || have != nil && !k.AsksHost(w.Spec, have.Spec) {
+		if have := out.State[addr]; k == nil || have != nil && !k.AsksHost(w, have) {
 			continue
 		}
 		anew = append(anew, addr)
@@ -283,8 +283,8 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []rights.Bridge) 
 func (s *survey) inUse(node string) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.out.State {
-		g, ok := r.Spec.(guest)
-		if !ok || !r.Guest.Running || r.Guest.Node != node {
+		g := stateOf(r)
+		if g == nil || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
 		for key, val := range g.volumes().observe.Now {

@@ -34,9 +34,9 @@ func portsOf[N interface{ port() port }](nics []N) []port {
 }
 
 // claims are what no second guest may have.
-func claims(g guest) []model.Claim {
+func claims(ports []port) []model.Claim {
 	var out []model.Claim
-	for _, p := range g.ports() {
+	for _, p := range ports {
 		path, on := "nic."+p.name, p.network()
 		if p.mac != "" {
 			out = append(out, model.Claim{What: "MAC address", Value: p.mac, Path: path + ".mac", On: on})
@@ -60,19 +60,19 @@ func (p port) network() string {
 }
 
 // asksHost: of a VM the options may ask for volumes, too.
-func (v *VM) asksHost(other guest) bool {
-	have := other.(*VM)
-	return vmDrives{v}.inserts(have) || equips(v, have) ||
+func (v vmTarget) asksHost(other state) bool {
+	have := other.(vmState)
+	return v.inserts(have) || equips(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
 			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.observe.Next[key])
 		})
 }
 
-func (c *CT) asksHost(have guest) bool { return equips(c, have) }
+func (c ctTarget) asksHost(have state) bool { return equips(c, have) }
 
 // equips reports whether a guest is to start, a disk to lie where it does not, or a
 // card to be plugged in, or addressed, as it is not.
-func equips(want, have guest) bool {
+func equips(want target, have state) bool {
 	if want.common().power == "running" && have.common().power != "running" {
 		return true
 	}

@@ -90,13 +90,13 @@ func cardKeys(c map[string]string) []string {
 
 // claimAddresses notes the MAC addresses that a guest is to get and does not have.
 func claimAddresses(want, have *model.Resource, into map[string]claimed) {
-	w, ok := want.Spec.(guest)
-	if !ok {
+	w := targetOf(want)
+	if w == nil {
 		return
 	}
 	var has []port
 	if have != nil {
-		has = have.Spec.(guest).ports() // of one address, and so of one kind
+		has = stateOf(have).ports() // of one address, and so of one kind
 	}
 	for _, c := range w.ports() {
 		if h, _ := find(has, c.name); c.mac != "" && !strings.EqualFold(c.mac, h.mac) {

@@ -158,7 +158,7 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 				name = "hostname"
 			}
 			attrs := map[string]any{}
-			for _, a := range model.Attrs(seen) {
+			for _, a := range model.Attrs(seen.Spec) {
 				attrs[a.Path] = a.Value
 			}
 			if next[name] != "" {

@@ -108,7 +108,10 @@ var templateKind = kind.Of[Template]{
 	},
 	Remove:     func(ctx context.Context, h *kind.Host, s plan.Step) error { return leaveTemplate(ctx, worker{h}, s) },
 	Privileges: templateNeeds,
-	Requests:   func(want, have *Template) bool { return want.File != have.File || want.Made != have.Made },
+	Requests: func(want, have *model.Resource) bool {
+		w, h := want.Spec.(*Template), have.Spec.(*Template)
+		return w.File != h.File || w.Made != h.Made
+	},
 }
 
 func createTemplate(ctx context.Context, d worker, s plan.Step, want *Template) error {
@@ -349,9 +352,9 @@ func (d worker) lookAt(ctx context.Context, obs *kind.Observation, addr model.Ad
 
 // ClonedFrom is the VMID of the template that a guest is cloned from, where it is there
 // already and is not made here; 0 for none. lxc says that it is one of containers.
-func ClonedFrom(spec any) (vmid int, lxc bool) {
-	g, ok := spec.(guest)
-	if !ok || g.common().templateOurs {
+func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
+	g := targetOf(want)
+	if g == nil || g.common().templateOurs {
 		return 0, false
 	}
 	return g.common().templateVMID, g.common().lxc

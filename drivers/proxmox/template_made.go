@@ -158,7 +158,6 @@ func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resour
 func (t *Template) guestName() string { return t.mark.Node }
 
 // pending: nothing of a template waits, since none ever runs.
-func (*Template) pending(model.Address) []model.Pending { return nil }
 
 func (t *Template) unfinished() bool { return strings.HasSuffix(t.Made, notConverted) }
 
@@ -257,8 +256,8 @@ func standsOn(c view.Config, base string) bool {
 }
 
 // stale says that the way in which a guest was cloned cannot be changed.
-func (v *VM) stale(want *model.Resource, other guest) diag.List {
-	have := other.(*VM)
+func (v vmTarget) stale(want *model.Resource, other state) diag.List {
+	have := other.(vmState)
 	if v.Template == "" || have.mark.From != v.ownerTag.From || have.mark.Linked == (v.Clone == cloneLinked) {
 		return nil
 	}

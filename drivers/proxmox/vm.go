@@ -7,7 +7,7 @@ import (
 )
 
 // VM is a virtual machine. The fields with tags are what the files declare of it, and what
-// is compared. One that is wanted has its resolution, one that was read its observation.
+// is compared.
 type VM struct {
 	Preset   string `hcl:"preset,optional" ref:"preset" plan:"-" doc:"Size: cores, memory, disk."`
 	Image    string `hcl:"image,optional" ref:"image" cost:"data-loss" doc:"Disk image the root disk is made from."`
@@ -42,8 +42,6 @@ type VM struct {
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
 
-	*resolution
-	*observation
 }
 
 // Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.
@@ -89,23 +87,42 @@ var vmKind = func() kind.Of[VM] {
 	return k
 }()
 
-func (v *VM) common() guestCommon {
+// vmTarget is a VM as it is wanted, vmState one as it was observed.
+type (
+	vmTarget struct {
+		*VM
+		*resolution
+	}
+	vmState struct {
+		*VM
+		*observation
+	}
+)
+
+func (v vmTarget) common() guestCommon { return v.parts(v.resolution, nil) }
+func (v vmState) common() guestCommon  { return v.parts(nil, v.observation) }
+
+func (v *VM) spec() any                     { return v }
+func (v *VM) wanted(r *resolution) target   { return vmTarget{v, r} }
+func (v *VM) observed(o *observation) state { return vmState{v, o} }
+
+func (v *VM) parts(wanted *resolution, seen *observation) guestCommon {
 	return guestCommon{
-		resolution: v.resolution, observation: v.observation, power: v.Power, restart: v.Restart, notes: v.Description, template: v.Template,
+		resolution: wanted, observation: seen, power: v.Power, restart: v.Restart, notes: v.Description, template: v.Template,
 		tags: v.Tags, options: v.Options, attributes: vmAttributes(), keys: vmKeys(), startup: &v.Startup, waits: &v.Waits, powered: &v.Power,
 	}
 }
 
 func (v *VM) declared() map[string]string { return v.Options }
 
-func (v *VM) brief() string {
+func (v vmTarget) brief() string {
 	size := v.Preset
 	if size == "" {
 		size = fmt.Sprintf("%s, %d MiB", plural(v.Cores, "core"), v.Memory)
 	}
 	from := v.Image
 	switch {
-	case vmDrives{v}.blank():
+	case v.blank():
 		from = "a blank root disk"
 	case from == "":
 		from = "clone of " + v.Template

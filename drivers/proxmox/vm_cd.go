@@ -41,7 +41,7 @@ func withoutSize(drive string) string {
 }
 
 // cds are the slots of the CD drives that are declared.
-func (v vmDrives) cds() []string {
+func (v vmTarget) cds() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(v.Options)) {
 		if isCD(key, v.Options[key]) {
@@ -53,7 +53,7 @@ func (v vmDrives) cds() []string {
 
 // beside is a configuration with the slots taken that the files give to CD drives, so
 // that no disk gets one of them.
-func (v vmDrives) beside(cfg view.Config) view.Config {
+func (v vmTarget) beside(cfg view.Config) view.Config {
 	next := maps.Clone(cfg.Next)
 	if next == nil {
 		next = map[string]string{}
@@ -123,7 +123,7 @@ func (r *vmResolver) discless() {
 // plugCD is what PVE does with a CD drive of a running guest: another medium goes in at
 // once, on any bus; a drive comes and goes as a disk does (PVE/QemuServer.pm,
 // vmconfig_update_disk and vmconfig_hotplug_pending).
-func (v liveVM) plugCD(key, value string) model.Class {
+func (v vmState) plugCD(key, value string) model.Class {
 	fresh := value != "" && !drives.HoldsCD(v.observe.Now[key])
 	if file := property.VolumeOf(value); fresh && (file == drives.EmptyMedium || file == "cdrom") {
 		return model.ClassRestart // PVE activates the volume before it plugs the drive in, and that is none
@@ -136,9 +136,9 @@ func (v liveVM) plugCD(key, value string) model.Class {
 
 // refuseCDs: a CD drive takes no slot in which something else is. PVE makes no CD drive of
 // a disk, and that of cloud-init would be gone.
-func refuseCDs(w, h *VM) []model.Problem {
+func refuseCDs(w vmTarget, h vmState) []model.Problem {
 	var out []model.Problem
-	for _, slot := range (vmDrives{w}).cds() {
+	for _, slot := range w.cds() {
 		there, name := h.observe.Next[slot], h.device(slot)
 		if there == "" && name == "" || isCD(slot, there) {
 			continue
@@ -169,7 +169,7 @@ func (w writing) discs() bool {
 
 // booting is the order of a machine that is new, where no file declares one: its root disk,
 // then its CD drives. A blank one also tries its first card, as PVE's own default does.
-func (v vmDrives) booting(m owner.Tag) string {
+func (v vmTarget) booting(m owner.Tag) string {
 	order := append([]string{m.Slots["disk.root"]}, v.cds()...)
 	if v.blank() && len(v.NICs) > 0 {
 		order = append(order, m.Slots["nic."+v.NICs[0].Name])
@@ -219,17 +219,17 @@ func bootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 
 // media looks whether the images are there that are to be put into CD drives.
 func (s *survey) media(ctx context.Context, node string, want, have *model.Resource) error {
-	w, ok := want.Spec.(*VM)
+	w, ok := targetOf(want).(vmTarget)
 	if !ok {
 		return nil
 	}
 	had := map[string]string{}
 	if have != nil {
-		if h, ok := have.Spec.(*VM); ok {
+		if h, ok := stateOf(have).(vmState); ok {
 			had = h.observe.Next
 		}
 	}
-	for _, slot := range (vmDrives{w}).cds() {
+	for _, slot := range w.cds() {
 		volid := property.VolumeOf(w.Options[slot])
 		if volid == drives.EmptyMedium || volid == property.VolumeOf(had[slot]) || s.comes(volid) {
 			continue
@@ -268,7 +268,7 @@ func (s *survey) comes(volid string) bool {
 }
 
 // inserts reports whether a machine is to get another medium.
-func (v vmDrives) inserts(have *VM) bool {
+func (v vmTarget) inserts(have vmState) bool {
 	return slices.ContainsFunc(v.cds(), func(slot string) bool {
 		id := property.VolumeOf(v.Options[slot])
 		return id != drives.EmptyMedium && id != property.VolumeOf(have.observe.Next[slot])

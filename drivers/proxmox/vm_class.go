@@ -18,8 +18,8 @@ var atOnce = map[string]bool{
 
 // class refines what a change costs by whether the guest runs, and by what PVE
 // can do while it does.
-func (v *VM) class(want, have *model.Resource, path string, cost model.Class) model.Class {
-	w, h := v, have.Spec.(*VM)
+func (v vmTarget) class(want, have *model.Resource, path string, cost model.Class) model.Class {
+	w, h := v, stateOf(have).(vmState)
 	head, option, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(option, ".")
 	switch {
@@ -35,17 +35,17 @@ func (v *VM) class(want, have *model.Resource, path string, cost model.Class) mo
 		return model.ClassNone
 	case path == "pending":
 		return byRestart(w.Restart)
-	case seeds(want, have, path):
+	case seeds(w, h, path):
 		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
-		cost = liveVM{h}.plug(option, w.Options[option])
+		cost = h.plug(option, w.Options[option])
 	case vmAttributes().restarting(path) != nil:
 		a := vmAttributes().byName[path]
-		cost = liveVM{h}.plug(a.key, plainText(a.value(w, "")))
+		cost = h.plug(a.key, plainText(a.value(w.VM, "")))
 	case head == "nic":
-		cost = liveVM{h}.plugNIC(w, name)
+		cost = h.plugNIC(w, name)
 	case head == "disk":
-		cost = liveVM{h}.plugDisk(w, name, attr)
+		cost = h.plugDisk(w, name, attr)
 	}
 	if cost == model.ClassRestart {
 		return byRestart(w.Restart)
@@ -58,13 +58,9 @@ func byRestart(allowed string) model.Class {
 	return pick(allowed == "allowed", model.ClassRestart, model.ClassPending)
 }
 
-// liveVM is a running machine as it was observed: what PVE changes of it at once, and what
-// by a restart.
-type liveVM struct{ *VM }
-
 // plug is what PVE does with a key of a running guest, whose present value is known;
 // "" as its new one takes it away (vmconfig_hotplug_pending).
-func (v liveVM) plug(key, value string) model.Class {
+func (v vmState) plug(key, value string) model.Class {
 	old := v.observe.Now[key]
 	if isCD(key, cmp.Or(value, v.observe.Next[key])) {
 		return v.plugCD(key, value)
@@ -98,7 +94,7 @@ func (v liveVM) plug(key, value string) model.Class {
 }
 
 // plugNIC: another cable in the same card always goes, another card by its feature only.
-func (v liveVM) plugNIC(w *VM, name string) model.Class {
+func (v vmState) plugNIC(w vmTarget, name string) model.Class {
 	n, wanted := find(w.NICs, name)
 	slot := v.mark.Slots["nic."+name]
 	now, then := v.observe.Now[slot], v.observe.Next[slot]
@@ -109,7 +105,7 @@ func (v liveVM) plugNIC(w *VM, name string) model.Class {
 }
 
 // plugDisk: SCSI and virtio disks come and go by their feature; a disk grows always.
-func (v liveVM) plugDisk(w *VM, name, attr string) model.Class {
+func (v vmState) plugDisk(w vmTarget, name, attr string) model.Class {
 	_, here := find(v.Disks, name)
 	wd, there := find(w.Disks, name)
 	slot := v.mark.Slots["disk."+name]
@@ -130,7 +126,7 @@ func (v liveVM) plugDisk(w *VM, name, attr string) model.Class {
 }
 
 // hotplugs reads the guest's hotplug features; 1 and absence mean the default.
-func (v liveVM) hotplugs(feature string) bool {
+func (v vmState) hotplugs(feature string) bool {
 	set := v.observe.Now["hotplug"]
 	if set == "" || set == "1" {
 		set = "network,disk,usb"
@@ -138,12 +134,12 @@ func (v liveVM) hotplugs(feature string) bool {
 	return slices.Contains(strings.Split(set, ","), feature)
 }
 
-func (v *VM) recreates(want guest) bool {
-	w := want.(*VM)
+func (v vmState) recreates(want target) bool {
+	w := want.(vmTarget)
 	return w.Image != v.Image || w.Template != v.Template
 }
 
-func (v *VM) refuse(want guest, have *model.Resource) []model.Problem {
-	w := want.(*VM)
+func (v vmState) refuse(want target, have *model.Resource) []model.Problem {
+	w := want.(vmTarget)
 	return slices.Concat(refuseBus(v, w, have), refuseCDs(w, v), refuseStates(w, v))
 }

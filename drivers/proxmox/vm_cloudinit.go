@@ -15,8 +15,8 @@ import (
 // new machine: it makes new SSH host keys and sets its user up again. Cards without
 // an address are in none of the documents. A machine that was seeded by an image of
 // its own has no such drive.
-func seeds(want, have *model.Resource, path string) bool {
-	if have.Spec.(*VM).mark.HasNocloudISO() {
+func seeds(want vmTarget, have vmState, path string) bool {
+	if have.mark.HasNocloudISO() {
 		return false
 	}
 	switch path {
@@ -30,7 +30,7 @@ func seeds(want, have *model.Resource, path string) bool {
 	name, attr, _ := strings.Cut(rest, ".")
 	switch attr {
 	case "ip", "gateway", "ip6", "gateway6", "mac":
-		return addressed(want.Spec.(*VM), name) || addressed(have.Spec.(*VM), name)
+		return addressed(want.VM, name) || addressed(have.VM, name)
 	default:
 		return false
 	}
@@ -54,11 +54,11 @@ func (o *observation) unread() bool {
 }
 
 // note says what cloud-init makes of the changes, and what becomes of disks.
-func (v *VM) note(want, have *model.Resource, paths []string) []string {
-	w, h := want.Spec.(*VM), v
+func (v vmState) note(want target, have *model.Resource, paths []string) []string {
+	w, h := want.(vmTarget), v
 	var out []string
 	waits := slices.Contains(paths, "pending") && h.unread()
-	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(want, have, p) && !takesBack(w, h, p) }) {
+	if waits || slices.ContainsFunc(paths, func(p string) bool { return seeds(w, h, p) && !takesBack(w, h, p) }) {
 		out = append(out, newInstance)
 	}
 	for _, wd := range w.Disks {

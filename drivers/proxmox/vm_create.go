@@ -18,7 +18,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-func (v *VM) create(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag) error {
+func (v vmTarget) create(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag) error {
 	m.UUID, m.Seed = uuid.NewString(), newSeed(s.Want)
 	switch {
 	case m.Seed != nil && d.made(ctx, at, s.Address): // its seed may be gone already, and must not come back
@@ -31,36 +31,36 @@ func (v *VM) create(ctx context.Context, d worker, s plan.Step, at view.GuestRef
 }
 
 // finish: what is missing of the copy is done now.
-func (v *VM) finish(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag, have guest) error {
+func (v vmTarget) finish(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag, have state) error {
 	is := have.common()
 	m.Linked, m.UUID, m.Seed = is.mark.Linked, cmp.Or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
 	return d.dress(ctx, v, at, m)
 }
 
 // completed takes its seed away from a machine that has read it.
-func (v *VM) completed(ctx context.Context, d worker, at view.GuestRef, m owner.Tag) {
+func (v vmTarget) completed(ctx context.Context, d worker, at view.GuestRef, m owner.Tag) {
 	if v.Power == "running" {
 		d.unseed(ctx, v, at, m)
 	}
 }
 
 // createWhole orders the whole machine in one request.
-func (d worker) createWhole(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) createWhole(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
 	want, m, err := d.seed(ctx, want, at, m)
 	if err != nil {
 		return err
 	}
 	m.Slots = want.slots(view.Config{}, nil)
-	p := vmParams(want, m)
+	p := vmParams(want.VM, m)
 	p["vmid"] = at.VMID
 	if _, declared := want.Options["boot"]; !declared {
-		p["boot"] = vmDrives{want}.booting(m)
+		p["boot"] = want.booting(m)
 	}
-	p[drives.CloudInitSlot] = vmDrives{want}.medium()
+	p[drives.CloudInitSlot] = want.medium()
 	for _, disk := range want.Disks {
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
-		if disk.Name == "root" && !(vmDrives{want}).blank() {
+		if disk.Name == "root" && !want.blank() {
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.source), slot)
 		}
 	}
@@ -68,7 +68,7 @@ func (d worker) createWhole(ctx context.Context, want *VM, at view.GuestRef, m o
 }
 
 // clone copies a template, and gives the copy its identity.
-func (d worker) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) clone(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
 	m.Linked = want.Clone == cloneLinked
 	early := m
 	early.UUID, early.VMID = "", at.VMID // proof enough until the copy has a uuid of its own
@@ -98,12 +98,12 @@ func (d worker) clone(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 // lacks, and without what only the template has. A copy is either still bare, which its
 // mark tells, or complete. PVE made up a uuid for it, which it keeps: mark and uuid
 // written by one request may not both get there.
-func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.Tag) error {
+func (d worker) dress(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
 	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
 	if err != nil || !bare {
 		return err
 	}
-	for _, slot := range (vmDrives{want}).cds() {
+	for _, slot := range want.cds() {
 		if there := cfg.Next[slot]; there != "" && !isCD(slot, there) {
 			return fmt.Errorf("configuring %s, a clone of %s: the template has another drive at %s (%s), where options.%s declares a CD drive: take another slot for that", at, want.Template, slot, property.VolumeOf(there), slot)
 		}
@@ -117,8 +117,8 @@ func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 		m.Slots = copied(want.devices(), bootDisk(cfg.Next))
 	}
 	m.Slots = want.slots(cfg, m.Slots)
-	w := writing{set: vmParams(want, m), gone: map[string]bool{}}
-	w.strip(cfg, vmAttributes().settings(want))
+	w := writing{set: vmParams(want.VM, m), gone: map[string]bool{}}
+	w.strip(cfg, vmAttributes().settings(want.VM))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
 			w.set[slot] = card(cfg.Next[slot], n)
@@ -129,7 +129,7 @@ func (d worker) dress(ctx context.Context, want *VM, at view.GuestRef, m owner.T
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}
-	vmDrives{want}.swapMedium(cfg, w)
+	want.swapMedium(cfg, w)
 	for _, disk := range want.Disks {
 		if slot := m.Slots["disk."+disk.Name]; cfg.Next[slot] == "" {
 			w.set[slot] = disk.Order(slot)

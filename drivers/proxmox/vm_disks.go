@@ -28,11 +28,8 @@ func drive(volume, slot string) string {
 // fromBlank is what the mark says of a machine whose root disk was made of nothing.
 const fromBlank = "blank"
 
-// vmDrives is a machine by what it boots from, and by what lies in its drives.
-type vmDrives struct{ *VM }
-
 // blank reports whether the root disk is made empty.
-func (v vmDrives) blank() bool {
+func (v vmTarget) blank() bool {
 	root, _ := find(v.Disks, "root")
 	return root.Blank
 }
@@ -49,8 +46,8 @@ func (d Disk) Order(slot string) string {
 }
 
 // slots: no disk gets a slot that the files give to a CD drive.
-func (v *VM) slots(cfg view.Config, old map[string]string) map[string]string {
-	return slots(v.devices(), vmDrives{v}.beside(cfg), old)
+func (v vmTarget) slots(cfg view.Config, old map[string]string) map[string]string {
+	return slots(v.devices(), v.beside(cfg), old)
 }
 
 // devices are what has a slot.

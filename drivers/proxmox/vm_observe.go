@@ -20,10 +20,11 @@ import (
 func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
 	cfg = settledBoot(cfg)
 	c := cfg.Next
-	v := &VM{
-		Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms(), observation: &observation{mark: m, observe: cfg, uptime: g.Uptime},
+	v := vmState{
+		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
+		&observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
-	vmAttributes().observe(v, c)
+	vmAttributes().observe(v.VM, c)
 	v.Seed = seed.Attached(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
@@ -40,7 +41,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 			v.Options[k] = val
 		}
 	}
-	return resource(g, cfg, m, v)
+	return resource(g, cfg, m, v.VM, v.observation)
 }
 
 // readDisks reads the disks that the mark names. Others were attached by hand and
@@ -144,8 +145,8 @@ func atoi(s string, otherwise int) int {
 	return otherwise
 }
 
-func (v *VM) alignDevices(other guest) {
-	have := other.(*VM)
+func (v vmTarget) alignDevices(other state) {
+	have := other.(vmState)
 	for i := range have.NICs {
 		if w, wanted := find(v.NICs, have.NICs[i].Name); wanted && w.MAC == "" {
 			have.NICs[i].MAC = ""
@@ -195,12 +196,14 @@ func sameOption(c view.Config, key, want, have string) bool {
 	}
 }
 
-func (v *VM) sameOption(key, want, have string) bool { return sameOption(v.observe, key, want, have) }
+func (v vmState) sameOption(key, want, have string) bool {
+	return sameOption(v.observe, key, want, have)
+}
 
 func (v *VM) guestName() string { return v.Name }
 
 // pending lists what PVE holds back until the next full restart.
-func (v *VM) pending(addr model.Address) []model.Pending {
+func (v vmState) pending(addr model.Address) []model.Pending {
 	out := []model.Pending{}
 	if v.Power == "running" && v.unread() {
 		out = append(out, model.Pending{Address: addr, Path: "cloud-init", Why: "written; " + newInstance, Before: "as at the last boot", After: "as declared"})

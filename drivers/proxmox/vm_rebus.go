@@ -129,7 +129,7 @@ func (d worker) whole(ctx context.Context, ch *change) bool {
 }
 
 // refuseBus says what speaks against another bus for the disks of a machine.
-func refuseBus(v, want *VM, have *model.Resource) []model.Problem {
+func refuseBus(v vmState, want vmTarget, have *model.Resource) []model.Problem {
 	var out []model.Problem
 	for _, w := range want.Disks {
 		h, there := find(v.Disks, w.Name)

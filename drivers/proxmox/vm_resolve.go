@@ -16,12 +16,11 @@ import (
 
 // vmResolver fills in what stands around a VM.
 type vmResolver struct {
-	*VM
+	vmTarget
 	*guestResolver
 }
 
-func (v *VM) resolve(r *guestResolver) {
-	v.resolution = &resolution{}
+func (v vmTarget) resolve(r *guestResolver) {
 	(&vmResolver{v, r}).complete()
 }
 
@@ -43,9 +42,9 @@ func (r *vmResolver) complete() {
 func (r *vmResolver) size() {
 	r.Cores, r.Memory, r.Disk = r.sized(r.Preset, r.Cores, r.Memory, r.Disk)
 	switch {
-	case r.Image == "" && r.Template == "" && !vmDrives{r.VM}.blank():
+	case r.Image == "" && r.Template == "" && !r.blank():
 		r.errorf("", r.kind+" without image or template", `name what its root disk is made from: image = image.NAME, or template = template.NAME for a clone; for one that is installed from a CD or the network, say so: disk "root" { size = 32, blank = true }, each on a line of its own`)
-	case (r.Image != "" || r.Template != "") && vmDrives{r.VM}.blank():
+	case (r.Image != "" || r.Template != "") && r.blank():
 		r.errorf("disk.root.blank", "blank on a root disk that is made of something", "remove it, or remove image and template for an empty disk")
 	case r.Image != "" && r.Template != "":
 		r.errorf("template", "image and template on one node", "a root disk is made from one of them: remove the other")
@@ -200,10 +199,10 @@ func (r *vmResolver) owned() {
 		from = "image." + r.Image
 	case r.Template != "":
 		from = "template." + r.Template
-	case vmDrives{r.VM}.blank():
+	case r.blank():
 		from = fromBlank
 	}
-	r.Terms = r.guestResolver.owned(r.VM, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
+	r.Terms = r.guestResolver.owned(r.vmTarget, from, owner.Tag{UUID: strings.Repeat("0", 36), Seed: r.seedRoom()})
 }
 
 // pick is one of two values.

@@ -58,7 +58,7 @@ func samePinned(want, have string) bool {
 }
 
 // refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.
-func refuseStates(w, h *VM) []model.Problem {
+func refuseStates(w vmTarget, h vmState) []model.Problem {
 	var out []model.Problem
 	for _, key := range []string{"efidisk0", "tpmstate0"} {
 		order, drive := w.Options[key], h.observe.Next[key]

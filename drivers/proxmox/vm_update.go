@@ -18,12 +18,13 @@ import (
 // vmChange is what the changes of a step mean for a VM.
 type vmChange struct {
 	*change
-	step       plan.Step
-	want, have *VM
+	step plan.Step
+	want vmTarget
+	have vmState
 }
 
-func (v *VM) change(c *change, s plan.Step, have guest) changer {
-	return &vmChange{c, s, v, have.(*VM)}
+func (v vmTarget) change(c *change, s plan.Step, have state) changer {
+	return &vmChange{c, s, v, have.(vmState)}
 }
 
 // conclude: the boot order follows the drives.
@@ -115,7 +116,7 @@ func (c *vmChange) followBoot() {
 // Add translates the path of one change, and notes when cloud-init is to read it.
 func (c *vmChange) Add(path string) {
 	c.key(path)
-	if s := c.step; s.Have.Guest.Running && seeds(s.Want, s.Have, path) && !takesBack(c.want, c.have, path) {
+	if s := c.step; s.Have.Guest.Running && seeds(c.want, c.have, path) && !takesBack(c.want, c.have, path) {
 		c.m.Seeded = time.Now().Unix()
 	}
 }
@@ -142,7 +143,7 @@ func (c *vmChange) key(path string) {
 	case "disk":
 		c.disk(name, attr)
 	default:
-		c.attribute(head, vmAttributes(), c.want)
+		c.attribute(head, vmAttributes(), c.want.VM)
 	}
 }
 

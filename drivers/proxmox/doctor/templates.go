@@ -31,7 +31,7 @@ func (e *exam) templates(ctx context.Context) {
 	}
 	for _, addr := range e.Want.State.Addresses() {
 		r := e.Want.State[addr]
-		switch vmid, lxc := proxmox.ClonedFrom(r.Spec); {
+		switch vmid, lxc := proxmox.ClonedFrom(r); {
 		case vmid == 0:
 		case lxc:
 			of(vmid).cts.add(r, "template")

@@ -35,7 +35,7 @@ type Of[S any] struct {
 	Privileges func(*S, *rights.Needs)
 	// Requests reports whether one needs something of the host that what was observed of it
 	// does not have from there: room on a storage, a bridge, a file. Nil where none ever does.
-	Requests func(want, have *S) bool
+	Requests func(want, have *model.Resource) bool
 }
 
 // Kind is a kind without its type.
@@ -46,7 +46,7 @@ type Kind interface {
 	// Needs adds the privileges, storages and bridges that one needs.
 	Needs(spec any, n *rights.Needs)
 	// AsksHost reports whether one needs something of the host that have does not have yet.
-	AsksHost(want, have any) bool
+	AsksHost(want, have *model.Resource) bool
 }
 
 // Schema is what the engine knows of the kind.
@@ -71,9 +71,9 @@ func (k *Of[S]) Needs(spec any, n *rights.Needs) {
 }
 
 // AsksHost is as Kind has it.
-func (k *Of[S]) AsksHost(want, have any) bool {
-	h, alike := have.(*S)
-	return k.Requests != nil && (!alike || k.Requests(want.(*S), h))
+func (k *Of[S]) AsksHost(want, have *model.Resource) bool {
+	_, alike := have.Spec.(*S)
+	return k.Requests != nil && (!alike || k.Requests(want, have))
 }
 
 // Apply carries out a step.
