@@ -82,6 +82,14 @@ func (a *app) agentHere(ctx context.Context, f *agentFlags) (*control.Client, *s
 	return c, cfg, err
 }
 
+// ask runs a verb that asks the agent of this machine: the first signal ends it, since there
+// is nothing to finish.
+func (a *app) ask(c *cobra.Command, do func(context.Context) error) error {
+	ctx, cancel := a.stopping.soon(c.Context())
+	defer cancel()
+	return do(ctx)
+}
+
 // runningAgent finds an agent that must be there.
 func (a *app) runningAgent(ctx context.Context, f *agentFlags) (*control.Client, error) {
 	c, cfg, err := a.agentHere(ctx, f)
@@ -109,7 +117,7 @@ func (u *ui) noteOffline(ctx context.Context, r agentRecord) {
 }
 
 // completeAddresses completes an address with those of the agent's nodes. Where no
-// agent answers, nothing completes and nothing is said: the verb itself will.
+// agent answers, nothing is completed or reported: the verb itself does that.
 func completeAddresses(a *app, f *agentFlags) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -45,7 +45,7 @@ func (f *siteFlags) read(a *app, c *cobra.Command) {
 	complete.Site(c, f.load)
 }
 
-// reach adds the flags of a verb that looks at a host.
+// reach adds the flags of a verb that observes a host.
 func (f *siteFlags) reach(a *app, c *cobra.Command) {
 	f.read(a, c)
 	c.Flags().BoolVar(&f.sim, "sim", false, "make every host of the site a fresh simulator, embedded in this run")

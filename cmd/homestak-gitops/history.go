@@ -24,7 +24,7 @@ func historyVerb(a *app) *cobra.Command {
 only those that touched it. Each is a receipt, a file in the agent's data folder.`,
 		Args: usage.Takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return runHistory(c.Context(), a, f, n, strings.Join(args, ""))
+			return a.ask(c, func(ctx context.Context) error { return runHistory(ctx, a, f, n, strings.Join(args, "")) })
 		},
 	}
 	f.find(c)
@@ -43,7 +43,9 @@ func verifyVerb(a *app) *cobra.Command {
 		Long: `Each receipt names the checksum of the one before. Exits 0 if the chain holds, 1 if a
 receipt was changed, is missing or cannot be read.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runVerify(c.Context(), a, f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runVerify(ctx, a, f) })
+		},
 	}
 	f.find(c)
 	a.ui.jsonFlag(c)
@@ -51,8 +53,6 @@ receipt was changed, is missing or cannot be read.`,
 }
 
 func runHistory(ctx context.Context, a *app, f *agentFlags, n int, address string) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	if n < 0 {
 		return fmt.Errorf("--number %d: want a number of passes, or 0 for all", n)
 	}
@@ -82,8 +82,6 @@ func runHistory(ctx context.Context, a *app, f *agentFlags, n int, address strin
 }
 
 func runVerify(ctx context.Context, a *app, f *agentFlags) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = control.ProblemOf
 	r, err := a.recordOf(ctx, f)
 	if err != nil {

@@ -25,7 +25,9 @@ func reconcileVerb(a *app) *cobra.Command {
 time has come, and waits for the end of that pass. The exit code is that of the pass, as
 apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runReconcile(c.Context(), a, f, !noWait) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runReconcile(ctx, a, f, !noWait) })
+		},
 	}
 	f.find(c)
 	c.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the pass")
@@ -33,12 +35,10 @@ apply would give it. Ctrl-C leaves the waiting; the agent goes on.`,
 	return c
 }
 
-// pollEvery is how often a client looks at a pass under way.
+// pollEvery is how often a client reads the status of a pass under way.
 const pollEvery = 300 * time.Millisecond
 
 func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = control.ProblemOf
 	r, err := a.runningAgent(ctx, f)
 	if err != nil {
@@ -48,11 +48,7 @@ func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 		if err := r.CheckNow(ctx); err != nil {
 			return err
 		}
-		if a.ui.json {
-			return a.ui.emit(struct{}{})
-		}
-		a.ui.printf("the agent of host %s looks now\n", r.Card.Identity)
-		return nil
+		return a.ui.show(struct{}{}, fmt.Sprintf("the agent of host %s looks now\n", r.Card.Identity))
 	}
 	asked := time.Now().UTC()
 	type answer struct {
@@ -118,12 +114,8 @@ func showPass(a *app, l agent.PassStatus, after agent.Status) error {
 	if after.Refused != nil {
 		a.ui.findings(after.Refused.Findings)
 	}
-	if a.ui.json {
-		if err := a.ui.emit(l); err != nil {
-			return err
-		}
-	} else {
-		a.ui.printf("%s\n", view.Reconciled(l, after, time.Now()))
+	if err := a.ui.show(l, view.Reconciled(l, after, time.Now())+"\n"); err != nil {
+		return err
 	}
 	switch r := after.Refused; {
 	case r != nil && r.Outcome == engine.Refused:

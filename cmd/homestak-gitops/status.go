@@ -28,7 +28,9 @@ the last one left behind.
 Exits 0 if the agent runs and is healthy: its last pass completed, and nothing is
 refused; and while it makes its first pass. Otherwise, and where no agent runs, it exits 1.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runStatus(c.Context(), a, f, watch) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runStatus(ctx, a, f, watch) })
+		},
 	}
 	f.find(c)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second, until Ctrl-C")
@@ -36,12 +38,10 @@ refused; and while it makes its first pass. Otherwise, and where no agent runs, 
 	return c
 }
 
-// watchEvery is how often --watch looks.
+// watchEvery is how often --watch reads the status.
 const watchEvery = time.Second
 
 func runStatus(ctx context.Context, a *app, f *agentFlags, watch bool) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = func(err error) any {
 		return agent.Status{
 			Version: 1, State: control.Absent, At: time.Now().UTC(), Summary: err.Error(), Suspended: []ledger.Suspension{}, Nodes: []engine.NodeStatus{},
@@ -90,13 +90,9 @@ func statusOf(ctx context.Context, a *app, f *agentFlags) (agent.Status, error) 
 
 // tellStatus prints a status, and ends well if all is.
 func showStatus(a *app, s agent.Status) error {
-	if a.ui.json {
-		if err := a.ui.emit(s); err != nil {
-			return err
-		}
-	} else {
-		_, color := a.ui.text()
-		a.ui.printf("%s", view.Status(s, time.Now(), view.Paint(color)))
+	_, color := a.ui.text()
+	if err := a.ui.show(s, view.Status(s, time.Now(), view.Paint(color))); err != nil {
+		return err
 	}
 	if !s.Healthy && !view.Beginning(s) {
 		return &exit.Error{Code: exit.Failed}

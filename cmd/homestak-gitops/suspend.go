@@ -32,7 +32,9 @@ func suspendVerb(a *app) *cobra.Command {
 is over or "resume" is said. It remembers that over a restart, and status shows it with
 who said it and why. For good, a manifest says suspend = true in the site.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runSuspend(c.Context(), a, f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runSuspend(ctx, a, f) })
+		},
 	}
 	f.flags(a, c)
 	c.Flags().StringVar(&f.reason, "reason", "", "`TEXT` that says why")
@@ -47,7 +49,9 @@ func resumeVerb(a *app) *cobra.Command {
 		Short: "Let the agent go on where it was suspended",
 		Long:  `Takes back what suspend said, about everything or about one manifest. The agent looks at once.`,
 		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return runResume(c.Context(), a, f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runResume(ctx, a, f) })
+		},
 	}
 	f.flags(a, c)
 	return c
@@ -67,8 +71,6 @@ func (f *suspendFlags) flags(a *app, c *cobra.Command) {
 }
 
 func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = control.ProblemOf
 	switch {
 	case strings.TrimSpace(f.reason) == "":
@@ -97,8 +99,6 @@ func runSuspend(ctx context.Context, a *app, f *suspendFlags) error {
 }
 
 func runResume(ctx context.Context, a *app, f *suspendFlags) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = control.ProblemOf
 	r, err := a.runningAgent(ctx, &f.agentFlags)
 	if err != nil {

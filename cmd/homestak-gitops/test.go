@@ -38,7 +38,7 @@ Ctrl-C once ends the test early and cleans up; twice leaves now.`,
 	return c
 }
 
-// testOwner stands in the ownership tags of what tests make: foreign to every agent.
+// testOwner is in the ownership tags of what tests make: unmanaged for every agent.
 func testOwner() string { return "cli:" + control.Whoami() }
 
 // bindTest makes the site one in which only this manifest is deployed, with a check that
@@ -79,12 +79,8 @@ func runTest(ctx context.Context, a *app, f *siteFlags, keep bool, dir string) e
 	})
 	progress.Close()
 	a.ui.findings(t.Report.Findings)
-	if a.ui.json {
-		if perr := a.ui.emit(t.Report); perr != nil {
-			return perr
-		}
-	} else {
-		a.ui.printf("%s", t.Markdown())
+	if serr := a.ui.show(t.Report, t.Markdown()); serr != nil {
+		return serr
 	}
 	if dir != "" {
 		return errors.Join(keepReport(a, t, dir), err)

@@ -125,6 +125,15 @@ func (u *ui) emit(document any) error {
 	return writeJSON(u.stdout, document)
 }
 
+// show prints the document of a verb with --json, else its text.
+func (u *ui) show(document any, text string) error {
+	if u.json {
+		return u.emit(document)
+	}
+	u.printf("%s", text)
+	return nil
+}
+
 func writeJSON(w io.Writer, document any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -170,7 +179,7 @@ func (u *ui) plan(p *plan.Plan) {
 }
 
 // planned draws the plan of a pass that is going to carry it out. That a destruction
-// finds nothing is not told as a site in sync: the site wants those guests.
+// finds nothing is not reported as a site in sync: the site wants those guests.
 func (u *ui) planned(p *engine.Pass, made *plan.Plan) {
 	if p.Destroy && made.InSync() {
 		u.printf("nothing to destroy: no guest of manifest %s is on host %s\n", p.Manifest, p.Host)

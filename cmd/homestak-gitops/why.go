@@ -21,7 +21,9 @@ and which passes touched it, with what they changed and why. ADDRESS is one such
 vm.web-1; the name of a node or a VMID will do. Of what left the site it shows which
 commit removed it, of an unmanaged guest why it is ignored.`,
 		Args: usage.Takes(1, 1),
-		RunE: func(c *cobra.Command, args []string) error { return runWhy(c.Context(), a, f, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.ask(c, func(ctx context.Context) error { return runWhy(ctx, a, f, args[0]) })
+		},
 	}
 	f.find(c)
 	a.ui.jsonFlag(c)
@@ -30,8 +32,6 @@ commit removed it, of an unmanaged guest why it is ignored.`,
 }
 
 func runWhy(ctx context.Context, a *app, f *agentFlags, address string) error {
-	ctx, cancel := a.stopping.soon(ctx)
-	defer cancel()
 	a.ui.document = control.ProblemOf
 	r, err := a.recordOf(ctx, f)
 	if err != nil {
@@ -42,12 +42,8 @@ func runWhy(ctx context.Context, a *app, f *agentFlags, address string) error {
 	if err != nil {
 		return err
 	}
-	if a.ui.json {
-		if err := a.ui.emit(doc); err != nil {
-			return err
-		}
-	} else {
-		a.ui.printf("%s", view.Why(doc))
+	if err := a.ui.show(doc, view.Why(doc)); err != nil {
+		return err
 	}
 	if doc.NotFound {
 		hint := doc.Hint
