@@ -11,22 +11,33 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/perl"
 )
 
-// apiCreateGroup is POST /access/groups.
-func apiCreateGroup(w *core.World, c *core.Call) (any, error) {
-	name := c.In["groupid"]
-	if err := w.NeedUserLock("create group failed"); err != nil {
-		return nil, err
+// locked makes a handler of a change of user.cfg behind its lock: what goes wrong there is
+// reported with what failed (lock_user_config in PVE/AccessControl.pm).
+func locked(failed string, change func(*core.World, *core.Call) error) core.Handler {
+	return func(w *core.World, c *core.Call) (any, error) {
+		if err := w.NeedUserLock(failed); err != nil {
+			return nil, err
+		}
+		if err := change(w, c); err != nil {
+			return nil, perl.Fail("%s: %s", failed, perl.Stringified(err))
+		}
+		w.Access.Changed()
+		return nil, nil
 	}
+}
+
+// apiCreateGroup is POST /access/groups.
+func apiCreateGroup(w *core.World, c *core.Call) error {
+	name := c.In["groupid"]
 	if w.Access.Groups[name] != nil {
-		return nil, perl.Fail("create group failed: group '%s' already exists", name)
+		return perl.Fail("group '%s' already exists", name)
 	}
 	g := &core.Group{Users: map[string]bool{}}
 	if c.Has("comment") {
 		g.Comment = perl.Kept(c.In["comment"])
 	}
 	w.Access.Groups[name] = g
-	w.Access.Changed()
-	return nil, nil
+	return nil
 }
 
 // apiGetGroup is GET /access/groups/{groupid}.
@@ -47,36 +58,29 @@ func apiGetGroup(w *core.World, c *core.Call) (any, error) {
 }
 
 // apiUpdateGroup is PUT /access/groups/{groupid}.
-func apiUpdateGroup(w *core.World, c *core.Call) (any, error) {
-	if err := w.NeedUserLock("update group failed"); err != nil {
-		return nil, err
-	}
+func apiUpdateGroup(w *core.World, c *core.Call) error {
 	g := w.Access.Groups[c.In["groupid"]]
 	if g == nil {
-		return nil, perl.Fail("update group failed: group '%s' does not exist", c.In["groupid"])
+		return perl.Fail("group '%s' does not exist", c.In["groupid"])
 	}
 	if c.Has("comment") {
 		g.Comment = perl.Kept(c.In["comment"])
 	}
-	return nil, nil
+	return nil
 }
 
 // apiDeleteGroup is DELETE /access/groups/{groupid}; its entries in the access list
 // go with it.
-func apiDeleteGroup(w *core.World, c *core.Call) (any, error) {
+func apiDeleteGroup(w *core.World, c *core.Call) error {
 	name := c.In["groupid"]
-	if err := w.NeedUserLock("delete group failed"); err != nil {
-		return nil, err
-	}
 	if w.Access.Groups[name] == nil {
-		return nil, perl.Fail("delete group failed: group '%s' does not exist", name)
+		return perl.Fail("group '%s' does not exist", name)
 	}
 	for _, path := range w.Access.ACLPaths() {
 		w.Access.Revoke(path, "", sideGroups, name)
 	}
 	delete(w.Access.Groups, name)
-	w.Access.Changed()
-	return nil, nil
+	return nil
 }
 
 // JoinPool puts a guest into a pool; it is in one at most.
@@ -91,30 +95,26 @@ func JoinPool(w *core.World, name string, vmid int) {
 }
 
 // apiCreatePool is POST /pools.
-func apiCreatePool(w *core.World, c *core.Call) (any, error) {
+func apiCreatePool(w *core.World, c *core.Call) error {
 	name := c.In["poolid"]
-	if err := w.NeedUserLock("create pool failed"); err != nil {
-		return nil, err
-	}
 	if w.Access.Pools[name] != nil {
-		return nil, perl.Fail("create pool failed: pool '%s' already exists", name)
+		return perl.Fail("pool '%s' already exists", name)
 	}
 	leaf := name
 	if parent, last, nested := perl.CutLast(name, "/"); nested {
 		if leaf = last; w.Access.Pools[parent] == nil {
-			return nil, perl.Fail("create pool failed: parent '%s' of pool '%s' does not exist", parent, name)
+			return perl.Fail("parent '%s' of pool '%s' does not exist", parent, name)
 		}
 	}
 	if first := leaf[0] | 0x20; w.V9() && (first < 'a' || first > 'z') { // Since pve-manager 9.0.0.
-		return nil, perl.Fail("create pool failed: pool name must start with a letter")
+		return perl.Fail("pool name must start with a letter")
 	}
 	p := &core.Pool{Name: name, Vms: map[int]bool{}, Storages: map[string]bool{}}
 	if c.Has("comment") {
 		p.Comment = perl.Kept(c.In["comment"])
 	}
 	w.Access.Pools[name] = p
-	w.Access.Changed()
-	return nil, nil
+	return nil
 }
 
 // apiPools is GET /pools: all, or with poolid one with its members.
@@ -180,26 +180,23 @@ func showPool(w *core.World, c *core.Call, p *core.Pool) map[string]any {
 
 // apiUpdatePool is PUT /pools and PUT /pools/{poolid}: member after member, and nothing of
 // it is done when one cannot be (update_pool in PVE/API2/Pool.pm).
-func apiUpdatePool(w *core.World, c *core.Call) (any, error) {
-	if err := w.NeedUserLock("update pools failed"); err != nil {
-		return nil, err
-	}
+func apiUpdatePool(w *core.World, c *core.Call) error {
 	p := w.Access.Pools[c.In["poolid"]]
 	if p == nil {
-		return nil, perl.Fail("update pools failed: pool '%s' does not exist", c.In["poolid"])
+		return perl.Fail("pool '%s' does not exist", c.In["poolid"])
 	}
 	of, storages := w.Access.PoolOf(), maps.Clone(p.Storages)
 	var moved []int
 	for _, word := range c.List("vms") {
 		vmid := perl.Atoi(word)
 		if err := moveGuest(c, p.Name, vmid, of); err != nil {
-			return nil, perl.Fail("update pools failed: %s", perl.Stringified(err))
+			return err
 		}
 		moved = append(moved, vmid)
 	}
 	for _, name := range c.List("storage") {
 		if err := moveStorage(c, name, storages); err != nil {
-			return nil, perl.Fail("update pools failed: %s", perl.Stringified(err))
+			return err
 		}
 	}
 	for _, vmid := range moved {
@@ -212,8 +209,7 @@ func apiUpdatePool(w *core.World, c *core.Call) (any, error) {
 	if c.Has("comment") {
 		p.Comment = perl.Kept(c.In["comment"])
 	}
-	w.Access.Changed()
-	return nil, nil
+	return nil
 }
 
 // moveGuest puts a guest into the pool of a call or takes it out, in what says which guest
@@ -262,34 +258,30 @@ func moveStorage(c *core.Call, name string, members map[string]bool) error {
 
 // apiDeletePool is DELETE /pools and DELETE /pools/{poolid}: only an empty pool
 // can go.
-func apiDeletePool(w *core.World, c *core.Call) (any, error) {
-	if err := w.NeedUserLock("delete pool failed"); err != nil {
-		return nil, err
-	}
+func apiDeletePool(w *core.World, c *core.Call) error {
 	name := c.In["poolid"]
 	p := w.Access.Pools[name]
 	if p == nil {
-		return nil, perl.Fail("delete pool failed: pool '%s' does not exist", name)
+		return perl.Fail("pool '%s' does not exist", name)
 	}
 	for _, other := range slices.Sorted(maps.Keys(w.Access.Pools)) {
 		if strings.HasPrefix(other, name+"/") {
-			return nil, perl.Fail("delete pool failed: pool '%s' is not empty (contains pool '%s')", name, other)
+			return perl.Fail("pool '%s' is not empty (contains pool '%s')", name, other)
 		}
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(p.Vms)) {
 		if w.Guests[vmid] == nil {
 			continue // A member that is not there does not count (PVE/API2/Pool.pm).
 		}
-		return nil, perl.Fail("delete pool failed: pool '%s' is not empty (contains VM %d)", name, vmid)
+		return perl.Fail("pool '%s' is not empty (contains VM %d)", name, vmid)
 	}
 	for _, storage := range slices.Sorted(maps.Keys(p.Storages)) {
 		if w.Stores[storage] == nil {
 			continue
 		}
-		return nil, perl.Fail("delete pool failed: pool '%s' is not empty (contains storage '%s')", name, storage)
+		return perl.Fail("pool '%s' is not empty (contains storage '%s')", name, storage)
 	}
 	delete(w.Access.Pools, name)
 	delete(w.Access.ACL, "/pool/"+name)
-	w.Access.Changed()
-	return nil, nil
+	return nil
 }
