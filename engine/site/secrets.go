@@ -7,7 +7,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
-	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/checkout"
 	"github.com/homestak/homestak-gitops/hcl"
 )
 
@@ -50,7 +50,7 @@ func parseSecrets(name string, data []byte, info fs.FileInfo, err error) (*model
 // folderSecrets reads the secrets of a folder: those of the named file, else of
 // secrets.yaml in it, if git does not track that. Having none is fine: then the site is
 // checked without their names. A tracked secrets.yaml is an error also where it is not read.
-func folderSecrets(root *os.Root, tree *source.Worktree, name string) (*model.Secrets, diag.List) {
+func folderSecrets(root *os.Root, tree *checkout.Worktree, name string) (*model.Secrets, diag.List) {
 	tracked, unknown := false, errors.New("the git checkout around the site cannot be read")
 	if tree != nil {
 		tracked, unknown = tree.Tracks(SecretsName)

@@ -10,22 +10,23 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // commits are the commits that are here, with their files: the part that a Repository
 // and a Memory have in common.
 type commits struct {
-	objects *store // replaced when something is added; files of before read the old one
-	graph   *graph
+	objects *objects.Store // replaced when something is added; files of before read the old one
+	graph   *objects.Graph
 	path    string // the folder of the site
 	maxFile int64  // bytes of one file
 }
 
-func (c *commits) use(s *store) { c.objects, c.graph = s, newGraph(s) }
+func (c *commits) use(s *objects.Store) { c.objects, c.graph = s, objects.NewGraph(s) }
 
 // Commit describes a commit that is here; ErrUnknown if it is not.
 func (c *commits) Commit(_ context.Context, id string) (model.Commit, error) {
-	h, err := parseID(id)
+	h, err := objects.ParseID(id)
 	if err != nil {
 		return model.Commit{}, err
 	}
@@ -33,35 +34,35 @@ func (c *commits) Commit(_ context.Context, id string) (model.Commit, error) {
 }
 
 func (c *commits) commit(id plumbing.Hash) (model.Commit, error) {
-	found, err := c.objects.commit(id)
+	found, err := c.objects.Commit(id)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		return model.Commit{}, fmt.Errorf("%w: %s", ErrUnknown, id)
+		return model.Commit{}, fmt.Errorf("%w: %s", objects.ErrUnknown, id)
 	}
 	if err != nil {
 		return model.Commit{}, err
 	}
-	return about(found), nil
+	return objects.Describe(found), nil
 }
 
 // Since lists the commits that to has and from does not have, newest first, including those that
 // merges brought in. It is ErrUnrelated if from is not known to be an
 // ancestor of to.
 func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, error) {
-	a, err := parseID(from)
+	a, err := objects.ParseID(from)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
+		return nil, fmt.Errorf("%w: %w", objects.ErrUnrelated, err)
 	}
-	b, err := parseID(to)
+	b, err := objects.ParseID(to)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnrelated, err)
+		return nil, fmt.Errorf("%w: %w", objects.ErrUnrelated, err)
 	}
-	nodes, err := c.graph.between(a, b)
+	nodes, err := c.graph.Between(a, b)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]model.Commit, 0, len(nodes))
 	for _, n := range nodes {
-		one, err := c.commit(n.id)
+		one, err := c.commit(n.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -78,15 +79,15 @@ func (c *commits) Since(_ context.Context, from, to string) ([]model.Commit, err
 // It fails with ErrUnknown if the commit is not here, and with fs.ErrNotExist if it
 // has no such folder.
 func (c *commits) Files(id string) (fs.FS, error) {
-	return c.objects.files(id, c.path, c.maxFile)
+	return c.objects.Files(id, c.path, c.maxFile)
 }
 
 // Notes warns of what Files cannot show as expected: submodules, links that lead
 // nowhere or out of the repository, and files that are only pointers of git-lfs.
 func (c *commits) Notes(id string) diag.List {
-	f, err := c.objects.files(id, c.path, c.maxFile)
+	f, err := c.objects.Files(id, c.path, c.maxFile)
 	if err != nil {
 		return nil // Files says so, as an error
 	}
-	return f.notes()
+	return f.Notes()
 }

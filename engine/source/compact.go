@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // When the local copy is made smaller: at mostPacks packs, or when it is twice as large
@@ -32,15 +34,15 @@ func (r *Repository) compact(also ...plumbing.Hash) error {
 		r.compacted = have // most of it must stay
 		return nil
 	}
-	p, err := r.disk.add(func(w io.Writer) error { return writePack(w, r.objects, live.list()) })
+	p, err := r.disk.add(func(w io.Writer) error { return objects.WritePack(w, r.objects, live.List()) })
 	if p == nil || err != nil { // nothing is here: then nothing is in the way either
 		return err
 	}
-	old, known := r.packs, r.graph.known
+	old, known := r.packs, r.graph.Known
 	r.hold(packs{p})
 	for id, n := range known {
-		if live.ids[id] {
-			r.graph.known[id] = n // not to be read again
+		if live.IDs[id] {
+			r.graph.Known[id] = n // not to be read again
 		}
 	}
 	next := r.state
@@ -55,24 +57,24 @@ func (r *Repository) compact(also ...plumbing.Hash) error {
 }
 
 // live gathers the objects that stay, and says how many bytes those have that must.
-func (r *Repository) live(also []plumbing.Hash) (*inventory, int64, error) {
-	now, err := r.graph.past(r.state.head)
+func (r *Repository) live(also []plumbing.Hash) (*objects.Inventory, int64, error) {
+	now, err := r.graph.Past(r.state.head)
 	if err != nil {
 		return nil, 0, err
 	}
-	v := r.objects.inventory()
-	must, kept := past{}, past{}
+	v := r.objects.Inventory()
+	must, kept := objects.Past{}, objects.Past{}
 	if n := now[r.state.head]; n != nil {
-		must[n.id] = n
+		must[n.ID] = n
 	}
 	for _, id := range slices.Concat(r.state.kept, also) {
-		n, err := r.graph.node(id)
+		n, err := r.graph.Node(id)
 		if err == nil && n != nil && now[id] == nil {
-			err = v.add(id, n.tree) // the branch no longer has it: it stays without its history
+			err = v.Add(id, n.Tree) // the branch no longer has it: it stays without its history
 		} else if err == nil && n != nil {
 			kept[id] = n
-			var below past
-			below, err = r.graph.past(id)
+			var below objects.Past
+			below, err = r.graph.Past(id)
 			for id, n := range now { // what the head has and the kept commit does not have
 				if below[id] == nil {
 					must[id] = n
@@ -86,26 +88,26 @@ func (r *Repository) live(also []plumbing.Hash) (*inventory, int64, error) {
 	}
 	// Branches that were merged since a kept commit join the history before it at these
 	// commits. Without them nobody could see that the branches began there.
-	joints := past{}
+	joints := objects.Past{}
 	for id, n := range must {
-		for _, parent := range n.parents {
+		for _, parent := range n.Parents {
 			if kept[id] == nil && len(kept) > 0 && must[parent] == nil && now[parent] != nil {
 				joints[parent] = now[parent]
 			}
 		}
 	}
 	for _, n := range must {
-		if err := v.add(n.id, n.tree); err != nil {
+		if err := v.Add(n.ID, n.Tree); err != nil {
 			return nil, 0, err
 		}
 	}
-	needed := v.bytes
-	for _, n := range now.sorted() { // a commit stays only if all that build upon it do
-		if v.bytes > 2*max(needed, spare) && len(joints) == 0 {
+	needed := v.Bytes
+	for _, n := range now.Sorted() { // a commit stays only if all that build upon it do
+		if v.Bytes > 2*max(needed, spare) && len(joints) == 0 {
 			break
 		}
-		delete(joints, n.id)
-		if err := v.add(n.id, n.tree); err != nil {
+		delete(joints, n.ID)
+		if err := v.Add(n.ID, n.Tree); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -201,7 +202,7 @@ func TestDamageWhileInUse(t *testing.T) {
 	if err == nil {
 		_, err = fs.ReadFile(files, "a")
 	}
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, objects.ErrDamaged)
 	_, err = r.Head(t.Context())
 	require.NoError(t, err)
 	files, err = r.Files(id)

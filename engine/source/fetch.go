@@ -13,6 +13,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
 	"github.com/homestak/homestak-gitops/engine/diag"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // mostHaves bounds how many commits are shown to the remote to find common ground.
@@ -31,33 +33,33 @@ func (r *Repository) tip(refs *packp.AdvRefs) (plumbing.Hash, error) {
 		}
 	}
 	if len(names) == 0 {
-		return plumbing.ZeroHash, r.from.noCommit()
+		return plumbing.ZeroHash, r.from.NoCommit()
 	}
-	return plumbing.ZeroHash, r.from.fault(ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
+	return plumbing.ZeroHash, r.from.Fault(remote.ErrNoBranch, fmt.Sprintf("%q", r.o.Branch), diag.DidYouMean(r.o.Branch, names), nil)
 }
 
 // fetch brings the commit tip and makes it the head. Nothing that was here changes
 // until all of it is there.
-func (r *Repository) fetch(ctx context.Context, c conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
+func (r *Repository) fetch(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, tip plumbing.Hash) error {
 	n, err := r.need(tip)
 	if err != nil {
 		return err
 	}
 	old, oldPacks := r.objects, r.packs
-	if !r.objects.has(tip) { // the branch may have moved back
+	if !r.objects.Has(tip) { // the branch may have moved back
 		err = r.bring(ctx, c, refs, n)
 	}
-	if n.depth != 1 && (errors.Is(err, ErrTooLarge) || errors.Is(err, errParts)) {
+	if n.Depth != 1 && (errors.Is(err, objects.ErrTooLarge) || errors.Is(err, errParts)) {
 		// The way from what is here to the new head is too long, or what is here is not
 		// what the remote assumes: begin again with the head alone.
-		err = r.again(ctx, need{want: tip, depth: 1})
+		err = r.again(ctx, remote.Need{Want: tip, Depth: 1})
 	} else if err == nil {
 		err = r.deepen(ctx, tip)
 	}
 	if err != nil {
 		_ = r.disk.drop(r.packs[len(oldPacks):], nil) // else they stay until the next start
-		r.objects, r.packs, r.graph.store = old, oldPacks, old
-		maps.DeleteFunc(r.graph.known, func(id plumbing.Hash, _ *node) bool { return !old.has(id) })
+		r.objects, r.packs, r.graph.Store = old, oldPacks, old
+		maps.DeleteFunc(r.graph.Known, func(id plumbing.Hash, _ *objects.Commit) bool { return !old.Has(id) })
 		return err
 	}
 	before := r.state
@@ -77,23 +79,23 @@ func (r *Repository) fetch(ctx context.Context, c conversation, refs *packp.AdvR
 }
 
 // need says what is missing for a commit to be here.
-func (r *Repository) need(tip plumbing.Hash) (need, error) {
-	n := need{want: tip, haves: r.state.tips()}
-	if len(n.haves) == 0 {
-		n.depth = 1
+func (r *Repository) need(tip plumbing.Hash) (remote.Need, error) {
+	n := remote.Need{Want: tip, Haves: r.state.tips()}
+	if len(n.Haves) == 0 {
+		n.Depth = 1
 		return n, nil
 	}
-	p, err := r.graph.past(n.haves...)
+	p, err := r.graph.Past(n.Haves...)
 	if err != nil {
-		return need{}, err
+		return remote.Need{}, err
 	}
-	for i, c := range p.sorted() {
+	for i, c := range p.Sorted() {
 		if i == mostHaves {
 			break
 		}
-		n.haves = append(n.haves, c.id)
+		n.Haves = append(n.Haves, c.ID)
 	}
-	n.haves, n.ends = withHash(n.haves), p.ends()
+	n.Haves, n.Ends = withHash(n.Haves), p.Ends()
 	return n, nil
 }
 
@@ -101,10 +103,10 @@ func (r *Repository) need(tip plumbing.Hash) (need, error) {
 var errParts = errors.New("parts of the commit are missing")
 
 // bring adds a pack to the objects, and checks that the commit is then complete.
-func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvRefs, n need) error {
-	req, err := request(refs, n)
+func (r *Repository) bring(ctx context.Context, c remote.Conversation, refs *packp.AdvRefs, n remote.Need) error {
+	req, err := remote.Request(refs, n)
 	if err != nil {
-		return r.from.fault(ErrNotGit, err.Error(), "check the URL", err)
+		return r.from.Fault(remote.ErrNotGit, err.Error(), "check the URL", err)
 	}
 	p, err := r.disk.add(func(w io.Writer) error {
 		to := &limited{w: w, left: r.o.MaxPack}
@@ -117,32 +119,32 @@ func (r *Repository) bring(ctx context.Context, c conversation, refs *packp.AdvR
 	if p != nil && err == nil {
 		r.packs = append(slices.Clone(r.packs), p)
 		r.objects = r.newStore(r.packs)
-		r.graph.store = r.objects
+		r.graph.Store = r.objects
 	}
-	var top *node
+	var top *objects.Commit
 	if err == nil {
-		if top, err = r.graph.node(n.want); err == nil && top == nil {
+		if top, err = r.graph.Node(n.Want); err == nil && top == nil {
 			err = plumbing.ErrObjectNotFound
 		}
 	}
 	if err == nil {
-		err = r.objects.inventory().add(top.id, top.tree)
+		err = r.objects.Inventory().Add(top.ID, top.Tree)
 	}
 	switch {
 	case errors.Is(err, errLimit):
-		return r.from.fault(ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "take large files out of the repository, or raise the limit", err)
-	case errors.Is(err, errTooLong): // it would take all memory or time
-		return r.from.fault(ErrTooLarge, err.Error(), "take that out of the repository; a site has no use for it", err)
+		return r.from.Fault(objects.ErrTooLarge, fmt.Sprintf("more than %d MiB to fetch", r.o.MaxPack>>20), "take large files out of the repository, or raise the limit", err)
+	case errors.Is(err, objects.ErrTooLong): // it would take all memory or time
+		return r.from.Fault(objects.ErrTooLarge, err.Error(), "take that out of the repository; a site has no use for it", err)
 	case errors.Is(err, errBadPack):
-		return r.from.fault(ErrCut, err.Error(), "nothing is lost, it is tried again", err)
+		return r.from.Fault(remote.ErrCut, err.Error(), "nothing is lost, it is tried again", err)
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		return r.from.fault(ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.want), "it is tried again; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
+		return r.from.Fault(remote.ErrCut, fmt.Sprintf("the answer lacks parts of commit %.8s", n.Want), "it is tried again; if that does not help, run git fsck in the repository", errors.Join(errParts, err))
 	}
 	return err
 }
 
 // again asks once more: a conversation can bring something only once.
-func (r *Repository) again(ctx context.Context, n need) error {
+func (r *Repository) again(ctx context.Context, n remote.Need) error {
 	c, refs, err := r.remote.Ask(ctx)
 	if err != nil {
 		return err
@@ -158,16 +160,16 @@ func (r *Repository) deepen(ctx context.Context, tip plumbing.Hash) error {
 	if len(r.state.ends) == 0 || r.state.head.IsZero() {
 		return nil
 	}
-	_, err := r.graph.between(r.state.head, tip)
-	if !errors.Is(err, ErrUnrelated) {
+	_, err := r.graph.Between(r.state.head, tip)
+	if !errors.Is(err, objects.ErrUnrelated) {
 		return err
 	}
-	now, err := r.graph.past(tip)
+	now, err := r.graph.Past(tip)
 	if err != nil || now[r.state.head] == nil {
 		return err // rewritten: there is nothing to list
 	}
-	err = r.again(ctx, need{want: tip}) // with all of its history, which compaction removes again
-	if errors.Is(err, ErrTooLarge) {
+	err = r.again(ctx, remote.Need{Want: tip}) // with all of its history, which compaction removes again
+	if errors.Is(err, objects.ErrTooLarge) {
 		return nil // Since says that it is not certain
 	}
 	return err

@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -63,11 +65,11 @@ func compare(t *testing.T, r *sourcetest.Repo, repo *source.Repository, from, to
 	got, err := repo.Since(t.Context(), from, to)
 	related := strings.Contains(runGit(t, r.Dir, "", "rev-list", to), from)
 	if !related {
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		return
 	}
 	if err != nil && rewritten {
-		require.ErrorIs(t, err, source.ErrUnrelated) // it may not be able to tell, but it never guesses
+		require.ErrorIs(t, err, objects.ErrUnrelated) // it may not be able to tell, but it never guesses
 		return
 	}
 	require.NoError(t, err)
@@ -114,7 +116,7 @@ func TestFilesOutliveWhatTheyBelongTo(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	_, err = repo.Files(first)
-	require.ErrorIs(t, err, source.ErrUnknown, "it was forgotten in the meantime")
+	require.ErrorIs(t, err, objects.ErrUnknown, "it was forgotten in the meantime")
 }
 
 // A site's binary files may be large: they are not read with the others, nor held
@@ -124,7 +126,7 @@ func TestLargeFilesAreNotHeld(t *testing.T) {
 	r := sourcetest.New(t)
 	s := r.HTTPS()
 	id := r.Commit(map[string]string{"image": noise(t, large), "small": "s"}, "first")
-	repo := openRepository(t, source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}})
+	repo := openRepository(t, source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}})
 	fetched := allocated(func() { head(t, repo) })
 	t.Logf("fetch of %d MiB: %d MiB taken from the heap in all", large>>20, fetched>>20)
 	if !raced {

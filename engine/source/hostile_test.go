@@ -21,6 +21,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -30,7 +32,7 @@ type giant struct {
 	data []byte
 }
 
-func (g *giant) Ask(_ context.Context) (conversation, *packp.AdvRefs, error) {
+func (g *giant) Ask(_ context.Context) (remote.Conversation, *packp.AdvRefs, error) {
 	refs := packp.NewAdvRefs()
 	refs.References["refs/heads/main"] = g.tip
 	return g, refs, nil
@@ -48,15 +50,15 @@ type raw struct {
 }
 
 // serve makes a repository whose remote sends these objects; the last is the head.
-func serve(t *testing.T, o Options, objects ...raw) *Repository {
+func serve(t *testing.T, o Options, sent ...raw) *Repository {
 	t.Helper()
 	all, ids := heap{}, []plumbing.Hash(nil)
-	for _, o := range objects {
-		all[idOf(o)] = memoryObject(o.kind, o.data)
+	for _, o := range sent {
+		all[idOf(o)] = objects.NewObject(o.kind, o.data)
 		ids = append(ids, idOf(o))
 	}
 	var p bytes.Buffer
-	require.NoError(t, writePack(&p, &store{objects: all}, ids))
+	require.NoError(t, objects.WritePack(&p, &objects.Store{Objects: all}, ids))
 	return serveAs(t, o, ids[len(ids)-1], p.Bytes())
 }
 
@@ -88,7 +90,7 @@ func TestAnObjectThatIsTooLarge(t *testing.T) {
 	root := tree(treeLine(0o100644, "disk.img", idOf(blob)))
 	r := serve(t, Options{largest: 1 << 20}, blob, root, commitOf(root))
 	_, err := r.Head(t.Context())
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, objects.ErrTooLarge)
 	require.ErrorContains(t, err, "an object of 2 MiB")
 	left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))
 	require.NoError(t, err)
@@ -132,10 +134,10 @@ func TestADeltaThatBecomesTooMuch(t *testing.T) {
 	}
 	id := idOf(raw{plumbing.BlobObject, base})
 	p := packOf(2, entry(t, plumbing.BlobObject, nil, base), entry(t, plumbing.REFDeltaObject, id[:], delta))
-	require.ErrorIs(t, checkSizes(bytes.NewReader(p), 1<<20), errTooLong)
+	require.ErrorIs(t, checkSizes(bytes.NewReader(p), 1<<20), objects.ErrTooLong)
 	require.NoError(t, checkSizes(bytes.NewReader(p), 3<<20))
 	_, err := serveAs(t, Options{largest: 1 << 20}, id, p).Head(t.Context())
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, objects.ErrTooLarge)
 }
 
 // What a pack says of itself may be a lie: it costs neither memory nor the local copy.
@@ -155,7 +157,7 @@ func TestPacksThatLie(t *testing.T) {
 		r := serveAs(t, Options{}, id, p)
 		taken := allocated(func() {
 			_, err := r.Head(t.Context())
-			require.ErrorIs(t, err, ErrCut, name)
+			require.ErrorIs(t, err, remote.ErrCut, name)
 		})
 		require.Less(t, taken, uint64(16<<20), name)
 		left, err := filepath.Glob(filepath.Join(r.o.Dir, "objects/pack/*"))
@@ -169,17 +171,17 @@ func TestPacksThatLie(t *testing.T) {
 func TestACommitOfTooManyFiles(t *testing.T) {
 	blob := raw{plumbing.BlobObject, []byte("x")}
 	level := tree(treeLine(0o100644, "a", idOf(blob)))
-	objects := []raw{blob, level}
+	sent := []raw{blob, level}
 	for range 9 {
 		var items [][]byte
 		for i := range 10 {
 			items = append(items, treeLine(filemode.Dir, fmt.Sprint("d", i), idOf(level)))
 		}
 		level = tree(items...)
-		objects = append(objects, level)
+		sent = append(sent, level)
 	}
-	_, err := serve(t, Options{}, append(objects, commitOf(level))...).Head(t.Context())
-	require.ErrorIs(t, err, ErrTooLarge)
+	_, err := serve(t, Options{}, append(sent, commitOf(level))...).Head(t.Context())
+	require.ErrorIs(t, err, objects.ErrTooLarge)
 	require.ErrorContains(t, err, "more than 1000000 files")
 }
 
@@ -187,21 +189,21 @@ func TestACommitOfTooDeepFolders(t *testing.T) {
 	nested := func(n int) []raw {
 		blob := raw{plumbing.BlobObject, []byte("x")}
 		level := tree(treeLine(0o100644, "a", idOf(blob)))
-		objects := []raw{blob, level}
+		sent := []raw{blob, level}
 		for range n - 1 {
 			level = tree(treeLine(filemode.Dir, "d", idOf(level)))
-			objects = append(objects, level)
+			sent = append(sent, level)
 		}
-		return append(objects, commitOf(level))
+		return append(sent, commitOf(level))
 	}
-	_, err := serve(t, Options{}, nested(deepest+1)...).Head(t.Context())
+	_, err := serve(t, Options{}, nested(objects.Deepest+1)...).Head(t.Context())
 	require.ErrorContains(t, err, "more than 256 folders in each other")
-	r := serve(t, Options{}, nested(deepest)...)
+	r := serve(t, Options{}, nested(objects.Deepest)...)
 	c, err := r.Head(t.Context())
 	require.NoError(t, err)
 	f, err := r.Files(c.ID)
 	require.NoError(t, err)
-	_, err = fs.ReadFile(f, strings.Repeat("d/", deepest-1)+"a")
+	_, err = fs.ReadFile(f, strings.Repeat("d/", objects.Deepest-1)+"a")
 	require.NoError(t, err)
 }
 
@@ -262,7 +264,7 @@ func (e *endless) Read(b []byte) (int, error) {
 func TestAnAnswerThatDoesNotEnd(t *testing.T) {
 	e, req := &endless{}, packp.NewUploadPackRequest()
 	req.Depth = packp.DepthCommits(1)
-	require.Error(t, receive(io.LimitReader(e, 1<<20), req, io.Discard))
+	require.Error(t, remote.Receive(io.LimitReader(e, 1<<20), req, io.Discard))
 	require.Less(t, e.read, 2<<20)
 }
 

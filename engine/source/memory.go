@@ -17,6 +17,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Memory is a repository without a remote and without a folder: for commits that
@@ -34,7 +36,7 @@ func NewMemory(path string) (*Memory, error) {
 		return nil, err
 	}
 	m := &Memory{commits: commits{path: clean, maxFile: defaultFile}}
-	m.use(&store{objects: heap{}})
+	m.use(&objects.Store{Objects: heap{}})
 	return m, nil
 }
 
@@ -78,7 +80,7 @@ func Synthesize(tree fs.FS, c model.Commit) (string, error) {
 // Subject and Trailers, sorted by key; its ID is computed. What git does not know is
 // left out: empty folders, and anything named .git.
 func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
-	add := adding{from: tree, to: maps.Clone(m.objects.objects.(heap))}
+	add := adding{from: tree, to: maps.Clone(m.objects.Objects.(heap))}
 	id, err := add.folder(".")
 	for p := m.path; p != "." && err == nil; p = path.Dir(p) {
 		id, err = add.put(&object.Tree{Entries: []object.TreeEntry{{Name: path.Base(p), Mode: filemode.Dir, Hash: id}}})
@@ -89,7 +91,7 @@ func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
 	if err != nil {
 		return model.Commit{}, fmt.Errorf("make a commit: %w", err)
 	}
-	m.use(&store{objects: add.to}) // as after a fetch: readers of an older commit are not disturbed
+	m.use(&objects.Store{Objects: add.to}) // as after a fetch: readers of an older commit are not disturbed
 	m.head = id
 	return m.commit(id)
 }
@@ -97,7 +99,7 @@ func (m *Memory) Add(tree fs.FS, c model.Commit) (model.Commit, error) {
 // Head is the commit that was added last.
 func (m *Memory) Head(context.Context) (model.Commit, error) {
 	if m.head.IsZero() {
-		return model.Commit{}, ErrEmpty
+		return model.Commit{}, remote.ErrEmpty
 	}
 	return m.commit(m.head)
 }
@@ -107,24 +109,24 @@ func (*Memory) Keep(...string) error { return nil }
 
 // Pack writes a git pack of a commit with its past and all their files.
 func (m *Memory) Pack(w io.Writer, id string) error {
-	h, err := parseID(id)
+	h, err := objects.ParseID(id)
 	if err != nil {
 		return err
 	}
-	p, err := m.graph.past(h)
+	p, err := m.graph.Past(h)
 	if err == nil && p[h] == nil {
-		err = fmt.Errorf("%w: %s", ErrUnknown, id)
+		err = fmt.Errorf("%w: %s", objects.ErrUnknown, id)
 	}
-	v := m.objects.inventory()
+	v := m.objects.Inventory()
 	for _, n := range p {
 		if err == nil {
-			err = v.add(n.id, n.tree)
+			err = v.Add(n.ID, n.Tree)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return writePack(w, m.objects, v.list())
+	return objects.WritePack(w, m.objects, v.List())
 }
 
 // adding turns files into objects.
@@ -145,7 +147,7 @@ func (a adding) put(from interface {
 }
 
 func (a adding) file(data []byte) plumbing.Hash {
-	o := memoryObject(plumbing.BlobObject, data)
+	o := objects.NewObject(plumbing.BlobObject, data)
 	a.to[o.Hash()] = o
 	return o.Hash()
 }
@@ -192,7 +194,7 @@ func (a adding) entry(name string, e fs.DirEntry) (object.TreeEntry, error) {
 		return object.TreeEntry{}, fmt.Errorf("%s is not a file that git can hold", name)
 	}
 	if info.Size() > defaultFile {
-		return object.TreeEntry{}, fmt.Errorf("%s: %w: more than %d MiB", name, ErrTooLarge, defaultFile>>20)
+		return object.TreeEntry{}, fmt.Errorf("%s: %w: more than %d MiB", name, objects.ErrTooLarge, defaultFile>>20)
 	}
 	data, err := fs.ReadFile(a.from, name)
 	mode := filemode.Regular
@@ -224,7 +226,7 @@ func (a adding) commit(tree plumbing.Hash, c model.Commit) (plumbing.Hash, error
 			made.Message += "\n"
 		}
 		line := key + ": " + strings.Join(strings.Fields(c.Trailers[key]), " ")
-		if key != trim(key) || separator(line) != len(key) || len(key) == 0 {
+		if !objects.IsTrailerKey(key) {
 			return plumbing.ZeroHash, fmt.Errorf("%q is not a key of a trailer: use letters, digits and dashes", key)
 		}
 		made.Message += line + "\n"

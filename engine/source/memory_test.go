@@ -15,6 +15,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -49,7 +51,9 @@ func TestASyntheticCommitIsTheOneThatGitMakes(t *testing.T) {
 	needGit(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{"site.hcl": "site\n", "a/b/c.txt": "c", "a-b": "1", "a.c": "2", "a/x": "3", "empty": ""} {
-		write(t, dir, name, text)
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "nothing"), 0o755))
 	require.NoError(t, os.Chmod(filepath.Join(dir, "a-b"), 0o755))
@@ -76,7 +80,7 @@ func TestMemoryIsARepository(t *testing.T) {
 	m, err := source.NewMemory("sites/home")
 	require.NoError(t, err)
 	_, err = m.Head(t.Context())
-	require.ErrorIs(t, err, source.ErrEmpty)
+	require.ErrorIs(t, err, remote.ErrEmpty)
 	first, err := m.Add(fstest.MapFS{"site.hcl": {Data: []byte("1")}, "hosts/a.hcl": {Data: []byte("a")}}, ada())
 	require.NoError(t, err)
 	old, err := m.Files(first.ID)
@@ -122,7 +126,7 @@ func TestAPackOfAMemoryIsSound(t *testing.T) {
 	require.NoError(t, err)
 	var pack bytes.Buffer
 	require.NoError(t, m.Pack(&pack, second.ID))
-	require.ErrorIs(t, m.Pack(&pack, strings.Repeat("4", 40)), source.ErrUnknown)
+	require.ErrorIs(t, m.Pack(&pack, strings.Repeat("4", 40)), objects.ErrUnknown)
 
 	r := sourcetest.New(t)
 	runGit(t, r.Dir, pack.String(), "index-pack", "--stdin", "--strict")

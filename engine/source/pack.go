@@ -14,6 +14,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // largestObject is how many bytes one object may have: indexing a pack holds some of
@@ -137,7 +139,7 @@ func checkSizes(f io.ReadSeeker, largest int64) error {
 			break
 		}
 		if size > largest {
-			return fmt.Errorf("%w: an object of %d MiB", errTooLong, size>>20)
+			return fmt.Errorf("%w: an object of %d MiB", objects.ErrTooLong, size>>20)
 		}
 	}
 	if err != nil {

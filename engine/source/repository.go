@@ -12,6 +12,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/cache"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Repository follows one branch of a remote repository. Its methods are for one
@@ -19,8 +21,8 @@ import (
 // fetches and after what they belong to was forgotten.
 type Repository struct {
 	o      Options
-	from   address
-	remote remote
+	from   remote.Address
+	remote remote.Remote
 	disk   disk
 
 	state   state
@@ -41,14 +43,14 @@ func open(o Options, before func(op, name string) error) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, err := parseAddress(o.URL)
+	from, err := remote.ParseAddress(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
 	r := &Repository{o: o, from: from, damaged: new(atomic.Bool), commits: commits{path: o.Path, maxFile: o.MaxFile}}
 	r.disk = disk{o.Dir, o.Branch, o.largest, cache.NewObjectLRU(cache.MiByte), before}
-	r.remote = newRemote(from, remoteOptions{
-		Auth: o.Auth, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.has(id) },
+	r.remote = remote.New(from, remote.Options{
+		Auth: o.Auth, Timeout: o.Timeout, MaxPack: o.MaxPack, Has: func(id plumbing.Hash) bool { return r.objects.Has(id) },
 	})
 	return r, r.reload()
 }
@@ -83,14 +85,14 @@ func (r *Repository) reload() error {
 
 // whole checks that everything is there that the state names.
 func (r *Repository) whole() error {
-	v := r.objects.inventory()
+	v := r.objects.Inventory()
 	for _, id := range r.state.tips() {
-		n, err := r.graph.node(id)
+		n, err := r.graph.Node(id)
 		if err == nil && n == nil {
 			err = fmt.Errorf("commit %s is missing", id)
 		}
 		if err == nil {
-			err = v.add(id, n.tree)
+			err = v.Add(id, n.Tree)
 		}
 		if err != nil {
 			return err
@@ -113,9 +115,9 @@ func (r *Repository) hold(ps packs) {
 	r.use(r.newStore(ps))
 }
 
-func (r *Repository) newStore(ps packs) *store {
+func (r *Repository) newStore(ps packs) *objects.Store {
 	flag := r.damaged
-	return &store{objects: ps, damaged: func() { flag.Store(true) }}
+	return &objects.Store{Objects: ps, Damaged: func() { flag.Store(true) }}
 }
 
 // Head asks the remote for the newest commit of the branch, and brings it here if it
@@ -135,7 +137,7 @@ func (r *Repository) Head(ctx context.Context) (model.Commit, error) {
 	tip, err := r.tip(refs)
 	if err == nil && tip != r.state.head {
 		err = r.fetch(ctx, c, refs, tip)
-		if errors.Is(err, ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, objects.ErrDamaged) || errors.Is(err, fs.ErrNotExist) {
 			r.damaged.Store(true) // somebody removed files beneath us
 		}
 	}
@@ -155,9 +157,9 @@ func (r *Repository) Keep(ids ...string) error {
 	var kept []plumbing.Hash
 	var errs []error
 	for _, id := range ids {
-		h, err := parseID(id)
-		if err == nil && !r.objects.has(h) {
-			err = fmt.Errorf("%w: %s", ErrUnknown, id)
+		h, err := objects.ParseID(id)
+		if err == nil && !r.objects.Has(h) {
+			err = fmt.Errorf("%w: %s", objects.ErrUnknown, id)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -184,6 +186,6 @@ func (r *Repository) Keep(ids ...string) error {
 
 // ends finds the commits at which history stops here.
 func (r *Repository) ends(s state) ([]plumbing.Hash, error) {
-	p, err := r.graph.past(s.tips()...)
-	return p.ends(), err
+	p, err := r.graph.Past(s.tips()...)
+	return p.Ends(), err
 }

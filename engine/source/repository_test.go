@@ -14,6 +14,8 @@ import (
 
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/source"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 	"github.com/homestak/homestak-gitops/engine/source/sourcetest"
 )
 
@@ -23,11 +25,11 @@ func transports() map[string]func(r *sourcetest.Repo) source.Options {
 		"file": func(r *sourcetest.Repo) source.Options { return source.Options{URL: r.URL()} },
 		"https": func(r *sourcetest.Repo) source.Options {
 			s := r.HTTPS()
-			return source.Options{URL: s.URL, Auth: source.Auth{CAFile: s.CAFile}}
+			return source.Options{URL: s.URL, Auth: remote.Auth{CAFile: s.CAFile}}
 		},
 		"ssh": func(r *sourcetest.Repo) source.Options {
 			s := r.SSH()
-			return source.Options{URL: s.URL, Auth: source.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
+			return source.Options{URL: s.URL, Auth: remote.Auth{KeyFile: s.KeyFile, KnownHostsFile: s.KnownHostsFile}}
 		},
 	}
 }
@@ -108,7 +110,7 @@ func TestHeadBringsACommitAndItsFiles(t *testing.T) {
 		require.Equal(t, "host\n", readFile(t, repo, id, "hosts/b.hcl"))
 		require.Equal(t, c, head(t, repo))
 		_, err := repo.Commit(t.Context(), c.Parents[0])
-		require.ErrorIs(t, err, source.ErrUnknown, "the first fetch is of one commit")
+		require.ErrorIs(t, err, objects.ErrUnknown, "the first fetch is of one commit")
 		fsck(t, o.Dir)
 
 		again := openRepository(t, o) // as after a restart
@@ -140,11 +142,11 @@ func TestSinceListsWhatCameNewestFirst(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, got)
 		_, err = repo.Since(t.Context(), last, first)
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		_, err = repo.Since(t.Context(), strings.Repeat("1", 40), last)
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		_, err = repo.Since(t.Context(), "main", last)
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		fsck(t, o.Dir)
 	})
 }
@@ -180,14 +182,14 @@ func TestForcePush(t *testing.T) {
 		other := r.ForcePush(map[string]string{"c": "other"}, "other")
 		require.Equal(t, other, head(t, repo).ID)
 		_, err := repo.Since(t.Context(), first, other)
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		require.Equal(t, "1", readFile(t, repo, first, "a"), "what is kept stays readable")
 		require.Equal(t, "other", readFile(t, repo, other, "c"))
 
 		r.Reset(older)
 		require.Equal(t, older, head(t, repo).ID)
 		_, err = repo.Since(t.Context(), first, older)
-		require.ErrorIs(t, err, source.ErrUnrelated)
+		require.ErrorIs(t, err, objects.ErrUnrelated)
 		r.Reset(first)
 		require.Equal(t, first, head(t, repo).ID, "and back again")
 		fsck(t, o.Dir)
@@ -205,7 +207,7 @@ func TestOnlyTheBranchIsFetched(t *testing.T) {
 		repo := openRepository(t, o)
 		head(t, repo)
 		_, err := repo.Commit(t.Context(), other)
-		require.ErrorIs(t, err, source.ErrUnknown)
+		require.ErrorIs(t, err, objects.ErrUnknown)
 	})
 }
 
@@ -216,7 +218,7 @@ func TestKeepNamesWhatIsNotHere(t *testing.T) {
 	head(t, repo)
 	missing := strings.Repeat("2", 40)
 	err := repo.Keep(missing, first)
-	require.ErrorIs(t, err, source.ErrUnknown)
+	require.ErrorIs(t, err, objects.ErrUnknown)
 	require.ErrorContains(t, err, missing)
 	r.ForcePush(map[string]string{"a": "2"}, "other")
 	head(t, repo)
@@ -324,7 +326,7 @@ func TestAFileThatIsTooLarge(t *testing.T) {
 	f, err := repo.Files(id)
 	require.NoError(t, err)
 	_, err = fs.ReadFile(f, "big")
-	require.ErrorIs(t, err, source.ErrTooLarge)
+	require.ErrorIs(t, err, objects.ErrTooLarge)
 	info, err := fs.Stat(f, "big")
 	require.NoError(t, err)
 	require.Equal(t, int64(2<<20), info.Size())
@@ -350,7 +352,7 @@ func TestTheCallersEndIsNoFault(t *testing.T) {
 		cancel()
 		_, err := repo.Head(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		var fault *source.RemoteError
+		var fault *remote.Error
 		require.NotErrorAs(t, err, &fault)
 		head(t, repo)
 	})

@@ -1,10 +1,5 @@
-// Package source says which commit a site is at, and gives its files. It is the
-// only user of git.
-//
-// On the command line a site is a folder as it lies on disk: Open finds the git
-// checkout around it, if there is one, and Worktree names its commit.
-//
-// An agent follows a repository instead. OpenRepository makes a Repository, which
+// Package source follows the repository of a site for an agent; on the command line a site is a
+// folder, see package checkout. OpenRepository makes a Repository, which
 // holds a local copy of one branch: Head asks the remote, by file, https or ssh, and
 // brings what is new; Files gives the files of a commit, read straight from the copy
 // without a checkout; Since lists the commits between two; Keep says what must stay,
@@ -13,8 +8,7 @@
 // A Memory is a repository without a remote, for commits that nobody pushed: the
 // synthetic ones of a test.
 //
-// What can go wrong with the remote is a *RemoteError: of a kind, such as ErrDenied, with
-// a text that says what to do.
+// What can go wrong with the remote is a *remote.Error.
 package source
 
 import (
@@ -25,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/homestak/homestak-gitops/engine/source/remote"
 )
 
 // Options say which repository is followed, and how.
@@ -40,7 +36,7 @@ type Options struct {
 	Branch string // "main" if empty
 	Path   string // the folder of the site inside the repository; its root if empty
 
-	Auth Auth
+	Auth remote.Auth
 
 	// Timeout bounds one check of the remote, 60 s if zero. Connecting may take a
 	// quarter of it and silence half of it; a download may take ten times as long as

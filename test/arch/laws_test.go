@@ -29,10 +29,13 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/diag"},
 	{pkg: "engine/model", may: []string{"engine/diag"}},
 	{pkg: "engine/source/sourcetest"}, // repositories and real git servers, for tests of whoever reads from them
+	{pkg: "engine/source/objects", may: []string{"engine/diag", "engine/model"}},
+	{pkg: "engine/source/remote", may: []string{"engine/source/objects"}},
 	{
-		pkg: "engine/source", may: []string{"engine/diag", "engine/model"},
+		pkg: "engine/source", may: []string{"engine/diag", "engine/model", "engine/source/objects", "engine/source/remote"},
 		tests: []string{"engine/source/sourcetest"},
 	},
+	{pkg: "engine/source/checkout", may: []string{"engine/model", "engine/source/objects"}},
 	{pkg: "engine/source/author"}, // for the demo: it needs pushes, and nothing else of ours
 	{pkg: "engine/ledger", may: []string{"engine/diag"}},
 	{pkg: "engine/guest"}, // the way into a guest; drivers give it
@@ -83,8 +86,8 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "engine/control/controltest", may: []string{"engine", "engine/agent", "engine/control", "engine/ledger", "engine/model"}},                                                 // an agent that only answers
 	{pkg: "engine/view", may: []string{"engine", "engine/agent", "engine/apply", "engine/control", "engine/diag", "engine/health", "engine/ledger", "engine/model", "engine/plan"}}, // texts for people
 	{pkg: "examples"}, // files only
-	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
-	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
+	{pkg: "engine/site", may: []string{"engine", "engine/diag", "engine/model", "engine/plan", "engine/source/checkout", "hcl", "policy"}, tests: []string{"drivers/proxmox"}},
+	{pkg: "engine/service", may: []string{"engine", "engine/agent", "engine/control", "engine/diag", "engine/ledger", "engine/model", "engine/site", "engine/source", "engine/source/remote", "engine/view", "hcl"}, tests: []string{"engine/control/controltest"}},
 	{pkg: "drivers", may: []string{"drivers/proxmox", "engine", "engine/model"}},
 	{pkg: "drivers/proxmox/simhost", may: []string{"drivers/proxmox/pvesim", "engine/model"}, tests: []string{"drivers/proxmox", "hcl"}},
 	{pkg: "cmd/homestak-gitops/exit", may: []string{"drivers/proxmox", "engine", "engine/control", "engine/diag", "engine/model", "engine/site"}, tests: []string{"engine/apply", "engine/plan"}},
@@ -119,9 +122,9 @@ var libraries = []library{
 	{path: "github.com/zclconf/go-cty", owners: []string{"hcl/..."}, why: "its values carry the marks of secrets, which only hcl knows to keep"},
 	{path: "go.yaml.in/yaml/v3", owners: []string{"hcl"}, tests: true, why: "files of the site, secrets among them, are read in one place; tests read what cloud-init is told"},
 	{path: "github.com/diskfs/go-diskfs", tests: true, why: "for tests: somebody else's reader of ISO images"},
-	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author"}, tests: true, why: "one package says what a commit is; tests build repositories"},
-	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source"}, why: "how go-git is told which folder to read"},
-	{path: "golang.org/x/crypto", owners: []string{"engine/source", "engine/health"}, why: "git and checks speak ssh, and nobody else"},
+	{path: "github.com/go-git/go-git/v5", owners: []string{"engine/source", "engine/source/author", "engine/source/checkout", "engine/source/objects", "engine/source/remote"}, tests: true, why: "one package says what a commit is; tests build repositories"},
+	{path: "github.com/go-git/go-billy/v5", owners: []string{"engine/source", "engine/source/remote"}, why: "how go-git is told which folder to read"},
+	{path: "golang.org/x/crypto", owners: []string{"engine/source/remote", "engine/health"}, why: "git and checks speak ssh, and nobody else"},
 	{path: "github.com/spf13/cobra", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "github.com/spf13/pflag", owners: []string{"cmd/homestak-gitops/..."}, why: "flags and verbs are the command's"},
 	{path: "golang.org/x/term", owners: []string{"cmd/homestak-gitops"}, why: "only the command has a terminal"},

@@ -63,9 +63,6 @@ var wordsLeft = map[string][]string{
 		"text: is no", "text: mend", "text: tell", "told",
 		"twin", "unseen",
 	},
-	"engine/source": {
-		"bare", "leaves",
-	},
 }
 
 // exempt finds the folder around a package whose row has a word, of the nearest rows first.

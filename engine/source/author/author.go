@@ -34,20 +34,20 @@ const Branch = "main"
 type Author struct {
 	Name, Email string // of the commits to come
 
-	bare, dir string
-	repo      *git.Repository
+	upstream, dir string
+	repo          *git.Repository
 }
 
 // Begin makes an empty bare repository and a checkout of it, which holds the files of
 // tree. Nothing is committed yet. Neither folder may hold anything.
-func Begin(bare, dir string, tree fs.FS) (*Author, error) {
+func Begin(upstream, dir string, tree fs.FS) (*Author, error) {
 	head := plumbing.NewBranchReferenceName(Branch)
-	if _, err := git.PlainInitWithOptions(bare, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
-		return nil, fmt.Errorf("make repository %s: %w", bare, err)
+	if _, err := git.PlainInitWithOptions(upstream, &git.PlainInitOptions{Bare: true, InitOptions: git.InitOptions{DefaultBranch: head}}); err != nil {
+		return nil, fmt.Errorf("make repository %s: %w", upstream, err)
 	}
 	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: head}})
 	if err == nil {
-		_, err = repo.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{bare}})
+		_, err = repo.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{upstream}})
 	}
 	if err == nil {
 		err = os.CopyFS(dir, tree)
@@ -55,7 +55,7 @@ func Begin(bare, dir string, tree fs.FS) (*Author, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make checkout %s: %w", dir, err)
 	}
-	return &Author{Name: "A. Homelab", Email: "admin@example.org", bare: bare, dir: dir, repo: repo}, nil
+	return &Author{Name: "A. Homelab", Email: "admin@example.org", upstream: upstream, dir: dir, repo: repo}, nil
 }
 
 // Push commits the checkout as it is, deletions included, and pushes it. It gives the
@@ -86,7 +86,7 @@ func (a *Author) commit(message string) (plumbing.Hash, error) {
 // push sends what the repository lacks of a commit, and moves the branch to it. Like
 // git's, it refuses where the branch holds what the commit does not build on.
 func (a *Author) push(ctx context.Context, id plumbing.Hash) error {
-	at, err := transport.NewEndpoint(a.bare)
+	at, err := transport.NewEndpoint(a.upstream)
 	if err != nil {
 		return err
 	}

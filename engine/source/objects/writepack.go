@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"bufio"
@@ -13,9 +13,9 @@ import (
 	pool "github.com/go-git/go-git/v5/utils/sync"
 )
 
-// writePack writes a pack of objects, each in full. Only one of them is in memory at a
+// WritePack writes a pack of objects, each in full. Only one of them is in memory at a
 // time; go-git's own encoder holds them all.
-func writePack(w io.Writer, s *store, ids []plumbing.Hash) error {
+func WritePack(w io.Writer, s *Store, ids []plumbing.Hash) error {
 	sum := sha1.New()
 	out := bufio.NewWriter(io.MultiWriter(w, sum))
 	_, _ = out.Write(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(ids))))

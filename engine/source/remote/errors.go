@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The kinds of RemoteError, for errors.Is.
+// The kinds of Error, for errors.Is.
 var (
 	ErrNotFound    = errors.New("no such repository")
 	ErrDenied      = errors.New("not permitted")
@@ -22,9 +22,9 @@ var (
 	ErrLogin       = errors.New("the credentials cannot be used")
 )
 
-// RemoteError is why the remote could not be asked, or its answer not used. Nothing that
+// Error is why the remote could not be asked, or its answer not used. Nothing that
 // was here before is lost by one.
-type RemoteError struct {
+type Error struct {
 	Kind   error  // one of the kinds above
 	Where  string // the repository, without credentials
 	Detail string // what was seen; may be empty
@@ -35,7 +35,7 @@ type RemoteError struct {
 }
 
 // Error gives where, what, the detail and the advice in one line.
-func (f *RemoteError) Error() string {
+func (f *Error) Error() string {
 	s := f.Where + ": " + f.Kind.Error()
 	if f.Detail != "" {
 		s += ": " + oneLine(f.Detail)
@@ -47,7 +47,7 @@ func (f *RemoteError) Error() string {
 }
 
 // Unwrap gives the kind and the cause.
-func (f *RemoteError) Unwrap() []error {
+func (f *Error) Unwrap() []error {
 	if f.Err == nil {
 		return []error{f.Kind}
 	}
@@ -55,7 +55,7 @@ func (f *RemoteError) Unwrap() []error {
 }
 
 // Temporary reports whether trying again, with nothing changed here, may help.
-func (f *RemoteError) Temporary() bool { return f.temporary }
+func (f *Error) Temporary() bool { return f.temporary }
 
 // oneLine makes text of a server safe to print: one line, no control characters,
 // not long.
@@ -68,18 +68,19 @@ func oneLine(s string) string {
 	return s
 }
 
-// fault makes an error of the remote at an address.
-func (a address) fault(kind error, detail, advice string, err error) *RemoteError {
+// Fault makes an error of the remote at an address.
+func (a Address) Fault(kind error, detail, advice string, err error) *Error {
 	again := kind == ErrEmpty || kind == ErrTimeout || kind == ErrUnreachable || kind == ErrCut //nolint:errorlint // the kinds themselves
-	return &RemoteError{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
+	return &Error{Kind: kind, Where: a.String(), Detail: detail, Advice: advice, Err: err, temporary: again}
 }
 
-func (a address) noCommit() error {
-	return a.fault(ErrEmpty, "", "push a first commit with a site", nil)
+// NoCommit is of a repository that is there, and empty.
+func (a Address) NoCommit() error {
+	return a.Fault(ErrEmpty, "", "push a first commit with a site", nil)
 }
 
-// refused makes a RemoteError of a line by which a server refused a request.
-func (a address) refused(text string) *RemoteError {
+// refused makes a Error of a line by which a server refused a request.
+func (a Address) refused(text string) *Error {
 	low := strings.ToLower(text)
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(low, p) })
@@ -93,7 +94,7 @@ func (a address) refused(text string) *RemoteError {
 	case has("dubious ownership"):
 		kind, advice = ErrDenied, "the repository belongs to another user there; see safe.directory in git's manual"
 	}
-	return a.fault(kind, "the server says: "+strings.TrimSpace(text), advice, nil)
+	return a.Fault(kind, "the server says: "+strings.TrimSpace(text), advice, nil)
 }
 
 const adviceNotFound = "check the path in the URL; many servers answer the same when a login is missing or may not read it"

@@ -1,4 +1,6 @@
-package source
+// Package checkout says which commit the folder of a site on a disk is at, if it lies in a
+// git checkout, and whether it holds anything else.
+package checkout
 
 import (
 	"errors"
@@ -16,6 +18,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/homestak/homestak-gitops/engine/model"
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // Dirty is the suffix of a commit id whose folder differs from that commit.
@@ -114,7 +117,7 @@ func (w *Worktree) Commit() (model.Commit, error) {
 	if !same {
 		return model.Commit{ID: id + Dirty}, nil
 	}
-	return about(c), nil
+	return objects.Describe(c), nil
 }
 
 func (w *Worktree) matches(c *object.Commit) (bool, error) {

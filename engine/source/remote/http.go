@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 // httpRemote speaks git's smart protocol over http, with go-git's client. One connection
 // is kept open between checks; it is replaced when the trusted certificates change.
 type httpRemote struct {
-	o    remoteOptions
-	from address
+	o    Options
+	from Address
 
 	base *http.Transport
 	ca   string // the contents of the CA file that base trusts
@@ -41,7 +41,7 @@ type httpConversation struct {
 	answered bool // the last request has an answer, which may end early
 }
 
-func (r *httpRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *httpRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
 	if err := r.connect(); err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ func (c *httpConversation) RoundTrip(req *http.Request) (*http.Response, error) 
 	req.Header.Set("User-Agent", "git/homestak-gitops") // some servers look for git there
 	c.answered = false
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
-		return nil, c.x.fail(c.from.fault(ErrNotGit, "it redirects to a place without encryption", "use the URL it really has", nil))
+		return nil, c.x.fail(c.from.Fault(ErrNotGit, "it redirects to a place without encryption", "use the URL it really has", nil))
 	}
 	res, err := c.base.RoundTrip(req)
 	if err != nil {
@@ -141,12 +141,12 @@ func (r *httpRemote) login() (transport.AuthMethod, error) {
 	}
 	text, err := os.ReadFile(r.o.Auth.TokenFile)
 	if err != nil {
-		return nil, r.from.fault(ErrLogin, err.Error(), "put a token there, readable for this program", err)
+		return nil, r.from.Fault(ErrLogin, err.Error(), "put a token there, readable for this program", err)
 	}
 	token, _, _ := strings.Cut(string(text), "\n")
 	token = strings.TrimSpace(token)
 	if token == "" {
-		return nil, r.from.fault(ErrLogin, r.o.Auth.TokenFile+" is empty", "put a token there, on the first line", nil)
+		return nil, r.from.Fault(ErrLogin, r.o.Auth.TokenFile+" is empty", "put a token there, on the first line", nil)
 	}
 	if r.from.user != "" && r.from.password == "" {
 		return &githttp.BasicAuth{Username: r.from.user, Password: token}, nil
@@ -160,7 +160,7 @@ func (r *httpRemote) connect() error {
 	if r.o.Auth.CAFile != "" {
 		var err error
 		if ca, err = os.ReadFile(r.o.Auth.CAFile); err != nil {
-			return r.from.fault(ErrUntrusted, err.Error(), "put the certificate there that the server's is signed with", err)
+			return r.from.Fault(ErrUntrusted, err.Error(), "put the certificate there that the server's is signed with", err)
 		}
 	}
 	if r.base != nil && r.ca == string(ca) {
@@ -173,7 +173,7 @@ func (r *httpRemote) connect() error {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(ca) {
-			return r.from.fault(ErrUntrusted, r.o.Auth.CAFile+" holds no certificate", "put it there in PEM form", nil)
+			return r.from.Fault(ErrUntrusted, r.o.Auth.CAFile+" holds no certificate", "put it there in PEM form", nil)
 		}
 		trust.RootCAs = pool
 	}
@@ -205,22 +205,22 @@ func (c *httpConversation) explain(ctx context.Context, err error) error {
 	}
 	switch {
 	case errors.As(failure, &cert):
-		return c.from.fault(ErrUntrusted, cert.Err.Error(), "if it is your own, name the certificate it is signed with in ca_file", failure)
+		return c.from.Fault(ErrUntrusted, cert.Err.Error(), "if it is your own, name the certificate it is signed with in ca_file", failure)
 	case errors.As(failure, &record), failure != nil && strings.Contains(failure.Error(), "server gave HTTP response to HTTPS client"):
-		return c.from.fault(ErrNotGit, "it does not speak TLS", "check the port in the URL", failure)
+		return c.from.Fault(ErrNotGit, "it does not speak TLS", "check the port in the URL", failure)
 	case failure != nil || c.x.ctx.Err() != nil:
 		if !c.answered {
 			return c.x.explain(ctx, c.from, err, ErrUnreachable)
 		}
 		return c.x.explain(ctx, c.from, err, ErrCut)
 	case strings.Contains(err.Error(), "redirect"):
-		return c.from.fault(ErrNotGit, err.Error(), "use the URL it really has", nil)
+		return c.from.Fault(ErrNotGit, err.Error(), "use the URL it really has", nil)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return c.from.noCommit()
+		return c.from.NoCommit()
 	case errors.As(err, &line):
 		return c.from.refused(line.Text)
 	case errors.As(err, &odd) && !strings.Contains(odd.Msg, "EOF"):
-		return c.from.fault(ErrNotGit, odd.Msg, "check the URL", err)
+		return c.from.Fault(ErrNotGit, odd.Msg, "check the URL", err)
 	}
 	if said := c.from.refused(err.Error()); said.Kind != ErrUnreachable { //nolint:errorlint // it was made of a kind
 		return said
@@ -235,17 +235,17 @@ func (r *httpRemote) status(res *http.Response, loggedIn bool) error {
 	case code == http.StatusOK:
 		return nil
 	case code == http.StatusUnauthorized && !loggedIn:
-		return r.from.fault(ErrDenied, detail, "it wants a login: put a token into a file and name that in token_file", nil)
+		return r.from.Fault(ErrDenied, detail, "it wants a login: put a token into a file and name that in token_file", nil)
 	case code == http.StatusUnauthorized:
-		return r.from.fault(ErrDenied, detail, "it does not accept this token and user name: renew it in its file, no restart is needed", nil)
+		return r.from.Fault(ErrDenied, detail, "it does not accept this token and user name: renew it in its file, no restart is needed", nil)
 	case code == http.StatusForbidden:
-		return r.from.fault(ErrDenied, detail, "give the token the right to read this repository", nil)
+		return r.from.Fault(ErrDenied, detail, "give the token the right to read this repository", nil)
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return r.from.fault(ErrNotFound, detail, adviceNotFound, nil)
+		return r.from.Fault(ErrNotFound, detail, adviceNotFound, nil)
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
-		return r.from.fault(ErrUnreachable, detail, "it is tried again", nil)
+		return r.from.Fault(ErrUnreachable, detail, "it is tried again", nil)
 	}
-	return r.from.fault(ErrNotGit, detail, "check the URL", nil)
+	return r.from.Fault(ErrNotGit, detail, "check the URL", nil)
 }
 
 // dumb is how the list of branches begins that is only a file.
@@ -260,7 +260,7 @@ func (r *httpRemote) smart(res *http.Response, in io.Reader) error {
 	start := make([]byte, 41)
 	n, _ := io.ReadFull(in, start)
 	if dumb.Match(start[:n]) {
-		return r.from.fault(ErrDumb, "", "serve it by git http-backend, ssh or a host of git repositories", nil)
+		return r.from.Fault(ErrDumb, "", "serve it by git http-backend, ssh or a host of git repositories", nil)
 	}
-	return r.from.fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
+	return r.from.Fault(ErrNotGit, fmt.Sprintf("it answers with %q", kind), "check the URL; it may be a web page", nil)
 }

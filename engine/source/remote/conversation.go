@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"context"
@@ -24,8 +24,8 @@ type Auth struct {
 	CAFile string // https: certificates trusted beside the system's
 }
 
-// remoteOptions say how a remote is asked.
-type remoteOptions struct {
+// Options say how a remote is asked.
+type Options struct {
 	Auth    Auth
 	Timeout time.Duration // of one check, see Options
 	MaxPack int64         // bytes of one download
@@ -33,8 +33,8 @@ type remoteOptions struct {
 	Has func(id plumbing.Hash) bool
 }
 
-// newRemote gives what asks the repository at an address.
-func newRemote(from address, o remoteOptions) remote {
+// New gives what asks the repository at an address.
+func New(from Address, o Options) Remote {
 	switch from.by {
 	case byHTTP:
 		return &httpRemote{o: o, from: from}
@@ -45,30 +45,30 @@ func newRemote(from address, o remoteOptions) remote {
 	}
 }
 
-// remote is where a repository is asked. Its errors are a *RemoteError, or ctx's.
-type remote interface {
+// Remote is where a repository is asked. Its errors are a *Error, or ctx's.
+type Remote interface {
 	// Ask asks which branches there are.
-	Ask(ctx context.Context) (conversation, *packp.AdvRefs, error)
+	Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error)
 }
 
-// conversation is with a remote that has said which branches there are.
-type conversation interface {
+// Conversation is with a remote that has said which branches there are.
+type Conversation interface {
 	// Pack writes one whole pack with what is asked for. It may be called once.
 	Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error
 	Close()
 }
 
-// need is what a fetch asks for.
-type need struct {
-	want  plumbing.Hash
-	haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends
-	ends  []plumbing.Hash // commits of which the parents are not here
-	depth int             // so many generations; 0: all that haves do not have
+// Need is what a fetch asks for.
+type Need struct {
+	Want  plumbing.Hash
+	Haves []plumbing.Hash // commits that are here, with all that belongs to them and their past, down to ends
+	Ends  []plumbing.Hash // commits of which the parents are not here
+	Depth int             // so many generations; 0: all that haves do not have
 }
 
-// request makes the message that asks for a pack. Thin packs are not asked for, so
+// Request makes the message that asks for a pack. Thin packs are not asked for, so
 // what comes is complete in itself.
-func request(refs *packp.AdvRefs, n need) (*packp.UploadPackRequest, error) {
+func Request(refs *packp.AdvRefs, n Need) (*packp.UploadPackRequest, error) {
 	req := packp.NewUploadPackRequest()
 	can := refs.Capabilities
 	if can.Supports(capability.Sideband64k) {
@@ -84,11 +84,11 @@ func request(refs *packp.AdvRefs, n need) (*packp.UploadPackRequest, error) {
 	if can.Supports(capability.Agent) {
 		_ = req.Capabilities.Set(capability.Agent, "homestak-gitops")
 	}
-	req.Wants = []plumbing.Hash{n.want}
-	req.Haves = slices.Clone(n.haves)
+	req.Wants = []plumbing.Hash{n.Want}
+	req.Haves = slices.Clone(n.Haves)
 	if can.Supports(capability.Shallow) { // where not, all of the history comes
 		_ = req.Capabilities.Set(capability.Shallow)
-		req.Shallows, req.Depth = n.ends, packp.DepthCommits(n.depth)
+		req.Shallows, req.Depth = n.Ends, packp.DepthCommits(n.Depth)
 	}
 	return req, req.Validate()
 }

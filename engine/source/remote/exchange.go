@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"context"
@@ -91,13 +91,13 @@ const mostRefs = 64 << 20
 // with its packets, and what comes before, which is read into memory.
 func mostAnswer(pack int64) int64 { return pack + pack/8 + mostRefs }
 
-// explain makes a RemoteError of what went wrong, of kind otherwise where nothing better
+// explain makes a Error of what went wrong, of kind otherwise where nothing better
 // is known. The caller's own end of ctx is given as it is.
-func (x *exchange) explain(ctx context.Context, from address, err, otherwise error) error {
+func (x *exchange) explain(ctx context.Context, from Address, err, otherwise error) error {
 	if x.failure != nil {
 		err = x.failure
 	}
-	var already *RemoteError
+	var already *Error
 	var dns *net.DNSError
 	var late net.Error
 	switch {
@@ -106,11 +106,11 @@ func (x *exchange) explain(ctx context.Context, from address, err, otherwise err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case x.tooSlow(), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
-		return from.fault(ErrTimeout, "no answer in time", "it is tried again", err)
+		return from.Fault(ErrTimeout, "no answer in time", "it is tried again", err)
 	case errors.As(err, &dns):
-		return from.fault(ErrUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
+		return from.Fault(ErrUnreachable, dns.Error(), "check the name in the URL, and the name servers", err)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return from.fault(otherwise, "", "it is tried again", err)
+		return from.Fault(otherwise, "", "it is tried again", err)
 	}
-	return from.fault(otherwise, err.Error(), "it is tried again", err)
+	return from.Fault(otherwise, err.Error(), "it is tried again", err)
 }

@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"errors"
@@ -31,45 +31,46 @@ var (
 	ErrTooLarge = errors.New("too large")
 )
 
-// objects is where git objects are: the packs of a local copy, the maps of a Memory,
+// Storage is where git objects are: the packs of a local copy, the maps of a Memory,
 // or the folder of another repository. The methods are those of go-git's storages. An
 // object that is missing is plumbing.ErrObjectNotFound.
-type objects interface {
+type Storage interface {
 	HasEncodedObject(id plumbing.Hash) error
 	EncodedObjectSize(id plumbing.Hash) (int64, error)
 	EncodedObject(kind plumbing.ObjectType, id plumbing.Hash) (plumbing.EncodedObject, error)
 }
 
-// store reads objects, as they are at one moment. It never changes: a fetch or a
+// Store reads objects, as they are at one moment. It never changes: a fetch or a
 // compaction makes a new one, and readers of the old one are not disturbed.
-type store struct {
-	objects objects
+type Store struct {
+	Objects Storage
 	// damaged is called when an object turns out to be damaged. It may be nil.
-	damaged func()
+	Damaged func()
 }
 
-// errTooLong is of an object with more bytes than the reader accepts, and of a commit
+// ErrTooLong is of an object with more bytes than the reader accepts, and of a commit
 // with more files than anybody can walk through.
-var errTooLong = errors.New("too long")
+var ErrTooLong = errors.New("too long")
 
-func (s *store) has(id plumbing.Hash) bool { return s.objects.HasEncodedObject(id) == nil }
+// Has reports whether an object is here.
+func (s *Store) Has(id plumbing.Hash) bool { return s.Objects.HasEncodedObject(id) == nil }
 
 // length gives the size of an object without its contents.
-func (s *store) length(id plumbing.Hash) (int64, error) {
-	n, err := s.objects.EncodedObjectSize(id)
+func (s *Store) length(id plumbing.Hash) (int64, error) {
+	n, err := s.Objects.EncodedObjectSize(id)
 	return n, s.check(id, err)
 }
 
 // read gives an object of at most limit bytes. Its contents are compared with its id.
-func (s *store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte, error) {
+func (s *Store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte, error) {
 	size, err := s.length(id)
 	if err != nil {
 		return 0, nil, err
 	}
 	if size > limit {
-		return 0, nil, errTooLong
+		return 0, nil, ErrTooLong
 	}
-	o, err := s.objects.EncodedObject(plumbing.AnyObject, id)
+	o, err := s.Objects.EncodedObject(plumbing.AnyObject, id)
 	if err != nil {
 		return 0, nil, s.check(id, err)
 	}
@@ -86,18 +87,18 @@ func (s *store) read(id plumbing.Hash, limit int64) (plumbing.ObjectType, []byte
 }
 
 // check reports damage: any error but that an object is missing.
-func (s *store) check(id plumbing.Hash, err error) error {
+func (s *Store) check(id plumbing.Hash, err error) error {
 	if err == nil || errors.Is(err, plumbing.ErrObjectNotFound) {
 		return err
 	}
-	if s.damaged != nil {
-		s.damaged()
+	if s.Damaged != nil {
+		s.Damaged()
 	}
 	return fmt.Errorf("%w: object %s: %w; it is fetched again at the next check of the repository", ErrDamaged, id, err)
 }
 
 // typed reads an object that must be of a kind.
-func (s *store) typed(id plumbing.Hash, kind plumbing.ObjectType, limit int64) ([]byte, error) {
+func (s *Store) typed(id plumbing.Hash, kind plumbing.ObjectType, limit int64) ([]byte, error) {
 	found, data, err := s.read(id, limit)
 	if err == nil && found != kind {
 		err = s.check(id, fmt.Errorf("it is a %s and should be a %s", found, kind))
@@ -106,7 +107,7 @@ func (s *store) typed(id plumbing.Hash, kind plumbing.ObjectType, limit int64) (
 }
 
 // decode reads a commit or a tree into o.
-func (s *store) decode(id plumbing.Hash, kind plumbing.ObjectType, o interface {
+func (s *Store) decode(id plumbing.Hash, kind plumbing.ObjectType, o interface {
 	Decode(plumbing.EncodedObject) error
 },
 ) error {
@@ -114,27 +115,28 @@ func (s *store) decode(id plumbing.Hash, kind plumbing.ObjectType, o interface {
 	if err != nil {
 		return err
 	}
-	if err := o.Decode(memoryObject(kind, data)); err != nil {
+	if err := o.Decode(NewObject(kind, data)); err != nil {
 		return fmt.Errorf("%s %s cannot be understood: %w", kind, id, err)
 	}
 	return nil
 }
 
-func memoryObject(kind plumbing.ObjectType, data []byte) *plumbing.MemoryObject {
+// NewObject gives an object of a kind with these contents.
+func NewObject(kind plumbing.ObjectType, data []byte) *plumbing.MemoryObject {
 	o := &plumbing.MemoryObject{}
 	o.SetType(kind)
 	_, _ = o.Write(data)
 	return o
 }
 
-// commit reads a commit.
-func (s *store) commit(id plumbing.Hash) (*object.Commit, error) {
+// Commit reads a commit.
+func (s *Store) Commit(id plumbing.Hash) (*object.Commit, error) {
 	c := new(object.Commit)
 	return c, s.decode(id, plumbing.CommitObject, c)
 }
 
 // tree lists the entries of a folder.
-func (s *store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
+func (s *Store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
 	t := new(object.Tree)
 	if err := s.decode(id, plumbing.TreeObject, t); err != nil {
 		return nil, err
@@ -150,53 +152,54 @@ func (s *store) tree(id plumbing.Hash) ([]object.TreeEntry, error) {
 // Bounds of a commit: a folder that is in its commit a million times is one object.
 const (
 	mostEntries = 1_000_000 // files and folders, as a walk through the commit counts them
-	deepest     = 256       // folders in folders
+	Deepest     = 256       // folders in folders
 )
 
-// inventory is a set of objects, gathered commit by commit with all their files.
-type inventory struct {
-	store *store
-	skip  func(id plumbing.Hash) bool // objects that are not gathered; nil: none
-	ids   map[plumbing.Hash]bool
+// Inventory is a set of objects, gathered commit by commit with all their files.
+type Inventory struct {
+	store *Store
+	Skip  func(id plumbing.Hash) bool // objects that are not gathered; nil: none
+	IDs   map[plumbing.Hash]bool
 	trees map[plumbing.Hash]extent // of the trees in ids
-	bytes int64
+	Bytes int64
 }
 
 // extent is how large a tree is for a walk through it.
 type extent struct{ entries, height int }
 
-func (s *store) inventory() *inventory {
-	return &inventory{store: s, ids: map[plumbing.Hash]bool{}, trees: map[plumbing.Hash]extent{}}
+// Inventory gives an empty one.
+func (s *Store) Inventory() *Inventory {
+	return &Inventory{store: s, IDs: map[plumbing.Hash]bool{}, trees: map[plumbing.Hash]extent{}}
 }
 
-// add gathers a commit and its files. It fails if an object is missing, and with
+// Add gathers a commit and its files. It fails if an object is missing, and with
 // errTooLong if the commit has more files, or deeper folders, than any site.
-func (v *inventory) add(commit, tree plumbing.Hash) error {
-	if v.ids[commit] {
+func (v *Inventory) Add(commit, tree plumbing.Hash) error {
+	if v.IDs[commit] {
 		return nil
 	}
 	if _, err := v.tree(tree, 1); err != nil {
 		return err
 	}
-	v.ids[commit] = true
-	v.bytes += 300 // about the size of a commit
+	v.IDs[commit] = true
+	v.Bytes += 300 // about the size of a commit
 	return nil
 }
 
 // tree gathers a tree that is inside so many folders. Each object is read once,
 // however often it is in the commit.
-func (v *inventory) tree(id plumbing.Hash, depth int) (extent, error) {
+func (v *Inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 	e, ok := v.trees[id]
-	if !ok && (v.skip == nil || !v.skip(id)) {
-		if depth > deepest {
-			return e, fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
+	if !ok && (v.Skip == nil || !v.Skip(id)) {
+		if depth > Deepest {
+			return e, fmt.Errorf("%w: more than %d folders in each other", ErrTooLong, Deepest)
 		}
 		entries, err := v.store.tree(id)
 		if err != nil {
 			return e, err
 		}
 		e = extent{len(entries), 1}
-		v.bytes += int64(len(entries)) * 40
+		v.Bytes += int64(len(entries)) * 40
 		for _, entry := range entries {
 			var below extent
 			switch entry.Mode {
@@ -211,36 +214,36 @@ func (v *inventory) tree(id plumbing.Hash, depth int) (extent, error) {
 			}
 			e.entries, e.height = e.entries+below.entries, max(e.height, below.height+1)
 			if e.entries > mostEntries {
-				return e, fmt.Errorf("%w: more than %d files", errTooLong, mostEntries)
+				return e, fmt.Errorf("%w: more than %d files", ErrTooLong, mostEntries)
 			}
 		}
-		v.trees[id], v.ids[id] = e, true
+		v.trees[id], v.IDs[id] = e, true
 	}
-	if depth+e.height > deepest+1 {
-		return e, fmt.Errorf("%w: more than %d folders in each other", errTooLong, deepest)
+	if depth+e.height > Deepest+1 {
+		return e, fmt.Errorf("%w: more than %d folders in each other", ErrTooLong, Deepest)
 	}
 	return e, nil
 }
 
-func (v *inventory) file(id plumbing.Hash) error {
-	if v.ids[id] || v.skip != nil && v.skip(id) {
+func (v *Inventory) file(id plumbing.Hash) error {
+	if v.IDs[id] || v.Skip != nil && v.Skip(id) {
 		return nil
 	}
 	n, err := v.store.length(id)
-	v.ids[id] = true
-	v.bytes += n
+	v.IDs[id] = true
+	v.Bytes += n
 	return err
 }
 
-// list gives the objects in the order of their ids.
-func (v *inventory) list() []plumbing.Hash {
-	ids := slices.Collect(maps.Keys(v.ids))
+// List gives the objects in the order of their ids.
+func (v *Inventory) List() []plumbing.Hash {
+	ids := slices.Collect(maps.Keys(v.IDs))
 	plumbing.HashesSort(ids)
 	return ids
 }
 
-// about converts a commit for callers.
-func about(c *object.Commit) model.Commit {
+// Describe converts a commit for callers.
+func Describe(c *object.Commit) model.Commit {
 	message := strings.ToValidUTF8(c.Message, "\uFFFD")
 	subject, _, _ := strings.Cut(strings.TrimLeft(message, "\n"), "\n")
 	m := model.Commit{
@@ -256,8 +259,8 @@ func about(c *object.Commit) model.Commit {
 	return m
 }
 
-// parseID reads a commit's id as model.Commit has it.
-func parseID(id string) (plumbing.Hash, error) {
+// ParseID reads a commit's id as model.Commit has it.
+func ParseID(id string) (plumbing.Hash, error) {
 	if !plumbing.IsHash(id) {
 		return plumbing.ZeroHash, fmt.Errorf("%w: %.100q is not a full id of a commit", ErrUnknown, id)
 	}

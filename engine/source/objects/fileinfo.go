@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func (i *fileInfo) IsDir() bool        { return i.mode.IsDir() }
 func (i *fileInfo) Sys() any           { return i.id } // string: git's id of the contents
 
 type dirEntry struct {
-	f    *files
+	f    *Tree
 	item object.TreeEntry
 }
 
@@ -37,7 +37,7 @@ func (e *dirEntry) Info() (fs.FileInfo, error) { return e.f.info(e.item) }
 
 // openFile reads its contents when they are first asked for.
 type openFile struct {
-	f    *files
+	f    *Tree
 	item object.TreeEntry
 	info *fileInfo
 	path string

@@ -1,4 +1,4 @@
-package source
+package objects
 
 import "strings"
 
@@ -143,4 +143,9 @@ func blank(line string) bool { return trim(line) == "" }
 
 func beginsWithSpace(line string) bool {
 	return line != "" && strings.IndexByte(whitespace, line[0]) >= 0
+}
+
+// IsTrailerKey reports whether a line "key: value" is a trailer of that key.
+func IsTrailerKey(key string) bool {
+	return key != "" && key == trim(key) && separator(key+":") == len(key)
 }

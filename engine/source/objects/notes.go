@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ const lfsHead = "version https://git-lfs.github.com/spec/v1\n"
 // longestPointer is how long such a file is at most.
 const longestPointer = 1024
 
-// notes warns of what is in a commit but not in its files.
-func (f *files) notes() diag.List {
+// Notes warns of what is in a commit but not in its files.
+func (f *Tree) Notes() diag.List {
 	var out diag.List
 	_ = fs.WalkDir(f, ".", func(name string, d fs.DirEntry, err error) error {
 		if e, ok := d.(*dirEntry); ok && err == nil {
@@ -30,7 +30,7 @@ func (f *files) notes() diag.List {
 	return out
 }
 
-func (f *files) note(name string, i object.TreeEntry) diag.List {
+func (f *Tree) note(name string, i object.TreeEntry) diag.List {
 	at := diag.Range{File: name, Start: diag.Pos{Line: 1, Column: 1}}
 	switch i.Mode { //nolint:exhaustive // the others are files
 	case filemode.Dir:

@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 // its own, so a changed key or host key counts at once. go-git's own ssh transport has
 // no deadline while the connection is made.
 type sshRemote struct {
-	o    remoteOptions
-	from address
+	o    Options
+	from Address
 }
 
 // sshConversation is one running git-upload-pack.
@@ -35,7 +35,7 @@ type sshConversation struct {
 	asked   bool
 }
 
-func (r *sshRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *sshRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
 	config, err := r.config()
 	if err != nil {
 		return nil, nil, err
@@ -49,7 +49,7 @@ func (r *sshRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, erro
 	refs := packp.NewAdvRefs()
 	err = refs.Decode(c.x.body(c.out, mostRefs))
 	if errors.Is(err, packp.ErrEmptyAdvRefs) || err == nil && refs.IsEmpty() {
-		err = r.from.noCommit()
+		err = r.from.NoCommit()
 	}
 	if err != nil {
 		err = c.explain(ctx, err)
@@ -107,7 +107,7 @@ func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest
 	}
 	c.x.download()
 	if _, err = c.in.Write(message.Bytes()); err == nil {
-		err = receive(c.x.body(c.out, mostAnswer(c.o.MaxPack)), req, w)
+		err = Receive(c.x.body(c.out, mostAnswer(c.o.MaxPack)), req, w)
 	}
 	if err != nil {
 		return c.explain(ctx, err)
@@ -115,8 +115,8 @@ func (c *sshConversation) Pack(ctx context.Context, req *packp.UploadPackRequest
 	return nil
 }
 
-// receive reads an answer, and writes the pack in it.
-func receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
+// Receive reads an answer, and writes the pack in it.
+func Receive(in io.Reader, req *packp.UploadPackRequest, w io.Writer) error {
 	res := packp.NewUploadPackResponse(req)
 	if err := res.Decode(io.NopCloser(in)); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c *sshConversation) Close() {
 
 // explain says what is wrong with what came, or why nothing did.
 func (c *sshConversation) explain(ctx context.Context, err error) error {
-	var fault *RemoteError
+	var fault *Error
 	var odd *packp.ErrUnexpectedData
 	if errors.As(err, &fault) || c.x.ctx.Err() != nil {
 		return c.x.explain(ctx, c.from, err, ErrCut)
@@ -163,7 +163,7 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 			return c.from.refused(text)
 		}
 		if !cutOff && !strings.Contains(odd.Msg, "EOF") {
-			return c.from.fault(ErrNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)
+			return c.from.Fault(ErrNotGit, odd.Msg, "check the URL; a login shell that prints something also causes this", err)
 		}
 	}
 	return c.x.explain(ctx, c.from, err, ErrCut)
@@ -172,10 +172,10 @@ func (c *sshConversation) explain(ctx context.Context, err error) error {
 // unconnected says why there was no conversation.
 func (c *sshConversation) unconnected(ctx context.Context, err error) error {
 	if strings.Contains(err.Error(), "unable to authenticate") {
-		return c.from.fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
+		return c.from.Fault(ErrDenied, "the server accepts none of the keys of user "+c.user(), "add the public key to those that may read the repository", err)
 	}
 	if strings.Contains(err.Error(), "no common algorithm") || strings.Contains(err.Error(), "overflow reading version") {
-		f := c.from.fault(ErrUnreachable, err.Error(), "check the port in the URL, and the age of the server", err)
+		f := c.from.Fault(ErrUnreachable, err.Error(), "check the port in the URL, and the age of the server", err)
 		f.temporary = false
 		return f
 	}

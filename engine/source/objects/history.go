@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"bytes"
@@ -12,67 +12,70 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// graph is which commit has which parents, as far as the commits are here. It is
+// Graph is which commit has which parents, as far as the commits are here. It is
 // read from a store when asked, and remembered: reading objects is the slow part.
-type graph struct {
-	store *store
-	known map[plumbing.Hash]*node
+type Graph struct {
+	Store *Store
+	Known map[plumbing.Hash]*Commit
 }
 
-type node struct {
-	id      plumbing.Hash
-	parents []plumbing.Hash // all, also those that are not here
-	tree    plumbing.Hash
+// Commit is a commit as a graph has it.
+type Commit struct {
+	ID      plumbing.Hash
+	Parents []plumbing.Hash // all, also those that are not here
+	Tree    plumbing.Hash
 	at      time.Time
 }
 
-func newGraph(s *store) *graph { return &graph{s, map[plumbing.Hash]*node{}} }
+// NewGraph gives the graph of the commits of a store.
+func NewGraph(s *Store) *Graph { return &Graph{s, map[plumbing.Hash]*Commit{}} }
 
-// node gives a commit, or nil if it is not here.
-func (g *graph) node(id plumbing.Hash) (*node, error) {
-	if n := g.known[id]; n != nil {
+// Node gives a commit, or nil if it is not here.
+func (g *Graph) Node(id plumbing.Hash) (*Commit, error) {
+	if n := g.Known[id]; n != nil {
 		return n, nil
 	}
-	c, err := g.store.commit(id)
+	c, err := g.Store.Commit(id)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil, nil // history may end anywhere
 	}
 	if err != nil {
 		return nil, err
 	}
-	n := &node{id, c.ParentHashes, c.TreeHash, c.Committer.When}
-	g.known[id] = n
+	n := &Commit{id, c.ParentHashes, c.TreeHash, c.Committer.When}
+	g.Known[id] = n
 	return n, nil
 }
 
-// past is the commits that some can be reached from, those included.
-type past map[plumbing.Hash]*node
+// Past is the commits that some can be reached from, those included.
+type Past map[plumbing.Hash]*Commit
 
-func (g *graph) past(ids ...plumbing.Hash) (past, error) {
-	p := past{}
+// Past lists the commits that some can be reached from, as far as they are here.
+func (g *Graph) Past(ids ...plumbing.Hash) (Past, error) {
+	p := Past{}
 	for todo := slices.Clone(ids); len(todo) > 0; {
 		id := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if p[id] != nil {
 			continue
 		}
-		n, err := g.node(id)
+		n, err := g.Node(id)
 		if err != nil {
 			return nil, err
 		}
 		if n != nil {
 			p[id] = n
-			todo = append(todo, n.parents...)
+			todo = append(todo, n.Parents...)
 		}
 	}
 	return p, nil
 }
 
-// ends lists the commits of which a parent is not here.
-func (p past) ends() []plumbing.Hash {
+// Ends lists the commits of which a parent is not here.
+func (p Past) Ends() []plumbing.Hash {
 	var out []plumbing.Hash
 	for id, n := range p {
-		if slices.ContainsFunc(n.parents, func(parent plumbing.Hash) bool { return p[parent] == nil }) {
+		if slices.ContainsFunc(n.Parents, func(parent plumbing.Hash) bool { return p[parent] == nil }) {
 			out = append(out, id)
 		}
 	}
@@ -80,21 +83,21 @@ func (p past) ends() []plumbing.Hash {
 	return out
 }
 
-// sorted lists the commits of a past, each before its parents, and newer ones before
+// Sorted lists the commits of a past, each before its parents, and newer ones before
 // older ones where the clocks of their authors agree with that.
-func (p past) sorted() []*node {
-	oldestFirst := slices.SortedFunc(maps.Values(p), func(a, b *node) int {
-		return cmp.Or(a.at.Compare(b.at), bytes.Compare(b.id[:], a.id[:]))
+func (p Past) Sorted() []*Commit {
+	oldestFirst := slices.SortedFunc(maps.Values(p), func(a, b *Commit) int {
+		return cmp.Or(a.at.Compare(b.at), bytes.Compare(b.ID[:], a.ID[:]))
 	})
-	out := make([]*node, 0, len(p))
+	out := make([]*Commit, 0, len(p))
 	done := make(map[plumbing.Hash]bool, len(p))
-	var add func(n *node)
-	add = func(n *node) {
-		if n == nil || done[n.id] {
+	var add func(n *Commit)
+	add = func(n *Commit) {
+		if n == nil || done[n.ID] {
 			return
 		}
-		done[n.id] = true
-		for _, id := range n.parents {
+		done[n.ID] = true
+		for _, id := range n.Parents {
 			add(p[id]) // one that is not yet there had a clock that was ahead
 		}
 		out = append(out, n)
@@ -106,15 +109,15 @@ func (p past) sorted() []*node {
 	return out
 }
 
-// between lists the commits that to has and from does not have, newest first. It is
+// Between lists the commits that to has and from does not have, newest first. It is
 // ErrUnrelated unless from is an ancestor of to, and also where that is not certain for
 // each commit: a branch may have begun below the place where history ends here.
-func (g *graph) between(from, to plumbing.Hash) ([]*node, error) {
-	old, err := g.past(from)
+func (g *Graph) Between(from, to plumbing.Hash) ([]*Commit, error) {
+	old, err := g.Past(from)
 	if err != nil {
 		return nil, err
 	}
-	fresh, err := g.past(to)
+	fresh, err := g.Past(to)
 	if err != nil {
 		return nil, err
 	}
@@ -131,17 +134,17 @@ func (g *graph) between(from, to plumbing.Hash) ([]*node, error) {
 	if unsure {
 		return nil, fmt.Errorf("%w: commit %.8s, of %.8s: history is not here in full", ErrUnrelated, from, to)
 	}
-	return fresh.sorted(), nil
+	return fresh.Sorted(), nil
 }
 
 // unsure reports whether fresh, from which old was removed, may be wrong because
 // history ends here somewhere. It checks the lowest commits of fresh: they must not
 // continue below, unseen, and they must not be what old has below where it ends.
-func (g *graph) unsure(fresh, old past) (bool, error) {
-	ends := old.ends()
+func (g *Graph) unsure(fresh, old Past) (bool, error) {
+	ends := old.Ends()
 	for _, n := range fresh {
 		lowest := true
-		for _, id := range n.parents {
+		for _, id := range n.Parents {
 			if fresh[id] == nil && old[id] == nil {
 				return true, nil
 			}
@@ -150,7 +153,7 @@ func (g *graph) unsure(fresh, old past) (bool, error) {
 		if !lowest || len(ends) == 0 {
 			continue
 		}
-		below, err := g.past(n.id)
+		below, err := g.Past(n.ID)
 		if err != nil {
 			return false, err
 		}

@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"errors"
@@ -23,10 +23,10 @@ const longestLinks = 40
 // longestTarget is how long the target of a symbolic link may be.
 const longestTarget = 4096
 
-// files is the fs.FS of a folder of a commit. It reads the objects as they were when it
+// Tree is the fs.FS of a folder of a commit. It reads the objects as they were when it
 // was made, whatever happens to the local copy.
-type files struct {
-	store *store
+type Tree struct {
+	store *Store
 	root  plumbing.Hash // the tree of the whole commit
 	sub   string        // the folder that is shown
 	at    time.Time
@@ -35,20 +35,20 @@ type files struct {
 	folders sync.Map // plumbing.Hash → []object.TreeEntry: any goroutine may read, and trees never change
 }
 
-// files gives the files of a commit below a folder; none of them may have more than limit bytes.
-func (s *store) files(id, folder string, limit int64) (*files, error) {
-	h, err := parseID(id)
+// Files gives the files of a commit below a folder; none of them may have more than limit bytes.
+func (s *Store) Files(id, folder string, limit int64) (*Tree, error) {
+	h, err := ParseID(id)
 	if err != nil {
 		return nil, err
 	}
-	top, err := s.commit(h)
+	top, err := s.Commit(h)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &files{store: s, root: top.TreeHash, sub: ".", at: top.Committer.When, limit: limit}
+	f := &Tree{store: s, root: top.TreeHash, sub: ".", at: top.Committer.When, limit: limit}
 	if err := f.below(folder); err != nil {
 		return nil, fmt.Errorf("commit %.8s: %w", id, err)
 	}
@@ -57,7 +57,7 @@ func (s *store) files(id, folder string, limit int64) (*files, error) {
 }
 
 // below fails if a folder of the commit is not there, and says what is.
-func (f *files) below(folder string) error {
+func (f *Tree) below(folder string) error {
 	if folder == "." {
 		_, err := f.folder(f.root)
 		return err
@@ -80,7 +80,7 @@ func (f *files) below(folder string) error {
 }
 
 // instead says what a folder holds where something was not found.
-func (f *files) instead(at, name string) string {
+func (f *Tree) instead(at, name string) string {
 	n, err := f.find(at, true)
 	if err != nil {
 		return ""
@@ -101,7 +101,7 @@ func (f *files) instead(at, name string) string {
 	return ", nor any other there"
 }
 
-func (f *files) folder(id plumbing.Hash) ([]object.TreeEntry, error) {
+func (f *Tree) folder(id plumbing.Hash) ([]object.TreeEntry, error) {
 	if items, ok := f.folders.Load(id); ok {
 		return items.([]object.TreeEntry), nil
 	}
@@ -116,7 +116,7 @@ func (f *files) folder(id plumbing.Hash) ([]object.TreeEntry, error) {
 
 // find follows a path, which begins at the root of the commit. Symbolic links on the
 // way are followed, and also the last one if follow says so.
-func (f *files) find(name string, follow bool) (object.TreeEntry, error) {
+func (f *Tree) find(name string, follow bool) (object.TreeEntry, error) {
 	here := []object.TreeEntry{{Mode: filemode.Dir, Name: ".", Hash: f.root}} // the folders on the way, the root first
 	todo, links := strings.Split(name, "/"), 0
 	for len(todo) > 0 {
@@ -159,7 +159,7 @@ var (
 	errLoop    = errors.New("symbolic links lead in a circle")
 )
 
-func (f *files) child(folder object.TreeEntry, name string) (object.TreeEntry, error) {
+func (f *Tree) child(folder object.TreeEntry, name string) (object.TreeEntry, error) {
 	if folder.Mode != filemode.Dir {
 		return object.TreeEntry{}, fs.ErrNotExist // a file, or a submodule, which is an empty folder
 	}
@@ -175,7 +175,7 @@ func (f *files) child(folder object.TreeEntry, name string) (object.TreeEntry, e
 }
 
 // target is where a link leads, which must not be out of the repository at once.
-func (f *files) target(link object.TreeEntry) (string, error) {
+func (f *Tree) target(link object.TreeEntry) (string, error) {
 	data, err := f.store.typed(link.Hash, plumbing.BlobObject, longestTarget)
 	if err != nil {
 		return "", err
@@ -186,7 +186,7 @@ func (f *files) target(link object.TreeEntry) (string, error) {
 	return string(data), nil
 }
 
-func (f *files) lookup(op, name string, follow bool) (object.TreeEntry, error) {
+func (f *Tree) lookup(op, name string, follow bool) (object.TreeEntry, error) {
 	if !fs.ValidPath(name) {
 		return object.TreeEntry{}, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
@@ -199,7 +199,7 @@ func (f *files) lookup(op, name string, follow bool) (object.TreeEntry, error) {
 }
 
 // Open opens a file or folder.
-func (f *files) Open(name string) (fs.File, error) {
+func (f *Tree) Open(name string) (fs.File, error) {
 	i, err := f.lookup("open", name, true)
 	if err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func (f *files) Open(name string) (fs.File, error) {
 }
 
 // ReadFile reads a file; no other object is read for it but the folders above.
-func (f *files) ReadFile(name string) ([]byte, error) {
+func (f *Tree) ReadFile(name string) ([]byte, error) {
 	i, err := f.lookup("read", name, true)
 	if err != nil {
 		return nil, err
@@ -231,16 +231,16 @@ func (f *files) ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-func (f *files) content(i object.TreeEntry) ([]byte, error) {
+func (f *Tree) content(i object.TreeEntry) ([]byte, error) {
 	data, err := f.store.typed(i.Hash, plumbing.BlobObject, f.limit)
-	if errors.Is(err, errTooLong) {
+	if errors.Is(err, ErrTooLong) {
 		return nil, fmt.Errorf("%w: more than %d MiB in one file; a site has no use for it", ErrTooLarge, f.limit>>20)
 	}
 	return data, err
 }
 
 // ReadDir lists a folder by name. A submodule has no files.
-func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
+func (f *Tree) ReadDir(name string) ([]fs.DirEntry, error) {
 	i, err := f.lookup("readdir", name, true)
 	if err != nil {
 		return nil, err
@@ -263,12 +263,12 @@ func (f *files) ReadDir(name string) ([]fs.DirEntry, error) {
 }
 
 // Stat describes a file; for a symbolic link, what it leads to.
-func (f *files) Stat(name string) (fs.FileInfo, error) { return f.stat("stat", name, true) }
+func (f *Tree) Stat(name string) (fs.FileInfo, error) { return f.stat("stat", name, true) }
 
 // Lstat describes a file, or the symbolic link itself.
-func (f *files) Lstat(name string) (fs.FileInfo, error) { return f.stat("lstat", name, false) }
+func (f *Tree) Lstat(name string) (fs.FileInfo, error) { return f.stat("lstat", name, false) }
 
-func (f *files) stat(op, name string, follow bool) (fs.FileInfo, error) {
+func (f *Tree) stat(op, name string, follow bool) (fs.FileInfo, error) {
 	i, err := f.lookup(op, name, follow)
 	if err != nil {
 		return nil, err
@@ -281,7 +281,7 @@ func (f *files) stat(op, name string, follow bool) (fs.FileInfo, error) {
 }
 
 // ReadLink gives the target of a symbolic link.
-func (f *files) ReadLink(name string) (string, error) {
+func (f *Tree) ReadLink(name string) (string, error) {
 	i, err := f.lookup("readlink", name, false)
 	if err != nil {
 		return "", err
@@ -296,7 +296,7 @@ func (f *files) ReadLink(name string) (string, error) {
 	return string(data), nil
 }
 
-func (f *files) info(i object.TreeEntry) (*fileInfo, error) {
+func (f *Tree) info(i object.TreeEntry) (*fileInfo, error) {
 	info := &fileInfo{name: i.Name, mode: fileMode(i.Mode), at: f.at, id: i.Hash.String()}
 	if info.mode.IsDir() {
 		return info, nil

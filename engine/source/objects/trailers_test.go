@@ -1,4 +1,4 @@
-package source
+package objects
 
 import (
 	"os/exec"

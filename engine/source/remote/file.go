@@ -1,4 +1,4 @@
-package source
+package remote
 
 import (
 	"context"
@@ -15,13 +15,15 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/storage/filesystem"
+
+	"github.com/homestak/homestak-gitops/engine/source/objects"
 )
 
 // fileRemote reads a repository on this machine. No git program is run: refs and
 // objects are read from its files, as git allows at any time. go-git's own server
 // knows no depth, so it would send all of the history each time.
 type fileRemote struct {
-	from address
+	from Address
 	here func(id plumbing.Hash) bool // the local copy has this object
 }
 
@@ -30,7 +32,7 @@ type fileConversation struct {
 	storage *filesystem.Storage
 }
 
-func (r *fileRemote) Ask(ctx context.Context) (conversation, *packp.AdvRefs, error) {
+func (r *fileRemote) Ask(ctx context.Context) (Conversation, *packp.AdvRefs, error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
@@ -77,30 +79,30 @@ func (r *fileRemote) open() (*filesystem.Storage, error) {
 			filesystem.Options{LargeObjectThreshold: 1 << 20, AlternatesFS: osfs.New("/")}), nil
 	}
 	if _, err := os.Stat(r.from.path); err == nil {
-		return nil, r.from.fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
+		return nil, r.from.Fault(ErrNotFound, "the folder is there, but is not a git repository", "make one with git init --bare, or name another folder", nil)
 	}
-	return nil, r.from.fault(ErrNotFound, "no such folder", "check the path, and that its disk is mounted", fs.ErrNotExist)
+	return nil, r.from.Fault(ErrNotFound, "no such folder", "check the path, and that its disk is mounted", fs.ErrNotExist)
 }
 
 func (r *fileRemote) failed(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return r.from.fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
+		return r.from.Fault(ErrDenied, err.Error(), "let this program's user read the folder", err)
 	}
-	return r.from.fault(ErrCut, err.Error(), "it is tried again; if that does not help, run git fsck there", err)
+	return r.from.Fault(ErrCut, err.Error(), "it is tried again; if that does not help, run git fsck there", err)
 }
 
 func (c *fileConversation) Close() { _ = c.storage.Close() }
 
 func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackRequest, w io.Writer) error {
-	s := &store{objects: c.storage}
+	s := &objects.Store{Objects: c.storage}
 	ids, err := c.missing(ctx, s, req)
 	if err == nil {
-		err = writePack(&untilEnd{ctx, w}, s, ids)
+		err = objects.WritePack(&untilEnd{ctx, w}, s, ids)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err == nil || errors.Is(err, errTooLong):
+	case err == nil || errors.Is(err, objects.ErrTooLong):
 		return err
 	}
 	return c.failed(fmt.Errorf("read the repository: %w", err))
@@ -109,45 +111,45 @@ func (c *fileConversation) Pack(ctx context.Context, req *packp.UploadPackReques
 // missing lists the objects of a request that are not here. It walks from the commit
 // that is wanted down to what is here. A parent that the other repository lacks is where
 // its own history ends.
-func (c *fileConversation) missing(ctx context.Context, s *store, req *packp.UploadPackRequest) ([]plumbing.Hash, error) {
+func (c *fileConversation) missing(ctx context.Context, s *objects.Store, req *packp.UploadPackRequest) ([]plumbing.Hash, error) {
 	depth, _ := req.Depth.(packp.DepthCommits)
 	type step struct {
 		id    plumbing.Hash
 		depth packp.DepthCommits
 	}
 	todo := []step{{req.Wants[0], 1}}
-	v := s.inventory()
+	v := s.Inventory()
 	if len(req.Haves) > 0 {
-		v.skip = c.here
+		v.Skip = c.here
 	}
-	seen, graph := map[plumbing.Hash]bool{}, newGraph(s)
+	seen, graph := map[plumbing.Hash]bool{}, objects.NewGraph(s)
 	for len(todo) > 0 && ctx.Err() == nil {
 		at := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if seen[at.id] || v.skip != nil && v.skip(at.id) {
+		if seen[at.id] || v.Skip != nil && v.Skip(at.id) {
 			continue
 		}
 		seen[at.id] = true
-		n, err := graph.node(at.id)
+		n, err := graph.Node(at.id)
 		if n == nil && err == nil && at.id == req.Wants[0] {
 			err = plumbing.ErrObjectNotFound
 		}
 		if n != nil {
-			err = v.add(n.id, n.tree)
+			err = v.Add(n.ID, n.Tree)
 		}
-		if errors.Is(err, errTooLong) {
+		if errors.Is(err, objects.ErrTooLong) {
 			return nil, err
 		}
 		if err != nil {
 			return nil, fmt.Errorf("commit %s: %v", at.id, err) //nolint:errorlint // what is missing there is not missing here
 		}
 		if n != nil && (depth == 0 || at.depth < depth) {
-			for _, p := range n.parents {
+			for _, p := range n.Parents {
 				todo = append(todo, step{p, at.depth + 1})
 			}
 		}
 	}
-	return v.list(), nil
+	return v.List(), nil
 }
 
 // untilEnd writes until the context ends.
