@@ -90,7 +90,8 @@ func find[B interface{ label() string }](blocks []B, name string) (block B, ok b
 // rootFirst puts the root disk in front; where no file declares it, it is added.
 func rootFirst[B interface{ label() string }](disks []B, root B) []B {
 	if i := slices.IndexFunc(disks, func(d B) bool { return d.label() == root.label() }); i >= 0 {
-		root, disks = disks[i], slices.Delete(disks, i, i+1)
+		root = disks[i]
+		disks = slices.Delete(disks, i, i+1)
 	}
 	return slices.Insert(disks, 0, root)
 }
