@@ -66,7 +66,7 @@ func (g *insideGuest) look(ctx context.Context) error {
 // card itself.
 func cardOf(name, val, ipconfig string) health.NIC {
 	p := property.Parse(val)
-	n := health.NIC{Name: name, MAC: cmp.Or(cardMAC(p), p.Values["hwaddr"])}
+	n := health.NIC{Name: name, MAC: property.MACOf(p)}
 	for _, values := range []map[string]string{p.Values, property.Parse(ipconfig).Values} {
 		for _, key := range []string{"ip", "ip6"} {
 			if ip, err := netip.ParsePrefix(values[key]); err == nil {

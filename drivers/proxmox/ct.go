@@ -35,7 +35,6 @@ type CT struct {
 
 	Terms string `plan:"mark"`                   // what the files decide of the ownership tag
 	Waits bool   `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
-
 }
 
 // CTDisk is the root disk or a mount point. Its slot is remembered in the ownership tag.

@@ -24,6 +24,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -91,7 +92,7 @@ func (d *Driver) Observe(ctx context.Context, want *model.Want) (model.Observed,
 	for _, p := range parts {
 		merge(&all, p)
 	}
-	if err := findObstacles(ctx, obs, &all); err != nil {
+	if err := preflight.Problems(ctx, kindsByName(), preflightFacts, obs, &all); err != nil {
 		return all, fmt.Errorf("observing host %s: %w", d.host.Model.Name, err)
 	}
 	slices.SortFunc(all.Unmanaged, func(a, b model.Unmanaged) int { return a.VMID - b.VMID })

@@ -23,7 +23,7 @@ const defaultModel = "virtio"
 // readNIC reads a card of a VM; its addresses stand in a key of their own.
 func readNIC(name, value string) NIC {
 	p := property.Parse(value)
-	model, mac := cardModel(p)
+	model, mac := property.CardModel(p)
 	return NIC{
 		Name: name, Bridge: p.Values["bridge"], VLAN: atoi(p.Values["tag"], 0), MAC: strings.ToUpper(mac), Model: model,
 		Firewall: isOn(p.Values["firewall"]), MTU: atoi(p.Values["mtu"], 0), Queues: atoi(p.Values["queues"], 0),
@@ -46,7 +46,7 @@ func (n NIC) members() map[string]string {
 // takes queues=0 and no queues for two different cards.
 func card(old string, n NIC) string {
 	p := property.Parse(old)
-	model, mac := cardModel(p)
+	model, mac := property.CardModel(p)
 	if n.MAC != "" && !strings.EqualFold(n.MAC, mac) {
 		mac = n.MAC
 	}
@@ -62,7 +62,7 @@ func card(old string, n NIC) string {
 	}
 	parts := []string{head}
 	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
-		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(cardModels, key) {
+		if val := p.Values[key]; val != "" && key != "macaddr" && key != "model" && !slices.Contains(property.CardModels, key) {
 			parts = append(parts, key+"="+val)
 		}
 	}

@@ -41,7 +41,6 @@ type VM struct {
 	Terms  string   `plan:"mark"`                   // what the files decide of the ownership tag
 	Waits  bool     `plan:"pending" cost:"restart"` // observed: changes wait for a restart, and the files allow one
 	Seed   string   `plan:"seed"`                   // observed: the seed image that is attached; wanted: none once it was read
-
 }
 
 // Disk is a disk of a guest. Its slot on the bus is remembered in the ownership tag.

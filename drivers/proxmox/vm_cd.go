@@ -1,14 +1,12 @@
 package proxmox
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -16,7 +14,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
-	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -215,64 +212,6 @@ func bootOrderFollows(order, then string, there, disc func(dev string) bool) boo
 		return false
 	}
 	return !slices.ContainsFunc(devices[len(left):], func(dev string) bool { return !disc(dev) })
-}
-
-// media looks whether the images are there that are to be put into CD drives.
-func (s *survey) media(ctx context.Context, node string, want, have *model.Resource) error {
-	w, ok := targetOf(want).(vmTarget)
-	if !ok {
-		return nil
-	}
-	had := map[string]string{}
-	if have != nil {
-		if h, ok := stateOf(have).(vmState); ok {
-			had = h.observe.Next
-		}
-	}
-	for _, slot := range w.cds() {
-		volid := property.VolumeOf(w.Options[slot])
-		if volid == drives.EmptyMedium || volid == property.VolumeOf(had[slot]) || s.comes(volid) {
-			continue
-		}
-		list, err := s.obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: property.StorageOf(volid)}, "iso")
-		if api.EndsPass(ctx, err) {
-			return err
-		}
-		if err != nil {
-			continue // the storage says why, or the step will
-		}
-		var names []string
-		for _, e := range list {
-			names = append(names, api.Text(e["volid"]))
-		}
-		if slices.Contains(names, volid) {
-			continue
-		}
-		s.obstacle(model.PreflightProblem{
-			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
-			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
-				orElse(volid, names), property.StorageOf(volid)),
-		}, want, "options."+slot)
-	}
-	return nil
-}
-
-// comes reports whether a volume is one of the site's images, which is made before it is needed.
-func (s *survey) comes(volid string) bool {
-	for _, r := range s.obs.Want.State {
-		if i, ok := r.Spec.(*objects.Image); ok && i.Volume == volid {
-			return true
-		}
-	}
-	return false
-}
-
-// inserts reports whether a machine is to get another medium.
-func (v vmTarget) inserts(have vmState) bool {
-	return slices.ContainsFunc(v.cds(), func(slot string) bool {
-		id := property.VolumeOf(v.Options[slot])
-		return id != drives.EmptyMedium && id != property.VolumeOf(have.observe.Next[slot])
-	})
 }
 
 // discNeeds asks for what a CD drive takes (pve-storage, PVE/Storage.pm, check_volume_access).

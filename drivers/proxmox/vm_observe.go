@@ -81,25 +81,6 @@ func (o *observation) readNICs() []NIC {
 // ipconfigOf is the key of a card's address.
 func ipconfigOf(slot string) string { return "ipconfig" + strings.TrimPrefix(slot, "net") }
 
-// cardModels are the values of a nic's model, which is the key of its MAC address
-// (PVE/QemuServer.pm, nic_model_list).
-var cardModels = []string{"virtio", "e1000", "e1000-82540em", "e1000-82544gc", "e1000-82545em", "e1000e", "i82551", "i82557b", "i82559er", "ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3"}
-
-// cardModel gives model and MAC address of a nic's property string.
-func cardModel(p property.Set) (model, mac string) {
-	for _, m := range cardModels {
-		if v, ok := p.Values[m]; ok {
-			return m, v
-		}
-	}
-	return cmp.Or(p.Values["model"], p.Bare, "virtio"), p.Values["macaddr"]
-}
-
-func cardMAC(p property.Set) string {
-	_, mac := cardModel(p)
-	return mac
-}
-
 func parseStartup(s string) *Startup {
 	if s == "" {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
 
@@ -158,8 +159,8 @@ const minMTU, maxMTU, bridgeMTU = 576, 65520, 1
 // hardware checks the card that the machine sees.
 func (r *vmResolver) hardware(path string, n *NIC) {
 	n.Model = cmp.Or(n.Model, defaultModel)
-	if !slices.Contains(cardModels, n.Model) {
-		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, cardModels))
+	if !slices.Contains(property.CardModels, n.Model) {
+		r.errorf(path+".model", fmt.Sprintf("model = %q is not possible", n.Model), "%s", diag.DidYouMean(n.Model, property.CardModels))
 		return
 	}
 	if n.MTU != 0 && n.MTU != bridgeMTU && (n.MTU < minMTU || n.MTU > maxMTU) {

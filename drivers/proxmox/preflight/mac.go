@@ -1,7 +1,6 @@
-package proxmox
+package preflight
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,10 +22,10 @@ type claimed struct {
 
 // addresses looks whether a guest that is not ours has a MAC address which is about
 // to be given to one of ours. Others' configurations are read for that alone.
-func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
+func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	wants := map[string]claimed{}
-	for _, addr := range anew {
-		claimAddresses(s.obs.Want.State[addr], s.out.State[addr], wants)
+	for _, addr := range changed {
+		s.claimAddresses(s.obs.Want.State[addr], s.out.State[addr], wants)
 	}
 	if len(wants) == 0 {
 		return nil
@@ -49,7 +48,7 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 		cfg := s.obs.Configs[g.Ref()].Config
 		for _, key := range cardKeys(cfg.Next) {
 			p := property.Parse(cfg.Next[key])
-			c, clash := wants[strings.ToUpper(cmp.Or(p.Values["hwaddr"], cardMAC(p)))]
+			c, clash := wants[strings.ToUpper(property.MACOf(p))]
 			if !clash {
 				continue
 			}
@@ -70,10 +69,30 @@ func (s *survey) addresses(ctx context.Context, anew []model.Address) error {
 			default:
 				o.Detail += "; they are not on one bridge, so this may be meant"
 			}
-			s.obstacle(o, c.by, c.path+".mac")
+			s.report(o, c.by, c.path+".mac")
 		}
 	}
 	return nil
+}
+
+// claimAddresses notes the MAC addresses that a guest is to get and does not have.
+func (s *check) claimAddresses(want, have *model.Resource, into map[string]claimed) {
+	facts, ok := s.facts(want, have)
+	if !ok {
+		return
+	}
+	has := map[string]string{} // name of a card → MAC address
+	if have != nil {
+		observed, _ := s.facts(have, nil)
+		for _, c := range observed.Cards {
+			has[c.Name] = c.MAC
+		}
+	}
+	for _, c := range facts.Cards {
+		if c.MAC != "" && !strings.EqualFold(c.MAC, has[c.Name]) {
+			into[strings.ToUpper(c.MAC)] = claimed{want, "nic." + c.Name, c.Bridge, facts.MustRun}
+		}
+	}
 }
 
 // cardKeys are the keys of network cards, in order.
@@ -86,21 +105,4 @@ func cardKeys(c map[string]string) []string {
 	}
 	slices.SortFunc(out, model.CompareNames)
 	return out
-}
-
-// claimAddresses notes the MAC addresses that a guest is to get and does not have.
-func claimAddresses(want, have *model.Resource, into map[string]claimed) {
-	w := targetOf(want)
-	if w == nil {
-		return
-	}
-	var has []port
-	if have != nil {
-		has = stateOf(have).ports() // of one address, and so of one kind
-	}
-	for _, c := range w.ports() {
-		if h, _ := find(has, c.name); c.mac != "" && !strings.EqualFold(c.mac, h.mac) {
-			into[strings.ToUpper(c.mac)] = claimed{want, "nic." + c.name, c.bridge, w.common().power == "running"}
-		}
-	}
 }

@@ -1,4 +1,6 @@
-package proxmox
+// Package preflight compares what is newly wanted of a host with what the host offers, so that a
+// plan says what would fail: storages, bridges, images, MAC addresses.
+package preflight
 
 import (
 	"cmp"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -20,36 +23,54 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// What is wanted anew of a host (a guest that is not there yet, a further disk,
+// What is newly wanted of a host (a guest that is not there yet, a further disk,
 // another bridge) is held against what the host offers, so that the plan says what
 // would fail. What is as wanted already costs no question, and what the token may
 // not see is not called missing.
 
-// survey is what was asked of a host for that, each thing once.
-type survey struct {
-	obs *kind.Observation
-	out *model.Observed
+// FactsOf gives the facts of a guest, as it is wanted or was observed; ok is false for what is
+// not a guest. have is what was observed of a wanted one, and nil else.
+type FactsOf func(r, have *model.Resource) (f Facts, ok bool)
 
-	shelves map[string]map[string]string // by node, its storages and what they take; nil where it did not say
-	using   map[string]map[string]bool   // by node: bridges that guests of ours run on
-	bridges map[string][]string          // by node; none where it did not say
-	sees    map[string]bool              // storages of which the token would see it if they were there
+// Facts are what these checks need to know of a guest.
+type Facts struct {
+	Cards        []Card
+	MustRun      bool     // it is to run
+	BridgesInUse []string // that its cards are plugged into now
+	NewMedia     []Medium // images that its CD drives are to get, and do not have
 }
 
-// findObstacles notes what stands in the way of what is not as wanted yet.
-func findObstacles(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+// Card is a network card of a guest.
+type Card struct{ Name, Bridge, MAC string }
+
+// Medium is an image in a CD drive.
+type Medium struct{ Slot, Volume string }
+
+// check is what was asked of a host for that, each thing once.
+type check struct {
+	obs   *kind.Observation
+	out   *model.Observed
+	facts FactsOf
+
+	storages map[string]map[string]string // by node, its storages and what they take; nil where it did not say
+	using    map[string]map[string]bool   // by node: bridges that guests of ours run on
+	bridges  map[string][]string          // by node; none where it did not say
+	sees     map[string]bool              // storages of which the token would see it if they were there
+}
+
+// Problems adds to the observation what stands in the way of what is not as wanted yet.
+func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, obs *kind.Observation, out *model.Observed) error {
 	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
 		return nil // nothing is planned there
 	}
-	s := &survey{obs, out, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
-	kinds := kindsByName()
-	var anew []model.Address
+	s := &check{obs, out, facts, map[string]map[string]string{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
+	var changed []model.Address
 	for _, addr := range obs.Want.State.Addresses() {
 		w, k := obs.Want.State[addr], kinds[addr.Kind]
 		if have := out.State[addr]; k == nil || have != nil && !k.AsksHost(w, have) {
 			continue
 		}
-		anew = append(anew, addr)
+		changed = append(changed, addr)
 		n := rights.New(nil, obs.Want.Host, 9)
 		n.From = w
 		k.Needs(w.Spec, n)
@@ -62,10 +83,10 @@ func findObstacles(ctx context.Context, obs *kind.Observation, out *model.Observ
 		if !obs.View.Nodes[node] {
 			continue
 		}
-		if err := s.storages(ctx, node, n.Uses); err != nil {
+		if err := s.storagesFor(ctx, node, n.Uses); err != nil {
 			return err
 		}
-		if err := s.plugs(ctx, node, n.Bridges); err != nil {
+		if err := s.missingBridges(ctx, node, n.Bridges); err != nil {
 			return err
 		}
 		if err := s.media(ctx, node, w, out.State[addr]); err != nil {
@@ -75,12 +96,12 @@ func findObstacles(ctx context.Context, obs *kind.Observation, out *model.Observ
 			s.file(f, w)
 		}
 	}
-	return s.addresses(ctx, anew)
+	return s.addresses(ctx, changed)
 }
 
-// obstacle notes one, at the line that declares it: what the resource does not say
+// report adds a problem, at the line that declares it: what the resource does not say
 // itself its host does.
-func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared string) {
+func (s *check) report(o model.PreflightProblem, r *model.Resource, declared string) {
 	o.Address = r.Addr
 	o.Any = r.Guest == nil || r.Addr.Kind == owner.TemplateType // these are recreated as a whole
 	if slices.ContainsFunc(r.Ranges, func(p model.AttrRange) bool { return p.Path == declared }) {
@@ -91,12 +112,12 @@ func (s *survey) obstacle(o model.PreflightProblem, r *model.Resource, declared 
 	s.out.Preflight = append(s.out.Preflight, o)
 }
 
-func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) error {
+func (s *check) storagesFor(ctx context.Context, node string, uses []rights.Use) error {
 	for _, u := range uses {
 		if u.Storage == "" {
 			continue
 		}
-		takes, there, known, err := s.shelf(ctx, node, u.Storage)
+		takes, there, known, err := s.contentOf(ctx, node, u.Storage)
 		if err != nil {
 			return err
 		}
@@ -113,7 +134,7 @@ func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) e
 		if !there {
 			names := s.names(node, u.Content)
 			o.Summary = fmt.Sprintf("there is no storage %q on node %s", u.Storage, node)
-			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", orElse(u.Storage, names), s.obs.Want.Host.Name)
+			o.Detail = fmt.Sprintf("none of that name is switched on there%s: correct it here, or in the storage block of host %q; `pvesm status` on the node lists them", didYouMean(u.Storage, names), s.obs.Want.Host.Name)
 			s.forget(node, u.Storage)
 		} else { // a disk that lies there already stays, and grows
 			if u.Attr != "" {
@@ -123,13 +144,13 @@ func (s *survey) storages(ctx context.Context, node string, uses []rights.Use) e
 			has := api.ContentTypes(takes)
 			o.Detail = fmt.Sprintf("it takes %s: allow it with `pvesm set %s --content %s`%s", cmp.Or(strings.Join(has, ","), "nothing"), u.Storage, api.AddContentTypes(has, u.Content), s.other(node, u.Content))
 		}
-		s.obstacle(o, u.By, declared)
+		s.report(o, u.By, declared)
 	}
 	return nil
 }
 
-// orElse puts what may have been meant in brackets.
-func orElse(name string, names []string) string {
+// didYouMean puts what may have been meant in brackets.
+func didYouMean(name string, names []string) string {
 	if text := diag.DidYouMean(name, names); text != "" {
 		return " (" + text + ")"
 	}
@@ -155,7 +176,7 @@ func contentWord(content string) string {
 }
 
 // other names a storage that would do.
-func (s *survey) other(node, content string) string {
+func (s *check) other(node, content string) string {
 	if names := s.names(node, content); len(names) > 0 {
 		return fmt.Sprintf("; or name another storage, such as %s", names[0])
 	}
@@ -163,14 +184,14 @@ func (s *survey) other(node, content string) string {
 }
 
 // names are the known storages of a node that take some content.
-func (s *survey) names(node, content string) []string {
+func (s *check) names(node, content string) []string {
 	var out []string
 	for at, takes := range s.obs.View.Storages {
 		if at.Node == node && slices.Contains(strings.Split(takes, ","), content) {
 			out = append(out, at.Storage)
 		}
 	}
-	for name, takes := range s.shelves[node] {
+	for name, takes := range s.storages[node] {
 		if slices.Contains(strings.Split(takes, ","), content) && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
@@ -181,7 +202,7 @@ func (s *survey) names(node, content string) []string {
 
 // forget takes out what a listing of images or templates, which are on the host's own
 // node, said of a storage that is not there: it is told now.
-func (s *survey) forget(node, storage string) {
+func (s *check) forget(node, storage string) {
 	if node != s.obs.Host.Model.PVENode() {
 		return
 	}
@@ -190,20 +211,20 @@ func (s *survey) forget(node, storage string) {
 	})
 }
 
-// shelf tells what a storage takes on a node. The cluster's list shows it to who may
+// contentOf says what a storage takes on a node. The cluster's list shows it to who may
 // audit it; the node itself also to who may put something there. Not to be seen is no
 // proof: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
 // resources; pve-storage, API2/Storage/Status.pm, index).
-func (s *survey) shelf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
+func (s *check) contentOf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
 	if takes, there = s.obs.View.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
 		return takes, true, true, nil
 	}
-	listed, asked := s.shelves[node]
+	listed, asked := s.storages[node]
 	if !asked {
-		if listed, err = s.readShelves(ctx, node); err != nil {
+		if listed, err = s.readStorages(ctx, node); err != nil {
 			return "", false, false, err
 		}
-		s.shelves[node] = listed
+		s.storages[node] = listed
 	}
 	if listed == nil {
 		return "", false, false, nil
@@ -226,8 +247,8 @@ func (s *survey) shelf(ctx context.Context, node, storage string) (takes string,
 	return "", false, may, nil
 }
 
-// readShelves lists the storages of a node; nil if it does not say.
-func (s *survey) readShelves(ctx context.Context, node string) (map[string]string, error) {
+// readStorages lists the storages of a node; nil if it does not say.
+func (s *check) readStorages(ctx context.Context, node string) (map[string]string, error) {
 	var list []map[string]json.RawMessage
 	if err := api.ReadList(ctx, s.obs.Host.API, api.Path("nodes", node, "storage"), &list); err != nil {
 		if api.EndsPass(ctx, err) {
@@ -244,10 +265,10 @@ func (s *survey) readShelves(ctx context.Context, node string) (map[string]strin
 	return out, nil
 }
 
-// plugs looks for bridges. One that a running guest has is there. One that the node
+// missingBridges checks bridges. One that a running guest has is there. One that the node
 // does not list may be all the same, made by other means than PVE's, so the step is
 // left in.
-func (s *survey) plugs(ctx context.Context, node string, plugs []rights.Bridge) error {
+func (s *check) missingBridges(ctx context.Context, node string, plugs []rights.Bridge) error {
 	for _, p := range plugs {
 		if s.using[node] == nil {
 			s.using[node] = s.inUse(node)
@@ -269,42 +290,81 @@ func (s *survey) plugs(ctx context.Context, node string, plugs []rights.Bridge) 
 		if len(names) == 0 || slices.Contains(names, p.Name) {
 			continue
 		}
-		s.obstacle(model.PreflightProblem{
+		s.report(model.PreflightProblem{
 			Path: p.Attr, Power: true, Severity: diag.Warning,
 			Summary: fmt.Sprintf("node %s lists no bridge %q, without which it does not start", node, p.Name),
 			Detail: fmt.Sprintf("correct the name%s, or make the bridge in the node's System → Network and apply it; one that is made by other means than PVE's /etc/network/interfaces is not listed, and may be there all the same",
-				orElse(p.Name, names)),
+				didYouMean(p.Name, names)),
 		}, p.By, p.Attr+".bridge")
 	}
 	return nil
 }
 
 // inUse are the bridges that guests of ours which run on a node are plugged into.
-func (s *survey) inUse(node string) map[string]bool {
+func (s *check) inUse(node string) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range s.out.State {
-		g := stateOf(r)
-		if g == nil || !r.Guest.Running || r.Guest.Node != node {
+		if r.Guest == nil || !r.Guest.Running || r.Guest.Node != node {
 			continue
 		}
-		for key, val := range g.volumes().observe.Now {
-			if property.IsNet(key) {
-				out[property.Parse(val).Values["bridge"]] = true
-			}
+		facts, _ := s.facts(r, nil)
+		for _, name := range facts.BridgesInUse {
+			out[name] = true
 		}
 	}
 	return out
 }
 
 // file looks whether a file that is to be uploaded is in the site.
-func (s *survey) file(name string, r *model.Resource) {
+func (s *check) file(name string, r *model.Resource) {
 	if s.obs.Host.Files == nil {
 		return
 	}
 	if _, err := fs.Stat(s.obs.Host.Files, name); err != nil {
-		s.obstacle(model.PreflightProblem{
+		s.report(model.PreflightProblem{
 			Path: "file", Severity: diag.Error, Summary: fmt.Sprintf("the site has no file %q", name),
 			Detail: "put it there (and commit it), correct the path, which is relative to the site's folder, or give a url",
 		}, r, "file")
 	}
+}
+
+// media looks whether the images are there that are to be put into CD drives.
+func (s *check) media(ctx context.Context, node string, want, have *model.Resource) error {
+	facts, _ := s.facts(want, have)
+	for _, m := range facts.NewMedia {
+		slot, volid := m.Slot, m.Volume
+		if s.isCreated(volid) {
+			continue
+		}
+		list, err := s.obs.Volumes(ctx, view.NodeStorage{Node: node, Storage: property.StorageOf(volid)}, "iso")
+		if api.EndsPass(ctx, err) {
+			return err
+		}
+		if err != nil {
+			continue // the storage says why, or the step will
+		}
+		var names []string
+		for _, e := range list {
+			names = append(names, api.Text(e["volid"]))
+		}
+		if slices.Contains(names, volid) {
+			continue
+		}
+		s.report(model.PreflightProblem{
+			Path: "options." + slot, Severity: diag.Error, Summary: fmt.Sprintf("there is no ISO image %s on node %s", volid, node),
+			Detail: fmt.Sprintf("correct the name%s, put it there, declare it as an image block and write ${image.NAME}, or write none for an empty drive; `pvesm list %s --content iso` on the node lists what is there",
+				didYouMean(volid, names), property.StorageOf(volid)),
+		}, want, "options."+slot)
+	}
+	return nil
+}
+
+// isCreated reports whether a volume is one of the site's images, which is made before it is needed.
+func (s *check) isCreated(volid string) bool {
+	for _, r := range s.obs.Want.State {
+		if i, ok := r.Spec.(*objects.Image); ok && i.Volume == volid {
+			return true
+		}
+	}
+	return false
 }

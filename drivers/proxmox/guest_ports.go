@@ -62,7 +62,7 @@ func (p port) network() string {
 // asksHost: of a VM the options may ask for volumes, too.
 func (v vmTarget) asksHost(other state) bool {
 	have := other.(vmState)
-	return v.inserts(have) || equips(v, have) ||
+	return len(v.newMedia(have.observe.Next)) > 0 || equips(v, have) ||
 		slices.ContainsFunc([]string{"efidisk0", "tpmstate0"}, func(key string) bool {
 			return v.Options[key] != "" && property.StorageOf(v.Options[key]) != property.StorageOf(have.observe.Next[key])
 		})
