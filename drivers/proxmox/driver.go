@@ -16,16 +16,19 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/inside"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/preflight"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	engineguest "github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -122,3 +125,10 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 
 // IsDenied reports whether the host refused who we are or what we may.
 func IsDenied(err error) bool { return api.IsDenied(err) }
+
+// Machine is the way into a guest, see package inside. Before anything is asked of it, it is
+// verified once more that it is the guest of this address. Near are gateways that the files
+// speak of. It sends no request; what it gives is for one goroutine.
+func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
+	return inside.Open(d.host, addr, view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
-	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -68,20 +67,6 @@ func SpokenFor(key string) (attribute, refused string) { return typedBy(key), re
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
 	return seed.Upload(ctx, d.host, node, volid, image)
-}
-
-// CardOf is cardOf for a container.
-func CardOf(name, val string) health.NIC { return cardOf(name, val, "") }
-
-// ContainerInterfaces asks a host for the interfaces of container 200.
-func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.Interface, error) {
-	d, err := Open(Config{Host: &model.Host{Name: "father", API: "https://pve.test:8006"}, Token: "root@pam!x=y", Transport: host})
-	if err != nil {
-		return nil, err
-	}
-	g := &insideGuest{d: worker{d.host}, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
-	seen, _, err := g.interfaces(ctx)
-	return seen, err
 }
 
 // SameCT does the same for containers.

@@ -1,4 +1,6 @@
-package proxmox
+// Package inside is the way into guests: through the guest agent of a VM (API2/Qemu/Agent.pm),
+// through what PVE itself sees of a container.
+package inside
 
 import (
 	"cmp"
@@ -13,43 +15,43 @@ import (
 	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
-	inside "github.com/homestak/homestak-gitops/engine/guest"
+	"github.com/homestak/homestak-gitops/engine/guest"
 	"github.com/homestak/homestak-gitops/engine/health"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Machine is the way into a guest: through the guest agent of a VM (API2/Qemu/Agent.pm),
-// through what PVE itself sees of a container. Before anything is asked of it, it is
-// proved once more that it is the guest of this address. Near are gateways that the
-// files speak of. It sends no request; what it gives is for one goroutine.
-func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) inside.Machine {
-	return &insideGuest{d: worker{d.host}, addr: addr, at: view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near: near}
+// Open is the way into the guest of an address. Before anything is asked of it, it is verified
+// once more that it is that guest. Near are gateways that the files speak of. It sends no
+// request; what it gives is for one goroutine.
+func Open(h *kind.Host, addr model.Address, at view.GuestRef, near []netip.Addr) guest.Machine {
+	return &machine{h: h, addr: addr, at: at, near: near}
 }
 
-type insideGuest struct {
-	d    worker
+type machine struct {
+	h    *kind.Host
 	addr model.Address
 	at   view.GuestRef
 	near []netip.Addr
-	nics []health.NIC // nil until it was looked at
+	nics []health.NIC // nil until it was read
 	deaf bool         // its configuration has no agent that is switched on
 }
 
 // mostNICs is how many cards a guest may have (qemu-server $MAX_NETS).
 const mostNICs = 32
 
-// look proves the guest and reads its cards, once.
-func (g *insideGuest) look(ctx context.Context) error {
+// verify verifies that it still is the guest of its address, and reads its cards, once.
+func (g *machine) verify(ctx context.Context) error {
 	if g.nics != nil {
 		return nil
 	}
-	cfg, err := view.ReadConfig(ctx, g.d.API, g.at)
+	cfg, err := view.ReadConfig(ctx, g.h.API, g.at)
 	if err != nil {
 		return lasting(fmt.Errorf("looking at %s: %w", g.at, err))
 	}
-	if is := g.d.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
+	if is := g.h.ID.Check(cfg, g.at); !is.IsOwnedAs(g.addr) {
 		return &health.HopelessError{Text: fmt.Sprintf("%s is not provably %s any more (%s): nothing is asked of it", g.at, g.addr, is.Why())}
 	}
 	g.deaf = property.First(cfg.Now["agent"], "enabled") != "1"
@@ -82,28 +84,28 @@ func cardOf(name, val, ipconfig string) health.NIC {
 	return n
 }
 
-// Address is as inside.Machine wants it: the declared address of the first card, else
+// Address is as guest.Machine wants it: the declared address of the first card, else
 // what the guest tells.
-func (g *insideGuest) Address(ctx context.Context) (inside.Address, error) {
-	if err := g.look(ctx); err != nil {
-		return inside.Address{}, err
+func (g *machine) Address(ctx context.Context) (guest.Address, error) {
+	if err := g.verify(ctx); err != nil {
+		return guest.Address{}, err
 	}
 	if at, ok := health.Declared(g.nics); ok {
 		return at, nil
 	}
 	seen, by, err := g.interfaces(ctx)
 	if err != nil {
-		return inside.Address{}, err
+		return guest.Address{}, err
 	}
 	at, ok := health.Choose(g.nics, seen, g.near, by)
 	if !ok {
-		return at, fmt.Errorf("%s tells of no address yet on any network card of %s (%s declared)", by, g.at, plural(len(g.nics), "card"))
+		return at, fmt.Errorf("%s tells of no address yet on any network card of %s (%s declared)", by, g.at, cards(len(g.nics)))
 	}
 	return at, nil
 }
 
 // interfaces asks for what the guest sees of itself.
-func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, by string, err error) {
+func (g *machine) interfaces(ctx context.Context) (seen []health.Interface, by string, err error) {
 	type address struct {
 		IP     string          `json:"ip-address"`
 		Prefix json.RawMessage `json:"prefix"`
@@ -118,11 +120,11 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 	var list []entry
 	if g.at.LXC {
 		by = "its host"
-		err = g.d.API.Get(ctx, g.at.Path("interfaces"), &list) // null while it does not run
+		err = g.h.API.Get(ctx, g.at.Path("interfaces"), &list) // null while it does not run
 	} else {
 		var doc struct{ Result []entry }
 		by = "the guest agent"
-		err = g.d.API.Get(ctx, g.at.Path("agent", "network-get-interfaces"), &doc)
+		err = g.h.API.Get(ctx, g.at.Path("agent", "network-get-interfaces"), &doc)
 		list = doc.Result
 	}
 	if err != nil {
@@ -151,49 +153,49 @@ func (g *insideGuest) interfaces(ctx context.Context) (seen []health.Interface, 
 	return seen, by, nil
 }
 
-// Ping is as inside.Machine wants it.
-func (g *insideGuest) Ping(ctx context.Context) error {
-	if err := g.look(ctx); err != nil {
+// Ping is as guest.Machine wants it.
+func (g *machine) Ping(ctx context.Context) error {
+	if err := g.verify(ctx); err != nil {
 		return err
 	}
-	_, err := g.d.API.Post(ctx, g.at.Path("agent", "ping"), nil)
+	_, err := g.h.API.Post(ctx, g.at.Path("agent", "ping"), nil)
 	return g.explain(err)
 }
 
 const (
-	firstLook = 200 * time.Millisecond // at a command that runs
-	lastLook  = 2 * time.Second
+	firstPoll = 200 * time.Millisecond // at a command that runs
+	lastPoll  = 2 * time.Second
 )
 
-// Run is as inside.Machine wants it. PVE begins the command and tells its end to who
+// Run is as guest.Machine wants it. PVE begins the command and tells its end to who
 // asks for it, once.
-func (g *insideGuest) Run(ctx context.Context, command []string) (inside.Output, error) {
-	var out inside.Output
-	if err := g.look(ctx); err != nil {
+func (g *machine) Run(ctx context.Context, command []string) (guest.Output, error) {
+	var out guest.Output
+	if err := g.verify(ctx); err != nil {
 		return out, err
 	}
 	var begun struct{ PID json.RawMessage }
-	if err := g.d.API.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
+	if err := g.h.API.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
 		if refused, ok := asAPI(err); ok && refused.Status == 596 {
 			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
 		}
 		return out, g.explain(err)
 	}
 	pid := strconv.Itoa(api.Number(begun.PID))
-	for every := firstLook; ; every = min(2*every, lastLook) {
+	for every := firstPoll; ; every = min(2*every, lastPoll) {
 		var doc struct {
 			Exited, ExitCode, Signal json.RawMessage
 			Out                      string `json:"out-data"`
 			Err                      string `json:"err-data"`
 		}
-		if err := g.d.API.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
+		if err := g.h.API.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
 			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
 				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
 			}
 			return out, g.explain(err)
 		}
 		if api.Text(doc.Exited) == "1" {
-			return inside.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
+			return guest.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
 		}
 		if err := api.Sleep(ctx, every); err != nil {
 			return out, fmt.Errorf("the command still runs: %w", err)
@@ -202,7 +204,7 @@ func (g *insideGuest) Run(ctx context.Context, command []string) (inside.Output,
 }
 
 // explain turns what PVE says of guest agents into what it means.
-func (g *insideGuest) explain(err error) error {
+func (g *machine) explain(err error) error {
 	refused, ok := asAPI(err)
 	switch {
 	case err == nil:
@@ -259,5 +261,13 @@ type lastingError struct{ error }
 // Unwrap gives it.
 func (e *lastingError) Unwrap() error { return e.error }
 
-// Hopeless is true; see inside.Machine.
+// Hopeless is true; see guest.Machine.
 func (*lastingError) Hopeless() bool { return true }
+
+// cards counts network cards in words.
+func cards(n int) string {
+	if n == 1 {
+		return "1 card"
+	}
+	return fmt.Sprintf("%d cards", n)
+}

@@ -1,0 +1,27 @@
+package inside
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
+	"github.com/homestak/homestak-gitops/engine/health"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// CardOf is cardOf for a container.
+func CardOf(name, val string) health.NIC { return cardOf(name, val, "") }
+
+// ContainerInterfaces asks a host for the interfaces of container 200.
+func ContainerInterfaces(ctx context.Context, host http.RoundTripper) ([]health.Interface, error) {
+	of := &model.Host{Name: "father", API: "https://pve.test:8006"}
+	c, err := api.Open(api.Config{Host: of, Token: "root@pam!x=y", Transport: host})
+	if err != nil {
+		return nil, err
+	}
+	g := &machine{h: &kind.Host{API: c, Model: of}, at: view.GuestRef{Node: "father", VMID: 200, LXC: true}}
+	seen, _, err := g.interfaces(ctx)
+	return seen, err
+}
