@@ -7,8 +7,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// table is the table of contents: every kind the driver knows, in the order of
-// the reference page. A kind is one value in a file of its own.
+// table lists every kind, in the order of the reference page. A kind is a file of its own.
 func table() []kind.Kind {
 	return []kind.Kind{
 		&vmKind,
@@ -17,6 +16,7 @@ func table() []kind.Kind {
 		&objects.ImageKind,
 		&templateKind,
 		&objects.PoolKind,
+		&objects.IPSetKind,
 		&seed.Kind,
 	}
 }

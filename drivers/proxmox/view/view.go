@@ -58,6 +58,7 @@ type View struct {
 	Unknown           []model.Unknown
 	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist unseen
 	SeesTasks         map[string]bool // by node: the token sees the tasks of others there
+	AuditsCluster     bool            // the token has Sys.Audit on /: it sees the settings of the cluster
 }
 
 // notObserved marks that nothing on the host is known for sure.
@@ -89,6 +90,7 @@ func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	v.AuditsCluster = statusErr == nil
 	v.checkRights(rights)
 	v.SeesTasks = map[string]bool{}
 	for n := range v.Nodes {
