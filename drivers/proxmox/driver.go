@@ -126,9 +126,8 @@ func (d *Driver) Apply(ctx context.Context, s plan.Step) error {
 // IsDenied reports whether the host refused who we are or what we may.
 func IsDenied(err error) bool { return api.IsDenied(err) }
 
-// Machine is the way into a guest, see package inside. Before anything is asked of it, it is
-// verified once more that it is the guest of this address. Near are gateways that the files
-// speak of. It sends no request; what it gives is for one goroutine.
+// Machine is the way into the guest of an address, as inside.Open gives it. It sends no
+// request. Near are gateways that the files speak of.
 func (d *Driver) Machine(addr model.Address, at model.Guest, near []netip.Addr) engineguest.Machine {
 	return inside.Open(d.host, addr, view.GuestRef{Node: at.Node, VMID: at.VMID, LXC: addr.Kind == "ct"}, near)
 }
