@@ -18,7 +18,7 @@ var (
 )
 
 // class refines what a change costs by whether the container runs.
-func (c ctTarget) class(_, have *model.Resource, path string, cost model.Class) model.Class {
+func (c ctTarget) class(have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := c, stateOf(have).(ctState)
 	head, name, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(name, ".")

@@ -2,8 +2,6 @@ package proxmox
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"regexp"
@@ -13,22 +11,19 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// keysHash is how many hex digits the mark keeps of the ssh keys.
-const keysHash = 12
-
-// hashKeys tells in the mark which keys a container was made with, since PVE keeps
+// hashKeys says in the ownership tag which keys a container was made with, since PVE keeps
 // nothing of them. They are public, and their hash is no secret.
 func hashKeys(keys []string) string {
 	if len(keys) == 0 {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(strings.Join(keys, "\n")))
-	return hex.EncodeToString(sum[:])[:keysHash]
+	return seed.Sum(strings.Join(keys, "\n"))
 }
 
 // observedCT reads a proven container back into the form in which the files speak:

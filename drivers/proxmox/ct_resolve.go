@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -36,7 +37,7 @@ func (r *ctResolver) complete() {
 	r.flags()
 	r.options()
 	r.checkAttributes(ctAttributes(), r.CT, ctKeys())
-	r.Terms = r.owned(r.ctTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: strings.Repeat("0", keysHash)})
+	r.Terms = r.owned(r.ctTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: seed.Sum("")})
 }
 
 func (r *ctResolver) size() {

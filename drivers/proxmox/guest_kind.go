@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -70,7 +71,7 @@ type target interface {
 	// awaitsRestart reports whether a restart would bring have nearer to it.
 	awaitsRestart(have state) bool
 	// class is what a change costs, see model.Kind.
-	class(want, have *model.Resource, path string, cost model.Class) model.Class
+	class(have *model.Resource, path string, cost model.Class) model.Class
 	// stale says what of the files cannot reach a guest that exists.
 	stale(want *model.Resource, have state) diag.List
 
@@ -175,7 +176,7 @@ func guestKindOf[S any](name, doc string, absent map[string]string) kind.Of[S] {
 			Align:   func(want, have *model.Resource) { align(targetOf(want), stateOf(have)) },
 			Reverts: func(want, have *model.Resource) []model.Pending { return reverts(targetOf(want), stateOf(have)) },
 			Class: func(want, have *model.Resource, path string, cost model.Class) model.Class {
-				return targetOf(want).class(want, have, path, cost)
+				return targetOf(want).class(have, path, cost)
 			},
 			Refuse: refuseGuest,
 			Note:   noteGuest,
@@ -252,5 +253,6 @@ func refuseGuest(want, have *model.Resource) []model.Problem {
 // noteGuest says what changes mean for the guest beyond their class.
 func noteGuest(want, have *model.Resource, paths []string) string {
 	w, h := targetOf(want), stateOf(have)
-	return joinNotes(append(h.note(w, have, paths), noteReverts(w, h, paths))...)
+	notes := append(h.note(w, have, paths), noteReverts(w, h, paths))
+	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
 }

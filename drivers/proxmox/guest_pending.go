@@ -3,6 +3,7 @@ package proxmox
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -58,22 +59,7 @@ func takesBack(want target, have state, path string) bool {
 	if len(cfg.WaitingKeys()) == 0 || path == "power" || path == "pending" {
 		return false
 	}
-	now, wanted := valueAt(aligned(want, have, cfg.InForce()).spec(), path), valueAt(want.spec(), path)
-	list, isList := now.([]string)
-	other, alike := wanted.([]string)
-	if isList || alike {
-		return isList && alike && slices.Equal(list, other)
-	}
-	return now == wanted
-}
-
-func valueAt(spec any, path string) any {
-	for _, a := range model.Attrs(spec) {
-		if a.Path == path {
-			return a.Value
-		}
-	}
-	return nil
+	return reflect.DeepEqual(attributes(aligned(want, have, cfg.InForce()).spec())[path], attributes(want.spec())[path])
 }
 
 // awaits reports whether something waits that the files agree with, so that a restart
@@ -85,33 +71,22 @@ func awaits(want target, have state) bool {
 		return false
 	}
 	next := aligned(want, have, cfg)
-	wanted := values(want.spec())
+	wanted := attributes(want.spec())
 	return slices.ContainsFunc(keys, func(key string) bool {
 		kept := aligned(want, have, cfg.Reverted(map[string]bool{key: true}))
 		if model.Same(next.spec(), kept.spec()) {
 			return cfg.Removes(key) && key != drives.CloudInitSlot && key != "smbios1"
 		}
-		then, now := values(next.spec()), values(kept.spec())
+		then, now := attributes(next.spec()), attributes(kept.spec())
 		paths := maps.Clone(now)
 		maps.Copy(paths, then)
 		for path := range paths {
-			if then[path] != now[path] && then[path] == wanted[path] {
+			if !reflect.DeepEqual(then[path], now[path]) && reflect.DeepEqual(then[path], wanted[path]) {
 				return true
 			}
 		}
 		return false
 	})
-}
-
-// values are the attributes of a spec as texts, which an absent one has not.
-func values(spec any) map[string]string {
-	out := map[string]string{}
-	for _, a := range model.Attrs(spec) {
-		if a.Value != nil {
-			out[a.Path] = fmt.Sprintf("=%v", a.Value)
-		}
-	}
-	return out
 }
 
 // noteReverts says in a plan what a step takes back.
@@ -131,11 +106,6 @@ func noteReverts(want target, have state, paths []string) string {
 		return ""
 	}
 	return "reverted, since it is pending only and never took effect: " + strings.Join(list, ", ")
-}
-
-// joinNotes joins what there is to say, leaving out what is empty.
-func joinNotes(notes ...string) string {
-	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
 }
 
 // settle turns into reverts what a change writes or deletes only to have what is in force.

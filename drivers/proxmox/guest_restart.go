@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -23,27 +24,17 @@ const (
 	restartMost = 3
 )
 
-// restartable is the part of what was observed which says that changes wait for a restart that the files allow;
-// nil where none do.
-func restartable(want, have *model.Resource) *bool {
-	w, h := targetOf(want), stateOf(have)
-	if w != nil && h != nil && restarts(w, h) {
-		return h.common().waits
-	}
-	return nil
-}
-
 // spareRestarts takes the restart out of what is planned for a guest on which it was
 // of no use, and says so. What waits stays listed as pending. Only guests that wait
 // for a restart which the files allow cost a request.
-func (d worker) spareRestarts(ctx context.Context, want *model.Want, out *model.Observed) error {
+func (d worker) spareRestarts(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
-		have, w := out.State[addr], want.State[addr]
+		have, w := out.State[addr], obs.Want.State[addr]
 		if w == nil || have.Guest == nil {
 			continue
 		}
-		waits := restartable(w, have)
-		if waits == nil {
+		to, from := targetOf(w), stateOf(have)
+		if to == nil || from == nil || !restarts(to, from) {
 			continue
 		}
 		at := placeOf(have)
@@ -54,7 +45,7 @@ func (d worker) spareRestarts(ctx context.Context, want *model.Want, out *model.
 		case err != nil || why == "": // where it cannot be seen, the restart itself tells
 			continue
 		}
-		*waits = false
+		*from.common().waits = false
 		out.Findings = append(out.Findings, seen(addr, fmt.Sprintf("%s is not restarted again for its pending changes: %s", addr, why),
 			fmt.Sprintf("it is tried again an hour after that; find out why (does the guest react to a shutdown? is startup { down } long enough?), or restart it yourself: `%s stop %d && %s start %d` on node %s",
 				at.Tool(), at.VMID, at.Tool(), at.VMID, at.Node)))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -48,9 +49,9 @@ func (d worker) inSnapshots(ctx context.Context, at view.GuestRef) (map[string]s
 // findSnapshots asks for the snapshots of guests of which a volume is to be moved or
 // freed, so that the plan says what cannot be. All other guests cost no request: that
 // one has snapshots at all, its configuration tells.
-func (d worker) findSnapshots(ctx context.Context, want *model.Want, out *model.Observed) error {
+func (d worker) findSnapshots(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
-		w := want.State[addr]
+		w := obs.Want.State[addr]
 		if w == nil {
 			continue
 		}

@@ -6,19 +6,12 @@ import (
 	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-// watchStates finds our guests that are locked, and those that are paused.
-func (d worker) watchStates(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
-	if err := d.watchLocks(ctx, out); err != nil {
-		return err
-	}
-	return d.watchPaused(ctx, guests, out)
-}
 
 // watchPaused finds machines of ours that have a process, and whose processors do not run.
 // The list of the cluster shows it, at most ten seconds old, since pvestatd broadcasts what
@@ -28,10 +21,10 @@ func (d worker) watchStates(ctx context.Context, guests map[int]view.Listed, out
 // One that is paused is to be resumed. What went wrong inside (io-error, internal-error,
 // guest-panicked) and a guest that sleeps by its own will are reported alone. Where the
 // configuration is locked a task is at work, a backup or a migration, and will end it.
-func (d worker) watchPaused(ctx context.Context, guests map[int]view.Listed, out *model.Observed) error {
+func (d worker) watchPaused(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		r := out.State[addr]
-		if r.Guest == nil || guests[r.Guest.VMID].QMP == "" {
+		if r.Guest == nil || obs.Guests[r.Guest.VMID].QMP == "" {
 			continue
 		}
 		now, err := power.Of(d.Host, placeOf(r)).State(ctx)
@@ -64,7 +57,7 @@ func (d worker) watchPaused(ctx context.Context, guests map[int]view.Listed, out
 // names those on which no task works: they stay so until somebody clears the lock. For
 // what this token ordered itself a step waits; a hibernated guest can be started, and
 // nothing else. Free guests cost no request.
-func (d worker) watchLocks(ctx context.Context, out *model.Observed) error {
+func (d worker) watchLocks(ctx context.Context, _ *kind.Observation, out *model.Observed) error {
 	for _, addr := range out.State.Addresses() {
 		g := out.State[addr].Guest
 		if g == nil || g.Lock == "" {

@@ -77,28 +77,16 @@ func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	}
 	j.all(namesakes, obs.Configs)
 	j.close()
-	if err := d.findClones(ctx, obs, &out); err != nil {
-		return out, err
+	// In this order: a state may change which power counts, and with it what a restart would
+	// be for; hidden and unfinished guests come after all that is ours.
+	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
+		d.findClones, d.findSeeds, d.watchLocks, d.watchPaused, d.spareRestarts, d.findSnapshots, d.findHidden, d.judgeUnfinished, d.findLeftVolumes,
+	} {
+		if err := read(ctx, obs, &out); err != nil {
+			return out, err
+		}
 	}
-	if err := d.findSeeds(ctx, obs, &out); err != nil {
-		return out, err
-	}
-	if err := d.watchStates(ctx, guests, &out); err != nil {
-		return out, err
-	}
-	if err := d.spareRestarts(ctx, obs.Want, &out); err != nil {
-		return out, err
-	}
-	if err := d.findSnapshots(ctx, obs.Want, &out); err != nil {
-		return out, err
-	}
-	if err := d.findHidden(ctx, obs, &out); err != nil {
-		return out, err
-	}
-	if err := d.judgeUnfinished(ctx, obs, &out); err != nil {
-		return out, err
-	}
-	return out, d.findLeftVolumes(ctx, obs, &out)
+	return out, nil
 }
 
 // readPower lists the guests of each node that is online: fresh names and power,

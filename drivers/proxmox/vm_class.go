@@ -18,7 +18,7 @@ var atOnce = map[string]bool{
 
 // class refines what a change costs by whether the guest runs, and by what PVE
 // can do while it does.
-func (v vmTarget) class(want, have *model.Resource, path string, cost model.Class) model.Class {
+func (v vmTarget) class(have *model.Resource, path string, cost model.Class) model.Class {
 	w, h := v, stateOf(have).(vmState)
 	head, option, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(option, ".")

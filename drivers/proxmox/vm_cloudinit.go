@@ -54,7 +54,7 @@ func (o *observation) unread() bool {
 }
 
 // note says what cloud-init makes of the changes, and what becomes of disks.
-func (v vmState) note(want target, have *model.Resource, paths []string) []string {
+func (v vmState) note(want target, _ *model.Resource, paths []string) []string {
 	w, h := want.(vmTarget), v
 	var out []string
 	waits := slices.Contains(paths, "pending") && h.unread()

@@ -192,7 +192,7 @@ func joined(p property.Set, set map[string]string, bare string) string {
 		return strings.TrimPrefix(parts[0], bare+"=")
 	}
 	slices.SortStableFunc(parts, func(a, b string) int {
-		return boolCompare(strings.HasPrefix(b, "ip="), strings.HasPrefix(a, "ip=")) // as PVE's own form writes it
+		return pick(strings.HasPrefix(a, "ip="), 0, 1) - pick(strings.HasPrefix(b, "ip="), 0, 1) // as PVE's own form writes it
 	})
 	return strings.Join(parts, ",")
 }

@@ -213,14 +213,3 @@ func pick[T any](first bool, a, b T) T {
 	}
 	return b
 }
-
-func boolCompare(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	default:
-		return -1
-	}
-}
