@@ -156,7 +156,7 @@ func TestForeignContainersStay(t *testing.T) {
 	r = s.try()
 	require.Empty(t, steps(r.Plan))
 	requireFinding(t, r.Findings, "ct.fixed", "10050")
-	requireFinding(t, r.Findings, "ct.twin", "touched")
+	requireFinding(t, r.Findings, "ct.twin", "neither is changed")
 	require.Contains(t, why(r.Plan, 10777), "copy")
 	require.Contains(t, why(r.Plan, 10778), "copied")
 	require.Contains(t, why(r.Plan, 10900), "identity of ct.twin")

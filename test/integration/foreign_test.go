@@ -102,7 +102,7 @@ func TestARestoredBackupMakesTwoOfOne(t *testing.T) {
 	for range 2 {
 		r := s.try()
 		require.Empty(t, steps(r.Plan))
-		requireFinding(t, r.Findings, "vm.web-1", "touched")
+		requireFinding(t, r.Findings, "vm.web-1", "neither is changed")
 		require.Contains(t, why(r.Plan, first), "identity of vm.web-1")
 		require.Contains(t, why(r.Plan, 10900), "identity of vm.web-1")
 		s.unchanged(before)
