@@ -52,6 +52,16 @@ func NewObservation(h *Host, want *model.Want, v *view.View) *Observation {
 	return obs
 }
 
+// Wants reports whether the site declares any object of a kind.
+func (obs *Observation) Wants(kind string) bool {
+	for addr := range obs.Want.State {
+		if addr.Kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
 // Volumes lists the volumes on a storage that have a type of content, as storage.List does. In
 // a folder their names begin with the type (PVE/Storage/Plugin.pm, parse_volname).
 func (obs *Observation) Volumes(ctx context.Context, at view.NodeStorage, content string) ([]map[string]json.RawMessage, error) {

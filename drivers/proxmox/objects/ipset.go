@@ -220,8 +220,7 @@ func setEntries(ctx context.Context, h *kind.Host, name string, want []string) e
 func listIPSets(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
-	wanted := slices.ContainsFunc(slices.Collect(maps.Keys(obs.Want.State)), func(a model.Address) bool { return a.Kind == "ipset" })
-	if !obs.View.AuditsCluster && !wanted {
+	if !obs.View.AuditsCluster && !obs.Wants("ipset") {
 		return out, nil
 	}
 	unknown := func(scope string, err error) (model.Observed, error) {

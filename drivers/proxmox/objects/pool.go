@@ -113,10 +113,14 @@ func pool(ctx context.Context, h *kind.Host, name string) (there, ours bool, err
 	return false, false, err
 }
 
-// listPools reads all pools; one that is not ours and whose name is wanted stands in the way.
+// listPools reads all pools; one that is not ours and whose name is wanted is in conflict with
+// it. Nothing is asked where the list of the cluster shows no pool and none is wanted.
 func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	h := obs.Host
 	out := model.Observed{State: model.State{}}
+	if !obs.View.HasPools && !obs.Wants("pool") {
+		return out, nil
+	}
 	list, err := readPools(ctx, h)
 	if err != nil {
 		if api.EndsPass(ctx, err) {

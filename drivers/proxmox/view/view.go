@@ -59,6 +59,7 @@ type View struct {
 	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist unseen
 	SeesTasks         map[string]bool // by node: the token sees the tasks of others there
 	AuditsCluster     bool            // the token has Sys.Audit on /: it sees the settings of the cluster
+	HasPools          bool            // the token may see a pool, by the same privilege as in the list of pools (Pool.Audit)
 }
 
 // notObserved marks that nothing on the host is known for sure.
@@ -105,6 +106,8 @@ func (v *View) readResource(e api.Row) {
 	switch kind := e.Text("type"); kind {
 	case "node":
 		v.Nodes[e.Text("node")] = IsOnline(e.Text("status"))
+	case "pool":
+		v.HasPools = true
 	case "storage":
 		at := NodeStorage{e.Text("node"), e.Text("storage")}
 		v.Storages[at] = e.Text("content")
