@@ -66,7 +66,7 @@ func readFeatures(s string) []string {
 }
 
 // readDevices reads the disks that the mark names, since others were attached by
-// hand and are not ours to judge, and all network cards: one that the mark does not
+// hand and are unmanaged, and all network cards: one that the mark does not
 // name was added by hand and goes by the name of its slot. A volume that could not be made
 // waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
 // apply_pending_mountpoint): there is no disk yet.

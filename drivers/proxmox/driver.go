@@ -53,7 +53,7 @@ type Driver struct {
 	host *kind.Host
 }
 
-// worker does what the kinds of guests, images and templates do on a host.
+// worker does what the kinds of guests and templates do on a host.
 type worker struct{ *kind.Host }
 
 // Open makes a driver. It sends no request; errors are those of the configuration.

@@ -54,8 +54,8 @@ func leftover(at view.GuestRef, err error) string {
 		at.VMID, at.Node, at.VMID, volume)
 }
 
-// stillOurs proves once more that the guest at a place is the one of an address.
-func (d worker) stillOurs(ctx context.Context, at view.GuestRef, addr model.Address) error {
+// verifyOwner verifies once more that the guest at a reference is the one of an address.
+func (d worker) verifyOwner(ctx context.Context, at view.GuestRef, addr model.Address) error {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return fmt.Errorf("looking at it first: %w", err)

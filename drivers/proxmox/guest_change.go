@@ -163,7 +163,7 @@ func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted b
 	// And what boots from one bus must not see its disk leave for another.
 	halt := (at.LXC && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
 	if ch.empty() || halt { // no request with a digest says that it still is what was observed
-		if err := d.stillOurs(ctx, at, s.Address); err != nil {
+		if err := d.verifyOwner(ctx, at, s.Address); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
 	}
@@ -191,7 +191,7 @@ func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted b
 
 // backUp starts a guest again that was stopped for a change, which failed: why.
 func (d worker) backUp(ctx context.Context, ch *change, why error) error {
-	if ctx.Err() != nil || d.stillOurs(ctx, ch.sight.at, ch.sight.addr) != nil {
+	if ctx.Err() != nil || d.verifyOwner(ctx, ch.sight.at, ch.sight.addr) != nil {
 		return why
 	}
 	if err := power.Of(d.Host, ch.sight.at).Start(ctx); err != nil {

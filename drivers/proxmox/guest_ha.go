@@ -29,7 +29,7 @@ func haAims(g *model.Guest) (running, moving bool) {
 // want it as there already, and says so: a start beside the manager's own would be a
 // fight. Where the files want something else, what runs now is what counts, and the
 // step goes through the manager.
-func (j *judge) leaveToHA(r *model.Resource) {
+func (j *classifier) leaveToHA(r *model.Resource) {
 	running, moving := haAims(r.Guest)
 	aim := pick(running, "running", "stopped")
 	have := stateOf(r)
@@ -56,7 +56,7 @@ func (j *judge) leaveToHA(r *model.Resource) {
 
 // inItsPlace warns of a guest that stands on a node of the cluster which the host
 // does not name. It stays ours and stays there: nothing is moved by itself.
-func (j *judge) inItsPlace(r *model.Resource) {
+func (j *classifier) inItsPlace(r *model.Resource) {
 	h := j.want.Host
 	if h == nil {
 		return
@@ -67,20 +67,8 @@ func (j *judge) inItsPlace(r *model.Resource) {
 	}
 }
 
-func (j *judge) warn(addr model.Address, summary, detail string) {
+func (j *classifier) warn(addr model.Address, summary, detail string) {
 	j.out.Findings = append(j.out.Findings, guarded(diag.Warning, addr, summary, detail))
-}
-
-// guarded is a finding about a guest of ours, which no line of the files is to blame for.
-func guarded(severity diag.Severity, addr model.Address, summary, detail string) diag.Finding {
-	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
-}
-
-// seen is a warning about a guest of ours that is as the files say.
-func seen(addr model.Address, summary, detail string) diag.Finding {
-	f := guarded(diag.Warning, addr, summary, detail)
-	f.Source = diag.FromHost
-	return f
 }
 
 // converted is a guest of ours that somebody made a template: it cannot be made a

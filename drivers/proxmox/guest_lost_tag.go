@@ -18,7 +18,7 @@ import (
 // with a guest that is another one. Snapshots do not help: PVE keeps the description of a
 // guest in none of them (pve-guest-common, AbstractConfig.pm, __snapshot_copy_config).
 // otherwise is what to do if it is another guest.
-func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
+func (j *classifier) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, otherwise string) string {
 	if guestKind(addr) != at.Kind() {
 		return "it is not " + addr.String() + ": " + otherwise
 	}
@@ -33,7 +33,7 @@ func (j *judge) lostTag(at view.GuestRef, cfg view.Config, addr model.Address, o
 // tagLine is the ownership tag that a guest would have if it were the wanted one: with the
 // identity that it has now. It is "" where too little speaks for that: another name, no
 // identity, or disks and nics in other slots than those that are given to a new guest.
-func (j *judge) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
+func (j *classifier) tagLine(at view.GuestRef, cfg view.Config, addr model.Address) string {
 	w := j.want.State[addr]
 	if w == nil || cmp.Or(cfg.Next["name"], cfg.Next["hostname"]) != w.Spec.(guestSpec).guestName() {
 		return ""

@@ -33,11 +33,11 @@ func updateGuest(ctx context.Context, d worker, s plan.Step, want target, have s
 		}
 		return d.completeGuest(ctx, want, at)
 	}
-	ch, kind := changeOf(at, m, s, want, have)
+	ch, changer := changeOf(at, m, s, want, have)
 	for _, c := range ch.revertOnly(want, have, s) {
-		kind.Add(c.Path)
+		changer.Add(c.Path)
 	}
-	kind.conclude()
+	changer.conclude()
 	ch.describe(w.notes, want.declared())
 	if s.Have.Guest.Lock == "suspended" && ch.power && w.power == "running" && !ch.empty() {
 		if err := d.resume(ctx, at, s.Address); err != nil {
@@ -48,7 +48,7 @@ func updateGuest(ctx context.Context, d worker, s plan.Step, want target, have s
 	if err != nil {
 		return d.undo(ctx, s, ch, halted, w.power, err)
 	}
-	if err := kind.done(ctx, d); err != nil {
+	if err := changer.done(ctx, d); err != nil {
 		return err
 	}
 	return d.settlePower(ctx, s, ch, halted, w.power)
@@ -89,7 +89,7 @@ func (d worker) undo(ctx context.Context, s plan.Step, ch *change, halted bool, 
 // resume starts a hibernated machine before anything else: its lock keeps PVE from
 // changing it, and goes with that.
 func (d worker) resume(ctx context.Context, at view.GuestRef, addr model.Address) error {
-	if err := d.stillOurs(ctx, at, addr); err != nil {
+	if err := d.verifyOwner(ctx, at, addr); err != nil {
 		return fmt.Errorf("resuming %s: %w", at, err)
 	}
 	return power.Of(d.Host, at).Start(ctx)

@@ -48,14 +48,14 @@ func (d worker) learn(ctx context.Context, l *sight, want *volumes, notes string
 	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
-	judge := func(err error) error {
+	checked := func(err error) error {
 		if err != nil && len(lacks) > 0 {
 			return fmt.Errorf("completing %s: %w", l.at, err)
 		}
 		return passing(ctx, err)
 	}
 	if err := d.lookAgain(ctx, l, ""); err != nil {
-		return judge(err)
+		return checked(err)
 	}
 	p := maps.Clone(lacks)
 	if p == nil {
@@ -76,7 +76,7 @@ func (d worker) learn(ctx context.Context, l *sight, want *volumes, notes string
 	if len(p) == 0 {
 		return nil
 	}
-	return judge(d.withDigest(ctx, l, "", func(digest string) error {
+	return checked(d.withDigest(ctx, l, "", func(digest string) error {
 		p["digest"] = digest
 		_, err := d.API.Put(ctx, l.at.Path("config"), p)
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// readGuests reads every VM that may be ours and judges it. All others are
-// foreign, and their configuration is not even asked for.
+// readGuests reads every guest that may be managed, and classifies it. All others are
+// unmanaged, and their configuration is not even asked for.
 func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, error) {
 	d := worker{obs.Host}
 	out := model.Observed{State: model.State{}, Taken: map[int]string{}}
@@ -61,7 +61,7 @@ func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	if err := obs.ReadConfigs(ctx, later); err != nil {
 		return out, err
 	}
-	j := judge{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
+	j := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
 	j.all(maybe, obs.Configs)
 	// A guest that shares its name with one that carries our mark may be its copy.
 	var namesakes []view.Listed

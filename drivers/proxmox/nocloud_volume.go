@@ -63,7 +63,7 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 	}) {
 		if !obs.View.Nodes[at.Node] {
 			recall = append(recall, at)
-			continue // the view says so, and what is on it is nobody's to judge
+			continue // the view says so, and what is on it is unmanaged
 		}
 		list, err := obs.Volumes(ctx, at, "iso")
 		if err != nil {

@@ -45,7 +45,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 }
 
 // readDisks reads the disks that the mark names. Others were attached by hand and
-// are not ours to judge.
+// are unmanaged.
 func (o *observation) readDisks() []Disk {
 	var out []Disk
 	for slot, drive := range o.observe.Next {

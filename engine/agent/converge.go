@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -299,4 +300,36 @@ func (c checkProgress) serve(l *loop) {
 		w := health.Progress(c)
 		l.progress.check(&w)
 	}
+}
+
+// run makes the pass. A panic before the first step is the fault of the commit, which
+// the program cannot cope with, so it is refused; but for a panic of the observation,
+// which is a host that could not be seen.
+func (l *loop) run(ctx context.Context, p *engine.Pass, c model.Commit) (r engine.Report) {
+	var defect *defectError
+	var phase engine.Phase
+	p.Enter = func(next engine.Phase) {
+		phase = next
+		l.agent.send(moved{})
+	}
+	l.during(ctx, func(context.Context) { // a pass heeds its own Stop
+		defer func() {
+			if v := recover(); v != nil {
+				defect = &defectError{phaseTexts[phase], v, debug.Stack()}
+			}
+		}()
+		r = p.Run(ctx)
+	})
+	if defect == nil {
+		return r
+	}
+	defect.log(l.o.Log, c.ID)
+	r = engine.Report{Verb: verb, Host: p.Host, Commit: c.ID, Outcome: engine.Failed, Err: defect}
+	switch {
+	case phase == engine.Observing:
+		r.Have = model.NotObserved(p.Host, defect)
+	case !l.progress.begun:
+		r.Findings, r.Outcome, r.Err, r.Denied = diag.List{defect.finding(phase)}, engine.Invalid, nil, true
+	}
+	return r
 }

@@ -157,7 +157,7 @@ func (s State) Addresses() []Address {
 // Class says what a change costs the running service, from nothing to data.
 type Class string
 
-// The disruption classes of cli.md, least first.
+// The disruption classes, least first; docs/operations.md has them for users.
 const (
 	ClassNone     Class = "none"      // takes effect at once, nobody notices
 	ClassHot      Class = "hot"       // the running guest sees a device or limit change, without interruption

@@ -7,7 +7,7 @@
 //
 //	vmid.go   gives every wanted guest its VMID
 //	diff.go   finds what differs, and what it costs
-//	guard.go  withholds what is unmanaged, not seen, or still needed
+//	guard.go  withholds what may exist unmanaged, was not observed, or is still needed
 //	order.go  says which step waits for which
 //	id.go     names the plan by what it was made from
 //

@@ -210,7 +210,7 @@ func (c *Client) Settle(ctx context.Context, upid string, err error) error {
 // ErrOutcomeLost marks a write whose outcome is not known.
 var ErrOutcomeLost = errors.New("whether it was done is not known")
 
-// Put returns the same.
+// Put sends a PUT, and returns the UPID of the task that PVE started, "" if none.
 func (c *Client) Put(ctx context.Context, path string, p Params) (string, error) {
 	var data json.RawMessage
 	err := c.call(c.api.Put(ctx, path, p.body(), &data))

@@ -1,5 +1,3 @@
-// Package objects holds the plain objects of a host, all but guests and their templates:
-// images and pools. A kind is one file.
 package objects
 
 import (
@@ -61,7 +59,7 @@ var PoolKind = kind.Of[Pool]{
 		there, ours, err := pool(ctx, h, s.Address.Name)
 		switch {
 		case err != nil:
-			return attempt("looking at pool "+s.Address.Name, err)
+			return attempt("reading pool "+s.Address.Name, err)
 		case !there:
 			return nil
 		case !ours:
@@ -70,14 +68,6 @@ var PoolKind = kind.Of[Pool]{
 		_, err = h.API.Delete(ctx, "/pools/"+url.PathEscape(s.Address.Name), nil)
 		return attempt("removing pool "+s.Address.Name, err)
 	},
-}
-
-// attempt says what failed; nil for nil.
-func attempt(what string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }
 
 func poolComment(h *kind.Host, s plan.Step, want *Pool) string {
@@ -94,10 +84,10 @@ func readPools(ctx context.Context, h *kind.Host) ([]map[string]json.RawMessage,
 	return list, err
 }
 
-// isOurs classifies a pool by the ownership tag in its comment. A pool has no identity beside its
+// isManaged classifies a pool by the ownership tag in its comment. A pool has no identity beside its
 // name, so the tag must name it. Its owner is the host, whoever made it: guests
 // of a test join it too.
-func isOurs(h *kind.Host, e map[string]json.RawMessage) (comment string, ok bool) {
+func isManaged(h *kind.Host, e map[string]json.RawMessage) (comment string, ok bool) {
 	comment, m, found := owner.ParseDescription(api.Text(e["comment"]))
 	return comment, found && m.Site == h.ID.Site && m.Owner == h.Model.Name && m.Type == "pool" && m.Node == api.Text(e["poolid"])
 }
@@ -106,7 +96,7 @@ func pool(ctx context.Context, h *kind.Host, name string) (there, ours bool, err
 	list, err := readPools(ctx, h)
 	for _, e := range list {
 		if api.Text(e["poolid"]) == name {
-			_, ours = isOurs(h, e)
+			_, ours = isManaged(h, e)
 			return true, ours, err
 		}
 	}
@@ -131,14 +121,14 @@ func listPools(ctx context.Context, obs *kind.Observation) (model.Observed, erro
 	}
 	for _, e := range list {
 		addr := model.Address{Kind: "pool", Name: api.Text(e["poolid"])}
-		comment, ok := isOurs(h, e)
+		comment, ok := isManaged(h, e)
 		switch {
 		case ok:
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &Pool{Comment: comment}}
 		case obs.Want.State[addr] != nil:
 			out.Unmanaged = append(out.Unmanaged, model.Unmanaged{
 				Name: addr.Name, Kind: "pool", Why: "no ownership tag in its comment", Claims: addr,
-				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its mark back there as the last line:\n" +
+				Fix: "name another in the files, or remove that pool; if it is this site's, and its comment was edited by hand, put its ownership tag back there as the last line:\n" +
 					poolTag(h, addr.Name).Line(),
 			})
 		}

@@ -103,7 +103,7 @@ func TestPoolWhoseCommentWasEdited(t *testing.T) {
 		require.Empty(t, p.Steps)
 		require.Equal(t, `pool.prod is not created: pool "prod" exists already and is unmanaged (no ownership tag in its comment)`, p.Findings[0].Summary)
 		before, line, _ := strings.Cut(p.Findings[0].Detail, "\n")
-		require.Contains(t, before, "put its mark back")
+		require.Contains(t, before, "put its ownership tag back")
 		comment("mine\n" + line)
 		w.Apply()
 		w.Converged()

@@ -1,4 +1,4 @@
-// Package owner proves what is ours. A guest carries an ownership tag, the last line of
+// Package owner decides what is managed. A guest carries an ownership tag, the last line of
 // its description (Tag, ParseDescription, Describe), and has an identity of its own that
 // a copy has not. Identity.Check compares the two: only what passes may be changed.
 package owner
@@ -32,7 +32,7 @@ const Prefix = "homestak-gitops: "
 type Tag struct {
 	V            int               `json:"v"`
 	Site         string            `json:"site"`
-	Type         string            `json:"type"` // vm, pve, ct, template, pool
+	Type         string            `json:"type"` // vm, pve, ct, template, pool, ipset
 	Node         string            `json:"node"` // the name within the site
 	Manifest     string            `json:"manifest,omitempty"`
 	Owner        string            `json:"owner"`

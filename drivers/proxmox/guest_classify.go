@@ -49,9 +49,10 @@ func guestKind(addr model.Address) string {
 	return "vm"
 }
 
-// judge sorts the guests that were read into ours and foreign. Two guests that
-// prove the same identity are both left alone.
-type judge struct {
+// classifier sorts the guests that were read into managed and unmanaged ones. An unmanaged
+// guest never enters the State that is compared, so no step can concern it. Of two guests
+// that carry the same identity neither does.
+type classifier struct {
 	id     owner.Identity
 	want   *model.Want
 	wanted wanted
@@ -62,8 +63,8 @@ type judge struct {
 	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
 }
 
-// all judges guests by what was read of them.
-func (j *judge) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
+// all classifies guests by what was read of them.
+func (j *classifier) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
 	for _, g := range guests {
 		a := read[g.Ref()]
 		if a.Err == nil {
@@ -76,7 +77,7 @@ func (j *judge) all(guests []view.Listed, read map[view.GuestRef]kind.Reading) {
 }
 
 // passOver lists a guest as foreign that nothing makes worth reading.
-func (j *judge) passOver(g view.Listed) {
+func (j *classifier) passOver(g view.Listed) {
 	f := model.Unmanaged{VMID: g.VMID, Name: g.Name, Kind: g.Kind(), Why: "no ownership tag", Node: g.Node}
 	if claims := j.wanted.vmids[g.VMID]; claims != (model.Address{}) {
 		f.Claims = claims
@@ -85,7 +86,7 @@ func (j *judge) passOver(g view.Listed) {
 	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
-func (j *judge) guest(g view.Listed, cfg view.Config) {
+func (j *classifier) guest(g view.Listed, cfg view.Config) {
 	name := cmp.Or(cfg.Next["name"], cfg.Next["hostname"])
 	if name == "" {
 		name = g.Name
@@ -158,7 +159,7 @@ func came(at view.GuestRef, m owner.Tag) model.Renumbered {
 // twin names a guest that could not be read and has the name of one that proves to be
 // ours, as a restored backup of it has, be it the name that somebody gave both; "" for
 // none.
-func (j *judge) twin(r *model.Resource) string {
+func (j *classifier) twin(r *model.Resource) string {
 	for _, g := range j.unread {
 		if (g.Name == r.Addr.Name || g.Name == r.Spec.(guestSpec).guestName()) && g.Kind() == guestKind(r.Addr) {
 			return g.Ref().String()
@@ -167,7 +168,7 @@ func (j *judge) twin(r *model.Resource) string {
 	return ""
 }
 
-func (j *judge) close() {
+func (j *classifier) close() {
 	for _, addr := range slices.SortedFunc(maps.Keys(j.proven), model.Address.Compare) {
 		rs := j.proven[addr]
 		if twin := j.twin(rs[0]); twin != "" && len(rs) == 1 { // or a restored backup would be started beside the original
@@ -218,7 +219,7 @@ func (j *judge) close() {
 // inTheirPool says which guests are in another pool than the host names: they joined
 // theirs when they were made. To move them needs rights on both pools and the right to
 // give rights on the guest (pve-access-control, API2/Pool.pm), so it is left to people.
-func (j *judge) inTheirPool() {
+func (j *classifier) inTheirPool() {
 	h := j.want.Host
 	if h == nil || h.Pool == "" {
 		return
@@ -241,4 +242,16 @@ func (j *judge) inTheirPool() {
 		Detail: fmt.Sprintf("a guest joins the pool when it is made. To move them, on a node, before the old pool goes: pvesh set /pools/%s --allow-move 1 --vms %s",
 			h.Pool, strings.Join(ids, ",")),
 	})
+}
+
+// guarded is a finding about a managed guest, which no line of the files is to blame for.
+func guarded(severity diag.Severity, addr model.Address, summary, detail string) diag.Finding {
+	return diag.Finding{Severity: severity, Source: diag.FromGuard, Address: addr.String(), Summary: summary, Detail: detail}
+}
+
+// seen is a warning about a managed guest that is as the files say.
+func seen(addr model.Address, summary, detail string) diag.Finding {
+	f := guarded(diag.Warning, addr, summary, detail)
+	f.Source = diag.FromHost
+	return f
 }
