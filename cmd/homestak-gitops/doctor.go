@@ -67,7 +67,7 @@ func runDoctor(ctx context.Context, a *app, f *siteFlags) error {
 		if err := s.CheckFindings(l); err != nil {
 			return err
 		}
-		d := doctor.Doctor{Config: s.access("").Proxmox(site, h), Want: want, Of: site, Tell: func(check string) {
+		d := doctor.Doctor{Config: s.access("").Proxmox(site, h), Want: want, Of: site, Progress: func(check string) {
 			progress.Waits("looking at host " + h.Name + ": " + check)
 		}}
 		done := doctor.HostReport{Host: h.Name, API: h.API, Checks: d.Examine(ctx)}

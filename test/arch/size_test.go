@@ -17,9 +17,8 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"drivers/proxmox":             9134,
-	"drivers/proxmox.worker":      59, // methods
-	"drivers/proxmox/doctor.exam": 55, // methods
+	"drivers/proxmox":        9134,
+	"drivers/proxmox.worker": 59, // methods
 }
 
 // sizes counts the lines of every package, and the methods of every type as package.type.

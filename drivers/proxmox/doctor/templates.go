@@ -15,13 +15,19 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
+// templates checks the guests that others are cloned from.
+type templates struct {
+	*subject
+	token *token
+}
+
 // pattern is a guest that others are cloned from, by its VMID, and who they are.
 type pattern struct {
 	vms, cts askers
 }
 
-// templates looks for the guests that nodes are cloned from.
-func (e *exam) templates(ctx context.Context) {
+// check checks the guests that nodes are cloned from.
+func (t *templates) check(ctx context.Context) {
 	by := map[int]*pattern{}
 	of := func(vmid int) *pattern {
 		if by[vmid] == nil {
@@ -29,8 +35,8 @@ func (e *exam) templates(ctx context.Context) {
 		}
 		return by[vmid]
 	}
-	for _, addr := range e.Want.State.Addresses() {
-		r := e.Want.State[addr]
+	for _, addr := range t.want.State.Addresses() {
+		r := t.want.State[addr]
 		switch vmid, lxc := proxmox.ClonedFrom(r); {
 		case vmid == 0:
 		case lxc:
@@ -42,9 +48,9 @@ func (e *exam) templates(ctx context.Context) {
 	if len(by) == 0 {
 		return
 	}
-	list, err := e.list(ctx, "/cluster/resources?type=vm")
+	list, err := t.list(ctx, "/cluster/resources?type=vm")
 	if err != nil {
-		e.unread("templates", err)
+		t.unread("templates", err)
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(by)) {
@@ -54,26 +60,26 @@ func (e *exam) templates(ctx context.Context) {
 		name, why := fmt.Sprintf("template %d", id), "it is cloned for "+all.String()
 		i := slices.IndexFunc(list, func(g map[string]json.RawMessage) bool { return api.Number(g["vmid"]) == id })
 		if i < 0 {
-			e.hiddenTemplate(ctx, id, len(p.vms) == 0, name, why)
+			t.hidden(ctx, id, len(p.vms) == 0, name, why)
 			continue
 		}
 		switch at := (view.GuestRef{Node: api.Text(list[i]["node"]), VMID: id, LXC: api.Text(list[i]["type"]) == "lxc"}); {
 		case at.LXC && len(p.vms) > 0:
-			e.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
+			t.fail(name, "it is a container", "it is cloned for "+p.vms.String(), "name a VM template: vmid = … in its template block")
 		case !at.LXC && len(p.cts) > 0:
-			e.fail(name, "it is a VM", "it is cloned for "+p.cts.String(), "name a container template: vmid = … in its template block")
+			t.fail(name, "it is a VM", "it is cloned for "+p.cts.String(), "name a container template: vmid = … in its template block")
 		default:
-			e.template(ctx, at, why)
+			t.template(ctx, at, why)
 		}
 	}
 }
 
-// template judges a guest by its configuration: the cluster's list may be ten seconds old.
-func (e *exam) template(ctx context.Context, at view.GuestRef, why string) {
+// template checks a guest by its configuration: the cluster's list may be ten seconds old.
+func (t *templates) template(ctx context.Context, at view.GuestRef, why string) {
 	name := fmt.Sprintf("template %d", at.VMID)
 	var cfg map[string]json.RawMessage
-	if err := e.d.Client().Get(ctx, at.Path("config"), &cfg); err != nil {
-		e.unread(name, err)
+	if err := t.client().Get(ctx, at.Path("config"), &cfg); err != nil {
+		t.unread(name, err)
 		return
 	}
 	called, kind := api.Text(cfg["name"]), "VM"
@@ -81,45 +87,47 @@ func (e *exam) template(ctx context.Context, at view.GuestRef, why string) {
 		called, kind = api.Text(cfg["hostname"]), "container"
 	}
 	if api.Text(cfg["template"]) != "1" {
-		e.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
+		t.fail(name, fmt.Sprintf("%q is a %s, not a template", called, kind), why,
 			fmt.Sprintf("on node %s, if it may never run again: %s template %d", at.Node, at.Tool(), at.VMID))
 		return
 	}
 	good := true
 	for _, key := range slices.Sorted(maps.Keys(cfg)) {
 		if bridge := property.Parse(api.Text(cfg[key])).Values["bridge"]; strings.HasPrefix(key, "net") && bridge != "" {
-			good = e.mayPlug(ctx, name, bridge) && good
+			good = t.mayPlug(ctx, name, bridge) && good
 		}
 	}
 	if good {
-		e.ok(name, "%s on node %s", called, at.Node)
+		t.ok(name, "%s on node %s", called, at.Node)
 	}
 }
 
 // mayPlug asks for the right to a bridge that a template is plugged into: whoever
 // copies it plugs the copy in there first (Q, clone_vm, check_bridge_access).
-func (e *exam) mayPlug(ctx context.Context, name, bridge string) bool {
+func (t *templates) mayPlug(ctx context.Context, name, bridge string) bool {
 	need := rights.Need{Grant: rights.Grant{Path: "/sdn/zones/localnetwork/" + bridge, Priv: "SDN.Use"}, Role: rights.RoleNetwork}
-	known, err := e.readBridges(ctx, e.host.PVENode())
-	if err == nil && known[bridge].vnet || e.readRight(ctx, need.Path) != nil || e.can(need.Grant) {
+	if known, err := t.bridgesOf(ctx, t.host.PVENode()); err == nil && known[bridge].vnet {
 		return true
 	}
-	e.Add(Check{
+	if may, err := t.token.may(ctx, need.Grant); err != nil || may {
+		return true
+	}
+	t.add(Check{
 		Name: name, Result: Failed, Denied: true, Seen: "SDN.Use missing on " + need.Path,
-		Why: "the template is plugged in there, and so is a copy of it at first", Fix: e.grant([]rights.Need{need}, e.roles(ctx)),
+		Why: "the template is plugged in there, and so is a copy of it at first", Fix: t.token.grantCommands([]rights.Need{need}, t.token.roles(ctx)),
 	})
 	return false
 }
 
-// hiddenTemplate tells a template that is missing from one that the token may not see.
-func (e *exam) hiddenTemplate(ctx context.Context, id int, lxc bool, name, why string) {
-	there, err := view.IsTaken(ctx, e.d.Client(), id)
+// hidden distinguishes a template that is missing from one that the token may not see.
+func (t *templates) hidden(ctx context.Context, id int, lxc bool, name, why string) {
+	there, err := view.IsTaken(ctx, t.client(), id)
 	switch {
 	case err != nil:
-		e.unread(name, err)
+		t.unread(name, err)
 	case there:
-		e.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
+		t.skip(name, "there is a guest %d, but the token may not see it (VM.Audit on /vms/%d)", id, id)
 	default:
-		e.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+view.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
+		t.fail(name, "no guest has this VMID", why, "make the template, or correct vmid in its template block; on the host: "+view.GuestRef{LXC: lxc}.Tool()+" list | grep "+fmt.Sprint(id))
 	}
 }

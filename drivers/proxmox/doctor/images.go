@@ -1,0 +1,137 @@
+package doctor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// images checks the files that the site puts onto the host: disk images, ISO images and
+// container templates.
+type images struct {
+	*subject
+	guests *guests
+	files  fs.FS // the site's; nil where they are not at hand
+}
+
+// check compares the files of the site with their checksums, and lets the host itself
+// try the addresses that it is to download from. Container templates that are files are
+// checked in the same way.
+func (i *images) check(ctx context.Context) {
+	for _, addr := range i.want.State.Addresses() {
+		r := i.want.State[addr]
+		switch s := r.Spec.(type) {
+		case *objects.Image:
+			name := "image " + addr.Name
+			switch old := i.guests.have.State[addr]; {
+			case old != nil && old.Spec.(*objects.Image).Volume == s.Volume:
+				i.ok(name, "on the host already: %s", s.Volume)
+			case s.File != "":
+				i.file(ctx, name, r, s)
+			default:
+				i.download(ctx, name, r, s)
+			}
+		case *proxmox.Template:
+			name := "template " + addr.Name
+			switch old := i.guests.have.State[addr]; {
+			case s.File != "" && old != nil && old.Spec.(*proxmox.Template).File == s.File:
+				i.ok(name, "on the host already: %s", s.File)
+			case s.File != "":
+				i.download(ctx, name, r, s.AsImage())
+			case s.Volume != "":
+				i.volume(name, r, s)
+			}
+		}
+	}
+}
+
+// volume checks whether a container template that is only named is on its storage.
+func (i *images) volume(name string, r *model.Resource, t *proxmox.Template) {
+	storage, _, _ := strings.Cut(t.Volume, ":")
+	switch old := i.guests.have.State[r.Addr]; {
+	case old == nil:
+		i.skip(name, "what is on storage %s cannot be seen", storage)
+	case old.Spec.(*proxmox.Template).There != t.There:
+		i.fail(name, old.Spec.(*proxmox.Template).There, "containers are unpacked from it; "+askedBy(r, "volume"),
+			"on node "+i.host.PVENode()+": pveam list "+storage+"; then correct volume, or: pveam download "+storage+" NAME")
+	default:
+		i.ok(name, "on the host: %s", t.Volume)
+	}
+}
+
+func (i *images) download(ctx context.Context, name string, r *model.Resource, image *objects.Image) {
+	var meta struct {
+		Size json.RawMessage `json:"size"`
+	}
+	err := i.client().Get(ctx, api.Path("nodes", i.host.PVENode(), "query-url-metadata")+"?url="+url.QueryEscape(image.URL), &meta)
+	switch {
+	case err == nil && api.Number(meta.Size) > 0:
+		i.ok(name, "the host reaches %s (%d MiB)", image.URL, api.Number(meta.Size)>>20)
+	case err == nil:
+		i.ok(name, "the host reaches %s", image.URL)
+	case api.ClassOf(err) == api.Denied:
+		i.skip(name, "only the host can try %s, and the token may not let it", image.URL)
+	case api.ClassOf(err) == api.OutcomeUnknown || ctx.Err() != nil:
+		i.warn(name, "no answer from the host about "+image.URL, "it is tried again at the download; "+askedBy(r, "url"), "on the host: curl -sSIL "+image.URL)
+	default:
+		i.fail(name, "the host does not get "+image.URL+": "+messageOf(err), "the host downloads it when the first guest needs it; "+askedBy(r, "url"),
+			"on the host: curl -sSIL "+image.URL, "is there a proxy? Datacenter → Options → HTTP proxy")
+	}
+}
+
+// file compares a file of the site with its checksum.
+func (i *images) file(ctx context.Context, name string, r *model.Resource, image *objects.Image) {
+	if i.files == nil {
+		i.skip(name, "the site's files are not at hand")
+		return
+	}
+	why := "it is uploaded to the host; " + askedBy(r, "file")
+	sum, size, err := checksum(ctx, i.files, image.File)
+	want := strings.ToLower(strings.TrimPrefix(image.Checksum, "sha256:"))
+	switch {
+	case ctx.Err() != nil:
+		i.skip(name, "reading %s takes too long; its checksum is compared at the upload", image.File)
+	case err != nil:
+		i.fail(name, err.Error(), why, "put the file into the site, or correct file")
+	case want == "":
+		i.ok(name, "%s is in the site, %d MiB", image.File, size>>20)
+	case want != sum:
+		i.fail(name, image.File+" has another checksum than the site says", why, fmt.Sprintf("checksum = %q    # if this is the file that is meant", "sha256:"+sum))
+	default:
+		i.ok(name, "%s has its checksum, %d MiB", image.File, size>>20)
+	}
+}
+
+// checksum reads a file, and gives up with its context.
+func checksum(ctx context.Context, files fs.FS, name string) (sum string, size int64, err error) {
+	f, err := files.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	for {
+		n, err := io.CopyN(h, f, 16<<20)
+		size += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return hex.EncodeToString(h.Sum(nil)), size, nil
+		case err != nil:
+			return "", size, err
+		case ctx.Err() != nil:
+			return "", size, ctx.Err()
+		}
+	}
+}
