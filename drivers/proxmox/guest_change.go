@@ -332,7 +332,7 @@ func (d worker) settleDisks(ctx context.Context, ch *change, pinned bool) error 
 func (d worker) resize(ctx context.Context, l *sight, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
 		upid, err := d.API.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
-		return d.API.Settle(ctx, upid, err)
+		return d.API.AwaitWrite(ctx, upid, err)
 	})
 	if err == nil || l.at.LXC && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
 		says := readCTDisk("", l.cfg.Now[slot]).Size

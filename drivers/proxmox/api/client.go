@@ -187,13 +187,13 @@ func (c *Client) PostFor(ctx context.Context, path string, p Params, into any) e
 // Do sends a request that makes something, and waits until it is done.
 func (c *Client) Do(ctx context.Context, path string, p Params) error {
 	upid, err := c.Post(ctx, path, p)
-	return c.Settle(ctx, upid, err)
+	return c.AwaitWrite(ctx, upid, err)
 }
 
-// Settle waits for the task of a write that was just sent. Where the answer of
+// AwaitWrite waits for the task of a write that was just sent. Where the answer of
 // the write was lost, it returns ErrOutcomeLost: the work may be done or not, and the
 // caller must observe again.
-func (c *Client) Settle(ctx context.Context, upid string, err error) error {
+func (c *Client) AwaitWrite(ctx context.Context, upid string, err error) error {
 	if err != nil {
 		if ClassOf(err) == OutcomeUnknown {
 			return errors.Join(ErrOutcomeLost, err)
@@ -207,7 +207,7 @@ func (c *Client) Settle(ctx context.Context, upid string, err error) error {
 	return err
 }
 
-// ErrOutcomeLost marks a write whose outcome is not known.
+// ErrOutcomeLost is a write whose outcome is not known.
 var ErrOutcomeLost = errors.New("whether it was done is not known")
 
 // Put sends a PUT, and returns the UPID of the task that PVE started, "" if none.

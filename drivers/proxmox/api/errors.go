@@ -29,8 +29,8 @@ const (
 	Invalid              // a parameter is wrong
 )
 
-// Error is an answer that is no success. Message holds PVE's own text; it
-// never holds anything of the request's body.
+// Error is an answer that is not a success. Message is PVE's own text; it
+// never has anything of the request's body.
 type Error struct {
 	Method, Path string // Path without the prefix /api2/json
 	Status       int
@@ -54,10 +54,10 @@ func (e *Error) Error() string {
 }
 
 // Temporary reports that nothing was done and the same may succeed later: another
-// task holds a lock.
+// task has a lock.
 func (e *Error) Temporary() bool { return e.Class() == Busy }
 
-// OutcomeUnknown reports that only looking at the host tells whether it was done; see
+// OutcomeUnknown reports that only observing the host shows whether it was done; see
 // apply.OutcomeUnknown.
 func (e *Error) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
@@ -65,7 +65,7 @@ func (e *Error) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 // process of a task does not start, as happens to about 1 in 100 parallel writes. The work
 // of the task itself has not begun then: the process waits for its parent to agree. But
 // what comes before the task may be done: a creation has written a configuration that
-// holds nothing but its lock, and a copy of a container has locked what it copies.
+// has nothing but its lock, and a copy of a container has locked what it copies.
 var noWorker = []string{"start worker failed", "starting worker failed", "unable to fork worker", "unable to read process start time"}
 
 func (e *Error) hint() string {
@@ -87,7 +87,7 @@ func (e *Error) hint() string {
 	}
 }
 
-// contains reports whether PVE's text holds any of these.
+// contains reports whether PVE's text has any of these.
 func (e *Error) contains(parts ...string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(e.Message, p) })
 }
@@ -114,7 +114,7 @@ func (e *Error) Class() Class {
 		return Exists
 	case has("does not exist", "unable to find configuration file"):
 		return NotFound
-	case has("failed - got timeout"): // QEMU or the guest did not answer in time; no lock is held by anybody
+	case has("failed - got timeout"): // QEMU or the guest did not answer in time; nobody has a lock
 		return Other
 	case has("is locked", "can't lock file", "got timeout"):
 		return Busy
@@ -130,7 +130,7 @@ func (e *Error) Class() Class {
 }
 
 // ClassOf finds the class of an error from anywhere in this package. An error
-// that is no answer of PVE at all came from the network: its outcome is open.
+// that is not an answer of PVE came from the network: its outcome is open.
 func ClassOf(err error) Class {
 	if api, ok := errors.AsType[*Error](err); ok {
 		return api.Class()
@@ -147,7 +147,7 @@ func ClassOf(err error) Class {
 	return Other
 }
 
-// EndsPass reports whether an error is one after which there is no use in looking further:
+// EndsPass reports whether an error is one after which further requests are of no use:
 // no question will be answered, or nobody waits for it any more. Any other darkens only
 // what was asked about.
 func EndsPass(ctx context.Context, err error) bool {

@@ -26,7 +26,7 @@ func byLibrary(doc []byte) (list []map[string]json.RawMessage, there bool, err e
 	return list, list != nil, err
 }
 
-// FuzzRows holds that whatever is read as a list is one, and says the same as the library finds in it.
+// FuzzRows checks that whatever is read as a list is one, and says the same as the library finds in it.
 func FuzzRows(f *testing.F) {
 	for _, doc := range []string{
 		`{"data":[{"key":"cores","value":2,"pending":null},{"key":"name","value":"a\"b","delete":1}]}`,
@@ -81,7 +81,7 @@ func TestEveryListIsRead(t *testing.T) {
 }
 
 // A thousand guests are read each minute, so what reading one leaves to the collector
-// is counted: nothing that grows with what PVE tells of it.
+// is counted: nothing that grows with what PVE reports of it.
 func TestReadingAListMakesNoGarbage(t *testing.T) {
 	var keys []string
 	for i := range 40 {

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// outOfSight is how long the host may not answer before a wait is given up.
-	outOfSight = time.Minute
-	minPoll    = 150 * time.Millisecond
-	nearPoll   = 100 * time.Millisecond // when a task is about to end
-	maxPoll    = 25 * time.Second
+	// mostSilence is how long the host may not answer before a wait is given up.
+	mostSilence = time.Minute
+	minPoll     = 150 * time.Millisecond
+	nearPoll    = 100 * time.Millisecond // when a task is about to end
+	maxPoll     = 25 * time.Second
 )
 
 // TaskError is a task that ended badly. Status is PVE's exit status.
@@ -42,7 +42,7 @@ func (e *TaskError) Error() string {
 // Temporary is that of the text the task died with.
 func (e *TaskError) Temporary() bool { return e.Class() == Busy }
 
-// OutcomeUnknown reports that how far it came can only be seen by looking at the host; see
+// OutcomeUnknown reports that how far it came can only be seen by observing the host; see
 // apply.OutcomeUnknown.
 func (e *TaskError) OutcomeUnknown() bool { return e.Class() == OutcomeUnknown }
 
@@ -70,7 +70,7 @@ type Tasks struct {
 }
 
 // poller is the shared poll of one node. There is no goroutine of its own: one of
-// those that wait leads, by holding the only place in lead, and polls for all;
+// those that wait leads, by taking the only slot in lead, and polls for all;
 // when its own task is over the next one takes the lead.
 type poller struct {
 	waiting map[*waiter]bool
@@ -115,7 +115,7 @@ func (t *Tasks) Wait(ctx context.Context, upid string) error {
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("waiting for %s, which goes on: %w", upid, ctx.Err())
-		case err != nil && ClassOf(err) == OutcomeUnknown && time.Since(seen) > outOfSight:
+		case err != nil && ClassOf(err) == OutcomeUnknown && time.Since(seen) > mostSilence:
 			return fmt.Errorf("the host has not answered for %s; task %s may go on there: %w", time.Since(seen).Round(time.Second), upid, err)
 		case err != nil && ClassOf(err) == OutcomeUnknown:
 			continue
@@ -149,7 +149,7 @@ func (t *Tasks) recordDuration(kind string, took time.Duration) {
 	t.usual[kind] = took
 }
 
-// pollAfter is the pause until the next look at a task that runs for age: short
+// pollAfter is the pause until the next poll of a task that runs for age: short
 // while it is young, later a part of its age, so that the end is noticed soon
 // and a long one costs few requests. Where it is known how long its sort usually takes,
 // most polls are made around that time: what ends earlier has mostly failed.
@@ -209,10 +209,10 @@ func (t *Tasks) leave(p *poller, w *waiter) {
 
 // lead waits for w and, while others wait on the same node, polls for all of them.
 func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (taskState, error) {
-	looked := time.Now()
+	polled := time.Now()
 	for {
 		pause, shared := t.pause(p)
-		timer := time.NewTimer(time.Until(looked.Add(pause))) // counted from the last look, however often the bell rings
+		timer := time.NewTimer(time.Until(polled.Add(pause))) // counted from the last poll, however often the bell rings
 		select {
 		case <-timer.C:
 		case <-p.bell:
@@ -231,7 +231,7 @@ func (t *Tasks) lead(ctx context.Context, node string, p *poller, w *waiter) (ta
 		if err := t.poll(ctx, node, p); err != nil {
 			return taskState{}, err
 		}
-		looked = time.Now()
+		polled = time.Now()
 	}
 }
 

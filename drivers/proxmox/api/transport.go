@@ -61,7 +61,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// once sends the request and reads the whole answer, so that the slot it holds
+// once sends the request and reads the whole answer, so that the slot it has
 // covers all of its work and the connection can be used again.
 func (t *transport) once(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)

@@ -34,12 +34,12 @@ func (c *Client) Upload(ctx context.Context, path string, fields Params, file io
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	res, err := c.http.Do(req)
 	if err != nil {
-		return c.Settle(ctx, "", c.call(err))
+		return c.AwaitWrite(ctx, "", c.call(err))
 	}
 	defer res.Body.Close()
 	var doc struct{ Data json.RawMessage }
 	if err := json.NewDecoder(res.Body).Decode(&doc); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
-	return c.Settle(ctx, upidOf(doc.Data), nil)
+	return c.AwaitWrite(ctx, upidOf(doc.Data), nil)
 }

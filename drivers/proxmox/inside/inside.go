@@ -85,7 +85,7 @@ func cardOf(name, val, ipconfig string) health.NIC {
 }
 
 // Address is as guest.Machine wants it: the declared address of the first card, else
-// what the guest tells.
+// what the guest reports.
 func (g *machine) Address(ctx context.Context) (guest.Address, error) {
 	if err := g.verify(ctx); err != nil {
 		return guest.Address{}, err
@@ -167,7 +167,7 @@ const (
 	lastPoll  = 2 * time.Second
 )
 
-// Run is as guest.Machine wants it. PVE begins the command and tells its end to who
+// Run is as guest.Machine wants it. PVE begins the command and reports its end to who
 // asks for it, once.
 func (g *machine) Run(ctx context.Context, command []string) (guest.Output, error) {
 	var out guest.Output
@@ -221,7 +221,7 @@ func (g *machine) explain(err error) error {
 	return lasting(err)
 }
 
-// forgotten reports whether an agent does not know a process, as it does once it has told of
+// forgotten reports whether an agent does not know a process, as it does once it has reported
 // its end; newer agents say so in other words (qga/commands.c of QEMU, qmp_guest_exec_status).
 func forgotten(said string) bool {
 	return strings.Contains(said, "'pid'") || strings.Contains(said, "PID") && strings.Contains(said, "does not exist")
@@ -245,7 +245,7 @@ func plain(s string) string {
 
 func asAPI(err error) (*api.Error, bool) { return errors.AsType[*api.Error](err) }
 
-// lasting marks an error that no waiting mends: rights, and what is not there.
+// lasting wraps an error that no waiting resolves: rights, and what is not there.
 func lasting(err error) error {
 	switch api.ClassOf(err) {
 	case api.Denied, api.NoLogin, api.NotFound, api.Invalid:

@@ -27,7 +27,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// Image is a disk image or ISO on a host's storage. Its file name holds our name
+// Image is a disk image or ISO on a host's storage. Its file name has our name
 // and the hash of its content, so that a new content is a new file and old and new
 // can stand side by side while guests are made.
 type Image struct {
@@ -141,7 +141,7 @@ func (i *Image) Content() string {
 	}
 }
 
-// FileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so hold no dot.
+// FileName is homestak.SITE.NAME.HASH.EXT. Names are DNS labels and so have no dot.
 func (i *Image) FileName(site, name string) string {
 	hash := strings.ToLower(strings.TrimPrefix(i.Checksum, "sha256:"))
 	if hash == "" {
@@ -264,7 +264,7 @@ func CreateImage(ctx context.Context, h *kind.Host, s plan.Step, want *Image) er
 	if err == nil {
 		return nil
 	}
-	if there, lookErr := hasVolume(ctx, h, node, want); lookErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
+	if there, listErr := hasVolume(ctx, h, node, want); listErr == nil && there && (errors.Is(err, api.ErrOutcomeLost) || strings.Contains(err.Error(), "refusing to override")) {
 		return nil
 	}
 	return fmt.Errorf("getting %s %s onto storage %s: %w", s.Address.Kind, s.Address.Name, want.Storage, err)
@@ -287,7 +287,7 @@ func RemoveVolume(ctx context.Context, h *kind.Host, node, volid string) error {
 }
 
 // upload sends a file of the site. PVE wants the text fields first, in the order in
-// which it looks for them, and the file last, under the name filename, and a length: it
+// which it expects them, and the file last, under the name filename, and a length: it
 // takes no chunked bodies (pve-http-server, AnyEvent.pm, file_upload_multipart). It is
 // streamed and can be cancelled, which the client library's upload cannot.
 func upload(ctx context.Context, h *kind.Host, node string, want *Image, fields api.Params) error {

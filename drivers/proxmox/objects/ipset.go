@@ -194,7 +194,7 @@ func setEntries(ctx context.Context, h *kind.Host, name string, want []string) e
 		if except {
 			opposite = what
 		}
-		if called, ok := have[opposite]; ok { // PVE holds an address once
+		if called, ok := have[opposite]; ok { // PVE has an address once
 			keep[called] = true
 			_, err = h.API.Put(ctx, at+"/"+url.PathEscape(called), api.Params{"nomatch": except})
 		} else {

@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// PVETag is on every guest that we own, for people and for a first look. It proves nothing.
+// PVETag is on every guest that we own, for people and as a first hint. It does not identify a guest.
 const PVETag = "homestak"
 
 // MaxDescription is how many characters of a description PVE takes (qemu-server, QemuServer.pm).
@@ -27,7 +27,7 @@ const MaxDescription = 8192
 const Prefix = "homestak-gitops: "
 
 // Tag is the ownership tag: what is written on a resource so that no file needs to
-// remember it. It holds what destruction needs, because then the files are gone.
+// remember it. It has what destruction needs, because then the files are gone.
 // No secrets: everybody who may see the guest can read it.
 type Tag struct {
 	V            int               `json:"v"`
@@ -182,8 +182,8 @@ func (t Tag) matches(cfg view.Config) (ok bool, what string) {
 // TemplateType is what the tag of a template calls itself.
 const TemplateType = "template"
 
-// NocloudISO is what a machine's tag remembers of its seed: where it is or was, and
-// sums of what can be told in public, so that an edit that comes too late shows.
+// NocloudISO is what a machine's tag records of its NoCloud ISO: where it is or was, and
+// sums of what can be published, so that an edit that comes too late shows.
 // Of what is made from secrets there is none: it could be tried out.
 type NocloudISO struct {
 	Volume string `json:"volume,omitempty"`
@@ -204,7 +204,7 @@ func (t Tag) ShutdownSeconds() int {
 }
 
 // RemovalPolicy is the decommission policy of a tag. What the command line left behind for
-// somebody to look at (owner cli:…) has none.
+// somebody to inspect (owner cli:…) has none.
 func (t Tag) RemovalPolicy() string {
 	if t.Destroy == nil || t.Destroy.Policy == "" || strings.HasPrefix(t.Owner, "cli:") {
 		return RemoveAtOnce
@@ -225,7 +225,7 @@ type Identity struct{ Site, Owner, Host string }
 
 // Verify reports whether a guest is ours: the tag names our site and us, and the
 // guest's own identity is the one the tag was written for. why says what speaks
-// against it; claims is set when only the proof is missing.
+// against it; claims is set when only the identity is not verified.
 func (id Identity) Verify(m Tag, found bool, at view.GuestRef, cfg view.Config) (ok bool, why string, claims model.Address) {
 	same, what := m.matches(cfg)
 	switch {
@@ -266,5 +266,5 @@ func (id Identity) Check(cfg view.Config, at view.GuestRef) Verdict {
 // IsOwnedAs reports whether the guest is provably the one of an address.
 func (v Verdict) IsOwnedAs(addr model.Address) bool { return v.Owned && v.Tag.Addr() == addr }
 
-// Why says what speaks against it: no proof at all, or of another one of ours.
+// Why says what speaks against it: its identity is not verified, or it is another managed one.
 func (v Verdict) Why() string { return cmp.Or(v.Against, "it is "+v.Tag.Addr().String()) }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// haPatience is how long the HA manager gets beyond the guest's own time: it looks
-	// at its guests every ten seconds, and its nodes report every five (pve-ha-manager).
+	// haPatience is how long the HA manager gets beyond the guest's own time: it checks
+	// its guests every ten seconds, and its nodes report every five (pve-ha-manager).
 	haPatience = 3 * time.Minute
 	haPoll     = 2 * time.Second
 )
@@ -36,7 +36,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 		case err == nil && now.HA == "error":
 			return fmt.Errorf("%s is not %s: %s", g.Ref, what, HAError(g.Ref))
 		case api.ClassOf(err) == api.NotFound, api.ClassOf(err) == api.Denied:
-			if v, lookErr := view.Read(ctx, g.Host.API, g.Host.Model); lookErr == nil && v.Guests[g.Ref.VMID].Node != "" {
+			if v, readErr := view.Read(ctx, g.Host.API, g.Host.Model); readErr == nil && v.Guests[g.Ref.VMID].Node != "" {
 				g.Ref.Node = v.Guests[g.Ref.VMID].Node
 			}
 		}

@@ -74,8 +74,8 @@ func (g Guest) Start(ctx context.Context) error {
 	upid, err := g.whenUnlocked(ctx, func() (string, error) { return g.Host.API.Post(ctx, g.Ref.Path("status", "start"), nil) })
 	switch {
 	case err != nil && strings.Contains(err.Error(), "already running"):
-		now, lookErr := g.State(ctx)
-		if lookErr == nil && now.QMP == Paused {
+		now, stateErr := g.State(ctx)
+		if stateErr == nil && now.QMP == Paused {
 			return g.Unpause(ctx)
 		}
 		return nil
@@ -116,14 +116,14 @@ func (g Guest) Stop(ctx context.Context, shutdown int) error {
 	case ctx.Err() != nil, !hangs && (!ended || task.Err != nil || task.Class() == api.Busy || task.Class() == api.NotFound):
 		return fmt.Errorf("shutting %s down: %w", g.Ref, err)
 	}
-	if now, lookErr := g.State(ctx); lookErr == nil && !now.Running {
+	if now, stateErr := g.State(ctx); stateErr == nil && !now.Running {
 		return nil
 	}
 	return g.pullPlug(ctx, upid, err)
 }
 
 // pullPlug stops a guest that a shutdown did not end; a shutdown task that still
-// hangs holds the guest's lock file, so it is ended first.
+// hangs has the guest's lock file, so it is ended first.
 func (g Guest) pullPlug(ctx context.Context, task string, why error) error {
 	if task != "" {
 		if _, err := g.Host.API.Delete(ctx, api.Path("nodes", g.Ref.Node, "tasks", task), nil); err != nil && api.ClassOf(err) == api.NoLogin {

@@ -29,8 +29,8 @@ const (
 	// did not fail. QEMU has a process while it finds out that it cannot start.
 	startLasts = 2
 	// lockPatience is how long a power task is tried again while something of the node
-	// holds the guest's lock file. `qm cleanup` may hold it for 30 s where a VM was started
-	// again before it came (qemu-server since 9.1.13, PVE/CLI/qm.pm, cleanup).
+	// has the guest's lock file. `qm cleanup` may have it for 30 s where a VM was started
+	// again before it ran (qemu-server since 9.1.13, PVE/CLI/qm.pm, cleanup).
 	lockPatience = time.Minute
 	lockPoll     = 2 * time.Second
 )
@@ -53,8 +53,8 @@ func (g Guest) Restart(ctx context.Context, shutdown int) error {
 		if _, _, waitErr := g.AwaitOwnTasks(ctx); waitErr != nil {
 			return fmt.Errorf("restarting %s: %w; and %w", g.Ref, err, waitErr)
 		}
-		now, lookErr := g.State(ctx)
-		if lookErr != nil || now.Running && !now.newerThan(before) {
+		now, stateErr := g.State(ctx)
+		if stateErr != nil || now.Running && !now.newerThan(before) {
 			return fmt.Errorf("restarting %s: %w", g.Ref, err)
 		}
 		err = nil
@@ -75,7 +75,7 @@ func (g Guest) Restart(ctx context.Context, shutdown int) error {
 }
 
 // newerThan reports whether a guest runs by another start than it did before. The process
-// tells; where a list has no process, the uptime does: it would have grown since, by our
+// shows it; where a list has no process, the uptime does: it would have grown since, by our
 // own clock.
 func (p State) newerThan(before State) bool {
 	if !p.Running {
@@ -88,7 +88,7 @@ func (p State) newerThan(before State) bool {
 }
 
 // runsAgain waits until a guest runs with a newer start than before. reboot is the task that
-// stopped it, "" where its answer was lost. The later task is looked for as soon as the
+// stopped it, "" where its answer was lost. The later task is searched for as soon as the
 // guest was seen stopped: it says why, where it fails, to a token that may see it.
 func (g Guest) runsAgain(ctx context.Context, before State, reboot string) error {
 	patience := restartPatience
@@ -181,7 +181,7 @@ func (g Guest) staysDown(ctx context.Context, now State, seen error, patience ti
 
 // AwaitReboot waits for a start that is under way, and for the one that follows a reboot
 // which an earlier run ordered, so that the VM is not started a second time beside it. It
-// reports whether the VM runs. No clock tells how old that reboot is, so the wait is short.
+// reports whether the VM runs. No clock shows how old that reboot is, so the wait is short.
 func (g Guest) AwaitReboot(ctx context.Context) bool {
 	if g.Ref.LXC {
 		return false
@@ -223,32 +223,32 @@ const noLock = "can't lock file"
 
 // whenUnlocked sends a write and waits for its task; for a while again where it did not
 // get the guest's lock file, and so did nothing. Its last failure is not temporary: the
-// time to wait for that file is over, and who tries a step again must not begin it anew.
+// time to wait for that file is over, and who tries a step again must not begin it again.
 func (g Guest) whenUnlocked(ctx context.Context, send func() (string, error)) (upid string, err error) {
 	deadline := time.Now().Add(lockPatience)
 	for {
 		upid, err = send()
-		err = g.Host.API.Settle(ctx, upid, err)
+		err = g.Host.API.AwaitWrite(ctx, upid, err)
 		switch {
 		case err == nil || !strings.Contains(err.Error(), noLock):
 			return upid, err
 		case time.Now().After(deadline) || api.Sleep(ctx, lockPoll) != nil:
-			return upid, &lockHeldError{err}
+			return upid, &lockedError{err}
 		}
 	}
 }
 
-// lockHeldError is a write that did not get the guest's lock file within lockPatience.
-type lockHeldError struct{ err error }
+// lockedError is a write that did not get the guest's lock file within lockPatience.
+type lockedError struct{ err error }
 
 // Error is what the last task said.
-func (e *lockHeldError) Error() string { return e.err.Error() }
+func (e *lockedError) Error() string { return e.err.Error() }
 
 // Unwrap gives the error of the last task.
-func (e *lockHeldError) Unwrap() error { return e.err }
+func (e *lockedError) Unwrap() error { return e.err }
 
 // Temporary is false: it was tried again as long as that makes sense.
-func (*lockHeldError) Temporary() bool { return false }
+func (*lockedError) Temporary() bool { return false }
 
 // startOf is when a task began, in seconds by the clock of its node.
 func startOf(upid string) int64 {

@@ -11,7 +11,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 )
 
-// watchingTasks are types of tasks that only look at a guest, and may go on for days.
+// watchingTasks are types of tasks that only observe a guest, and may go on for days.
 var watchingTasks = []string{"vncproxy", "vncshell", "spiceproxy", "spiceshell", "termproxy"}
 
 // Tasks are the running tasks on one guest that change it. Those of others are
@@ -32,8 +32,8 @@ func (g Guest) Tasks(ctx context.Context) ([]string, error) {
 }
 
 // AwaitOwnTasks waits for what an earlier run of this program started on a guest and did not
-// live to see end. How it ended is seen by looking at the guest, so it does not
-// matter here. waited tells that there was something; others are tasks of somebody
+// live to see end. How it ended is seen in the state of the guest, so it does not
+// matter here. waited reports that there was something; others are tasks of somebody
 // else, which are not waited for. A start that the node itself ordered is: it mostly is
 // the second half of a restart of ours, and it is short.
 func (g Guest) AwaitOwnTasks(ctx context.Context) (waited bool, others []string, err error) {

@@ -20,8 +20,8 @@ type claimed struct {
 	runs   bool // it shall run
 }
 
-// addresses looks whether a guest that is not ours has a MAC address which is about
-// to be given to one of ours. Others' configurations are read for that alone.
+// addresses checks whether an unmanaged guest has a MAC address which is about
+// to be given to a managed one. Others' configurations are read for that alone.
 func (s *check) addresses(ctx context.Context, changed []model.Address) error {
 	wants := map[string]claimed{}
 	for _, addr := range changed {

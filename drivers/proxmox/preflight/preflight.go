@@ -24,7 +24,7 @@ import (
 )
 
 // What is newly wanted of a host (a guest that is not there yet, a further disk,
-// another bridge) is held against what the host offers, so that the plan says what
+// another bridge) is compared with what the host offers, so that the plan says what
 // would fail. What is as wanted already costs no question, and what the token may
 // not see is not called missing.
 
@@ -58,7 +58,7 @@ type check struct {
 	sees     map[string]bool              // storages of which the token would see it if they were there
 }
 
-// Problems adds to the observation what stands in the way of what is not as wanted yet.
+// Problems adds to the observation what would make fail what is not as wanted yet.
 func Problems(ctx context.Context, kinds map[string]kind.Kind, facts FactsOf, obs *kind.Observation, out *model.Observed) error {
 	if slices.ContainsFunc(out.Unknown, func(u model.Unknown) bool { return u.All }) {
 		return nil // nothing is planned there
@@ -201,7 +201,7 @@ func (s *check) names(node, content string) []string {
 }
 
 // forget takes out what a listing of images or templates, which are on the host's own
-// node, said of a storage that is not there: it is told now.
+// node, said of a storage that is not there: it is reported now.
 func (s *check) forget(node, storage string) {
 	if node != s.obs.Host.Model.PVENode() {
 		return
@@ -212,8 +212,8 @@ func (s *check) forget(node, storage string) {
 }
 
 // contentOf says what a storage takes on a node. The cluster's list shows it to who may
-// audit it; the node itself also to who may put something there. Not to be seen is no
-// proof: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
+// audit it; the node itself also to who may put something there. What cannot be seen may
+// exist: known is false unless the token would see it (pve-manager, API2/Cluster.pm,
 // resources; pve-storage, API2/Storage/Status.pm, index).
 func (s *check) contentOf(ctx context.Context, node, storage string) (takes string, there, known bool, err error) {
 	if takes, there = s.obs.View.Storages[view.NodeStorage{Node: node, Storage: storage}]; there {
@@ -315,7 +315,7 @@ func (s *check) inUse(node string) map[string]bool {
 	return out
 }
 
-// file looks whether a file that is to be uploaded is in the site.
+// file checks whether a file that is to be uploaded is in the site.
 func (s *check) file(name string, r *model.Resource) {
 	if s.obs.Host.Files == nil {
 		return
@@ -328,7 +328,7 @@ func (s *check) file(name string, r *model.Resource) {
 	}
 }
 
-// media looks whether the images are there that are to be put into CD drives.
+// media checks whether the images are there that are to be put into CD drives.
 func (s *check) media(ctx context.Context, node string, want, have *model.Resource) error {
 	facts, _ := s.facts(want, have)
 	for _, m := range facts.NewMedia {

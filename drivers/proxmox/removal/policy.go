@@ -99,8 +99,8 @@ type replication struct {
 	Guest json.RawMessage `json:"guest"`
 }
 
-// mustBeUnused refuses while a guest is in use. That is so, as far as a host can tell,
-// while it runs or is replicated. Its health checks are not asked: they can only hold
+// mustBeUnused refuses while a guest is in use. That is so, as far as a host can know,
+// while it runs or is replicated. Its health checks are not asked: they can only pass
 // while it runs.
 func (r target) mustBeUnused(ctx context.Context) error {
 	now, err := r.power().State(ctx)
@@ -141,7 +141,7 @@ type finalBackup struct {
 	before  []archive // what was there already
 }
 
-// newFinalBackup looks whether a backup can be made and seen, before the guest is shut
+// newFinalBackup checks whether a backup can be made and seen, before the guest is shut
 // down for it: rights that are missing, a storage that is away or keeps no backups.
 func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, error) {
 	f := &finalBackup{target: r, storage: BackupStorage(r.host.Model), notes: fmt.Sprintf("homestak-gitops final backup of %s (%s)", m.Addr(), m.UUID)}
@@ -174,7 +174,7 @@ func (r target) newFinalBackup(ctx context.Context, m owner.Tag) (*finalBackup, 
 	return f, err
 }
 
-// list are the final backups of this guest that can be seen and hold something.
+// list are the final backups of this guest that can be seen and are not empty.
 func (f *finalBackup) list(ctx context.Context) ([]archive, error) {
 	var all []archive
 	path := api.Path("nodes", f.at.Node, "storage", f.storage, "content") + "?content=backup&vmid=" + strconv.Itoa(f.at.VMID)
@@ -192,7 +192,7 @@ const recent = 24 * time.Hour
 // quiet are the tasks that leave a guest's data as a backup has them.
 var quiet = []string{"vzdump", "qmshutdown", "qmstop", "vzshutdown", "vzstop", "hastop", "qmdestroy", "vzdestroy", "imgdel"}
 
-// found looks for a backup that an earlier run of this same removal finished. It
+// found searches for a backup that an earlier run of this same removal finished. It
 // counts only if the guest was found stopped and nothing was done to it since, which
 // takes the right to see other people's tasks; else another backup is made.
 func (f *finalBackup) found(ctx context.Context) (string, error) {
@@ -225,7 +225,7 @@ func (f *finalBackup) make(ctx context.Context) (string, error) {
 		"vmid": strconv.Itoa(f.at.VMID), "storage": f.storage, "mode": "snapshot", "compress": "zstd",
 		"notes-template": f.notes, "protected": true, "remove": false,
 	})
-	err = f.host.API.Settle(ctx, upid, err)
+	err = f.host.API.AwaitWrite(ctx, upid, err)
 	if errors.Is(err, api.ErrOutcomeLost) { // it may be at work, or be done
 		if _, _, waitErr := f.power().AwaitOwnTasks(ctx); waitErr != nil {
 			return "", fmt.Errorf("%w; and %w", err, waitErr)
@@ -233,9 +233,9 @@ func (f *finalBackup) make(ctx context.Context) (string, error) {
 	} else if err != nil {
 		return "", err
 	}
-	after, lookErr := f.list(ctx)
-	if lookErr != nil {
-		return "", errors.Join(err, lookErr)
+	after, listErr := f.list(ctx)
+	if listErr != nil {
+		return "", errors.Join(err, listErr)
 	}
 	for _, a := range after {
 		if !slices.ContainsFunc(f.before, func(b archive) bool { return b.VolID == a.VolID }) {

@@ -50,7 +50,7 @@ func Guest(ctx context.Context, h *kind.Host, s plan.Step) error {
 	if lock := cfg.Now["lock"]; lock != "" {
 		return fmt.Errorf("removing %s: %s", at, power.LockText(at, lock, others))
 	}
-	if len(others) > 0 { // it holds the guest's lock file: the guest would be shut down, and then not be destroyed
+	if len(others) > 0 { // it has the guest's lock file: the guest would be shut down, and then not be destroyed
 		return fmt.Errorf("removing %s: task %s of somebody else works on it: try again when that has ended", at, others[0])
 	}
 	policy := is.Tag.RemovalPolicy()
@@ -168,9 +168,9 @@ func (r target) stopForGood(ctx context.Context, m owner.Tag) error {
 	if err == nil || ctx.Err() != nil || api.ClassOf(err) != api.Other {
 		return err
 	}
-	now, lookErr := r.power().State(ctx)
+	now, stateErr := r.power().State(ctx)
 	switch {
-	case lookErr != nil, now.Running && !now.Managed:
+	case stateErr != nil, now.Running && !now.Managed:
 		return err
 	case !now.Running:
 		return nil
@@ -186,7 +186,7 @@ func (r target) stopForGood(ctx context.Context, m owner.Tag) error {
 // HA, replication and backup jobs, which else forbid it or outlive it.
 func (r target) destroy(ctx context.Context) error {
 	upid, err := r.host.API.Delete(ctx, r.at.Path(), url.Values{"purge": {"1"}, "destroy-unreferenced-disks": {"0"}})
-	err = r.host.API.Settle(ctx, upid, err)
+	err = r.host.API.AwaitWrite(ctx, upid, err)
 	if err == nil {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (r target) destroy(ctx context.Context) error {
 			return fmt.Errorf("removing %s: %w; and %w", r.at, err, waitErr)
 		}
 	}
-	if _, lookErr := view.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(lookErr) == api.NotFound || api.ClassOf(lookErr) == api.Denied {
+	if _, readErr := view.ReadConfig(ctx, r.host.API, r.at); api.ClassOf(readErr) == api.NotFound || api.ClassOf(readErr) == api.Denied {
 		return r.mustBeGone(ctx, err)
 	}
 	if strings.Contains(err.Error(), "still in use by linked clone") { // PVE/QemuServer.pm, destroy_vm

@@ -72,7 +72,7 @@ func ParseName(volid string) (Name, bool) {
 	return Name{m[1], m[2], m[3], m[4]}, true
 }
 
-// OwnerSum names an owner in a file name: owners hold characters that files may not.
+// OwnerSum names an owner in a file name: owners have characters that files may not.
 func OwnerSum(owner string) string { return Sum("owner " + owner) }
 
 // File is a seed image of ours on a storage.
@@ -130,7 +130,7 @@ func Remove(ctx context.Context, h *kind.Host, node, volid string) error {
 	return nil
 }
 
-// SweepHint is what a storage that may hold seed images is called in Observed.SweepHints.
+// SweepHint is what a storage that may have seed images is called in Observed.SweepHints.
 func SweepHint(s view.NodeStorage) string { return "seeds " + s.Node + " " + s.Storage }
 
 // ParseSweepHint reads such a hint.
@@ -157,7 +157,7 @@ func Attached(m owner.Tag, c map[string]string) string {
 }
 
 // Eject takes the seed of a machine that is about to be destroyed: PVE leaves
-// images in drives alone, and afterwards nothing would tell that there was one.
+// images in drives alone, and afterwards nothing would show that there was one.
 func Eject(ctx context.Context, h *kind.Host, at view.GuestRef, m owner.Tag, cfg view.Config) error {
 	if m.Seed == nil || m.Seed.Volume == "" {
 		return nil

@@ -25,7 +25,7 @@ func List(ctx context.Context, c *api.Client, at view.NodeStorage, content strin
 // Free deletes a volume; one that is gone is success.
 func Free(ctx context.Context, c *api.Client, node, volid string) error {
 	upid, err := c.Delete(ctx, api.Path("nodes", node, "storage", property.StorageOf(volid), "content", volid), nil)
-	if err = c.Settle(ctx, upid, err); api.ClassOf(err) == api.NotFound {
+	if err = c.AwaitWrite(ctx, upid, err); api.ClassOf(err) == api.NotFound {
 		return nil
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 )
 
-// Config is a guest's configuration. PVE holds two of them: what runs (now) and
+// Config is a guest's configuration. PVE has two of them: what runs (now) and
 // what the next full restart makes of it (next); they differ in what is pending.
 type Config struct {
 	Now, Next map[string]string
@@ -51,7 +51,7 @@ func ReadConfig(ctx context.Context, c *api.Client, at GuestRef) (Config, error)
 	if len(cfg.Now) == 0 { // even a guest whose making died has its lock
 		return Config{}, &api.NetError{Method: "GET", Path: at.Path("pending"), Err: errors.New("the answer holds no configuration")}
 	}
-	cfg.Next = cfg.Now // nearly always; thousands of guests are held at once
+	cfg.Next = cfg.Now // nearly always; thousands of guests are in memory at once
 	if !cfg.Waits {
 		return cfg, nil
 	}

@@ -1,4 +1,4 @@
-// Package view reads what a host of Proxmox VE holds: its nodes, storages and guests in
+// Package view reads what a host of Proxmox VE has: its nodes, storages and guests in
 // one list (Read), and the configuration of one guest (ReadConfig). It says what it cannot
 // see: a list that may be incomplete is never evidence that something is not there.
 package view
@@ -56,20 +56,20 @@ type View struct {
 	Storages          map[NodeStorage]string // storages that the token may see, by node: the content that each takes
 	Folders           []NodeStorage          // storages that are listed as a whole, see isFolder
 	Unknown           []model.Unknown
-	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist unseen
+	LimitedVisibility bool            // the token sees the guests of some pools only: others may exist
 	SeesTasks         map[string]bool // by node: the token sees the tasks of others there
 	AuditsCluster     bool            // the token has Sys.Audit on /: it sees the settings of the cluster
 	HasPools          bool            // the token may see a pool, by the same privilege as in the list of pools (Pool.Audit)
 }
 
-// notObserved marks that nothing on the host is known for sure.
+// notObserved records that nothing on the host is known for sure.
 func (v *View) notObserved(scope, why string) {
 	v.Unknown = append(v.Unknown, model.Unknown{Scope: scope, Why: why, All: true})
 }
 
-// Read reads the cluster's list once, and what tells whether that list can be
+// Read reads the cluster's list once, and what shows whether that list can be
 // trusted: quorum, the state of the nodes, and whether the token sees guests at all.
-// A list that may be short is no error: what it cannot show is in Unknown.
+// A list that may be short is not an error: what it cannot show is in Unknown.
 func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
 	v := &View{Nodes: map[string]bool{}, Guests: map[int]Listed{}, Storages: map[NodeStorage]string{}}
 	var status []map[string]json.RawMessage
@@ -84,7 +84,7 @@ func Read(ctx context.Context, c *api.Client, h *model.Host) (*View, error) {
 	g.Go(func() error {
 		statusErr = c.Get(gctx, "/cluster/status", &status)
 		if statusErr != nil && api.ClassOf(statusErr) == api.Denied {
-			return nil // only Sys.Audit on / shows it; judged below by the nodes
+			return nil // only Sys.Audit on / shows it; decided below by the nodes
 		}
 		return statusErr
 	})
@@ -218,9 +218,9 @@ func (v *View) checkQuorum(status []map[string]json.RawMessage, err error) {
 }
 
 // isFolder reports whether a row of the cluster's list is a storage that is cheap to list
-// as a whole: a folder on the node's own disks that may hold no disks of guests. PVE
-// lists no kind that a storage may not hold (PVE/Storage.pm, volume_list); of disks it
-// starts qemu-img for each, and files beyond a network are slow to look at.
+// as a whole: a folder on the node's own disks that may not have disks of guests. PVE
+// lists no kind that a storage may not have (PVE/Storage.pm, volume_list); of disks it
+// starts qemu-img for each, and files beyond a network are slow to read.
 func isFolder(e api.Row) bool {
 	kinds := strings.Split(e.Text("content"), ",")
 	return e.Text("plugintype") == "dir" && e.Text("shared") == "0" &&
