@@ -1,6 +1,10 @@
 package proxmox
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+)
 
 // CT is a container. The fields with tags are what the files declare of it, and what is
 // compared. One that is wanted has its resolution, one that was read its observation.
@@ -95,7 +99,7 @@ func (c *CT) observed(o *observation) state { return ctState{c, o} }
 func (c *CT) parts(wanted *resolution, seen *observation) guestCommon {
 	return guestCommon{
 		resolution: wanted, observation: seen, lxc: true, power: c.Power, restart: c.Restart, notes: c.Description, template: c.Template,
-		tags: c.Tags, options: c.Options, attributes: ctAttributes(), keys: ctKeys(), startup: &c.Startup, waits: &c.Waits, powered: &c.Power,
+		tags: c.Tags, options: c.Options, attributes: ctAttributes(), keys: options.CT(), startup: &c.Startup, waits: &c.Waits, powered: &c.Power,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
@@ -110,7 +111,7 @@ func (c ctTarget) alignDevices(other state) {
 			if w.MAC == "" {
 				h.MAC = ""
 			}
-			ctKeys().alignMembers("net0", w.Options, h.Options)
+			options.CT().AlignMembers("net0", w.Options, h.Options)
 			maps.DeleteFunc(h.Options, func(member, _ string) bool {
 				_, declared := w.Options[member]
 				return !declared && !slices.Contains(have.mark.Options, memberOption(h.Name, member))
@@ -123,7 +124,7 @@ func (c ctTarget) alignDevices(other state) {
 			if w.Size == 0 {
 				h.Size = 0
 			}
-			ctKeys().alignMembers(mountKey(h.Name), w.Options, h.Options)
+			options.CT().AlignMembers(mountKey(h.Name), w.Options, h.Options)
 		}
 	}
 	for _, name := range have.volumes().left() {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
@@ -36,7 +37,7 @@ func (r *ctResolver) complete() {
 	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
 	r.flags()
 	r.options()
-	r.checkAttributes(ctAttributes(), r.CT, ctKeys())
+	r.checkAttributes(ctAttributes(), r.CT, options.CT())
 	r.Terms = r.owned(r.ctTarget, "template."+r.Template, owner.Tag{MAC: "BC:24:11:00:00:00", Keys: seed.Sum("")})
 }
 
@@ -125,10 +126,10 @@ func (r *ctResolver) nics() {
 
 // members checks further members of a property string: that PVE has them, that they
 // are no attribute, and that PVE takes the whole.
-func (r *ctResolver) members(at, key string, options map[string]string, typed []string, whole string) {
-	v, _ := ctKeys().create.Param(key)
+func (r *ctResolver) members(at, key string, further map[string]string, typed []string, whole string) {
+	v, _ := options.CT().Create.Param(key)
 	known := true
-	for _, k := range slices.Sorted(maps.Keys(options)) {
+	for _, k := range slices.Sorted(maps.Keys(further)) {
 		_, ok := v.Sub[k]
 		switch {
 		case slices.Contains(typed, k):
@@ -139,14 +140,14 @@ func (r *ctResolver) members(at, key string, options map[string]string, typed []
 			r.errorf(at+".options."+k, fmt.Sprintf("PVE has no %q in %s", k, key), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(v.Sub))))
 		}
 	}
-	if len(options) > 0 && known {
+	if len(further) > 0 && known {
 		r.check(at+".options", key, whole)
 	}
 }
 
 // check holds a value against the API table.
 func (r *ctResolver) check(at, key, value string) {
-	if text := ctKeys().refusal(key, value); text != "" {
+	if text := options.CT().Refusal(key, value); text != "" {
 		r.errorf(at, fmt.Sprintf("PVE refuses %s = %q", key, value), "%s", strings.TrimSpace(text))
 	}
 }
@@ -154,7 +155,7 @@ func (r *ctResolver) check(at, key, value string) {
 // siteZone reports a time zone of the whole site that no container can have. Machines do without
 // it, so it is an error only where there is a container.
 func (r *ctResolver) siteZone(zone string) {
-	if zone == "" || ctKeys().refusal("timezone", zone) == "" {
+	if zone == "" || options.CT().Refusal("timezone", zone) == "" {
 		return
 	}
 	r.problems = append(r.problems, model.Problem{
@@ -203,7 +204,7 @@ func (r *ctResolver) flags() {
 
 // options checks further PVE keys against the API table and brings values into PVE's form.
 func (r *ctResolver) options() {
-	create, change := ctKeys().create, ctKeys().change
+	create, change := options.CT().Create, options.CT().Change
 	for k, v := range r.Options {
 		at := "options." + k
 		p, ok := create.Param(k)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/doctor"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 )
@@ -44,7 +45,7 @@ func TestOptionsAskForWhatPVEAsks(t *testing.T) {
 			w.Host.Edit(func(e *pvesim.Edit) {
 				e.Add(pvesim.Guest{VMID: 9500, Config: map[string]string{"name": "g"}})
 			})
-			priv := proxmox.OptionPrivilege(key)
+			priv := options.Privilege(key)
 			others := strings.Fields("VM.PowerMgmt VM.Config.CPU VM.Config.Memory VM.Config.Disk VM.Config.HWType VM.Config.Options VM.Config.Cloudinit VM.Config.Network VM.Config.CDROM")
 			others = slices.DeleteFunc(others, func(p string) bool {
 				return p == priv || priv == "VM.Config.Cloudinit" && p == "VM.Config.Network" // does as well

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
@@ -53,7 +54,7 @@ func isoNeeds(n *rights.Needs, v vmTarget) {
 // optionNeeds asks for what one PVE key of a VM needs.
 func optionNeeds(n *rights.Needs, key, value string) {
 	attr := "options." + key
-	priv := optionPrivilege(key)
+	priv := options.Privilege(key)
 	others := []string{}
 	if priv == "VM.Config.Cloudinit" {
 		others = append(others, "VM.Config.Network")
@@ -105,28 +106,5 @@ func cardModelNeeds(n *rights.Needs, name, attr string) {
 func mappingNeeds(n *rights.Needs, bus, name, key string) {
 	if name != "" {
 		n.Add(rights.Need{Grant: rights.Grant{Path: "/mapping/" + bus + "/" + name, Priv: "Mapping.Use"}, Role: rights.RoleMappings, For: "option " + key}, "options."+key)
-	}
-}
-
-// optionPrivilege is the privilege that PVE wants for a key of a VM (Q,
-// check_vm_modify_config_perm). What PVE keeps for root@pam the files cannot say.
-func optionPrivilege(key string) string {
-	switch strings.TrimRight(key, "0123456789") {
-	case "cores", "cpu", "cpulimit", "cpuunits", "numa", "smp", "sockets", "vcpus":
-		return "VM.Config.CPU"
-	case "memory", "balloon", "shares", "allow-ksm":
-		return "VM.Config.Memory"
-	case "acpi", "audio", "hotplug", "kvm", "machine", "rng", "scsihw", "smbios", "tablet", "vga", "watchdog", "serial", "usb", "hostpci":
-		return "VM.Config.HWType"
-	case "boot", "bootdisk", "efidisk", "tpmstate", "vmstatestorage", "virtiofs":
-		return "VM.Config.Disk"
-	case "ide", "sata", "scsi":
-		return "VM.Config.CDROM"
-	case "cicustom", "citype", "ciupgrade":
-		return "VM.Config.Cloudinit"
-	case "freeze":
-		return "VM.PowerMgmt"
-	default:
-		return "VM.Config.Options"
 	}
 }

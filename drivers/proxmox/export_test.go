@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/storage"
@@ -23,7 +24,7 @@ import (
 
 // SameOption compares values of a key of VMs, as the plan does for a declared and an observed one.
 func SameOption(key, a, b string) bool {
-	return vmKeys().same(key, a, b) || isCD(key, b) && sameCD(key, a, b)
+	return options.VM().Same(key, a, b) || isCD(key, b) && sameCD(key, a, b)
 }
 
 // Card is card.
@@ -62,15 +63,12 @@ func (f RoundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 
 // SpokenFor tells of a key of PVE by its name in the API table who sets it: an
 // attribute, an option, or nobody, and then why.
-func SpokenFor(key string) (attribute, refused string) { return typedBy(key), refusedKeys[key] }
+func SpokenFor(key string) (attribute, refused string) { return typedBy(key), options.Refused(key) }
 
 // SendSeed uploads an ISO image as the driver does.
 func (d *Driver) SendSeed(ctx context.Context, node, volid string, image []byte) error {
 	return seed.Upload(ctx, d.host, node, volid, image)
 }
-
-// SameCT does the same for containers.
-func SameCT(key, a, b string) bool { return ctKeys().same(key, a, b) }
 
 // ReadRecorded reads an answer of GET pending as that of a guest of ours; next is the
 // configuration with what waits.
@@ -113,9 +111,6 @@ func PlanForItself(seen *model.Resource) []string {
 	return out
 }
 
-// OptionPrivilege is optionPrivilege.
-func OptionPrivilege(key string) string { return optionPrivilege(key) }
-
 // IsTyped is isTyped.
 func IsTyped(key string) bool { return isTyped(key) }
 
@@ -123,9 +118,6 @@ func IsTyped(key string) bool { return isTyped(key) }
 func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[string]json.RawMessage, error) {
 	return storage.List(ctx, d.host.API, view.NodeStorage{Node: node, Storage: on}, content)
 }
-
-// AtOnce reports whether PVE changes a key of a running VM at once.
-func AtOnce(key string) bool { return atOnce[key] }
 
 // Keyed is an attribute of a guest that is one key of PVE, as its tags declare it.
 type Keyed struct {
@@ -149,14 +141,6 @@ func attributesOf(kind string) attributeTable {
 		return ctAttributes()
 	}
 	return vmAttributes()
-}
-
-// Refusal is why PVE would not create a guest with a value.
-func Refusal(kind, key, value string) string {
-	if kind == "ct" {
-		return ctKeys().refusal(key, value)
-	}
-	return vmKeys().refusal(key, value)
 }
 
 // CreateParams are the parameters that create a guest.

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -207,7 +208,7 @@ func (as attributeTable) restarting(path string) *attribute {
 
 // checkAttributes holds what the files declare against the API table, but for what was found
 // to be wrong before.
-func (r *guestResolver) checkAttributes(as attributeTable, spec any, k *keys) {
+func (r *guestResolver) checkAttributes(as attributeTable, spec any, k *options.Keys) {
 	for i := range as.list {
 		a := &as.list[i]
 		text := plainText(a.value(spec, ""))
@@ -215,7 +216,7 @@ func (r *guestResolver) checkAttributes(as attributeTable, spec any, k *keys) {
 		if found || !a.declared || !a.read || text == "" || text == "0" && !a.defaulted { // 0 is what is not said
 			continue
 		}
-		if why := k.refusal(a.key, text); why != "" {
+		if why := k.Refusal(a.key, text); why != "" {
 			r.errorf(a.name, fmt.Sprintf("PVE refuses %s = %q", a.name, text), "%s", strings.TrimSpace(why))
 		}
 	}

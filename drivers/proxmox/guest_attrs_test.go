@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
@@ -67,16 +68,11 @@ func TestAttributesAreDeclaredOnce(t *testing.T) {
 
 func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []model.Field) {
 	t.Helper()
-	verb, path := "/nodes/n/qemu", "/nodes/n/qemu/100/config"
-	if kind.Name == "ct" {
-		verb, path = "/nodes/n/lxc", "/nodes/n/lxc/100/config"
-	}
-	create, _, _ := pveapi.Lookup("POST", verb)
-	change, _, _ := pveapi.Lookup("PUT", path)
-	v, known := create.Param(a.Key)
+	keys := map[string]*options.Keys{"vm": options.VM(), "ct": options.CT()}[kind.Name]
+	v, known := keys.Create.Param(a.Key)
 	require.True(t, known, "PVE creates no guest with %s", a.Key)
 	if !a.Created {
-		_, known = change.Param(a.Key)
+		_, known = keys.Change.Param(a.Key)
 		require.True(t, known, "PVE changes no %s", a.Key)
 	}
 
@@ -92,7 +88,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 		}
 		text = proxmox.PlainText(proxmox.CreateParams(spec)[a.Key])
 		back := proxmox.ReadConfig(kind.Name, map[string]string{a.Key: text})
-		if proxmox.Refusal(kind.Name, a.Key, text) == "" && (!a.Read || reflect.DeepEqual(sample, field(back).Interface())) {
+		if keys.Refusal(a.Key, text) == "" && (!a.Read || reflect.DeepEqual(sample, field(back).Interface())) {
 			break
 		}
 		text = ""
@@ -100,8 +96,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 	require.NotEmpty(t, text, "no value of it is created and read back the same")
 
 	if a.Unset != "" && a.Unset != "0" {
-		same := map[string]func(key, a, b string) bool{"vm": proxmox.SameOption, "ct": proxmox.SameCT}[kind.Name]
-		require.True(t, same(a.Key, a.Unset, ""), "%s is not what PVE does without the key", a.Unset)
+		require.True(t, keys.Same(a.Key, a.Unset, ""), "%s is not what PVE does without the key", a.Unset)
 	}
 	if !a.Created {
 		have := proxmox.ReadConfig(kind.Name, map[string]string{})
@@ -115,7 +110,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 		require.Equal(t, []string{a.Name}, differing(spec, bare, a.Name), "the plan shows it")
 	}
 	if a.Read && kind.Name == "vm" && a.Cost == model.ClassNone && a.Priv != "VM.Config.Cloudinit" {
-		require.True(t, proxmox.AtOnce(a.Key), "PVE does not change it at once")
+		require.True(t, options.AtOnce(a.Key), "PVE does not change it at once")
 	}
 
 	f := fields[slices.IndexFunc(fields, func(f model.Field) bool { return f.Name == a.Name })]

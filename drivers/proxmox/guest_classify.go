@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -194,7 +195,7 @@ func (j *classifier) close() {
 			}
 			if want := targetOf(w); want != nil {
 				wc, hc := want.common(), have.common()
-				j.out.Undeclared = append(j.out.Undeclared, wc.keys.unnamed(addr, wc.options, hc.options, hc.observation)...)
+				j.out.Undeclared = append(j.out.Undeclared, undeclaredOptions(addr, wc, hc)...)
 				j.out.Findings = append(j.out.Findings, want.stale(w, have)...)
 			}
 			continue
@@ -254,4 +255,21 @@ func seen(addr model.Address, summary, detail string) diag.Finding {
 	f := guarded(diag.Warning, addr, summary, detail)
 	f.Source = diag.FromHost
 	return f
+}
+
+// undeclaredOptions are the options of a guest that no file names and that this program never
+// set. A boot order that begins with the root disk is the one that it was made with.
+func undeclaredOptions(addr model.Address, want, have guestCommon) []model.Setting {
+	var out []model.Setting
+	for key, val := range have.options {
+		_, named := want.options[key]
+		devices := options.BootDevices(val)
+		made := key == "boot" && len(devices) > 0 && devices[0] == have.mark.Slots["disk.root"]
+		ours := named || made || slices.Contains(have.mark.Options, key) || want.keys.Invented[key]
+		if !ours && !want.keys.Same(key, val, "") && have.observe.Now[key] == val {
+			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
+		}
+	}
+	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
+	return out
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
@@ -90,7 +91,7 @@ type state interface {
 	as(cfg view.Config) state
 	// pending lists what PVE holds back until the next full restart.
 	pending(addr model.Address) []model.Pending
-	// sameOption tells of values of an option that mean the same on this guest; see keys.align.
+	// sameOption tells of values of an option that mean the same on this guest; see options.Keys.Align.
 	sameOption(key, want, have string) bool
 	// settable reports whether PVE lets an API token revert a key.
 	settable(key string) bool
@@ -154,7 +155,7 @@ type guestCommon struct {
 	tags            []string
 	options         map[string]string
 	attributes      attributeTable
-	keys            *keys
+	keys            *options.Keys
 	startup         **Startup
 	waits           *bool
 	powered         *string // power, to be written
@@ -209,7 +210,7 @@ func alignValues(want target, have state) {
 	w, h := want.common(), have.common()
 	*h.waits = false
 	want.alignDevices(have)
-	w.keys.align(w.options, h.options, h.mark.Options, have.sameOption)
+	w.keys.Align(w.options, h.options, h.mark.Options, have.sameOption)
 	*h.startup = (*w.startup).sameAs(*h.startup)
 }
 

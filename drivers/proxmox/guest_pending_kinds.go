@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -34,22 +34,18 @@ func (c ctTarget) awaitsRestart(have state) bool { return awaits(c, have) }
 func (v vmState) settable(key string) bool {
 	c := v.observe
 	now, there := c.Now[key]
-	if d, ok := deviceOfHost[family(key)]; ok {
-		for _, val := range []string{now, c.Next[key]} {
-			if val != "" && !d.fine.MatchString(val) {
-				return false
-			}
-		}
+	if options.HostDevice(key, now) != "" || options.HostDevice(key, c.Next[key]) != "" {
+		return false
 	}
 	switch {
 	case drives.IsDrive(key):
 		return there || c.Now["protection"] != "1"
 	case key == "boot":
-		return !slices.ContainsFunc(bootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
+		return !slices.ContainsFunc(options.BootDevices(now), func(dev string) bool { return c.Current(dev) == "" })
 	case key == "machine": // of Windows PVE pins it when that is declared
 		return !strings.HasPrefix(c.Next["ostype"], "w") || !samePinned(cmp.Or(now, "pc"), c.Next[key])
 	case key == "bootdisk": // goes where a boot order is set
-		return len(bootDevices(c.Next["boot"])) == 0
+		return len(options.BootDevices(c.Next["boot"])) == 0
 	default:
 		return true
 	}
@@ -69,20 +65,15 @@ func (c ctState) settable(key string) bool {
 	}
 }
 
-// bootDevices are the devices of a boot order.
-func bootDevices(boot string) []string {
-	return strings.FieldsFunc(property.Parse(boot).Values["order"], func(r rune) bool { return r == ';' })
-}
-
 // sameValue compares what would be written with what is in force.
 func (*VM) sameValue(key, want, have string) bool {
 	if key == "boot" { // its order is its meaning
-		return slices.Equal(bootDevices(want), bootDevices(have))
+		return slices.Equal(options.BootDevices(want), options.BootDevices(have))
 	}
-	return vmKeys().same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
+	return options.VM().Same(key, want, have) || drives.HoldsState(key) && sameState(key, want, have) || isCD(key, have) && sameCD(key, want, have)
 }
 
-func (*CT) sameValue(key, want, have string) bool { return ctKeys().same(key, want, have) }
+func (*CT) sameValue(key, want, have string) bool { return options.CT().Same(key, want, have) }
 
 // takesBackData reports whether a change of a disk that is there only takes back what
 // waits. Else it would move data, or grow what is large enough.

@@ -13,6 +13,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/nocloud"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
@@ -148,7 +149,7 @@ func alignSeed(v vmTarget, have vmState) {
 	if !have.mark.HasNocloudISO() {
 		return
 	}
-	if w, declared := v.Options["boot"]; declared && vmKeys().same("boot", bootWithTail(w), have.Options["boot"]) {
+	if w, declared := v.Options["boot"]; declared && options.VM().Same("boot", bootWithTail(w), have.Options["boot"]) {
 		have.Options["boot"] = w
 	}
 	have.User, have.Keys, have.DNS, have.Domain = v.User, slices.Clone(v.Keys), slices.Clone(v.DNS), v.Domain

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
@@ -174,7 +175,7 @@ func TestRecordedConfigurationsAreRead(t *testing.T) {
 				compared++
 				same := proxmox.SameOption(key, val, next[key])
 				if s.lxc {
-					same = proxmox.SameCT(key, val, next[key])
+					same = options.CT().Same(key, val, next[key])
 				}
 				require.True(t, same, "%s: ordered %q, shown %q", key, val, next[key])
 			}

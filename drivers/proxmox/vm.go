@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
 
 // VM is a virtual machine. The fields with tags are what the files declare of it, and what
@@ -108,7 +109,7 @@ func (v *VM) observed(o *observation) state { return vmState{v, o} }
 func (v *VM) parts(wanted *resolution, seen *observation) guestCommon {
 	return guestCommon{
 		resolution: wanted, observation: seen, power: v.Power, restart: v.Restart, notes: v.Description, template: v.Template,
-		tags: v.Tags, options: v.Options, attributes: vmAttributes(), keys: vmKeys(), startup: &v.Startup, waits: &v.Waits, powered: &v.Power,
+		tags: v.Tags, options: v.Options, attributes: vmAttributes(), keys: options.VM(), startup: &v.Startup, waits: &v.Waits, powered: &v.Power,
 	}
 }
 

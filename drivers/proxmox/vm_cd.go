@@ -9,6 +9,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
@@ -29,7 +30,7 @@ func isCD(key, value string) bool {
 // sameCD compares two CD drives by what they mean. The size is PVE's, which reads it off
 // the image.
 func sameCD(key, a, b string) bool {
-	return vmKeys().same(key, withoutSize(a), withoutSize(b))
+	return options.VM().Same(key, withoutSize(a), withoutSize(b))
 }
 
 func withoutSize(drive string) string {

@@ -6,15 +6,9 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
-
-// atOnce are keys without effect on a running guest, so that PVE changes them at
-// once (qemu-server, PVE/QemuServer.pm, $fast_plug_option).
-var atOnce = map[string]bool{
-	"description": true, "migrate_downtime": true, "migrate_speed": true, "name": true, "onboot": true, "protection": true,
-	"shares": true, "startup": true, "tags": true, "vmstatestorage": true,
-}
 
 // class refines what a change costs by whether the guest runs, and by what PVE
 // can do while it does.
@@ -66,7 +60,7 @@ func (v vmState) plug(key, value string) model.Class {
 		return v.plugCD(key, value)
 	}
 	hot := false
-	switch family(key) {
+	switch options.VM().Family(key) {
 	case "cpuunits", "cpulimit":
 		hot = true
 	case "hotplug": // QEMU must be started with what these two need
@@ -83,7 +77,7 @@ func (v vmState) plug(key, value string) model.Class {
 	case "memory":
 		hot = v.hotplugs("memory") && v.observe.Now["numa"] == "1"
 	default:
-		if atOnce[key] {
+		if options.AtOnce(key) {
 			return model.ClassNone
 		}
 	}

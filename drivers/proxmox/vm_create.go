@@ -12,6 +12,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -125,7 +126,7 @@ func (d worker) dress(ctx context.Context, want vmTarget, at view.GuestRef, m ow
 		}
 	}
 	for key, val := range w.set {
-		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (drives.HoldsState(key) || vmKeys().same(key, there, fmt.Sprint(val))) {
+		if there := cfg.Next[key]; !property.IsNet(key) && there != "" && (drives.HoldsState(key) || options.VM().Same(key, there, fmt.Sprint(val))) {
 			delete(w.set, key) // the order of a state drive would make a second, empty one; the copy has the template's
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
@@ -37,7 +38,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	v.Waits = g.Running && (len(cfg.WaitingKeys()) > 0 || v.unread())
 	for k, val := range c {
-		if v.isOption(k, val) && !vmKeys().invented[k] {
+		if v.isOption(k, val) && !options.VM().Invented[k] {
 			v.Options[k] = val
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/engine/diag"
 )
@@ -28,64 +29,10 @@ func typedBy(family string) string {
 	return blockKeys[family]
 }
 
-// refusedKeys are PVE keys that no option may set, with the reason; indexed ones by family.
-var refusedKeys = func() map[string]string {
-	out := map[string]string{
-		"cipassword": "PVE never shows a password, so neither a change of it here nor one made on the host could be seen: log in with SSH keys",
-		"smbios1":    "it carries the identity by which the guest is known as ours",
-		"cdrom":      `it is an old name of ide2, which is the cloud-init drive: a CD drive is declared by its slot, ide0 = "local:iso/NAME.iso,media=cdrom"`,
-		"unused[n]":  "detached volumes follow from the disk blocks",
-		"bootdisk":   `it is an old form of boot: set boot = "order=…"`,
-		"smp":        "it is an old name of sockets: set sockets",
-		"template":   "a template is no guest that could run: declare it in a template block",
-		"lock":       "PVE's own tasks lock and unlock a guest",
-		"node":       "it follows from the host",
-		"vmid":       "it has an attribute of its own",
-		"pool":       "the host block says it",
-		"start":      "power says it",
-		"storage":    "the host block and the disk blocks say it",
-		"ha-managed": "it is of the request that creates the guest, and no setting of it",
-	}
-	for key := range strings.FieldsSeq("archive bwlimit delete digest force import-working-storage live-restore revert skiplock unique") {
-		out[key] = "it is of a request, and no setting of the guest"
-	}
-	for key := range strings.FieldsSeq("affinity amd-sev arch args hookscript hugepages intel-tdx ivshmem keephugepages parallel[n] spice_enhancements vmgenid") {
-		out[key] = rootOnly
-	}
-	return out
-}()
-
-// rootOnly: PVE compares with the user's name, and a token of root@pam is not
-// root@pam (qemu-server, API2/Qemu.pm, check_vm_modify_config_perm).
-const rootOnly = "PVE takes it from root@pam with a password only, never from an API token: set it on the node with qm set"
-
-// family is how the API table calls a key: an indexed one by "[n]".
-func family(key string) string {
-	if _, named := vmKeys().change.Params[key]; named && !strings.HasSuffix(key, "[n]") {
-		return key
-	}
-	if plain := strings.TrimRight(key, "0123456789"); plain != key {
-		return plain + "[n]"
-	}
-	return key
-}
-
 // isTyped reports whether a PVE key is said by an attribute of its own, or by none.
 func isTyped(key string) bool {
-	f := family(key)
-	return typedBy(f) != "" || refusedKeys[f] != ""
-}
-
-// deviceOfHost are values that reach through to the node's own devices; PVE takes
-// them from root@pam only, and from tokens those that an administrator has mapped.
-var deviceOfHost = map[string]struct {
-	fine *regexp.Regexp
-	fix  string
-}{
-	"serial[n]":  {regexp.MustCompile(`^socket$`), `a token may set "socket" only`},
-	"usb[n]":     {regexp.MustCompile(`(^|,)mapping=|^(host=)?spice(,|$)`), "name a resource mapping: mapping=NAME"},
-	"hostpci[n]": {regexp.MustCompile(`(^|,)mapping=`), "name a resource mapping: mapping=NAME"},
-	"rng0":       {regexp.MustCompile(`urandom|/random`), "take /dev/urandom"},
+	f := options.VM().Family(key)
+	return typedBy(f) != "" || options.Refused(f) != ""
 }
 
 // stateOrder is what a state drive is declared by.
@@ -114,18 +61,18 @@ func (r *vmResolver) options() {
 	if len(r.Options) == 0 {
 		return
 	}
-	m := vmKeys().create
+	m := options.VM().Create
 	for _, k := range slices.Sorted(maps.Keys(r.Options)) {
 		p, known := m.Param(k)
-		f := family(k)
+		f := options.VM().Family(k)
 		switch {
 		case r.cd(m, k):
 			continue
 		case typedBy(f) != "":
 			r.errorf("options."+k, fmt.Sprintf("option %q has an attribute of its own", k), "it is said by %s: see the reference page of %s", typedBy(f), r.kind)
 			continue
-		case refusedKeys[f] != "":
-			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", refusedKeys[f])
+		case options.Refused(f) != "":
+			r.errorf("options."+k, fmt.Sprintf("option %q cannot be set here", k), "%s", options.Refused(f))
 			continue
 		case !known:
 			r.errorf("options."+k, fmt.Sprintf("PVE has no option %q for a VM", k), "%s", diag.DidYouMean(k, slices.Collect(maps.Keys(m.Params))))
@@ -148,12 +95,12 @@ func (r *vmResolver) options() {
 // checkOption refuses values that PVE would refuse, or that could never be kept.
 func (r *vmResolver) checkOption(k, v string) {
 	refused := fmt.Sprintf("PVE refuses option %s = %q", k, v)
-	if text := vmKeys().refusal(k, v); text != "" {
+	if text := options.VM().Refusal(k, v); text != "" {
 		r.errorf("options."+k, refused, "%s", strings.TrimSpace(text))
 		return
 	}
-	if d, ok := deviceOfHost[family(k)]; ok && !d.fine.MatchString(v) {
-		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", d.fix)
+	if fix := options.HostDevice(k, v); fix != "" {
+		r.errorf("options."+k, refused, "devices of the node are for root@pam with a password: %s", fix)
 	}
 	if drives.HoldsState(k) && !stateOrder.MatchString(v) {
 		r.errorf("options."+k, fmt.Sprintf("option %s names a volume", k), "give an order such as local-lvm:1, from which each guest gets a volume of its own")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
@@ -52,7 +53,7 @@ func (c *change) rebus(name string) {
 // as far as that bus knows them, and those that all disks of ours have.
 func onBus(value, slot string) string {
 	known := map[string]bool{}
-	if param, ok := vmKeys().change.Param(slot); ok {
+	if param, ok := options.VM().Change.Param(slot); ok {
 		for name := range param.Members() {
 			known[name] = true
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/diag"
@@ -35,7 +36,7 @@ func (r *vmResolver) complete() {
 	r.Tags = r.tagged(r.Tags)
 	r.conduct(r.Power, r.Restart, r.Description, r.Startup)
 	r.options()
-	r.checkAttributes(vmAttributes(), r.VM, vmKeys())
+	r.checkAttributes(vmAttributes(), r.VM, options.VM())
 	r.defaults()
 	r.owned()
 }

@@ -1,10 +1,10 @@
 package proxmox
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/engine/model"
 )
@@ -20,7 +20,7 @@ func sameState(key, order, drive string) bool {
 // sameMake is the same but for the storage. Of what only PVE decides (size, the
 // certificates it enrolled) there is an opinion only where the order has one.
 func sameMake(key, order, drive string) bool {
-	v, ok := vmKeys().change.Param(key)
+	v, ok := options.VM().Change.Param(key)
 	if !ok {
 		return order == drive
 	}
@@ -30,11 +30,10 @@ func sameMake(key, order, drive string) bool {
 		return false
 	}
 	for _, name := range []string{"efitype", "pre-enrolled-keys", "version", "ms-cert"} {
-		m := v.Members()[name]
-		if m == nil || (name == "ms-cert" && want[name] == "") {
+		if v.Members()[name] == nil || (name == "ms-cert" && want[name] == "") {
 			continue
 		}
-		if scalar(m, cmp.Or(want[name], defaultText(m))) != scalar(m, cmp.Or(have[name], defaultText(m))) {
+		if !options.VM().SameMember(key, name, want[name], have[name]) {
 			return false
 		}
 	}
@@ -54,7 +53,7 @@ func samePinned(want, have string) bool {
 		return false
 	}
 	w.Values["type"], h.Values["type"] = "", ""
-	return vmKeys().same("machine", joined(w, map[string]string{"type": "pc"}, "type"), joined(h, map[string]string{"type": "pc"}, "type"))
+	return options.VM().Same("machine", joined(w, map[string]string{"type": "pc"}, "type"), joined(h, map[string]string{"type": "pc"}, "type"))
 }
 
 // refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/seed"
 	"github.com/homestak/homestak-gitops/engine/plan"
@@ -76,7 +77,7 @@ func (c *vmChange) bootable() {
 // deletes, and forgets what an earlier one deleted.
 func (c *vmChange) followBoot() {
 	old := c.have.observe
-	order := bootDevices(old.Now["boot"])
+	order := options.BootDevices(old.Now["boot"])
 	if c.set["boot"] != nil || c.gone["boot"] {
 		return
 	}

@@ -53,6 +53,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/pveapi/pveapitest", may: []string{"drivers/proxmox/pveapi"}}, // for tests of clients
 	{pkg: "drivers/proxmox/pveapi/gen"},
 	{pkg: "drivers/proxmox/pvesim/simtest", may: []string{"drivers/proxmox/pvesim"}}, // serves a simulated host in a test
+	{pkg: "drivers/proxmox/options", may: []string{"drivers/proxmox/property", "drivers/proxmox/pveapi"}},
 	{pkg: "drivers/proxmox/nocloud"},
 	{pkg: "drivers/proxmox/property"},
 	{pkg: "drivers/proxmox/rights", may: []string{"drivers/proxmox/property", "engine/diag", "engine/model"}},
@@ -68,7 +69,7 @@ var layers = append(simulatorLayers(), []layer{
 	{pkg: "drivers/proxmox/drives", may: []string{"drivers/proxmox/property"}},
 	{pkg: "drivers/proxmox/preflight", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model"}},
 	{pkg: "drivers/proxmox/inside", may: []string{"drivers/proxmox/api", "drivers/proxmox/kind", "drivers/proxmox/property", "drivers/proxmox/view", "engine/guest", "engine/health", "engine/model"}},
-	{pkg: "drivers/proxmox", may: []string{"drivers/proxmox/api", "drivers/proxmox/drives", "drivers/proxmox/inside", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/objects", "drivers/proxmox/owner", "drivers/proxmox/power", "drivers/proxmox/preflight", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/removal", "drivers/proxmox/rights", "drivers/proxmox/seed", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/guest", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim", "engine/apply", "engine/health"}}, // stories: a plan is made and carried out on a simulator
+	{pkg: "drivers/proxmox", may: []string{"drivers/proxmox/api", "drivers/proxmox/drives", "drivers/proxmox/inside", "drivers/proxmox/kind", "drivers/proxmox/nocloud", "drivers/proxmox/objects", "drivers/proxmox/options", "drivers/proxmox/owner", "drivers/proxmox/power", "drivers/proxmox/preflight", "drivers/proxmox/property", "drivers/proxmox/pveapi", "drivers/proxmox/removal", "drivers/proxmox/rights", "drivers/proxmox/seed", "drivers/proxmox/storage", "drivers/proxmox/view", "engine/diag", "engine/guest", "engine/model", "engine/plan"}, tests: []string{"drivers/proxmox/doctor", "drivers/proxmox/proxmoxtest", "drivers/proxmox/pvesim", "engine/apply", "engine/health"}}, // stories: a plan is made and carried out on a simulator
 	{pkg: "drivers/proxmox/proxmoxtest", may: []string{"drivers/proxmox", "drivers/proxmox/objects", "drivers/proxmox/pveapi/pveapitest", "drivers/proxmox/pvesim", "engine/model", "engine/plan"}},                                                 // a site on a simulated host, for tests
 	{pkg: "drivers/proxmox/doctor", may: []string{"drivers/proxmox", "drivers/proxmox/api", "drivers/proxmox/objects", "drivers/proxmox/property", "drivers/proxmox/rights", "drivers/proxmox/view", "engine/diag", "engine/model", "engine/view"}}, // a user of the driver, as the command is
 	{pkg: "policy", may: []string{"engine/diag", "engine/model", "engine/plan"}},

@@ -1,4 +1,11 @@
-package proxmox
+// Package options knows what the keys of a guest's configuration mean in Proxmox VE: when two
+// values of one are the same, why a value or a key is refused, and what the token needs to
+// set one.
+//
+// Proxmox VE keeps most values as they were sent, fills in nothing, and takes many spellings
+// for one thing: "on" for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". Text
+// that differs is no change as long as the guest would be the same.
+package options
 
 import (
 	"cmp"
@@ -11,51 +18,45 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
-	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// Values of PVE's keys are compared by what they mean. PVE keeps most of them as
-// they were sent, fills in nothing, and takes many spellings for one thing: "on"
-// for 1, "virtio" for "type=virtio", "1" for "network,disk,usb". Text that differs
-// is no change as long as the guest would be the same.
-
-// keys are what is known of the configuration of VMs, or of containers.
-type keys struct {
-	create, change *pveapi.Method // the requests that they are parameters of
+// Keys are what is known of the configuration of VMs, or of containers.
+type Keys struct {
+	Create, Change *pveapi.Method // the requests that they are parameters of
 	// unsaid are defaults that PVE's code has and the API table has not, of whole keys
 	// and of members of property strings by the family of the key.
 	unsaid map[string]string
 	// sets are members whose parts have no order, separated by semicolons.
 	sets map[string]bool
-	// invented are keys that PVE makes up by itself.
-	invented map[string]bool
+	// Invented are keys that PVE makes up by itself.
+	Invented map[string]bool
 }
 
-// vmKeys are those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
+// VM gives those of VMs (qemu-server: PVE/QemuServer.pm, CPUConfig.pm, PCI.pm, RNG.pm;
 // API2/Qemu.pm, create_vm). For cpuunits the default is that of cgroup v2, which PVE 8
 // and 9 run on.
-var vmKeys = sync.OnceValue(func() *keys {
-	return &keys{
-		create: method("POST", "/nodes/n/qemu"), change: method("PUT", "/nodes/n/qemu/100/config"),
+var VM = sync.OnceValue(func() *Keys {
+	return &Keys{
+		Create: method("POST", "/nodes/n/qemu"), Change: method("PUT", "/nodes/n/qemu/100/config"),
 		unsaid: map[string]string{
 			"cpu": "kvm64", "cpu.hidden": "0", "cpuunits": "100", "freeze": "0", "vga": "std", "memory": "512", "agent": "0",
 			"watchdog.model": "i6300esb", "rng.max_bytes": "1024", "rng.period": "1000",
 			"hostpci.rombar": "1", "hostpci.pcie": "0", "hostpci.x-vga": "0", "hostpci.legacy-igd": "0",
 		},
 		sets:     map[string]bool{"cpu.flags": true, "numa.cpus": true, "numa.hostnodes": true},
-		invented: map[string]bool{"meta": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true},
+		Invented: map[string]bool{"meta": true, "parent": true, "vmstate": true, "snaptime": true, "runningmachine": true, "runningcpu": true},
 	}
 })
 
-// ctKeys are those of containers (pve-container, PVE/LXC/Config.pm).
-var ctKeys = sync.OnceValue(func() *keys {
-	return &keys{
-		create: method("POST", "/nodes/n/lxc"), change: method("PUT", "/nodes/n/lxc/100/config"),
+// CT gives those of containers (pve-container, PVE/LXC/Config.pm).
+var CT = sync.OnceValue(func() *Keys {
+	return &Keys{
+		Create: method("POST", "/nodes/n/lxc"), Change: method("PUT", "/nodes/n/lxc/100/config"),
 		unsaid: map[string]string{
 			"rootfs.acl": "0", "rootfs.quota": "0", "rootfs.ro": "0", "mp.acl": "0", "mp.backup": "0", "mp.quota": "0", "mp.ro": "0",
 			"net.firewall": "0", "net.host-managed": "0", "net.link_down": "0",
 		},
-		invented: map[string]bool{"arch": true, "ostype": true, "parent": true, "snaptime": true, "lxc": true},
+		Invented: map[string]bool{"arch": true, "ostype": true, "parent": true, "snaptime": true, "lxc": true},
 	}
 })
 
@@ -64,21 +65,32 @@ func method(verb, path string) *pveapi.Method {
 	return m
 }
 
-// refusal is why PVE would not create a guest with a value; "" if it would.
-func (k *keys) refusal(key, value string) string {
-	return k.create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
+// Refusal says why Proxmox VE would not create a guest with a value; "" if it would.
+func (k *Keys) Refusal(key, value string) string {
+	return k.Create.Check(map[string]any{"node": "n", "vmid": "100", key: value})[key]
 }
 
-// same reports whether two values of a key mean the same; "" is the key's absence.
-func (k *keys) same(key, a, b string) bool {
+// Family is how the API table calls a key: an indexed one by "[n]".
+func (k *Keys) Family(key string) string {
+	if _, named := k.Change.Params[key]; named && !strings.HasSuffix(key, "[n]") {
+		return key
+	}
+	if plain := strings.TrimRight(key, "0123456789"); plain != key {
+		return plain + "[n]"
+	}
+	return key
+}
+
+// Same reports whether two values of a key mean the same; "" is the key's absence.
+func (k *Keys) Same(key, a, b string) bool {
 	return a == b || k.meaning(key, a) == k.meaning(key, b)
 }
 
 // meaning brings the value of a key into the one form that all its spellings share.
 // What cannot be read stays as it is.
-func (k *keys) meaning(key, value string) string {
+func (k *Keys) meaning(key, value string) string {
 	value = strings.TrimSpace(value)
-	v, known := k.change.Param(key)
+	v, known := k.Change.Param(key)
 	if !known {
 		return value
 	}
@@ -111,9 +123,15 @@ func (k *keys) meaning(key, value string) string {
 	return scalar(v, value)
 }
 
-// member does the same for a member of a property string.
-func (k *keys) member(key, name, text string) string {
-	v, _ := k.change.Param(key)
+// SameMember reports whether two values of a member of a key mean the same; "" is its
+// absence. The key must be in the API table, and have that member.
+func (k *Keys) SameMember(key, name, a, b string) bool {
+	return k.member(key, name, a) == k.member(key, name, b)
+}
+
+// member is meaning for a member of a property string.
+func (k *Keys) member(key, name, text string) string {
+	v, _ := k.Change.Param(key)
 	m := v.Members()[name]
 	said := strings.TrimRight(key, "0123456789") + "." + name
 	if text == "" && m.Alias == "" {
@@ -127,14 +145,14 @@ func (k *keys) member(key, name, text string) string {
 	return scalar(m, text)
 }
 
-// alignMembers writes the wanted text of members over an observed one that means
+// AlignMembers writes the wanted text of members over an observed one that means
 // the same, and takes out those which only spell out a default.
-func (k *keys) alignMembers(key string, want, have map[string]string) {
-	v, _ := k.change.Param(key)
+func (k *Keys) AlignMembers(key string, want, have map[string]string) {
+	v, _ := k.Change.Param(key)
 	for name := range v.Members() {
 		w, wanted := want[name]
 		switch {
-		case k.member(key, name, w) != k.member(key, name, have[name]):
+		case !k.SameMember(key, name, w, have[name]):
 		case wanted:
 			have[name] = w
 		default:
@@ -143,19 +161,19 @@ func (k *keys) alignMembers(key string, want, have map[string]string) {
 	}
 }
 
-// align leaves of the observed options what differs in meaning. One that the files
-// never spoke of, by those that the mark knows, is none of ours; one that they take
-// away, and that means the default already, is gone. also tells of further values that
-// are the same; it may be nil.
-func (k *keys) align(want, have map[string]string, known []string, also func(key, want, have string) bool) {
+// Align leaves in have, the observed options, what differs in meaning from the wanted ones.
+// It removes an option that the files never set, going by the known ones of the ownership tag,
+// and one that they no longer set and that means the default already. also reports further
+// values as the same; it may be nil.
+func (k *Keys) Align(want, have map[string]string, known []string, also func(key, want, have string) bool) {
 	for key, val := range have {
-		if _, wanted := want[key]; !wanted && (!slices.Contains(known, key) || k.invented[key] || k.same(key, val, "")) {
+		if _, wanted := want[key]; !wanted && (!slices.Contains(known, key) || k.Invented[key] || k.Same(key, val, "")) {
 			delete(have, key)
 		}
 	}
 	for key, w := range want {
 		h, there := have[key]
-		if k.same(key, w, h) || there && also != nil && also(key, w, h) {
+		if k.Same(key, w, h) || there && also != nil && also(key, w, h) {
 			have[key] = w
 		}
 	}
@@ -196,20 +214,4 @@ func defaultText(v *pveapi.Value) string {
 		return ""
 	}
 	return fmt.Sprint(v.Default)
-}
-
-// unnamed are the options of a guest that no file names and that this program never set. A
-// boot order that begins with the root disk is the one that it was made with.
-func (k *keys) unnamed(addr model.Address, want, have map[string]string, h *observation) []model.Setting {
-	var out []model.Setting
-	for key, val := range have {
-		_, named := want[key]
-		devices := bootDevices(val)
-		made := key == "boot" && len(devices) > 0 && devices[0] == h.mark.Slots["disk.root"]
-		if !named && !made && !slices.Contains(h.mark.Options, key) && !k.invented[key] && !k.same(key, val, "") && h.observe.Now[key] == val {
-			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
-		}
-	}
-	slices.SortFunc(out, func(a, b model.Setting) int { return strings.Compare(a.Path, b.Path) })
-	return out
 }
