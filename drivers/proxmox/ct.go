@@ -28,7 +28,7 @@ type CT struct {
 	Restart     string   `hcl:"restart,optional" default:"never" plan:"-" doc:"never or allowed: whether a change may restart the running guest."`
 
 	Unprivileged bool     `hcl:"unprivileged,optional" default:"true" pve:"unprivileged,always" priv:"VM.Allocate" cost:"data-loss" doc:"Its root is nobody on the host. It cannot be changed on a container that exists."`
-	Features     []string `hcl:"features,optional" pve:"features" as:"features" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
+	Features     []string `hcl:"features,optional" pve:"features" as:"flags" priv:"VM.Allocate" cost:"restart" doc:"nesting, and only of an unprivileged container: PVE lets no API token set others."`
 	Hostname     string   `hcl:"hostname,optional" pve:"hostname" priv:"VM.Config.Network" doc:"Host name inside; the node's name unless set."`
 	Nameserver   []string `hcl:"nameserver,optional" pve:"nameserver" as:"list" priv:"VM.Config.Network" cost:"restart" doc:"Name servers; the spec's, else the site's unless set."`
 	Searchdomain string   `hcl:"searchdomain,optional" pve:"searchdomain" priv:"VM.Config.Network" cost:"restart" doc:"Domain; the spec's, else the site's unless set."`

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -40,7 +41,7 @@ func (d worker) unpackCT(ctx context.Context, want ctTarget, at view.GuestRef, m
 		slot := m.Slots["disk."+disk.Name]
 		p[slot] = disk.Order(slot)
 	}
-	maps.Copy(p, ctAttributes().creation(want.CT))
+	maps.Copy(p, ctAttributes().Creation(want.CT))
 	p["vmid"], p["ostemplate"] = at.VMID, want.source
 	if len(want.rootKeys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.rootKeys, "\n")
@@ -112,9 +113,9 @@ func (d worker) dressCT(ctx context.Context, want ctTarget, at view.GuestRef, m 
 	}
 	m.Slots = want.slots(cfg, m.Slots)
 	w := writing{set: ctParams(want.CT, &m, cfg), gone: map[string]bool{}}
-	w.strip(cfg, ctAttributes().settings(want.CT))
+	w.strip(cfg, ctAttributes().Settings(want.CT))
 	for key, val := range w.set {
-		if cfg.Next[key] == plainText(val) {
+		if cfg.Next[key] == attribute.Text(val) {
 			delete(w.set, key)
 		}
 	}
@@ -128,24 +129,12 @@ func (d worker) dressCT(ctx context.Context, want ctTarget, at view.GuestRef, m 
 	return d.writeCopy(ctx, copying{at, cfg, is, m, want.Description, want.Template}, w)
 }
 
-// plainText is a parameter as PVE shows it.
-func plainText(v any) string {
-	switch v {
-	case true:
-		return "1"
-	case false:
-		return "0"
-	default:
-		return fmt.Sprint(v)
-	}
-}
-
 // ctParams are the keys of a whole container but its disks and what only a create
 // takes. It gives the mark the address of the first card: that of a card which is
 // there is kept, for another one is made up.
 func ctParams(c *CT, m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))
-	p := ctAttributes().settings(c).OmitEmpty()
+	p := ctAttributes().Settings(c).OmitEmpty()
 	for k, val := range c.Options {
 		p[k] = val
 	}
@@ -166,12 +155,4 @@ func newMAC() string {
 	b := make([]byte, 3)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
-}
-
-func featuresText(features []string) string {
-	var parts []string
-	for _, f := range features {
-		parts = append(parts, f+"=1")
-	}
-	return strings.Join(parts, ",")
 }

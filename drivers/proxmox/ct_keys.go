@@ -62,8 +62,8 @@ func (n CTNIC) text(slot, mac string, kept map[string]string) string {
 func readCTNIC(name, value string) CTNIC {
 	p := property.Parse(value).Values
 	return CTNIC{
-		Name: name, Bridge: p["bridge"], VLAN: atoi(p["tag"], 0), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
-		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: atoi(p["mtu"], 0), Rate: readRate(p["rate"]),
+		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
+		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
 		LinkDown: isOn(p["link_down"]), Trunks: readTrunks(p["trunks"]), Options: others(p, cardMembers...),
 	}
 }
@@ -148,7 +148,7 @@ func mountKey(name string) string { return pick(name == "root", "rootfs", "mp0")
 
 // isTypedCT reports whether a PVE key has an attribute of its own here, or is ours to write.
 func isTypedCT(key string) bool {
-	if drives.IsMount(key) || ctAttributes().byKey[key] != nil {
+	if drives.IsMount(key) || ctAttributes().ByKey(key) != nil {
 		return true
 	}
 	switch strings.TrimRight(key, "0123456789") {

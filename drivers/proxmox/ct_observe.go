@@ -35,7 +35,7 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
 		&observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
-	ctAttributes().observe(t.CT, c)
+	ctAttributes().Observe(t.CT, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.Provisional() {
 		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
@@ -48,22 +48,6 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		}
 	}
 	return resource(g, cfg, m, t.CT, t.observation)
-}
-
-// readFeatures lists the features that are on; one with a value, as mount has, keeps it.
-func readFeatures(s string) []string {
-	out := []string{}
-	for k, v := range property.Parse(s).Values {
-		switch v {
-		case "0":
-		case "1":
-			out = append(out, k)
-		default:
-			out = append(out, k+"="+v)
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // readDevices reads the disks that the mark names, since others were attached by

@@ -99,7 +99,9 @@ func guestNeeds(g target, n *rights.Needs) {
 	n.Guest("VM.PowerMgmt", "power", "power")
 	g.basicNeeds(n)
 	c := g.common()
-	attributeNeeds(n, c.attributes)
+	for _, a := range c.attributes.All {
+		n.Guest(a.Privilege, a.Name, a.Name)
+	}
 	for _, d := range g.volumes().list {
 		if d.storage == "" {
 			continue // where a template lies that is only named

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -119,28 +120,12 @@ func (d *Driver) Content(ctx context.Context, node, on, content string) ([]map[s
 	return storage.List(ctx, d.host.API, view.NodeStorage{Node: node, Storage: on}, content)
 }
 
-// Keyed is an attribute of a guest that is one key of PVE, as its tags declare it.
-type Keyed struct {
-	Name, Key, Priv, Unset string
-	Cost                   model.Class
-	Created, Read          bool
-	Field                  int
-}
-
-// KeyedAttributes are those of a kind of guest.
-func KeyedAttributes(kind string) []Keyed {
-	var out []Keyed
-	for _, a := range attributesOf(kind).list {
-		out = append(out, Keyed{a.name, a.key, a.priv, a.unset, a.costs, a.created, a.read, a.index})
-	}
-	return out
-}
-
-func attributesOf(kind string) attributeTable {
+// Attributes are those of a kind of guest that are one key each.
+func Attributes(kind string) []attribute.Attribute {
 	if kind == "ct" {
-		return ctAttributes()
+		return ctAttributes().All
 	}
-	return vmAttributes()
+	return vmAttributes().All
 }
 
 // CreateParams are the parameters that create a guest.
@@ -148,7 +133,7 @@ func CreateParams(spec any) map[string]any {
 	switch v := spec.(type) {
 	case *CT:
 		p := ctParams(v, &owner.Tag{}, view.Config{})
-		maps.Copy(p, ctAttributes().creation(v))
+		maps.Copy(p, ctAttributes().Creation(v))
 		return p
 	default:
 		return vmParams(spec.(*VM), owner.Tag{})
@@ -169,6 +154,3 @@ func ReadConfig(kind string, cfg map[string]string) any {
 	c := view.Config{Now: cfg, Next: cfg}
 	return observedGuest(view.Listed{LXC: kind == "ct"}, c, "", owner.Tag{Type: kind, UUID: "x", MAC: "x"}).Spec
 }
-
-// PlainText is a parameter as PVE shows it.
-func PlainText(v any) string { return plainText(v) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/power"
@@ -53,19 +54,19 @@ func (c *change) text(key, val string) {
 }
 
 // attribute sets the key of an attribute, or deletes it.
-func (c *change) attribute(name string, as attributeTable, spec any) {
+func (c *change) attribute(name string, as attribute.Table, spec any) {
 	if name == "power" {
 		c.power = true
 		return
 	}
-	a := as.byName[name]
-	if a == nil || a.created { // of the mark, or only observed
+	a := as.ByName(name)
+	if a == nil || a.Created { // of the mark, or only observed
 		return
 	}
-	if val := a.value(spec, c.from.observe.Current(a.key)); val == "" {
-		c.text(a.key, "")
+	if val := a.Value(spec, c.from.observe.Current(a.Key)); val == "" {
+		c.text(a.Key, "")
 	} else {
-		c.set[a.key] = val
+		c.set[a.Key] = val
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
@@ -154,7 +155,7 @@ type guestCommon struct {
 	notes, template string
 	tags            []string
 	options         map[string]string
-	attributes      attributeTable
+	attributes      attribute.Table
 	keys            *options.Keys
 	startup         **Startup
 	waits           *bool
@@ -166,7 +167,7 @@ func guestKindOf[S any](name, doc string, absent map[string]string) kind.Of[S] {
 	return kind.Of[S]{
 		Model: model.Kind{
 			Name: name, Block: "node", Doc: doc, Guest: true, Absent: absent,
-			New: func() any { return withDefaults(new(S)) },
+			New: func() any { return attribute.Default(new(S)) },
 			Resolve: func(r *model.Resource, in model.Scope) []model.Problem {
 				g := &guestResolver{in: in, kind: name}
 				r.Private = &resolution{}
@@ -229,8 +230,8 @@ func attributePath(g state, key string) string {
 	if property.IsNet(key) {
 		return "nic." + key
 	}
-	if name := c.attributes.nameOf(key); name != "" {
-		return name
+	if a := c.attributes.ByKey(key); a != nil {
+		return a.Name
 	}
 	if !g.isOption(key, cmp.Or(c.observe.Next[key], c.observe.Now[key])) {
 		return key

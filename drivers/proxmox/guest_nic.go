@@ -25,8 +25,8 @@ func readNIC(name, value string) NIC {
 	p := property.Parse(value)
 	model, mac := property.CardModel(p)
 	return NIC{
-		Name: name, Bridge: p.Values["bridge"], VLAN: atoi(p.Values["tag"], 0), MAC: strings.ToUpper(mac), Model: model,
-		Firewall: isOn(p.Values["firewall"]), MTU: atoi(p.Values["mtu"], 0), Queues: atoi(p.Values["queues"], 0),
+		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
+		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
 		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: readTrunks(p.Values["trunks"]),
 	}
 }
@@ -86,6 +86,15 @@ func countText(n int) string {
 		return ""
 	}
 	return strconv.Itoa(n)
+}
+
+// readCount reads a number; 0 for what is none.
+func readCount(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // rateText is a limit in MB/s; "" for none.

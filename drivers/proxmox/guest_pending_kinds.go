@@ -8,6 +8,7 @@ import (
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
@@ -58,7 +59,7 @@ func (c ctState) settable(key string) bool {
 	case strings.TrimRight(key, "0123456789") == "dev" || key == "hookscript":
 		return false
 	case key == "features":
-		others := slices.ContainsFunc(readFeatures(c.observe.Now[key]), func(f string) bool { return f != "nesting" })
+		others := slices.ContainsFunc(property.Flags(c.observe.Now[key]), func(f string) bool { return f != "nesting" })
 		return c.Unprivileged && !others
 	default:
 		return true

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
@@ -333,5 +335,16 @@ func (r *guestResolver) owned(g target, from string, longest owner.Tag) (terms s
 func (r *guestResolver) fits(notes string, m owner.Tag) {
 	if n := utf8.RuneCountInString(owner.Describe(notes, m)); n > owner.MaxDescription {
 		r.errorf("description", "description too long", "with the ownership tag it has %d characters, PVE keeps %d: shorten it", n, owner.MaxDescription)
+	}
+}
+
+// checkAttributes holds what the files declare against the API table, but for what was found
+// to be wrong before.
+func (r *guestResolver) checkAttributes(as attribute.Table, spec any, k *options.Keys) {
+	before := r.problems
+	for _, no := range as.Refused(spec, k.Refusal) {
+		if !slices.ContainsFunc(before, func(p model.Problem) bool { return p.Path == no.Name || strings.HasPrefix(p.Path, no.Name+".") }) {
+			r.errorf(no.Name, fmt.Sprintf("PVE refuses %s = %q", no.Name, no.Text), "%s", no.Why)
+		}
 	}
 }

@@ -2,7 +2,9 @@ package proxmox
 
 import (
 	"fmt"
+	"sync"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 )
@@ -80,6 +82,16 @@ type Startup struct {
 	Up    *int `hcl:"up,optional" doc:"Seconds to wait after its start before the next."`
 	Down  *int `hcl:"down,optional" doc:"Seconds it gets to shut down, here also when it is destroyed."`
 }
+
+// The attributes that are one key of Proxmox VE: see package attribute. Disks, network cards,
+// power and notes have code.
+var (
+	vmAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[VM](guestFormats) })
+	ctAttributes = sync.OnceValue(func() attribute.Table { return attribute.Of[CT](guestFormats) })
+	guestFormats = map[string]attribute.Format{
+		"startup": attribute.FormatOf(parseStartup, func(s *Startup) any { return s.text() }),
+	}
+)
 
 var vmKind = func() kind.Of[VM] {
 	k := guestKindOf[VM]("vm", "A virtual machine.", nil)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/drives"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -16,6 +17,7 @@ func (v vmTarget) class(have *model.Resource, path string, cost model.Class) mod
 	w, h := v, stateOf(have).(vmState)
 	head, option, _ := strings.Cut(path, ".")
 	name, attr, _ := strings.Cut(option, ".")
+	keyed := vmAttributes().ByName(path)
 	switch {
 	case takesBack(w, h, path):
 		return model.ClassNone
@@ -33,9 +35,8 @@ func (v vmTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return byRestart(w.Restart) // the host has it at once, the guest reads it when it boots
 	case head == "options":
 		cost = h.plug(option, w.Options[option])
-	case vmAttributes().restarting(path) != nil:
-		a := vmAttributes().byName[path]
-		cost = h.plug(a.key, plainText(a.value(w.VM, "")))
+	case keyed != nil && keyed.Cost == model.ClassRestart:
+		cost = h.plug(keyed.Key, attribute.Text(keyed.Value(w.VM, "")))
 	case head == "nic":
 		cost = h.plugNIC(w, name)
 	case head == "disk":

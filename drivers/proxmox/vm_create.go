@@ -119,7 +119,7 @@ func (d worker) dress(ctx context.Context, want vmTarget, at view.GuestRef, m ow
 	}
 	m.Slots = want.slots(cfg, m.Slots)
 	w := writing{set: vmParams(want.VM, m), gone: map[string]bool{}}
-	w.strip(cfg, vmAttributes().settings(want.VM))
+	w.strip(cfg, vmAttributes().Settings(want.VM))
 	for _, n := range want.NICs { // keep the address that PVE made up for the copy
 		if slot := m.Slots["nic."+n.Name]; cfg.Next[slot] != "" {
 			w.set[slot] = card(cfg.Next[slot], n)
@@ -158,7 +158,7 @@ func bootDisk(c map[string]string) string {
 // vmParams are the keys of a whole machine but its drives.
 func vmParams(v *VM, m owner.Tag) api.Params {
 	m.Options = slices.Sorted(maps.Keys(v.Options))
-	p := vmAttributes().settings(v).OmitEmpty()
+	p := vmAttributes().Settings(v).OmitEmpty()
 	p["description"], p["smbios1"] = owner.Describe(v.Description, m), "uuid="+m.UUID
 	for _, n := range v.NICs {
 		slot := m.Slots["nic."+n.Name]
@@ -176,24 +176,5 @@ func vmParams(v *VM, m owner.Tag) api.Params {
 // ipconfig is the card's addresses in PVE's form, with what else the key holds; "" for
 // none.
 func (n NIC) ipconfig(old string) string {
-	return joined(property.Parse(old), map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
-}
-
-// joined writes a property string anew with some members set, or left out where
-// their value is ""; bare is the member that may stand without its name.
-func joined(p property.Set, set map[string]string, bare string) string {
-	maps.Copy(p.Values, set)
-	var parts []string
-	for _, key := range slices.Sorted(maps.Keys(p.Values)) {
-		if val := p.Values[key]; val != "" {
-			parts = append(parts, key+"="+val)
-		}
-	}
-	if len(parts) == 1 && bare != "" {
-		return strings.TrimPrefix(parts[0], bare+"=")
-	}
-	slices.SortStableFunc(parts, func(a, b string) int {
-		return pick(strings.HasPrefix(a, "ip="), 0, 1) - pick(strings.HasPrefix(b, "ip="), 0, 1) // as PVE's own form writes it
-	})
-	return strings.Join(parts, ",")
+	return property.Parse(old).With(map[string]string{"ip": n.IP, "gw": n.Gateway, "ip6": n.IP6, "gw6": n.Gateway6}, "")
 }

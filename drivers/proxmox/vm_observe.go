@@ -25,7 +25,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
 		&observation{mark: m, observe: cfg, uptime: g.Uptime},
 	}
-	vmAttributes().observe(v.VM, c)
+	vmAttributes().Observe(v.VM, c)
 	v.Seed = seed.Attached(m, c)
 	if name, ok := strings.CutPrefix(m.From, "image."); ok {
 		v.Image = name
@@ -118,13 +118,6 @@ func (s *Startup) text() string {
 		}
 	}
 	return strings.Join(parts, ",")
-}
-
-func atoi(s string, otherwise int) int {
-	if n, err := strconv.Atoi(s); err == nil {
-		return n
-	}
-	return otherwise
 }
 
 func (v vmTarget) alignDevices(other state) {

@@ -23,8 +23,8 @@ var blockKeys = map[string]string{
 // typedBy says what decides a PVE key, by its family, in place of an option; "" if nothing
 // does.
 func typedBy(family string) string {
-	if a := vmAttributes().byKey[family]; a != nil {
-		return a.words
+	if a := vmAttributes().ByKey(family); a != nil {
+		return a.Words
 	}
 	return blockKeys[family]
 }

@@ -53,7 +53,7 @@ func samePinned(want, have string) bool {
 		return false
 	}
 	w.Values["type"], h.Values["type"] = "", ""
-	return options.VM().Same("machine", joined(w, map[string]string{"type": "pc"}, "type"), joined(h, map[string]string{"type": "pc"}, "type"))
+	return options.VM().Same("machine", w.With(map[string]string{"type": "pc"}, "type"), h.With(map[string]string{"type": "pc"}, "type"))
 }
 
 // refuseStates: the state of firmware and TPM is of one make, and another make is another, empty state.

@@ -4,6 +4,7 @@ package property
 
 import (
 	"cmp"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -39,6 +40,27 @@ func (p Set) First(key string) string {
 		return v
 	}
 	return p.Bare
+}
+
+// With writes the property string with some members set, or left out where their value is "";
+// bare is the member that may stand without its name.
+func (p Set) With(set map[string]string, bare string) string {
+	values := maps.Clone(p.Values)
+	maps.Copy(values, set)
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if val := values[key]; val != "" {
+			parts = append(parts, key+"="+val)
+		}
+	}
+	if len(parts) == 1 && bare != "" {
+		return strings.TrimPrefix(parts[0], bare+"=")
+	}
+	if i := slices.IndexFunc(parts, func(s string) bool { return strings.HasPrefix(s, "ip=") }); i > 0 { // as PVE's own form writes it
+		ip := parts[i]
+		parts = slices.Insert(slices.Delete(parts, i, i+1), 0, ip)
+	}
+	return strings.Join(parts, ",")
 }
 
 // Value gives one value of a property string, as Parse does, and takes
@@ -149,4 +171,30 @@ func KeyLines(plain string) []string {
 		}
 	}
 	return out
+}
+
+// Flags are the members of a property string that are on, such as the features of a container:
+// by name, sorted, with the value of one that is not 1.
+func Flags(s string) []string {
+	out := []string{}
+	for k, v := range Parse(s).Values {
+		switch v {
+		case "0":
+		case "1":
+			out = append(out, k)
+		default:
+			out = append(out, k+"="+v)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// EncodeFlags writes what Flags reads, of members that are 1.
+func EncodeFlags(flags []string) string {
+	var parts []string
+	for _, f := range flags {
+		parts = append(parts, f+"=1")
+	}
+	return strings.Join(parts, ",")
 }

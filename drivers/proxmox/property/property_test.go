@@ -38,3 +38,15 @@ func TestKeysGoAndComeBack(t *testing.T) {
 	require.Equal(t, keys, property.DecodeKeys(enc+"%0A"))
 	require.Equal(t, []string{}, property.DecodeKeys(""))
 }
+
+func TestMembersAreReplaced(t *testing.T) {
+	p := property.Parse("ip6=auto,gw=192.0.2.1,ip=dhcp")
+	require.Equal(t, "ip=192.0.2.9/24,gw=192.0.2.1,ip6=auto", p.With(map[string]string{"ip": "192.0.2.9/24"}, ""))
+	require.Equal(t, "ip=dhcp,ip6=auto", p.With(map[string]string{"gw": ""}, ""), "the set itself stays")
+	require.Equal(t, "2048", property.Parse("").With(map[string]string{"current": "2048"}, "current"))
+}
+
+func TestFlags(t *testing.T) {
+	require.Equal(t, []string{"mount=nfs", "nesting"}, property.Flags("nesting=1,fuse=0,mount=nfs"))
+	require.Equal(t, "fuse=1,nesting=1", property.EncodeFlags([]string{"fuse", "nesting"}))
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/attribute"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pveapi"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim"
@@ -54,10 +55,10 @@ const testKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERI
 func TestAttributesAreDeclaredOnce(t *testing.T) {
 	for _, name := range []string{"vm", "ct"} {
 		kind := proxmox.Kinds().Get(name)
-		keyed := proxmox.KeyedAttributes(name)
+		keyed := proxmox.Attributes(name)
 		fields := model.Fields(reflect.TypeOf(kind.New()).Elem())
 		for _, f := range fields {
-			known := slices.ContainsFunc(keyed, func(a proxmox.Keyed) bool { return a.Name == f.Name })
+			known := slices.ContainsFunc(keyed, func(a attribute.Attribute) bool { return a.Name == f.Name })
 			require.NotEqual(t, known, slices.Contains(withCode, f.Name), "%s.%s is either one key of PVE, or has code", name, f.Name)
 		}
 		for _, a := range keyed {
@@ -66,7 +67,7 @@ func TestAttributesAreDeclaredOnce(t *testing.T) {
 	}
 }
 
-func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []model.Field) {
+func declaredOnce(t *testing.T, kind *model.Kind, a attribute.Attribute, fields []model.Field) {
 	t.Helper()
 	keys := map[string]*options.Keys{"vm": options.VM(), "ct": options.CT()}[kind.Name]
 	v, known := keys.Create.Param(a.Key)
@@ -86,7 +87,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 		if kind.Name == "ct" {
 			spec.(*proxmox.CT).NICs = []proxmox.CTNIC{{Name: "lan"}}
 		}
-		text = proxmox.PlainText(proxmox.CreateParams(spec)[a.Key])
+		text = attribute.Text(proxmox.CreateParams(spec)[a.Key])
 		back := proxmox.ReadConfig(kind.Name, map[string]string{a.Key: text})
 		if keys.Refusal(a.Key, text) == "" && (!a.Read || reflect.DeepEqual(sample, field(back).Interface())) {
 			break
@@ -101,7 +102,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 	if !a.Created {
 		have := proxmox.ReadConfig(kind.Name, map[string]string{})
 		set, _ := proxmox.UpdateParams(spec, have, map[string]string{}, a.Name)
-		require.Equal(t, text, proxmox.PlainText(set[a.Key]), "a change sets it")
+		require.Equal(t, text, attribute.Text(set[a.Key]), "a change sets it")
 		have = proxmox.ReadConfig(kind.Name, map[string]string{a.Key: text})
 		set, deleted := proxmox.UpdateParams(bare, have, map[string]string{a.Key: text}, a.Name)
 		require.True(t, set[a.Key] != nil || slices.Contains(deleted, a.Key), "a change takes it back")
@@ -109,7 +110,7 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 	if a.Read {
 		require.Equal(t, []string{a.Name}, differing(spec, bare, a.Name), "the plan shows it")
 	}
-	if a.Read && kind.Name == "vm" && a.Cost == model.ClassNone && a.Priv != "VM.Config.Cloudinit" {
+	if a.Read && kind.Name == "vm" && a.Cost == model.ClassNone && a.Privilege != "VM.Config.Cloudinit" {
 		require.True(t, options.AtOnce(a.Key), "PVE does not change it at once")
 	}
 
@@ -121,15 +122,15 @@ func declaredOnce(t *testing.T, kind *model.Kind, a proxmox.Keyed, fields []mode
 	problems := kind.Resolve(&model.Resource{Spec: optional}, model.Scope{Site: &model.Site{}, Name: "web-1"})
 	require.True(t, slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Path == "options."+a.Key }), "an option may say it, too")
 
-	require.NotEmpty(t, a.Priv, "doctor asks for no privilege")
+	require.NotEmpty(t, a.Privilege, "doctor asks for no privilege")
 	w := newWorld(t, pvesim.Config{})
 	w.Node("web-1", nil)
 	w.ct("ct-1", nil)
 	want, found := w.Site.Want("father")
 	require.Zero(t, found.Errors(), "%v", found)
 	require.True(t, slices.ContainsFunc(proxmox.Needs(w.Site, want, 9), func(n rights.Need) bool {
-		return n.Priv == a.Priv && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[kind.Name])
-	}), "doctor does not ask for %s", a.Priv)
+		return n.Priv == a.Privilege && slices.Contains(n.By, map[string]string{"vm": "vm.web-1", "ct": "ct.ct-1"}[kind.Name])
+	}), "doctor does not ask for %s", a.Privilege)
 }
 
 // differing are the attributes of one name that differ between two specs.

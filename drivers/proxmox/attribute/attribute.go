@@ -1,0 +1,256 @@
+// Package attribute translates between the fields of a struct and keys of a guest's
+// configuration in Proxmox VE. An attribute that is one key is declared once, by the tags of
+// its field beside those that model.Kind describes:
+//
+//	default:"running"         what it is where the files do not say it
+//	pve:"cores"               PVE's key
+//	pve:"memory.current"      a member of a property string: the others stay as they are
+//	pve:"onboot,always"       written also where it says what PVE does without the key
+//	unset:"512"               what PVE does without the key; 0, no or "" unless given
+//	as:"tags"                 the form of the text, here or in the formats given to Of; by the type of the field unless given
+//	priv:"VM.Config.CPU"      the privilege that PVE asks for
+//	words:"the node's name"   what decides it, for messages; its own name unless given
+//
+// The parameters of a creation and of a change, what is read back, the privileges that
+// doctor asks for, and the refusal of an option with the same key follow from them. An
+// attribute whose change loses data, or that is never compared, is sent only by the request
+// that creates the guest.
+package attribute
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
+	"github.com/homestak/homestak-gitops/engine/model"
+)
+
+// Attribute is an attribute that is one key, or one member of a key.
+type Attribute struct {
+	Name      string // in the files and in plans
+	Key       string // in Proxmox VE
+	Unset     string // what holds without the key
+	Created   bool   // only the request that creates the guest has it
+	Read      bool   // Proxmox VE shows it
+	Cost      model.Class
+	Privilege string
+	Words     string // what decides it
+	Field     int    // its index in the struct
+
+	member    string
+	always    bool
+	declared  bool // the files set it
+	defaulted bool // where they do not, its tag says what it is
+	format    Format
+}
+
+// Format translates between a field and the text of PVE.
+type Format struct {
+	read  func(field reflect.Value, text string)
+	write func(field reflect.Value) any
+}
+
+// FormatOf is the format of fields of a type, by what reads the text of a key, "" for a key
+// that is not there, and what gives the value to send.
+func FormatOf[T any](read func(text string) T, write func(T) any) Format {
+	return Format{
+		read:  func(f reflect.Value, text string) { *f.Addr().Interface().(*T) = read(text) },
+		write: func(f reflect.Value) any { return write(*f.Addr().Interface().(*T)) },
+	}
+}
+
+// formatFor is the format of a field, by its tag or else its type. Values that stand alone
+// are sent as JSON has them.
+func formatFor(t reflect.Type, as, unset string, further map[string]Format) Format {
+	same := func(s string) string { return s }
+	switch cmp.Or(as, t.Kind().String()) {
+	case "string":
+		return FormatOf(same, func(s string) any { return s })
+	case "bool":
+		return FormatOf(func(s string) bool { return s == "1" }, func(b bool) any { return b })
+	case "int":
+		otherwise, _ := strconv.Atoi(unset)
+		return FormatOf(func(s string) int {
+			if n, err := strconv.Atoi(s); err == nil {
+				return n
+			}
+			return otherwise
+		}, func(n int) any { return n })
+	case "list":
+		return FormatOf(property.SplitTags, func(list []string) any { return strings.Join(list, " ") })
+	case "tags":
+		return FormatOf(property.Tags, func(list []string) any { return strings.Join(list, ";") })
+	case "keys":
+		return FormatOf(readKeys, func(list []string) any { return property.EncodeKeys(list) })
+	case "flags":
+		return FormatOf(property.Flags, func(list []string) any { return property.EncodeFlags(list) })
+	default:
+		f, known := further[as]
+		if !known {
+			panic(fmt.Sprintf("attribute of type %s, as %q", t, as))
+		}
+		return f
+	}
+}
+
+// readKeys reads ssh keys in the order in which they are wanted.
+func readKeys(text string) []string {
+	keys := property.DecodeKeys(text)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// Table holds the attributes of a struct that are one key each.
+type Table struct {
+	All           []Attribute // in the order of the fields
+	byName, byKey map[string]*Attribute
+}
+
+// ByName gives the attribute of a name; nil for none.
+func (as Table) ByName(name string) *Attribute { return as.byName[name] }
+
+// ByKey gives an attribute of a key of Proxmox VE; nil for none.
+func (as Table) ByKey(key string) *Attribute { return as.byKey[key] }
+
+// Of reads the tags of a struct. formats are further forms of text that a tag may name. A
+// field without a form is a mistake of the program, and panics.
+func Of[S any](formats map[string]Format) Table {
+	t := reflect.TypeFor[S]()
+	out := Table{byName: map[string]*Attribute{}, byKey: map[string]*Attribute{}}
+	for _, f := range model.Fields(t) {
+		tag := t.Field(f.Index).Tag
+		pve, keyed := tag.Lookup("pve")
+		if !keyed {
+			continue
+		}
+		a := Attribute{
+			Name: f.Name, Unset: tag.Get("unset"), Created: !f.Compared || f.Cost == model.ClassDataLoss, Read: f.Compared, declared: f.Decoded,
+			Cost: f.Cost, Privilege: tag.Get("priv"), Words: cmp.Or(tag.Get("words"), f.Name), Field: f.Index,
+		}
+		_, a.defaulted = tag.Lookup("default")
+		key, when, _ := strings.Cut(pve, ",")
+		a.always = when == "always"
+		a.Key, a.member, _ = strings.Cut(key, ".")
+		a.format = formatFor(f.Type, tag.Get("as"), a.Unset, formats)
+		switch {
+		case f.Type.Kind() == reflect.Bool, f.Type.Kind() == reflect.Int:
+			a.Unset = cmp.Or(a.Unset, "0")
+		case f.Block:
+			a.Words = "a " + f.Name + " block"
+		}
+		out.All = append(out.All, a)
+	}
+	for i := range out.All {
+		a := &out.All[i]
+		out.byName[a.Name], out.byKey[a.Key] = a, a
+	}
+	return out
+}
+
+// Value is what Proxmox VE is sent for the attribute of a spec, a pointer to the struct. old is
+// the text of the key so far; the value is "" where the key is to go.
+func (a *Attribute) Value(spec any, old string) any {
+	val := a.format.write(reflect.ValueOf(spec).Elem().Field(a.Field))
+	text := Text(val)
+	if !a.always && text == a.Unset {
+		val, text = "", ""
+	}
+	if a.member != "" {
+		return property.Parse(old).With(map[string]string{a.member: text}, a.member)
+	}
+	return val
+}
+
+// Observe writes into a spec what a configuration says.
+func (as Table) Observe(spec any, c map[string]string) {
+	v := reflect.ValueOf(spec).Elem()
+	for i := range as.All {
+		a := &as.All[i]
+		if !a.Read {
+			continue
+		}
+		text := c[a.Key]
+		if a.member != "" {
+			text = property.First(text, a.member)
+		}
+		a.format.read(v.Field(a.Field), cmp.Or(text, a.Unset))
+	}
+}
+
+// Settings are the keys as a guest gets them that has none of them so far; "" for those that it
+// is to be without.
+func (as Table) Settings(spec any) api.Params { return as.params(spec, false) }
+
+// Creation are the keys that only the request has which creates the guest.
+func (as Table) Creation(spec any) api.Params { return as.params(spec, true).OmitEmpty() }
+
+func (as Table) params(spec any, created bool) api.Params {
+	p := api.Params{}
+	for i := range as.All {
+		if a := &as.All[i]; a.Created == created {
+			p[a.Key] = a.Value(spec, "")
+		}
+	}
+	return p
+}
+
+// Refusal is why Proxmox VE would not take the value of an attribute.
+type Refusal struct{ Name, Text, Why string }
+
+// Refused lists the declared values of a spec that Proxmox VE would not take, by what it
+// says of a key and its text ("" for fine).
+func (as Table) Refused(spec any, refusal func(key, text string) string) []Refusal {
+	var out []Refusal
+	for i := range as.All {
+		a := &as.All[i]
+		text := Text(a.Value(spec, ""))
+		if !a.declared || !a.Read || text == "" || text == "0" && !a.defaulted { // 0 is what is not said
+			continue
+		}
+		if why := refusal(a.Key, text); why != "" {
+			out = append(out, Refusal{a.Name, text, strings.TrimSpace(why)})
+		}
+	}
+	return out
+}
+
+// Text is a parameter as Proxmox VE shows it.
+func Text(v any) string {
+	switch v {
+	case true:
+		return "1"
+	case false:
+		return "0"
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// Default writes into a new spec what its tags say where no file does.
+func Default[S any](spec *S) *S {
+	v := reflect.ValueOf(spec).Elem()
+	for i := range v.NumField() {
+		text, given := v.Type().Field(i).Tag.Lookup("default")
+		if !given {
+			continue
+		}
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Bool:
+			f.SetBool(text == "true")
+		case reflect.Int:
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				panic(err)
+			}
+			f.SetInt(int64(n))
+		default:
+			f.SetString(text)
+		}
+	}
+	return spec
+}
