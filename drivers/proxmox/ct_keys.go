@@ -64,7 +64,7 @@ func readCTNIC(name, value string) CTNIC {
 	return CTNIC{
 		Name: name, Bridge: p["bridge"], VLAN: readCount(p["tag"]), MAC: strings.ToUpper(p["hwaddr"]), IP: p["ip"], Gateway: p["gw"],
 		IP6: shortIP6(p["ip6"]), Gateway6: shortIP6(p["gw6"]), Firewall: isOn(p["firewall"]), MTU: readCount(p["mtu"]), Rate: readRate(p["rate"]),
-		LinkDown: isOn(p["link_down"]), Trunks: readTrunks(p["trunks"]), Options: others(p, cardMembers...),
+		LinkDown: isOn(p["link_down"]), Trunks: property.Trunks(p["trunks"]), Options: others(p, cardMembers...),
 	}
 }
 

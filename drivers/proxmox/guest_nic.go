@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -27,7 +26,7 @@ func readNIC(name, value string) NIC {
 	return NIC{
 		Name: name, Bridge: p.Values["bridge"], VLAN: readCount(p.Values["tag"]), MAC: strings.ToUpper(mac), Model: model,
 		Firewall: isOn(p.Values["firewall"]), MTU: readCount(p.Values["mtu"]), Queues: readCount(p.Values["queues"]),
-		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: readTrunks(p.Values["trunks"]),
+		Rate: readRate(p.Values["rate"]), LinkDown: isOn(p.Values["link_down"]), Trunks: property.Trunks(p.Values["trunks"]),
 	}
 }
 
@@ -123,60 +122,4 @@ func shortIP6(s string) string {
 		return a.String()
 	}
 	return s
-}
-
-// sortVLANs brings the entries of a trunk into one form: sorted, each VLAN once. Ranges
-// that touch become one, if there may be ranges.
-func sortVLANs(list []property.VLANs, ranges bool) []string {
-	slices.SortFunc(list, func(a, b property.VLANs) int { return a.First - b.First })
-	var out []string
-	for i := 0; i < len(list); {
-		v := list[i]
-		for i++; i < len(list) && (list[i].First <= v.Last || ranges && list[i].First == v.Last+1); i++ {
-			v.Last = max(v.Last, list[i].Last)
-		}
-		out = append(out, v.String())
-	}
-	return out
-}
-
-// readTrunks reads the trunk of a card. What cannot be read stays as it is.
-func readTrunks(s string) []string {
-	if s == "" {
-		return nil
-	}
-	parts := strings.Split(s, ";")
-	var list []property.VLANs
-	ranges := strings.Contains(s, "-")
-	for _, part := range parts {
-		v, ok := property.ParseVLANs(part)
-		if !ok {
-			return parts
-		}
-		list = append(list, v)
-	}
-	return sortVLANs(list, ranges)
-}
-
-// limits checks what a card of VMs and of containers is limited to, and gives its trunk
-// in the one form. Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
-func (r *guestResolver) limits(path string, rate float64, trunks []string, ranges bool) []string {
-	if rate < 0 {
-		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", rateText(rate))
-	}
-	var list []property.VLANs
-	for _, t := range trunks {
-		v, ok := property.ParseVLANs(t)
-		switch {
-		case !ok && ranges:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
-		case !ok:
-			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
-		case !ranges && v.First != v.Last:
-			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
-		default:
-			list = append(list, v)
-		}
-	}
-	return sortVLANs(list, ranges)
 }

@@ -348,3 +348,26 @@ func (r *guestResolver) checkAttributes(as attribute.Table, spec any, k *options
 		}
 	}
 }
+
+// limits checks what a card of VMs and of containers is limited to, and gives its trunk
+// in the one form. Containers have no ranges in theirs (pve-container, PVE/LXC/Config.pm).
+func (r *guestResolver) limits(path string, rate float64, trunks []string, ranges bool) []string {
+	if rate < 0 {
+		r.errorf(path+".rate", "rate out of range", "%s MB/s is less than none", rateText(rate))
+	}
+	var list []property.VLANs
+	for _, t := range trunks {
+		v, ok := property.ParseVLANs(t)
+		switch {
+		case !ok && ranges:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN and no range of them", t), "write a VLAN tag between 1 and %d, or a range such as 10-20", property.MaxVLAN)
+		case !ok:
+			r.errorf(path+".trunks", fmt.Sprintf("%q is no VLAN", t), "write a VLAN tag between 1 and %d", property.MaxVLAN)
+		case !ranges && v.First != v.Last:
+			r.errorf(path+".trunks", fmt.Sprintf("range %q in the trunk of a container", t), "PVE takes single VLAN tags there: list them one by one")
+		default:
+			list = append(list, v)
+		}
+	}
+	return property.SortVLANs(list, ranges)
+}

@@ -17,7 +17,7 @@ const (
 // when their row was written. A figure may only become smaller; who brings a package or type
 // within the limit takes its row out.
 var tooLarge = map[string]int{
-	"drivers/proxmox":        8587,
+	"drivers/proxmox":        8553,
 	"drivers/proxmox.worker": 59, // methods
 }
 

@@ -50,3 +50,10 @@ func TestFlags(t *testing.T) {
 	require.Equal(t, []string{"mount=nfs", "nesting"}, property.Flags("nesting=1,fuse=0,mount=nfs"))
 	require.Equal(t, "fuse=1,nesting=1", property.EncodeFlags([]string{"fuse", "nesting"}))
 }
+
+func TestTrunksHaveOneForm(t *testing.T) {
+	require.Equal(t, []string{"10", "20-31"}, property.Trunks("30-31;10;20-25;24-29;10"), "ranges that touch are one")
+	require.Equal(t, []string{"2", "3"}, property.Trunks("3;2;3"), "a container has no ranges")
+	require.Equal(t, []string{"2", "all"}, property.Trunks("2;all"), "what cannot be read stays")
+	require.Empty(t, property.Trunks(""))
+}

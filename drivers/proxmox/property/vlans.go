@@ -2,6 +2,7 @@ package property
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -32,4 +33,37 @@ func ParseVLANs(s string) (v VLANs, ok bool) {
 		v.Last, _ = strconv.Atoi(last)
 	}
 	return v, v.First >= 1 && v.First <= v.Last && v.Last <= MaxVLAN
+}
+
+// SortVLANs brings the entries of a trunk into one form: sorted, each VLAN once. Ranges
+// that touch become one, if there may be ranges.
+func SortVLANs(list []VLANs, ranges bool) []string {
+	slices.SortFunc(list, func(a, b VLANs) int { return a.First - b.First })
+	var out []string
+	for i := 0; i < len(list); {
+		v := list[i]
+		for i++; i < len(list) && (list[i].First <= v.Last || ranges && list[i].First == v.Last+1); i++ {
+			v.Last = max(v.Last, list[i].Last)
+		}
+		out = append(out, v.String())
+	}
+	return out
+}
+
+// Trunks reads the trunk of a network card, separated by semicolons, into the form of SortVLANs. What cannot be read stays as it is.
+func Trunks(s string) []string {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, ";")
+	var list []VLANs
+	ranges := strings.Contains(s, "-")
+	for _, part := range parts {
+		v, ok := ParseVLANs(part)
+		if !ok {
+			return parts
+		}
+		list = append(list, v)
+	}
+	return SortVLANs(list, ranges)
 }
