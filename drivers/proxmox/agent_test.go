@@ -205,7 +205,7 @@ func TestALostEndOfACommand(t *testing.T) {
 		for _, said := range []string{"Invalid parameter 'pid'", "PID 144 does not exist"} { // of older and of newer agents
 			w.answers(1, "/exec-status", `{"data":null,"message":"Agent error: `+said+`\n"}`, 500)
 			_, err := w.inside("web-1").Run(t.Context(), []string{"true"})
-			require.ErrorContains(t, err, "how the command ended was told once already, and that answer was lost")
+			require.ErrorContains(t, err, "the result of the command was given once already, and that answer was lost")
 			require.NotErrorAs(t, err, new(interface{ Hopeless() bool }), "it may be asked once more")
 		}
 	})

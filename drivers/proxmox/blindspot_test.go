@@ -168,8 +168,8 @@ func TestEveryBlindSpot(t *testing.T) {
 					case err != nil:
 						require.NotEmpty(t, err.Error())
 					default:
-						require.Equal(t, append([]string{}, want...), steps(p), told(p))
-						require.True(t, len(p.Unknown) > 0 || len(want) == 2, told(p))
+						require.Equal(t, append([]string{}, want...), steps(p), card(p))
+						require.True(t, len(p.Unknown) > 0 || len(want) == 2, card(p))
 					}
 					require.Equal(t, writes, b.Host.Snapshot().Writes)
 					b.bend = func(string) reply { return nil }
@@ -266,8 +266,8 @@ func TestAnswersThatAreNotTheWholeTruth(t *testing.T) {
 					require.Empty(t, c.steps)
 					require.ErrorContains(t, err, c.says)
 				} else {
-					require.Equal(t, append([]string{}, c.steps...), steps(p), told(p))
-					require.Contains(t, told(p), c.says)
+					require.Equal(t, append([]string{}, c.steps...), steps(p), card(p))
+					require.Contains(t, card(p), c.says)
 				}
 				require.Equal(t, writes, b.Host.Snapshot().Writes)
 			})

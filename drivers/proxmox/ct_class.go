@@ -31,8 +31,8 @@ func (c ctTarget) class(have *model.Resource, path string, cost model.Class) mod
 		return cost
 	case path == "power" && w.Power == "stopped":
 		return model.ClassRestart
-	case head == "disk" && (attr == "remove" || !wanted && drives.UnusedKey(h.observe.Next, h.mark.Detached[name]) != ""):
-		return model.ClassNone // only the mark says it; or it is mounted nowhere
+	case head == "disk" && (attr == "remove" || !wanted && drives.UnusedKey(h.observe.Next, h.tag.Detached[name]) != ""):
+		return model.ClassNone // only the ownership tag says it; or it is mounted nowhere
 	case path == "power", !have.Guest.Running, head == "options" && fastCT[name]:
 		return model.ClassNone
 	case head == "disk" && wanted && (!there || attr == "size"), head == "options" && hotCT[name]:
@@ -54,7 +54,7 @@ func (c ctTarget) class(have *model.Resource, path string, cost model.Class) mod
 func (c ctState) plugNIC(w ctTarget, name, attr string) model.Class {
 	n, wanted := find(w.NICs, name)
 	old, there := find(c.NICs, name)
-	slot := cmp.Or(c.mark.Slots["nic."+name], name)
+	slot := cmp.Or(c.tag.Slots["nic."+name], name)
 	switch {
 	case !wanted && len(slot) > len("net0"): // PVE unplugs net0 to net9 only (PVE/LXC/Config.pm, vmconfig_hotplug_pending)
 		return model.ClassRestart

@@ -27,13 +27,13 @@ func (c ctTarget) create(ctx context.Context, d worker, _ plan.Step, at view.Gue
 
 // finish: what is missing of the copy is done now.
 func (c ctTarget) finish(ctx context.Context, d worker, _ plan.Step, at view.GuestRef, m owner.Tag, _ state) error {
-	return d.dressCT(ctx, c, at, m)
+	return d.finishCTClone(ctx, c, at, m)
 }
 
 func (ctTarget) completed(context.Context, worker, view.GuestRef, owner.Tag) {}
 
 // unpackCT orders the whole container in one request. The addresses of its cards are
-// made up here and not by PVE, so that the mark proves it from the first moment.
+// made up here and not by PVE, so that the ownership tag proves it from the first moment.
 func (d worker) unpackCT(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
 	m.Slots, m.Keys = want.slots(view.Config{}, nil), hashKeys(want.rootKeys)
 	p := ctParams(want.CT, &m, view.Config{})
@@ -46,7 +46,7 @@ func (d worker) unpackCT(ctx context.Context, want ctTarget, at view.GuestRef, m
 	if len(want.rootKeys) > 0 {
 		p["ssh-public-keys"] = strings.Join(want.rootKeys, "\n")
 	}
-	return d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
+	return d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "lxc"), d.makes(p)))
 }
 
 // cloneCT copies a template, and gives the copy its identity.
@@ -64,7 +64,7 @@ func (d worker) cloneCT(ctx context.Context, want ctTarget, at view.GuestRef, m 
 		return fmt.Errorf("%s cannot be cloned for this: its unprivileged is %v, which no clone can change: set unprivileged = %v, or take another template", from, is, is)
 	}
 	early := m
-	early.VMID = at.VMID // proof enough until the addresses of its cards are known
+	early.VMID = at.VMID // identityMAC enough until the addresses of its cards are known
 	p := api.Params{"newid": at.VMID, "hostname": want.Hostname, "description": owner.Describe(want.Description, early), "full": true}
 	if root, ok := find(want.Disks, "root"); ok {
 		p["storage"] = root.Storage
@@ -80,10 +80,10 @@ func (d worker) cloneCT(ctx context.Context, want ctTarget, at view.GuestRef, m 
 		defer done()
 		return d.API.Do(ctx, from.Path("clone"), d.makes(p))
 	}
-	if err = d.born(ctx, from, at, early, copied()); err != nil {
+	if err = d.created(ctx, from, at, early, copied()); err != nil {
 		return d.withSourceLock(ctx, from, err)
 	}
-	return d.dressCT(ctx, want, at, m)
+	return d.finishCTClone(ctx, want, at, m)
 }
 
 // withSourceLock adds to the failure of a copy that the container which was to be copied
@@ -101,11 +101,11 @@ func (d worker) withSourceLock(ctx context.Context, from view.GuestRef, err erro
 	return err
 }
 
-// dressCT makes a bare copy of a template what the files say. A copy is either still
-// bare, which its mark tells, or complete.
-func (d worker) dressCT(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
-	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
-	if err != nil || !bare {
+// finishCTClone makes a bare copy of a template what the files say. A copy is either still
+// bare, which its ownership tag tells, or complete.
+func (d worker) finishCTClone(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
+	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
+	if err != nil || !provisional {
 		return err
 	}
 	if m.Slots = is.Slots; len(m.Slots) == 0 { // else an earlier attempt has begun to fill them
@@ -130,7 +130,7 @@ func (d worker) dressCT(ctx context.Context, want ctTarget, at view.GuestRef, m 
 }
 
 // ctParams are the keys of a whole container but its disks and what only a create
-// takes. It gives the mark the address of the first card: that of a card which is
+// takes. It gives the ownership tag the address of the first card: that of a card which is
 // there is kept, for another one is made up.
 func ctParams(c *CT, m *owner.Tag, have view.Config) api.Params {
 	m.Options = slices.Sorted(maps.Keys(c.declared()))

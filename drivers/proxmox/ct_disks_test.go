@@ -36,7 +36,7 @@ func TestDetachedMountComesBack(t *testing.T) {
 				w.Apply()
 				w.Converged()
 				require.Equal(t, all, volumesOf(w, 10000), "its data stay")
-				ct.Tags = []string{"a"} // the mark is written without forgetting it
+				ct.Tags = []string{"a"} // the ownership tag is written without forgetting it
 				w.Apply()
 
 				ct.Disks = srv(5)

@@ -20,7 +20,7 @@ import (
 func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
-	foreign := w.Host.Snapshot().Guests
+	others := w.Host.Snapshot().Guests
 	ct := w.ct("cache", nil)
 	w.ct("other", nil)
 	settle(w)
@@ -29,24 +29,24 @@ func containerLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	ct.NICs = []proxmox.CTNIC{{Name: "wan", VLAN: 7}}
 	w.Drop("other")
 	settle(w)
-	requireLife(t, w, foreign, "1")
+	requireLife(t, w, others, "1")
 	ct.Unprivileged = false
 	settle(w)
-	requireLife(t, w, foreign, "")
+	requireLife(t, w, others, "")
 	w.Drop("cache")
 	settle(w)
 	s := w.Host.Snapshot()
-	require.Len(t, s.Guests, len(foreign))
+	require.Len(t, s.Guests, len(others))
 	for _, v := range s.Volumes["local-lvm"] {
 		require.Less(t, v.VMID, 10000, v.ID)
 	}
 }
 
-func requireLife(t *testing.T, w *world, foreign []pvesim.Guest, unprivileged string) {
+func requireLife(t *testing.T, w *world, others []pvesim.Guest, unprivileged string) {
 	t.Helper()
 	s := w.Host.Snapshot()
-	require.Len(t, s.Guests, len(foreign)+1)
-	for _, f := range foreign {
+	require.Len(t, s.Guests, len(others)+1)
+	for _, f := range others {
 		require.Equal(t, f.Config, w.Guest(f.VMID).Config)
 	}
 	g := s.Guests[len(s.Guests)-1]

@@ -73,7 +73,7 @@ func readCTNIC(name, value string) CTNIC {
 // PVE sets some by itself, such as host-managed for a container of an OCI image
 // (pve-container 6.0.15, PVE/LXC/Create.pm).
 
-// memberOption is how the mark lists a member of a card.
+// memberOption is how the ownership tag lists a member of a card.
 func memberOption(nic, member string) string { return "nic." + nic + "." + member }
 
 // declared are the keys of the container that the files set, and the further members of
@@ -94,7 +94,7 @@ func (c *CT) declared() map[string]string {
 // kept are the members of an observed card that the files neither name nor named.
 func (o *observation) kept(nic, observed string) map[string]string {
 	out := readCTNIC(nic, observed).Options
-	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.mark.Options, memberOption(nic, member)) })
+	maps.DeleteFunc(out, func(member, _ string) bool { return slices.Contains(o.tag.Options, memberOption(nic, member)) })
 	return out
 }
 

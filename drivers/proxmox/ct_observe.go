@@ -33,12 +33,12 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	c := cfg.Next
 	t := ctState{
 		&CT{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
-		&observation{mark: m, observe: cfg, uptime: g.Uptime},
+		&observation{tag: m, observe: cfg, uptime: g.Uptime},
 	}
 	ctAttributes().Observe(t.CT, c)
 	t.Template, _ = strings.CutPrefix(m.From, "template.")
 	if m.Provisional() {
-		t.mark.Slots = rootSlot() // a bare clone: its mark does not know the template's slots
+		t.tag.Slots = rootSlot() // a bare clone: its ownership tag does not know the template's slots
 	}
 	t.readDevices()
 	t.Waits = g.Running && len(cfg.WaitingKeys()) > 0
@@ -50,8 +50,8 @@ func observedCT(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	return resource(g, cfg, m, t.CT, t.observation)
 }
 
-// readDevices reads the disks that the mark names, since others were attached by
-// hand and are unmanaged, and all network cards: one that the mark does not
+// readDevices reads the disks that the ownership tag names, since others were attached by
+// hand and are unmanaged, and all network cards: one that the ownership tag does not
 // name was added by hand and goes by the name of its slot. A volume that could not be made
 // waits as the order that it was (pve-container, PVE/LXC/Config.pm, vmconfig_apply_pending,
 // apply_pending_mountpoint): there is no disk yet.
@@ -62,7 +62,7 @@ func (c ctState) readDevices() {
 		case drives.IsMount(key) && newMount.MatchString(property.VolumeOf(val)):
 		case drives.IsMount(key) && name != "":
 			d := readCTDisk(strings.TrimPrefix(name, "disk."), val)
-			d.Remove = slices.Contains(c.mark.Removes, d.Name)
+			d.Remove = slices.Contains(c.tag.Removes, d.Name)
 			d.Size = cmp.Or(c.sizeNow(key), d.Size)
 			c.Disks = append(c.Disks, d)
 		case property.IsNet(key):
@@ -98,7 +98,7 @@ func (c ctTarget) alignDevices(other state) {
 			options.CT().AlignMembers("net0", w.Options, h.Options)
 			maps.DeleteFunc(h.Options, func(member, _ string) bool {
 				_, declared := w.Options[member]
-				return !declared && !slices.Contains(have.mark.Options, memberOption(h.Name, member))
+				return !declared && !slices.Contains(have.tag.Options, memberOption(h.Name, member))
 			})
 		}
 	}
@@ -116,7 +116,7 @@ func (c ctTarget) alignDevices(other state) {
 			have.Disks = append(have.Disks, CTDisk{Name: name, Remove: true})
 		}
 	}
-	if have.mark.From == "" {
+	if have.tag.From == "" {
 		have.Template = c.Template
 	}
 }
@@ -125,7 +125,7 @@ func (c ctTarget) alignDevices(other state) {
 func (c ctTarget) stale(want *model.Resource, other state) diag.List {
 	addr, have := want.Addr, other.(ctState)
 	now := hashKeys(c.rootKeys)
-	if now == "" || have.mark.Keys == "" || now == have.mark.Keys || have.mark.Provisional() {
+	if now == "" || have.tag.Keys == "" || now == have.tag.Keys || have.tag.Provisional() {
 		return nil
 	}
 	return diag.List{guarded(diag.Warning, addr, fmt.Sprintf("the ssh keys for %s changed since it was made", addr),

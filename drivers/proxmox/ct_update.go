@@ -29,8 +29,8 @@ func (c ctTarget) change(ch *change, _ plan.Step, have state) changer {
 
 // conclude: the ownership tag follows the cards.
 func (c *ctChange) conclude() {
-	c.settle(c.have.observe, true, c.have.sameValue)
-	c.m.MAC = c.proof()
+	c.revertUnapplied(c.have.observe, true, c.have.sameValue)
+	c.m.MAC = c.identityMAC()
 }
 
 func (*ctChange) done(context.Context, worker) error { return nil }
@@ -53,7 +53,7 @@ func (c *ctChange) Add(path string) {
 
 // nic writes a card whole, with the address it has.
 func (c *ctChange) nic(name string) {
-	slot := cmp.Or(c.m.Slots["nic."+name], c.have.mark.Slots["nic."+name], name)
+	slot := cmp.Or(c.m.Slots["nic."+name], c.have.tag.Slots["nic."+name], name)
 	n, wanted := find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
 		c.gone[slot] = true
@@ -65,9 +65,9 @@ func (c *ctChange) nic(name string) {
 	}
 }
 
-// proof is the address by which the mark proves the container after this change:
+// identityMAC is the address by which the ownership tag proves the container after this change:
 // the one it has as long as some card keeps it, else that of the first card.
-func (c *ctChange) proof() string {
+func (c *ctChange) identityMAC() string {
 	after := map[string]string{}
 	for key, val := range c.have.observe.Reverted(c.revert).Next {
 		if property.IsNet(key) && !c.gone[key] {
@@ -95,9 +95,9 @@ func (c *ctChange) proof() string {
 // the next plan shows the change again. An answer that was lost, and an error of a later
 // request, say nothing about the cards.
 func (d worker) takeBackCards(ctx context.Context, ch *change, why error) error {
-	at, old := ch.sight.at, ch.from.observe
+	at, old := ch.lastSeen.at, ch.from.observe
 	refused, answered := errors.AsType[*api.Error](why)
-	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.sight.wrote || ctx.Err() != nil {
+	if !answered || refused.Status != http.StatusBadRequest && refused.Status != http.StatusInternalServerError || api.ClassOf(why) == api.Changed || ch.lastSeen.wrote || ctx.Err() != nil {
 		return why
 	}
 	cfg, err := view.ReadConfig(ctx, d.API, at)
@@ -119,13 +119,13 @@ func (d worker) takeBackCards(ctx context.Context, ch *change, why error) error 
 		}
 	}
 	maps.DeleteFunc(back.gone, func(_ string, goes bool) bool { return !goes })
-	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.sight.addr) {
+	if is := d.ID.Check(cfg, at); len(cards) == 0 || !is.IsOwnedAs(ch.lastSeen.addr) {
 		return why
 	} else if m := is.Tag; !keepsCard(cfg, back, m.MAC) {
-		m.MAC = ch.from.mark.MAC // it goes by a card that it has again
+		m.MAC = ch.from.tag.MAC // it goes by a card that it has again
 		back.set["description"] = owner.Describe(is.Notes, m)
 	}
-	back.settle(cfg, true, func(string, string, string) bool { return false })
+	back.revertUnapplied(cfg, true, func(string, string, string) bool { return false })
 	for _, w := range back.withReverts([]writing{{set: back.set, gone: back.gone}}) {
 		if cfg, err = view.ReadConfig(ctx, d.API, at); err == nil {
 			_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))

@@ -55,13 +55,13 @@ func TestACreateThatDies(t *testing.T) {
 					w.Reopen()
 					p := w.Apply()
 					require.Equal(t, 10001, p.Steps[len(p.Steps)-1].VMID)
-					require.Contains(t, told(p), clears)
+					require.Contains(t, card(p), clears)
 					made := w.Guest(10001)
 					require.True(t, made.Running)
 					require.Equal(t, left, w.Guest(10000))
 					p = w.Plan()
-					require.Empty(t, p.Steps, told(p))
-					require.Contains(t, told(p), clears)
+					require.Empty(t, p.Steps, card(p))
+					require.Contains(t, card(p), clears)
 
 					w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000) })
 					w.Converged()
@@ -127,8 +127,8 @@ func TestATaskThatDies(t *testing.T) {
 						}
 						time.Sleep(time.Minute)
 						p := w.Plan()
-						require.Empty(t, p.Steps, told(p))
-						require.Contains(t, told(p), "`qm unlock 10000` on node father clears it")
+						require.Empty(t, p.Steps, card(p))
+						require.Contains(t, card(p), "`qm unlock 10000` on node father clears it")
 						w.Host.Edit(func(e *pvesim.Edit) { e.Lock(10000, "") })
 					}
 					settle(w)

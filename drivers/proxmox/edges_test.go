@@ -15,8 +15,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// told is all that a plan says, as text.
-func told(p *plan.Plan) string {
+// card is all that a plan says, as text.
+func card(p *plan.Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "step %s %s %s\n", s.Action, s.Address, strings.Join(proxmoxtest.Paths(s), " "))
@@ -168,9 +168,9 @@ func TestOwnershipAtItsEdges(t *testing.T) {
 					}
 				}
 				p := w.Plan()
-				require.Equal(t, append([]string{}, c.steps...), steps(p), told(p))
+				require.Equal(t, append([]string{}, c.steps...), steps(p), card(p))
 				for _, text := range c.says {
-					require.Contains(t, told(p), text)
+					require.Contains(t, card(p), text)
 				}
 				require.Empty(t, w.Run(p))
 				require.Len(t, w.Host.Snapshot().Guests, c.number)
@@ -207,9 +207,9 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 				})
 				time.Sleep(time.Minute)
 				p := w.Plan()
-				require.Empty(t, p.Steps, told(p))
-				require.Contains(t, told(p), "vm.web-1 is not replaced: VM 10900 carries its identity")
-				require.Contains(t, told(p), "set vmid = 10900, or remove vmid, to keep it as it is")
+				require.Empty(t, p.Steps, card(p))
+				require.Contains(t, card(p), "vm.web-1 is not replaced: VM 10900 carries its identity")
+				require.Contains(t, card(p), "set vmid = 10900, or remove vmid, to keep it as it is")
 
 				n.Resource.Guest.VMID = 10900
 				w.Converged()
@@ -217,7 +217,7 @@ func TestRestoredUnderAnotherVMIDThanDeclared(t *testing.T) {
 				w.Apply()
 				n.Resource.Guest.VMID = 10050
 				p = w.Plan()
-				require.Equal(t, []string{"replace vm.web-1"}, steps(p), told(p))
+				require.Equal(t, []string{"replace vm.web-1"}, steps(p), card(p))
 				require.Equal(t, model.ClassDataLoss, p.Steps[0].Class)
 				require.Equal(t, []plan.Change{{Path: "vmid", Before: int64(10900), After: int64(10050), Class: model.ClassDataLoss}}, p.Steps[0].Changes)
 			})
@@ -271,11 +271,11 @@ func TestMovedWithinItsCluster(t *testing.T) {
 			w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10000); e.Add(g) })
 			time.Sleep(time.Minute)
 			p := w.Plan()
-			require.Empty(t, p.Steps, told(p))
+			require.Empty(t, p.Steps, card(p))
 			if c.says == "" {
 				require.Empty(t, p.Findings)
 			} else {
-				require.Contains(t, told(p), c.says)
+				require.Contains(t, card(p), c.says)
 			}
 			w.VM("web-1").Tags = []string{"new"}
 			w.Apply()
@@ -301,8 +301,8 @@ func TestTemplateRestoredUnderAnotherVMID(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		p := w.Plan()
-		require.Empty(t, p.Steps, told(p))
-		require.Contains(t, told(p), "template.golden is not replaced: VM 9900 carries its identity, but was created as VMID 9000")
-		require.Contains(t, told(p), "set vmid = 9900 to keep it as it is; to have it")
+		require.Empty(t, p.Steps, card(p))
+		require.Contains(t, card(p), "template.golden is not replaced: VM 9900 carries its identity, but was created as VMID 9000")
+		require.Contains(t, card(p), "set vmid = 9900 to keep it as it is; to have it")
 	})
 }

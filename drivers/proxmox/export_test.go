@@ -142,7 +142,7 @@ func CreateParams(spec any) map[string]any {
 
 // UpdateParams are the keys that a change of one attribute sets, and those that it deletes.
 func UpdateParams(want, have any, cfg map[string]string, path string) (set map[string]any, deleted []string) {
-	seen := &observation{mark: owner.Tag{UUID: "x", MAC: "x"}, observe: view.Config{Now: cfg, Next: cfg}}
+	seen := &observation{tag: owner.Tag{UUID: "x", MAC: "x"}, observe: view.Config{Now: cfg, Next: cfg}}
 	running := &model.Resource{Spec: have, Private: seen, Guest: &model.Guest{}}
 	c, kind := changeOf(view.GuestRef{}, owner.Tag{}, plan.Step{Have: running}, targetOf(&model.Resource{Spec: want}), stateOf(running))
 	kind.Add(path)

@@ -90,7 +90,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	t.Helper()
 	w := newWorld(t, pvesim.Config{TaskTime: time.Second, Guests: 2, Fault: fault})
-	foreign := w.Host.Snapshot().Guests
+	others := w.Host.Snapshot().Guests
 	w.Node("web-1", nil)
 	w.Node("web-2", nil)
 	settle(w)
@@ -101,14 +101,14 @@ func lifeStory(t *testing.T, fault func(*http.Request) (int, bool)) {
 	settle(w)
 
 	s := w.Host.Snapshot()
-	require.Len(t, s.Guests, len(foreign)+1)
+	require.Len(t, s.Guests, len(others)+1)
 	names := map[string]int{}
 	for _, g := range s.Guests {
 		names[g.Name()]++
 		require.Empty(t, g.Lock)
 	}
 	require.Equal(t, 1, names["web-1"])
-	for _, f := range foreign {
+	for _, f := range others {
 		require.Equal(t, f.Config, w.Guest(f.VMID).Config)
 	}
 	for _, g := range s.Guests {

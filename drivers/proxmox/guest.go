@@ -16,8 +16,8 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// placeOf is where a guest of ours is.
-func placeOf(r *model.Resource) view.GuestRef {
+// refOf is where a guest of ours is.
+func refOf(r *model.Resource) view.GuestRef {
 	return view.GuestRef{Node: r.Guest.Node, VMID: r.Guest.VMID, LXC: guestKind(r.Addr) == "ct"}
 }
 
@@ -33,12 +33,12 @@ func plural(n int, what string) string {
 // volume or a data set, which carry the VMID of the guest that they were made for.
 var volumeName = regexp.MustCompile(`(?:vm|base|subvol)-(\d+)-[\w-]+(?:\.(?:raw|qcow2|vmdk|subvol))?`)
 
-// leftover says which volume refused the creation of a guest whose VMID is free, and
+// leftBehind says which volume refused the creation of a guest whose VMID is free, and
 // what clears it; "" if it was none. A creation that dies leaves its drive of cloud-init,
 // the one volume whose name PVE does not choose by what is free, so no other can be
 // made under this VMID. Not `qm destroy --destroy-unreferenced-disks`: that would take
 // whatever else carries the VMID, on all storages, be it in use by another guest.
-func leftover(at view.GuestRef, err error) string {
+func leftBehind(at view.GuestRef, err error) string {
 	if api.ClassOf(err) != api.Exists {
 		return ""
 	}
@@ -79,12 +79,12 @@ func (d worker) makes(p api.Params) api.Params {
 	return p
 }
 
-// born judges the outcome of a create. When the answer was lost or the VMID was
+// created judges the outcome of a create. When the answer was lost or the VMID was
 // taken, the guest that has it now decides: ours means that an earlier order got
 // through, anything else that it did not. An order whose answer was lost may be at
 // work: its task is waited for, which PVE lists under the guest that it works on (of
 // a clone what is copied, else at itself).
-func (d worker) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
+func (d worker) created(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -96,12 +96,12 @@ func (d worker) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag
 			return fmt.Errorf("creating %s: %w; and %w", at, err, waitErr)
 		}
 	}
-	cfg, lookErr := view.ReadConfig(ctx, d.API, at)
-	if left := leftover(at, err); left != "" && d.vacant(ctx, at, lookErr) {
+	cfg, readErr := view.ReadConfig(ctx, d.API, at)
+	if left := leftBehind(at, err); left != "" && d.vacant(ctx, at, readErr) {
 		return &model.UnusableVMIDError{VMID: at.VMID, Err: fmt.Errorf("creating %s: %w: %s", at, err, left)}
 	}
-	if lookErr != nil {
-		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, lookErr)
+	if readErr != nil {
+		return fmt.Errorf("creating %s: %w; and it cannot be looked at: %w", at, err, readErr)
 	}
 	is := d.ID.Check(cfg, at)
 	lock := cfg.Now["lock"]
@@ -116,10 +116,10 @@ func (d worker) born(ctx context.Context, worksOn, at view.GuestRef, m owner.Tag
 	}
 }
 
-// vacant reports whether no guest has the VMID of one that could not be read, for lookErr.
+// vacant reports whether no guest has the VMID of one that could not be read, for readErr.
 // With rights on a pool only, one that is not there and one that is hidden look the same.
-func (d worker) vacant(ctx context.Context, at view.GuestRef, lookErr error) bool {
-	switch api.ClassOf(lookErr) {
+func (d worker) vacant(ctx context.Context, at view.GuestRef, readErr error) bool {
+	switch api.ClassOf(readErr) {
 	case api.NotFound:
 		return true
 	case api.Denied:

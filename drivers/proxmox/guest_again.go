@@ -22,7 +22,7 @@ func (d worker) undisturbed(ctx context.Context, s plan.Step) (left plan.Step, e
 	if s.Have == nil || s.Have.Guest == nil {
 		return s, nil
 	}
-	at := placeOf(s.Have)
+	at := refOf(s.Have)
 	waited, _, err := power.Of(d.Host, at).AwaitOwnTasks(ctx)
 	if err != nil {
 		return s, fmt.Errorf("changing %s: %w", at, err)
@@ -43,7 +43,7 @@ func (d worker) readStep(ctx context.Context, s plan.Step) (plan.Step, error) {
 	if want == nil {
 		return s, errors.New("plan again")
 	}
-	at := placeOf(s.Have)
+	at := refOf(s.Have)
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return s, fmt.Errorf("reading it again: %w", err)

@@ -28,11 +28,11 @@ type change struct {
 	writing
 	power bool // it is to be started or stopped
 
-	move  map[string]string // slot → storage
-	grow  map[string]int    // slot → GiB
-	back  map[string]volume // slot → a disk whose old volume is attached again
-	drop  map[string]string // name of a disk → volume to be freed
-	sight sight
+	move     map[string]string // slot → storage
+	grow     map[string]int    // slot → GiB
+	back     map[string]volume // slot → a disk whose old volume is attached again
+	drop     map[string]string // name of a disk → volume to be freed
+	lastSeen lastSeen
 
 	apart   map[string]string // name of a disk that goes to another bus → the slot that it leaves
 	ordered bool              // volumes are made, whose names are known afterwards only
@@ -42,7 +42,7 @@ func newChange(at view.GuestRef, to, from *volumes, m owner.Tag) *change {
 	return &change{
 		to: to, from: from, m: m, writing: writing{api.Params{}, map[string]bool{}, map[string]bool{}},
 		move: map[string]string{}, grow: map[string]int{}, back: map[string]volume{}, drop: map[string]string{}, apart: map[string]string{},
-		sight: sight{at: at, addr: to.addr, cfg: from.observe, unsure: map[string]bool{}},
+		lastSeen: lastSeen{at: at, addr: to.addr, cfg: from.observe, unsure: map[string]bool{}},
 	}
 }
 
@@ -60,7 +60,7 @@ func (c *change) attribute(name string, as attribute.Table, spec any) {
 		return
 	}
 	a := as.ByName(name)
-	if a == nil || a.Created { // of the mark, or only observed
+	if a == nil || a.Created { // of the ownership tag, or only observed
 		return
 	}
 	if val := a.Value(spec, c.from.observe.Current(a.Key)); val == "" {
@@ -74,11 +74,11 @@ func (c *change) attribute(name string, as attribute.Table, spec any) {
 func (c *change) disk(name, attr string) {
 	w, wanted := find(c.to.list, name)
 	h, there := find(c.from.list, name)
-	slot, old := c.m.Slots["disk."+name], c.from.mark.Slots["disk."+name]
+	slot, old := c.m.Slots["disk."+name], c.from.tag.Slots["disk."+name]
 	switch {
 	case c.apart[name] != "": // it comes back, and then is made what else is wanted of it
 	case !wanted && !there: // detached before; its data are to go
-		c.drop[name] = c.from.mark.Detached[name]
+		c.drop[name] = c.from.tag.Detached[name]
 	case !wanted: // detached: PVE keeps the volume as an unused one
 		c.gone[old] = true
 		c.m.Detached[name] = property.VolumeOf(c.from.observe.Next[old])
@@ -89,7 +89,7 @@ func (c *change) disk(name, attr string) {
 		c.set[slot] = c.attach(w, slot)
 		_, back := c.back[slot]
 		c.ordered = c.ordered || !back
-	case attr == "remove": // only the mark says it
+	case attr == "remove": // only the ownership tag says it
 	case attr == "size":
 		c.grow[slot] = w.size
 	case attr == "storage":
@@ -102,8 +102,8 @@ func (c *change) disk(name, attr string) {
 // attach is the value of a disk that is to be there: the volume that it had before,
 // if the guest still has that one, else the order for a new one.
 func (c *change) attach(w volume, slot string) string {
-	id, o := cmp.Or(c.from.mark.Detached[w.name], c.from.returns(w.name)), c.from.observe
-	if id == "" && c.from.mark.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
+	id, o := cmp.Or(c.from.tag.Detached[w.name], c.from.returns(w.name)), c.from.observe
+	if id == "" && c.from.tag.Slots["disk."+w.name] == slot { // detached by hand, but in use until the next restart
 		id = property.VolumeOf(o.Now[slot])
 	}
 	switch {
@@ -118,11 +118,11 @@ func (c *change) attach(w volume, slot string) string {
 	return w.Order(slot)
 }
 
-// describe writes notes and mark where either differs: the mark also holds slots,
+// describe writes notes and tag where either differs: the ownership tag also holds slots,
 // options and detached disks, which the other changes may have moved.
 func (c *change) describe(notes string, options map[string]string) {
 	c.notes, c.m.Options = notes, slices.Sorted(maps.Keys(options))
-	c.m.Volumes = c.from.mark.Volumes // for their sake alone nothing is written
+	c.m.Volumes = c.from.tag.Volumes // for their sake alone nothing is written
 	c.keepDetached(false)
 	if owner.Describe(notes, c.m) == strings.TrimRight(c.from.observe.Description(), " \t\r\n") {
 		return
@@ -132,11 +132,11 @@ func (c *change) describe(notes string, options map[string]string) {
 	c.set["description"] = owner.Describe(notes, c.m)
 }
 
-// keepDetached carries over what the mark knows of detached disks, and which disks go
+// keepDetached carries over what the ownership tag knows of detached disks, and which disks go
 // with their data. With prune, what is not on the guest any more is left out; without
-// it the mark stays as it is, so that nothing has to be written for its sake.
+// it the ownership tag stays as it is, so that nothing has to be written for its sake.
 func (c *change) keepDetached(prune bool) {
-	m, old := &c.m, c.from.mark
+	m, old := &c.m, c.from.tag
 	for name, id := range old.Detached {
 		gone := prune && drives.UnusedKey(c.from.observe.Next, id) == "" && drives.AttachedAt(c.from.observe.Now, id) == ""
 		if !gone && !c.to.has(name) {
@@ -159,7 +159,7 @@ func (c *change) keepDetached(prune bool) {
 // the digest of what was observed, then does what is no key of the disks. halted tells
 // that the guest had to be stopped for it, and is.
 func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted bool, err error) {
-	at := ch.sight.at
+	at := ch.lastSeen.at
 	// PVE moves no volume of a running container, and what waits for a start would name the old one.
 	// And what boots from one bus must not see its disk leave for another.
 	halt := (at.LXC && len(ch.move) > 0 || len(ch.apart) > 0) && s.Have.Guest.Running
@@ -175,37 +175,37 @@ func (d worker) carryOut(ctx context.Context, s plan.Step, ch *change) (halted b
 		if err := d.revertBeforeStop(ctx, &s, ch); err != nil {
 			return false, fmt.Errorf("changing %s: %w", at, err)
 		}
-		if err := power.Of(d.Host, at).Stop(ctx, ch.from.mark.ShutdownSeconds()); err != nil {
+		if err := power.Of(d.Host, at).Stop(ctx, ch.from.tag.ShutdownSeconds()); err != nil {
 			return false, err
 		}
 	}
-	ch.sight.fresh = ch.empty() && !halt // both renew the digest
-	write := func() error { return d.withVolumes(ctx, &ch.sight, ch.writing, s.Have, ch.from.observe) }
+	ch.lastSeen.fresh = ch.empty() && !halt // both renew the digest
+	write := func() error { return d.withVolumes(ctx, &ch.lastSeen, ch.writing, s.Have, ch.from.observe) }
 	if len(ch.apart) > 0 {
 		write = func() error { return d.rebus(ctx, s, ch) }
 	}
 	if err := write(); err != nil {
 		return halt, fmt.Errorf("changing %s: %w", at, err)
 	}
-	return halt, d.settleDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
+	return halt, d.applyDisks(ctx, ch, at.LXC && s.Have.Guest.Running && !halt)
 }
 
 // backUp starts a guest again that was stopped for a change, which failed: why.
 func (d worker) backUp(ctx context.Context, ch *change, why error) error {
-	if ctx.Err() != nil || d.verifyOwner(ctx, ch.sight.at, ch.sight.addr) != nil {
+	if ctx.Err() != nil || d.verifyOwner(ctx, ch.lastSeen.at, ch.lastSeen.addr) != nil {
 		return why
 	}
-	if err := power.Of(d.Host, ch.sight.at).Start(ctx); err != nil {
+	if err := power.Of(d.Host, ch.lastSeen.at).Start(ctx); err != nil {
 		return fmt.Errorf("%w; and it was stopped for that: %w", why, err)
 	}
 	return why
 }
 
-// settlePower brings a guest that was changed to the power that is wanted, or restarts it
+// applyPower brings a guest that was changed to the power that is wanted, or restarts it
 // for what waits.
-func (d worker) settlePower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
+func (d worker) applyPower(ctx context.Context, s plan.Step, ch *change, halted bool, want string) error {
 	restarts := func(c plan.Change) bool { return c.Class == model.ClassRestart }
-	switch at, m := ch.sight.at, ch.from.mark; {
+	switch at, m := ch.lastSeen.at, ch.from.tag; {
 	case halted && want == "stopped":
 		return nil
 	case ch.power && want == "stopped":
@@ -229,8 +229,8 @@ func (d worker) settlePower(ctx context.Context, s plan.Step, ch *change, halted
 	}
 }
 
-// sight is what a guest was last seen as, between several writes to it.
-type sight struct {
+// lastSeen is what a guest was last seen as, between several writes to it.
+type lastSeen struct {
 	at     view.GuestRef
 	addr   model.Address
 	cfg    view.Config
@@ -243,9 +243,9 @@ type sight struct {
 // the configuration as it was last seen. After a write of our own, and where PVE
 // says that the configuration moved, it looks again: the guest must still be ours,
 // and the slot hold the volume that it held.
-func (d worker) withDigest(ctx context.Context, l *sight, slot string, send func(digest string) error) error {
+func (d worker) withDigest(ctx context.Context, l *lastSeen, slot string, send func(digest string) error) error {
 	for again := false; ; again = true {
-		if err := d.lookAgain(ctx, l, slot); err != nil {
+		if err := d.reread(ctx, l, slot); err != nil {
 			return err
 		}
 		err := send(l.cfg.Digest)
@@ -256,8 +256,8 @@ func (d worker) withDigest(ctx context.Context, l *sight, slot string, send func
 	}
 }
 
-// lookAgain reads a guest unless nothing was written to it since it was seen.
-func (d worker) lookAgain(ctx context.Context, l *sight, slot string) error {
+// reread reads a guest unless nothing was written to it since it was seen.
+func (d worker) reread(ctx context.Context, l *lastSeen, slot string) error {
 	if l.fresh {
 		return nil
 	}
@@ -275,13 +275,13 @@ func (d worker) lookAgain(ctx context.Context, l *sight, slot string) error {
 	return nil
 }
 
-// settleDisks does what is no key of the configuration: moves volumes, grows them,
+// applyDisks does what is no key of the configuration: moves volumes, grows them,
 // and frees those that are to go. Those that came back to a guest which is pinned stay
 // where they are: to move them it would have to be stopped, and that is a plan of its own.
-func (d worker) settleDisks(ctx context.Context, ch *change, pinned bool) error {
-	l := &ch.sight
+func (d worker) applyDisks(ctx context.Context, ch *change, pinned bool) error {
+	l := &ch.lastSeen
 	if len(ch.back) > 0 { // only now the size of what came back is known
-		if err := d.lookAgain(ctx, l, ""); err != nil {
+		if err := d.reread(ctx, l, ""); err != nil {
 			return err
 		}
 		for slot, w := range ch.back {
@@ -330,26 +330,26 @@ func (d worker) settleDisks(ctx context.Context, ch *change, pinned bool) error 
 // PVE grows the volume before it writes the configuration and grows the file system
 // (PVE/API2/LXC.pm, resize_vm): where that died in between it takes the order no second
 // time, and what is missing an administrator has to do.
-func (d worker) resize(ctx context.Context, l *sight, slot string, size int) error {
+func (d worker) resize(ctx context.Context, l *lastSeen, slot string, size int) error {
 	err := d.withDigest(ctx, l, slot, func(digest string) error {
 		upid, err := d.API.Put(ctx, l.at.Path("resize"), api.Params{"disk": slot, "size": fmt.Sprintf("%dG", size), "digest": digest})
 		return d.API.AwaitWrite(ctx, upid, err)
 	})
-	if err == nil || l.at.LXC && strings.Contains(err.Error(), "already at specified size") && d.lookAgain(ctx, l, "") == nil {
+	if err == nil || l.at.LXC && strings.Contains(err.Error(), "already at specified size") && d.reread(ctx, l, "") == nil {
 		says := readCTDisk("", l.cfg.Now[slot]).Size
 		if err == nil || says >= size {
 			return nil
 		}
-		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier growth died in between. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df tells inside, and resize2fs on the volume grows it",
+		return fmt.Errorf("growing %s of %s to %d GiB: its volume has that size, but its configuration says %d: an earlier growth died in between. On node %s, `pct rescan --vmid %d` corrects the configuration; whether the file system has grown, too, df shows inside, and resize2fs on the volume grows it",
 			slot, l.at, size, says, l.at.Node, l.at.VMID)
 	}
 	return fmt.Errorf("growing %s of %s to %d GiB: %w", slot, l.at, size, err)
 }
 
-// dropData frees a detached volume, and takes it out of the mark with the same
+// dropData frees a detached volume, and takes it out of the ownership tag with the same
 // request. One that is still attached, until the next restart, is left for later.
 func (d worker) dropData(ctx context.Context, ch *change, name string) error {
-	l := &ch.sight
+	l := &ch.lastSeen
 	return d.withDigest(ctx, l, "", func(digest string) error {
 		key := drives.UnusedKey(l.cfg.Next, ch.drop[name])
 		if key == "" || drives.AttachedAt(l.cfg.Now, ch.drop[name]) != "" {
@@ -363,7 +363,7 @@ func (d worker) dropData(ctx context.Context, ch *change, name string) error {
 }
 
 // complete brings a new guest from what was ordered to what is wanted: disks grown to
-// their size, tags, and power. It gives the mark that the guest has.
+// their size, tags, and power. It gives the ownership tag that the guest has.
 func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, tags []string, aim string) (owner.Tag, error) {
 	cfg, err := view.ReadConfig(ctx, d.API, at)
 	if err != nil {
@@ -373,7 +373,7 @@ func (d worker) complete(ctx context.Context, at view.GuestRef, want *volumes, t
 	if !is.IsOwnedAs(want.addr) || is.Tag.Provisional() || at.LXC && cfg.Now["rootfs"] == "" {
 		return is.Tag, fmt.Errorf("%s is not what was ordered (%s): its creation died half-way; if no task works on it any more, %s clears it", at, is.Why(), at.Rescue())
 	}
-	l := sight{at: at, addr: want.addr, cfg: cfg, fresh: true}
+	l := lastSeen{at: at, addr: want.addr, cfg: cfg, fresh: true}
 	for _, w := range want.list {
 		slot := is.Tag.Slots["disk."+w.name]
 		if value, there := cfg.Next[slot]; there && w.size > property.GiB(property.Parse(value).Values["size"]) {

@@ -61,7 +61,7 @@ type classifier struct {
 	unread []view.Listed // may be ours, and could not be read
 	proven map[model.Address][]*model.Resource
 	view   *view.View      // what the cluster's list says
-	names  map[string]bool // of guests that carry a mark of our site: what they go by, and what the mark says
+	names  map[string]bool // of guests that carry an ownership tag of our site: what they go by, and what the ownership tag says
 }
 
 // all classifies guests by what was read of them.
@@ -105,7 +105,7 @@ func (j *classifier) guest(g view.Listed, cfg view.Config) {
 	if ok && lock != "create" && lock != "clone" {
 		r := observedGuest(g, cfg, notes, m)
 		r.Guest.RemovalNote = removal.Note(j.want.Host, m, cfg)
-		r.Guest.Renumbered = came(g.Ref(), m)
+		r.Guest.Renumbered = renumbered(g.Ref(), m)
 		j.proven[m.Addr()] = append(j.proven[m.Addr()], r)
 		return
 	}
@@ -136,10 +136,10 @@ func (j *classifier) guest(g view.Listed, cfg view.Config) {
 	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
-// came tells that a guest did not get its VMID from us, as one does not whose backup was
+// renumbered tells that a guest did not get its VMID from us, as one does not whose backup was
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
-func came(at view.GuestRef, m owner.Tag) model.Renumbered {
+func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {
 	keep := fmt.Sprintf("set vmid = %d%s to keep it as it is", at.VMID, pick(m.Type == owner.TemplateType, "", ", or remove vmid,")) // of a template it is required
 	switch m.CreationVMID {
 	case at.VMID:
@@ -157,10 +157,10 @@ func came(at view.GuestRef, m owner.Tag) model.Renumbered {
 	}
 }
 
-// twin names a guest that could not be read and has the name of one that proves to be
+// duplicate names a guest that could not be read and has the name of one that proves to be
 // ours, as a restored backup of it has, be it the name that somebody gave both; "" for
 // none.
-func (j *classifier) twin(r *model.Resource) string {
+func (j *classifier) duplicate(r *model.Resource) string {
 	for _, g := range j.unread {
 		if (g.Name == r.Addr.Name || g.Name == r.Spec.(guestSpec).guestName()) && g.Kind() == guestKind(r.Addr) {
 			return g.Ref().String()
@@ -172,18 +172,18 @@ func (j *classifier) twin(r *model.Resource) string {
 func (j *classifier) close() {
 	for _, addr := range slices.SortedFunc(maps.Keys(j.proven), model.Address.Compare) {
 		rs := j.proven[addr]
-		if twin := j.twin(rs[0]); twin != "" && len(rs) == 1 { // or a restored backup would be started beside the original
+		if duplicate := j.duplicate(rs[0]); duplicate != "" && len(rs) == 1 { // or a restored backup would be started beside the original
 			g := rs[0].Guest
 			j.out.Unknown = append(j.out.Unknown, model.Unknown{
 				Scope: addr.String(), VMID: g.VMID, Only: []model.Address{addr},
-				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: guestKind(addr) == "ct"}, twin),
+				Why: fmt.Sprintf("%s carries its identity, and so may %s of the same name, which cannot be read", view.GuestRef{Node: g.Node, VMID: g.VMID, LXC: guestKind(addr) == "ct"}, duplicate),
 			})
 			continue
 		}
 		if len(rs) == 1 {
 			j.out.State[addr] = rs[0]
 			j.leaveToHA(rs[0])
-			j.inItsPlace(rs[0])
+			j.checkNode(rs[0])
 			have := stateOf(rs[0])
 			if have == nil {
 				continue
@@ -208,7 +208,7 @@ func (j *classifier) close() {
 				Why: fmt.Sprintf("one of %d guests with the identity of %s", len(rs), addr),
 				Fix: "remove the one that is not wanted, for instance a restored backup", Duplicate: true,
 			})
-			who = append(who, placeOf(r).String())
+			who = append(who, refOf(r).String())
 		}
 		j.out.Findings = append(j.out.Findings, guarded(diag.Error, addr, fmt.Sprintf("%d guests carry the identity of %s: neither is changed (%s)", len(rs), addr, strings.Join(who, ", ")),
 			"usually one of them is a restored backup: remove it, or give it another uuid"))
@@ -264,8 +264,8 @@ func undeclaredOptions(addr model.Address, want, have guestCommon) []model.Setti
 	for key, val := range have.options {
 		_, named := want.options[key]
 		devices := options.BootDevices(val)
-		made := key == "boot" && len(devices) > 0 && devices[0] == have.mark.Slots["disk.root"]
-		ours := named || made || slices.Contains(have.mark.Options, key) || want.keys.Invented[key]
+		made := key == "boot" && len(devices) > 0 && devices[0] == have.tag.Slots["disk.root"]
+		ours := named || made || slices.Contains(have.tag.Options, key) || want.keys.Invented[key]
 		if !ours && !want.keys.Same(key, val, "") && have.observe.Now[key] == val {
 			out = append(out, model.Setting{Address: addr, Path: "options." + key, Value: val})
 		}

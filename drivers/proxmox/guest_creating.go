@@ -112,10 +112,10 @@ func draws(from []model.VMIDRange, vmid int) bool {
 	return len(from) == 0 || slices.ContainsFunc(from, func(r model.VMIDRange) bool { return vmid >= r.From && vmid <= r.To })
 }
 
-// judgeUnfinished tells apart guests that this token is creating, guests that others are creating, and
+// classifyUnfinished tells apart guests that this token is creating, guests that others are creating, and
 // guests whose creation died. The first are unknown until their task ends. The second are unknown only as far as a
 // wanted guest may come of them, and else nobody's business. The third are reported, and keep their VMID.
-func (d worker) judgeUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
+func (d worker) classifyUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	type answer struct {
 		tasks []creation
 		err   error
@@ -151,7 +151,7 @@ func (d worker) judgeUnfinished(ctx context.Context, obs *kind.Observation, out 
 }
 
 // unfinished judges one of them: what is unknown for its sake, or nil where it stays listed as it is by then.
-func (d worker) unfinished(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, unseen error) (*model.Unknown, error) {
+func (d worker) unfinished(ctx context.Context, obs *kind.Observation, out *model.Observed, f *model.Unmanaged, running []creation, tasksErr error) (*model.Unknown, error) {
 	at := view.GuestRef{Node: f.Node, VMID: f.VMID, LXC: f.Kind == "ct"}
 	others := func(why string, by []creation, denied bool) *model.Unknown {
 		if only := absent(*f, obs.Want, out.State, by); len(only) > 0 {
@@ -160,8 +160,8 @@ func (d worker) unfinished(ctx context.Context, obs *kind.Observation, out *mode
 		f.Why, f.Claims, f.Fix = why, model.Address{}, ""
 		return nil
 	}
-	if unseen != nil {
-		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+unseen.Error(), nil, api.IsDenied(unseen)), nil
+	if tasksErr != nil {
+		return others("may be being created, but the tasks of node "+f.Node+" cannot be seen: "+tasksErr.Error(), nil, api.IsDenied(tasksErr)), nil
 	}
 	by := creating(*f, running)
 	mine := slices.DeleteFunc(slices.Clone(by), func(c creation) bool { return !c.mine })

@@ -14,16 +14,16 @@ import (
 )
 
 // Disks of VMs and mount points of containers have the same life: their slot is
-// remembered in the mark; one that leaves the files stays with its guest as an unused
-// volume, the mark remembers which, and under the same name it comes back. A running
+// remembered in the ownership tag; one that leaves the files stays with its guest as an unused
+// volume, the ownership tag remembers which, and under the same name it comes back. A running
 // guest may hold on to it until its next restart.
 
 // unused names the volumes that belong to the guest and are attached nowhere, as far
-// as its mark does not say what they are; "" for none.
+// as its ownership tag does not say what they are; "" for none.
 func (o *observation) unused() string {
-	known := slices.Collect(maps.Values(o.mark.Detached)) // of other disks: they explain nothing
-	for name, id := range o.mark.Volumes {
-		if slot := o.mark.Slots["disk."+name]; o.observe.Next[slot] == "" {
+	known := slices.Collect(maps.Values(o.tag.Detached)) // of other disks: they explain nothing
+	for name, id := range o.tag.Volumes {
+		if slot := o.tag.Slots["disk."+name]; o.observe.Next[slot] == "" {
 			known = append(known, id)
 		}
 	}
@@ -37,14 +37,14 @@ func (o *observation) unused() string {
 	return strings.Join(out, ", ")
 }
 
-// returns gives the volume of a disk that is not attached, where the mark proves which
-// it was; "" where it does not. What the mark noted when it was written last may be
+// returns gives the volume of a disk that is not attached, where the ownership tag proves which
+// it was; "" where it does not. What the ownership tag noted when it was written last may be
 // older than what people did since (a volume moved by hand leaves its old one behind):
-// so beside volumes that the mark does not know it proves nothing.
+// so beside volumes that the ownership tag does not know it proves nothing.
 func (o *observation) returns(name string) string {
-	id, slot := o.mark.Detached[name], o.mark.Slots["disk."+name]
+	id, slot := o.tag.Detached[name], o.tag.Slots["disk."+name]
 	if id == "" && o.unused() == "" && o.observe.Next[slot] == "" && o.observe.Now[slot] == "" {
-		id = o.mark.Volumes[name]
+		id = o.tag.Volumes[name]
 	}
 	if id == "" || drives.UnusedKey(o.observe.Next, id) == "" {
 		return ""
@@ -52,9 +52,9 @@ func (o *observation) returns(name string) string {
 	return id
 }
 
-// device is the name that a key of PVE has in the files by the mark; "" for none.
+// device is the name that a key of PVE has in the files by the ownership tag; "" for none.
 func (o *observation) device(key string) string {
-	for name, slot := range o.mark.Slots {
+	for name, slot := range o.tag.Slots {
 		if slot == key {
 			return name
 		}
@@ -160,8 +160,8 @@ func (v *volumes) removes() []string {
 // A protected guest keeps them; PVE would refuse.
 func (v *volumes) left() []string {
 	var out []string
-	for _, name := range v.mark.Removes {
-		if id := v.mark.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.observe.Next, id) != "" && !v.has(name) {
+	for _, name := range v.tag.Removes {
+		if id := v.tag.Detached[name]; id != "" && !v.protected && drives.UnusedKey(v.observe.Next, id) != "" && !v.has(name) {
 			out = append(out, name)
 		}
 	}
@@ -172,9 +172,9 @@ func (v *volumes) left() []string {
 // the restart that would detach them.
 func (v *volumes) remembered(want *volumes) map[string]string {
 	old := map[string]string{}
-	maps.Copy(old, v.mark.Slots)
+	maps.Copy(old, v.tag.Slots)
 	for _, d := range want.list {
-		key, id := "disk."+d.name, v.mark.Detached[d.name]
+		key, id := "disk."+d.name, v.tag.Detached[d.name]
 		if slot := drives.AttachedAt(v.observe.Now, id); old[key] == "" && id != "" && slot != "" {
 			old[key] = slot
 		}
@@ -192,11 +192,11 @@ func (v *volumes) note(want *volumes) []string {
 	}
 	for _, w := range want.list {
 		id := v.returns(w.name)
-		slot := v.mark.Slots["disk."+w.name]
+		slot := v.tag.Slots["disk."+w.name]
 		switch {
 		case slot != "" && !v.has(w.name) && v.observe.Now[slot] != "" && v.observe.Next[slot] == "": // the note on what is reverted says it
 		case id == "" || v.has(w.name):
-		case v.mark.Slots["disk."+w.name] != "" && v.mark.Detached[w.name] == "":
+		case v.tag.Slots["disk."+w.name] != "" && v.tag.Detached[w.name] == "":
 			out = append(out, fmt.Sprintf("disk %s was detached by hand, and is attached again with its data (%s)", w.name, id))
 		default:
 			out = append(out, fmt.Sprintf("disk %s comes back with its data (%s)", w.name, id))
@@ -214,7 +214,7 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 	for _, w := range want.list {
 		h, there := find(v.list, w.name)
 		path := "disk." + w.name
-		slot := v.mark.Slots[path]
+		slot := v.tag.Slots[path]
 		switch {
 		case !there && v.returns(w.name) != "":
 		case !there && property.VolumeOf(v.observe.Now[slot]) != "" && slot != "": // its detaching waits for a restart, and is reverted
@@ -222,7 +222,7 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 			refuse(path, "its root disk is gone", "slot %s of %s is empty: attach the disk again, or remove the guest so that it is recreated", slot, at)
 		case !there && slot != "" && v.unused() != "" && property.VolumeOf(v.observe.Now[slot]) == "": // else it is still in use, and kept
 			refuse(path, "disk "+w.name+" was detached by hand",
-				"its data may be on what is attached nowhere: %s of %s. Which one it is its mark does not prove, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
+				"its data may be on what is attached nowhere: %s of %s. Its ownership tag does not say which one it is, so none is attached and no empty disk is put in its place: `%s set %d --%s VOLUME%s` on node %s brings it back; or remove them",
 				v.unused(), at, at.Tool(), at.VMID, slot, pick(at.LXC, ",mp=PATH", ""), at.Node)
 		case there && w.size != 0 && w.size < h.size:
 			refuse(path+".size", fmt.Sprintf("disk %s cannot shrink from %d to %d GiB", w.name, h.size, w.size), "PVE only grows disks: set it to at least %d, or replace the guest", h.size)
@@ -238,14 +238,14 @@ func (v *volumes) refuse(want *volumes, at view.GuestRef) []model.Problem {
 
 // refuseEnd says what speaks against removing a guest, or making it anew.
 func (v *volumes) refuseEnd(g *model.Guest) []model.Problem {
-	out := removal.Refuse(v.mark, g, v.observe.Next)
+	out := removal.Refuse(v.tag, g, v.observe.Next)
 	if v.protected {
 		out = append(out, model.Problem{Path: "protection", Summary: "it is protected", Detail: "set protection = false in the files, let that be applied, then remove it"})
 	}
 	return out
 }
 
-// device is one that has a slot: its name in the mark, and how its slots are called.
+// device is one that has a slot: its name in the ownership tag, and how its slots are called.
 type device struct{ name, family string }
 
 // slots assigns a slot to every device: those that have one keep it, the others take

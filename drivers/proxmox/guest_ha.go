@@ -41,22 +41,22 @@ func (j *classifier) leaveToHA(r *model.Resource) {
 		return
 	}
 	*have.common().powered = aim
-	at := placeOf(r)
+	at := refOf(r)
 	switch {
 	case r.Guest.HA == "error": // a start would be refused, so no step claims to do it
 		j.warn(r.Addr, fmt.Sprintf("%s does not run", r.Addr), power.HAError(at))
 	case running:
 		j.warn(r.Addr, fmt.Sprintf("%s does not run: that is left to the HA manager, which has it (state %s)", r.Addr, r.Guest.HA),
-			"if it stays so, `ha-manager status` on a node tells why")
+			"if it stays so, `ha-manager status` on a node shows why")
 	default:
 		j.warn(r.Addr, fmt.Sprintf("%s still runs: that is left to the HA manager, which is stopping it", r.Addr),
-			"if it stays so, `ha-manager status` on a node tells why")
+			"if it stays so, `ha-manager status` on a node shows why")
 	}
 }
 
-// inItsPlace warns of a guest that stands on a node of the cluster which the host
+// checkNode warns of a guest that stands on a node of the cluster which the host
 // does not name. It stays ours and stays there: nothing is moved by itself.
-func (j *classifier) inItsPlace(r *model.Resource) {
+func (j *classifier) checkNode(r *model.Resource) {
 	h := j.want.Host
 	if h == nil {
 		return

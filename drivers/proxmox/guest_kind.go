@@ -138,7 +138,7 @@ type resolution struct {
 
 // observation is what was read of a guest, beside its attributes.
 type observation struct {
-	mark    owner.Tag   // the ownership tag as found
+	tag     owner.Tag   // the ownership tag as found
 	observe view.Config // the configuration
 	uptime  int         // seconds since PVE started it
 	// Where a volume is to leave its place: volumes that snapshots hold, with the name of
@@ -211,7 +211,7 @@ func alignValues(want target, have state) {
 	w, h := want.common(), have.common()
 	*h.waits = false
 	want.alignDevices(have)
-	w.keys.Align(w.options, h.options, h.mark.Options, have.sameOption)
+	w.keys.Align(w.options, h.options, h.tag.Options, have.sameOption)
 	*h.startup = (*w.startup).sameAs(*h.startup)
 }
 
@@ -249,7 +249,7 @@ func refuseGuest(want, have *model.Resource) []model.Problem {
 	if h.recreates(w) || want.Guest.VMID != have.Guest.VMID {
 		return h.volumes().refuseEnd(have.Guest)
 	}
-	return slices.Concat(h.volumes().refuse(w.volumes(), placeOf(have)), h.refuse(w, have))
+	return slices.Concat(h.volumes().refuse(w.volumes(), refOf(have)), h.refuse(w, have))
 }
 
 // noteGuest says what changes mean for the guest beyond their class.

@@ -111,7 +111,7 @@ func noteReverts(want target, have state, paths []string) string {
 // settle turns into reverts what a change writes or deletes only to have what is in force.
 // A container is asked to revert also what it is to delete: the value that waits would
 // outlive the deletion.
-func (w writing) settle(old view.Config, lxc bool, same func(key, a, b string) bool) {
+func (w writing) revertUnapplied(old view.Config, lxc bool, same func(key, a, b string) bool) {
 	for key, val := range w.set {
 		if now, there := old.Now[key]; there && old.WaitsFor(key) && same(key, fmt.Sprint(val), now) {
 			delete(w.set, key)

@@ -16,11 +16,11 @@ import (
 // What waits for a restart of a VM, and of a container: see guest_pending.go.
 
 func (v vmState) as(cfg view.Config) state {
-	return stateOf(observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.mark))
+	return stateOf(observedVM(view.Listed{Running: v.Power == "running", Uptime: v.uptime}, cfg, v.Description, v.tag))
 }
 
 func (c ctState) as(cfg view.Config) state {
-	return stateOf(observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.mark))
+	return stateOf(observedCT(view.Listed{Running: c.Power == "running", LXC: true}, cfg, c.Description, c.tag))
 }
 
 func (v vmTarget) awaitsRestart(have state) bool {
@@ -97,7 +97,7 @@ func (c *change) revertOnly(want target, have state, s plan.Step) []plan.Change 
 		}
 		head, rest, _ := strings.Cut(ch.Path, ".")
 		name, _, _ := strings.Cut(rest, ".")
-		slot := c.from.mark.Slots["disk."+name]
+		slot := c.from.tag.Slots["disk."+name]
 		if head != "disk" || c.from.observe.Next[slot] == "" || !takesBackData(want, have, ch.Path, slot) {
 			return false
 		}
@@ -112,18 +112,18 @@ func (d worker) revertBeforeStop(ctx context.Context, s *plan.Step, ch *change) 
 	if len(ch.revert) == 0 {
 		return nil
 	}
-	err := d.write(ctx, ch.sight.at, writing{revert: ch.revert}, writing{}, s.Have, ch.from.observe)
+	err := d.write(ctx, ch.lastSeen.at, writing{revert: ch.revert}, writing{}, s.Have, ch.from.observe)
 	if err != nil {
 		return err
 	}
-	ch.sight.fresh = false
-	if err := d.lookAgain(ctx, &ch.sight, ""); err != nil {
+	ch.lastSeen.fresh = false
+	if err := d.reread(ctx, &ch.lastSeen, ""); err != nil {
 		return err
 	}
 	have, at := *s.Have, *s.Have.Guest
-	at.Digest = ch.sight.cfg.Digest
-	next := stateOf(&have).as(ch.sight.cfg)
+	at.Digest = ch.lastSeen.cfg.Digest
+	next := stateOf(&have).as(ch.lastSeen.cfg)
 	have.Spec, have.Private, have.Guest = next.spec(), next.common().observation, &at
-	s.Have, ch.from.observe, ch.revert = &have, ch.sight.cfg, map[string]bool{}
+	s.Have, ch.from.observe, ch.revert = &have, ch.lastSeen.cfg, map[string]bool{}
 	return nil
 }

@@ -123,7 +123,7 @@ func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string
 	prefix, err := netip.ParsePrefix(ip)
 	if err != nil || prefix.Addr().Is6() != (suffix == "6") {
 		example := map[string]string{"": "10.0.12.5/24", "6": "fd00::5/64"}[suffix]
-		r.errorf(path+".ip"+suffix, fmt.Sprintf("%q is no address with prefix length", ip), "write an address such as %s, or one of %s", example, strings.Join(words, ", "))
+		r.errorf(path+".ip"+suffix, fmt.Sprintf("%q is not an address with prefix length", ip), "write an address such as %s, or one of %s", example, strings.Join(words, ", "))
 		return ip, gateway
 	}
 	if gateway == "" {
@@ -132,7 +132,7 @@ func (r *guestResolver) static(path, suffix, ip, gateway string, words ...string
 	gw, err := netip.ParseAddr(gateway)
 	switch {
 	case err != nil:
-		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no address", gateway), "write the address alone, without prefix length")
+		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is not an address", gateway), "write the address alone, without prefix length")
 	case gw.Is6() != prefix.Addr().Is6():
 		r.errorf(path+".gateway"+suffix, fmt.Sprintf("%q is no %s address", gateway, pick(suffix == "6", "IPv6", "IPv4")),
 			"gateway is for ip, gateway6 for ip6")
@@ -216,7 +216,7 @@ func (r *guestResolver) publicKeys(name, value string) []string {
 	lines := property.KeyLines(value)
 	for _, l := range lines {
 		if !isPublicKey(l) {
-			wrong(fmt.Sprintf("ssh key %q is no public key", name), "")
+			wrong(fmt.Sprintf("ssh key %q is not a public key", name), "")
 			return nil
 		}
 	}
@@ -249,7 +249,7 @@ func (r *guestResolver) tagged(declared []string) []string {
 		kept := strings.ToLower(t)
 		switch {
 		case !tagText.MatchString(kept):
-			r.errorf("tags", fmt.Sprintf("%q is no tag", t), "a tag has letters, digits, and _ - + . behind the first character")
+			r.errorf("tags", fmt.Sprintf("%q is not a tag", t), "a tag has letters, digits, and _ - + . behind the first character")
 			continue
 		case kept != t:
 			r.warnf("tags", fmt.Sprintf("tag %q is kept as %q", t, kept), "PVE keeps tags in lower case: write %q", kept)
@@ -290,7 +290,7 @@ func (r *guestResolver) conduct(power, restart, notes string, st *Startup) {
 	}
 }
 
-// owner writes down what the files decide of the mark. from is what the guest is
+// owner writes down what the files decide of the ownership tag. from is what the guest is
 // made of.
 func (r *guestResolver) owner(from string, st *Startup) owner.Tag {
 	m := owner.Tag{V: 1, Site: r.in.Site.Name, Type: r.kind, Node: r.in.Name, From: from, Needs: slices.Clone(r.in.Needs)}

@@ -37,7 +37,7 @@ func (d worker) spareRestarts(ctx context.Context, obs *kind.Observation, out *m
 		if to == nil || from == nil || !restarts(to, from) {
 			continue
 		}
-		at := placeOf(have)
+		at := refOf(have)
 		why, err := d.restartedInVain(ctx, at)
 		switch {
 		case api.EndsPass(ctx, err):

@@ -59,14 +59,14 @@ func (d worker) findSnapshots(ctx context.Context, obs *kind.Observation, out *m
 		if to == nil || from == nil || from.volumes().observe.Now["parent"] == "" || !from.volumes().uproots(to.volumes()) {
 			continue
 		}
-		held, err := d.inSnapshots(ctx, placeOf(out.State[addr]))
+		inUse, err := d.inSnapshots(ctx, refOf(out.State[addr]))
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
 		case err != nil: // where it cannot be seen, the step itself tells
 			continue
 		}
-		from.common().snapshots = held
+		from.common().snapshots = inUse
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 		}
 	}
 	for _, h := range v.list {
-		id := property.VolumeOf(v.observe.Next[v.mark.Slots["disk."+h.name]])
+		id := property.VolumeOf(v.observe.Next[v.tag.Slots["disk."+h.name]])
 		switch w, stays := find(want.list, h.name); {
 		case stays && w.storage != "" && w.storage != h.storage:
 			refuse(h.name, id, "moved to "+w.storage)
@@ -102,7 +102,7 @@ func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 	}
 	for _, name := range v.left() {
 		if !want.has(name) {
-			refuse(name, v.mark.Detached[name], "removed")
+			refuse(name, v.tag.Detached[name], "removed")
 		}
 	}
 	return out
@@ -111,12 +111,12 @@ func (v *volumes) snapped(want *volumes, at view.GuestRef) []model.Problem {
 // mustBeMovable refuses before a container is stopped for a volume to be moved, and PVE
 // would not move it.
 func (d worker) mustBeMovable(ctx context.Context, ch *change) error {
-	held, err := d.inSnapshots(ctx, ch.sight.at)
+	inUse, err := d.inSnapshots(ctx, ch.lastSeen.at)
 	if err != nil {
 		return err
 	}
 	for slot := range ch.move {
-		if s := held[property.VolumeOf(ch.from.observe.Next[slot])]; s != "" {
+		if s := inUse[property.VolumeOf(ch.from.observe.Next[slot])]; s != "" {
 			return fmt.Errorf("%s cannot be moved to %s: snapshot %s holds it; it was not stopped for that", slot, ch.move[slot], s)
 		}
 	}

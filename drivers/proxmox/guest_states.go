@@ -27,7 +27,7 @@ func (d worker) watchPaused(ctx context.Context, obs *kind.Observation, out *mod
 		if r.Guest == nil || obs.Guests[r.Guest.VMID].QMP == "" {
 			continue
 		}
-		now, err := power.Of(d.Host, placeOf(r)).State(ctx)
+		now, err := power.Of(d.Host, refOf(r)).State(ctx)
 		switch {
 		case api.EndsPass(ctx, err):
 			return err
@@ -39,7 +39,7 @@ func (d worker) watchPaused(ctx context.Context, obs *kind.Observation, out *mod
 			continue
 		}
 		locked := r.Guest.Lock != ""
-		switch at := placeOf(r); {
+		switch at := refOf(r); {
 		case now.QMP == "running", now.QMP == "":
 		case locked && now.QMP == "prelaunch": // a backup has started its process, not the machine (pve-manager, VZDump/QemuServer.pm)
 			*have.common().powered = "stopped"
@@ -63,17 +63,17 @@ func (d worker) watchLocks(ctx context.Context, _ *kind.Observation, out *model.
 		if g == nil || g.Lock == "" {
 			continue
 		}
-		at := placeOf(out.State[addr])
+		at := refOf(out.State[addr])
 		tasks, err := power.Of(d.Host, at).Tasks(ctx)
 		if api.EndsPass(ctx, err) {
 			return err
 		}
 		if len(tasks) == 0 { // what held it may have ended since it was listed
-			cfg, lookErr := view.ReadConfig(ctx, d.API, at)
-			if api.EndsPass(ctx, lookErr) {
-				return lookErr
+			cfg, readErr := view.ReadConfig(ctx, d.API, at)
+			if api.EndsPass(ctx, readErr) {
+				return readErr
 			}
-			if lookErr == nil {
+			if readErr == nil {
 				g.Lock = cfg.Now["lock"]
 			}
 			if g.Lock == "" {

@@ -23,11 +23,11 @@ type changer interface {
 
 // updateGuest carries out the changes of a plan; see carryOut for the order of things.
 func updateGuest(ctx context.Context, d worker, s plan.Step, want target, have state) error {
-	at := placeOf(s.Have)
+	at := refOf(s.Have)
 	w, h := want.common(), have.common()
 	m := w.ownerTag
 	m.Owner, m.CreationVMID = d.ID.Owner, at.VMID
-	if h.mark.Provisional() { // a clone whose making was cut off: what is missing of it is done now
+	if h.tag.Provisional() { // a clone whose making was cut off: what is missing of it is done now
 		if err := want.finish(ctx, d, s, at, m, have); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func updateGuest(ctx context.Context, d worker, s plan.Step, want target, have s
 	if err := changer.done(ctx, d); err != nil {
 		return err
 	}
-	return d.settlePower(ctx, s, ch, halted, w.power)
+	return d.applyPower(ctx, s, ch, halted, w.power)
 }
 
 // changeOf prepares the change of a guest: the ownership tag as it will be, with the slots
@@ -64,7 +64,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want target, have stat
 		delete(old, "disk."+name)
 	}
 	m.Slots, m.Detached = want.slots(h.observe, old), map[string]string{}
-	is := h.mark // what no file says must not be lost by a write
+	is := h.tag // what no file says must not be lost by a write
 	m.UUID, m.Linked, m.Seeded, m.Seed, m.Keys, m.MAC = is.UUID, is.Linked, is.Seeded, is.Seed, is.Keys, is.MAC
 	ch := newChange(at, to, from, m)
 	for _, name := range apart {
@@ -77,7 +77,7 @@ func changeOf(at view.GuestRef, m owner.Tag, s plan.Step, want target, have stat
 // same is written back, and a guest that was stopped for the change is started again.
 func (d worker) undo(ctx context.Context, s plan.Step, ch *change, halted bool, power string, why error) error {
 	switch {
-	case !halted && ch.sight.at.LXC && s.Have.Guest.Running:
+	case !halted && ch.lastSeen.at.LXC && s.Have.Guest.Running:
 		return d.takeBackCards(ctx, ch, why)
 	case halted && power == "running" && (len(ch.apart) == 0 || d.whole(ctx, ch)):
 		return d.backUp(ctx, ch, why)

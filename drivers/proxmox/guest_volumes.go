@@ -12,8 +12,8 @@ import (
 )
 
 // A disk that somebody detaches by hand is one of perhaps several unused volumes of its
-// guest, and only the mark can tell which: PVE keeps nothing of where one was attached.
-// So the mark holds the volumes of a guest that has more than its root disk.
+// guest, and only the ownership tag can tell which: PVE keeps nothing of where one was attached.
+// So the ownership tag holds the volumes of a guest that has more than its root disk.
 
 // attached are the volumes of the disks as they will be, as far as they are known before
 // the change is made.
@@ -40,11 +40,11 @@ func (c *change) attached() map[string]string {
 	return out
 }
 
-// learn writes into the mark of a guest which volumes its disks have, where PVE named
+// learn writes into the ownership tag of a guest which volumes its disks have, where PVE named
 // them only as it made them. Without it a disk that is detached by hand is not put
 // back, and nothing else is amiss: so it fails no step. The keys of lacks are written by
 // the same request, and must be.
-func (d worker) learn(ctx context.Context, l *sight, want *volumes, notes string, m *owner.Tag, lacks api.Params) error {
+func (d worker) learn(ctx context.Context, l *lastSeen, want *volumes, notes string, m *owner.Tag, lacks api.Params) error {
 	if len(want.list) < 2 && len(lacks) == 0 {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (d worker) learn(ctx context.Context, l *sight, want *volumes, notes string
 		}
 		return passing(ctx, err)
 	}
-	if err := d.lookAgain(ctx, l, ""); err != nil {
+	if err := d.reread(ctx, l, ""); err != nil {
 		return checked(err)
 	}
 	p := maps.Clone(lacks)

@@ -90,11 +90,11 @@ func (d worker) write(ctx context.Context, at view.GuestRef, w, later writing, h
 	}
 	_, err := d.API.Put(ctx, at.Path("config"), w.body(have.Guest.Digest))
 	if api.ClassOf(err) != api.Changed {
-		return w.heldBack(err)
+		return w.pendingAfterHotplug(err)
 	}
-	cfg, lookErr := view.ReadConfig(ctx, d.API, at)
-	if lookErr != nil {
-		return fmt.Errorf("%w; and it cannot be looked at: %w", err, lookErr)
+	cfg, readErr := view.ReadConfig(ctx, d.API, at)
+	if readErr != nil {
+		return fmt.Errorf("%w; and it cannot be looked at: %w", err, readErr)
 	}
 	is := d.ID.Check(cfg, at)
 	if !is.IsOwnedAs(have.Addr) {
@@ -105,7 +105,7 @@ func (d worker) write(ctx context.Context, at view.GuestRef, w, later writing, h
 		return fmt.Errorf("%w: %w", err, errTouched)
 	}
 	_, err = d.API.Put(ctx, at.Path("config"), w.body(cfg.Digest))
-	return w.heldBack(err)
+	return w.pendingAfterHotplug(err)
 }
 
 // errTouched is a change by somebody else that came between plan and step.
@@ -121,7 +121,7 @@ func configured(spec any) []model.Attr {
 // before it looks at the next (qemu-server, PVE/API2/Qemu.pm, $update_vm_api). Where one
 // of them fails, any of the others may be waiting there already, volumes made for them
 // included; only where none fails do they come into force. A disk that was made and that
-// the mark does not name would be made again, so the mark that names the slots goes
+// the ownership tag does not name would be made again, so the ownership tag that names the slots goes
 // before the disks.
 //
 // A container's configuration is written once, at the end, and not at all where any key
@@ -152,9 +152,9 @@ func (w writing) apart(other func(key string) bool) (rest, taken writing) {
 	return rest, taken
 }
 
-// inTurn splits a change of a VM for whose disks the mark has to speak: what is detached
-// goes together with the mark that says so and with nothing else that might be refused,
-// and volumes are made last, for slots that the mark names by then. PVE takes no boot
+// inTurn splits a change of a VM for whose disks the ownership tag has to speak: what is detached
+// goes together with the ownership tag that says so and with nothing else that might be refused,
+// and volumes are made last, for slots that the ownership tag names by then. PVE takes no boot
 // order with a device that is not there and not in the same request ("invalid bootorder",
 // $update_vm_api), so it goes last, too; and after CD drives, for whose sake PVE would write
 // the old order over the new one.
@@ -212,7 +212,7 @@ func (w writing) ordersMount(key string) bool {
 
 // withVolumes writes a change part by part, as long as nobody else touches what the parts
 // are about.
-func (d worker) withVolumes(ctx context.Context, l *sight, w writing, have *model.Resource, old view.Config) error {
+func (d worker) withVolumes(ctx context.Context, l *lastSeen, w writing, have *model.Resource, old view.Config) error {
 	split := w.inTurn
 	if l.at.LXC {
 		split = w.oneByOne
@@ -232,27 +232,27 @@ func (d worker) withVolumes(ctx context.Context, l *sight, w writing, have *mode
 			continue
 		}
 		err := d.withDigest(ctx, l, "", func(digest string) error {
-			foreign := writing{set: maps.Clone(s.set), gone: maps.Clone(s.gone), revert: maps.Clone(s.revert)}
-			delete(foreign.set, "boot") // PVE itself takes out of it what is detached
-			delete(foreign.gone, "boot")
-			delete(foreign.revert, "boot")
-			if foreign.touched(old, l.cfg) {
+			others := writing{set: maps.Clone(s.set), gone: maps.Clone(s.gone), revert: maps.Clone(s.revert)}
+			delete(others.set, "boot") // PVE itself takes out of it what is detached
+			delete(others.gone, "boot")
+			delete(others.revert, "boot")
+			if others.touched(old, l.cfg) {
 				return errTouched
 			}
 			_, err := d.API.Put(ctx, l.at.Path("config"), s.body(digest))
 			return err
 		})
-		if err = s.heldBack(err); err != nil {
+		if err = s.pendingAfterHotplug(err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bareCopy reads a copy that has the whole configuration of its template still. bare is
+// readClone reads a copy that has the whole configuration of its template still. bare is
 // false where an earlier run whose answer was lost got further: it keeps what it has.
 // The mark is the one that it carries.
-func (d worker) bareCopy(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, bare bool, err error) {
+func (d worker) readClone(ctx context.Context, at view.GuestRef, addr model.Address) (cfg view.Config, m owner.Tag, provisional bool, err error) {
 	cfg, err = view.ReadConfig(ctx, d.API, at)
 	if err != nil {
 		return cfg, m, false, fmt.Errorf("reading the clone %s back: %w", at, err)
@@ -266,35 +266,35 @@ func (d worker) bareCopy(ctx context.Context, at view.GuestRef, addr model.Addre
 
 // copying is a bare copy of a template that is about to be made what the files say.
 type copying struct {
-	at       view.GuestRef
-	cfg      view.Config // as it is now
-	bare     owner.Tag   // as it carries it now
-	want     owner.Tag   // as it will be
-	notes    string
-	template string
+	at          view.GuestRef
+	cfg         view.Config // as it is now
+	provisional owner.Tag   // as it carries it now
+	want        owner.Tag   // as it will be
+	notes       string
+	template    string
 }
 
 // writeCopy makes a bare copy what the files say. It is bare until all of what it gets
-// by the request with the mark was made, and before that of a container all its volumes.
+// by the request with the ownership tag was made, and before that of a container all its volumes.
 func (d worker) writeCopy(ctx context.Context, c copying, w writing) error {
 	slotted, disc := false, w.discs()
 	for key := range w.set {
 		slotted = slotted || w.orders(key) && key != drives.CloudInitSlot && !drives.HoldsState(key) || w.ordersMount(key)
 	}
 	var steps []writing
-	if slotted && !maps.Equal(c.bare.Slots, c.want.Slots) {
-		c.bare.Slots = c.want.Slots
-		steps = append(steps, writing{set: api.Params{"description": owner.Describe(c.notes, c.bare)}})
+	if slotted && !maps.Equal(c.provisional.Slots, c.want.Slots) {
+		c.provisional.Slots = c.want.Slots
+		steps = append(steps, writing{set: api.Params{"description": owner.Describe(c.notes, c.provisional)}})
 	}
 	if c.at.LXC {
-		parts := w.oneByOne() // the rest, with the mark of a complete one, comes last
+		parts := w.oneByOne() // the rest, with the ownership tag of a complete one, comes last
 		w, steps = parts[0], append(steps, parts[1:]...)
 	}
 	boot := writing{}
 	if disc { // dealt with after the boot order it would have the old one written over that
 		w, boot = w.apart(bootOrder)
 	}
-	l := &sight{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}
+	l := &lastSeen{at: c.at, addr: c.want.Addr(), cfg: c.cfg, fresh: true}
 	for _, step := range append(steps, w, boot) {
 		if step.empty() {
 			continue
@@ -310,11 +310,11 @@ func (d worker) writeCopy(ctx context.Context, c copying, w writing) error {
 	return nil
 }
 
-// heldBack explains the one refusal after which the work is done: PVE has the new
+// pendingAfterHotplug explains the one refusal after which the work is done: PVE has the new
 // values, but the running guest did not take one of them. The next plan finds them
 // pending, and tries nothing again. That a new drive without a medium cannot be plugged in
 // the plan has said: it is no failure.
-func (w writing) heldBack(err error) error {
+func (w writing) pendingAfterHotplug(err error) error {
 	api, ok := errors.AsType[*api.Error](err)
 	if ok && len(api.Params) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(api.Params)), func(key string) bool {
 		return !w.emptyDrive(key) || !strings.Contains(api.Params[key], "hotplug problem - unable to parse volume ID")

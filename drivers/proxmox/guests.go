@@ -63,7 +63,7 @@ func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	}
 	j := classifier{id: d.ID, want: obs.Want, wanted: wanted, out: &out, unread: unread, proven: map[model.Address][]*model.Resource{}, names: map[string]bool{}, view: obs.View}
 	j.all(maybe, obs.Configs)
-	// A guest that shares its name with one that carries our mark may be its copy.
+	// A guest that shares its name with one that carries our ownership tag may be its copy.
 	var namesakes []view.Listed
 	for _, g := range rest {
 		if !j.names[g.Name] || !obs.View.Nodes[g.Node] {
@@ -80,7 +80,7 @@ func readGuests(ctx context.Context, obs *kind.Observation) (model.Observed, err
 	// In this order: a state may change which power counts, and with it what a restart would
 	// be for; hidden and unfinished guests come after all that is ours.
 	for _, read := range []func(context.Context, *kind.Observation, *model.Observed) error{
-		d.findClones, d.findSeeds, d.watchLocks, d.watchPaused, d.spareRestarts, d.findSnapshots, d.findHidden, d.judgeUnfinished, d.findLeftVolumes,
+		d.findClones, d.findSeeds, d.watchLocks, d.watchPaused, d.spareRestarts, d.findSnapshots, d.findHidden, d.classifyUnfinished, d.findLeftVolumes,
 	} {
 		if err := read(ctx, obs, &out); err != nil {
 			return out, err

@@ -17,7 +17,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// TestDamagedMarkMakesNoSecondGuest: a mark that cannot be read, or that a newer
+// TestDamagedMarkMakesNoSecondGuest: an ownership tag that cannot be read, or that a newer
 // program wrote, is no reason to make the guest again.
 func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	for name, damage := range map[string]func(string) string{
@@ -42,7 +42,7 @@ func TestDamagedMarkMakesNoSecondGuest(t *testing.T) {
 	}
 }
 
-// TestDiskDetachedByHandComesBack: the mark knows its volume, so that very one is attached.
+// TestDiskDetachedByHandComesBack: the ownership tag knows its volume, so that very one is attached.
 func TestDiskDetachedByHandComesBack(t *testing.T) {
 	for _, power := range []string{"running", "stopped"} {
 		t.Run(power, func(t *testing.T) {
@@ -86,7 +86,7 @@ func (w *world) detach(vmid int, slot, unused string) {
 	})
 }
 
-// TestWhatIsNotProvedToBeTheDiskIsNotAttached: neither beside volumes that the mark does
+// TestWhatIsNotProvedToBeTheDiskIsNotAttached: neither beside volumes that the ownership tag does
 // not know, nor where it does not say which one it was.
 func TestWhatIsNotProvedToBeTheDiskIsNotAttached(t *testing.T) {
 	for name, hand := range map[string]func(*world){
@@ -235,7 +235,7 @@ func TestPoolThatChangedHands(t *testing.T) {
 	})
 }
 
-// TestCloneThatDiedIsNamed: the mark is there already, but so is the lock that no
+// TestCloneThatDiedIsNamed: the ownership tag is there already, but so is the lock that no
 // token can lift. It is neither changed nor made a second time.
 func TestCloneThatDiedIsNamed(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {

@@ -142,13 +142,13 @@ func TestEachBlindSpotHoldsBackWhatItMayBe(t *testing.T) {
 					}
 					got[u.Scope] = strings.Join(names, ", ")
 				}
-				require.Equal(t, c.holds, got, told(p))
+				require.Equal(t, c.holds, got, card(p))
 				want := append([]string{"create image.other"}, c.steps...)
 				if !strings.Contains(strings.Join(values(c.holds), " "), "template.debian-ct") {
 					want = append([]string{"create template.debian-ct"}, want...)
 				}
-				require.ElementsMatch(t, want, steps(p), told(p))
-				require.False(t, p.Findings.HasErrors(), told(p))
+				require.ElementsMatch(t, want, steps(p), card(p))
+				require.False(t, p.Findings.HasErrors(), card(p))
 			})
 		})
 	}

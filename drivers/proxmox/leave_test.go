@@ -240,7 +240,7 @@ func TestFinalBackupHoldsAllThatGoes(t *testing.T) {
 			require.True(t, w.Guest(10000).Running)
 			p := w.Plan()
 			require.Empty(t, p.Steps)
-			require.Contains(t, told(p), "vm.db is not deleted: no backup would hold its "+key)
+			require.Contains(t, card(p), "vm.db is not deleted: no backup would hold its "+key)
 		})
 	}
 }
@@ -319,7 +319,7 @@ func TestUnknownPolicyIsRefused(t *testing.T) {
 	})
 }
 
-// TestPolicyHoldsForAReplacement too, and goes by the mark, not by the new files.
+// TestPolicyHoldsForAReplacement too, and goes by the ownership tag, not by the new files.
 func TestPolicyHoldsForAReplacement(t *testing.T) {
 	inTime(t, pvesim.Config{TaskTime: time.Second}, func(t *testing.T, w *world) {
 		w.Template(9000, "golden")
@@ -357,11 +357,11 @@ func TestLockedGuestIsNotRemoved(t *testing.T) {
 				require.False(t, errors.As(err, &busy) && busy.Temporary(), "or it would be tried again and again")
 				require.Equal(t, writes, w.Host.Snapshot().Writes)
 				p := w.Plan()
-				told := fmt.Sprint(p.Unmanaged)
+				card := fmt.Sprint(p.Unmanaged)
 				for _, f := range p.Findings {
-					told += f.Summary + f.Detail
+					card += f.Summary + f.Detail
 				}
-				require.Contains(t, told, says, "the plan says it as well")
+				require.Contains(t, card, says, "the plan says it as well")
 			})
 		})
 	}

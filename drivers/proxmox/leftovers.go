@@ -25,8 +25,8 @@ import (
 // whose creation died, what such a look found before, a creation that failed just now, and `doctor`.
 // They are reported and never removed: that nothing else uses them only a person can tell.
 
-// recallVolumes is the word of Observed.SweepHints for another look in the next pass.
-const recallVolumes = "volumes"
+// sweepVolumes is the word of Observed.SweepHints for another look in the next pass.
+const sweepVolumes = "volumes"
 
 // LeftVolumes are the volumes on a storage whose VMID no guest has but one of ours may have, sorted. exists tells who
 // has a VMID, as far as that was seen; PVE is asked once more about the others. Only one VMID counts unless it is 0.
@@ -74,7 +74,7 @@ func FreeCommands(volids []string) []string {
 // may audit.
 func (d worker) findLeftVolumes(ctx context.Context, obs *kind.Observation, out *model.Observed) error {
 	died := slices.ContainsFunc(out.Unmanaged, func(f model.Unmanaged) bool { return f.Unfinished && f.Fix != "" && inReach(obs.Want, f.VMID) })
-	if !died && !slices.Contains(obs.Want.SweepHints, recallVolumes) {
+	if !died && !slices.Contains(obs.Want.SweepHints, sweepVolumes) {
 		return nil
 	}
 	again, done := died, map[string]bool{}
@@ -105,7 +105,7 @@ func (d worker) findLeftVolumes(ctx context.Context, obs *kind.Observation, out 
 		})
 	}
 	if again {
-		out.SweepHints = append(out.SweepHints, recallVolumes)
+		out.SweepHints = append(out.SweepHints, sweepVolumes)
 		slices.Sort(out.SweepHints)
 	}
 	return nil
@@ -135,13 +135,13 @@ func (d worker) withLeft(ctx context.Context, at view.GuestRef, want *model.Reso
 	if _, known := errors.AsType[*model.UnusableVMIDError](err); known || errors.Is(err, api.ErrOutcomeLost) || api.EndsPass(ctx, err) {
 		return err
 	}
-	if _, lookErr := view.ReadConfig(ctx, d.API, at); !d.vacant(ctx, at, lookErr) {
+	if _, readErr := view.ReadConfig(ctx, d.API, at); !d.vacant(ctx, at, readErr) {
 		return err
 	}
 	only := &model.Want{State: model.State{want.Addr: want}}
 	var left []string
 	for _, storage := range diskStorages(only) {
-		if on, lookErr := LeftVolumes(ctx, d.API, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); lookErr == nil {
+		if on, readErr := LeftVolumes(ctx, d.API, view.NodeStorage{Node: at.Node, Storage: storage}, only, at.VMID, nil); readErr == nil {
 			left = append(left, on...)
 		}
 	}

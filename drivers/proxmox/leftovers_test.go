@@ -55,7 +55,7 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		asked := disksAsked(w)
 		p, words := w.recalling(nil)
 		require.Empty(t, words)
-		require.True(t, p.InSync(), told(p))
+		require.True(t, p.InSync(), card(p))
 		steady := disksAsked(w) - asked
 		require.NotZero(t, steady, "of images; so they are counted")
 
@@ -65,18 +65,18 @@ func TestVolumesOfADeadCreation(t *testing.T) {
 		w.leaves("local-lvm", "vm-10007-disk-0", "10007") // of a guest that is there
 		p, words = w.recalling(nil)
 		require.Equal(t, []string{"volumes"}, words)
-		require.True(t, p.InSync(), "a finding, and nothing to do: %s", told(p))
-		require.Contains(t, told(p), leftText)
-		require.Contains(t, told(p), "on node father, if nothing uses them: `pvesm free local-lvm:vm-10005-disk-0`\n")
-		require.NotContains(t, told(p), "60001")
-		require.NotContains(t, told(p), "vm-10007")
-		require.Contains(t, told(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
+		require.True(t, p.InSync(), "a finding, and nothing to do: %s", card(p))
+		require.Contains(t, card(p), leftText)
+		require.Contains(t, card(p), "on node father, if nothing uses them: `pvesm free local-lvm:vm-10005-disk-0`\n")
+		require.NotContains(t, card(p), "60001")
+		require.NotContains(t, card(p), "vm-10007")
+		require.Contains(t, card(p), "VM 10007 on node father is unfinished: PVE began to create it, and no task works on it; its VMID is not used meanwhile\n"+
 			"if nobody is creating it: `qm unlock 10007 && qm destroy 10007` on node father")
 
 		w.Host.Edit(func(e *pvesim.Edit) { e.Delete(10007) })
 		p, words = w.recalling(words)
 		require.Equal(t, []string{"volumes"}, words)
-		require.Contains(t, told(p), leftText)
+		require.Contains(t, card(p), leftText)
 		require.Contains(t, volumeIDs(w, "local-lvm"), "local-lvm:vm-10005-disk-0")
 
 		w.Host.Edit(func(e *pvesim.Edit) {

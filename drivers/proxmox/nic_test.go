@@ -153,7 +153,7 @@ func TestMembersOfANICThatNobodyDeclares(t *testing.T) {
 		w.Converged()
 		ct.NICs[0].Options = map[string]string{"host-managed": "1"} // declared from now on
 		w.Converged()
-		ct.NICs[0].Rate = 6 // the mark learns of it with the next change
+		ct.NICs[0].Rate = 6 // the ownership tag learns of it with the next change
 		w.Apply()
 		ct.NICs[0].Options = nil
 		p = w.Apply()

@@ -83,7 +83,7 @@ func (r *vmResolver) seed() {
 	}
 }
 
-// seedRoom is a record of the greatest length, by which the length of a mark is judged.
+// seedRoom is a record of the greatest length, by which the length of an ownership tag is judged.
 func (r *vmResolver) seedRoom() *owner.NocloudISO {
 	if r.UserData == "" {
 		return nil
@@ -146,7 +146,7 @@ func alignSeed(v vmTarget, have vmState) {
 	if have.uptime < bootUptime {
 		have.Seed = ""
 	}
-	if !have.mark.HasNocloudISO() {
+	if !have.tag.HasNocloudISO() {
 		return
 	}
 	if w, declared := v.Options["boot"]; declared && options.VM().Same("boot", bootWithTail(w), have.Options["boot"]) {
@@ -194,11 +194,11 @@ func (d worker) seed(ctx context.Context, want vmTarget, at view.GuestRef, m own
 	for i := range v.NICs {
 		n := &v.NICs[i]
 		n.MAC = cmp.Or(n.MAC, nocloud.MAC(m.UUID, n.Name))
-		told := nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
+		card := nocloud.NIC{Name: n.Name, MAC: n.MAC, IP: n.IP, Gateway: n.Gateway, IP6: n.IP6, Gateway6: n.Gateway6}
 		if n.MTU > bridgeMTU {
-			told.MTU = n.MTU
+			card.MTU = n.MTU
 		}
-		s.NICs = append(s.NICs, told)
+		s.NICs = append(s.NICs, card)
 		n.IP, n.Gateway, n.IP6, n.Gateway6 = "", "", "", ""
 	}
 	v.User, v.Keys, v.DNS, v.Domain, v.seedVolume = "", nil, nil, "", name.Volume(v.seedStorage)
@@ -215,8 +215,8 @@ func (d worker) seed(ctx context.Context, want vmTarget, at view.GuestRef, m own
 	}
 	err = seed.Upload(ctx, d.Host, at.Node, v.seedVolume, image)
 	if errors.Is(err, api.ErrOutcomeLost) && len(left) == 0 { // nothing was there before, so what is there now is this
-		now, lookErr := seed.On(ctx, d.Host, at.Node, v.seedStorage)
-		if lookErr == nil && slices.ContainsFunc(now, func(n seed.File) bool { return n.VolID == v.seedVolume && n.Size == len(image) }) {
+		now, readErr := seed.On(ctx, d.Host, at.Node, v.seedStorage)
+		if readErr == nil && slices.ContainsFunc(now, func(n seed.File) bool { return n.VolID == v.seedVolume && n.Size == len(image) }) {
 			err = nil
 		}
 	}

@@ -238,7 +238,7 @@ func TestStoppedMachineKeepsItsSeed(t *testing.T) {
 		w.Converged()
 		require.Len(t, seeds(w), 1)
 		require.Contains(t, w.Guest(10000).Config["ide2"], seeds(w)[0])
-		w.VM("web-1").Description = "edited" // writes the mark again, which must go on naming the seed
+		w.VM("web-1").Description = "edited" // writes the ownership tag again, which must go on naming the seed
 		w.Apply()
 		w.Drop("web-1")
 		w.Apply()

@@ -40,14 +40,14 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 		if w := obs.Want.State[addr]; w != nil {
 			out.Pending = append(out.Pending, lateSeed(v, addr, w)...)
 		}
-		if s := v.mark.Seed; s != nil && s.Volume != "" {
+		if s := v.tag.Seed; s != nil && s.Volume != "" {
 			shelves[view.NodeStorage{Node: r.Guest.Node, Storage: property.StorageOf(s.Volume)}] = true
 			inDrive[v.Seed] = true
-		} else if v.mark.UUID == "" {
+		} else if v.tag.UUID == "" {
 			coming[addr.Name] = true // a copy whose making goes on
 		}
 	}
-	recall := slices.Collect(maps.Keys(shelves))
+	sweepHints := slices.Collect(maps.Keys(shelves))
 	for _, word := range obs.Want.SweepHints {
 		if at, ok := seed.ParseSweepHint(word); ok {
 			shelves[at] = true
@@ -62,7 +62,7 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Storage, b.Storage))
 	}) {
 		if !obs.View.Nodes[at.Node] {
-			recall = append(recall, at)
+			sweepHints = append(sweepHints, at)
 			continue // the view says so, and what is on it is unmanaged
 		}
 		list, err := obs.Volumes(ctx, at, "iso")
@@ -70,10 +70,10 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			if api.EndsPass(ctx, err) {
 				return err
 			}
-			if api.ClassOf(err) == api.NotFound && !slices.Contains(recall, at) {
+			if api.ClassOf(err) == api.NotFound && !slices.Contains(sweepHints, at) {
 				continue // only remembered, and there is no such storage any more
 			}
-			recall = append(recall, at)
+			sweepHints = append(sweepHints, at)
 			out.Unknown = append(out.Unknown, model.Unknown{Scope: "seed images on storage " + at.Storage, Why: err.Error(), Kind: "seed", Only: []model.Address{}, Denied: api.IsDenied(err)}) // of other storages they are seen
 			continue
 		}
@@ -83,14 +83,14 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 			if v.Emptied {
 				continue
 			}
-			recall = append(recall, at) // until it is gone, be that the turn of a later pass
+			sweepHints = append(sweepHints, at) // until it is gone, be that the turn of a later pass
 			if inDrive[v.VolID] || coming[v.Node] || old != nil && old.Spec.(*seed.Image).Volume < v.VolID {
 				continue
 			}
 			out.State[addr] = &model.Resource{Addr: addr, Spec: &seed.Image{Volume: v.VolID, Node: at.Node}}
 		}
 	}
-	for _, at := range recall {
+	for _, at := range sweepHints {
 		out.SweepHints = append(out.SweepHints, seed.SweepHint(at))
 	}
 	slices.Sort(out.SweepHints)
@@ -103,10 +103,10 @@ func (d worker) findSeeds(ctx context.Context, obs *kind.Observation, out *model
 // already. cloud-init does not listen twice, so it is said and nothing is done.
 func lateSeed(v vmState, addr model.Address, want *model.Resource) []model.Pending {
 	w, ok := want.Spec.(*VM)
-	if !ok || v.mark.UUID == "" {
+	if !ok || v.tag.UUID == "" {
 		return nil
 	}
-	is, now := v.mark.Seed, newSeed(want)
+	is, now := v.tag.Seed, newSeed(want)
 	if is == nil {
 		is = &owner.NocloudISO{}
 	}

@@ -39,12 +39,12 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 		require.Len(t, seeds(w), 2)
 		require.Len(t, w.Plan().Steps, 2, "those who are still to come go on with theirs")
 		w.Drop("web-1")
-		foreign := []string{
+		others := []string{
 			"homestak-seed.other.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso",
 			"homestak-seed.home.web-1.000000000000.00000000-0000-0000-0000-000000000000.iso", // another owner's
 			"homestak-seed.home.web-1.iso", "debian.iso",
 		}
-		for _, name := range foreign {
+		for _, name := range others {
 			put(w, name)
 		}
 		broken = false
@@ -58,17 +58,17 @@ func TestSeedOfAMachineThatNeverCameToBeIsRemoved(t *testing.T) {
 		}
 		require.Equal(t, 1, gone, "%s", proxmoxtest.Describe(p))
 		require.Len(t, w.Host.Snapshot().Guests, 1)
-		require.ElementsMatch(t, []string{"local:iso/" + foreign[0], "local:iso/" + foreign[1], "local:iso/" + foreign[2]}, seeds(w))
+		require.ElementsMatch(t, []string{"local:iso/" + others[0], "local:iso/" + others[1], "local:iso/" + others[2]}, seeds(w))
 		w.Converged()
 	})
 }
 
 // TestAStorageThatCannotBeListedProvesNothing keeps the law of the incomplete view.
 func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
-	blind := false
+	unobservable := false
 	fault := func(r *http.Request) (int, bool) {
 		kind := r.URL.Query().Get("content")
-		if blind && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/content") && (kind == "iso" || kind == "") {
+		if unobservable && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/content") && (kind == "iso" || kind == "") {
 			return 596, false
 		}
 		return 0, false
@@ -82,10 +82,10 @@ func TestAStorageThatCannotBeListedProvesNothing(t *testing.T) {
 		{nil, []string{"image.debian-12", "images on storage local", dark, "templates on storage local"}}, // all of it is one question
 	} {
 		inTime(t, pvesim.Config{Fault: fault, Storages: c.storages}, func(t *testing.T, w *world) {
-			blind = false
+			unobservable = false
 			w.seeded("web-1", nil)
 			w.Apply()
-			blind = true
+			unobservable = true
 			p := w.Plan()
 			require.Empty(t, p.Steps)
 			var unknown []string
@@ -246,34 +246,34 @@ func TestTheLastSeedIsRemembered(t *testing.T) {
 	}
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: listedByKind()}, func(t *testing.T, w *world) {
 		w.Node("calm", nil)
-		var recall []string
+		var sweepHints []string
 		pass := func() *plan.Plan {
 			want, found := w.Site.Want("father")
 			require.Zero(t, found.Errors())
-			want.SweepHints = recall
+			want.SweepHints = sweepHints
 			have, err := w.Driver.Observe(t.Context(), want)
 			require.NoError(t, err)
-			recall = have.SweepHints
+			sweepHints = have.SweepHints
 			p := w.PlanFor(want, have)
 			w.Run(p)
 			return p
 		}
 		pass()
-		require.Empty(t, recall)
+		require.Empty(t, sweepHints)
 		w.seeded("web-1", nil)
 		pass()
-		require.Equal(t, []string{"seeds father local"}, recall)
+		require.Equal(t, []string{"seeds father local"}, sweepHints)
 		require.Len(t, seeds(w), 1)
 		w.Drop("web-1")
 		pass()
 		require.Len(t, seeds(w), 1, "it could not be removed")
-		require.Equal(t, []string{"seeds father local"}, recall)
+		require.Equal(t, []string{"seeds father local"}, sweepHints)
 		broken = false
 		pass()
 		require.Empty(t, seeds(w))
 		before := total(w)
 		pass()
-		require.Empty(t, recall, "nothing is left to be remembered")
+		require.Empty(t, sweepHints, "nothing is left to be remembered")
 		once := total(w) - before
 		before = total(w)
 		require.Empty(t, pass().Steps)
@@ -293,30 +293,30 @@ func TestEveryStorageWithSeedsIsRemembered(t *testing.T) {
 	}
 	storages := append(pvesim.DefaultStorages(), pvesim.Storage{Name: "more", Type: "dir", Content: []string{"iso"}})
 	inTime(t, pvesim.Config{TaskTime: time.Second, Fault: fault, Storages: storages}, func(t *testing.T, w *world) {
-		recall := []string{"seeds father gone"}
+		sweepHints := []string{"seeds father gone"}
 		pass := func() {
 			want, found := w.Site.Want("father")
 			require.Zero(t, found.Errors())
-			want.SweepHints = recall
+			want.SweepHints = sweepHints
 			have, err := w.Driver.Observe(t.Context(), want)
 			require.NoError(t, err)
 			require.Empty(t, have.Unknown)
-			recall = have.SweepHints
+			sweepHints = have.SweepHints
 			w.Run(w.PlanFor(want, have))
 		}
 		w.seeded("web-1", nil)
 		pass()
-		require.Equal(t, []string{"seeds father local"}, recall)
+		require.Equal(t, []string{"seeds father local"}, sweepHints)
 		w.Site.Hosts["father"].Storage = &model.Storage{ISO: "more"}
 		pass()
-		require.Equal(t, []string{"seeds father local", "seeds father more"}, recall)
+		require.Equal(t, []string{"seeds father local", "seeds father more"}, sweepHints)
 		require.Len(t, seeds(w), 2)
 		w.Drop("web-1")
 		pass()
 		pass()
 		require.Empty(t, seeds(w))
 		pass()
-		require.Empty(t, recall)
+		require.Empty(t, sweepHints)
 	})
 }
 

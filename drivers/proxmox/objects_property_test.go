@@ -192,7 +192,7 @@ func (o declaredObjects) becoming(was declaredObjects) []string {
 		writes("POST /nodes/father/qemu/9100/template")
 	}
 	if !slices.Equal(o.needed(), was.needed()) {
-		writes("PUT /nodes/father/qemu/10000/config") // its mark names what it needs
+		writes("PUT /nodes/father/qemu/10000/config") // its ownership tag names what it needs
 	}
 	slices.Sort(out)
 	return out

@@ -145,13 +145,13 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 				w.Node("comes", nil)
 				w.Node("elsewhere", nil).Resource.Guest.VMID = 30000
 				p := w.Plan()
-				require.ElementsMatch(t, c.steps, steps(p), told(p))
-				require.Contains(t, told(p), c.seen)
+				require.ElementsMatch(t, c.steps, steps(p), card(p))
+				require.Contains(t, card(p), c.seen)
 				if len(c.steps) == len(all) {
-					require.Empty(t, p.Unknown, told(p))
-					require.False(t, p.Findings.HasErrors(), told(p))
+					require.Empty(t, p.Unknown, card(p))
+					require.False(t, p.Findings.HasErrors(), card(p))
 				} else {
-					require.Len(t, p.Unknown, 2, told(p))
+					require.Len(t, p.Unknown, 2, card(p))
 					for _, u := range p.Unknown {
 						if u.VMID != 0 {
 							require.Len(t, u.Withheld, 1)
@@ -171,7 +171,7 @@ func TestOtherPeoplesWorkBlocksNothingOfOurs(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour)
 				if c.vmid == "30000" {
-					require.Contains(t, told(w.Plan()), `vm 30000 "hers" exists already and is unmanaged`)
+					require.Contains(t, card(w.Plan()), `vm 30000 "hers" exists already and is unmanaged`)
 					return
 				}
 				w.Apply()

@@ -155,7 +155,7 @@ func TestCopyOfAContainerThatFindsNoRoom(t *testing.T) {
 }
 
 // TestDiskThatLeavesBesideWhatIsRefused: PVE notes what is detached before it looks at the
-// other keys, and does it with the next change, whatever became of this one. So the mark
+// other keys, and does it with the next change, whatever became of this one. So the ownership tag
 // tells by then which volume it was: the disk comes back with it, or its data go.
 func TestDiskThatLeavesBesideWhatIsRefused(t *testing.T) {
 	for _, data := range []string{"kept", "removed"} {

@@ -192,10 +192,10 @@ func TestLockFileOfTheCleanup(t *testing.T) {
 // file of a VM for long, the wait for it is not begun anew by what tries steps again.
 func TestLockFileIsAwaitedOnce(t *testing.T) {
 	var w *world
-	held := false
+	inUse := false
 	c := pvesim.Config{TaskTime: time.Second, TaskTimes: map[string]time.Duration{"resize": time.Hour}, Fault: func(r *http.Request) (int, bool) {
-		if strings.HasSuffix(r.URL.Path, "/status/shutdown") && !held {
-			held = true
+		if strings.HasSuffix(r.URL.Path, "/status/shutdown") && !inUse {
+			inUse = true
 			_, err := w.Driver.Put(r.Context(), "/nodes/father/qemu/10000/resize", map[string]any{"disk": "scsi0", "size": "90G"})
 			require.NoError(w.T, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/model"
 )
 
-// TestOnlyPublicKeysGoToGuests: what is no public key is told when the site is read,
+// TestOnlyPublicKeysGoToGuests: what is not a public key is told when the site is read,
 // and a private one that stands among the site's keys is given to nobody.
 func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 	const public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0b3J5c3RvcnlzdG9yeXN0b3J5c3RvcnlzdG9yeXN0 ops@home"
@@ -23,9 +23,9 @@ func TestOnlyPublicKeysGoToGuests(t *testing.T) {
 		"with options":            {keys: map[string]string{"ops": `from="192.0.2.1" ` + public}},
 		"private, kept for hosts": {keys: map[string]string{"ops": public, "root@father": private}},
 		"private, given to guest": {keys: map[string]string{"ops": public, "root@father": private}, named: []string{"root@father"}, says: `ssh key "root@father" is a private key`},
-		"placeholder":             {keys: map[string]string{"ops@laptop": "ssh-ed25519 PUT-THE-PUBLIC-KEY-HERE ops@laptop"}, says: `ssh key "ops@laptop" is no public key`},
-		"cut off":                 {keys: map[string]string{"ops": public[:39]}, says: `ssh key "ops" is no public key`},
-		"written out":             {named: []string{"hunter2"}, says: `ssh key "ssh_keys" is no public key`},
+		"placeholder":             {keys: map[string]string{"ops@laptop": "ssh-ed25519 PUT-THE-PUBLIC-KEY-HERE ops@laptop"}, says: `ssh key "ops@laptop" is not a public key`},
+		"cut off":                 {keys: map[string]string{"ops": public[:39]}, says: `ssh key "ops" is not a public key`},
+		"written out":             {named: []string{"hunter2"}, says: `ssh key "ssh_keys" is not a public key`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, pvesim.Config{}, func(t *testing.T, w *world) {

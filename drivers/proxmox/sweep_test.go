@@ -111,7 +111,7 @@ func live(t *testing.T, l *life, c chapters) {
 		e.Add(pvesim.Guest{VMID: 400, Running: true, Config: map[string]string{"name": "theirs", "memory": "512"}})
 		e.Add(pvesim.Guest{VMID: 401, Kind: "lxc", Running: true, Config: map[string]string{"hostname": "theirs-too", "memory": "512"}})
 	})
-	foreign := []pvesim.Guest{l.Guest(400), l.Guest(401)}
+	others := []pvesim.Guest{l.Guest(400), l.Guest(401)}
 	l.on.Store(true)
 	for _, chapter := range c.then {
 		chapter(l.world)
@@ -120,12 +120,12 @@ func live(t *testing.T, l *life, c chapters) {
 	l.on.Store(false)
 	l.Converged()
 
-	for _, f := range foreign {
+	for _, f := range others {
 		is := l.Guest(f.VMID)
 		require.Equal(t, []any{f.Config, f.Digest, f.Running}, []any{is.Config, is.Digest, is.Running})
 	}
 	var names []string
-	held := map[string]bool{} // all that the configurations name
+	inUse := map[string]bool{} // all that the configurations name
 	for _, g := range l.Host.Snapshot().Guests {
 		if g.VMID < 9000 {
 			continue
@@ -134,7 +134,7 @@ func live(t *testing.T, l *life, c chapters) {
 		for key, value := range g.Config {
 			require.False(t, strings.HasPrefix(key, "unused"), "%d has a disk that nobody wants: %s", g.VMID, value)
 			volume, _, _ := strings.Cut(value, ",")
-			held[volume] = true
+			inUse[volume] = true
 		}
 		if g.VMID >= 10000 {
 			names = append(names, g.Name())
@@ -145,7 +145,7 @@ func live(t *testing.T, l *life, c chapters) {
 	for storage, list := range l.Host.Snapshot().Volumes {
 		for _, v := range list {
 			if v.VMID >= 10000 && v.Content != "backup" {
-				require.True(t, held[v.ID], "volume %s on %s belongs to no configuration", v.ID, storage)
+				require.True(t, inUse[v.ID], "volume %s on %s belongs to no configuration", v.ID, storage)
 			}
 		}
 	}

@@ -37,10 +37,10 @@ type Template struct {
 	File  string `plan:"file"`                 // the download: local:vztmpl/homestak.SITE.NAME.HASH.tar.zst
 	There string `plan:"there" cost:"replace"` // of what is only looked at: what it shall be, or is
 
-	mark   owner.Tag // of one made from an image: wanted without identity; observed as found
-	volume string    // wanted: the image's volume
-	clones []clone   // observed: what stands on its disk
-	blind  error     // observed: why that cannot be seen
+	tag          owner.Tag // of one made from an image: wanted without identity; observed as found
+	volume       string    // wanted: the image's volume
+	clones       []clone   // observed: what stands on its disk
+	unobservable error     // observed: why that cannot be seen
 }
 
 var templateKind = kind.Of[Template]{
@@ -168,7 +168,7 @@ func (t *Template) resolve(in model.Scope) []model.Problem {
 		})
 	}
 	if t.Checksum != "" && !objects.ChecksumText.MatchString(t.Checksum) {
-		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is no sha256", Detail: "write sha256: and 64 hex digits"})
+		out = append(out, model.Problem{Path: "checksum", Summary: "checksum is not a sha256", Detail: "write sha256: and 64 hex digits"})
 	}
 	if t.Image != "" {
 		return append(out, t.fromImage(in)...)
@@ -183,7 +183,7 @@ func (t *Template) resolve(in model.Scope) []model.Problem {
 		t.There = fmt.Sprintf("template %d", t.VMID)
 	case t.Volume != "":
 		if s, name, ok := strings.Cut(t.Volume, ":"); !ok || s == "" || !strings.HasPrefix(name, "vztmpl/") {
-			out = append(out, model.Problem{Path: "volume", Summary: fmt.Sprintf("%q is no volume of a container template", t.Volume), Detail: "write STORAGE:vztmpl/NAME, as `pveam list STORAGE` shows it"})
+			out = append(out, model.Problem{Path: "volume", Summary: fmt.Sprintf("%q is not a volume of a container template", t.Volume), Detail: "write STORAGE:vztmpl/NAME, as `pveam list STORAGE` shows it"})
 		}
 		t.There = "volume " + t.Volume
 	default:
@@ -274,7 +274,7 @@ func listTemplates(ctx context.Context, obs *kind.Observation) (model.Observed, 
 		if t.There == "" { // downloaded, or made from an image
 			continue
 		}
-		seen, err := d.lookAt(ctx, obs, addr, t, there)
+		seen, err := d.readDeclared(ctx, obs, addr, t, there)
 		if err != nil {
 			return out, err
 		}
@@ -314,9 +314,9 @@ func (d worker) archivesOn(ctx context.Context, obs *kind.Observation, storage s
 	return out, err
 }
 
-// lookAt says what there is of a template that is only named, in the words of
+// readDeclared says what there is of a template that is only named, in the words of
 // Template.There: those of the wanted one if it is as it must be.
-func (d worker) lookAt(ctx context.Context, obs *kind.Observation, addr model.Address, t *Template, there map[string]bool) (string, error) {
+func (d worker) readDeclared(ctx context.Context, obs *kind.Observation, addr model.Address, t *Template, there map[string]bool) (string, error) {
 	if t.VMID == 0 {
 		if there[t.Volume] {
 			return t.There, nil
@@ -344,7 +344,7 @@ func (d worker) lookAt(ctx context.Context, obs *kind.Observation, addr model.Ad
 	case err != nil:
 		return t.There, nil //nolint:nilerr // it is there; that it cannot be read now will show when it is cloned
 	case cfg.Now["template"] != "1":
-		return fmt.Sprintf("%s, which is no template", g.Ref()), nil
+		return fmt.Sprintf("%s, which is not a template", g.Ref()), nil
 	default:
 		return t.There, nil
 	}

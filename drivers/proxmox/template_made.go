@@ -25,7 +25,7 @@ import (
 	"github.com/homestak/homestak-gitops/engine/plan"
 )
 
-// A VM template made here is a guest with a mark of its own type. Making one is two
+// A VM template made here is a guest with an ownership tag of its own type. Making one is two
 // steps for PVE, a machine and its conversion; what is cut off between them is seen
 // by the next pass and brought to its end.
 
@@ -60,22 +60,22 @@ func (t *Template) fromImage(in model.Scope) []model.Problem {
 		}
 	}
 	r := guestResolver{in: in, kind: owner.TemplateType}
-	t.mark = r.owner("image."+t.Image, nil)
-	t.mark.Content, t.mark.Slots = t.Made, map[string]string{"disk.root": removal.TemplateSlot}
+	t.tag = r.owner("image."+t.Image, nil)
+	t.tag.Content, t.tag.Slots = t.Made, map[string]string{"disk.root": removal.TemplateSlot}
 	return out
 }
 
 // makeTemplate makes a machine of the image and converts it.
 func makeTemplate(ctx context.Context, d worker, s plan.Step, want *Template) error {
 	at := view.GuestRef{Node: s.Want.Guest.Node, VMID: s.VMID}
-	m := want.mark
+	m := want.tag
 	m.Owner, m.UUID, m.CreationVMID = d.ID.Host, uuid.NewString(), at.VMID
 	p := api.Params{ // little is said here: a clone gets what its own files say
 		"vmid": at.VMID, "name": m.Node, "cores": 1, "memory": "512", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket",
 		"tags": owner.PVETag, "description": m.Line(), "smbios1": "uuid=" + m.UUID, "boot": "order=" + removal.TemplateSlot,
 		removal.TemplateSlot: drive(fmt.Sprintf("%s:0,import-from=%s", want.Storage, want.volume), removal.TemplateSlot),
 	}
-	if err := d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
+	if err := d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p))); err != nil {
 		return err
 	}
 	return d.convert(ctx, at, s.Address)
@@ -84,7 +84,7 @@ func makeTemplate(ctx context.Context, d worker, s plan.Step, want *Template) er
 // remakeTemplate brings a template that is there to its wanted content: one that is
 // not converted yet is converted, any other is recreated.
 func remakeTemplate(ctx context.Context, d worker, s plan.Step, want, have *Template) error {
-	if s.Have.Guest != nil && want.Image != "" && have.mark.Content == want.Made && have.unfinished() {
+	if s.Have.Guest != nil && want.Image != "" && have.tag.Content == want.Made && have.unfinished() {
 		return d.convert(ctx, view.GuestRef{Node: s.Have.Guest.Node, VMID: s.Have.Guest.VMID}, s.Address)
 	}
 	if err := leaveTemplate(ctx, d, s); err != nil {
@@ -121,7 +121,7 @@ func (d worker) convert(ctx context.Context, at view.GuestRef, addr model.Addres
 		case failed != nil:
 			return fmt.Errorf("converting %s to a template: %w", at, failed)
 		case tried:
-			return fmt.Errorf("PVE converted %s, but %s is no base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
+			return fmt.Errorf("PVE converted %s, but %s is not a base of clones: does the type of storage %s have templates? Move the disk there to another one, or declare another storage and remove VM %d",
 				at, cfg.Next[removal.TemplateSlot], property.StorageOf(cfg.Next[removal.TemplateSlot]), at.VMID)
 		}
 		p := api.Params{}
@@ -145,7 +145,7 @@ func isTemplate(cfg view.Config) bool {
 
 // observedTemplate reads a template of ours.
 func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resource {
-	t := &Template{Made: m.Content, mark: m, volume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
+	t := &Template{Made: m.Content, tag: m, volume: property.VolumeOf(cfg.Now[removal.TemplateSlot])}
 	if !isTemplate(cfg) {
 		t.Made += notConverted
 	}
@@ -155,7 +155,7 @@ func observedTemplate(g view.Listed, cfg view.Config, m owner.Tag) *model.Resour
 	}
 }
 
-func (t *Template) guestName() string { return t.mark.Node }
+func (t *Template) guestName() string { return t.tag.Node }
 
 // pending: nothing of a template waits, since none ever runs.
 
@@ -166,7 +166,7 @@ type clone struct {
 	vmid int
 	name string
 	addr model.Address // if it is ours
-	ours bool          // and says by its mark that it needs the template
+	ours bool          // and says by its ownership tag that it needs the template
 }
 
 func (c clone) String() string {
@@ -177,9 +177,9 @@ func (c clone) String() string {
 }
 
 // refuse keeps a template that linked clones stand on. What of ours needs it holds it
-// by its mark already where it is to go for good.
+// by its ownership tag already where it is to go for good.
 func (t *Template) refuse(want *model.Resource) []model.Problem {
-	if t.unfinished() && want != nil && want.Spec.(*Template).Made == t.mark.Content {
+	if t.unfinished() && want != nil && want.Spec.(*Template).Made == t.tag.Content {
 		return nil
 	}
 	var names []string
@@ -189,8 +189,8 @@ func (t *Template) refuse(want *model.Resource) []model.Problem {
 		}
 	}
 	switch {
-	case len(names) == 0 && t.blind != nil:
-		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.blind.Error()}}
+	case len(names) == 0 && t.unobservable != nil:
+		return []model.Problem{{Summary: "whether linked clones stand on its disk cannot be seen", Detail: t.unobservable.Error()}}
 	case len(names) == 0:
 		return nil
 	}
@@ -222,7 +222,7 @@ func (d worker) findClones(ctx context.Context, obs *kind.Observation, out *mode
 		if api.EndsPass(ctx, err) {
 			return err
 		}
-		t.blind = err
+		t.unobservable = err
 		for at, a := range obs.Configs {
 			if standsOn(a.Config, t.volume) {
 				ids = append(ids, at.VMID)
@@ -258,10 +258,10 @@ func standsOn(c view.Config, base string) bool {
 // stale says that the way in which a guest was cloned cannot be changed.
 func (v vmTarget) stale(want *model.Resource, other state) diag.List {
 	have := other.(vmState)
-	if v.Template == "" || have.mark.From != v.ownerTag.From || have.mark.Linked == (v.Clone == cloneLinked) {
+	if v.Template == "" || have.tag.From != v.ownerTag.From || have.tag.Linked == (v.Clone == cloneLinked) {
 		return nil
 	}
-	was := pick(have.mark.Linked, cloneLinked, cloneFull)
+	was := pick(have.tag.Linked, cloneLinked, cloneFull)
 	f := guarded(diag.Warning, want.Addr, fmt.Sprintf("%s is a %s clone and stays one", want.Addr, was),
 		"clone counts when a guest is made: remove the guest so that it is recreated, or leave the files as they were")
 	f.At = want.RangeOf("clone")

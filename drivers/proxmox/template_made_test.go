@@ -61,7 +61,7 @@ func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	c := withTank()
 	c.Guests, c.Fault = 2, fault
 	w := newWorld(t, c)
-	foreign := w.Host.Snapshot().Guests
+	others := w.Host.Snapshot().Guests
 	w.makes("tank")
 	w.cloned("whole", "")
 	w.cloned("light", "linked")
@@ -85,7 +85,7 @@ func templateLife(t *testing.T, fault func(*http.Request) (int, bool)) {
 	w.Drop("whole")
 	w.Site.Objects = model.State{}
 	settle(w)
-	require.Equal(t, foreign, w.Host.Snapshot().Guests)
+	require.Equal(t, others, w.Host.Snapshot().Guests)
 	require.Empty(t, w.Host.Snapshot().Volumes["tank"])
 	require.NotContains(t, strings.Join(volumeIDs(w, "local"), " "), "homestak.")
 }
@@ -99,14 +99,14 @@ func TestEveryRequestOfATemplatesLifeMayFail(t *testing.T) {
 // TestTemplateInUse: linked clones, be they ours or anybody's, keep a template from
 // being recreated and from being removed; full ones do not.
 func TestTemplateInUse(t *testing.T) {
-	foreign := func(w *world) {
+	others := func(w *world) {
 		upid, err := w.Driver.Post(w.T.Context(), "/nodes/father/qemu/9000/clone", map[string]any{"newid": 777, "name": "hers", "full": false})
 		require.NoError(w.T, err)
 		require.NoError(w.T, w.Driver.WaitTask(w.T.Context(), upid))
 	}
 	for name, c := range map[string]struct {
 		clone          string // ours
-		foreign        bool
+		others         bool
 		remade, remove string // what keeps it from that
 	}{
 		"linked, ours":    {"linked", false, "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000)", "template.golden is not deleted: vm.web-1 still needs it"},
@@ -119,8 +119,8 @@ func TestTemplateInUse(t *testing.T) {
 				w.cloned("web-1", c.clone)
 				w.Apply()
 				w.Converged()
-				if c.foreign {
-					foreign(w)
+				if c.others {
+					others(w)
 					w.Drop("web-1")
 					w.Apply()
 				}
@@ -133,7 +133,7 @@ func TestTemplateInUse(t *testing.T) {
 				w.Site.Objects = objects
 				w.Site.Manifests["web"].Suspend = false
 				w.newImage()
-				if c.foreign {
+				if c.others {
 					w.cloned("web-2", "")
 				}
 				p = w.Plan()
@@ -173,8 +173,8 @@ func TestTemplateInUseWithTheLeastRole(t *testing.T) {
 					return
 				}
 				require.NotContains(t, proxmoxtest.Describe(p), "template.golden")
-				require.Contains(t, told(p), "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000);")
-				require.Contains(t, told(p), "remove them first, or move their disks with PVE, which makes them whole; or declare a second template")
+				require.Contains(t, card(p), "template.golden is not changed: its disk is in use by linked clones: vm.web-1 (VM 10000);")
+				require.Contains(t, card(p), "remove them first, or move their disks with PVE, which makes them whole; or declare a second template")
 				w.Drop("web-1")
 				w.Apply()
 				w.Apply()
@@ -194,7 +194,7 @@ func TestTemplateInUseByWhatTheTokenCannotSee(t *testing.T) {
 		w.Root(http.MethodPost, "/nodes/father/qemu/9000/clone", url.Values{"newid": {"777"}, "name": {"hers"}, "full": {"0"}})
 		time.Sleep(time.Minute)
 		w.newImage()
-		require.Contains(t, told(w.Plan()), "in use by linked clones: VM 777 hers", "it took our tag along, so it is read")
+		require.Contains(t, card(w.Plan()), "in use by linked clones: VM 777 hers", "it took our tag along, so it is read")
 		w.Root(http.MethodPut, "/nodes/father/qemu/777/config", url.Values{"delete": {"tags"}})
 		time.Sleep(time.Minute)
 		err := w.Run(w.Plan())[goldenAddr]
@@ -280,7 +280,7 @@ func TestTemplateThatIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestCopyOfATemplateIsNotOurs: a clone takes the description along, and with it the mark.
+// TestCopyOfATemplateIsNotOurs: a clone takes the description along, and with it the ownership tag.
 func TestCopyOfATemplateIsNotOurs(t *testing.T) {
 	inTime(t, withTank(), func(t *testing.T, w *world) {
 		w.makes("tank")

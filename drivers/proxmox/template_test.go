@@ -38,7 +38,7 @@ func TestTemplateThatIsOnlyNamed(t *testing.T) {
 		"container template":   {proxmox.Template{VMID: 9001}, false, ""},
 		"VM template":          {proxmox.Template{VMID: 9000}, true, ""},
 		"nothing there":        {proxmox.Template{VMID: 9999}, false, "ct.n is not created: it needs template.x, which is not usable"},
-		"no template":          {proxmox.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is no template"},
+		"no template":          {proxmox.Template{VMID: 9002}, false, "it names template 9002, and there is CT 9002, which is not a template"},
 		"a VM for a container": {proxmox.Template{VMID: 9000}, false, "there is VM 9000, of which ct.n cannot be a clone"},
 		"a container for a VM": {proxmox.Template{VMID: 9001}, true, "there is CT 9001, of which vm.n cannot be a clone"},
 	} {
@@ -173,8 +173,8 @@ func TestContainersThatCannotBe(t *testing.T) {
 		`disk "data" with quotas in an unprivileged container`:  disk(proxmox.CTDisk{Name: "data", Size: 1, Path: "/x", Options: map[string]string{"quota": "yes"}}),
 		`PVE refuses timezone = "US/Eastern"`:                   func(c *proxmox.CT) { c.Timezone = "US/Eastern" },
 		"VLAN tag out of range":                                 nic(proxmox.CTNIC{VLAN: 5000}),
-		`"10.0.0.5" is no address with prefix length`:           nic(proxmox.CTNIC{IP: "10.0.0.5"}),
-		`"10.0.0.5/24" is no address with prefix length`:        nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
+		`"10.0.0.5" is not an address with prefix length`:       nic(proxmox.CTNIC{IP: "10.0.0.5"}),
+		`"10.0.0.5/24" is not an address with prefix length`:    nic(proxmox.CTNIC{IP6: "10.0.0.5/24"}),
 		"gateway 10.9.0.1 is not in the network of 10.0.0.5/24": nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "10.9.0.1"}),
 		`"fd00::1" is no IPv4 address`:                          nic(proxmox.CTNIC{IP: "10.0.0.5/24", Gateway: "fd00::1"}),
 		`"10.0.0.1" is no IPv6 address`:                         nic(proxmox.CTNIC{IP6: "fd00::5/64", Gateway6: "10.0.0.1"}),
@@ -188,7 +188,7 @@ func TestContainersThatCannotBe(t *testing.T) {
 		"PVE refuses timezone":                                  func(c *proxmox.CT) { c.Timezone = "../x" },
 		"password too short":                                    func(c *proxmox.CT) { c.Password = "abc" },
 		`power = "off" is not possible`:                         func(c *proxmox.CT) { c.Power = "off" },
-		`"a b" is no tag`:                                       func(c *proxmox.CT) { c.Tags = []string{"a b"} },
+		`"a b" is not a tag`:                                    func(c *proxmox.CT) { c.Tags = []string{"a b"} },
 		"description holds an ownership tag":                    func(c *proxmox.CT) { c.Description = "homestak-gitops: {}" },
 		"swap out of range":                                     func(c *proxmox.CT) { c.Swap = -1 },
 	} {

@@ -72,7 +72,7 @@ func TestCopiesAreCalledWhatTheyAre(t *testing.T) {
 		w.Host.Edit(func(e *pvesim.Edit) { e.Add(copied) })
 		time.Sleep(20 * time.Second)
 		dark.Store(true)
-		require.Contains(t, told(w.Plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
+		require.Contains(t, card(w.Plan()), "CT 10001 carries its identity, and so may CT 10000 of the same name, which cannot be read")
 	})
 }
 

@@ -193,11 +193,11 @@ func behind(order, longer string, sort func(dev string) bool) bool {
 // idle reports whether a slot is empty, or a CD drive is there.
 func idle(c view.Config, slot string) bool { return c.Next[slot] == "" || drives.HoldsCD(c.Next[slot]) }
 
-// settledBoot takes for nothing that waits what PVE itself does to the boot order of a
+// effectiveBoot takes for nothing that waits what PVE itself does to the boot order of a
 // running machine: a CD drive is put at its end when its medium changes, and a drive is
 // taken out when it goes (PVE/API2/Qemu.pm, $update_vm_api). No restart is worth that, and
 // no revert.
-func settledBoot(c view.Config) view.Config {
+func effectiveBoot(c view.Config) view.Config {
 	there := func(dev string) bool { return c.Next[dev] != "" }
 	c.BootFollows = c.WaitsFor("boot") && bootOrderFollows(c.Now["boot"], c.Next["boot"], there, func(dev string) bool { return drives.HoldsCD(c.Next[dev]) })
 	return c

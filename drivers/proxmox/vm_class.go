@@ -91,7 +91,7 @@ func (v vmState) plug(key, value string) model.Class {
 // plugNIC: another cable in the same card always goes, another card by its feature only.
 func (v vmState) plugNIC(w vmTarget, name string) model.Class {
 	n, wanted := find(w.NICs, name)
-	slot := v.mark.Slots["nic."+name]
+	slot := v.tag.Slots["nic."+name]
 	now, then := v.observe.Now[slot], v.observe.Next[slot]
 	if v.hotplugs("network") || wanted && now != "" && then != "" && !replugged(now, card(then, n)) {
 		return model.ClassHot
@@ -103,7 +103,7 @@ func (v vmState) plugNIC(w vmTarget, name string) model.Class {
 func (v vmState) plugDisk(w vmTarget, name, attr string) model.Class {
 	_, here := find(v.Disks, name)
 	wd, there := find(w.Disks, name)
-	slot := v.mark.Slots["disk."+name]
+	slot := v.tag.Slots["disk."+name]
 	switch {
 	case attr == "remove" && here == there:
 		return model.ClassNone

@@ -119,19 +119,19 @@ func TestClassIsWhatPVEDoes(t *testing.T) {
 						}
 						class := p.Steps[0].Class
 						require.Empty(t, w.Run(p))
-						held := waiting(w.Guest(10000), e.keys)
+						inUse := waiting(w.Guest(10000), e.keys)
 						switch {
 						case power == "stopped":
 							require.Equal(t, model.ClassNone, class)
-							require.False(t, held)
-						case e.seed && !held:
+							require.False(t, inUse)
+						case e.seed && !inUse:
 							require.Equal(t, model.ClassPending, class)
 						default:
-							require.Equal(t, held, class == model.ClassPending, proxmoxtest.Describe(p)+"class %s, pending %v", class, w.Guest(10000).Pending)
+							require.Equal(t, inUse, class == model.ClassPending, proxmoxtest.Describe(p)+"class %s, pending %v", class, w.Guest(10000).Pending)
 						}
 						q := w.Plan()
 						require.Empty(t, q.Steps, "%s", proxmoxtest.Describe(q))
-						require.Equal(t, held || e.seed && power == "running", len(q.Pending) > 0, "what waits is listed")
+						require.Equal(t, inUse || e.seed && power == "running", len(q.Pending) > 0, "what waits is listed")
 					})
 				})
 			}
@@ -253,7 +253,7 @@ func TestSeedingWaitsForABoot(t *testing.T) {
 			require.Contains(t, p.Pending[0].Why, "as on a new machine")
 			time.Sleep(time.Hour)
 		}
-		w.VM("web-1").Cores = 5 // the mark is written without forgetting it
+		w.VM("web-1").Cores = 5 // the ownership tag is written without forgetting it
 		w.Apply()
 		w.VM("web-1").Restart = "allowed"
 		p := w.Apply()

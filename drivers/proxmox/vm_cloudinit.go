@@ -16,7 +16,7 @@ import (
 // an address are in none of the documents. A machine that was seeded by an image of
 // its own has no such drive.
 func seeds(want vmTarget, have vmState, path string) bool {
-	if have.mark.HasNocloudISO() {
+	if have.tag.HasNocloudISO() {
 		return false
 	}
 	switch path {
@@ -46,11 +46,11 @@ const newInstance = "cloud-init runs again at the next boot, as on a new machine
 
 // unread reports whether something was written for cloud-init since PVE started the
 // guest. PVE tells it too (GET cloudinit), but by one more request for every guest of
-// every check; so the mark holds when we wrote, and the list of guests how long each
+// every check; so the ownership tag holds when we wrote, and the list of guests how long each
 // runs. A restart from inside the guest does not count: PVE writes the drive as it
 // starts a guest.
 func (o *observation) unread() bool {
-	return o.mark.Seeded > time.Now().Unix()-int64(o.uptime)
+	return o.tag.Seeded > time.Now().Unix()-int64(o.uptime)
 }
 
 // note says what cloud-init makes of the changes, and what becomes of disks.

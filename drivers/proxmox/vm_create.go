@@ -34,8 +34,8 @@ func (v vmTarget) create(ctx context.Context, d worker, s plan.Step, at view.Gue
 // finish: what is missing of the copy is done now.
 func (v vmTarget) finish(ctx context.Context, d worker, s plan.Step, at view.GuestRef, m owner.Tag, have state) error {
 	is := have.common()
-	m.Linked, m.UUID, m.Seed = is.mark.Linked, cmp.Or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
-	return d.dress(ctx, v, at, m)
+	m.Linked, m.UUID, m.Seed = is.tag.Linked, cmp.Or(owner.UUID(is.observe.Next["smbios1"]), uuid.NewString()), newSeed(s.Want)
+	return d.finishClone(ctx, v, at, m)
 }
 
 // completed takes its seed away from a machine that has read it.
@@ -65,14 +65,14 @@ func (d worker) createWhole(ctx context.Context, want vmTarget, at view.GuestRef
 			p[slot] = drive(fmt.Sprintf("%s:0,import-from=%s", disk.Storage, want.source), slot)
 		}
 	}
-	return d.born(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
+	return d.created(ctx, at, at, m, d.API.Do(ctx, api.Path("nodes", at.Node, "qemu"), d.makes(p)))
 }
 
 // clone copies a template, and gives the copy its identity.
 func (d worker) clone(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
 	m.Linked = want.Clone == cloneLinked
 	early := m
-	early.UUID, early.VMID = "", at.VMID // proof enough until the copy has a uuid of its own
+	early.UUID, early.VMID = "", at.VMID // identityMAC enough until the copy has a uuid of its own
 	p := api.Params{"newid": at.VMID, "name": want.Name, "description": owner.Describe(want.Description, early), "full": !m.Linked}
 	if root, ok := find(want.Disks, "root"); ok && !m.Linked {
 		p["storage"] = root.Storage
@@ -80,28 +80,28 @@ func (d worker) clone(ctx context.Context, want vmTarget, at view.GuestRef, m ow
 	from := view.GuestRef{Node: at.Node, VMID: want.templateVMID}
 	err := d.API.Do(ctx, from.Path("clone"), d.makes(p))
 	if api.ClassOf(err) == api.NotFound { // only the node that has the template can copy it, and to another one where the storage is shared
-		v, lookErr := view.Read(ctx, d.API, d.Model)
-		if lookErr != nil {
-			return fmt.Errorf("finding template %d: %w", from.VMID, lookErr)
+		v, readErr := view.Read(ctx, d.API, d.Model)
+		if readErr != nil {
+			return fmt.Errorf("finding template %d: %w", from.VMID, readErr)
 		}
 		if g, there := v.Guests[from.VMID]; there && g.Node != at.Node {
 			from.Node, p["target"] = g.Node, at.Node
 			err = d.API.Do(ctx, from.Path("clone"), p)
 		}
 	}
-	if err = d.born(ctx, from, at, early, err); err != nil {
+	if err = d.created(ctx, from, at, early, err); err != nil {
 		return err
 	}
-	return d.dress(ctx, want, at, m)
+	return d.finishClone(ctx, want, at, m)
 }
 
-// dress makes a bare copy of a template what the files say: its identity, what it
+// finishClone makes a bare copy of a template what the files say: its identity, what it
 // lacks, and without what only the template has. A copy is either still bare, which its
-// mark tells, or complete. PVE made up a uuid for it, which it keeps: mark and uuid
+// tag tells, or complete. PVE made up a uuid for it, which it keeps: tag and uuid
 // written by one request may not both get there.
-func (d worker) dress(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
-	cfg, is, bare, err := d.bareCopy(ctx, at, m.Addr())
-	if err != nil || !bare {
+func (d worker) finishClone(ctx context.Context, want vmTarget, at view.GuestRef, m owner.Tag) error {
+	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
+	if err != nil || !provisional {
 		return err
 	}
 	for _, slot := range want.cds() {

@@ -25,7 +25,7 @@ func drive(volume, slot string) string {
 	}
 }
 
-// fromBlank is what the mark says of a machine whose root disk was made of nothing.
+// fromBlank is what the ownership tag says of a machine whose root disk was made of nothing.
 const fromBlank = "blank"
 
 // blank reports whether the root disk is made empty.

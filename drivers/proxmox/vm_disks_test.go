@@ -40,7 +40,7 @@ func TestDetachedDiskComesBack(t *testing.T) {
 					w.Apply()
 					w.Converged()
 					require.Equal(t, all, volumesOf(w, 10000), "its data stay")
-					w.VM("db").Tags = []string{"a"} // the mark is written without forgetting it
+					w.VM("db").Tags = []string{"a"} // the ownership tag is written without forgetting it
 					w.Apply()
 
 					w.VM("db").Disks = []proxmox.Disk{{Name: "data", Size: 5}}

@@ -19,11 +19,11 @@ import (
 // observedVM reads a proven guest back into the form in which the files speak:
 // with what is pending counted in, since that is what was asked of PVE already.
 func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *model.Resource {
-	cfg = settledBoot(cfg)
+	cfg = effectiveBoot(cfg)
 	c := cfg.Next
 	v := vmState{
 		&VM{Description: notes, Power: g.Power(), Options: map[string]string{}, Terms: m.Terms()},
-		&observation{mark: m, observe: cfg, uptime: g.Uptime},
+		&observation{tag: m, observe: cfg, uptime: g.Uptime},
 	}
 	vmAttributes().Observe(v.VM, c)
 	v.Seed = seed.Attached(m, c)
@@ -32,8 +32,8 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	} else if name, ok := strings.CutPrefix(m.From, "template."); ok {
 		v.Template = name
 	}
-	if m.UUID == "" { // a bare clone: its mark does not know the template's slots
-		v.mark.Slots = map[string]string{"disk.root": bootDisk(c)}
+	if m.UUID == "" { // a bare clone: its ownership tag does not know the template's slots
+		v.tag.Slots = map[string]string{"disk.root": bootDisk(c)}
 	}
 	v.Disks, v.NICs = v.readDisks(), v.readNICs()
 	v.Waits = g.Running && (len(cfg.WaitingKeys()) > 0 || v.unread())
@@ -45,7 +45,7 @@ func observedVM(g view.Listed, cfg view.Config, notes string, m owner.Tag) *mode
 	return resource(g, cfg, m, v.VM, v.observation)
 }
 
-// readDisks reads the disks that the mark names. Others were attached by hand and
+// readDisks reads the disks that the ownership tag names. Others were attached by hand and
 // are unmanaged.
 func (o *observation) readDisks() []Disk {
 	var out []Disk
@@ -53,7 +53,7 @@ func (o *observation) readDisks() []Disk {
 		if name, ok := strings.CutPrefix(o.device(slot), "disk."); ok {
 			out = append(out, Disk{
 				Name: name, Size: property.GiB(property.Value(drive, "size")), Storage: property.StorageOf(drive),
-				Bus: drives.Bus(slot), Remove: slices.Contains(o.mark.Removes, name),
+				Bus: drives.Bus(slot), Remove: slices.Contains(o.tag.Removes, name),
 			})
 		}
 	}
@@ -61,7 +61,7 @@ func (o *observation) readDisks() []Disk {
 	return out
 }
 
-// readNICs reads all network cards; one that the mark does not name was added by
+// readNICs reads all network cards; one that the ownership tag does not name was added by
 // hand and goes by the name of its slot.
 func (o *observation) readNICs() []NIC {
 	var out []NIC
@@ -142,7 +142,7 @@ func (v vmTarget) alignDevices(other state) {
 		if w.Bus == "" {
 			h.Bus = ""
 		}
-		if _, attached := have.observe.Now[have.mark.Slots["disk."+w.Name]]; !attached {
+		if _, attached := have.observe.Now[have.tag.Slots["disk."+w.Name]]; !attached {
 			h.Size, h.Storage = w.Size, w.Storage // PVE neither grows nor moves what still waits for a restart
 		}
 	}
@@ -152,7 +152,7 @@ func (v vmTarget) alignDevices(other state) {
 		}
 	}
 	alignSeed(v, have)
-	if have.mark.From == "" {
+	if have.tag.From == "" {
 		have.Image, have.Template = v.Image, v.Template
 	}
 }

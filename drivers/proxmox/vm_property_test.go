@@ -190,7 +190,7 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 					expect[key] = true
 				}
 				if all[name].seed && power == "running" {
-					expect["description"] = true // the mark says when it was written
+					expect["description"] = true // the ownership tag says when it was written
 				}
 				if name == "disk grown" || name == "boot" { // the one is no key, the other is so already
 					delete(expect, all[name].keys[0])
@@ -198,7 +198,7 @@ func TestRandomEditsWriteExactlyTheirKeys(t *testing.T) {
 			}
 			grown := slices.Contains(slices.Collect(maps.Values(chosen)), "disk grown")
 			if shape(v) != before && (grown || len(expect) > 0) {
-				expect["description"] = true // the mark names slots and options, and is written along with any step
+				expect["description"] = true // the ownership tag names slots and options, and is written along with any step
 			}
 			w.Apply()
 			require.Equal(t, slices.Sorted(maps.Keys(expect)), slices.Sorted(maps.Keys(seen.keys)), "%v", chosen)

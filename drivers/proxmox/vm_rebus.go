@@ -20,8 +20,8 @@ import (
 )
 
 // A disk goes to another bus while its machine is stopped, in two requests: the first
-// detaches it, and notes in the mark which volume it was; the second attaches that
-// volume in its new place. Whatever happens between the two, the mark leads a later
+// detaches it, and notes in the ownership tag which volume it was; the second attaches that
+// volume in its new place. Whatever happens between the two, the ownership tag leads a later
 // pass to the volume, as it does for a disk that comes back into the files.
 
 // rebussed are the disks whose bus changes.
@@ -41,7 +41,7 @@ func rebussed(changes []plan.Change) []string {
 func (c *change) rebus(name string) {
 	w, wanted := find(c.to.list, name)
 	_, there := find(c.from.list, name)
-	from, slot := c.from.mark.Slots["disk."+name], c.m.Slots["disk."+name]
+	from, slot := c.from.tag.Slots["disk."+name], c.m.Slots["disk."+name]
 	if !wanted || !there || from == slot {
 		return
 	}
@@ -95,21 +95,21 @@ func (d worker) rebus(ctx context.Context, s plan.Step, ch *change) error {
 	first.set["description"] = owner.Describe(ch.notes, on)
 	// No digest tells that somebody started it since it was looked at, and PVE would pull
 	// the disk out of the running machine.
-	if now, err := power.Of(d.Host, ch.sight.at).State(ctx); err != nil {
+	if now, err := power.Of(d.Host, ch.lastSeen.at).State(ctx); err != nil {
 		return fmt.Errorf("looking whether it is stopped: %w", err)
 	} else if now.Running {
 		return errors.New("it runs, and a disk goes to another bus only while it is stopped: plan again")
 	}
-	if err := d.withVolumes(ctx, &ch.sight, first, s.Have, ch.from.observe); err != nil {
+	if err := d.withVolumes(ctx, &ch.lastSeen, first, s.Have, ch.from.observe); err != nil {
 		return err
 	}
-	return d.withDigest(ctx, &ch.sight, "", func(digest string) error {
+	return d.withDigest(ctx, &ch.lastSeen, "", func(digest string) error {
 		for name, id := range on.Detached {
-			if ch.apart[name] != "" && drives.UnusedKey(ch.sight.cfg.Next, id) == "" {
+			if ch.apart[name] != "" && drives.UnusedKey(ch.lastSeen.cfg.Next, id) == "" {
 				return fmt.Errorf("%s, which is disk %s, was detached and is not there to be attached again: plan again", id, name)
 			}
 		}
-		_, err := d.API.Put(ctx, ch.sight.at.Path("config"), second.body(digest))
+		_, err := d.API.Put(ctx, ch.lastSeen.at.Path("config"), second.body(digest))
 		return err
 	})
 }
@@ -117,7 +117,7 @@ func (d worker) rebus(ctx context.Context, s plan.Step, ch *change) error {
 // whole reports whether the disks that go to another bus are all attached, in their old
 // place or in their new one. A machine of which one is attached nowhere is not started.
 func (d worker) whole(ctx context.Context, ch *change) bool {
-	cfg, err := view.ReadConfig(ctx, d.API, ch.sight.at)
+	cfg, err := view.ReadConfig(ctx, d.API, ch.lastSeen.at)
 	if err != nil {
 		return false
 	}
@@ -140,7 +140,7 @@ func refuseBus(v vmState, want vmTarget, have *model.Resource) []model.Problem {
 		refuse := func(path, summary, detail string) {
 			out = append(out, model.Problem{Path: path, Summary: summary, Detail: detail})
 		}
-		path, from := "disk."+w.Name+".bus", v.mark.Slots["disk."+w.Name]
+		path, from := "disk."+w.Name+".bus", v.tag.Slots["disk."+w.Name]
 		boot := strings.Split(property.Parse(want.Options["boot"]).Values["order"], ";")
 		switch {
 		case v.Protection:

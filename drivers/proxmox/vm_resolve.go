@@ -193,7 +193,7 @@ func (r *vmResolver) cloudInit() {
 
 var tagText = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 
-// owned writes down what the files decide of the mark.
+// owned writes down what the files decide of the ownership tag.
 func (r *vmResolver) owned() {
 	from := ""
 	switch {

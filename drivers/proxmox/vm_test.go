@@ -246,7 +246,7 @@ func TestForeignGuestsAreNeverTouched(t *testing.T) {
 		w.Apply()
 		mine := w.Guest(10000)
 		w.Host.Edit(func(e *pvesim.Edit) {
-			copied := maps.Clone(mine.Config) // mark and all, but a clone gets a uuid of its own
+			copied := maps.Clone(mine.Config) // tag and all, but a clone gets a uuid of its own
 			copied["name"], copied["smbios1"] = "copy", "uuid=00000000-0000-4000-8000-000000000001"
 			e.Add(pvesim.Guest{VMID: 10001, Kind: "qemu", Config: copied})
 			e.Add(pvesim.Guest{VMID: 10002, Kind: "qemu", Config: map[string]string{"name": "stranger", "tags": "homestak"}})

@@ -31,7 +31,7 @@ func (v vmTarget) change(c *change, s plan.Step, have state) changer {
 // conclude: the boot order follows the drives.
 func (c *vmChange) conclude() {
 	c.bootable()
-	c.settle(c.have.observe, false, c.have.sameValue)
+	c.revertUnapplied(c.have.observe, false, c.have.sameValue)
 	c.followBoot()
 }
 
@@ -41,7 +41,7 @@ func (c *vmChange) done(ctx context.Context, d worker) error {
 	if c.set[drives.CloudInitSlot] == nil {
 		return nil
 	}
-	return seed.Remove(ctx, d.Host, c.sight.at.Node, c.have.Seed)
+	return seed.Remove(ctx, d.Host, c.lastSeen.at.Node, c.have.Seed)
 }
 
 // bootable keeps what the machine boots from: a disk that goes to another slot stays in
@@ -151,14 +151,14 @@ func (c *vmChange) key(path string) {
 func (c *vmChange) nic(name, attr string) {
 	n, wanted := find(c.want.NICs, name)
 	if !wanted { // left the files, or was added by hand
-		slot := cmp.Or(c.have.mark.Slots["nic."+name], name)
+		slot := cmp.Or(c.have.tag.Slots["nic."+name], name)
 		c.gone[slot] = true
 		c.text(ipconfigOf(slot), "")
 		return
 	}
 	slot := c.m.Slots["nic."+name]
 	if slices.Contains([]string{"ip", "gateway", "ip6", "gateway6"}, attr) {
-		if c.have.mark.HasNocloudISO() { // nothing in the machine would ever read it
+		if c.have.tag.HasNocloudISO() { // nothing in the machine would ever read it
 			return
 		}
 		key := ipconfigOf(slot)

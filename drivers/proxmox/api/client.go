@@ -71,7 +71,7 @@ func Open(cfg Config) (*Client, error) {
 	}
 	base, err := url.Parse(strings.TrimSuffix(h.API, "/"))
 	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, fmt.Errorf("api %q of host %s is no https URL such as https://192.0.2.10:8006", h.API, h.Name)
+		return nil, fmt.Errorf("api %q of host %s is not an https URL such as https://192.0.2.10:8006", h.API, h.Name)
 	}
 	if inner == nil {
 		if inner, err = NewTLSTransport(h, width); err != nil {

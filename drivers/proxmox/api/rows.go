@@ -100,7 +100,7 @@ func readRows(doc []byte, each func(Row)) (there bool, err error) {
 		}
 		err = errors.New("something stands behind it")
 	}
-	return false, fmt.Errorf("the answer is no list of objects: %w", err)
+	return false, fmt.Errorf("the answer is not a list of objects: %w", err)
 }
 
 // reader goes through a JSON text; what it gives stays good, being a part of the text.

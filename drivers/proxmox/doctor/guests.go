@@ -44,7 +44,7 @@ func (g *guests) check(ctx context.Context) {
 		case u.All:
 			g.add(Check{
 				Name: "guests", Result: Failed, Seen: u.Scope + ": " + u.Why, Why: "as long as not all can be seen, nothing is done here",
-				Fix: []string{"mend that, and run this again"},
+				Fix: []string{"fix that, and run this again"},
 			})
 		case u.Node == "" || g.nodes.online[u.Node]: // nodes that are down are reported already
 			g.warn("guests", u.Scope+": "+u.Why, "what cannot be seen is not changed")

@@ -47,7 +47,7 @@ func (r *reach) address(ctx context.Context) {
 	case r.transport != nil:
 		r.ok("address", "a simulator within this program")
 	case !ok:
-		r.fail("address", fmt.Sprintf("api = %q is no https URL", r.host.API), "nothing can be reached without it"+r.at(), `api = "https://192.0.2.10:8006"`)
+		r.fail("address", fmt.Sprintf("api = %q is not an https URL", r.host.API), "nothing can be reached without it"+r.at(), `api = "https://192.0.2.10:8006"`)
 	case net.ParseIP(host) != nil:
 		r.ok("address", "%s", host)
 	default:

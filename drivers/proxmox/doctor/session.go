@@ -47,7 +47,7 @@ func (s *session) signIn(ctx context.Context) {
 		name, token, _ := strings.Cut(user, "!")
 		s.add(Check{
 			Name: "login", Result: Failed, Denied: true, Seen: fmt.Sprintf("the host refuses token %s: 401 %s", user, reason),
-			Why: "the token does not exist there, its secret is another, or it expired; PVE does not tell which",
+			Why: "the token does not exist there, its secret is another, or it expired; PVE does not say which",
 			Fix: []string{
 				"on the host, is it there and not expired? pveum user token list " + name,
 				fmt.Sprintf("a new secret: pveum user token remove %s %s && pveum user token add %s %s --privsep 0", name, token, name, token),
@@ -55,7 +55,7 @@ func (s *session) signIn(ctx context.Context) {
 			},
 		})
 	case status != http.StatusOK || version == "":
-		s.fail("login", fmt.Sprintf("GET /version: %d %s", status, reason), "this is no answer of PVE", "is api the URL of a PVE host, without a path? curl -k "+s.host.API+"/api2/json/version")
+		s.fail("login", fmt.Sprintf("GET /version: %d %s", status, reason), "this is not an answer of PVE", "is api the URL of a PVE host, without a path? curl -k "+s.host.API+"/api2/json/version")
 	default:
 		s.version = version
 		s.ok("login", "token %s", user)
@@ -108,7 +108,7 @@ func (s *session) clock(context.Context) {
 	const why = "schedules, the age of tokens and certificates, and the order of events go by both clocks"
 	fix := []string{"on the host: timedatectl status && systemctl restart chrony", "here: timedatectl status"}
 	if s.skew == nil {
-		s.skip("clock", "no answer told the time")
+		s.skip("clock", "no answer had the time")
 		return
 	}
 	skew, order := s.skew.Round(time.Second), "ahead of"

@@ -99,7 +99,7 @@ func (g *machine) Address(ctx context.Context) (guest.Address, error) {
 	}
 	at, ok := health.Choose(g.nics, seen, g.near, by)
 	if !ok {
-		return at, fmt.Errorf("%s tells of no address yet on any network card of %s (%s declared)", by, g.at, cards(len(g.nics)))
+		return at, fmt.Errorf("%s reports no address yet on any network card of %s (%s declared)", by, g.at, cards(len(g.nics)))
 	}
 	return at, nil
 }
@@ -190,7 +190,7 @@ func (g *machine) Run(ctx context.Context, command []string) (guest.Output, erro
 		}
 		if err := g.h.API.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
 			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
-				return out, fmt.Errorf("how the command ended was told once already, and that answer was lost: %w", err)
+				return out, fmt.Errorf("the result of the command was given once already, and that answer was lost: %w", err)
 			}
 			return out, g.explain(err)
 		}

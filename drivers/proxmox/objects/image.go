@@ -90,7 +90,7 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 			errorf("url", fmt.Sprintf("%q is no URL", i.URL), "write a URL such as https://cloud.debian.org/images/…")
 		}
 	case !fs.ValidPath(i.File):
-		errorf("file", fmt.Sprintf("%q is no path within the site", i.File), "write it relative to the site's folder, with / and without ..")
+		errorf("file", fmt.Sprintf("%q is not a path within the site", i.File), "write it relative to the site's folder, with / and without ..")
 	}
 	if i.Checksum == "" {
 		out = append(out, model.Problem{
@@ -98,7 +98,7 @@ func (i *Image) Resolve(in model.Scope) []model.Problem {
 			Detail: "whatever the server sends would be installed: add checksum = \"sha256:…\" from the publisher's list",
 		})
 	} else if !ChecksumText.MatchString(i.Checksum) {
-		errorf("checksum", "checksum is no sha256", "write sha256: and 64 hex digits")
+		errorf("checksum", "checksum is not a sha256", "write sha256: and 64 hex digits")
 	}
 	i.Format = cmp.Or(i.Format, formatOf(cmp.Or(i.URL, i.File)))
 	if !slices.Contains([]string{"qcow2", "raw", "vmdk", "iso"}, i.Format) {

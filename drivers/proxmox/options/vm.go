@@ -23,7 +23,7 @@ var refused = func() map[string]string {
 		"unused[n]":  "detached volumes follow from the disk blocks",
 		"bootdisk":   `it is an old form of boot: set boot = "order=…"`,
 		"smp":        "it is an old name of sockets: set sockets",
-		"template":   "a template is no guest that could run: declare it in a template block",
+		"template":   "a template is not a guest that could run: declare it in a template block",
 		"lock":       "PVE's own tasks lock and unlock a guest",
 		"node":       "it follows from the host",
 		"vmid":       "it has an attribute of its own",

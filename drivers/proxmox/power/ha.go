@@ -44,7 +44,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 			if err != nil {
 				return fmt.Errorf("whether the HA manager has %s %s cannot be seen: %w", what, g.Ref, err)
 			}
-			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` tells why", what, g.Ref, patience, cmp.Or(now.HA, "none"))
+			return fmt.Errorf("the HA manager has not %s %s within %s (its state there: %s): `ha-manager status` shows why", what, g.Ref, patience, cmp.Or(now.HA, "none"))
 		}
 		if err := api.Sleep(ctx, haPoll); err != nil {
 			return fmt.Errorf("waiting until the HA manager has %s %s: %w", what, g.Ref, err)
@@ -54,7 +54,7 @@ func (g Guest) await(ctx context.Context, running bool, patience time.Duration) 
 
 // HAError says that the HA manager gave up on a guest, and what brings it back.
 func HAError(at view.GuestRef) string {
-	return fmt.Sprintf("the HA manager has given up on it (state error): mend what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.HAName())
+	return fmt.Sprintf("the HA manager has given up on it (state error): fix what keeps it from running, then `ha-manager set %s --state disabled`, and `--state started` after that", at.HAName())
 }
 
 // ReleaseFromHA takes a guest that shall go out of the HA manager, which could not stop it.

@@ -169,7 +169,7 @@ func (g Guest) staysDown(ctx context.Context, now State, seen error, patience ti
 	case seen != nil:
 		return fmt.Errorf("whether it runs again cannot be seen: %w", seen)
 	case now.Managed:
-		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` tells why", patience, cmp.Or(now.HA, "none"))
+		return fmt.Errorf("the HA manager has not started it again within %s (its state there: %s): `ha-manager status` shows why", patience, cmp.Or(now.HA, "none"))
 	case now.Running:
 		return fmt.Errorf("its task ended well, but after %s it still runs by its old start (process %d, up for %d s): plan again", patience, now.PID, now.Uptime)
 	case err == nil && missing != "":

@@ -13,7 +13,7 @@ func CardModel(p Set) (model, mac string) {
 			return m, v
 		}
 	}
-	return cmp.Or(p.Values["model"], p.Bare, "virtio"), p.Values["macaddr"]
+	return cmp.Or(p.Values["model"], p.Keyless, "virtio"), p.Values["macaddr"]
 }
 
 // MACOf is the MAC address of a card, of a VM or of a container.

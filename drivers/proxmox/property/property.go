@@ -15,8 +15,8 @@ import (
 // Set is a parsed property string such as "virtio=BC:24:…,bridge=vmbr0".
 // PVE stores most of them as sent, so they are compared parsed, never as text.
 type Set struct {
-	Bare   string            // the value that stands without its key, in front
-	Values map[string]string // the others
+	Keyless string            // the value that stands without its key, in front
+	Values  map[string]string // the others
 }
 
 // Parse takes a property string apart.
@@ -28,7 +28,7 @@ func Parse(s string) Set {
 		case ok:
 			p.Values[strings.TrimSpace(k)] = v
 		case i == 0:
-			p.Bare = part
+			p.Keyless = part
 		}
 	}
 	return p
@@ -39,12 +39,12 @@ func (p Set) First(key string) string {
 	if v, ok := p.Values[key]; ok {
 		return v
 	}
-	return p.Bare
+	return p.Keyless
 }
 
 // With writes the property string with some members set, or left out where their value is "";
 // bare is the member that may stand without its name.
-func (p Set) With(set map[string]string, bare string) string {
+func (p Set) With(set map[string]string, keyless string) string {
 	values := maps.Clone(p.Values)
 	maps.Copy(values, set)
 	var parts []string
@@ -53,8 +53,8 @@ func (p Set) With(set map[string]string, bare string) string {
 			parts = append(parts, key+"="+val)
 		}
 	}
-	if len(parts) == 1 && bare != "" {
-		return strings.TrimPrefix(parts[0], bare+"=")
+	if len(parts) == 1 && keyless != "" {
+		return strings.TrimPrefix(parts[0], keyless+"=")
 	}
 	if i := slices.IndexFunc(parts, func(s string) bool { return strings.HasPrefix(s, "ip=") }); i > 0 { // as PVE's own form writes it
 		ip := parts[i]
@@ -73,8 +73,8 @@ func Value(s, key string) string {
 // First is Value for a key that may stand bare.
 func First(s, key string) string {
 	val, ok := lookup(s, key)
-	if bare, _, _ := strings.Cut(s, ","); !ok && !strings.Contains(bare, "=") {
-		return bare
+	if keyless, _, _ := strings.Cut(s, ","); !ok && !strings.Contains(keyless, "=") {
+		return keyless
 	}
 	return val
 }
