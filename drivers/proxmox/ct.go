@@ -2,8 +2,11 @@ package proxmox
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/options"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 )
 
 // CT is a container. The fields with tags are what the files declare of it, and what is
@@ -115,3 +118,23 @@ func (c ctTarget) brief() string {
 }
 
 func (c *CT) guestName() string { return c.Hostname }
+
+func (ctTarget) basicNeeds(n *rights.Needs) {
+	n.Guest("VM.Config.Memory", "memory", "memory and swap")
+	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
+	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
+	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
+}
+
+func (c ctTarget) optionNeeds(n *rights.Needs) {
+	if !c.Unprivileged && c.templateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
+		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
+		priv := "VM.Config.Options"
+		if key == "cpulimit" || key == "cpuunits" {
+			priv = "VM.Config.CPU"
+		}
+		n.Guest(priv, "options."+key, "option "+key)
+	}
+}

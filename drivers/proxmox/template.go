@@ -15,6 +15,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
+	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/view"
 	"github.com/homestak/homestak-gitops/engine/diag"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -358,4 +359,29 @@ func ClonedFrom(want *model.Resource) (vmid int, lxc bool) {
 		return 0, false
 	}
 	return g.common().templateVMID, g.common().lxc
+}
+
+// templateNeeds: what is only named must be seen, what is downloaded is a file like
+// an image.
+func templateNeeds(t *Template, n *rights.Needs) {
+	switch {
+	case t.Image != "":
+		n.Guest("VM.Allocate", "image", "making and removing the template")
+		for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
+			n.Guest(priv, "image", "the machine that becomes the template")
+		}
+		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
+	case t.VMID != 0:
+		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "seeing the template"}, "vmid")
+	case t.Volume != "":
+		storage := property.StorageOf(t.Volume)
+		path := "/storage/" + storage
+		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
+		n.Add(rights.Need{
+			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing the volume, and unpacking it",
+			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
+		}, "volume")
+	default:
+		objects.UploadNeeds(n, t.AsImage())
+	}
 }

@@ -7,7 +7,7 @@ import (
 
 // Needs derives which privileges a site needs on one host of the given major
 // version of PVE, each once, sorted by path. It knows nothing of the host itself:
-// what a kind needs is said by the kind, in its field needs.
+// a kind says what it needs in its field Privileges.
 func Needs(site *model.Site, want *model.Want, major int) []rights.Need {
 	return DeriveNeeds(site, want, major).All()
 }

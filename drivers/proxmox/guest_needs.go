@@ -2,13 +2,9 @@ package proxmox
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
-	"github.com/homestak/homestak-gitops/drivers/proxmox/objects"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/owner"
-	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/removal"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/rights"
 	"github.com/homestak/homestak-gitops/engine/model"
@@ -117,49 +113,4 @@ func guestNeeds(g target, n *rights.Needs) {
 		cloneNeeds(n, c.templateVMID, c.template)
 	}
 	g.optionNeeds(n)
-}
-
-func (ctTarget) basicNeeds(n *rights.Needs) {
-	n.Guest("VM.Config.Memory", "memory", "memory and swap")
-	n.Guest("VM.Config.Options", "tags", "tags, notes and all else")
-	n.Guest("VM.Config.Disk", "disk", "its root disk and mount points")
-	n.Guest("VM.Config.Network", "nic", "network cards, host name and name servers")
-}
-
-func (c ctTarget) optionNeeds(n *rights.Needs) {
-	if !c.Unprivileged && c.templateVMID == 0 && n.Major >= 9 { // pve-container 6.0.6, PVE/API2/LXC.pm, create_vm
-		n.Add(rights.Need{Grant: rights.Grant{Path: "/", Priv: "Sys.Modify"}, Role: rights.RoleStartup, For: "a privileged container"}, "unprivileged")
-	}
-	for _, key := range slices.Sorted(maps.Keys(c.Options)) {
-		priv := "VM.Config.Options"
-		if key == "cpulimit" || key == "cpuunits" {
-			priv = "VM.Config.CPU"
-		}
-		n.Guest(priv, "options."+key, "option "+key)
-	}
-}
-
-// templateNeeds: what is only named must be seen, what is downloaded is a file like
-// an image.
-func templateNeeds(t *Template, n *rights.Needs) {
-	switch {
-	case t.Image != "":
-		n.Guest("VM.Allocate", "image", "making and removing the template")
-		for _, priv := range []string{"VM.Config.CPU", "VM.Config.Memory", "VM.Config.Options", "VM.Config.HWType", "VM.Config.Disk"} {
-			n.Guest(priv, "image", "the machine that becomes the template")
-		}
-		n.Disk(t.Storage, "images", 0, "storage", "the disk of the template")
-	case t.VMID != 0:
-		n.Add(rights.Need{Grant: rights.Grant{Path: fmt.Sprintf("/vms/%d", t.VMID), Priv: "VM.Audit"}, Role: rights.RoleTemplates, For: "seeing the template"}, "vmid")
-	case t.Volume != "":
-		storage := property.StorageOf(t.Volume)
-		path := "/storage/" + storage
-		n.Uses = append(n.Uses, rights.Use{Storage: storage, Content: "vztmpl", GiB: 0, By: n.From, Attr: "volume"})
-		n.Add(rights.Need{
-			Grant: rights.Grant{Path: path, Priv: "Datastore.Audit"}, Role: rights.RoleImages, For: "seeing the volume, and unpacking it",
-			Or: [][]rights.Grant{{{Path: path, Priv: "Datastore.AllocateSpace"}}},
-		}, "volume")
-	default:
-		objects.UploadNeeds(n, t.AsImage())
-	}
 }
