@@ -45,6 +45,7 @@ type Attribute struct {
 	member    string
 	always    bool
 	declared  bool // the files set it
+	boolean   bool
 	defaulted bool // where they do not, its tag says what it is
 	format    Format
 }
@@ -137,8 +138,9 @@ func Of[S any](formats map[string]Format) Table {
 		a.always = when == "always"
 		a.Key, a.member, _ = strings.Cut(key, ".")
 		a.format = formatFor(f.Type, tag.Get("as"), a.Unset, formats)
+		a.boolean = f.Type.Kind() == reflect.Bool
 		switch {
-		case f.Type.Kind() == reflect.Bool, f.Type.Kind() == reflect.Int:
+		case a.boolean, f.Type.Kind() == reflect.Int:
 			a.Unset = cmp.Or(a.Unset, "0")
 		case f.Block:
 			a.Words = "a " + f.Name + " block"
@@ -208,8 +210,11 @@ func (as Table) Refused(spec any, refusal func(key, text string) string) []Refus
 	var out []Refusal
 	for i := range as.All {
 		a := &as.All[i]
+		if !a.declared || !a.Read || a.boolean { // yes and no are taken everywhere
+			continue
+		}
 		text := Text(a.Value(spec, ""))
-		if !a.declared || !a.Read || text == "" || text == "0" && !a.defaulted { // 0 is what is not said
+		if text == "" || text == "0" && !a.defaulted { // 0 is what is not said
 			continue
 		}
 		if why := refusal(a.Key, text); why != "" {
