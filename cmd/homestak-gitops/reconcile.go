@@ -87,7 +87,7 @@ func runReconcile(ctx context.Context, a *app, f *agentFlags, wait bool) error {
 	}
 }
 
-// showSteps tells how each step of the newest receipt ended, if its pass ended since
+// showSteps reports how each step of the newest receipt ended, if its pass ended since
 // then: the one that was under way when the agent was asked was seen beginning.
 func showSteps(ctx context.Context, a *app, r *control.Client, since time.Time) error {
 	h, err := r.History(ctx, 1, "")

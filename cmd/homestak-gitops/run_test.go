@@ -296,7 +296,7 @@ func TestArgumentsAreCounted(t *testing.T) {
 		args      []string
 		want      string
 	}{
-		{1, 1, nil, "why takes 1 argument, but none was given\nit is used so: why ADDRESS\nsee: why --help"},
+		{1, 1, nil, "why takes 1 argument, but none was given\nusage: why ADDRESS\nsee: why --help"},
 		{1, 1, []string{"a", "b"}, "why takes 1 argument, but 2 were given"},
 		{0, 1, []string{"a", "b", "c"}, "why takes at most 1 argument, but 3 were given"},
 		{2, 2, []string{"a"}, "why takes 2 arguments, but 1 was given"},

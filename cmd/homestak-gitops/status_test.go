@@ -39,7 +39,7 @@ func TestStatusTellsHealthByItsExitCode(t *testing.T) {
 		s.Summary = "host could not be seen: no route to father"
 	})
 	_, out, _ = runIn(t, env, "status")
-	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "told once, and nothing of what is to be done")
+	require.Regexp(t, `last pass   failed .* ago in 0.0 s, 1 not seen\n`, out, "reported once, and nothing of what is to be done")
 	code, out, _ = runIn(t, env, "status", "--json")
 	require.Equal(t, exit.Failed, code)
 	var s agent.Status
@@ -97,7 +97,7 @@ func TestReconcileEndsAsThePassDid(t *testing.T) {
 		require.Contains(t, e.out.String(), "01234567: "+string(outcome))
 		require.Contains(t, e.err.String(), "look here")
 	}
-	// Why the pass with the last good commit failed is told beside why the newest is refused.
+	// Why the pass with the last good commit failed is reported beside why the newest is refused.
 	f := controltest.New()
 	close(f.Passing)
 	f.Pass = agent.PassStatus{Commit: "0123456789", Outcome: engine.Failed, Error: "no route to father"}

@@ -80,7 +80,7 @@ func TestOnlyTheAgentOfTheHostIsAsked(t *testing.T) {
 	}
 }
 
-// Who may not open the socket is told who may, and does not write beside the agent.
+// A user who may not open the socket learns who may, and does not write while the agent runs.
 func TestASocketThatMayNotBeOpened(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() == 0 {

@@ -102,7 +102,7 @@ func (d worker) withSourceLock(ctx context.Context, from view.GuestRef, err erro
 }
 
 // finishCTClone makes a bare copy of a template what the files say. A copy is either still
-// bare, which its ownership tag tells, or complete.
+// provisional, which its ownership tag says, or complete.
 func (d worker) finishCTClone(ctx context.Context, want ctTarget, at view.GuestRef, m owner.Tag) error {
 	cfg, is, provisional, err := d.readClone(ctx, at, m.Addr())
 	if err != nil || !provisional {

@@ -136,7 +136,7 @@ func (j *classifier) guest(g view.Listed, cfg view.Config) {
 	j.out.Unmanaged = append(j.out.Unmanaged, f)
 }
 
-// renumbered tells that a guest did not get its VMID from us, as one does not whose backup was
+// renumbered reports that a guest did not get its VMID from us, as one does not whose backup was
 // restored under another one after the original was gone. Who finds it there must not
 // take it for one whose vmid was edited in the files.
 func renumbered(at view.GuestRef, m owner.Tag) model.Renumbered {

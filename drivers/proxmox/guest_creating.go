@@ -112,7 +112,7 @@ func draws(from []model.VMIDRange, vmid int) bool {
 	return len(from) == 0 || slices.ContainsFunc(from, func(r model.VMIDRange) bool { return vmid >= r.From && vmid <= r.To })
 }
 
-// classifyUnfinished tells apart guests that this token is creating, guests that others are creating, and
+// classifyUnfinished distinguishes guests that this token is creating, guests that others are creating, and
 // guests whose creation died. The first are unknown until their task ends. The second are unknown only as far as a
 // wanted guest may come of them, and else nobody's business. The third are reported, and keep their VMID.
 func (d worker) classifyUnfinished(ctx context.Context, obs *kind.Observation, out *model.Observed) error {

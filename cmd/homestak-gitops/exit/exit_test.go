@@ -42,7 +42,7 @@ func TestExitCodesAreOneTable(t *testing.T) {
 	require.ErrorContains(t, exit.OfPass(engine.Report{
 		Outcome: engine.Partly, Results: []apply.Result{{Status: apply.Done}},
 		Err: &engine.NotObservedError{Parts: []model.Unknown{{Scope: "node b", Why: "offline"}, {Scope: "1"}, {Scope: "2"}, {Scope: "3"}}},
-	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else tells why it is not all")
+	}), "node b: offline; 1: ; 2: ; and 1 more", "all steps are done, so nothing else says why it is not all")
 	require.Equal(t, 130, exit.Code(fmt.Errorf("plan: %w", engine.ErrInterrupted)))
 	require.Equal(t, 3, exit.Code(&site.InvalidError{}))
 }

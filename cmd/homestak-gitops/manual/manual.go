@@ -87,7 +87,7 @@ func verbPages(b *bytes.Buffer, of *cobra.Command, level string) {
 			fmt.Fprintf(b, "\n%s\n", c.Long)
 		}
 		flagTable(b, c.NonInheritedFlags())
-		if c.Name() != "completion" { // its verbs are the shells, which its own help tells
+		if c.Name() != "completion" { // its verbs are the shells, which its own help shows
 			verbPages(b, c, level+"#")
 		}
 	}

@@ -32,7 +32,7 @@ func Takes(low, high int) cobra.PositionalArgs {
 		case low < high:
 			most = "at most "
 		}
-		return fmt.Errorf("%s takes %s%s, but %s given\nit is used so: %s\nsee: %s --help", c.CommandPath(),
+		return fmt.Errorf("%s takes %s%s, but %s given\nusage: %s\nsee: %s --help", c.CommandPath(),
 			most, view.Count(high, "argument"), were(len(args)), c.UseLine(), c.CommandPath())
 	}
 }

@@ -19,7 +19,7 @@ func TestExplain(t *testing.T) {
 	for _, c := range []struct{ verb, arg, want string }{
 		{"pln", "", "unknown verb \"pln\"\ndid you mean \"plan\"?\nsee: tool --help"},
 		{"plan", "web", "tool plan takes no argument, but \"web\" was given\na manifest is named by -M, the folder of a site by --site\nsee: tool plan --help"},
-		{"eval", "", "tool eval takes 1 argument, but none was given\nit is used so: tool eval QUERY [flags]\nsee: tool eval --help"},
+		{"eval", "", "tool eval takes 1 argument, but none was given\nusage: tool eval QUERY [flags]\nsee: tool eval --help"},
 	} {
 		args := []string{c.verb}
 		if c.arg != "" {

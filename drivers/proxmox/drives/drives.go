@@ -12,7 +12,7 @@ import (
 	"github.com/homestak/homestak-gitops/drivers/proxmox/property"
 )
 
-// IsDrive reports whether a key is that of a drive of a VM, be it of a disk that is attached nowhere.
+// IsDrive reports whether a key is that of a drive of a VM, also of a disk that is attached nowhere.
 func IsDrive(key string) bool {
 	for _, bus := range []string{"scsi", "virtio", "sata", "ide", "efidisk", "tpmstate", "unused"} {
 		if rest, ok := strings.CutPrefix(key, bus); ok && property.IsNumber(rest) {
@@ -63,7 +63,7 @@ func UnusedKey(c map[string]string, id string) string {
 	return ""
 }
 
-// AttachedAt is the slot where a volume is in use, be it until the next restart only.
+// AttachedAt is the slot where a volume is in use, also if only until the next restart.
 func AttachedAt(c map[string]string, id string) string {
 	for _, key := range slices.Sorted(maps.Keys(c)) {
 		if (IsDrive(key) && !strings.HasPrefix(key, "unused") || IsMount(key)) && property.VolumeOf(c[key]) == id {
