@@ -69,7 +69,7 @@ func (r room) Ping(context.Context) error {
 }
 
 // Run is as guest.Machine has it.
-func (room) Run(context.Context, []string) (guest.Output, error) {
+func (room) Run(context.Context, guest.Command) (guest.Output, error) {
 	return guest.Output{}, errors.New("no command here")
 }
 

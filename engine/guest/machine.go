@@ -5,21 +5,30 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // Machine is the way into one guest: through its host, over the network, or from within.
 // It may be asked again and again; an error that says Hopeless of itself stays, whatever
-// is waited for. Reading and writing files joins it with what needs them first, the
-// aspects of a spec.
+// is waited for.
+//
+// Files are read and written by scripts on the stdin of sh, many in one round trip, so that
+// there is no method for them: see docs/decisions/0024-ways-into-a-machine.md.
 type Machine interface {
 	// Address chooses where the guest is reached.
 	Address(ctx context.Context) (Address, error)
 	// Ping asks for a sign of life.
 	Ping(ctx context.Context) error
-	// Run runs a command inside the guest and waits for its end. It may have run the
-	// command although it returns an error.
-	Run(ctx context.Context, command []string) (Output, error)
+	// Run runs a command inside the guest as root and waits for its end. A command that
+	// fails is no error: Output says how it ended. A program that the guest lacks is an
+	// error, or exit code 127 as shells give it (POSIX, XCU 2.8.2).
+	//
+	// ErrOutcomeLost is in the chain of an error after which the command may have run. When
+	// ctx ends, Run returns; the command itself may go on where the way in cannot end it.
+	Run(ctx context.Context, c Command) (Output, error)
 }
 
 // Address is where a guest is reached.
@@ -29,9 +38,59 @@ type Address struct {
 	Declared bool   // by the files: it does not change by itself
 }
 
-// Output is how a command inside a guest ended. What it wrote may be cut off.
+// Command is a program to run inside a guest.
+type Command struct {
+	// Args are the program, with or without its folder, and its arguments. No shell comes
+	// in between. They show in the guest's list of processes and in logs: secrets belong
+	// into Stdin.
+	Args []string
+	// Stdin is what the program reads; without any it reads the end of file at once.
+	Stdin []byte
+}
+
+// Check reports what no machine can run: no program, or an argument with a NUL byte
+// (execve(2) takes strings that end there). The error says Hopeless.
+func (c Command) Check() error {
+	switch {
+	case len(c.Args) == 0 || c.Args[0] == "":
+		return &commandError{"the command names no program"}
+	case slices.ContainsFunc(c.Args, func(arg string) bool { return strings.ContainsRune(arg, 0) }):
+		return &commandError{"an argument of " + c.Args[0] + " has a NUL byte in it"}
+	}
+	return nil
+}
+
+// commandError is a command that no machine can run.
+type commandError struct{ text string }
+
+func (e *commandError) Error() string { return e.text }
+
+// Hopeless is true; see Machine.
+func (*commandError) Hopeless() bool { return true }
+
+// ErrOutcomeLost says that a command may have run, to its end or not, and that nobody knows
+// how it ended. It is never repeated by itself: whoever wants it repeated reads first what
+// is there.
+var ErrOutcomeLost = errors.New("the outcome of the command is unknown")
+
+// OutputLimit is how many bytes of each of its two outputs a command gives.
+const OutputLimit = 1 << 20
+
+// Output is how a command inside a guest ended. What it wrote comes byte for byte, also
+// where it is not UTF-8.
 type Output struct {
 	Code     int
 	Signal   int // that killed it; 0 if it ended by itself
 	Out, Err string
+	Cut      bool // Out or Err ends at OutputLimit, and the command wrote more
+}
+
+// Limited gives an output whose texts end at OutputLimit.
+func (o Output) Limited() Output {
+	for _, text := range []*string{&o.Out, &o.Err} {
+		if len(*text) > OutputLimit {
+			*text, o.Cut = (*text)[:OutputLimit], true
+		}
+	}
+	return o
 }

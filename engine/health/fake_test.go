@@ -20,7 +20,7 @@ import (
 type machine struct {
 	address func() (guest.Address, error)
 	ping    func(ctx context.Context) error
-	exec    func(ctx context.Context, command []string) (guest.Output, error)
+	exec    func(ctx context.Context, c guest.Command) (guest.Output, error)
 }
 
 func (g *machine) Address(context.Context) (guest.Address, error) {
@@ -32,8 +32,8 @@ func (g *machine) Address(context.Context) (guest.Address, error) {
 
 func (g *machine) Ping(ctx context.Context) error { return g.ping(ctx) }
 
-func (g *machine) Run(ctx context.Context, command []string) (guest.Output, error) {
-	return g.exec(ctx, command)
+func (g *machine) Run(ctx context.Context, c guest.Command) (guest.Output, error) {
+	return g.exec(ctx, c)
 }
 
 // dialer answers connections: with an error, or with what serve does on the other end.

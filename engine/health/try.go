@@ -118,7 +118,7 @@ func (a *attempt) tryCommand(ctx context.Context, c *model.Check) (string, error
 	if c.Command == "" {
 		return "", &HopelessError{"its command is made from a secret that is not known here"}
 	}
-	out, err := a.Machine.Run(ctx, []string{"/bin/sh", "-c", c.Command})
+	out, err := a.Machine.Run(ctx, guest.Command{Args: []string{"/bin/sh", "-c", c.Command}})
 	switch {
 	case err != nil:
 		return "", whyEnded(ctx, err)

@@ -216,8 +216,8 @@ func TestAgentAndCommand(t *testing.T) {
 	out, fails := guest.Output{}, error(nil)
 	g := &machine{
 		ping: func(context.Context) error { return fails },
-		exec: func(_ context.Context, command []string) (guest.Output, error) {
-			asked = append(asked, command)
+		exec: func(_ context.Context, c guest.Command) (guest.Output, error) {
+			asked = append(asked, c.Args)
 			return out, fails
 		},
 	}

@@ -9,10 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/api"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/kind"
@@ -162,47 +159,6 @@ func (g *machine) Ping(ctx context.Context) error {
 	return g.explain(err)
 }
 
-const (
-	firstPoll = 200 * time.Millisecond // at a command that runs
-	lastPoll  = 2 * time.Second
-)
-
-// Run is as guest.Machine wants it. PVE begins the command and reports its end to who
-// asks for it, once.
-func (g *machine) Run(ctx context.Context, command []string) (guest.Output, error) {
-	var out guest.Output
-	if err := g.verify(ctx); err != nil {
-		return out, err
-	}
-	var begun struct{ PID json.RawMessage }
-	if err := g.h.API.PostFor(ctx, g.at.Path("agent", "exec"), api.Params{"command": command}, &begun); err != nil {
-		if refused, ok := asAPI(err); ok && refused.Status == 596 {
-			return out, fmt.Errorf("the host broke off when it began %s, as it does where the guest has no such program: %w", command[0], err)
-		}
-		return out, g.explain(err)
-	}
-	pid := strconv.Itoa(api.Number(begun.PID))
-	for every := firstPoll; ; every = min(2*every, lastPoll) {
-		var doc struct {
-			Exited, ExitCode, Signal json.RawMessage
-			Out                      string `json:"out-data"`
-			Err                      string `json:"err-data"`
-		}
-		if err := g.h.API.Get(ctx, g.at.Path("agent", "exec-status")+"?pid="+pid, &doc); err != nil {
-			if refused, ok := asAPI(err); ok && forgotten(refused.Message) {
-				return out, fmt.Errorf("the result of the command was given once already, and that answer was lost: %w", err)
-			}
-			return out, g.explain(err)
-		}
-		if api.Text(doc.Exited) == "1" {
-			return guest.Output{Code: api.Number(doc.ExitCode), Signal: api.Number(doc.Signal), Out: plain(doc.Out), Err: plain(doc.Err)}, nil
-		}
-		if err := api.Sleep(ctx, every); err != nil {
-			return out, fmt.Errorf("the command still runs: %w", err)
-		}
-	}
-}
-
 // explain turns what PVE says of guest agents into what it means.
 func (g *machine) explain(err error) error {
 	refused, ok := asAPI(err)
@@ -219,28 +175,6 @@ func (g *machine) explain(err error) error {
 		return fmt.Errorf("%s does not run", g.at)
 	}
 	return lasting(err)
-}
-
-// forgotten reports whether an agent does not know a process, as it does once it has reported
-// its end; newer agents say so in other words (qga/commands.c of QEMU, qmp_guest_exec_status).
-func forgotten(said string) bool {
-	return strings.Contains(said, "'pid'") || strings.Contains(said, "PID") && strings.Contains(said, "does not exist")
-}
-
-// plain gives what a program wrote. PVE takes each byte of it for a letter of its own
-// (QemuServer/Agent.pm, qemu_exec_status, decodes no UTF-8), so that ä comes as two letters.
-func plain(s string) string {
-	bytes := make([]byte, 0, len(s))
-	for _, r := range s {
-		if r > 0xff {
-			return s
-		}
-		bytes = append(bytes, byte(r))
-	}
-	if !utf8.Valid(bytes) {
-		return s
-	}
-	return string(bytes)
 }
 
 func asAPI(err error) (*api.Error, bool) { return errors.AsType[*api.Error](err) }

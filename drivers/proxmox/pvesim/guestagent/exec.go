@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/core"
 	"github.com/homestak/homestak-gitops/drivers/proxmox/pvesim/guests"
@@ -96,7 +97,19 @@ func apiAgentExec(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	if len(command) == 0 {
 		return nil, perl.BadParam("command", "property is missing and it is not optional")
 	}
-	e, ok := run(w, g, command, c.In["input-data"])
+	input, err := octets(c.In["input-data"], "/usr/share/perl5/PVE/QemuServer/Agent.pm")
+	if err != nil {
+		return nil, err
+	}
+	for i := range command {
+		if command[i], err = octets(command[i], "/usr/share/perl5/IO/Multiplex.pm"); err != nil {
+			return nil, err
+		}
+		if !utf8.ValidString(command[i]) {
+			return nil, perl.Fail("Agent error: JSON parse error, invalid UTF-8 sequence in string")
+		}
+	}
+	e, ok := run(w, g, command, input)
 	if !ok {
 		return nil, &perl.APIError{Status: 596, Message: "Broken pipe", Plain: true}
 	}
@@ -114,14 +127,18 @@ func apiAgentExecStatus(_ *core.World, c *core.Call, g *core.Guest) (any, error)
 	}
 	delete(g.In.Runs, c.Num("pid", 0))
 	result := map[string]any{"exited": 1, "exitcode": e.Code}
-	if e.Out != "" {
-		result["out-data"], result["out-truncated"] = letters(e.Out), 0
-	}
-	if e.Err != "" {
-		result["err-data"], result["err-truncated"] = letters(e.Err), 0
+	for name, said := range map[string]string{"out": e.Out, "err": e.Err} {
+		if said != "" {
+			kept := min(len(said), mostOutput)
+			result[name+"-data"], result[name+"-truncated"] = letters(said[:kept]), perl.BoolInt(kept < len(said))
+		}
 	}
 	return result, nil
 }
+
+// mostOutput is what an agent keeps of each output of a program (GUEST_EXEC_MAX_OUTPUT in
+// qga/commands.c of QEMU).
+const mostOutput = 16 << 20
 
 // topFolders are the folders that every system has. Below them any folder counts as
 // made.
@@ -148,6 +165,19 @@ func letters(bytes string) string {
 	return b.String()
 }
 
+// octets gives the bytes that Perl takes a text of a request for: one for each letter, of
+// which none may be wider. in is where it fails.
+func octets(text, in string) (string, error) {
+	bytes := make([]byte, 0, len(text))
+	for _, r := range text {
+		if r > 0xff {
+			return "", perl.Fail("Wide character in subroutine entry at %s", in)
+		}
+		bytes = append(bytes, byte(r))
+	}
+	return string(bytes), nil
+}
+
 // apiAgentRead is GET …/agent/file-read.
 func apiAgentRead(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	content, ok := readFile(w, g, c.In["file"])
@@ -160,16 +190,25 @@ func apiAgentRead(w *core.World, c *core.Call, g *core.Guest) (any, error) {
 	return map[string]any{"content": letters(content), "bytes-read": len(content)}, nil
 }
 
-// apiAgentWrite is POST …/agent/file-write. With encode=0 the content is base64.
+// apiAgentWrite is POST …/agent/file-write: it writes the whole file. With encode=0 the
+// content is base64.
 func apiAgentWrite(_ *core.World, c *core.Call, g *core.Guest) (any, error) {
 	content, file := c.In["content"], c.In["file"]
+	encoded := c.Has("encode") && !c.Flag("encode")
+	if !encoded {
+		plain, err := octets(content, "/usr/share/perl5/PVE/API2/Qemu/Agent.pm")
+		if err != nil {
+			return nil, err
+		}
+		content = plain
+	}
 	switch {
 	case directory(file):
 		return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): Is a directory", file)
 	case !directory(topOf(file)):
 		return nil, perl.Fail("Agent error: failed to open file '%s' (mode: 'wb'): No such file or directory", file)
 	}
-	if c.Has("encode") && !c.Flag("encode") {
+	if encoded {
 		plain, err := base64.StdEncoding.DecodeString(content)
 		if err != nil {
 			return nil, perl.Fail("Agent error: Invalid base64 data in 'buf-b64'")
